@@ -32,6 +32,16 @@ OPTS: Final = [
         help="Certificates (PEM) that the certificate of an https source has to follow from; by default those"
         " that the system trusts.",
     ),
+    cfg.StrOpt(
+        "certfile",
+        help="Certificate (PEM, with those that it follows from) that the agent shows to an https source that"
+        " asks for one. Needs keyfile.",
+    ),
+    cfg.StrOpt(
+        "keyfile",
+        help="The key of certfile (PEM, without a password), a file of root or the agent's user that others"
+        " can neither read nor change.",
+    ),
     cfg.IntOpt(
         "interval",
         default=60,

@@ -14,6 +14,7 @@ from compute_agent.conf.fleet import GUEST
 from compute_agent.fleet import guests, kept, rules, source
 from compute_agent.fleet.errors import FleetError
 from compute_agent.fleet.revision import Revision
+from compute_agent.fleet.source import Secured
 from compute_agent.model.errors import ConfigError
 
 
@@ -24,7 +25,7 @@ class Fleet:
     group: str
     source: str
     public_keys: tuple[str, ...]
-    cafile: str | None
+    secured: Secured
     interval: float
     folder: Path
 
@@ -45,13 +46,16 @@ class Fleet:
                 "[fleet] group needs the Python package cryptography, which is not installed:"
                 " pip install 'placement-compute[fleet]'"
             )
+        if bool(options.certfile) != bool(options.keyfile):
+            raise ConfigError("[fleet] certfile and keyfile belong together: set both, or none")
         try:
             source.check(options.source)
         except FleetError as error:
             raise ConfigError(str(error)) from error
         folder = Path(conf.state_path)
         keys = tuple(options.public_keys)
-        return cls(options.group, options.source, keys, options.cafile, options.interval, folder)
+        secured = Secured(options.cafile, options.certfile, options.keyfile)
+        return cls(options.group, options.source, keys, secured, options.interval, folder)
 
     def kept(self) -> Revision | None:
         """The revision that the host works by.

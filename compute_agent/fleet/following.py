@@ -70,7 +70,7 @@ def follow(fleet: Fleet, conf: cfg.ConfigOpts, check: Check) -> Revision | None:
     :param conf: the configuration of the host, with a revision or without.
     :raises FleetError: the source cannot be read, or what it has is not taken up. Nothing changed then.
     """
-    content = source.fetch(fleet.source, fleet.group, fleet.cafile)
+    content = source.fetch(fleet.source, fleet.group, fleet.secured)
     offered = fleet.read(content)
     try:
         present = fleet.kept()

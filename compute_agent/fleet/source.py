@@ -6,10 +6,14 @@ import http.client
 import os
 import socket
 import ssl
+import stat
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Final
 from urllib.parse import quote, urlsplit
 
@@ -18,10 +22,27 @@ from compute_agent.fleet.errors import FleetError, SourceError
 from compute_agent.fleet.revision import MAX_BYTES
 
 DEADLINE: Final = 20.0
-"""Seconds in which all of an answer has to be there."""
+"""Seconds in which all of an answer has to be there, from the question for the address of its name on."""
 
 _HTTPS: Final = "https"
 _OK: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Secured:
+    """How an agent and a server over HTTPS know each other.
+
+    ``cafile``: certificates that the server's has to follow from; None for those of the system. ``certfile``
+    and ``keyfile``: what the agent shows, where the server asks who it is; None for nothing.
+    """
+
+    cafile: str | None = None
+    certfile: str | None = None
+    keyfile: str | None = None
+
+
+_waiting: Final[dict[str, threading.Thread]] = {}
+"""The threads that read, by source; mostly they have ended."""
 
 
 def is_address(source: str) -> bool:
@@ -46,28 +67,93 @@ def check(source: str) -> None:
         raise FleetError(f"[fleet] source = {source}: it has to be https://HOST[:PORT]/FOLDER")
 
 
-def fetch(source: str, group: str, cafile: str | None, deadline: float = DEADLINE) -> bytes:
+def fetch(source: str, group: str, secured: Secured, deadline: float = DEADLINE) -> bytes:
     """The content of the file of a group.
 
-    :param cafile: certificates that the server's has to follow from; None for those of the system.
     :raises SourceError: it cannot be had.
-    :raises FleetError: nothing can be had from such a source.
+    :raises FleetError: nothing can be had from such a source, or the agent's own key cannot be used.
     """
     check(source)
     try:
         if is_address(source):
-            return _over_https(f"{source.rstrip('/')}/{quote(group)}.conf", cafile, deadline)
-        return read_bounded(Path(source) / f"{group}.conf", MAX_BYTES)
+            context = _context(secured)
+            address = f"{source.rstrip('/')}/{quote(group)}.conf"
+            return _within(deadline, source, lambda: _over_https(address, context, deadline))
+        file = Path(source) / f"{group}.conf"
+        return _within(deadline, source, lambda: read_bounded(file, MAX_BYTES))
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise SourceError(f"{source} cannot be read: {str(error) or type(error).__name__}") from error
 
 
-def _over_https(address: str, cafile: str | None, deadline: float) -> bytes:
+def _context(secured: Secured) -> ssl.SSLContext:
+    """By what a connection is secured.
+
+    :raises FleetError: the certificate or the key cannot be used.
+    :raises OSError: the certificates of others cannot be read.
+    """
+    context = ssl.create_default_context(cafile=secured.cafile)
+    if secured.certfile and secured.keyfile:
+        try:
+            _check_key(Path(secured.keyfile))
+            # Without a password nothing is asked on the terminal, where nobody is.
+            context.load_cert_chain(secured.certfile, secured.keyfile, password="")
+        except (OSError, ValueError) as error:
+            raise FleetError(f"[fleet] certfile, keyfile cannot be used: {error}") from error
+    return context
+
+
+def _check_key(path: Path) -> None:
+    """:raises OSError: others may read the key, or change it."""
+    status = path.stat()
+    if status.st_uid not in (0, os.geteuid()) or status.st_mode & (stat.S_IRWXO | stat.S_IWGRP):
+        raise OSError(
+            f"{path} belongs to user {status.st_uid} (mode {stat.S_IMODE(status.st_mode):04o}), so that it is"
+            f" not the agent's alone: chown it to user {os.geteuid()}, and chmod it to 0600"
+        )
+
+
+def _within(deadline: float, source: str, read: Callable[[], bytes]) -> bytes:
+    """What a function gives that may hang where no timeout reaches: at names, connections, network folders.
+
+    It is left behind then, and the source is not asked again before it has come back.
+
+    :raises TimeoutError: it took too long, or that of before does still.
+    """
+    before = _waiting.get(source)
+    if before is not None and before.is_alive():
+        raise TimeoutError("the last look at it has not come back so far")
+    ended: SimpleQueue[bytes | BaseException] = SimpleQueue()
+
+    def run() -> None:
+        try:
+            ended.put(read())
+        except BaseException as error:
+            ended.put(error)
+
+    _waiting.clear()  # of sources of before
+    _waiting[source] = thread = threading.Thread(target=run, name="fleet source", daemon=True)
+    thread.start()
+    try:
+        result = ended.get(timeout=deadline)
+    except Empty:
+        raise TimeoutError(_late(deadline)) from None
+    if isinstance(result, BaseException):
+        raise result
+    thread.join()
+    return result
+
+
+def _late(deadline: float) -> str:
+    return f"there was no whole answer in {deadline:g} seconds"
+
+
+def _over_https(address: str, context: ssl.SSLContext, deadline: float) -> bytes:
     parts = urlsplit(address)
     assert parts.hostname is not None  # checked
-    context = ssl.create_default_context(cafile=cafile)
+    began = time.monotonic()
     plain = socket.create_connection((parts.hostname, parts.port or http.client.HTTPS_PORT), deadline)
-    with _ended(plain, deadline), context.wrap_socket(plain, server_hostname=parts.hostname) as secured:
+    left = max(0.0, began + deadline - time.monotonic())
+    with _ended(plain, left, deadline), context.wrap_socket(plain, server_hostname=parts.hostname) as secured:
         connection = http.client.HTTPSConnection(parts.hostname, parts.port)
         connection.sock = secured
         connection.request("GET", parts.path, headers={"Accept": "text/plain", "Connection": "close"})
@@ -81,8 +167,8 @@ def _over_https(address: str, cafile: str | None, deadline: float) -> bytes:
 
 
 @contextmanager
-def _ended(plain: socket.socket, deadline: float) -> Iterator[None]:
-    """Ends whatever waits for a connection at the deadline: its own timeout counts anew from each byte.
+def _ended(plain: socket.socket, left: float, deadline: float) -> Iterator[None]:
+    """Ends what waits for a connection, when nothing is left: its own timeout counts anew from each byte.
 
     :raises TimeoutError: it did.
     """
@@ -94,7 +180,7 @@ def _ended(plain: socket.socket, deadline: float) -> Iterator[None]:
         with suppress(OSError):  # the other side has ended it
             same.shutdown(socket.SHUT_RDWR)
 
-    timer = threading.Timer(deadline, end)
+    timer = threading.Timer(left, end)
     timer.daemon = True
     timer.start()
     try:
@@ -108,4 +194,4 @@ def _ended(plain: socket.socket, deadline: float) -> Iterator[None]:
         plain.close()
         same.close()
     if late.is_set():
-        raise TimeoutError(f"there was no whole answer in {deadline:g} seconds")
+        raise TimeoutError(_late(deadline))

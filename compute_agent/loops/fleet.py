@@ -10,6 +10,8 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -61,18 +63,21 @@ class FleetLoop:
         self._wake = threading.Event()
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="fleet", daemon=True)
-        generation = Gauge(
+        self._generation = Gauge(
             "compute_agent_fleet_generation",
             "Generation of the fleet's settings that the host works by; 0 without any.",
+            ["group"],
             registry=registry,
         )
-        generation.set_function(lambda: self._state.generation)
+        self._generation.labels(self._state.group).set(self._state.generation)
         trouble = Gauge(
             "compute_agent_fleet_trouble",
             "Whether the host does not follow its fleet (1); `compute-agent status` says why.",
+            ["reason"],
             registry=registry,
         )
-        trouble.set_function(lambda: bool(self._state.trouble))
+        for reason in Reason:
+            trouble.labels(reason).set_function(partial(self._is_troubled, reason))
 
     def start(self) -> None:
         """Begin, with a look at once."""
@@ -83,7 +88,7 @@ class FleetLoop:
         self._conf = conf.options
         state = _state_of(conf.options)
         with self._changing:
-            self._tell(replace(state, trouble=self._state.trouble, is_away=self._state.is_away))
+            self._tell(replace(state, trouble=self._state.trouble, reasons=self._state.reasons))
         self._wake.set()
 
     def stop(self) -> None:
@@ -111,7 +116,7 @@ class FleetLoop:
         if not state.group or not tree.ours:
             return tree
         told: dict[str, str | float] = {FLEET_GROUP: state.group, FLEET_GENERATION: state.generation}
-        if state.trouble and not state.is_away:
+        if state.reasons - {Reason.SOURCE}:
             told[FLEET_TROUBLE] = state.trouble[:_MAX_TOLD]
         first = tree.ours[0]
         changed = replace(first, attributes={**first.attributes, **told})
@@ -123,10 +128,13 @@ class FleetLoop:
         try:
             fleet = Fleet.of(conf)
             taken = None if fleet is None else follow(fleet, conf, self._check)
-            trouble, is_away = "", False
+            trouble, reasons = "", set()
         except (FleetError, ConfigError) as error:
-            taken, trouble, is_away = None, str(error), isinstance(error, SourceError)
+            reason = Reason.SOURCE if isinstance(error, SourceError) else Reason.REVISION
+            taken, trouble, reasons = None, str(error), {reason}
         of_guests = self._of_guests(conf)
+        if of_guests:
+            reasons.add(Reason.GUESTS)
         trouble = "; ".join(filter(None, (trouble, *of_guests)))
         if taken is not None:
             LOG.info("Settings of the fleet: %s is taken up", taken)
@@ -137,7 +145,10 @@ class FleetLoop:
             else:
                 LOG.info("The host follows its fleet again")
         with self._changing:
-            self._tell(replace(self._state, trouble=trouble, is_away=is_away and not of_guests))
+            self._tell(replace(self._state, trouble=trouble, reasons=frozenset(reasons)))
+
+    def _is_troubled(self, reason: Reason) -> bool:
+        return reason in self._state.reasons
 
     def _of_guests(self, conf: cfg.ConfigOpts) -> list[str]:
         """What stands against what the revision in force wants of guests."""
@@ -152,6 +163,8 @@ class FleetLoop:
     def _tell(self, state: _State) -> None:
         if state != self._state:
             self._state = state
+            self._generation.clear()
+            self._generation.labels(state.group).set(state.generation)
             self._changed()
 
     def _run(self) -> None:
@@ -166,18 +179,26 @@ class FleetLoop:
             self._wake.wait(self._conf.fleet.interval if self._conf.fleet.group else _IDLE_SECONDS)
 
 
+class Reason(StrEnum):
+    """Why a host does not follow its fleet: what the label of the metric says."""
+
+    SOURCE = "source"
+    """It cannot be read."""
+    REVISION = "revision"
+    """What it has is not taken up, or what is kept cannot be used."""
+    GUESTS = "guests"
+    """Guests are not as the revision in force wants them."""
+
+
 @dataclass(frozen=True, slots=True)
 class _State:
-    """The group, the revision in force, options that the host's own files overrule, and what is wrong.
-
-    ``is_away``: no more than that the source cannot be read.
-    """
+    """The group, the revision in force, options that the host's own files overrule, and what is wrong."""
 
     group: str = ""
     revision: Revision | None = None
     overruled: tuple[str, ...] = ()
     trouble: str = ""
-    is_away: bool = False
+    reasons: frozenset[Reason] = frozenset()
 
     @property
     def generation(self) -> int:
@@ -192,4 +213,4 @@ def _state_of(conf: cfg.ConfigOpts) -> _State:
             return _State()
         return _State(fleet.group, fleet.kept(), tuple(overruled(conf)))
     except (FleetError, ConfigError, cfg.Error, OSError) as error:
-        return _State(conf.fleet.group, trouble=str(error))
+        return _State(conf.fleet.group, trouble=str(error), reasons=frozenset({Reason.REVISION}))

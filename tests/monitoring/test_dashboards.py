@@ -20,6 +20,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 
 from compute_agent.conf import host as host_options
 from compute_agent.conf import monitoring as monitoring_options
+from compute_agent.fleet import revision
 from compute_agent.loops.monitoring import Monitoring
 from compute_agent.monitoring.targets import MonitorTarget
 from compute_agent.resctrl.control import Control, Options
@@ -65,8 +66,19 @@ def running() -> Iterator[System]:
         system.configure_agent(CpuSets.of_this_machine().options())
         with system.agent_ini.open("a") as ini:
             ini.write("\n[watermark:busy]\nmetric = cpu_usage\nthrottle_down = 99\nthrottle_up = 90\n")
+            ini.write(of_a_fleet(system.folder / "fleet"))
         system.start_agent()
         yield system
+
+
+def of_a_fleet(folder: Path) -> str:
+    """Options of a host that has settings from this folder."""
+    signing = pytest.importorskip("compute_agent.fleet.signing")
+    folder.mkdir()
+    key = signing.new_key()
+    content = revision.write(b"[DEFAULT]\ncpu_allocation_ratio = 4\n", "edge", 1, None)
+    (folder / "edge.conf").write_bytes(signing.sign(content, key))
+    return f"\n[fleet]\ngroup = edge\nsource = {folder}\npublic_keys = {signing.public_key(key)}\n"
 
 
 @pytest.fixture(scope="module")

@@ -37,7 +37,11 @@ FIRES: dict[str, list[tuple[str, str]]] = {
     "ComputeAgentWithoutDriver": [("compute_agent_driver_up", "0x200")],
     "ComputeAgentChangesRefused": [("compute_agent_refused_changes", "1x200")],
     "ComputeAgentConfigurationRefused": [("compute_agent_configuration_refused", "1x200")],
-    "ComputeAgentOutsideFleet": [("compute_agent_fleet_trouble", "1x200")],
+    "ComputeAgentOutsideFleet": [('compute_agent_fleet_trouble{reason="revision"}', "1x200")],
+    "FleetSettingsDiffer": [
+        ('compute_agent_fleet_generation{group="edge", instance="a"}', "7x200"),
+        ('compute_agent_fleet_generation{group="edge", instance="b"}', "6x200"),
+    ],
     "GuestsWithoutPlace": [("compute_agent_refused_guests", "1x200")],
     "GuestsNotLookedAfter": [("compute_agent_lost_guests", "1x200")],
     "GuestsUnallocated": [("compute_agent_unallocated_guests", "1x200")],
@@ -74,6 +78,17 @@ WELL = [
     *((f"compute_agent_{name}_up", "1x1500") for name in ("placement", "driver")),
     *((f"compute_agent_{name}_guests", "0x1500") for name in ("refused", "lost", "stray", "unallocated")),
     ("compute_agent_throttled_guests", "0x700 1x700"),
+    *(
+        (f'compute_agent_fleet_generation{{group="{group}", instance="{name}"}}', values)
+        for name, group, values in (
+            ("a", "edge", "6x100 7x1400"),
+            ("b", "edge", "6x120 7x1380"),
+            ("c", "core", "3x1500"),
+            ("d", "", "0x1500"),
+            ("e", "", "1x1500"),
+        )
+    ),
+    ('compute_agent_fleet_trouble{reason="source"}', "0x1500"),
     ('compute_agent_drift_repairs_total{controller="cpuset"}', "0+0.1x1500"),
     ("compute_agent_scheduling_disabled", "0x600 1x500 0x400"),
     ('placement_shadow_requests_total{operation="GET /", verdict="doubtful"}', "0+1x1500"),

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 
 from compute_agent.fleet.configuration import with_kept
 from compute_agent.inventory.tree import ProviderNode, ProviderTree
-from compute_agent.loops.fleet import FleetLoop
+from compute_agent.loops.fleet import FleetLoop, Reason
 from tests.compute_agent.fleet.fleets import Host, signed
 
 ROOT = ProviderNode("host", "r", None, attributes={"cpu_capacity": 1.0})
@@ -34,8 +34,20 @@ class Followed:
 
     @property
     def numbers(self) -> tuple[float | None, float | None]:
+        (generations, troubles) = (
+            [sample for sample in metric.samples if sample.name == f"compute_agent_fleet_{name}"]
+            for name in ("generation", "trouble")
+            for metric in self.registry.collect()
+            if metric.name == f"compute_agent_fleet_{name}"
+        )
+        (generation,) = generations
+        assert generation.labels == {"group": self.host.own_conf().fleet.group or ""}
+        return generation.value, max(sample.value for sample in troubles)
+
+    @property
+    def reasons(self) -> set[str]:
         value = self.registry.get_sample_value
-        return value("compute_agent_fleet_generation"), value("compute_agent_fleet_trouble")
+        return {reason for reason in Reason if value("compute_agent_fleet_trouble", {"reason": reason.value})}
 
     def attributes(self, *, beside: bool = False) -> dict[str, object]:
         tree = self.loop.offering(ProviderTree((ROOT, BELOW), beside=beside))
