@@ -2,11 +2,12 @@
 
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import count
+from itertools import chain, count
 
 from benchmarks.worlds import Provider, Tree
 from placement.model import provider as model
 from placement.model.provider import Inventory
+from placement.model.rows import NOTHING, Shared
 from placement.model.snapshot import Snapshot
 
 Inventories = Mapping[str, Inventory]
@@ -19,27 +20,33 @@ def snapshot_of(
     ids: dict[str, int] = {}
     roots: dict[str, int] = {}
     numbers = count(1)
+    shared = Shared()
 
     def providers() -> Iterator[model.Provider]:
         for each in (each for tree in trees for each in tree):
             provider_id = ids[each.uuid] = next(numbers)
             roots[each.uuid] = provider_id if each.parent is None else roots[each.parent]
-            inventories = {
-                name: Inventory(
-                    int(values["total"]),
-                    int(values.get("reserved", 0)),
-                    int(values.get("min_unit", 1)),
-                    int(values["max_unit"]),
-                    int(values.get("step_size", 1)),
-                    values.get("allocation_ratio", 1.0),
-                    0.0,
+            named = [
+                (
+                    name,
+                    Inventory(
+                        int(values["total"]),
+                        int(values.get("reserved", 0)),
+                        int(values.get("min_unit", 1)),
+                        int(values["max_unit"]),
+                        int(values.get("step_size", 1)),
+                        values.get("allocation_ratio", 1.0),
+                        0.0,
+                    ),
                 )
                 for name, values in each.inventories.items()
-            }
+            ]
+            inventories = shared.inventories(tuple(chain.from_iterable(named)))
             parent = None if each.parent is None else ids[each.parent]
             yield model.Provider(
                 provider_id, each.uuid, each.name, 0, parent, roots[each.uuid], 0.0, inventories,
-                used(each, inventories), frozenset(each.traits), frozenset(each.aggregates),
+                used(each, inventories) or NOTHING, shared(frozenset(each.traits)),
+                shared(frozenset(each.aggregates)),
             )  # fmt: skip
 
     snapshot = Snapshot(providers())

@@ -95,3 +95,12 @@ def test_every_large_question_is_answered_and_its_turns_are_measured() -> None:
     lines = [line for line in done.stdout.splitlines() if "longest turn" in line]
     assert len(lines) == 14
     assert [line for line in lines if " 200 " not in line and " 409 " not in line] == []
+
+
+@pytest.mark.slow
+def test_a_model_of_each_size_is_written_read_and_asked() -> None:
+    command = [sys.executable, "-m", "benchmarks.model_file", "--providers", "50", "100", "--repeats", "1"]
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    sizes = [line.split("|")[1].strip() for line in done.stdout.splitlines()[2:]]
+    assert sizes == ["50", "100"]

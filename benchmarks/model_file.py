@@ -1,0 +1,104 @@
+"""What it takes to start from a file of the read model: ``python -m benchmarks.model_file``.
+
+The model of a `numa` world is written as the service does, and read in a process of its own, which answers
+questions then. Times are CPU seconds of that process, and the clock.
+"""
+
+import argparse
+import multiprocessing
+import random
+import resource
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from itertools import islice
+from pathlib import Path
+from typing import Final, TypeVar
+from urllib.parse import parse_qsl
+
+from benchmarks.models import Inventories, snapshot_of
+from benchmarks.queries import QUERIES
+from benchmarks.worlds import WORLDS, Provider
+from placement.candidates.search import search
+from placement.microversion import MAX
+from placement.model.columns import Written, decode, encode
+from placement.model.file import ModelFile
+from placement.model.following import nothing_but_to_keep
+from placement.model.rows import Names
+from placement.schemas.query_candidates import parse_candidates
+
+T = TypeVar("T")
+
+_QUESTIONS: Final = 30
+_PER_HOST: Final = 5
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.model_file", description=__doc__)
+    parser.add_argument(
+        "--providers", type=int, nargs="+", default=[5_000, 1_000_000], help="default: 5000 1000000"
+    )
+    parser.add_argument("--repeats", type=int, default=3, help="default: %(default)s")
+    parser.add_argument("--used", type=float, default=0.0, help="share of inventories in use; default: none")
+    options = parser.parse_args(arguments)
+    print("| providers | file, MB | read: CPU s | by the clock, s | at most, MB | a question: CPU ms |")
+    print("| ---: | ---: | ---: | ---: | ---: | ---: |")
+    with tempfile.TemporaryDirectory(prefix="placement-model-") as folder:
+        for providers in options.providers:
+            path = Path(folder) / "model"
+            _in_process(write, path, providers, options.used)
+            rows = [_in_process(read, path) for _ in range(options.repeats)]
+            cells = [_shown(column) for column in zip(*rows, strict=True)]
+            print(f"| {providers:,} | {path.stat().st_size / 1e6:.1f} | " + " | ".join(cells) + " |")
+    return 0
+
+
+def _in_process(work: Callable[..., T], *arguments: object) -> T:
+    """``work`` in a process that has done nothing else."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(work, *arguments).result()
+
+
+def _shown(column: Sequence[float]) -> str:
+    return f"{statistics.median(column):.3g} ({min(column):.3g} to {max(column):.3g})"
+
+
+def write(path: Path, providers: int, share: float) -> None:
+    """Write the model of a world with that many providers."""
+    rng = random.Random(18)
+
+    def used(provider: Provider, inventories: Inventories) -> Mapping[str, int]:
+        return {
+            name: rng.randrange(1, max(2, each.capacity))
+            for name, each in inventories.items()
+            if rng.random() < share
+        }
+
+    snapshot = snapshot_of(map(WORLDS["numa"].tree, range(providers // _PER_HOST)), used)
+    members = list(snapshot)
+    stamps = {each.id: each.described_seq for each in members}
+    model = Written("benchmark", Names((), ()), {}, {}, float("inf"), members, stamps)
+    ModelFile(str(path)).write(encode(model, lambda: None))
+
+
+def read(path: Path) -> tuple[float, float, float, float]:
+    """Seconds of CPU and of the clock, megabytes of the process, milliseconds for a question with a limit."""
+    clock, busy = time.perf_counter(), time.process_time()
+    with nothing_but_to_keep():
+        _, state = decode(ModelFile(str(path)).read())
+    clock, busy = time.perf_counter() - clock, time.process_time() - busy
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
+    query = next(each for each in QUERIES["numa"] if each.limited)
+    taken = []
+    for question in islice(query.paths(), _QUESTIONS):
+        began = time.thread_time()
+        search(state.snapshot, parse_candidates(parse_qsl(question.partition("?")[2]), MAX))
+        taken.append(1000 * (time.thread_time() - began))
+    return busy, clock, most, statistics.median(taken)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
