@@ -11,7 +11,7 @@ import os
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -40,9 +40,15 @@ IN_TIME = 300.0
 AFTER = 1000
 """Steps that a world goes on at most until everything is given back."""
 
-WATCHES = tuple(
-    Watch(name, SIGNALS[name], preview=False) for name in ("run_delay", "memory_bandwidth", "llc_occupancy")
-)
+SIGNAL_NAMES = ("run_delay", "memory_bandwidth", "llc_occupancy")
+
+
+def watches_of(names: Iterable[str]) -> tuple[Watch, ...]:
+    """Watches in force of these signals."""
+    return tuple(Watch(name, SIGNALS[name], preview=False) for name in names)
+
+
+WATCHES = watches_of(SIGNAL_NAMES)
 
 
 class Controller:
@@ -60,13 +66,14 @@ class Controller:
 class Agent(Controller):
     """What the agent decides."""
 
-    def __init__(self) -> None:
+    def __init__(self, watches: tuple[Watch, ...] = WATCHES) -> None:
         super().__init__()
+        self.watches = watches
         self.state, self.samples = State(), ()
 
     def take(self, sample: Sample) -> None:
         self.samples: tuple[Sample, ...] = (*self.samples[-59:], sample)
-        self.state, self.decisions = advance(WATCHES, Steps(), self.state, self.samples)
+        self.state, self.decisions = advance(self.watches, Steps(), self.state, self.samples)
         self.limits = limits_of(self.state.cases)
 
 
@@ -183,9 +190,9 @@ class Result:
                 setattr(self, name, mine + value)
 
 
-def judge(one: World, compare: bool = True) -> Result:
+def judge(one: World, compare: bool = True, watches: tuple[Watch, ...] = WATCHES) -> Result:
     """One world, played with the agent, and where there is a culprit without it, with none and with PRM's."""
-    result, agent = Result(worlds=1), play(one, Agent())
+    result, agent = Result(worlds=1), play(one, Agent(watches))
     result.not_returned = not agent.returned
     result.actions, result.right = len(agent.actions), sum(a.right for a in agent.actions)
     result.verdicts = sum(a.guilty for a in agent.actions)
@@ -253,10 +260,12 @@ def _mean(one: World, trace: Trace, guest: str, value: Callable[[Use], float]) -
     return statistics.fmean(value(uses[guest]) for uses in trace.uses[one.begin : one.end])
 
 
-def simulate(seed: int, numbers: range, compare: bool = True) -> Result:
-    result = Result()
+def simulate(
+    seed: int, numbers: range, compare: bool = True, signals: tuple[str, ...] = SIGNAL_NAMES
+) -> Result:
+    result, watches = Result(), watches_of(signals)
     for number in numbers:
-        result.add(judge(world(f"{seed} {number}", KINDS[number % len(KINDS)]), compare))
+        result.add(judge(world(f"{seed} {number}", KINDS[number % len(KINDS)]), compare, watches))
     return result
 
 
@@ -351,6 +360,7 @@ def main() -> None:
     parser.add_argument("--worlds", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--alone", action="store_true", help="without the comparison with PRM's controller")
+    parser.add_argument("--signals", nargs="*", choices=SIGNALS, default=SIGNAL_NAMES, metavar="SIGNAL")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="draw a world of each kind there")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
     arguments = parser.parse_args()
@@ -358,7 +368,13 @@ def main() -> None:
     parts = [range(first, arguments.worlds, 20) for first in range(20)]
     with ProcessPoolExecutor(arguments.jobs) as pool:
         for part in pool.map(
-            partial(simulate, arguments.seed, compare=not arguments.alone), [p for p in parts if p]
+            partial(
+                simulate,
+                arguments.seed,
+                compare=not arguments.alone,
+                signals=tuple(arguments.signals),
+            ),
+            [p for p in parts if p],
         ):
             result.add(part)
     print("| | |\n| --- | --- |")

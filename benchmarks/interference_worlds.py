@@ -71,6 +71,11 @@ class Use:
     """Of what it would do alone on the host, for what it wants."""
     work: float
 
+    @property
+    def cpi(self) -> float:
+        """Cycles for each instruction, of a program that takes one where memory takes no time."""
+        return self.had / self.work if self.work else 1.0
+
 
 @dataclass
 class World:
@@ -82,13 +87,14 @@ class World:
     end: int = 0
     length: int = 0
     noise: random.Random = field(default_factory=random.Random)
+    cycle_noise: random.Random = field(default_factory=random.Random)
     occupancy: dict[str, float] = field(default_factory=dict)
 
     def fresh(self) -> World:
         """The same world from its beginning."""
         return World(
             self.seed, self.kind, self.guests, self.culprit, self.begin, self.end, self.length,
-            random.Random(f"{self.seed} noise"),
+            random.Random(f"{self.seed} noise"), random.Random(f"{self.seed} cycles"),
         )  # fmt: skip
 
     def step(
@@ -135,6 +141,7 @@ class World:
                 delay=max(0.0, use.delay * rng.gauss(1, 0.1)),
                 bandwidth={"0": max(0.0, use.bandwidth * rng.gauss(1, 0.04))},
                 occupancy={"0": max(0.0, use.occupancy * rng.gauss(1, 0.05))},
+                cpi=use.cpi * self.cycle_noise.gauss(1, 0.05),
             )
             for uuid, use in uses.items()
         }

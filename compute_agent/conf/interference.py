@@ -13,6 +13,7 @@ OPTS: Final = [
             ("run_delay", "the part of its time that a guest waits for CPUs; others get a CPU quota"),
             ("cpu_pressure", "the pressure that its cgroup tells; likewise"),
             ("io_pressure", "the same of I/O; others get less block I/O"),
+            ("cpi", "the cycles that each of its instructions takes; others get a CPU quota"),
             ("memory_bandwidth", "its CPU time for each byte of memory; others get less memory bandwidth"),
             ("llc_occupancy", "its bytes of memory for each second of CPU; others get fewer cache ways"),
         ],

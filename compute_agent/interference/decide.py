@@ -243,12 +243,18 @@ def _case(
 
 
 def _first_limit(signal: Signal, suspect: Reading, knob: Knob, steps: Steps) -> float | None:
-    """A step down from what a suspect uses, if that is known: from all that it may, many change nothing."""
+    """A step down from what a suspect uses, if that is known: from all that it may, many change nothing.
+
+    None at the floor; fewer steps than the signal begins with where it is reached before.
+    """
     entitlement = suspect.facts.entitlements[knob]
     used, full = signal.amounts(suspect).get(knob.domain), entitlement.full
     if used is not None and entitlement.per_unit is not None:
         full = min(full, used / entitlement.per_unit)
-    return signal.lever.down(full, entitlement, steps)
+    limit = signal.lever.down(full, entitlement, steps)
+    for _ in range(signal.first_steps - 1):
+        limit = (limit and signal.lever.down(limit, entitlement, steps)) or limit
+    return limit
 
 
 def _seen(case: Case, signal: Signal, track: Track, samples: Sequence[Sample]) -> Seen:

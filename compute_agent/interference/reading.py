@@ -12,9 +12,10 @@ from compute_agent.qos.snapshot import GuestUsage
 class Reading:
     """One guest. What is None or missing is not known.
 
-    ``facts`` say who it is and what it is entitled to. ``cpus`` are those that it may run on, ``limited``
-    says whether anybody holds it down now. ``cpu`` and ``delay`` are the cores that it used and waited for;
-    pressures are in percent of the time, ``io`` in bytes a second. ``bandwidth`` (bytes a second) and
+    ``facts`` say who it is and what it is entitled to. ``cpus`` are those that it may run on, ``near`` with
+    them those that share an L3 cache with one of them; ``limited`` says whether anybody holds it down now.
+    ``cpu`` and ``delay`` are the cores that it used and waited for; pressures are in percent of the time,
+    ``io`` in bytes a second, ``cpi`` are cycles for each instruction. ``bandwidth`` (bytes a second) and
     ``occupancy`` (bytes) are by L3 cache id as text.
     """
 
@@ -28,6 +29,8 @@ class Reading:
     io: float | None = None
     bandwidth: Mapping[str, float] = field(default_factory=dict)
     occupancy: Mapping[str, float] = field(default_factory=dict)
+    cpi: float | None = None
+    near: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,10 @@ _MIN_BANDWIDTH: Final = 50e6
 """Bytes a second, likewise."""
 
 
+def _own_cpus(reading: Reading) -> frozenset[int]:
+    return reading.cpus
+
+
 @dataclass(frozen=True, slots=True)
 class Signal:
     """One way to suffer; greater is worse.
@@ -27,6 +31,8 @@ class Signal:
     ``values`` are those of a guest in a sample. ``amounts`` are what a guest takes of the resource, and
     ``lever`` limits that. A violation is at least ``least`` above the mean, in the unit of the signal, and at
     least ``share`` of the mean above it. ``unit`` and ``scale`` are for people, as is what it ``needs``.
+    ``first_steps`` are taken at once to begin with, where one would hardly be seen.
+    Where values are of the host as a whole, who runs on none of the CPUs of ``reach`` has no part in it.
     """
 
     name: str
@@ -39,6 +45,8 @@ class Signal:
     needs: str
     unit: str = "%"
     scale: float = 1.0
+    reach: Callable[[Reading], frozenset[int]] = _own_cpus
+    first_steps: int = 1
 
     def shown(self, value: float) -> str:
         """A value for people."""
@@ -61,6 +69,10 @@ def _io_pressure(reading: Reading) -> Values:
     return _whole(reading.io_pressure)
 
 
+def _cpi(reading: Reading) -> Values:
+    return _whole(reading.cpi) if (reading.cpu or 0.0) >= MIN_CPU else {}
+
+
 def _bandwidth_cost(reading: Reading) -> Values:
     """CPU time for each gigabyte: memory that answers late keeps CPUs busy."""
     if (cpu := reading.cpu or 0.0) < MIN_CPU:
@@ -73,6 +85,10 @@ def _misses(reading: Reading) -> Values:
     if (cpu := reading.cpu or 0.0) < MIN_CPU:
         return {}
     return {domain: rate / cpu / 1e9 for domain, rate in reading.bandwidth.items() if rate >= _MIN_BANDWIDTH}
+
+
+def _near_cpus(reading: Reading) -> frozenset[int]:
+    return reading.near
 
 
 def _cpu(reading: Reading) -> Values:
@@ -112,6 +128,13 @@ SIGNALS: Final[Mapping[str, Signal]] = {
         Signal(
             *("io_pressure", "is under I/O pressure", levers.BLOCKIO, _io_pressure, _io, 10.0, 0.25),
             needs="guests in a cgroup v2 of their own with io.pressure and io.stat",
+        ),
+        Signal(
+            *("cpi", "takes more cycles for each instruction", levers.CPU_QUOTA, _cpi, _cpu, 0.0, 0.25),
+            needs="hardware counters, and CAP_PERFMON",
+            unit="cycles",
+            reach=_near_cpus,
+            first_steps=5,  # memory that is overrun stays so with a fifth less of one guest's CPU time
         ),
         Signal(
             *("memory_bandwidth", "waits for memory", levers.MEMORY_BANDWIDTH, _bandwidth_cost, _bandwidth),

@@ -67,7 +67,7 @@ def may_be_limited(watch: Watch, victim: Reading, other: Reading, domain: str) -
         and not its.protected
         and lower
         and Knob(watch.signal.lever.name, domain) in its.entitlements
-        and (bool(domain) or not victim.cpus or not other.cpus.isdisjoint(victim.cpus))
+        and (bool(domain) or not (reach := watch.signal.reach(victim)) or not other.cpus.isdisjoint(reach))
     )
 
 

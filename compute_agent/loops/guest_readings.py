@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from compute_agent.drivers.base import Driver
+from compute_agent.host.cycles import Counted, CycleCounters, PerfEvents
 from compute_agent.interference.reading import Reading, Sample
 from compute_agent.loops.subjects import CacheEntitlements, Subjects
 from compute_agent.model.errors import DriverError
@@ -46,8 +47,10 @@ class GuestReader:
         root: str = "/",
         cache: CacheReader | None = None,
         entitlements: CacheEntitlements | None = None,
+        cycles: CycleCounters | None = None,
     ) -> None:
         """``root`` is the folder that /proc is below; the folders of cgroups are taken as they are."""
+        self.cycles = PerfEvents() if cycles is None else cycles
         self._driver = driver
         self._subjects = Subjects(driver, entitlements)
         self._classes = classes
@@ -55,30 +58,41 @@ class GuestReader:
         self._cache = cache
         self._before: Round | None = None
         self._waits: Mapping[str, Waits] = {}
+        self._counted: Mapping[int, Counted] = {}
 
     def entitled_by(self, entitlements: CacheEntitlements | None) -> None:
         """Go by other entitlements from the next read on."""
         self._subjects.cache_entitlements = entitlements
 
     def read(
-        self, views: Sequence[GuestView], online: frozenset[int], signals: Collection[str], time: float
+        self,
+        views: Sequence[GuestView],
+        online: frozenset[int],
+        signals: Collection[str],
+        time: float,
+        caches: Collection[frozenset[int]] = (),
     ) -> Sample | None:
         """All guests since the read before, at ``time`` (monotonic seconds).
 
-        None the first time, and if the last time was long ago.
+        ``caches`` are the CPUs of each L3 cache. None the first time, and if the last time was long ago.
         """
         now = Round(time, self._root, self._subjects.build(views, self._classes()), self._cache)
         before = self._before
         cores = guests.cpu(now, before)
-        waits = {view.guest.uuid: self._waited(now, view) for view in views} if "run_delay" in signals else {}
+        by_thread = not {"run_delay", "cpi"}.isdisjoint(signals)
+        threads = {view.guest.uuid: self._threads(view) for view in views} if by_thread else {}
+        waits = {uuid: _waited(now, own) for uuid, own in threads.items()} if "run_delay" in signals else {}
+        counting = frozenset().union(*threads.values()) if "cpi" in signals else frozenset()
+        counted = self.cycles.read(counting)
         elapsed = 0.0 if before is None else time - before.time
         readings = {}
         for view, subject in zip(views, now.subjects, strict=True):
             uuid = view.guest.uuid
             waited = _grown(self._waits.get(uuid, {}), waits.get(uuid, {}))
+            cpus = online if view.assignment is None else view.assignment.cpus & online
             readings[uuid] = Reading(
                 subject.facts,
-                online if view.assignment is None else view.assignment.cpus & online,
+                cpus,
                 bool(view.limits),
                 cores.get(uuid),
                 None if waited is None or elapsed <= 0 else waited / 1e9 / elapsed,
@@ -87,18 +101,34 @@ class GuestReader:
                 _io(subject, now, before) if "io_pressure" in signals else None,
                 now.cache().guest_bandwidth.get(uuid, {}),
                 now.cache().guest_occupancy.get(uuid, {}),
+                _cycles_each(self._counted, counted, threads.get(uuid, frozenset())),
+                cpus.union(*(cache for cache in caches if not cache.isdisjoint(cpus))),
             )
         now.close()
-        self._before, self._waits = now, waits
+        self._before, self._waits, self._counted = now, waits, counted
         return Sample(time, readings) if 0 < elapsed <= MAX_SECONDS else None
 
-    def _waited(self, now: Round, view: GuestView) -> Waits:
+    def _threads(self, view: GuestView) -> frozenset[int]:
         try:
-            threads = self._driver.vcpu_threads(view.guest)
+            return self._driver.vcpu_threads(view.guest)
         except DriverError:  # it has ended, or nobody can say now
-            return {}
-        found = {tid: now.parsed(f"{now.root}/proc/{tid}/schedstat", parse_schedstat) for tid in threads}
-        return {tid: waited for tid, waited in found.items() if waited is not None}
+            return frozenset()
+
+
+def _waited(now: Round, threads: Iterable[int]) -> Waits:
+    found = {tid: now.parsed(f"{now.root}/proc/{tid}/schedstat", parse_schedstat) for tid in threads}
+    return {tid: waited for tid, waited in found.items() if waited is not None}
+
+
+def _cycles_each(
+    first: Mapping[int, Counted], last: Mapping[int, Counted], threads: Collection[int]
+) -> float | None:
+    """Cycles for each instruction of some threads; None if they were not counted, or did nothing."""
+    common = [(first[tid], last[tid]) for tid in threads if tid in first and tid in last]
+    # A counter that is less than it was is of another thread.
+    grown = [(b.cycles - a.cycles, b.instructions - a.instructions) for a, b in common]
+    done = [(cycles, instructions) for cycles, instructions in grown if cycles >= 0 and instructions > 0]
+    return sum(one for one, _ in done) / sum(one for _, one in done) if done else None
 
 
 def _grown(first: Waits, last: Waits) -> int | None:

@@ -139,7 +139,9 @@ class Interference:
         views = pipeline.views()
         self._owing = not self._book.repair(views)
         signals = {watch.signal.name for watch in conf.watches}
-        sample = self._reader.read(views, pipeline.world.topology.online, signals, now)
+        topology = pipeline.world.topology
+        caches = [cache.cpus for cache in topology.l3_domains]
+        sample = self._reader.read(views, topology.online, signals, now, caches)
         if sample is None:
             return
         self._say_untold(sample)
@@ -165,8 +167,12 @@ class Interference:
             if not any(signal.values(one) for one in sample.readings.values())
         )
         for name in sorted(untold - self._untold):
+            missing = self._reader.cycles.missing if name == "cpi" else ""
             LOG.warning(
-                "No guest tells %s, for whose sake nobody is limited: it takes %s", name, signals[name].needs
+                "No guest tells %s, for whose sake nobody is limited: it takes %s%s",
+                name,
+                signals[name].needs,
+                missing and f"; {missing}",
             )
         for name in sorted((self._untold - untold) & signals.keys()):
             LOG.info("Guests tell %s again", name)

@@ -8,9 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compute_agent.interference.cases import HOLD_SECONDS, TRIAL_SECONDS, WAIT_SECONDS, Case, Phase
-from compute_agent.interference.decide import DAY, Record, State
+from compute_agent.interference.decide import DAY, Record, State, _first_limit
+from compute_agent.interference.reading import Reading
+from compute_agent.interference.signals import SIGNALS
 from compute_agent.interference.state import dump, parse
-from tests.compute_agent.interference.rooms import QUOTA, Room, watch
+from compute_agent.qos.levers import Steps
+from tests.compute_agent.interference.rooms import QUOTA, Room, facts, watch
 
 LEARN = 40
 
@@ -188,6 +191,14 @@ def test_giving_back_waits_for_trials_of_others_for_some_minutes_and_then_they_w
     times = [time - begun for time, one in room.decisions if one.what.value == "try further"]
     assert sum(time < given for time in times) >= 3
     assert times[-1] > given
+
+
+@pytest.mark.parametrize(("vcpus", "limit"), [(8.0, 0.8 * 0.8**4 * 3.0), (20.0, 2.0)])
+def test_a_signal_may_begin_with_several_steps_down_to_the_floor(vcpus, limit):
+    suspect = Reading(facts("hog", vcpus=vcpus), cpu=3.0)
+    found = _first_limit(SIGNALS["cpi"], suspect, QUOTA, Steps())
+    assert found == pytest.approx(limit, abs=0.06)
+    assert _first_limit(SIGNALS["cpi"], replace(suspect, cpu=0.01), QUOTA, Steps()) is None
 
 
 @pytest.mark.parametrize("gone", ["server", "hog"])

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compute_agent.interference.reading import Reading, Sample
+from compute_agent.interference.signals import SIGNALS
 from compute_agent.interference.suspects import MIN_CORRELATION, _correlation, find_suspects, sure
 from tests.compute_agent.interference.rooms import CPUS, facts, watch
 
@@ -41,6 +42,23 @@ def samples(**uses):
             readings[guest] = Reading(facts(guest), CPUS, False, both[loud] * rng.gauss(1, 0.05), 0.0)
         found.append(Sample(10.0 * (number + 1), readings))
     return found
+
+
+def test_cycles_are_spoilt_by_whoever_is_on_the_same_cache_and_by_nobody_else():
+    """Replayed: the server takes twice the cycles while "thief", on other CPUs, burns."""
+    rng, played = random.Random(1), []
+    for number in range(60):
+        loud, readings = number >= 40, {}
+        server = facts("server", "LS")
+        readings["server"] = Reading(
+            server, frozenset({0}), cpu=1.0, cpi=(2.0 if loud else 1.0) * rng.gauss(1, 0.05), near=CPUS
+        )
+        for guest, cpus in (("thief", frozenset({1, 2})), ("far", frozenset({8, 9}))):
+            readings[guest] = Reading(facts(guest), cpus, cpu=(4.0 if loud else 0.5) * rng.gauss(1, 0.05))
+        played.append(Sample(10.0 * (number + 1), readings))
+    found = find_suspects(watch(signal=SIGNALS["cpi"]), "server", "", played)
+    assert [one.guest for one in found] == ["thief"]
+    assert find_suspects(watch(), "server", "", played) == []
 
 
 def test_the_one_that_explains_most_comes_first_and_who_explains_little_is_not_tried():

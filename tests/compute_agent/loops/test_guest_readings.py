@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from compute_agent.host.cycles import Counted
 from compute_agent.loops.guest_readings import MAX_SECONDS, GuestReader, parse_io_stat, parse_schedstat
 from compute_agent.model.errors import GuestGoneError
 from compute_agent.model.guest import Guest
@@ -22,6 +23,17 @@ def test_files_of_the_kernel_are_understood():
     assert parse_io_stat("") == 0
 
 
+class FakeCycles:
+    """Counts what it is told to."""
+
+    def __init__(self):
+        self.missing, self.done, self.asked = "", {}, frozenset()
+
+    def read(self, threads):
+        self.asked = frozenset(threads)
+        return {thread: Counted(*self.done[thread]) for thread in threads if thread in self.done}
+
+
 class Host:
     def __init__(self, folder):
         self.folder, self.gone = folder, False
@@ -31,7 +43,8 @@ class Host:
         self.guest = Guest("g", "fake", "g", 7, GuestSettings(2), str(self.cgroup))
         cache = SimpleNamespace(read=lambda: CacheReading(guest_bandwidth={"g": {"0": 5e8}}))
         classes = Classes({"LS": QosClass("LS", 10)}, 0)
-        self.reader = GuestReader(self, lambda: classes, str(folder), cache)
+        self.cycles = FakeCycles()
+        self.reader = GuestReader(self, lambda: classes, str(folder), cache, cycles=self.cycles)
         self.write(0, 0, 0)
 
     def vcpu_threads(self, guest):
@@ -50,11 +63,11 @@ class Host:
                 f"some avg10=0 avg60=0 avg300=0 total={waited // 1000}\n"
             )
 
-    def read(self, time, signals=ALL):
+    def read(self, time, signals=ALL, caches=()):
         view = SimpleNamespace(
             guest=self.guest, allocation={}, assignment=None, limits={Knob("cpu_quota"): 1.0}
         )
-        return self.reader.read([view], ONLINE, signals, time)
+        return self.reader.read([view], ONLINE, signals, time, caches)
 
 
 @pytest.fixture
@@ -95,3 +108,21 @@ def test_after_a_long_pause_there_is_no_sample(host):
     host.read(100.0)
     assert host.read(101.0 + MAX_SECONDS) is None
     assert host.read(111.0 + MAX_SECONDS) is not None
+
+
+def test_cycles_for_each_instruction_are_of_all_its_threads_and_only_those_that_ran(host):
+    host.cycles.done = {7: (100, 100), 8: (1000, 1000)}
+    assert host.read(100.0, ("cpi",)) is None
+    host.cycles.done = {7: (400, 200), 8: (1300, 1300)}
+    assert host.read(110.0, ("cpi",)).readings["g"].cpi == 600 / 400
+    host.cycles.done = {7: (1400, 600), 8: (5, 5)}  # another thread has its id
+    assert host.read(120.0, ("cpi",)).readings["g"].cpi == 1000 / 400
+    assert host.read(130.0, ("cpi",)).readings["g"].cpi is None
+    assert host.read(140.0).readings["g"].cpi is None
+    assert host.cycles.asked == frozenset()
+
+
+def test_who_shares_a_cache_is_near(host):
+    host.read(100.0, ("cpi",))
+    caches = (frozenset({1, 2}), frozenset({3, 4}))
+    assert host.read(110.0, ("cpi",), caches).readings["g"].near == {0, 1, 2}

@@ -1,0 +1,131 @@
+"""Cycles and instructions of threads, by hardware counters: perf_event_open(2).
+
+A thread has two counters that count together, in the kernel and beyond, on whichever CPU it runs. Most
+virtual machines have none.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import struct
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+_NUMBERS: Final = {"x86_64": 298, "aarch64": 241, "ppc64le": 319, "s390x": 331}
+"""Of the system call, by architecture."""
+
+HARDWARE: Final = ((0, 0), (0, 1))
+"""Type and number of what is counted: cycles (of the CPU, not of a clock), and instructions."""
+
+_FORMAT_GROUP: Final = 1 << 3
+_CLOSE_ON_EXEC: Final = 1 << 3
+_ATTRIBUTES: Final = struct.Struct("=IIQQQQQIIQ")
+"""``struct perf_event_attr`` as it was at first: type, size, config, period, sample type, read format..."""
+_COUNTS: Final = struct.Struct("=QQQ")
+"""What a read of two counters gives: their number, and their values."""
+
+_NO_COUNTERS: Final = frozenset({errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP, errno.EINVAL})
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """By one thread, since it began to be counted."""
+
+    cycles: int
+    instructions: int
+
+
+class CycleCounters(Protocol):
+    """Whoever counts."""
+
+    @property
+    def missing(self) -> str:
+        """Why nothing can be counted, a sentence; empty if it can, or nobody has tried."""
+        ...
+
+    def read(self, threads: Collection[int]) -> Mapping[int, Counted]:
+        """What these threads have done; from now on they are counted, and no others.
+
+        Threads that have ended, or cannot be counted, are not in it.
+        """
+        ...
+
+
+class PerfEvents:
+    """Counts by perf events; for one thread of the agent."""
+
+    def __init__(self, events: tuple[tuple[int, int], tuple[int, int]] = HARDWARE) -> None:
+        self.missing = ""
+        self._events = events
+        self._opened: dict[int, tuple[int, int]] = {}
+        """Two descriptors by thread; the first is read for both."""
+
+    def read(self, threads: Collection[int]) -> dict[int, Counted]:
+        """What these threads have done; from now on they are counted, and no others."""
+        for thread in self._opened.keys() - set(threads):
+            self._close(thread)
+        found = {}
+        for thread in threads:
+            try:
+                if thread not in self._opened:
+                    self._open(thread)
+                counts = os.read(self._opened[thread][0], _COUNTS.size)
+                _, cycles, instructions = _COUNTS.unpack(counts)
+            except ProcessLookupError:
+                continue
+            except (OSError, struct.error) as error:
+                self.missing = _why(error)
+                break  # it will be so of all others
+            found[thread] = Counted(cycles, instructions)
+            self.missing = ""
+        return found
+
+    def _open(self, thread: int) -> None:
+        leader = _open_event(self._events[0], thread, -1)
+        try:
+            member = _open_event(self._events[1], thread, leader)
+        except OSError:
+            os.close(leader)
+            raise
+        self._opened[thread] = leader, member
+
+    def _close(self, thread: int) -> None:
+        leader, member = self._opened.pop(thread)
+        os.close(member)
+        os.close(leader)
+
+
+def _open_event(event: tuple[int, int], thread: int, group: int) -> int:
+    """The descriptor of a counter of a thread, on all CPUs.
+
+    :raises OSError:
+    """
+    number = _NUMBERS.get(platform.machine())
+    if number is None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    kind, config = event
+    attributes = _ATTRIBUTES.pack(kind, _ATTRIBUTES.size, config, 0, 0, _FORMAT_GROUP, 0, 0, 0, 0)
+    libc = ctypes.CDLL(None, use_errno=True)
+    descriptor: int = libc.syscall(number, attributes, thread, -1, group, _CLOSE_ON_EXEC)
+    if descriptor < 0:
+        found = ctypes.get_errno()
+        raise OSError(found, os.strerror(found))
+    return descriptor
+
+
+def _why(error: Exception) -> str:
+    number = error.errno if isinstance(error, OSError) else None
+    if number in _NO_COUNTERS:
+        return f"this host has no hardware counters, as most virtual machines ({error})"
+    if number in (errno.EPERM, errno.EACCES):
+        return (
+            f"the agent may not count ({error}): it takes CAP_PERFMON, and in its unit"
+            " SystemCallFilter=perf_event_open"
+        )
+    if number == errno.EMFILE:
+        return f"each thread of a guest takes two open files ({error}): raise LimitNOFILE= of the unit"
+    return f"perf_event_open(2) fails: {error}"
