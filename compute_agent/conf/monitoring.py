@@ -14,7 +14,9 @@ OPTS: Final = [
         type=Duration(),
         default="1",
         help="Time between two readings of the counters for cache occupancy and memory bandwidth, in seconds"
-        " or as 5s, 1m. 0: they are not read, and watermarks for llc_occupancy and memory_bandwidth wait.",
+        " or as 5s, 1m, as long as somebody asks for them: watermarks, interference, a scrape of the metrics."
+        " Else they are read for the samples that are kept. 0: they are not read, and watermarks for"
+        " llc_occupancy and memory_bandwidth wait.",
     ),
     cfg.Opt(
         "store_interval",

@@ -32,12 +32,14 @@ class BlockIoController:
         self._classes = classes
         self._read_devices = read_devices
         self._devices = BlockDevices()
+        self._resolved: dict[str, BlockIo] = {}
         self.refused: Mapping[str, Sequence[str]] = {}
 
     def sync(self, targets: Sequence[Target], zones: Sequence[ProviderNode]) -> None:
         """Look which devices there are, and who does not get all of its class."""
         if self._classes:
             self._devices = self._read_devices()
+        self._resolved = {name: resolve(one, self._devices) for name, one in self._classes.items()}
         found = {target.guest.uuid: self._missing(target) for target in targets}
         self.refused = {uuid: reasons for uuid, reasons in found.items() if reasons}
 
@@ -56,8 +58,7 @@ class BlockIoController:
         return self._driver.apply_blockio(target.guest, wanted)
 
     def _wanted(self, target: Target) -> BlockIo | None:
-        one = self._classes.get(target.guest.settings.blockio_class)
-        wanted = None if one is None else resolve(one, self._devices)
+        wanted = self._resolved.get(target.guest.settings.blockio_class)
         percent = target.limits.get(Knob(BLOCKIO))
         return wanted if percent is None else (wanted or BlockIo()).scaled(percent)
 
@@ -72,7 +73,7 @@ class BlockIoController:
             return [f"there is no section [blockio_class:{name}]; there are {known}"]
         reasons = self._devices.lacking(one.host_devices)
         try:
-            return [*reasons, *self._driver.blockio_missing(target.guest, resolve(one, self._devices))]
+            return [*reasons, *self._driver.blockio_missing(target.guest, self._resolved[name])]
         except GuestGoneError:
             return []
 

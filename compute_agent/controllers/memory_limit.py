@@ -27,6 +27,9 @@ from compute_agent.model.resource_class import HUGE_PAGES
 
 _MIB: Final = 1 << 20
 
+PageLimits = tuple[tuple[int, int], ...]
+"""The size of huge pages in KiB, and the bytes that a guest may have in such."""
+
 
 class MemoryLimitController:
     """Sets limits and protection of memory through the driver."""
@@ -110,11 +113,11 @@ class MemoryLimitController:
         if target.allocation is None:
             return MemoryLimits()
         share = self._classes.get(target.guest.settings.qos_class, MemoryShare())
-        limits = memory_limits(target.allocation, share, self._overhead_mb)
-        return replace(limits, huge_pages=page_limits(target.allocation) if self._limits_pages else ())
+        pages = page_limits(target.allocation) if self._limits_pages else ()
+        return memory_limits(target.allocation, share, self._overhead_mb, pages)
 
 
-def page_limits(allocation: Allocation) -> tuple[tuple[int, int], ...]:
+def page_limits(allocation: Allocation) -> PageLimits:
     """The bytes that a guest may have in pages of each size in KiB: of those that it holds."""
     return tuple(
         (size, sum(amounts.get(name, 0) for amounts in allocation.values()) * size * 1024)
@@ -122,16 +125,22 @@ def page_limits(allocation: Allocation) -> tuple[tuple[int, int], ...]:
     )
 
 
-def memory_limits(allocation: Allocation, share: MemoryShare, overhead_mb: int) -> MemoryLimits:
-    """The limits of a guest of a class that holds ``allocation``; without memory in that it has none."""
+def memory_limits(
+    allocation: Allocation, share: MemoryShare, overhead_mb: int, pages: PageLimits | None = None
+) -> MemoryLimits:
+    """The limits of a guest of a class that holds ``allocation``; without memory in that it has none.
+
+    ``pages`` are those of huge pages.
+    """
     held = sum(amounts.get("MEMORY_MB", 0) for amounts in allocation.values())
     if not held:
-        return MemoryLimits(UNLIMITED, UNLIMITED, 0, share.oom_score_adj)
+        return MemoryLimits(UNLIMITED, UNLIMITED, 0, share.oom_score_adj, pages)
     return MemoryLimits(
         maximum=(held + overhead_mb) * _MIB,
         high=UNLIMITED if share.high is None else held * _MIB * share.high // 100,
         low=held * _MIB * share.low // 100,
         oom_score_adj=share.oom_score_adj,
+        huge_pages=pages,
     )
 
 

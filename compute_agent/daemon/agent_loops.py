@@ -20,7 +20,7 @@ from compute_agent.loops.fleet import FleetLoop
 from compute_agent.loops.fleet_guests import FleetGuests, Set
 from compute_agent.loops.interference import Interference
 from compute_agent.loops.limits import LimitBook
-from compute_agent.loops.monitored import monitor_targets
+from compute_agent.loops.monitored import MonitorTargets
 from compute_agent.loops.monitoring import Monitoring
 from compute_agent.loops.oom import OomEvents
 from compute_agent.loops.reclaimed import Reclaimed
@@ -84,6 +84,7 @@ class AgentLoops:
             self.reports.wake,
             FleetGuests(pipeline, set_guest).bring_about,
         )
+        self._targets = MonitorTargets(driver)
         self.monitoring = Monitoring(conf, self._monitored, registry)
         self.limits = LimitBook(pipeline)
         self.watermarks = Watermarks(
@@ -154,6 +155,6 @@ class AgentLoops:
             if loop is not self._events:
                 loop.stop()
 
-    def _monitored(self) -> list[MonitorTarget] | None:
+    def _monitored(self) -> tuple[MonitorTarget, ...] | None:
         snapshot = self.watermarks.status.snapshot
-        return monitor_targets(self._current().controllers, self._pipeline.guests(), self._driver, snapshot)
+        return self._targets.build(self._current().controllers, self._pipeline.guests(), snapshot)

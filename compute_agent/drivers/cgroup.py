@@ -128,6 +128,7 @@ class Group:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.path = str(folder)
 
     def add(self, pid: int) -> None:
         """Move a process, with all its threads, into the group.
@@ -217,15 +218,16 @@ class Group:
 
         None without the controller memory, and when the group is gone.
         """
-        text = kernel_files.read_optional(f"{self.folder}/memory.events")
-        if text is None:
+        try:
+            words = kernel_files.read_piece(f"{self.path}/memory.events").split()
+        except OSError:
             return None
-        counts = dict(line.split() for line in text.splitlines())
-        return int(counts.get("oom", 0)), int(counts.get("oom_kill", 0))
+        counts = dict(zip(words[::2], words[1::2], strict=False))
+        return int(counts.get(b"oom", 0)), int(counts.get(b"oom_kill", 0))
 
     def has(self, name: str) -> bool:
         """Whether the kernel has a file here."""
-        return os.path.exists(f"{self.folder}/{name}")
+        return os.path.exists(f"{self.path}/{name}")
 
     def io_text(self, name: str) -> str | None:
         """The content of io.max or one of its like; None where the kernel has none."""
@@ -261,7 +263,7 @@ class Group:
         with contextlib.suppress(OSError):
             (self.folder / "cgroup.kill").write_text("1")
         for folder in reversed(list(self._tree())):
-            _remove(folder)
+            _remove(Path(folder))
 
     def remove_empty(self) -> None:
         """Remove the group, in which nobody is left.
@@ -273,7 +275,7 @@ class Group:
     def _read(self, name: str) -> str | None:
         """The content of a file; None if there is none."""
         try:
-            return kernel_files.read_text(f"{self.folder}/{name}").strip()
+            return kernel_files.read_piece(f"{self.path}/{name}").decode(errors="replace").strip()
         except FileNotFoundError:
             return None
 
@@ -288,14 +290,14 @@ class Group:
         if self._numbers(name) not in (None, wanted):
             self._write(name, cpuset.format(wanted))
 
-    def _tree(self) -> Iterator[Path]:
+    def _tree(self) -> Iterator[str]:
         """The group and those below it, parents first."""
         with contextlib.suppress(OSError):
-            if os.stat(self.folder).st_nlink == _WITHOUT_FOLDERS:
-                yield self.folder
+            if os.stat(self.path).st_nlink == _WITHOUT_FOLDERS:
+                yield self.path
                 return
-        for folder, _, _ in os.walk(self.folder):
-            yield Path(folder)
+        for folder, _, _ in os.walk(self.path):
+            yield folder
 
 
 def _remove(folder: Path) -> None:

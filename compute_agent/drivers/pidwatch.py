@@ -27,8 +27,8 @@ class PidWatch(Generic[Key]):
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._selector.register(self._wake_read, selectors.EVENT_READ)
         self._closed = False
-        self._descriptors: dict[int, int] = {}
-        """The pidfd of each process that is watched."""
+        self._watched: dict[int, tuple[int, select.poll]] = {}
+        """The pidfd of each process that is watched, and what tells whether it has ended."""
         self._thread = threading.Thread(target=self._run, name="pidwatch", daemon=True)
         self._thread.start()
 
@@ -43,18 +43,16 @@ class PidWatch(Generic[Key]):
                 os.close(descriptor)
                 return True
             self._selector.register(descriptor, selectors.EVENT_READ, (key, pid))
-            self._descriptors[pid] = descriptor
+            poll = select.poll()
+            poll.register(descriptor, select.POLLIN)
+            self._watched[pid] = descriptor, poll
         return True
 
     def runs(self, pid: int) -> bool:
         """Whether a process is watched and has not ended."""
         with self._lock:
-            descriptor = self._descriptors.get(pid)
-            if descriptor is None:
-                return False
-            poll = select.poll()
-            poll.register(descriptor, select.POLLIN)
-            return not poll.poll(0)
+            watched = self._watched.get(pid)
+            return watched is not None and not watched[1].poll(0)
 
     def close(self) -> None:
         """Stop watching and end the thread. Processes are left alone."""
@@ -74,15 +72,15 @@ class PidWatch(Generic[Key]):
                 key, pid = ready.data
                 with self._lock:
                     self._selector.unregister(ready.fileobj)
-                    if self._descriptors.get(pid) == ready.fd:
-                        del self._descriptors[pid]
+                    if pid in self._watched and self._watched[pid][0] == ready.fd:
+                        del self._watched[pid]
                     os.close(ready.fd)
                 try:
                     self._ended(key)
                 except Exception:
                     LOG.exception("Could not handle the end of %s", key)
         with self._lock:
-            self._descriptors.clear()
+            self._watched.clear()
         with contextlib.suppress(OSError):
             for watched in list(self._selector.get_map().values()):
                 os.close(watched.fd)

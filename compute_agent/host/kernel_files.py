@@ -28,6 +28,21 @@ def read(path: str, max_bytes: int | None = None) -> bytes:
         os.close(descriptor)
 
 
+def read_piece(path: str) -> bytes:
+    """The content of a file that the kernel makes in one piece, so that one read(2) has all of it.
+
+    So are all of a cgroup but the lists of its processes and threads.
+
+    :raises OSError:
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        found = os.read(descriptor, _CHUNK)
+    finally:
+        os.close(descriptor)
+    return found if len(found) < _CHUNK else read(path)
+
+
 def read_text(path: str) -> str:
     """The content of a file as text; what is no UTF-8 is replaced.
 

@@ -15,33 +15,37 @@ from compute_agent.qos.snapshot import Series, Snapshot
 _CPU: Final = Series("cpu_usage")
 
 
-def monitor_targets(
-    controllers: Iterable[Controller],
-    guests: Sequence[Guest],
-    driver: Driver,
-    snapshot: Snapshot | None = None,
-) -> list[MonitorTarget] | None:
-    """Guests and classes in the groups that the controller of resctrl has put them in.
+class MonitorTargets:
+    """Guests and classes in the groups that the controller of resctrl has put them in."""
 
-    Without one all guests are in the default group. None while a new controller has not synced yet.
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._made_of: tuple[object, ...] | None = None
+        self._targets: tuple[MonitorTarget, ...] = ()
 
-    ``snapshot`` is what watermarks have measured last: it may know the use of CPU.
-    """
-    controller = resctrl_of(controllers)
-    groups: dict[str, str] = {}
-    if controller is not None:
-        if controller.class_groups is None or (guests and not controller.membership):
-            return None
-        groups = dict(controller.class_groups)
-    cpu = {
-        uuid: usage.usage[_CPU]
-        for uuid, usage in (snapshot.guests if snapshot else {}).items()
-        if _CPU in usage.usage
-    }
-    return build_targets(
-        guests,
-        driver.thread_ids,
-        groups,
-        None if controller is None else controller.membership,
-        cpu,
-    )
+    def build(
+        self, controllers: Iterable[Controller], guests: Sequence[Guest], snapshot: Snapshot | None = None
+    ) -> tuple[MonitorTarget, ...] | None:
+        """The targets now: those of the last time, as long as they are made of the same.
+
+        Without a controller all guests are in the default group. None while a new one has not synced yet.
+
+        ``snapshot`` is what watermarks have measured last: it may know the use of CPU.
+        """
+        controller = resctrl_of(controllers)
+        groups: dict[str, str] = {}
+        membership: dict[str, str] | None = None
+        if controller is not None:
+            if controller.class_groups is None or (guests and not controller.membership):
+                return None
+            groups, membership = dict(controller.class_groups), dict(controller.membership)
+        cpu = {
+            uuid: usage.usage[_CPU]
+            for uuid, usage in (snapshot.guests if snapshot else {}).items()
+            if _CPU in usage.usage
+        }
+        made_of = (list(guests), groups, membership, cpu)
+        if made_of != self._made_of:
+            self._targets = tuple(build_targets(guests, self._driver.thread_ids, groups, membership, cpu))
+            self._made_of = made_of
+        return self._targets

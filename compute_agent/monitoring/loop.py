@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from compute_agent.monitoring.monitor import CacheMonitor
+from compute_agent.monitoring.monitor import SYNC_SECONDS, CacheMonitor
 from compute_agent.monitoring.reading import Reading
 from compute_agent.monitoring.samples import to_samples
 from compute_agent.monitoring.settings import Settings
@@ -23,6 +23,12 @@ FLUSH_SECONDS: Final = 30.0
 
 STALE_ROUNDS, STALE_SECONDS = 5, 3.0
 """After so many rounds, and so long, without a reading the last one tells nothing of now."""
+
+WANTED_ROUNDS: Final = 2
+"""For so many rounds counters are read after somebody has asked for them. Then they wait to be asked for."""
+
+ASKED_SECONDS: Final = 1.0
+"""How long who asks waits for a reading, at most."""
 
 Targets = Callable[[], Sequence[MonitorTarget] | None]
 """Tells what to measure; None where that is not known just now, and the last answer stays in force."""
@@ -41,6 +47,9 @@ class MonitorLoop:
         self._targets: Sequence[MonitorTarget] | None = None
         self._kept: Reading | None = None
         self._keep_due = self._flush_due = 0.0
+        self._wanted_until = -math.inf
+        self._rounds = 0
+        self._round_over = threading.Condition()
         self._troubles: dict[str, str] = {}
         self._wake = threading.Event()
         self._stopping = False
@@ -72,6 +81,8 @@ class MonitorLoop:
 
     def reload(self, settings: Settings) -> None:
         """Go on with other settings."""
+        if settings.store_interval != self.settings.store_interval:
+            self._keep_due = 0.0
         self.settings = settings
         self._wake.set()
 
@@ -81,13 +92,32 @@ class MonitorLoop:
         self._wake.set()
 
     def newest(self) -> Reading | None:
-        """The newest reading; None while measuring is off, or does not work."""
-        monitor, interval = self.monitor, self.settings.interval
-        reading = None if monitor is None else monitor.newest
-        if reading is None or interval <= 0:
+        """The newest reading; None while measuring is off, or does not work.
+
+        Where nobody has asked for long it is made now, which is waited for.
+        """
+        interval = self.settings.interval
+        if self.monitor is None or interval <= 0:
+            return None
+        now = time.monotonic()
+        self._wanted_until = now + WANTED_ROUNDS * interval
+        reading = self.monitor.newest
+        if reading is None or now - reading.time > WANTED_ROUNDS * interval:
+            self._have_round()
+            reading = self.monitor.newest if self.monitor else None
+        if reading is None:
             return None
         age = time.monotonic() - reading.time
         return reading if age <= max(STALE_ROUNDS * interval, STALE_SECONDS) else None
+
+    def _have_round(self) -> None:
+        """Let the thread make a round, and wait until it is over."""
+        if self._thread is None or not self._thread.is_alive():
+            return
+        with self._round_over:
+            before = self._rounds
+            self._wake.set()
+            self._round_over.wait_for(lambda: self._rounds != before, ASKED_SECONDS)
 
     def take(self, now: float, wall: float) -> None:
         """One round, at ``now`` (monotonic seconds), which is ``wall`` in seconds since the epoch."""
@@ -111,7 +141,7 @@ class MonitorLoop:
         self._keep(reading, now, wall)
 
     def _run(self) -> None:
-        last = -math.inf
+        last = looked = -math.inf
         while True:
             self._wake.clear()
             if self._stopping:
@@ -122,17 +152,30 @@ class MonitorLoop:
                 self._switch_off()
                 self._wake.wait()
                 continue
-            due = last + interval
-            if self._wake.wait(max(0.0, due - time.monotonic())):
+            due = due_at(time.monotonic(), last, self._wanted_until, self._keep_due, self.settings)
+            if self._wake.wait(max(0.0, min(due, looked + interval) - time.monotonic())):
                 continue
-            now = time.monotonic()
+            now = looked = time.monotonic()
+            if now < due and not self._is_other():
+                continue
             try:
                 self.take(now, time.time())
                 self._report("A round of monitoring failed", None)
             except Exception as error:
                 self._report("A round of monitoring failed", error)
+            with self._round_over:
+                self._rounds += 1
+                self._round_over.notify_all()
             # Rounds that were missed are not made up for.
-            last = due if now < due + interval else now
+            last = due if due <= now < due + interval else now
+
+    def _is_other(self) -> bool:
+        """Whether guests came or went, or are elsewhere."""
+        try:
+            targets = self._ask()
+        except Exception:
+            return True  # the round tells of it
+        return targets is not None and targets != self._targets
 
     def _pick_up(self) -> None:
         """Have the monitor that was handed over last."""
@@ -140,6 +183,7 @@ class MonitorLoop:
         if before is not None and before is not self.monitor:
             before.close()
             self._kept = None
+            self._keep_due = 0.0
 
     def _switch_off(self) -> None:
         """Remove all monitoring groups, so that others have their RMIDs."""
@@ -174,3 +218,17 @@ class MonitorLoop:
         elif self._troubles.get(what) and not reason:
             LOG.info("%s: that is over", what)
         self._troubles[what] = reason
+
+
+def due_at(now: float, last: float, wanted_until: float, keep_due: float, settings: Settings) -> float:
+    """When counters are to be read again that were read at ``last``; all in monotonic seconds.
+
+    After each interval while somebody asks for them. Else for samples, of which the next may be kept from
+    ``keep_due`` on, or for the groups to be looked after.
+    """
+    soon = last + settings.interval
+    if now < wanted_until:
+        return soon
+    if settings.store_interval > 0:
+        return max(soon, keep_due + settings.interval / 2)
+    return max(soon, last + SYNC_SECONDS)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from compute_agent.monitoring.groups import MonitoringGroups
-from compute_agent.monitoring.reading import CacheUse, Meter, Reading, Sum, TargetUse, add_up
+from compute_agent.monitoring.reading import Counted, Meter, Reading, Sum, TargetUse
 from compute_agent.monitoring.targets import MonitorTarget
 from compute_agent.resctrl.counters import CounterFiles
 from compute_agent.resctrl.filesystem import Filesystem, ResctrlError
@@ -37,6 +38,7 @@ class CacheMonitor:
         self._sums: dict[tuple[str, str], Sum] = {}
         self._synced: tuple[MonitorTarget, ...] | None = None
         self._paths: dict[tuple[str, str], str] = {}
+        self._guests_of: dict[tuple[str, str], list[tuple[str, str]]] = {}
         self._due = 0.0
         self._failing: set[str] = set()
         self.newest: Reading | None = None
@@ -60,33 +62,27 @@ class CacheMonitor:
             self._sync(targets, time)
         samples: dict[str, Sample | None] = {}
         host = [
-            self._read(self._host_meters[group], group, time, samples)
+            counted
             for group in self._groups.control_groups
+            if (counted := self._read(self._host_meters[group], group, time, samples)) is not None
         ]
         uses: dict[tuple[str, str], TargetUse] = {}
         for target in targets:
-            group = self._paths.get(target.key)
-            meter = self._meters[target.key]
-            caches = {} if group is None else self._read(meter, group, time, samples)
-            uses[target.key] = TargetUse(target, caches, meter.moved(), meter.begun)
-        for target in targets:
-            if target.is_class and target.key not in self._paths:
-                uses[target.key] = self._add_up(target, tuple(uses.values()))
-        self.newest = Reading(time, tuple(uses.values()), add_up(host))
+            key = target.key
+            group, meter = self._paths.get(key), self._meters[key]
+            counted = None if group is None else self._read(meter, group, time, samples)
+            uses[key] = TargetUse(target, meter.begun, meter.moved(), () if counted is None else (counted,))
+        for key, guests in self._guests_of.items():
+            uses[key] = self._add_up(uses[key], [uses[guest] for guest in guests])
+        self.newest = Reading(time, tuple(uses.values()), host)
         return self.newest
 
-    def _add_up(self, target: MonitorTarget, uses: Sequence[TargetUse]) -> TargetUse:
+    def _add_up(self, use: TargetUse, of_guests: Sequence[TargetUse]) -> TargetUse:
         """A class that shares its control group with others: what its guests in there have together."""
-        of_guests = [
-            use
-            for use in uses
-            if not use.target.is_class
-            and (use.target.qos_class, use.target.group) == (target.qos_class, target.group)
-        ]
-        total = self._sums[target.key]
-        total.add({(use.target.guest, use.begun): use.moved for use in of_guests})
-        caches = add_up(use.caches for use in of_guests)
-        return TargetUse(target, caches, dict(total.moved), self._meters[target.key].begun)
+        total = self._sums[use.target.key]
+        total.add({(guest.target.guest, guest.begun): guest.bytes_moved for guest in of_guests})
+        groups = [group for guest in of_guests for group in guest.groups]
+        return replace(use, bytes_moved=total.moved.copy(), groups=groups)
 
     def close(self) -> None:
         """Let go of the counters; the groups stay, for the next agent to take over."""
@@ -101,8 +97,10 @@ class CacheMonitor:
         self._paths = self._groups.sync(targets)
         self._counters.keep({*self._paths.values(), *self._groups.control_groups})
         self._meters = {target.key: self._meters.get(target.key) or Meter(time) for target in targets}
-        classes = [target.key for target in targets if target.is_class]
-        self._sums = {key: self._sums.get(key) or Sum() for key in classes}
+        self._guests_of = _guests_of(targets, self._paths)
+        self._sums = {
+            target.key: self._sums.get(target.key) or Sum() for target in targets if target.is_class
+        }
         self._host_meters = {
             group: self._host_meters.get(group) or Meter(time) for group in self._groups.control_groups
         }
@@ -111,12 +109,12 @@ class CacheMonitor:
 
     def _read(
         self, meter: Meter, group: str, time: float, samples: dict[str, Sample | None]
-    ) -> dict[int, CacheUse]:
+    ) -> Counted | None:
         """Every group is read once a round, whoever asks for it."""
         if group not in samples:
             samples[group] = self._sample(group, time)
         sample = samples[group]
-        return {} if sample is None else meter.take(group, sample)
+        return None if sample is None else meter.take(group, sample)
 
     def _sample(self, group: str, time: float) -> Sample | None:
         """The counters of a group; None where they cannot be read.
@@ -134,3 +132,15 @@ class CacheMonitor:
             return None
         self._failing.discard(group)
         return sample
+
+
+def _guests_of(
+    targets: Sequence[MonitorTarget], paths: Mapping[tuple[str, str], str]
+) -> dict[tuple[str, str], list[tuple[str, str]]]:
+    """The guests of each class that shares its control group with others, and has no counters of its own."""
+    found: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for target in targets:
+        if not target.is_class:
+            found.setdefault((target.qos_class, target.group), []).append(target.key)
+    classes = (target for target in targets if target.is_class and target.key not in paths)
+    return {target.key: found.get((target.qos_class, target.group), []) for target in classes}

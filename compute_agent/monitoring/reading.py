@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, NamedTuple, TypeVar
 
 from compute_agent.monitoring.targets import MonitorTarget
-from compute_agent.resctrl.monitor import LOCAL_BYTES, OCCUPANCY, TOTAL_BYTES, Sample, Totals
+from compute_agent.resctrl.monitor import LOCAL_BYTES, OCCUPANCY, TOTAL_BYTES, Sample, Totals, Value
 
 LOCAL, TOTAL = "local", "total"
 """Kinds of bandwidth: to memory of the cache's own NUMA node, and to all memory."""
@@ -25,29 +26,64 @@ class CacheUse(NamedTuple):
     total: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TargetUse:
-    """Use of the caches by id, and the bytes moved since ``begun`` (monotonic seconds), by cache id and kind.
+class Counted(NamedTuple):
+    """The counters of a group by cache id and event, and bytes a second of those that have a rate."""
 
-    ``begun`` is when monitoring of the target began, or began again.
+    values: Mapping[tuple[int, str], Value]
+    rates: Mapping[tuple[int, str], float]
+
+    def caches(self) -> dict[int, CacheUse]:
+        """The use of each cache."""
+        values, rates = self.values, self.rates
+        return {
+            cache: CacheUse(
+                occupancy if isinstance(occupancy := values.get((cache, OCCUPANCY)), int) else None,
+                rates.get((cache, LOCAL_BYTES)),
+                rates.get((cache, TOTAL_BYTES)),
+            )
+            for cache in {cache for cache, _ in values}
+        }
+
+
+@dataclass(frozen=True)
+class TargetUse:
+    """What a target has used since ``begun`` (monotonic seconds), when its monitoring began, or began again.
+
+    ``bytes_moved`` are by cache id and event, ``groups`` are those that have counted for it. What that means
+    is made when somebody asks: of most readings nobody does.
     """
 
     target: MonitorTarget
-    caches: Mapping[int, CacheUse]
-    moved: Mapping[tuple[int, str], int]
     begun: float
+    bytes_moved: Mapping[tuple[int, str], int]
+    groups: Sequence[Counted] = ()
+
+    @cached_property
+    def caches(self) -> Mapping[int, CacheUse]:
+        """Use of the caches, by id; empty where it is not monitored."""
+        return add_up(group.caches() for group in self.groups)
+
+    @cached_property
+    def moved(self) -> Mapping[tuple[int, str], int]:
+        """Bytes, by cache id and kind; these never become less."""
+        return {(cache, KINDS[event]): amount for (cache, event), amount in self.bytes_moved.items()}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Reading:
-    """All targets at ``time`` (monotonic seconds), and everybody on the host together.
+    """All targets at ``time`` (monotonic seconds), and what the control groups of the host have counted.
 
     A target that is not monitored is in it without caches.
     """
 
     time: float
     targets: tuple[TargetUse, ...] = ()
-    host: Mapping[int, CacheUse] = field(default_factory=dict)
+    groups: Sequence[Counted] = ()
+
+    @cached_property
+    def host(self) -> Mapping[int, CacheUse]:
+        """Everybody on the host together."""
+        return add_up(group.caches() for group in self.groups)
 
 
 class Meter:
@@ -59,25 +95,16 @@ class Meter:
         self._group: str | None = None
         self._totals = Totals()
 
-    def take(self, group: str, sample: Sample) -> dict[int, CacheUse]:
-        """The use of each cache since the sample before; bandwidths are missing from the first of a group."""
+    def take(self, group: str, sample: Sample) -> Counted:
+        """What was counted, with the rates since the sample before; the first of a group has none."""
         if group != self._group:
             self._totals.restart()
             self._group = group
-        rates = self._totals.add(sample)
-        values = sample.values
-        return {
-            cache: CacheUse(
-                occupancy if isinstance(occupancy := values.get((cache, OCCUPANCY)), int) else None,
-                rates.get((cache, LOCAL_BYTES)),
-                rates.get((cache, TOTAL_BYTES)),
-            )
-            for cache in {cache for cache, _ in values}
-        }
+        return Counted(sample.values, self._totals.add(sample))
 
     def moved(self) -> dict[tuple[int, str], int]:
-        """Bytes since the first sample, by cache id and kind; these never become less."""
-        return {(cache, KINDS[event]): amount for (cache, event), amount in self._totals.bytes.items()}
+        """Bytes since the first sample, by cache id and event; these never become less."""
+        return self._totals.bytes.copy()
 
 
 class Sum:

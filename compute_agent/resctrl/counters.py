@@ -6,8 +6,8 @@ import errno
 import os
 import re
 import resource
-from collections.abc import Collection
-from typing import Final
+from collections.abc import Collection, Iterable
+from typing import Final, NamedTuple
 
 from compute_agent.resctrl.filesystem import Filesystem, ResctrlError
 from compute_agent.resctrl.monitor import LOCAL_BYTES, OCCUPANCY, TOTAL_BYTES, Sample, Value, parse_counter
@@ -20,6 +20,13 @@ _LENGTH: Final = 64
 
 Key = tuple[int, str]
 """An L3 cache id and an event."""
+
+
+class _Counters(NamedTuple):
+    """The counters of a group, and where each is read: a descriptor, or the path where too many are open."""
+
+    keys: tuple[Key, ...] = ()
+    places: tuple[int | str, ...] = ()
 
 
 def descriptors_to_keep() -> int:
@@ -35,7 +42,7 @@ class CounterFiles:
         """At most ``keep`` files stay open; the rest is opened for each reading."""
         self._files = files
         self._spare = descriptors_to_keep() if keep is None else keep
-        self._groups: dict[str, dict[Key, int | str]] = {}
+        self._groups: dict[str, _Counters] = {}
 
     def read(self, group: str, time: float) -> Sample:
         """The counters of a group.
@@ -46,23 +53,23 @@ class CounterFiles:
         try:
             if counters is None:
                 counters = self._open(group)
-            values: dict[Key, Value] = {}
-            for key, where in counters.items():
-                text = os.pread(where, _LENGTH, 0) if isinstance(where, int) else _read_path(where)
-                number = text.rstrip()
-                value = int(number) if number.isdigit() else parse_counter(number.decode(errors="replace"))
-                if value is not None:
-                    values[key] = value
+            texts = [
+                os.pread(where, _LENGTH, 0) if isinstance(where, int) else _read_path(where)
+                for where in counters.places
+            ]
         except OSError as error:
             self.forget(group)
             if isinstance(error, ResctrlError):
                 raise
             raise ResctrlError(error.errno or errno.EIO, str(self._files.root / group)) from error
-        return Sample(time, values)
+        try:
+            return Sample(time, dict(zip(counters.keys, map(int, texts), strict=True)))
+        except ValueError:  # some have no number
+            return Sample(time, _parsed(counters.keys, texts))
 
     def forget(self, group: str) -> None:
         """Close the files of a group; they are looked for anew when it is read again."""
-        for where in self._groups.pop(group, {}).values():
+        for where in self._groups.pop(group, _Counters()).places:
             if isinstance(where, int):
                 os.close(where)
                 self._spare += 1
@@ -76,23 +83,33 @@ class CounterFiles:
         """Forget all groups."""
         self.keep(())
 
-    def _open(self, group: str) -> dict[Key, int | str]:
+    def _open(self, group: str) -> _Counters:
         folder = inside(group, "mon_data")
-        found = self._groups[group] = {}
-        for name in self._files.folders(folder):
-            match = re.fullmatch(r"mon_L3_([0-9]+)", name)
-            for event in EVENTS if match else ():
-                path = str(self._files.root / folder / name / event)
-                if not match or not os.path.exists(path):
-                    continue
-                if self._spare > 0:
-                    found[int(match[1]), event] = os.open(path, os.O_RDONLY)
-                    self._spare -= 1
-                else:
-                    found[int(match[1]), event] = path
+        found: dict[Key, int | str] = {}
+        try:
+            for name in self._files.folders(folder):
+                match = re.fullmatch(r"mon_L3_([0-9]+)", name)
+                for event in EVENTS if match else ():
+                    path = str(self._files.root / folder / name / event)
+                    if not match or not os.path.exists(path):
+                        continue
+                    if self._spare > 0:
+                        found[int(match[1]), event] = os.open(path, os.O_RDONLY)
+                        self._spare -= 1
+                    else:
+                        found[int(match[1]), event] = path
+        finally:
+            self._groups[group] = _Counters(tuple(found), tuple(found.values()))
         if not found and not (self._files.root / group).is_dir():
             raise ResctrlError(errno.ENOENT, str(self._files.root / folder))
-        return found
+        return self._groups[group]
+
+
+def _parsed(keys: Iterable[Key], texts: Iterable[bytes]) -> dict[Key, Value]:
+    parsed = (
+        (key, parse_counter(text.decode(errors="replace"))) for key, text in zip(keys, texts, strict=True)
+    )
+    return {key: value for key, value in parsed if value is not None}
 
 
 def _read_path(path: str) -> bytes:

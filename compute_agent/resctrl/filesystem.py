@@ -40,6 +40,7 @@ class Filesystem:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._folder = str(root)
 
     def read(self, path: str) -> str:
         """The text of a file.
@@ -47,7 +48,8 @@ class Filesystem:
         :raises ResctrlError:
         """
         try:
-            return (self.root / path).read_text(encoding="utf-8", errors="replace")
+            with open(f"{self._folder}/{path}", "rb", buffering=0) as file:
+                return file.readall().decode(errors="replace")
         except OSError as error:
             raise self._error(error, path) from error
 

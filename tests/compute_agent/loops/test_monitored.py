@@ -8,7 +8,7 @@ import pytest
 
 from compute_agent.controllers.base import Target
 from compute_agent.controllers.resctrl import ResctrlController
-from compute_agent.loops.monitored import monitor_targets
+from compute_agent.loops.monitored import MonitorTargets
 from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.monitoring.monitor import CacheMonitor
@@ -28,6 +28,7 @@ def controller(tmp_path):
     return ResctrlController(DRIVER, control, DEFAULT_CLASSES)
 
 
+CPU = Series("cpu_usage")
 DRIVER = SimpleNamespace(thread_ids=lambda guest: {guest.pid, guest.pid + 1})
 
 
@@ -39,9 +40,9 @@ def guest(uuid, qos_class, priority=0):
 def test_guests_are_in_the_groups_that_the_controller_gave_them(controller):
     controller.class_groups = {"LSR": "", "LS": "", "BE": "x.class.BE"}
     controller.membership = {"a": "x.guest.a", "b": "x.class.BE"}
-    usage = {"a": GuestUsage("a", "LS", 10, usage={Series("cpu_usage"): 1.5}), "b": GuestUsage("b", "BE", 0)}
+    usage = {"a": GuestUsage("a", "LS", 10, usage={CPU: 1.5}), "b": GuestUsage("b", "BE", 0)}
     guests = [guest("a", "LS", 7), guest("b", "BE"), guest("new", "LS")]
-    targets = monitor_targets([object(), controller], guests, DRIVER, Snapshot(1.0, {}, usage))
+    targets = list(MonitorTargets(DRIVER).build([object(), controller], guests, Snapshot(1.0, {}, usage)))
     assert targets == [
         MonitorTarget("", "LSR", ""),
         MonitorTarget("", "LS", ""),
@@ -54,9 +55,13 @@ def test_guests_are_in_the_groups_that_the_controller_gave_them(controller):
 
 
 def test_before_a_controller_has_synced_nothing_is_known_of_guests(controller):
-    assert monitor_targets([controller], [guest("a", "LS")], DRIVER) is None
+    assert MonitorTargets(DRIVER).build([controller], [guest("a", "LS")]) is None
     controller.class_groups = {"LSR": "", "LS": "", "BE": "x.class.BE"}
-    assert [target.qos_class for target in monitor_targets([controller], [], DRIVER)] == ["LSR", "LS", "BE"]
+    assert [target.qos_class for target in MonitorTargets(DRIVER).build([controller], [])] == [
+        "LSR",
+        "LS",
+        "BE",
+    ]
 
 
 def test_controller_and_monitoring_do_not_disturb_each_other(controller, tmp_path):
@@ -73,7 +78,7 @@ def test_controller_and_monitoring_do_not_disturb_each_other(controller, tmp_pat
             controller.apply(target)
         monitor = CacheMonitor(control.files, control.platform, "x.")
         for time in (0.0, 10.0, 20.0):
-            monitor.take(monitor_targets([controller], guests, driver), time)
+            monitor.take(MonitorTargets(driver).build([controller], guests), time)
             controller.sync(wanted, ())
             assert [controller.drifted(target) for target in wanted] == [None, None]
         for guest in guests:
@@ -87,4 +92,20 @@ def test_controller_and_monitoring_do_not_disturb_each_other(controller, tmp_pat
 
 
 def test_without_a_controller_all_are_in_the_default_group():
-    assert monitor_targets([], [guest("a", "LS")], DRIVER) == [MonitorTarget("a", "LS", "")]
+    assert MonitorTargets(DRIVER).build([], [guest("a", "LS")]) == (MonitorTarget("a", "LS", ""),)
+
+
+def test_targets_are_made_anew_only_where_they_are_made_of_something_else(controller):
+    controller.class_groups, controller.membership = {"LS": ""}, {"a": ""}
+    made, guests = MonitorTargets(DRIVER), [guest("a", "LS")]
+    first = made.build([controller], guests)
+    controller.class_groups = {"LS": ""}
+    assert made.build([controller], [*guests]) is first
+    controller.membership = {"a": "x.guest.a"}
+    moved = made.build([controller], guests)
+    assert [target.group for target in moved] == ["", "x.guest.a"]
+    used = made.build(
+        [controller], guests, Snapshot(1.0, {}, {"a": GuestUsage("a", "LS", 0, usage={CPU: 1.5})})
+    )
+    assert used[-1].cpu == 1.5
+    assert made.build([controller], [guest("a", "LS", 7)])[-1].priority == 7

@@ -10,8 +10,9 @@ from prometheus_client import CollectorRegistry
 
 from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import GuestSettings
+from compute_agent.monitoring import loop
 from compute_agent.monitoring.cache_reader import MonitoredCaches
-from compute_agent.monitoring.loop import STALE_ROUNDS, MonitorLoop
+from compute_agent.monitoring.loop import STALE_ROUNDS, MonitorLoop, due_at
 from compute_agent.monitoring.metrics import MonitoringCollector
 from compute_agent.monitoring.monitor import CacheMonitor
 from compute_agent.monitoring.settings import Settings
@@ -55,6 +56,13 @@ class Bench:
 
     def metric(self, name, **labels):
         return self.registry.get_sample_value(name, labels)
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 30
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    return condition()
 
 
 @pytest.fixture
@@ -169,6 +177,63 @@ def test_a_reading_of_long_ago_tells_nothing(bench):
     assert bench.loop.newest() is None
     bench.round(STALE_ROUNDS)
     assert bench.loop.newest() is not None
+
+
+# When counters are read
+
+
+@pytest.mark.parametrize(
+    ("wanted_until", "keep_due", "store_interval", "due"),
+    [
+        (105.0, 109.5, 10.0, 101.0),  # somebody asks
+        (99.0, 109.5, 10.0, 110.0),  # nobody but the samples
+        (99.0, 100.5, 1.0, 101.0),
+        (99.0, 0.0, 10.0, 101.0),  # no sample could be taken yet
+        (99.0, 109.5, 0.0, 110.0),  # nobody at all: the groups
+        (105.0, 109.5, 0.0, 101.0),
+    ],
+)
+def test_counters_are_read_as_often_as_somebody_wants_them(wanted_until, keep_due, store_interval, due):
+    assert due_at(100.0, 100.0, wanted_until, keep_due, Settings(1.0, store_interval)) == due
+
+
+def test_who_asks_after_a_long_time_gets_a_reading_of_now(bench, monkeypatch):
+    monkeypatch.setattr(loop, "ASKED_SECONDS", 30.0)
+    monkeypatch.setattr(loop, "STALE_SECONDS", 60.0)
+    bench.loop.settings = Settings(interval=0.05, store_interval=1e6)
+    bench.loop.start()
+    assert wait_for(lambda: bench.loop.monitor and bench.loop.monitor.newest)
+    first = bench.loop.monitor.newest
+    assert wait_for(lambda: time.monotonic() - first.time > 0.2)
+    bench.files.count(GROUP, 1, total=8000)
+    [of_guest] = [use for use in bench.loop.newest().targets if use.target == ONE]
+    assert of_guest.moved[1, "total"] == 8000
+
+
+def test_a_guest_that_comes_is_seen_also_where_nobody_asks(bench):
+    bench.targets = [LS]
+    bench.loop.settings = Settings(interval=0.01, store_interval=1e6)
+    bench.loop.start()
+    assert wait_for(lambda: bench.loop.monitor and bench.loop.monitor.newest)
+    bench.targets = [LS, ONE]
+    assert wait_for(lambda: len(bench.loop.monitor.newest.targets) == 2)
+    assert bench.files.monitoring_groups() == [GROUP]
+
+
+def test_who_asks_while_a_round_hangs_is_told_of_no_reading(bench, monkeypatch):
+    monkeypatch.setattr(loop, "ASKED_SECONDS", 0.01)
+    hanging, released = threading.Event(), threading.Event()
+
+    def hang():
+        hanging.set()
+        released.wait(30)
+        return []
+
+    bench.loop._ask = hang
+    bench.loop.start()
+    assert hanging.wait(30)
+    assert bench.loop.newest() is None
+    released.set()
 
 
 # Watermarks
