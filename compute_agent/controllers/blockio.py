@@ -32,16 +32,20 @@ class BlockIoController:
         self._classes = classes
         self._read_devices = read_devices
         self._devices = BlockDevices()
-        self._resolved: dict[str, BlockIo] = {}
+        self._resolved: Mapping[str, BlockIo] = {}
         self.refused: Mapping[str, Sequence[str]] = {}
+        self._look()
 
     def sync(self, targets: Sequence[Target], zones: Sequence[ProviderNode]) -> None:
         """Look which devices there are, and who does not get all of its class."""
+        self._look()
+        found = {target.guest.uuid: self._missing(target) for target in targets}
+        self.refused = {uuid: reasons for uuid, reasons in found.items() if reasons}
+
+    def _look(self) -> None:
         if self._classes:
             self._devices = self._read_devices()
         self._resolved = {name: resolve(one, self._devices) for name, one in self._classes.items()}
-        found = {target.guest.uuid: self._missing(target) for target in targets}
-        self.refused = {uuid: reasons for uuid, reasons in found.items() if reasons}
 
     def drifted(self, target: Target) -> str | None:
         """What the guest has instead; None if it has what it should have."""

@@ -99,7 +99,7 @@ class Change:
 Listener = Callable[[Change], None]
 
 
-class ExpectedGuests(Protocol):
+class ExpectingDriver(Protocol):
     """Guests that are about to start, before the driver itself can see them. For any thread."""
 
     def expect(self, description: str) -> Guest:
@@ -133,7 +133,7 @@ class Driver(Protocol):
         ...
 
     @property
-    def expecting(self) -> ExpectedGuests | None:
+    def expecting(self) -> ExpectingDriver | None:
         """What waits for guests that others are about to start; None where nobody says that they are."""
         ...
 

@@ -12,7 +12,7 @@ from compute_agent.conf.qos import interference_sections
 from compute_agent.interference.signals import SIGNALS, Signal
 from compute_agent.model.errors import ConfigError
 from compute_agent.qos.classes import Classes
-from compute_agent.qos.evictor import Stop, command_stop
+from compute_agent.qos.guest_command import GuestCommand, guest_command
 
 _COMMAND_SECONDS: Final = 600.0
 
@@ -31,7 +31,7 @@ class Watch:
     victims: frozenset[str] = frozenset()
     consenting: frozenset[str] = frozenset()
     escalate_after: int = 3
-    escalate: Stop | None = None
+    escalate: GuestCommand | None = None
 
 
 def parse_watches(conf: cfg.ConfigOpts, classes: Classes) -> tuple[Watch, ...]:
@@ -68,10 +68,10 @@ def parse_watches(conf: cfg.ConfigOpts, classes: Classes) -> tuple[Watch, ...]:
     return tuple(watches)
 
 
-def _command(section: str, command: str | None) -> Stop | None:
+def _command(section: str, command: str | None) -> GuestCommand | None:
     if command is None:
         return None
     try:
-        return command_stop(command, _COMMAND_SECONDS)
+        return guest_command(command, _COMMAND_SECONDS)
     except ValueError as error:
         raise ConfigError(f"{section} escalate_command: {error}") from error

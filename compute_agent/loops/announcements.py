@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Final
 
-from compute_agent.drivers.base import ExpectedGuests
+from compute_agent.drivers.base import ExpectingDriver
 from compute_agent.loops.base import Configuration
 from compute_agent.model.allocation import Allocation
 from compute_agent.model.guest import Guest
@@ -38,7 +38,9 @@ _SOON: Final = 2.0
 class Announcements:
     """Takes announcements, and looks for the processes."""
 
-    def __init__(self, pipeline: Pipeline, expecting: ExpectedGuests | None, client: PlacementClient) -> None:
+    def __init__(
+        self, pipeline: Pipeline, expecting: ExpectingDriver | None, client: PlacementClient
+    ) -> None:
         """``expecting`` is the driver's; without it nothing is ever announced."""
         self._pipeline = pipeline
         self._expecting = expecting

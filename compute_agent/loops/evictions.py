@@ -16,6 +16,7 @@ from compute_agent.model.guest import Guest
 from compute_agent.pipeline.events import GuestStopped
 from compute_agent.pipeline.worker import Pipeline
 from compute_agent.qos.evictor import EvictionFailedError
+from compute_agent.qos.guest_command import CommandFailedError
 from compute_agent.qos.settings import Settings
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import PlacementError
@@ -59,6 +60,7 @@ class Evictions:
         """Make a guest leave, and see that it has left; one that runs no more is no error.
 
         :raises EvictionFailedError:
+        :raises CommandFailedError:
         :raises DriverError:
         """
         guest = self._running(uuid)
@@ -67,7 +69,7 @@ class Evictions:
         self._called[uuid] = str(guest)
         try:
             self._ask_to_leave(guest)
-        except (DriverError, EvictionFailedError) as error:
+        except (DriverError, CommandFailedError) as error:
             if self._runs(guest):
                 raise
             LOG.info("Guest %s has left, though: %s", guest, error)

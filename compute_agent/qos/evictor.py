@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
 import queue
-import shlex
-import signal
-import subprocess
 import threading
 from collections.abc import Callable
 from typing import Final
@@ -16,9 +12,6 @@ LOG = logging.getLogger(__name__)
 
 _AT_A_TIME: Final = 8
 """Guests that are stopped together; the others wait."""
-
-_MAX_MESSAGE: Final = 500
-"""Characters of a command's last words that are passed on."""
 
 
 class EvictionFailedError(Exception):
@@ -73,41 +66,3 @@ class Evictor:
             self._over.put((guest, error))
         else:
             self._over.put((guest, None))
-
-
-def command_stop(command: str, timeout: float) -> Stop:
-    """The operator's own way to make a guest leave.
-
-    :raises ValueError: ``command`` is none.
-    """
-    try:
-        words = shlex.split(command)
-    except ValueError as error:
-        raise ValueError(f"{command!r}: {error}") from error
-    if not words:
-        raise ValueError("the command is empty")
-
-    def stop(guest: str) -> None:
-        try:
-            process = subprocess.Popen(
-                [*words, guest],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise EvictionFailedError(f"{words[0]} cannot be run: {error}") from error
-        with process:
-            try:
-                output, _ = process.communicate(timeout=timeout)
-            except subprocess.TimeoutExpired as error:
-                os.killpg(process.pid, signal.SIGKILL)  # with its children, which hold the pipe open as well
-                raise EvictionFailedError(f"{words[0]} did not end within {timeout:g} seconds") from error
-        if process.returncode:
-            message = output.strip()[-_MAX_MESSAGE:] or "no message"
-            raise EvictionFailedError(f"{words[0]} ended with {process.returncode}: {message}")
-
-    return stop

@@ -8,7 +8,7 @@ from oslo_config import cfg
 
 from compute_agent.model.errors import ConfigError
 from compute_agent.qos.classes import Classes, parse_classes
-from compute_agent.qos.evictor import Stop, command_stop
+from compute_agent.qos.guest_command import GuestCommand, guest_command
 from compute_agent.qos.levers import Steps
 from compute_agent.qos.metrics import Registry
 from compute_agent.qos.rules import Rules
@@ -27,7 +27,7 @@ class Settings:
     classes: Classes
     interval: float
     evict_grace: float
-    evict_command: Stop | None = None
+    evict_command: GuestCommand | None = None
 
 
 def read_settings(conf: cfg.ConfigOpts, registry: Registry) -> Settings:
@@ -58,10 +58,10 @@ def build_rules(conf: cfg.ConfigOpts, registry: Registry, classes: Classes) -> R
     )
 
 
-def _evict_command(conf: cfg.ConfigOpts) -> Stop | None:
+def _evict_command(conf: cfg.ConfigOpts) -> GuestCommand | None:
     if conf.qos.evict_command is None:
         return None
     try:
-        return command_stop(conf.qos.evict_command, conf.qos.evict_command_timeout)
+        return guest_command(conf.qos.evict_command, conf.qos.evict_command_timeout)
     except ValueError as error:
         raise ConfigError(f"[qos] evict_command: {error}") from error

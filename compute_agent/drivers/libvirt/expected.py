@@ -85,10 +85,12 @@ class ExpectedDomains:
             process = qemu.find_process(one.guest.uuid, owners[one.guest.uuid], (pid,))
             if process is None:
                 continue
-            del waiting[one.guest.uuid]
             guest = replace(one.guest, pid=pid)
             with self._lock:
+                if self._expected.get(guest.uuid) is not one:
+                    continue  # another start was announced meanwhile, and is waited for
                 self._expected[guest.uuid] = replace(one, guest=guest, process=process.identity)
+            del waiting[guest.uuid]
             found.append(guest)
         return found, bool(waiting)
 

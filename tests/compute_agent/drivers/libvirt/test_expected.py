@@ -8,7 +8,7 @@ import uuid
 import pytest
 
 from compute_agent.drivers import procfs
-from compute_agent.drivers.libvirt import expected
+from compute_agent.drivers.libvirt import expected, qemu
 from compute_agent.drivers.libvirt.expected import ExpectedDomains
 from compute_agent.model.errors import DriverError
 
@@ -57,6 +57,25 @@ def test_the_process_is_told_once_and_its_threads_are_known(domains, start):
     assert domains.appeared() == ([], True)
     assert domains.thread_ids(found) == procfs.thread_ids(pid)
     assert domains.thread_ids(guest) == frozenset()
+
+
+def test_a_start_that_is_announced_while_another_is_looked_for_is_waited_for(domains, start, monkeypatch):
+    one = str(uuid.uuid4())
+    domains.expect(described(one))
+    pid = start(one)
+    find = qemu.find_process
+
+    def announced_meanwhile(*args):
+        monkeypatch.setattr(qemu, "find_process", find)
+        domains.expect(described(one).replace("web", "again"))
+        return find(*args)
+
+    monkeypatch.setattr(qemu, "find_process", announced_meanwhile)
+    assert domains.appeared() == ([], True)
+    other = start(one)
+    (found,), others = domains.appeared()
+    assert (found.name, found.pid, others) == ("again", other, False)
+    assert other != pid
 
 
 def test_it_is_not_one_that_ran_before_nor_that_of_another_user(domains, start):
