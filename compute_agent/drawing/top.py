@@ -72,7 +72,7 @@ def _head(seen: Seen) -> Iterator[str]:
         f"{status.get('provider', '?')} at {seen.time}",
         f"Placement {status.get('placement', '?')}",
         f"cache control {str(status.get('cache_control', '?')).partition(':')[0]}",
-        f"{len(seen.guests)} guests",
+        f"{len(seen.guests)} {'guest' if len(seen.guests) == 1 else 'guests'}",
         *([f"new guests: {new}"] if new else []),
     ]
     yield " | ".join(parts)

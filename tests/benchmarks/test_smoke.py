@@ -1,15 +1,18 @@
 """The benchmark still runs, on few hosts and without the reference, and counts as it says."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from benchmarks import console
 from benchmarks.http import NoAnswer
 from benchmarks.measure import Result, Sample, interleave
 from benchmarks.worlds import WORLDS
+from tests.browser import needs_browser
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -104,3 +107,14 @@ def test_a_model_of_each_size_is_written_read_and_asked() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     sizes = [line.split("|")[1].strip() for line in done.stdout.splitlines()[2:]]
     assert sizes == ["50", "100"]
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@needs_browser
+def test_the_pages_of_the_console_are_measured_and_as_small_as_they_should_be() -> None:
+    command = [sys.executable, "-m", "benchmarks.console", "--hosts", "60", "--repeats", "1"]
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    pages = [line for line in done.stdout.splitlines() if re.search(r" 0\.\d{3} ", line)]
+    assert len(pages) == len(console.addresses())

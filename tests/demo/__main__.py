@@ -202,8 +202,10 @@ def leave_running(system: System) -> None:
         "kept",
         f"everything runs on; configuration, database and logs are in {system.folder}\n"
         f"a picture of this host with its guest, for a browser: {picture}\n"
-        f"the console, for a browser, too: {system.url}/console/\n\nlook around:\n"
+        f"the console, for a browser, too: {system.url}/console/"
+        " (doc/howto/look-at-the-fleet.md tells what is there)\n\nlook around:\n"
         f"  {agent} status\n  {agent} guest list\n  {agent} inventory show\n  {agent} topology show\n"
+        f"  {agent} top\n"
         f"  curl -s http://127.0.0.1:{system.agent_port}/metrics\n"
         f"  {curl} {system.url}/resource_providers\n"
         f"  {curl} {system.url}/allocations/{consumer}\n"

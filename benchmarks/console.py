@@ -1,0 +1,229 @@
+"""What a browser makes of each page of the console, by the measures of Lighthouse, at many hosts.
+
+    python -m benchmarks.console                        # 10,000 hosts, minutes; needs Debian's chromium
+    python -m benchmarks.console --hosts 1000 --repeats 3
+
+Chromium is asked by its DevTools protocol, with an empty cache each time. First and largest contentful paint,
+total blocking time (of each task what is above 50 ms, after the first paint) and cumulative layout shift are
+those of https://web.dev/articles/vitals; bytes are what came over the wire. "slow" is Lighthouse's phone: 150
+ms to the server and back, 1.6 Mbit/s, and a processor a fourth as fast. "CPU" is what the service needs for a
+look, in milliseconds: unlike the others it does not depend on what else the machine does.
+"""
+
+import argparse
+import statistics
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from benchmarks.http import Connection
+from benchmarks.loading import load_directly
+from benchmarks.servers import Ours, Service
+from benchmarks.worlds import WORLDS, uuid_of
+from placement.db import tables
+from placement.db.database import Database, Transaction
+from tests.browser import PROGRAM, chromium
+
+MAX_CPU_MS: Final = 200
+MAX_BYTES: Final = 150_000
+
+_WORLD: Final = WORLDS["numa"]
+_GUESTS: Final = 24
+_OTHERS: Final = 200
+_SLOW: Final = {"offline": False, "latency": 150, "downloadThroughput": 204_800, "uploadThroughput": 96_000}
+_SLOW_CPU: Final = 4
+_BLOCKING_MS: Final = 50
+
+_OBSERVE: Final = """
+window.seen = {paint: 0, largest: 0, shift: 0, tasks: []};
+const watch = (type, take) => new PerformanceObserver(list => list.getEntries().forEach(take)).observe(
+    {type, buffered: true});
+watch('paint', each => { if (each.name === 'first-contentful-paint') seen.paint = each.startTime; });
+watch('largest-contentful-paint', each => { seen.largest = each.startTime; });
+watch('layout-shift', each => { if (!each.hadRecentInput) seen.shift += each.value; });
+watch('longtask', each => { seen.tasks.push([each.startTime, each.duration]); });
+"""
+_READ: Final = """() => new Promise(done => requestAnimationFrame(() => setTimeout(() => {
+    done(seen);
+}, 100)))"""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One look at a page: milliseconds, but for the shift, a number, and bytes over the wire."""
+
+    paint: float
+    largest: float
+    blocking: float
+    shift: float
+    size: int
+
+
+class WithConsole(Ours):
+    """The service, with its console."""
+
+    def _configure(self) -> None:
+        super()._configure()
+        with self._config.open("a") as config:
+            config.write("[console]\nenabled = true\n")
+
+
+def addresses() -> Mapping[str, str]:
+    """The pages by name, and where they are."""
+    host = uuid_of("numa-1")
+    return {
+        "fleet": "/",
+        "fleet, filtered and ordered": "/?resource_class=PCPU&trait=CUSTOM_RESCTRL_L3_CAT&order=used",
+        "fleet, the last page": "/?page=1000000",
+        "host": f"/providers/{host}",
+        "candidates of a query": "/candidates?query=resources%3DPCPU:4,MEMORY_MB:8192",
+        "candidates of a flavor": "/candidates?vcpus=4&ram=8192&disk=10",
+        "capacity": "/capacity?flavors=small%3Dresources%3DPCPU:4,MEMORY_MB:8192",
+        "names": "/names?all=1",
+        "settings": "/settings",
+        "consumer": f"/consumers/{uuid_of('guest-1')}",
+        "project": "/project",
+    }
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure, and print a table; 1 if a page is slower or larger than pages may be."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--hosts", type=int, default=10_000)
+    parser.add_argument(
+        "--repeats", type=int, default=5, help="looks at each page, of which medians are shown"
+    )
+    options = parser.parse_args(arguments)
+    if PROGRAM is None:
+        print("needs Chromium: Debian's package chromium", file=sys.stderr)
+        return 2
+    with tempfile.TemporaryDirectory() as folder:
+        url = f"sqlite:///{folder}/placement.sqlite"
+        service = WithConsole(url, Path(folder), workers=1, threads=4)
+        with service:
+            service.stop()
+            load_directly(url, _WORLD, options.hosts)
+            _follow(url, options.hosts)
+            service.start()
+            _fill(service.port, options.hosts)
+            return _measure(service, options.repeats)
+
+
+def _measure(service: Service, repeats: int) -> int:
+    base = f"http://127.0.0.1:{service.port}/console"
+    too_much = []
+    print(
+        f"{'page':28} {'CPU':>5} {'FCP':>6} {'LCP':>6} {'TBT':>5} {'CLS':>6} {'kB':>6}"
+        f" {'slow FCP':>9} {'LCP':>5} {'TBT':>5}"
+    )
+    with chromium() as browser:
+        for name, address in addresses().items():
+            look(browser, base + address)  # which makes what is kept between two changes
+            began = service.cpu_seconds()
+            fast = _median([look(browser, base + address) for _ in range(repeats)])
+            cpu = 1000 * (service.cpu_seconds() - began) / repeats
+            slow = _median([look(browser, base + address, slow=True) for _ in range(max(1, repeats // 2))])
+            print(
+                f"{name:28} {cpu:5.0f} {fast.paint:6.0f} {fast.largest:6.0f} {fast.blocking:5.0f}"
+                f" {fast.shift:6.3f} {fast.size / 1000:6.1f}"
+                f" {slow.paint:9.0f} {slow.largest:5.0f} {slow.blocking:5.0f}",
+                flush=True,
+            )
+            if cpu > MAX_CPU_MS or fast.size > MAX_BYTES:
+                too_much.append(name)
+    if too_much:
+        print(f"above {MAX_CPU_MS} ms of CPU, or larger than {MAX_BYTES // 1000} kB: {', '.join(too_much)}")
+    return bool(too_much)
+
+
+def look(browser: Any, address: str, *, slow: bool = False) -> Seen:
+    """One look at a page, with an empty cache."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    try:
+        page = context.new_page()
+        devtools = context.new_cdp_session(page)
+        sizes: list[int] = []
+        devtools.on("Network.loadingFinished", lambda event: sizes.append(int(event["encodedDataLength"])))
+        devtools.send("Network.enable")
+        if slow:
+            devtools.send("Network.emulateNetworkConditions", _SLOW)
+            devtools.send("Emulation.setCPUThrottlingRate", {"rate": _SLOW_CPU})
+        page.add_init_script(_OBSERVE)
+        answer = page.goto(address, wait_until="networkidle")
+        if answer.status != 200:
+            raise RuntimeError(f"{address} answers {answer.status}")
+        seen = page.evaluate(_READ)
+        blocking = sum(
+            max(0.0, took - _BLOCKING_MS) for began, took in seen["tasks"] if began + took > seen["paint"]
+        )
+        return Seen(seen["paint"], seen["largest"], blocking, seen["shift"], sum(sizes))
+    finally:
+        context.close()
+
+
+def _median(looks: Sequence[Seen]) -> Seen:
+    def middle(name: str) -> Any:
+        return statistics.median(getattr(each, name) for each in looks)
+
+    return Seen(*(middle(name) for name in ("paint", "largest", "blocking", "shift")), int(middle("size")))
+
+
+def _follow(url: str, hosts: int) -> None:
+    """Have all hosts say which settings they work by, and a hundredth of them that they do not follow."""
+
+    def write(tx: Transaction) -> None:
+        uuids = {uuid_of(f"numa-{number}"): number for number in range(hosts)}
+        rows = []
+        for each in tx.conn.execute(
+            sa.select(tables.resource_providers.c.id, tables.resource_providers.c.uuid)
+        ):
+            number = uuids.get(each.uuid)
+            if number is not None:
+                told: dict[str, str | float] = {
+                    "fleet.group": f"rack-{number % 40}",
+                    "fleet.generation": 7.0,
+                }
+                if number % 100 == 0:
+                    told["fleet.trouble"] = "the revision generation 8 is not taken up: CPU 99 is not there"
+                rows += [_row(each.id, name, value) for name, value in told.items()]
+        tx.conn.execute(sa.insert(tables.provider_attributes), rows)
+
+    database = Database(url)
+    try:
+        database.write(write)
+    finally:
+        database.close()
+
+
+def _row(provider: int, name: str, value: str | float) -> dict[str, Any]:
+    is_text = isinstance(value, str)
+    return {
+        "provider_id": provider,
+        "name": name,
+        "text": value if is_text else None,
+        "number": None if is_text else value,
+    }
+
+
+def _fill(port: int, hosts: int) -> None:
+    """Guests on one host, as many as a page has to draw, and one on each of some others."""
+    with Connection(port) as connection:
+        for number in range(min(_GUESTS + _OTHERS, hosts)):
+            host = "numa-1" if number < _GUESTS else f"numa-{number}"
+            body = {
+                "allocations": {uuid_of(f"{host}-numa{number % 2}"): {"resources": {"PCPU": 1, "VCPU": 2}}},
+                "project_id": "admin",
+                "user_id": "user",
+                "consumer_generation": None,
+                "consumer_type": "INSTANCE",
+            }
+            connection.expect("PUT", f"/allocations/{uuid_of(f'guest-{number}')}", body)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
