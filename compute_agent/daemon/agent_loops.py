@@ -111,7 +111,7 @@ class AgentLoops:
             self.monitoring.reader,
             blame=self.reclaimed.blame,
         )
-        self.oom = OomEvents(driver, recorder, registry)
+        self.oom = OomEvents(driver, recorder, registry, conf.options.host.root)
         self.arrivals = Arrivals(pipeline, conf.client, self.reports.wake)
         self.announcements = Announcements(pipeline, driver.expecting, conf.client)
         self._before_listening: tuple[Loop, ...] = (

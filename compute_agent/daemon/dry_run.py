@@ -7,6 +7,7 @@ is saved, the driver can be asked and not told, and so can Placement.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -25,11 +26,15 @@ from compute_agent.daemon.state_folder import GUESTS_FOLDER, STATE_FILE
 from compute_agent.daemon.world import build_world
 from compute_agent.drivers.base import Driver, Listener
 from compute_agent.drivers.factory import choose, libvirtd_is_usable, open_driver
+from compute_agent.interference import state as interference
 from compute_agent.interference.watch import parse_watches
 from compute_agent.inventory import identity
 from compute_agent.inventory.tree import ProviderNode
+from compute_agent.loops import watermarks
 from compute_agent.loops.allocations import allocations_read
 from compute_agent.loops.cpu_locations import by_consumer, locate
+from compute_agent.loops.kept_file import KeptFile
+from compute_agent.loops.limits import Limits, lowest_of
 from compute_agent.loops.reclaimed import first_tree
 from compute_agent.model import cpuset
 from compute_agent.model.cpu_class import FormerValues
@@ -38,7 +43,9 @@ from compute_agent.pipeline import state
 from compute_agent.pipeline.metrics import Metrics
 from compute_agent.pipeline.worker import Pipeline
 from compute_agent.qos.metrics import load_registry
+from compute_agent.qos.rules import Rules
 from compute_agent.qos.settings import read_settings
+from compute_agent.qos.state import QosState
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import PlacementError
 from compute_agent.report.reporter import Reporter
@@ -70,8 +77,10 @@ def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
     folder = Path(conf.state_path)
     resctrl = open_resctrl(conf)
     uuid = identity.look_up(folder)
-    parse_watches(conf, read_settings(conf, load_registry()).classes)
+    settings = read_settings(conf, load_registry())
+    parse_watches(conf, settings.classes)
     saved = state.look_up(folder / STATE_FILE)
+    limits = kept_limits(settings.rules, saved.qos, folder)
     client = _ReadOnlyClient.from_conf(conf)
     owner, whose = look_up_owner(conf, client, saved, uuid or NO_UUID)
     world = build_world(conf, root_uuid=uuid or NO_UUID, control=resctrl.control, root=owner)
@@ -86,7 +95,7 @@ def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
         pipeline = Pipeline(
             world, cast(Driver, _ReadOnlyDriver(driver)), recorders, lambda *saved: None, Metrics()
         )
-        pipeline.start(saved.guests, unclaimed=saved.unclaimed, migrations=saved.migrations)
+        pipeline.start(saved.guests, limits=limits, unclaimed=saved.unclaimed, migrations=saved.migrations)
         try:
             reporter = Reporter(client, saved.owned, lambda owned: None)
             if owner.beside and owner.novas is None:
@@ -99,6 +108,14 @@ def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
             pipeline.stop()
     finally:
         driver.close()
+
+
+def kept_limits(rules: Rules, qos: QosState, folder: Path) -> Limits:
+    """The limits that a start goes on with: those that watermarks and interference have set."""
+    path = folder / interference.FILE
+    kept = KeptFile(path, lambda content: interference.parse(content, time.time()), "").look()
+    cases = () if kept is None else kept.cases
+    return lowest_of((watermarks.limits(rules, qos), interference.limits(cases)))
 
 
 def _in_placement(

@@ -24,14 +24,16 @@ _NO_LIMIT: Final = "max"
 def writes(group: Group, wanted: BlockIo | None, noted: Collection[str]) -> list[tuple[str, str]]:
     """What is to be written to become as ``wanted`` (None: as nobody says anything), file by file.
 
-    ``noted`` are the files that the agent has written before.
+    ``noted`` are the files that the agent has written before. Others of which nothing is wanted are not read:
+    whatever they say is somebody else's.
     """
     goal = wanted or BlockIo()
-    return [
-        *_weights(group, goal, noted),
-        *_lines(group, MAX, dict.fromkeys(goal.devices, _max_text(goal.rates)), noted),
-        *_lines(group, LATENCY, dict.fromkeys(goal.devices, _latency_text(goal.latency_us)), noted),
-    ]
+    todo = list(_weights(group, goal, noted))
+    if goal.rates or MAX in noted:
+        todo += _lines(group, MAX, dict.fromkeys(goal.devices, _max_text(goal.rates)), noted)
+    if goal.latency_us is not None or LATENCY in noted:
+        todo += _lines(group, LATENCY, dict.fromkeys(goal.devices, _latency_text(goal.latency_us)), noted)
+    return todo
 
 
 def missing(group: Group | None, wanted: BlockIo) -> list[str]:
@@ -53,6 +55,8 @@ def missing(group: Group | None, wanted: BlockIo) -> list[str]:
 
 def _weights(group: Group, goal: BlockIo, noted: Collection[str]) -> Iterator[tuple[str, str]]:
     for name, most in WEIGHTS.items():
+        if goal.weight is None and name not in noted:
+            continue
         text = group.io_text(name)
         if text is None:
             continue

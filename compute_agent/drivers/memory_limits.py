@@ -41,13 +41,19 @@ _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 def differing(
     group: Group | None, pids: Iterable[int], wanted: MemoryLimits, noted: Collection[str]
 ) -> dict[str, int]:
-    """What is to be written to become as ``wanted``, by file; those in ``noted`` are the agent's."""
+    """What is to be written to become as ``wanted``, by file; those in ``noted`` are the agent's.
+
+    Others that are to be as the kernel begins with are not read: whatever they say is somebody else's.
+    """
     todo = {}
     for name, amount in _amounts(wanted, noted).items():
-        has = None if group is None else group.memory_limit(name)
-        if has is None or amount is None or has == attainable(amount):
+        untouched = _UNTOUCHED.get(name, UNLIMITED)
+        if group is None or amount is None or (amount == untouched and name not in noted):
             continue
-        if name in noted or has == _UNTOUCHED.get(name, UNLIMITED):
+        has = group.memory_limit(name)
+        if has is None or has == attainable(amount):
+            continue
+        if name in noted or has == untouched:
             todo[name] = amount
     score = wanted.oom_score_adj
     found = None if score is None else {oom_score_adj(pid) for pid in pids} - {None, score}

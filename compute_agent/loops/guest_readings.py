@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from compute_agent.drivers.base import Driver
 from compute_agent.host.cycles import Counted, CycleCounters, PerfEvents
@@ -17,6 +18,9 @@ from compute_agent.qos.sources import guests, host
 
 MAX_SECONDS: Final = 60.0
 """Between two reads; a longer time is no sample."""
+
+MAX_THREADS: Final = 256
+"""Of a guest with more threads so many are read, those with the lowest ids, and stand for all."""
 
 Waits = Mapping[int, int]
 """Nanoseconds that threads have waited for a CPU, by thread id."""
@@ -35,6 +39,13 @@ def parse_io_stat(text: str) -> int:
         for key, _, number in (word.partition("=") for word in line.split()[1:])
         if key in ("rbytes", "wbytes")
     )
+
+
+class _Threads(NamedTuple):
+    """Threads of a guest that are read, and how many of its threads each stands for."""
+
+    ids: frozenset[int] = frozenset()
+    each: float = 1.0
 
 
 class GuestReader:
@@ -81,13 +92,18 @@ class GuestReader:
         cores = guests.cpu(now, before)
         by_thread = not {"run_delay", "cpi"}.isdisjoint(signals)
         threads = {view.guest.uuid: self._threads(view) for view in views} if by_thread else {}
-        waits = {uuid: _waited(now, own) for uuid, own in threads.items()} if "run_delay" in signals else {}
-        counting = frozenset().union(*threads.values()) if "cpi" in signals else frozenset()
+        waits = (
+            {uuid: _waited(now, own.ids) for uuid, own in threads.items()} if "run_delay" in signals else {}
+        )
+        counting = (
+            frozenset().union(*(own.ids for own in threads.values())) if "cpi" in signals else frozenset()
+        )
         counted = self.cycles.read(counting)
         elapsed = 0.0 if before is None else time - before.time
         readings = {}
         for view, subject in zip(views, now.subjects, strict=True):
             uuid = view.guest.uuid
+            own = threads.get(uuid, _Threads())
             waited = _grown(self._waits.get(uuid, {}), waits.get(uuid, {}))
             cpus = online if view.assignment is None else view.assignment.cpus & online
             readings[uuid] = Reading(
@@ -95,24 +111,27 @@ class GuestReader:
                 cpus,
                 bool(view.limits),
                 cores.get(uuid),
-                None if waited is None or elapsed <= 0 else waited / 1e9 / elapsed,
+                None if waited is None or elapsed <= 0 else waited * own.each / 1e9 / elapsed,
                 _pressure("cpu", subject, now, before) if "cpu_pressure" in signals else None,
                 _pressure("io", subject, now, before) if "io_pressure" in signals else None,
                 _io(subject, now, before) if "io_pressure" in signals else None,
                 now.cache().guest_bandwidth.get(uuid, {}),
                 now.cache().guest_occupancy.get(uuid, {}),
-                _cycles_each(self._counted, counted, threads.get(uuid, frozenset())),
+                _cycles_each(self._counted, counted, own.ids),
                 cpus.union(*(cache for cache in caches if not cache.isdisjoint(cpus))),
             )
         now.close()
         self._before, self._waits, self._counted = now, waits, counted
         return Sample(time, readings) if 0 < elapsed <= MAX_SECONDS else None
 
-    def _threads(self, view: GuestView) -> frozenset[int]:
+    def _threads(self, view: GuestView) -> _Threads:
         try:
-            return self._driver.vcpu_threads(view.guest)
+            found = self._driver.vcpu_threads(view.guest)
         except DriverError:  # it has ended, or nobody can say now
-            return frozenset()
+            return _Threads()
+        if len(found) <= MAX_THREADS:
+            return _Threads(found)
+        return _Threads(frozenset(heapq.nsmallest(MAX_THREADS, found)), len(found) / MAX_THREADS)
 
 
 def _waited(now: Round, threads: Iterable[int]) -> Waits:

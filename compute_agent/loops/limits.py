@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from compute_agent.model.errors import GuestGoneError
@@ -87,13 +87,18 @@ class LimitBook:
         return not refused
 
     def _combined(self) -> Limits:
-        found: Limits = {}
-        for limits in self._wanted.values():
-            for guest, of_guest in limits.items():
-                lowest = found.setdefault(guest, {})
-                for knob, limit in of_guest.items():
-                    lowest[knob] = min(limit, lowest.get(knob, limit))
-        return found
+        return lowest_of(self._wanted.values())
+
+
+def lowest_of(wanted: Iterable[Mapping[str, Mapping[Knob, float]]]) -> Limits:
+    """What is in force where several ask for limits."""
+    found: Limits = {}
+    for limits in wanted:
+        for guest, of_guest in limits.items():
+            lowest = found.setdefault(guest, {})
+            for knob, limit in of_guest.items():
+                lowest[knob] = min(limit, lowest.get(knob, limit))
+    return found
 
 
 def differences(wanted: Mapping[str, Mapping[Knob, float]], views: Sequence[GuestView]) -> list[LimitGuest]:

@@ -13,12 +13,16 @@ from prometheus_client import CollectorRegistry, Counter
 from compute_agent.drivers.base import Driver, OomKill
 from compute_agent.events.event import Kind
 from compute_agent.events.recorder import Recorder
+from compute_agent.host import kernel_files
 from compute_agent.loops.base import Configuration
 
 LOG = logging.getLogger(__name__)
 
 _PAUSE: Final = 2.0
 _KEPT: Final = 20
+
+_LOOKS: Final = 2
+"""How often guests are looked at for a kill: the kernel counts it for the host first, then for the guest."""
 
 REASONS: Final = {
     True: "it used all that it may have (memory.max): let it hold more MEMORY_MB, or see what it does with"
@@ -28,11 +32,29 @@ REASONS: Final = {
 }
 
 
+def kills_on_host(vmstat: str) -> int | None:
+    """How many processes of the host the kernel has killed for want of memory; None where it does not tell.
+
+    ``vmstat`` is the path of /proc/vmstat; kernels before 4.13 have no ``oom_kill`` there.
+    """
+    try:
+        words = kernel_files.read(vmstat).partition(b"\noom_kill ")[2].split(None, 1)
+        return int(words[0]) if words else None
+    except (OSError, ValueError):
+        return None
+
+
 class OomEvents:
     """Log, event, metric and the list in ``status``."""
 
-    def __init__(self, driver: Driver, recorder: Recorder, registry: CollectorRegistry) -> None:
+    def __init__(
+        self, driver: Driver, recorder: Recorder, registry: CollectorRegistry, root: str = "/"
+    ) -> None:
+        """``root`` is the folder that /proc is below."""
         self._driver = driver
+        self._vmstat = f"{root.rstrip('/')}/proc/vmstat"
+        self._on_host: int | None = None
+        self._looks_due = 0
         self._recorder = recorder
         self._kills = Counter(
             "compute_agent_oom_kills",
@@ -64,7 +86,13 @@ class OomEvents:
         return list(self._recent)
 
     def look(self) -> None:
-        """Tell of what is new."""
+        """Tell of what is new. Guests are looked at where the kernel has killed anybody at all."""
+        on_host = kills_on_host(self._vmstat)
+        if on_host is None or on_host != self._on_host:
+            self._on_host, self._looks_due = on_host, _LOOKS
+        if self._looks_due == 0:
+            return
+        self._looks_due -= 1
         for kill in self._driver.oom_kills():
             self._tell(kill)
 

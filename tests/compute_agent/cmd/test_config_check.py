@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 
@@ -61,6 +62,48 @@ def test_the_agent_tells_the_same_at_its_start_in_status_and_when_the_file_chang
     agent.wait_for(lambda: "[compute] cpu_shared_sets" in str(agent.status()["warnings"]))
     assert told not in agent.status()["warnings"]
     assert "[compute] cpu_shared_sets: there is no such option; did you mean cpu_shared_set?" in agent.log()
+
+
+@pytest.fixture
+def threads_24_apart(tmp_path):
+    """The files of a host with 48 CPUs on two nodes, on which CPUs n and n+24 are siblings."""
+    root = tmp_path / "host"
+    cpu, node = "sys/devices/system/cpu", "sys/devices/system/node"
+    files = {f"{cpu}/online": "0-47", f"{cpu}/present": "0-47", "proc/meminfo": "MemTotal: 16777216 kB"}
+    for number in range(48):
+        core = number % 24
+        files |= {
+            f"{cpu}/cpu{number}/topology/core_cpus_list": f"{core},{core + 24}",
+            f"{cpu}/cpu{number}/topology/package_cpus_list": ("0-11,24-35", "12-23,36-47")[core // 12],
+            f"{cpu}/cpu{number}/topology/physical_package_id": str(core // 12),
+            f"{cpu}/cpu{number}/topology/core_id": str(core),
+        }
+    for number, cpus in enumerate(("0-11,24-35", "12-23,36-47")):
+        files |= {
+            f"{node}/node{number}/cpulist": cpus,
+            f"{node}/node{number}/meminfo": f"Node {number} MemTotal: 8388608 kB",
+            f"{node}/node{number}/distance": ("10 20", "20 10")[number],
+        }
+    for path, content in files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(content + "\n")
+    return root
+
+
+def test_sets_that_split_cores_are_told_with_better_ones_which_are_not_told_of(threads_24_apart, write_ini):
+    def warnings(dedicated, shared):
+        sets = f"cpu_dedicated_set = {dedicated}\ncpu_shared_set = {shared}"
+        ini = write_ini(
+            compute=f"resource_provider_name = testhost\n{sets}", host=f"root = {threads_24_apart}"
+        )
+        status, found = check(ini)
+        assert (status, found["refusals"]) == (0, [])
+        return about(found["warnings"], "compute")
+
+    (told,) = warnings("2-17", "18-47")
+    assert "split 16 cores, such as that of CPUs 2,26" in told
+    better = re.search(r"cpu_dedicated_set = (\S+) and cpu_shared_set = (\S+) split none", told)
+    assert warnings(*better.groups()) == []
 
 
 def test_without_a_section_for_placement_there_is_no_way_to_it(configure):

@@ -157,10 +157,10 @@ class Overload:
 
     # The guests
 
-    def run(self, uuid, cores, qos_class="BE", vcpus=4, allocation=None):
+    def run(self, uuid, cores, qos_class="BE", vcpus=4, allocation=None, **settings):
         self.demand[uuid] = cores
         held = {NODE: {"VCPU": vcpus}} if allocation is None else allocation
-        settings = GuestSettings(vcpus=vcpus, qos_class=qos_class)
+        settings = GuestSettings(vcpus=vcpus, qos_class=qos_class, **settings)
         self.pipeline.submit(StartGuest(uuid, uuid, settings, ("x",), held, 0.0)).result(10)
 
     def usage(self):

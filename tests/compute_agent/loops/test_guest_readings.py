@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from compute_agent.host.cycles import Counted
+from compute_agent.loops import guest_readings
 from compute_agent.loops.guest_readings import MAX_SECONDS, GuestReader, parse_io_stat, parse_schedstat
 from compute_agent.model.errors import GuestGoneError
 from compute_agent.model.guest import Guest
@@ -96,6 +97,17 @@ def test_threads_that_come_and_go_do_not_count(host):
     host.threads = {8: 0, 9: 0}
     host.write(15_000_000, 4_000_000_000, 0)
     assert host.read(110.0).readings["g"].delay == 0.4
+
+
+def test_of_very_many_threads_some_stand_for_all(host, monkeypatch):
+    monkeypatch.setattr(guest_readings, "MAX_THREADS", 2)
+    host.threads = dict.fromkeys((12, 9, 10, 11), 0)
+    host.write(0, 0, 0)
+    (host.folder / "proc/12/schedstat").write_text("is not read")
+    host.read(100.0)
+    host.write(0, 1_000_000_000, 0)
+    (host.folder / "proc/12/schedstat").write_text("is not read")
+    assert host.read(110.0).readings["g"].delay == 0.4  # threads 9 and 10 waited 1 s each
 
 
 def test_a_guest_that_ends_meanwhile_tells_nothing(host):

@@ -39,6 +39,30 @@ def test_a_killed_guest_is_an_event_and_in_the_log_in_status_and_in_a_metric(
     assert registry.get_sample_value("compute_agent_oom_kills_total", {"limit": limit}) == 2
 
 
+def test_guests_are_looked_at_where_the_kernel_has_killed_anybody(tmp_path):
+    vmstat = tmp_path / "proc/vmstat"
+    vmstat.parent.mkdir()
+    driver = FakeDriver({0})
+    guest = driver.create("a", "a", GuestSettings(), ())
+    events = OomEvents(driver, Recorder(), CollectorRegistry(), str(tmp_path))
+
+    def told(kills):
+        if kills is not None:
+            vmstat.write_text(f"nr_free_pages 1\noom_kill {kills}\nnr_unstable 0\n")
+        driver.kills = [OomKill(guest, 1, True)]
+        before = len(events.document())
+        events.look()
+        return len(events.document()) > before
+
+    assert [told(0), told(0), told(0), told(0)] == [True, True, False, False]
+    # the first look may come between the two counters of the kernel
+    assert [told(1), told(1), told(1)] == [True, True, False]
+    vmstat.write_text("nr_free_pages 1\n")
+    assert [told(None), told(None), told(None)] == [True, True, True], "nobody knows"
+    vmstat.unlink()
+    assert [told(None), told(None), told(None)] == [True, True, True]
+
+
 def test_no_more_than_the_last_twenty_are_kept():
     driver = FakeDriver({0})
     guest = driver.create("a", "a", GuestSettings(), ())

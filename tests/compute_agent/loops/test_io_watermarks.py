@@ -1,0 +1,92 @@
+"""A line of io_pressure, through the worker to the block I/O of guests."""
+
+from dataclasses import replace
+
+import pytest
+
+from compute_agent.controllers.blockio import BlockIoController
+from compute_agent.host.block_devices import BlockDevice, BlockDevices
+from compute_agent.model.blockio import BlockIo, BlockIoClass, Rates
+from compute_agent.pipeline.events import Reconcile
+from compute_agent.qos.metrics import BUILT_IN, Registry
+from compute_agent.qos.sources.base import whole
+from tests.compute_agent.loops.overload import Overload
+
+LINES = """
+[qos]
+margin = 0
+
+[watermark:waiting]
+metric = io_pressure
+throttle_down = 50%
+throttle_up = 40%
+for_samples = 1
+cool_down = 0
+"""
+RATES = Rates(write_bytes=1_000_000, write_operations=500)
+DISKS = frozenset({"254:0"})
+BULK = BlockIoClass("bulk", weight=200, rates=RATES, devices=("vda",))
+WHOLE = BlockIo(200, RATES, devices=DISKS)
+
+
+class Waiting(Overload):
+    """Tasks wait for disks so many percent of the time."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.lines, self.waiting = LINES, 80.0
+        (metric,) = (one for one in BUILT_IN if one.name == "io_pressure")
+        self.registry = Registry([replace(metric, measure=self._waited)])
+
+    def controllers(self):
+        devices = BlockDevices((BlockDevice("vda", "254:0"),))
+        return (BlockIoController(self.driver, {"bulk": BULK}, lambda: devices),)
+
+    def _waited(self, now, before):
+        return whole(self.waiting, None, 100.0)
+
+    def io(self, uuid):
+        """What the kernel has of a guest."""
+        return self.driver.blockio[uuid]
+
+
+@pytest.fixture
+def host(tmp_path):
+    host = Waiting(tmp_path)
+    host.boot()
+    host.run("writer", 1.0, blockio_class="bulk")
+    yield host
+    host.crash()
+
+
+def test_a_best_effort_guest_writes_less_as_long_as_others_wait_and_has_all_of_it_back(host):
+    host.run("served", 1.0, qos_class="LSR", blockio_class="bulk")
+    assert host.io("writer") == host.io("served") == WHOLE
+    host.watermarks.round()
+    (view,) = (one for one in host.pipeline.views() if one.limits)
+    ((knob, percent),) = view.limits.items()
+    assert (view.guest.uuid, knob.lever) == ("writer", "blockio")
+    assert host.io("writer") == WHOLE.scaled(percent)
+    assert host.io("writer").rates.write_bytes < RATES.write_bytes
+    assert host.io("writer").weight < 200
+    assert host.io("served") == WHOLE
+    host.waiting = 10.0
+    host.rounds(until=lambda: host.io("writer") == WHOLE)
+    assert host.saved().throttles == ()
+
+
+def test_no_guest_is_held_below_its_floor_and_the_limit_outlives_the_agent(host):
+    host.rounds(40)
+    floor = host.io("writer")
+    assert floor.rates.write_bytes == pytest.approx(100_000, rel=0.01)
+    host.crash()
+    host.boot()
+    assert host.io("writer") == floor
+
+
+def test_a_limit_that_somebody_lifts_is_put_back(host):
+    host.watermarks.round()
+    held = host.io("writer")
+    host.driver.blockio["writer"] = WHOLE
+    host.pipeline.submit(Reconcile()).result(10)
+    assert host.io("writer") == held
