@@ -129,6 +129,13 @@ COMPUTE_OPTS: Final = [
         min=1,
         help="Seconds between two comparisons of what the host has with what Placement knows.",
     ),
+    cfg.BoolOpt(
+        "report_positions",
+        default=False,
+        help="Whether Placement is told which CPUs and ways of caches guests have, and at what watermarks"
+        " act, in attributes of the agent's first provider, for the console to draw. Each guest that comes"
+        " or goes is then a write more, with the next report. Nothing is decided by it.",
+    ),
 ]
 
 

@@ -23,6 +23,7 @@ from compute_agent.loops.limits import LimitBook
 from compute_agent.loops.monitored import MonitorTargets
 from compute_agent.loops.monitoring import Monitoring
 from compute_agent.loops.oom import OomEvents
+from compute_agent.loops.positions import Positions
 from compute_agent.loops.reclaimed import Reclaimed
 from compute_agent.loops.reporting import ReportLoop
 from compute_agent.loops.root_watch import RootWatch
@@ -64,6 +65,7 @@ class AgentLoops:
         self._driver = driver
         self._events = events
         self.reclaimed = Reclaimed(conf, pipeline, driver, recorder, metrics)
+        positions = Positions(current, pipeline.views)
         self.reports = ReportLoop(
             Reporter(conf.client, saved.owned, state.keep_owned),
             conf.client,
@@ -74,7 +76,7 @@ class AgentLoops:
             lambda: by_consumer(locate(driver, pipeline.world), pipeline.views()),
             causes,
             root,
-            lambda tree: self.fleet.offering(self.reclaimed.offering(tree)),
+            lambda tree: positions.offering(self.fleet.offering(self.reclaimed.offering(tree))),
         )
         self.reclaimed.changed = self.reports.wake
         self.fleet: FleetLoop = FleetLoop(

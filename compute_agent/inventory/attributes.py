@@ -24,6 +24,11 @@ FLEET_GENERATION: Final = "fleet.generation"
 FLEET_TROUBLE: Final = "fleet.trouble"
 """Of the same: why it does not follow its fleet; not there if it does."""
 
+POSITION: Final = "position."
+"""Of the same, where that is wanted: where a guest is; the uuid of its consumer follows."""
+WATERMARK: Final = "watermark."
+"""Of the same, where that is wanted: at what a watermark acts; the name of its section follows."""
+
 _MAX_DISTANCES: Final = 200
 """A provider takes 256 attributes, which others want to have some of, too."""
 _OURS: Final = frozenset({MEMORY_TIER, CPU_CAPACITY, FLEET_GROUP, FLEET_GENERATION, FLEET_TROUBLE})
@@ -32,7 +37,7 @@ _FULL_CAPACITY: Final = 1024
 
 def is_ours(name: str) -> bool:
     """Whether an attribute of that name on one of the agent's providers is the agent's."""
-    return name in _OURS or name.startswith(DISTANCE)
+    return name in _OURS or name.startswith((DISTANCE, POSITION, WATERMARK))
 
 
 def of_zone(topology: Topology, zones: Sequence[Zone], zone: Zone, root_uuid: str) -> Mapping[str, float]:

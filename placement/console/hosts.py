@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 from flask import Blueprint, Response, redirect, render_template, request, url_for
 
 from placement.api.resource_providers import existing
-from placement.console import fleet, host, paging, picture, scheduling, settings
+from placement.console import fleet, host, paging, picture, positions, scheduling, settings
 from placement.console.fleet import State, Wanted
 from placement.console.visit import SEE_HOSTS, Visit, page
 from placement.policies import allocation, ext
@@ -86,10 +86,12 @@ def show_provider(visit: Visit, uuid: str) -> str:
         snapshot = view.snapshot
         provider = existing(view, uuid)
         shown = host.show(snapshot, provider, paging.asked("providers"))
-        following = settings.follower(shown.root, snapshot.whole_trees()[shown.root.id].members)
+        members = snapshot.whole_trees()[shown.root.id].members
+        following = settings.follower(shown.root, members)
         # kept: who holds what is read later
         by_uuid = {each: snapshot.providers[snapshot.by_uuid[each]] for each in shown.members}
     may_see_attributes = visit.may(ext.ATTRIBUTES)
+    is_whole = may_see_attributes and shown.node.provider is shown.root
     held: list[host.Held] | None = None
     number, more_holders = paging.asked("holders"), False
 
@@ -106,6 +108,7 @@ def show_provider(visit: Visit, uuid: str) -> str:
         host=shown,
         held=held,
         picture=picture.draw(shown.node, held) if held else None,
+        positions=positions.said(members, held) if is_whole and held is not None else None,
         more_holders=more_holders,
         holders_page=number,
         address_of_providers=lambda number: address(providers=number),

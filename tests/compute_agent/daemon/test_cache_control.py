@@ -359,3 +359,29 @@ def test_what_a_guest_has_in_the_cache_is_measured(rig):
     assert rig.ask("status")["cache_monitoring"] == "on"
     rig.ask("guest.stop", guest=uid(1))
     rig.wait_for(lambda: registry.get_sample_value("compute_agent_llc_occupancy_bytes", labels) is None)
+
+
+def test_placement_is_told_where_guests_are_and_that_they_went_where_that_is_wanted(
+    write_host, client, files
+):
+    compute = "cpu_dedicated_set = 0\ncpu_shared_set = 1\nresource_provider_name = testhost"
+    rig = CacheRig(
+        functools.partial(write_host, compute=f"{compute}\nreport_positions = true"), client, files
+    )
+    try:
+        root, name = rig.provider("testhost"), f"position.{uid(1)}"
+        rig.claim_on(uid(1), {rig.l3(1): {"LLC": 4}})
+        rig.run(uid(1), name="db")
+        ways = sorted(
+            rig.mask(next(name for name, row in rig.groups().items() if row["guests"] == ["db"]), 1)
+        )
+
+        def told():
+            rig.agent.reports.wake()
+            return rig.client.attributes(root)[0]
+
+        rig.wait_for(lambda: f"L3 1: {ways[0]}-{ways[-1]} of 16" in str(told().get(name)))
+        rig.ask("guest.stop", guest="db")
+        rig.wait_for(lambda: name not in told())
+    finally:
+        rig.close()

@@ -41,7 +41,7 @@ def test_no_option_that_sounds_like_a_path_or_an_address_is_left_to_the_fleet():
         for option in some
         if any(word in option.dest for word in PATHLIKE) and not is_forbidden(section, option.dest)
     }
-    assert left == {"[qos] evict_command_timeout"}
+    assert left == {"[qos] evict_command_timeout", "[compute] report_positions"}
 
 
 @pytest.mark.parametrize("section", ["PLACEMENT", "Fleet", "credentials"])

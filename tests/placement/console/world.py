@@ -77,7 +77,13 @@ def make(admin: Admin) -> None:
     )
     for host in hosts:
         _ok(admin("POST", "/ext/v1/trees", json={"resource_providers": host}))
-    follow(admin, "compute-1", {"fleet.group": "edge", "fleet.generation": 7})
+    positions: dict[str, str | float] = {
+        f"position.{uuid_of('guest-1')}": "cpus 4-7,28-31; L3 0: 0-3 of 15; L3 1: 0-1,14 of 15",
+        f"position.{uuid_of('guest-2')}": "cpus <b>; L3 0: 9-99 of 15; L3 x: 1 of 2; L3 1: 4-8 of 15",
+        f"position.{uuid_of('nobody')}": "cpus 8",
+        "watermark.busy": "cpu_usage: throttle_down 90 %, throttle_up <80 %",
+    }
+    follow(admin, "compute-1", {"fleet.group": "edge", "fleet.generation": 7} | positions)
     follow(admin, "compute-3", {"fleet.group": "edge", "fleet.generation": 7})
     follow(admin, "compute-10", {"fleet.group": "edge", "fleet.generation": 8})
     follow(admin, "compute-2_NUMA0", {"fleet.group": "edge", "fleet.generation": 6})

@@ -1,0 +1,80 @@
+"""Has reports say where guests are and at what watermarks act, where the configuration wants that."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+from compute_agent.controllers.resctrl import resctrl_of
+from compute_agent.inventory.positions import Where, described
+from compute_agent.inventory.tree import ProviderTree
+from compute_agent.loops.base import Configuration
+from compute_agent.pipeline.view import GuestView
+from compute_agent.qos.watermarks import Action, Watermark
+from compute_agent.resctrl.filesystem import ResctrlError
+from compute_agent.resctrl.host import cache_mask
+from compute_agent.resctrl.reader import read_groups
+from compute_agent.resctrl.schemata import BadSchemataError
+
+LOG = logging.getLogger(__name__)
+
+Ways = Mapping[int, tuple[frozenset[int], int]]
+
+
+class Positions:
+    """What is told with a report. For the thread that reports."""
+
+    def __init__(
+        self, current: Callable[[], Configuration], views: Callable[[], Iterable[GuestView]]
+    ) -> None:
+        self._current = current
+        self._views = views
+
+    def offering(self, tree: ProviderTree) -> ProviderTree:
+        """The tree, with attributes of the first provider that is the agent's."""
+        conf = self._current()
+        if not conf.options.compute.report_positions or not tree.ours:
+            return tree
+        ways = ways_of(conf)
+        guests = [
+            Where(view.guest.uuid, view.assignment.cpus, ways.get(view.guest.uuid, {}))
+            for view in self._views()
+            if view.assignment is not None
+        ]
+        told = described(guests, {one.name: acting_at(one) for one in conf.settings.rules.watermarks})
+        first = tree.ours[0]
+        changed = replace(first, attributes={**first.attributes, **told})
+        return replace(tree, nodes=tuple(changed if node is first else node for node in tree.nodes))
+
+
+def ways_of(conf: Configuration) -> Mapping[str, Ways]:
+    """By guest and L3 cache the ways that it can fill, and how many there are; empty without control."""
+    controller = resctrl_of(conf.controllers)
+    if controller is None:
+        return {}
+    try:
+        present = read_groups(controller.control.files)
+        platform = controller.control.host(present).platform
+    except (ResctrlError, BadSchemataError) as error:
+        LOG.info("Placement is not told which ways of caches guests have: %s", error)
+        return {}
+    if platform.l3 is None:
+        return {}
+    count = len(platform.l3.rules.all_ways)
+    return {
+        guest: {
+            cache: (frozenset(cache_mask(platform, present.groups[group].schemata, cache)), count)
+            for cache in platform.l3.ids
+        }
+        for guest, group in controller.membership.items()
+        if group in present.groups
+    }
+
+
+def acting_at(watermark: Watermark) -> str:
+    """As ``cpu_usage: throttle_down 90 %, throttle_up 80 %``."""
+    lines = [
+        f"{action.value} {line}" for action in Action if (line := watermark.threshold(action)) is not None
+    ]
+    return f"{watermark.metric}: {', '.join(lines)}" + (" (preview)" if watermark.preview else "")

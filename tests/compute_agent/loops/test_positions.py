@@ -1,0 +1,75 @@
+"""What Placement is told of where guests are, and only where that is wanted."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from compute_agent.inventory.attributes import is_ours
+from compute_agent.inventory.positions import Where, described
+from compute_agent.inventory.tree import ProviderNode, ProviderTree
+from compute_agent.loops import positions
+from compute_agent.loops.positions import Positions, acting_at
+from compute_agent.model.assignment import Assignment
+from compute_agent.qos.watermarks import Action
+from tests.compute_agent.loops.configurations import configuration
+
+ONE, TWO = (f"00000000-0000-4000-8000-{number:012}" for number in (1, 2))
+ROOT = ProviderNode("host", "r", None, attributes={"cpu_capacity": 1.0})
+BELOW = ProviderNode("host_NUMA_0", "n", "r")
+
+
+class Mark(SimpleNamespace):
+    def threshold(self, action):
+        return self.lines.get(action)
+
+
+BUSY = Mark(
+    name="busy", metric="cpu_usage", preview=False, lines={Action.THROTTLE_DOWN: "90 %", Action.EVICT: "99 %"}
+)
+
+
+def view(uuid, cpus):
+    assignment = None if cpus is None else Assignment((frozenset(cpus),), frozenset())
+    return SimpleNamespace(guest=SimpleNamespace(uuid=uuid), assignment=assignment)
+
+
+def told(wanted, views, *, beside=False):
+    options = SimpleNamespace(compute=SimpleNamespace(report_positions=wanted))
+    settings = SimpleNamespace(rules=SimpleNamespace(watermarks=[BUSY]))
+    conf = configuration(options, settings=settings)
+    tree = Positions(lambda: conf, lambda: views).offering(ProviderTree((ROOT, BELOW), beside=beside))
+    return [dict(node.attributes or {}) for node in tree.nodes]
+
+
+def test_guests_and_watermarks_are_told_on_the_first_provider_of_the_agent_where_that_is_wanted():
+    views = [view(ONE, {4, 5, 6}), view(TWO, None)]
+    wanted = {f"position.{ONE}": "cpus 4-6", "watermark.busy": "cpu_usage: evict 99 %, throttle_down 90 %"}
+    assert told(False, views) == [{"cpu_capacity": 1.0}, {}]
+    assert told(True, views) == [{"cpu_capacity": 1.0} | wanted, {}]
+    assert told(True, views, beside=True) == [{"cpu_capacity": 1.0}, wanted]
+    assert all(map(is_ours, wanted))
+
+
+def test_ways_are_told_by_cache(monkeypatch):
+    monkeypatch.setattr(
+        positions, "ways_of", lambda conf: {ONE: {1: (frozenset({8, 9}), 12), 0: (frozenset(), 12)}}
+    )
+    (root, _) = told(True, [view(ONE, {4})])
+    assert root[f"position.{ONE}"] == "cpus 4; L3 0:  of 12; L3 1: 8-9 of 12"
+
+
+def test_very_many_guests_long_lists_and_odd_names_leave_room_for_attributes_of_others():
+    guests = [Where(f"00000000-0000-4000-8000-{n:012}", frozenset(range(n, 900, 2))) for n in range(300)]
+    found = described([*guests, Where("no uuid", frozenset())], {"ok": "x" * 999, "not/ok": "x"})
+    assert len(found) == 101
+    assert {len(text) for text in found.values()} == {255}
+    assert "watermark.ok" in found
+
+
+def test_a_watermark_that_only_looks_says_so():
+    assert acting_at(Mark(**{**BUSY.__dict__, "preview": True})).endswith("(preview)")
+
+
+@pytest.mark.parametrize("name", ["fleet.group", f"position.{ONE}", "watermark.busy", "numa_distance.x"])
+def test_what_is_not_wanted_any_more_is_taken_away_as_it_is_the_agents(name):
+    assert is_ours(name)
