@@ -39,7 +39,8 @@ _QUOTED: Final = re.compile(r"'[^']*'")
 class Work:
     """What one client did: answers by their status, seconds (by the clock, of its CPU), consumers it made.
 
-    ``hosts`` are where these consumers are, in their order, as far as that is known.
+    ``hosts`` are where these consumers are, in their order, as far as that is known; ``latencies`` the
+    seconds that each success took.
     """
 
     answers: Counter[str] = field(default_factory=Counter)
@@ -47,6 +48,7 @@ class Work:
     cpu_seconds: float = 0.0
     consumers: list[str] = field(default_factory=list)
     hosts: list[str] = field(default_factory=list)
+    latencies: list[float] = field(default_factory=list)
 
     @property
     def done(self) -> int:
@@ -179,13 +181,17 @@ class _Timed:
 
     def send(self, method: str, path: str, body: bytes | None = None) -> bytes | None:
         """The body of a success; anything else is counted only."""
+        began = time.perf_counter()
         try:
             status, answer = self.connection.send(method, path, body)
         except NoAnswer as error:
             self.work.answers[str(error).rpartition(": ")[2]] += 1
             return None
         self.work.answers[_kind(status, answer)] += 1
-        return answer if status < 300 else None
+        if status >= 300:
+            return None
+        self.work.latencies.append(time.perf_counter() - began)
+        return answer
 
     def insist(self, method: str, path: str, body: bytes) -> bytes:
         """The body of a success, after as many attempts as it takes.

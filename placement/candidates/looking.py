@@ -13,7 +13,7 @@ from placement.candidates.needs import Need, needs_of
 from placement.candidates.pattern import Candidate, Offer, PatternBatch, candidates_of
 from placement.candidates.plan import Plan, Searched, options_of
 from placement.candidates.request import CandidatesRequest
-from placement.candidates.roots import Sharing, possible_roots
+from placement.candidates.roots import Possible, Sharing, possible_roots
 from placement.candidates.rules import Rules
 from placement.candidates.sources import Source
 from placement.model.provider import Provider
@@ -93,13 +93,13 @@ class Search:
     def _candidate_size(self) -> int:
         return sum(map(_size, self._needs))
 
-    def possible_roots(self) -> Iterable[int]:
-        """The ids of the roots at which candidates may be anchored, in ascending order."""
+    def possible_roots(self) -> Possible:
+        """The roots at which candidates may be anchored."""
         return possible_roots(self._snapshot, self._request, self._needs, self._sharing)
 
     def by_root(self, batch: int) -> Iterator[Source]:
         """For every tree that may serve the request the candidates anchored there, so many at once."""
-        roots = self.possible_roots()
+        roots: Iterable[int] = self.possible_roots()
         if self._rng is not None:
             found = list(roots)
             roots = self._rng.sample(found, len(found))

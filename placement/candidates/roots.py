@@ -5,9 +5,11 @@ share with it, that is, have the trait MISC_SHARES_VIA_AGGREGATE and an
 aggregate in common with any member of the tree.
 """
 
+import random
 from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Final
 
 from placement.candidates.budget import Budget
@@ -116,10 +118,33 @@ def _having_all(snapshot: Snapshot, providers: Collection[int], names: Iterable[
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Possible:
+    """The ids of roots, each once. What is ``telling`` leaves out those that are in none of its sets.
+
+    Iterated over in ascending order, in which the ids need not be.
+    """
+
+    ids: Sequence[int] = ()
+    telling: Sequence[Sequence[Container[int]]] = ()
+    in_order: bool = True
+
+    def __iter__(self) -> Iterator[int]:
+        return self._telling(self.ids if self.in_order else sorted(self.ids))
+
+    def from_anywhere(self, rng: random.Random) -> Iterator[int]:
+        """All of them from a random one on; who takes few of them does not pay for the others."""
+        first = rng.randrange(len(self.ids)) if self.ids else 0
+        return self._telling(map(self.ids.__getitem__, chain(range(first, len(self.ids)), range(first))))
+
+    def _telling(self, ids: Iterable[int]) -> Iterator[int]:
+        return _in_all(ids, self.telling) if self.telling else iter(ids)
+
+
 def possible_roots(
     snapshot: Snapshot, request: CandidatesRequest, needs: Iterable[Need], sharing: Sharing
-) -> Iterable[int]:
-    """The ids of roots at which candidates may be anchored, in ascending order, each once.
+) -> Possible:
+    """The roots at which candidates may be anchored.
 
     Of what the request asks for the rarest is looked up here, and of the rest what tells much, so
     the result may hold roots that serve nothing; it misses none that does.
@@ -137,22 +162,23 @@ def possible_roots(
     )
     having = scarcest[0].count(scarcest[1]) if scarcest else len(snapshot.trees)
     if having == 0:
-        return ()
+        return Possible()
     named = [_anchored(snapshot, members, sharing) for members in _trees_named(snapshot, needs)]
     if named:
-        return sorted(set.intersection(*named))
+        return Possible(sorted(set.intersection(*named)))
     wanted = [_Wanted(snapshot, each, sharing) for each in _indexed(snapshot, request, needs)]
     wanted.sort(key=lambda each: each.size)
     if wanted and wanted[0].size == 0:
-        return ()
+        return Possible()
     rarest = wanted[0].size if wanted else len(snapshot.trees)
+    by_amount = scarcest is not None and having < rarest * _MUCH_RARER
     found: Sequence[int]
-    if scarcest and having < rarest * _MUCH_RARER:
-        found, others = scarcest[0].roots(scarcest[1]), wanted
+    if scarcest and by_amount:
+        found, others = scarcest[0].having(scarcest[1]), wanted
     else:
-        found, others = wanted[0].roots() if wanted else sorted(snapshot.trees), wanted[1:]
+        found, others = wanted[0].roots() if wanted else snapshot.roots(), wanted[1:]
     telling = [each.sets for each in others if each.of_roots and each.size < _TELLING * len(snapshot.trees)]
-    return _in_all(found, telling) if telling else found
+    return Possible(found, telling, in_order=not by_amount)
 
 
 def _in_all(roots: Iterable[int], wanted: Sequence[Sequence[Container[int]]]) -> Iterator[int]:

@@ -16,6 +16,7 @@ from placement.candidates.budget import Budget, Exhausted
 from placement.candidates.looking import BATCH, Search
 from placement.candidates.pattern import Candidate, Offer, PatternBatch, candidates_of
 from placement.candidates.request import CandidatesRequest
+from placement.candidates.roots import Possible
 from placement.candidates.sources import first, one_by_one, round_robin
 from placement.exceptions import SEARCH_TOO_LONG, InvalidRequest
 from placement.model.provider import Provider
@@ -85,8 +86,8 @@ class Anchored:
         #: what was found of shared providers alone
         self._seen: set[Hashable] = set()
 
-    def roots(self) -> Iterable[int]:
-        """The ids of the roots that may serve, in ascending order."""
+    def roots(self) -> Possible:
+        """The roots that may serve."""
         return self._looking.possible_roots()
 
     def at(self, root: int) -> Iterator[Candidate | None]:

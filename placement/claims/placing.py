@@ -199,7 +199,7 @@ def _choices_as_asked(world: World, wanted: Wanted, budget: Budget, rng: random.
         return
     roots, at = choices_at_hosts(world, wanted, budget, rng)
     scorer = Scorer(world, wanted)
-    hosts = Ceilings(world, wanted, roots, budget).highest_first()
+    hosts = Ceilings(world, wanted, list(roots), budget).highest_first()
     for found in best_first(hosts, at, scorer, budget):
         yield replace(_choice(world, found), score=scorer.score(found))
 
@@ -222,7 +222,7 @@ def _found(world: World, wanted: Wanted, budget: Budget, rng: random.Random) -> 
 
 def choices_at_hosts(
     world: World, wanted: Wanted, budget: Budget, rng: random.Random
-) -> tuple[Sequence[int], Callable[[int], Choices]]:
+) -> tuple[Iterator[int], Callable[[int], Choices]]:
     """The roots of the hosts that may do, from anywhere on, and what there is to choose from at each."""
     snapshot, group, beside = world.snapshot, wanted.group, world.beside(wanted.group)
     avoided = {snapshot.by_uuid[uuid] for uuid in wanted.avoid if uuid in snapshot.by_uuid}
@@ -233,12 +233,11 @@ def choices_at_hosts(
         found = Anchored(snapshot, wanted.request, budget)
     else:
         found = Splitting(snapshot, wanted.request, wanted.topology, world.distances, budget)
-    roots = list(found.roots())
+    roots = found.roots().from_anywhere(rng)
     if avoided or only is not None:
-        roots = [root for root in roots if root not in avoided and (only is None or root in only)]
+        roots = (root for root in roots if root not in avoided and (only is None or root in only))
     if group is not None and not shared:  # who is anchored at a root takes of that host alone
-        roots = [root for root in roots if group.allows((root,), beside)]
-    first = rng.randrange(len(roots)) if roots else 0
+        roots = (root for root in roots if group.allows((root,), beside))
 
     def is_allowed(each: Found | None) -> bool:
         if each is None:
@@ -251,7 +250,7 @@ def choices_at_hosts(
     def at(root: int) -> Choices:
         return filter(is_allowed, found.at(root)) if shared else found.at(root)
 
-    return roots[first:] + roots[:first], at
+    return roots, at
 
 
 def _alternates(wanted: Wanted, choice: Choice, others: Iterable[Choice]) -> tuple[Choice, ...]:

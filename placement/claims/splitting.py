@@ -7,6 +7,7 @@ from placement.candidates.budget import Budget
 from placement.candidates.conditions import HasTraits
 from placement.candidates.needs import needs_of
 from placement.candidates.request import CandidatesRequest
+from placement.candidates.roots import Possible
 from placement.candidates.search import Anchored
 from placement.claims.choice import Choice
 from placement.claims.topology import (
@@ -65,8 +66,8 @@ class Splitting:
         self._splits: dict[tuple[str, ...], _Splits] = {}
         self._whole = Anchored(snapshot, request, budget)
 
-    def roots(self) -> Iterable[int]:
-        """The ids of the roots that may serve, in ascending order."""
+    def roots(self) -> Possible:
+        """The roots that may serve."""
         return self._of(tuple(self._asked)).roots()
 
     def at(self, root: int) -> Iterator[Choice | None]:
@@ -166,9 +167,9 @@ class _Splits:
         self._layouts: dict[Hashable, _Layout] = {}
         self._known: dict[Hashable, Ranked | None] = {}
 
-    def roots(self) -> Iterable[int]:
-        """The ids of the roots that may serve, in ascending order."""
-        return sorted(self._snapshot.trees) if self._rest is None else self._rest.roots()
+    def roots(self) -> Possible:
+        """The roots that may serve."""
+        return Possible(self._snapshot.roots()) if self._rest is None else self._rest.roots()
 
     def at(self, tree: Tree) -> Iterator[Choice | None]:
         """Those of a tree."""

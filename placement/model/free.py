@@ -52,12 +52,8 @@ class FreeIndex:
         """How many trees have a provider that could give so much."""
         return len(self._amounts) - bisect_left(self._amounts, amount)
 
-    def roots(self, amount: int) -> list[int]:
-        """The roots of these trees, in ascending order."""
-        return sorted(self.having(amount))
-
     def having(self, amount: int) -> Sequence[int]:
-        """The same in any order."""
+        """The roots of these trees, in any order."""
         return self._roots[bisect_left(self._amounts, amount) :]
 
     def descending(self) -> Iterator[tuple[int, int]]:

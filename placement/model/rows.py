@@ -1,7 +1,7 @@
 """Reading providers, and all that belongs to them, out of the database."""
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
@@ -151,10 +151,10 @@ class Fingerprint(NamedTuple):
     providers: int
     total: int
 
-    @classmethod
-    def of(cls, change_seqs: Collection[int]) -> "Fingerprint":
-        """What the database says of a bucket whose providers last changed so."""
-        return cls(len(change_seqs), sum([seq & _SUMMED_BITS for seq in change_seqs]))
+
+def summand(change_seq: int) -> int:
+    """What a ``change_seq`` adds to the total of a :class:`Fingerprint`."""
+    return change_seq & _SUMMED_BITS
 
 
 class Row(NamedTuple):

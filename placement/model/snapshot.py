@@ -33,6 +33,8 @@ class Snapshot:
         self.by_uuid: dict[str, int] = {}
         self.by_name: dict[str, int] = {}
         self.trees = Families()
+        #: the ids of all roots in ascending order, where somebody asked for them
+        self._roots: tuple[int, ...] | None = None
         self.by_class: Index[str] = Index()
         self.by_trait: Index[str] = Index()
         self.by_aggregate: Index[str] = Index()
@@ -80,6 +82,7 @@ class Snapshot:
         new.by_uuid = self.by_uuid.copy()
         new.by_name = self.by_name.copy()
         new.trees = self.trees.copy()
+        new._roots = self._roots
         new.by_class = self.by_class.copy()
         new.by_trait = self.by_trait.copy()
         new.by_aggregate = self.by_aggregate.copy()
@@ -104,6 +107,12 @@ class Snapshot:
         """The provider of that uuid, if there is one."""
         provider_id = self.by_uuid.get(uuid)
         return None if provider_id is None else self.providers[provider_id]
+
+    def roots(self) -> tuple[int, ...]:
+        """The ids of all roots, in ascending order."""
+        if self._roots is None:
+            self._roots = tuple(sorted(self.trees))
+        return self._roots
 
     def whole_trees(self) -> Mapping[int, Tree]:
         """Every tree by the id of its root; each is the same object until anything in it changes."""
@@ -212,6 +221,8 @@ class Snapshot:
             self._forget_attributes()
         if old is not None:
             self._unlink(old, provider)
+        if old is None or old.root_id != provider.root_id:
+            self._roots = None
         self._link(provider, old)
         self._stale.add(provider.root_id)
         if old is not None and old.root_id != provider.root_id:
@@ -225,6 +236,7 @@ class Snapshot:
         old = self.providers.get(provider_id)
         if old is not None:
             self._unlink(old, None)
+            self._roots = None
             self._stale.add(old.root_id)
             self._forget_attributes()
 

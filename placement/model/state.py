@@ -25,6 +25,8 @@ class State:
     next_expiry: float = math.inf
     shared: rows.Shared = field(default_factory=rows.Shared)
     whole: bool = True
+    _totals: dict[int, int] = field(default_factory=dict)
+    """Of buckets the sums in their fingerprints, where somebody asked for these."""
 
     def counters_sum(self) -> int:
         """What the database says where it stands (:mod:`placement.db.position`)."""
@@ -40,15 +42,22 @@ class State:
         # most changed in both ways at once: one number is kept once
         described = provider.described_seq
         seq = described if row.change_seq == described else row.change_seq
-        self.stamps.setdefault(row.bucket, {})[provider.id] = seq
+        stamps = self.stamps.setdefault(row.bucket, {})
+        if row.bucket in self._totals:
+            self._totals[row.bucket] += rows.summand(seq) - rows.summand(stamps.get(provider.id, 0))
+        stamps[provider.id] = seq
 
     def keep_only(self, bucket: int, ids: set[int]) -> None:
         """Forget the other providers of the bucket."""
         stamps = self.stamps.setdefault(bucket, {})
+        self._totals.pop(bucket, None)
         for provider_id in stamps.keys() - ids:
             del stamps[provider_id]
             self.snapshot.remove(provider_id)
 
     def fingerprint(self, bucket: int) -> rows.Fingerprint:
         """That of the providers of the bucket."""
-        return rows.Fingerprint.of(self.stamps.get(bucket, {}).values())
+        stamps = self.stamps.get(bucket, {})
+        if bucket not in self._totals:
+            self._totals[bucket] = sum(map(rows.summand, stamps.values()))
+        return rows.Fingerprint(len(stamps), self._totals[bucket])

@@ -50,6 +50,17 @@ def test_the_benchmark_measures_every_part_of_this_service(tmp_path: Path) -> No
     assert (full["notes"]["candidates"], full["notes"]["summaries"]) == (40, 140)
 
 
+@pytest.mark.slow
+@pytest.mark.long
+def test_claims_are_measured_one_by_one() -> None:
+    command = [sys.executable, "-m", "benchmarks.claims", "--database", "sqlite", "--trees", "20"]
+    command += ["--seconds", "0.4", "--clients", "1", "--workers", "1"]
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "claims/s" in done.stdout
+    assert "refused" not in done.stdout
+
+
 @pytest.mark.parametrize(("world", "providers"), [("nested", 7), ("flat", 1), ("numa", 5), ("wide", 17)])
 def test_trees_are_as_large_as_they_should_be_and_parents_come_first(world: str, providers: int) -> None:
     tree = WORLDS[world].tree(3)

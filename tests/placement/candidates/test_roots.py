@@ -1,5 +1,7 @@
 """Which trees a search looks at: those that have the rarest of what is asked for."""
 
+import random
+
 import pytest
 
 from placement.candidates.budget import Budget
@@ -31,8 +33,15 @@ def cloud(*, pool: bool) -> Snapshot:
 def looked_at(snapshot: Snapshot, *groups: RequestGroup) -> list[str]:
     request = CandidatesRequest(groups, group_policy="none")
     sharing = Sharing(snapshot, Budget())
-    roots = list(possible_roots(snapshot, request, needs_of(request), sharing))
+    possible = possible_roots(snapshot, request, needs_of(request), sharing)
+    roots = list(possible)
     assert roots == sorted(set(roots))
+    firsts = set()
+    for seed in range(9):
+        anywhere = list(possible.from_anywhere(random.Random(seed)))
+        assert sorted(anywhere) == roots
+        firsts.update(anywhere[:1])
+    assert len(firsts) > 1 or len(roots) < 3
     return [str(snapshot.providers[root].name) for root in roots]
 
 

@@ -52,7 +52,8 @@ def priced(data: st.DataObject, snapshot: Snapshot) -> Snapshot:
 
 
 def check(world: World, wanted: Wanted, seed: int) -> None:
-    roots, at = choices_at_hosts(world, wanted, Budget(), random.Random(seed))
+    anywhere, at = choices_at_hosts(world, wanted, Budget(), random.Random(seed))
+    roots = list(anywhere)
     scorer = Scorer(world, wanted)
     ranks = {root: [scorer.rank(each) for each in at(root) if each] for root in roots}
     _, again = choices_at_hosts(world, wanted, Budget(), random.Random(seed))

@@ -66,9 +66,13 @@ def content(snapshot: Snapshot) -> Any:
         snapshot.by_name.copy(),
         [{key: frozenset(members) for key, members in index.items()} for index in _indexes(snapshot)],
         {root: (tree.members, tree.free, tree.max_free) for root, tree in snapshot.whole_trees().items()},
-        {name: [snapshot.free_index(name).roots(amount) for amount in range(10)] for name in CLASSES},
+        {
+            name: [sorted(snapshot.free_index(name).having(amount)) for amount in range(10)]
+            for name in CLASSES
+        },
         {name: dict(snapshot.sums(name)) for name in CLASSES},
         (snapshot.attribute_range("price"), dict(snapshot.attribute_ranges("price"))),
+        snapshot.roots(),
         {name: snapshot.roots_having(snapshot.by_class, name) for name in CLASSES},
         {name: snapshot.roots_having(snapshot.by_trait, name) for name in ("T1", "T2")},
         {name: snapshot.roots_having(snapshot.by_aggregate, name) for name in ("a", "b")},

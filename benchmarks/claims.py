@@ -1,0 +1,121 @@
+"""How long claims take, one by one: ``python -m benchmarks.claims``.
+
+``POST /ext/v1/claims`` by clients each of which waits for its answer before it asks again, at 10,000 hosts of
+``nested``: claims a second, what half of the answers, 95 and 99 of 100 stay within, the longest, and the CPU
+of the workers for one. Another checkout of this service may be measured beside this one, in turns, on a
+database of its own in the same server: on a machine that others use, too, that and the CPU say more than the
+clock.
+"""
+
+import argparse
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.clients import Clients
+from benchmarks.loading import load_directly
+from benchmarks.queries import SCHEDULING
+from benchmarks.servers import Ours
+from benchmarks.worlds import WORLDS
+from placement.db import migration
+from tests import databases
+from tests.databases import ServerMissing
+
+_FLAVOURS = [SCHEDULING["nested"].path(number) for number in range(8)]
+_WARMING = 1.0
+_TURNS = 4
+
+
+class _Checkout(Ours):
+    """The service as another folder has it."""
+
+    def __init__(self, home: Path, url: str, folder: Path, workers: int, threads: int) -> None:
+        super().__init__(url, folder, workers, threads)
+        self._checkout = home
+
+    def _home(self) -> Path:
+        return self._checkout
+
+
+@dataclass
+class _Side:
+    """One service, and what was measured of it; the milliseconds are of answers, and of CPU of all turns."""
+
+    service: Ours
+    milliseconds: list[float] = field(default_factory=list)
+    cpu: float = 0.0
+    rates: list[float] = field(default_factory=list)
+    answers: Counter[str] = field(default_factory=Counter)
+
+    def turn(self, crew: Clients, seconds: float) -> None:
+        """Claim for so long, and give all of it back."""
+        cpu = self.service.cpu_seconds()
+        done = crew.claim_found(self.service.port, _FLAVOURS, seconds)
+        self.cpu += 1000 * (self.service.cpu_seconds() - cpu)
+        self.rates.append(sum(each.rate for each in done))
+        for each in done:
+            self.milliseconds += [1000 * seconds for seconds in each.latencies]
+            self.answers += each.answers
+        crew.release(self.service.port, [consumer for each in done for consumer in each.consumers])
+
+    def shown(self) -> str:
+        """All of it on one line."""
+        if not self.milliseconds:
+            return f"no claim succeeded: {dict(self.answers)}"
+        times = sorted(self.milliseconds)
+        median, p95, p99 = (times[int(len(times) * share)] for share in (0.5, 0.95, 0.99))
+        refused = {status: count for status, count in self.answers.items() if not status.startswith("2")}
+        return (
+            f"{sum(self.rates) / len(self.rates):6.0f} claims/s, "
+            f"{self.cpu / len(times):5.2f} ms of CPU each, "
+            f"median {median:5.1f} ms, p95 {p95:5.1f}, p99 {p99:5.1f}, longest {times[-1]:5.1f}, "
+            f"of {len(times):,}" + (f"; refused: {refused}" if refused else "")
+        )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and print."""
+    top = argparse.ArgumentParser(prog="python -m benchmarks.claims", description=__doc__)
+    top.add_argument("--database", choices=databases.KINDS, default="postgresql", help="default: %(default)s")
+    top.add_argument("--trees", type=int, default=10_000, help="default: %(default)s")
+    top.add_argument("--clients", type=int, nargs="+", default=(1, 8), help="default: 1 and 8")
+    top.add_argument("--seconds", type=float, default=10.0, help="of each; default: %(default)s")
+    top.add_argument("--workers", type=int, default=2, help="default: %(default)s")
+    top.add_argument("--threads", type=int, default=4, help="of each worker; default: %(default)s")
+    top.add_argument("--beside", type=Path, metavar="FOLDER", help="another checkout, measured in turns")
+    options = top.parse_args(arguments)
+    try:
+        server = databases.create(options.database, durable=True)
+    except ServerMissing as error:
+        print(error, file=sys.stderr)
+        return 1
+    homes = [Path(__file__).parents[1], *([options.beside.resolve()] if options.beside else [])]
+    with server, tempfile.TemporaryDirectory(prefix="placement-claims-") as folder, ExitStack() as stack:
+        services: dict[Path, Ours] = {}
+        for home in homes:
+            url = server.fresh_database()
+            migration.upgrade(url)
+            load_directly(url, WORLDS["nested"], options.trees)
+            service = _Checkout(home, url, Path(folder), options.workers, options.threads)
+            services[home] = stack.enter_context(service)
+        with Clients(4 * options.workers) as crew:  # so many that each worker reads its model
+            for service in services.values():
+                crew.warm_up(service.port)
+                _Side(service).turn(crew, min(_WARMING, options.seconds))
+        for clients in options.clients:
+            sides = {home: _Side(service) for home, service in services.items()}
+            with Clients(clients) as crew:
+                for _ in range(_TURNS):
+                    for side in sides.values():
+                        side.turn(crew, options.seconds / _TURNS)
+            for home, side in sides.items():
+                print(f"{clients} client{'s' * (clients > 1)}, {home}: {side.shown()}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
