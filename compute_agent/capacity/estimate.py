@@ -84,10 +84,10 @@ class Estimate:
         """What they leave."""
         return self.capacity - self.peak
 
-    def in_words(self) -> Iterator[tuple[str, float]]:
-        """The terms, a sentence and its cores each."""
+    def in_words(self, what: str = "shared CPUs of the zone") -> Iterator[tuple[str, float]]:
+        """The terms, a sentence and its cores each; ``what`` there is of ``capacity``."""
         limits = self.limits
-        yield "shared CPUs of the zone", self.capacity
+        yield what, self.capacity
         if self.untold:
             yield f"all of them count as used, as {self.untold}", self.capacity
             return

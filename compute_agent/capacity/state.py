@@ -14,11 +14,13 @@ from compute_agent.capacity.offer import Offer
 from compute_agent.kept_json import number
 
 FILE: Final = "capacity.json"
-"""In the state folder."""
+"""In the state folder; and of memory:"""
+MEMORY_FILE: Final = "capacity_memory.json"
 
 VERSION: Final = 1
 
-_MAX_CORES: Final = 1e6
+_MAX_AMOUNT: Final = 1e12
+"""Of cores, or of MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,7 @@ def _zone(content: Any) -> ZoneState:
 
 
 def _cores(value: Any) -> float:
-    return number(value, _MAX_CORES)
+    return number(value, _MAX_AMOUNT)
 
 
 def _time(value: Any) -> float:

@@ -18,6 +18,13 @@ OPTS: Final = [
         help="Whether what guests leave unused of the shared CPUs is offered as CUSTOM_RECLAIMED_VCPU, on a"
         " provider below that of each NUMA node. Guests of class BE that hold it run on what others leave.",
     ),
+    cfg.BoolOpt(
+        "memory",
+        default=False,
+        help="Whether mode is also about the memory that guests leave unused, as CUSTOM_RECLAIMED_MEMORY_MB"
+        " on the same providers. Who needs memory that another one has cannot wait: give those a limit"
+        " (memory_high of [qos_class:BE]), and have a watermark of memory_usage evict them.",
+    ),
     cfg.StrOpt(
         "steal",
         default="off",

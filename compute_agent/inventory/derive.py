@@ -66,6 +66,7 @@ class Settings:
     disk_gb: int = 0
     huge_pages: bool = False
     reclaimed: bool = False
+    reclaimed_memory: bool = False
     reserved_huge_pages: Mapping[tuple[int, int], int] = field(default_factory=dict)
     configured: frozenset[str] = frozenset()
 
@@ -97,7 +98,7 @@ def derive(
     }
     if settings.provider_tree == BESIDE:
         tree = _beside(topology, control, layout(topology, "flat", controlled), root_uuid, root_name)
-        return with_reclaimed(tree, cpu_sets) if settings.reclaimed else tree
+        return with_reclaimed(tree, cpu_sets, settings.reclaimed_memory) if settings.reclaimed else tree
     zones = layout(topology, settings.provider_tree, controlled)
     homes = _homes(topology, zones)
     pool_parts = parts(pools, homes)
@@ -115,7 +116,7 @@ def derive(
     children += [_pool(root, part, cpu_sets, settings, topology) for part in pool_parts]
     configured = frozenset(field for option, field in CONFIGURABLE.items() if option in settings.configured)
     tree = ProviderTree((root, *children), configured)
-    return with_reclaimed(tree, cpu_sets) if settings.reclaimed else tree
+    return with_reclaimed(tree, cpu_sets, settings.reclaimed_memory) if settings.reclaimed else tree
 
 
 def _beside(

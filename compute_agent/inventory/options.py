@@ -45,6 +45,7 @@ def settings(conf: cfg.ConfigOpts) -> Settings:
         disk_gb=disk_gb(Path(conf.state_path)),
         huge_pages=conf.compute.huge_pages,
         reclaimed=conf.capacity.mode != "off",
+        reclaimed_memory=conf.capacity.mode != "off" and conf.capacity.memory,
         reserved_huge_pages=parse_reserved(conf.compute.reserved_huge_pages),
         configured=frozenset(name for name in CONFIGURABLE if _is_set(conf, name)),
     )

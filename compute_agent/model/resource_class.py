@@ -15,6 +15,9 @@ RESCTRL_GROUP: Final = "CUSTOM_RESCTRL_GROUP"
 RECLAIMED_VCPU: Final = "CUSTOM_RECLAIMED_VCPU"
 """The resource class of shared CPUs as far as those who hold them leave them unused."""
 
+RECLAIMED_MEMORY: Final = "CUSTOM_RECLAIMED_MEMORY_MB"
+"""The same of memory."""
+
 
 HUGE_PAGES: Final[Mapping[int, str]] = {
     64: "CUSTOM_HUGE_PAGES_64KB",
@@ -58,6 +61,7 @@ RESOURCE_CLASSES: Final = (
     ResourceClass("MBA", host_owned=True, exclusive=True, stock_name="CUSTOM_MBA"),
     ResourceClass(RESCTRL_GROUP, exclusive=True),
     ResourceClass(RECLAIMED_VCPU, exclusive=True, cpu=True),
+    ResourceClass(RECLAIMED_MEMORY, exclusive=True),
     *(ResourceClass(name, host_owned=True, movable=True, exclusive=True) for name in HUGE_PAGES.values()),
 )
 

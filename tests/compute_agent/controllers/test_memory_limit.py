@@ -8,6 +8,7 @@ from compute_agent.drivers.base import UNLIMITED, MemoryLimits
 from compute_agent.model.errors import GuestGoneError
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.memory_share import MemoryShare
+from compute_agent.model.resource_class import RECLAIMED_MEMORY
 from tests.compute_agent.fakes import FakeDriver
 
 MIB = 1 << 20
@@ -44,6 +45,7 @@ def target(driver):
         ({"p": {"MEMORY_MB": 100}, "q": {"MEMORY_MB": 28}}, MemoryShare(), (192 * MIB, UNLIMITED, 0, 100)),
         ({"p": {"MEMORY_MB": 100}}, CLASSES["BE"], (164 * MIB, 90 * MIB, 0, 500)),
         ({"p": {"MEMORY_MB": 100}}, CLASSES["LSR"], (164 * MIB, UNLIMITED, 100 * MIB, -500)),
+        ({"p": {RECLAIMED_MEMORY: 100}}, CLASSES["BE"], (164 * MIB, 90 * MIB, 0, 500)),
         ({"p": {"VCPU": 1}}, CLASSES["LSR"], (UNLIMITED, UNLIMITED, 0, -500)),
         ({}, CLASSES["BE"], (UNLIMITED, UNLIMITED, 0, 500)),
     ],

@@ -7,7 +7,7 @@ import pytest
 from compute_agent.inventory.cpu_sets import CpuOptions, resolve
 from compute_agent.inventory.derive import BESIDE, SHAPES, Settings, derive
 from compute_agent.inventory.reclaimed import with_offers
-from compute_agent.model.resource_class import RECLAIMED_VCPU
+from compute_agent.model.resource_class import RECLAIMED_MEMORY, RECLAIMED_VCPU
 from tests.compute_agent.inventory.machines import machine
 
 ROOT = "8f0c0000-0000-4000-8000-000000000000"
@@ -38,6 +38,17 @@ def test_below_each_numa_node_is_one_of_which_all_is_reserved(shape):
 def test_without_providers_of_numa_nodes_there_is_one_below_the_root(shape):
     (node,) = tree(shape).providing(RECLAIMED_VCPU)
     assert (node.name, node.parent, node.inventories[RECLAIMED_VCPU].total) == ("host_RECLAIMED", ROOT, 3)
+
+
+def test_memory_is_there_if_asked_for_but_not_below_the_root_of_nova_compute():
+    def memory(shape, asked=True):
+        wanted = Settings(provider_tree=shape, reclaimed=True, reclaimed_memory=asked)
+        return derive(TOPOLOGY, SETS, wanted, ROOT, "host").providing(RECLAIMED_MEMORY)
+
+    found = [node.inventories[RECLAIMED_MEMORY] for node in memory("numa")]
+    assert [(one.total, one.reserved, one.max_unit) for one in found] == [(8192 - 256,) * 3] * 2
+    assert [len(memory(shape)) for shape in ("flat", BESIDE)] == [1, 0]
+    assert memory("numa", asked=False) == ()
 
 
 @pytest.mark.parametrize("shape", [*SHAPES, BESIDE])

@@ -49,7 +49,7 @@ class Rig:
         self.pipeline.start({})
         self.pipeline.stop()
         self.pipeline._thread = SimpleNamespace(is_alive=lambda: True)
-        self.mode, self.steal = "act", "off"
+        self.mode, self.steal, self.memory = "act", "off", False
         self.new_loop()
 
     def conf(self):
@@ -58,6 +58,7 @@ class Rig:
             mode=self.mode,
             steal=self.steal,
             collectors=[],
+            memory=self.memory,
             sigma=limits.sigma,
             percentile=limits.percentile,
             margin=limits.margin,
@@ -166,7 +167,7 @@ def test_guests_that_hold_it_float_on_the_shared_cpus_of_its_zone_and_do_not_cou
 
 
 def test_the_next_agent_goes_on_unless_it_comes_too_late(learnt):
-    learnt.loop._save()
+    learnt.loop._cpus.save(learnt.now)
     learnt.new_loop()
     assert learnt.reserved == 2
     learnt.minutes(2, a=1.0)
@@ -177,7 +178,7 @@ def test_the_next_agent_goes_on_unless_it_comes_too_late(learnt):
 
 def test_a_preview_tells_and_offers_nothing(learnt):
     learnt.mode = "preview"
-    learnt.loop._save()
+    learnt.loop._cpus.save(learnt.now)
     learnt.new_loop()
     learnt.minutes(2, a=1.0)
     assert learnt.reserved == 8
@@ -199,7 +200,7 @@ def test_a_full_disk_costs_nothing_but_what_was_learnt(rig, monkeypatch, caplog)
     monkeypatch.setattr("compute_agent.loops.kept_file.write_durably", full)
     rig.minutes(10)
     assert caplog.text.count("use of CPUs cannot be saved") == 1
-    assert rig.loop._zones[ZONE.uuid].history.time == rig.now
+    assert rig.loop._cpus._zones[ZONE.uuid].history.time == rig.now
 
 
 def test_switched_off_nothing_is_measured(rig):
@@ -210,7 +211,7 @@ def test_switched_off_nothing_is_measured(rig):
 
 
 def broken(rig, cause):
-    labels = {"provider": ZONE.name, "cause": cause}
+    labels = {"provider": ZONE.name, "resource": RECLAIMED_VCPU, "cause": cause}
     return rig.registry.get_sample_value("compute_agent_reclaimed_broken_total", labels)
 
 
@@ -223,7 +224,7 @@ def test_after_others_needed_what_was_promised_less_is_offered_for_a_day(learnt)
     learnt.minutes(30, a=1.0)
     held = [words for words in learnt.terms() if words.startswith("held back for 23.5 hours more")]
     assert len(held) == 1
-    learnt.loop._save()
+    learnt.loop._cpus.save(learnt.now)
     learnt.new_loop()
     learnt.minutes(2, a=1.0)
     assert [cores for words, cores in learnt.terms().items() if "held back" in words] == [2.5]

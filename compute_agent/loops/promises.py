@@ -1,0 +1,216 @@
+"""What is promised of one resource, zone by zone and round by round, and what became of it."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from compute_agent.capacity.breach import Breach, missing_cpus
+from compute_agent.capacity.estimate import Estimate, Limits, estimate
+from compute_agent.capacity.history import Reading
+from compute_agent.capacity.offer import Offer
+from compute_agent.capacity.state import ZoneState, dump, parse
+from compute_agent.events.event import Kind, Outcome
+from compute_agent.events.recorder import Recorder
+from compute_agent.inventory.tree import ProviderNode
+from compute_agent.loops.kept_file import KeptFile
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """What is promised: its class, its unit and what there is of it in words, and the file of its history."""
+
+    name: str
+    unit: str
+    whole: str
+    file: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A zone of ``capacity``: what others used of it (None: cannot be told), and may use by uuid."""
+
+    node: ProviderNode
+    capacity: float
+    reading: Reading | None
+    entitlements: Mapping[str, float]
+
+
+class Gauges:
+    """For Prometheus, of all resources."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        labels = ["provider", "resource"]
+        self.broken = Counter(
+            "compute_agent_reclaimed_broken",
+            "Promises of what guests leave unused that were broken: others needed it (use), or for the sake"
+            " of a metric of it, or of a guest that waited for CPUs (run_delay, cpu_pressure, cpi), somebody"
+            " was throttled or evicted who lives on it.",
+            [*labels, "cause"],
+            registry=registry,
+        )
+        self.offered = Gauge(
+            "compute_agent_reclaimed_offered",
+            "CPUs, and MiB of memory, that are offered of what is left.",
+            labels,
+            registry=registry,
+        )
+        self.expected = Gauge(
+            "compute_agent_reclaimed_expected_use",
+            "CPUs, and MiB of memory, that all others together are expected to use next.",
+            labels,
+            registry=registry,
+        )
+
+
+class Promises:
+    """Of one resource. One thread takes rounds; others may ask, and blame."""
+
+    def __init__(self, resource: Resource, recorder: Recorder, gauges: Gauges) -> None:
+        self.resource = resource
+        self._recorder = recorder
+        self._gauges = gauges
+        self._file = KeptFile(resource.file, parse, f"What was learnt of the use of {resource.unit}")
+        self._zones: Mapping[str, ZoneState] = {}
+        self._estimates: Mapping[str, Estimate] = {}
+        self._blamed: deque[tuple[str, str]] = deque(maxlen=1000)
+        """Provider and cause of each time that somebody was throttled or evicted who lives on the rest."""
+
+    def load(self) -> None:
+        """Go on with what was kept."""
+        self._zones = _taken_over(self._file.load() or {})
+
+    def forget(self) -> None:
+        """Begin anew."""
+        self._zones, self._estimates = {}, {}
+
+    def save(self, now: float) -> None:
+        """Keep what was learnt."""
+        self._file.save(dump(self._zones), now)
+
+    def blame(self, provider: str, cause: str) -> None:
+        """A promise of a provider was broken: somebody was throttled or evicted."""
+        self._blamed.append((provider, cause))
+
+    def offers(self, now: float) -> dict[str, int]:
+        """What is offered by provider: of those of which something is known that is not too old."""
+        known = {uuid: one for uuid, one in dict(self._zones).items() if _is_of_now(one, now)}
+        return {uuid: one.offer.published for uuid, one in known.items()}
+
+    def take(self, measured: Iterable[Measured], limits: Limits, acts: bool, now: float) -> bool:
+        """One round; whether there is another offer."""
+        zones, estimates, published, broken = {}, {}, False, False
+        blamed = self._take_blamed()
+        for one in measured:
+            node = one.node
+            before = self._zones.get(node.uuid, ZoneState())
+            history = before.history
+            if one.reading is not None:
+                history = history.after(one.reading, limits.percentile)
+            found = estimate(history, one.entitlements, one.capacity, limits, now)
+            breach = self._breach(node, before, one.reading, found, blamed[node.uuid], acts, now)
+            broken |= breach.count > before.breach.count
+            left = max(0.0, found.left - breach.held_back(found.capacity))
+            offer = before.offer.after(left, found.capacity, now)
+            zones[node.uuid], estimates[node.uuid] = ZoneState(history, offer, breach), found
+            labels = node.name, self.resource.name
+            self._gauges.offered.labels(*labels).set(offer.published if acts else 0)
+            self._gauges.expected.labels(*labels).set(found.peak)
+            if offer.published != before.offer.published:
+                published = True
+                self._tell(node, before.offer, offer, found, acts)
+        self._zones, self._estimates = zones, estimates
+        if published or broken or self._file.is_due(now):
+            self.save(now)
+        return published
+
+    def document(self, nodes: Iterable[ProviderNode], mode: str) -> Iterator[dict[str, Any]]:
+        """Every zone with the terms of its sum, in words."""
+        estimates, zones = dict(self._estimates), dict(self._zones)
+        for node in nodes:
+            found, zone = estimates.get(node.uuid), zones.get(node.uuid, ZoneState())
+            terms = [] if found is None else list(found.in_words(self.resource.whole))
+            terms += [] if found is None else zone.breach.in_words(found.capacity)
+            what = {"act": "offered", "preview": "would be offered"}.get(mode, "not offered: it is off")
+            unit = self.resource.unit
+            terms.append((f"{what} (more by 10 % of all {unit} at a time)", float(zone.offer.published)))
+            for words, amount in terms:
+                yield {"provider": node.name, "term": words, "cores": round(amount, 2)}
+
+    def _take_blamed(self) -> dict[str, list[str]]:
+        """The causes that were told since the last round, by provider."""
+        found: dict[str, list[str]] = defaultdict(list)
+        while self._blamed:
+            uuid, cause = self._blamed.popleft()
+            found[uuid].append(cause)
+        return found
+
+    def _breach(
+        self,
+        node: ProviderNode,
+        before: ZoneState,
+        reading: Reading | None,
+        found: Estimate,
+        blamed: list[str],
+        acts: bool,
+        now: float,
+    ) -> Breach:
+        """What is held back now, with what was broken since the last round."""
+        published, unit = before.offer.published, self.resource.unit
+        missing = 0.0 if reading is None else missing_cpus(reading.total, published, found.capacity)
+        causes = [*(["use"] if missing else []), *blamed]
+        for cause in causes:
+            self._gauges.broken.labels(node.name, self.resource.name, cause).inc()
+        breach = before.breach.after(missing, len(causes), now)
+        if causes:
+            used = (
+                "" if reading is None else f"others used {reading.total:.1f} of {found.capacity:g} {unit}; "
+            )
+            throttled = f"throttled or evicted for {', '.join(sorted(set(blamed)))}; " if blamed else ""
+            self._recorder.record(
+                LOG.warning,
+                Kind.BREAK,
+                None,
+                "Of %s not all of the %d %s were there that were %s",
+                node.name,
+                published,
+                unit,
+                "promised" if acts else "what would have been promised",
+                reason=f"{used}{throttled}{breach.held_back(found.capacity):.1f} {unit} less for a day",
+                outcome=Outcome.DONE if acts else Outcome.PREVIEW,
+            )
+        return breach
+
+    def _tell(self, node: ProviderNode, before: Offer, offer: Offer, found: Estimate, acts: bool) -> None:
+        self._recorder.record(
+            LOG.info,
+            Kind.OFFER,
+            None,
+            "Of %s %d of %d %s are %s, after %d",
+            node.name,
+            offer.published,
+            int(found.capacity),
+            self.resource.unit,
+            "offered" if acts else "what would be offered",
+            before.published,
+            reason=found.untold or f"the others may use {found.peak:.1f}, and leave {found.left:.1f}",
+            outcome=Outcome.DONE if acts else Outcome.PREVIEW,
+        )
+
+
+def _is_of_now(zone: ZoneState, now: float) -> bool:
+    """Whether an offer is still good: after a start that of the agent before, if it is new enough."""
+    return not estimate(zone.history, {}, 0.0, Limits(), now).untold
+
+
+def _taken_over(zones: Mapping[str, ZoneState]) -> Mapping[str, ZoneState]:
+    # What is published again has to have grown since; a clock that jumped must not let it grow at once.
+    return {uuid: replace(zone, offer=replace(zone.offer, above_since=0.0)) for uuid, zone in zones.items()}

@@ -1,0 +1,79 @@
+"""What is used of memory, and what of it may be promised."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compute_agent.capacity.estimate import Limits, estimate
+from compute_agent.capacity.history import History
+from compute_agent.capacity.memory import memory_entitlements, parse_inactive_file, parse_node_use
+from compute_agent.capacity.offer import Offer
+from compute_agent.capacity.zone import GuestUse, HostUse, read_zone
+
+NODE = """\
+Node 0 MemTotal:       16738508 kB
+Node 0 MemFree:        12417336 kB
+Node 0 MemUsed:         4321172 kB
+Node 0 Active(file):     427688 kB
+Node 0 Inactive(file):   406700 kB
+Node 0 HugePages_Total:     0
+"""
+ZERO, BOTH = frozenset({0}), frozenset({0, 1})
+
+
+def test_files_of_the_kernel_are_understood():
+    used = (16738508 - 12417336 - 406700) / 1024
+    assert parse_node_use(NODE) == used
+    assert parse_node_use(NODE.replace("Node 0 ", "")) == used
+    assert parse_inactive_file("anon 5\ninactive_file 4096\n") == 4096
+
+
+@pytest.mark.parametrize(
+    "text", ["", "\n\n:\n", NODE.replace("MemFree", "Mem"), NODE.replace("12417336", "99999999999"), "x: y"]
+)
+def test_what_is_no_such_file_is_refused(text):
+    with pytest.raises((ValueError, LookupError)):
+        parse_node_use(text)
+    with pytest.raises((ValueError, LookupError)):
+        parse_inactive_file(text)
+
+
+def test_who_may_have_memory_of_two_nodes_counts_half_on_each():
+    far = GuestUse("far", 4096.0, BOTH, 1000.0)
+    near = GuestUse("near", 2048.0, ZERO, 500.0)
+    rest = GuestUse("rest", 1024.0, ZERO, 300.0, reclaimed=True)
+    guests = (far, near, rest)
+    assert memory_entitlements(guests, ZERO) == {"far": 2048.0, "near": 2048.0}
+    found = read_zone(HostUse(7.0, {0: 2000.0, 1: 900.0}, guests), ZERO)
+    assert (found.total, found.guests) == (1700.0, {"far": 500.0, "near": 500.0, "": 700.0})
+    assert read_zone(HostUse(7.0, {1: 900.0}, guests), ZERO) is None
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.floats(0, 30_000), min_size=1, max_size=12),
+    st.floats(0, 8_000),
+    st.integers(0, 12_000),
+    st.sampled_from([0, 1]),
+)
+def test_no_more_is_promised_than_others_leave_now_and_who_is_not_known_counts_whole(
+    used, rest, entitled, new
+):
+    """Over a day and some hours of readings, against what is there at each."""
+    capacity, history, offer, time = 32_768.0, History(), Offer(), 3.6e9
+    for number in range(26 * 12):
+        time += 300
+        of_others = used[number % len(used)]
+        guests = (
+            GuestUse("a", 32_768.0, ZERO, of_others / 2),
+            GuestUse("rest", 9_000.0, ZERO, rest, reclaimed=True),
+        )
+        reading = read_zone(HostUse(time, {0: of_others + rest}, guests), ZERO)
+        history = history.after(reading, 85.0)
+        unknown = {"new": float(entitled)} if new and number % 7 == 0 else {}
+        whole = memory_entitlements(guests, ZERO) | unknown
+        found = estimate(history, whole, capacity, Limits(), time)
+        offer = offer.after(found.left, capacity, time)
+        least = capacity - of_others - sum(unknown.values())
+        assert offer.published <= max(0.0, least) + 1e-6
+        assert number >= 24 * 12 - 1 or offer.published == 0
