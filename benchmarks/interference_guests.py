@@ -22,10 +22,12 @@ from compute_agent.daemon import service
 from compute_agent.drawing.chart import COLOURS, Curve, Panel, draw
 from compute_agent.events.store import FILE, read_events
 from compute_agent.interference.cases import Phase
+from compute_agent.interference.signals import SIGNALS
 from compute_agent.loops import interference
 from tests.compute_agent.libvirtd import CGROUP_CONTROLLERS
 from tests.compute_agent.servers import running
 
+CAPACITY = "[capacity]\nmode = preview\nmemory = true\nsteal = preview\n"
 WATCH = "[interference:cpu]\nsignal = run_delay\nmode = act\n"
 
 
@@ -45,9 +47,9 @@ class Fast:
     def clock(self):
         return time.monotonic() * self.speed
 
-    def read(self, views, online, signals, now):
+    def read(self, views, online, signals, now, caches):
         """By the true clock, told as of the fast one."""
-        sample = self._read(views, online, signals, time.monotonic())
+        sample = self._read(views, online, signals, time.monotonic(), caches)
         if sample is None:
             return None
         sample = replace(sample, time=now)
@@ -128,8 +130,11 @@ def _picture(samples, server, batch):
     )
 
 
-def cost(bench, guests, seconds=60):
-    """Percent of a core without, with a watch, and with [capacity], too: guests of four processes each."""
+def cost(bench, guests, seconds):
+    """Percent of a core: nothing, a watch, all of [capacity] too, all signals too; and nothing again.
+
+    Guests are four processes each.
+    """
     for _ in range(guests):
         bench.ask(
             "guest.run",
@@ -137,7 +142,8 @@ def cost(bench, guests, seconds=60):
             qos_class="BATCH",
         )
     pid, found = bench.agent.process.pid, []
-    for more in ("", WATCH, WATCH + "[capacity]\nmode = preview\n"):
+    every = "".join(f"[interference:{name}]\nsignal = {name}\n" for name in SIGNALS)
+    for more in ("", WATCH, WATCH + CAPACITY, every + CAPACITY, ""):
         bench.configure(more)
         bench.ask("status")
         bench.agent.process.send_signal(1)
@@ -145,7 +151,8 @@ def cost(bench, guests, seconds=60):
         before = cpu_seconds(pid)
         time.sleep(seconds)
         found.append(100 * (cpu_seconds(pid) - before) / seconds)
-    print("| guests | without, % of a core | with run_delay | and capacity |\n| ---: | ---: | ---: | ---: |")
+    print("| guests | nothing, % of a core | run_delay | and capacity | all signals | nothing again |")
+    print("| ---: | ---: | ---: | ---: | ---: | ---: |")
     print(f"| {guests} | {' | '.join(f'{one:.2f}' for one in found)} |")
 
 
@@ -157,7 +164,9 @@ def main() -> int:
     )
     parser.add_argument("--qemu", action="store_true")
     parser.add_argument("--speed", type=float, default=10.0)
+    parser.add_argument("--step", type=int, default=20, help="[qos] step")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="draw what happened there")
+    parser.add_argument("--seconds", type=int, default=60, help="for which each cost is measured")
     parser.add_argument("--cost", type=int, nargs="*", default=[], metavar="GUESTS")
     arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="interference-guests-"))
@@ -171,7 +180,7 @@ def main() -> int:
                 bench = Bench(home, url, "driver = process")
                 try:
                     bench.agent.start()
-                    cost(bench, guests)
+                    cost(bench, guests, arguments.seconds)
                 finally:
                     bench.agent.close()
     finally:
@@ -181,7 +190,7 @@ def main() -> int:
 
 def _qemu(folder, url, arguments):
     with libvirt_bench(folder, url) as (bench, libvirtd):
-        bench.configure(WATCH)
+        bench.configure(f"{WATCH}[qos]\nstep = {arguments.step}\n")
         ini = bench.folder / "agent.ini"
         ini.write_text(ini.read_text().replace("cpu_shared_set = 0-1", "cpu_shared_set = 1"))
         disturbed(bench, libvirtd, arguments.speed, arguments.svg)

@@ -30,3 +30,22 @@ def test_what_was_stolen_is_a_part_of_the_same_time():
     first = {0: CpuTimes(10, 5, 100), 1: CpuTimes(0, 9, 100), 2: CpuTimes(0, 0, 100)}
     last = {0: CpuTimes(20, 30, 200), 1: CpuTimes(50, 3, 200), 2: CpuTimes(0, 0, 100), 3: CpuTimes(1, 1, 2)}
     assert stolen_parts(first, last) == {0: 0.25}
+
+
+BURNING = (
+    "cpu  4383042 921132 978045 2611268 30402 0 50730 11402 1 0\n"
+    "cpu0 2099801 498484 471892 1388785 9374 0 17715 5701 0 0\n"
+    "cpu1 2283240 422648 506153 1222482 21028 0 33015 5701 1 0\n"
+)
+THIRTY_SECONDS_LATER = (
+    "cpu  4386416 923170 978629 2611268 30402 0 50736 11410 1 0\n"
+    "cpu0 2101391 499639 472148 1388785 9374 0 17715 5704 0 0\n"
+    "cpu1 2285025 423531 506480 1222483 21028 0 33021 5705 1 0\n"
+)
+
+
+def test_a_virtual_machine_under_kvm_that_burns_all_its_cpus():
+    """Recorded; nobody wrote these numbers."""
+    first, last = parse_cpu_times(BURNING), parse_cpu_times(THIRTY_SECONDS_LATER)
+    assert stolen_parts(first, last) == {0: 3 / 3004, 1: 4 / 3006}
+    assert busy_parts(first, last) == {0: 3001 / 3004, 1: 3001 / 3006}
