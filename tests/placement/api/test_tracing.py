@@ -12,6 +12,7 @@ import pytest
 
 from placement import console
 from placement.api import middleware
+from placement.cmd import api
 from placement.conf import new_config
 from tests.placement.running import Admin
 
@@ -261,3 +262,16 @@ def test_a_collector_that_is_away_is_told_of_in_the_log_and_else_unnoticed(conf,
         assert ask() == [[b"ok"]]
         assert logged.wait(10)
         tracing.end()
+
+
+def test_a_service_that_is_to_trace_and_cannot_says_so_before_it_starts_workers(
+    tmp_path, monkeypatch, capsys
+):
+    ini = tmp_path / "placement.conf"
+    ini.write_text("[api]\nauth_strategy = noauth2\n[tracing]\nenabled = true\n")
+    monkeypatch.delitem(sys.modules, "placement.api.tracing", raising=False)
+    for name in ("opentelemetry", *[name for name in sys.modules if name.startswith("opentelemetry.")]):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setattr("placement.cmd.api.log.setup", lambda *arguments: None)
+    assert api.main(["--config-file", str(ini)]) == 1
+    assert capsys.readouterr().err.startswith("placement-api: [tracing] enabled: opentelemetry")
