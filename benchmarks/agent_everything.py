@@ -3,6 +3,7 @@
     python -m benchmarks.agent_everything                # a minute, after the guests have started
     python -m benchmarks.agent_everything --guests 10 --seconds 5
     python -m benchmarks.agent_everything --watermarks   # and with watermarks for CPU and memory, each second
+    python -m benchmarks.agent_everything --caches       # and with one that has counters read each second
 
 Guests are processes that sleep, each in a group with limits of memory and block I/O, of a class with a CPU
 class, in a pool of CPUs, and counted in the cache; some have ways and a group of their own. The kernel's part
@@ -59,6 +60,17 @@ cpu_class = fast
 memory_low = 50
 memory_high = 90
 """
+
+
+CACHES = {
+    "a watermark for the cache": """
+[watermark:cache]
+metric = llc_occupancy
+throttle_up = 8M
+throttle_down = 9M
+mode = preview
+"""
+}
 
 
 class Host(System):
@@ -160,8 +172,10 @@ def main() -> int:
     parser.add_argument("--guests", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--watermarks", action="store_true", help="also with watermarks for CPU and memory")
+    parser.add_argument("--caches", action="store_true", help="also with a watermark for the cache")
     args = parser.parse_args()
-    for name, sections in SAMPLINGS.items() if args.watermarks else list(SAMPLINGS.items())[:1]:
+    samplings = SAMPLINGS if args.watermarks else dict(list(SAMPLINGS.items())[:1])
+    for name, sections in (samplings | CACHES if args.caches else samplings).items():
         cost = running(sections, args.guests, args.seconds)
         print(
             f"all controllers, {name}: {cost.guests} guests for {cost.seconds} s: {cost.cpu_percent} % of a"

@@ -308,9 +308,12 @@ def test_without_classes_nothing_is_read(tmp_path):
 
 
 @pytest.mark.parametrize("machine", [xeon, epyc])
-def test_histories_of_guests_end_as_they_began(machine, tmp_path):
+def test_histories_of_guests_end_as_they_began(machine, tmp_path, monkeypatch):
+    """And no CPU is ever taken offline: nothing but frequencies, idle states and uncore is written."""
     chance = random.Random(5)
     host = Host(machine(tmp_path / "one"), FAST, QUIET, IDLE, SHARED)
+    written, write = set(), host.files.write
+    monkeypatch.setattr(host.files, "write", lambda path, text: [written.add(path), write(path, text)])
     other = Host(machine(tmp_path / "other"))
     for _ in range(10):
         cpus = list(range(2, 8))
@@ -334,3 +337,5 @@ def test_histories_of_guests_end_as_they_began(machine, tmp_path):
     host.start()
     host.sync()
     assert host.snapshot() == host.before
+    assert written <= host.before.keys()
+    assert not any(path.endswith("/online") for path in written)

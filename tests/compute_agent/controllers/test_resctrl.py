@@ -9,11 +9,13 @@ import pytest
 from compute_agent.controllers.base import Target
 from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.inventory.tree import ProviderNode
+from compute_agent.loops.monitored import MonitorTargets
 from compute_agent.model.assignment import Assignment
 from compute_agent.model.errors import DriverError, GuestGoneError
 from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.knob import Knob
+from compute_agent.monitoring.monitor import CacheMonitor
 from compute_agent.qos.classes import DEFAULT_CLASSES
 from compute_agent.resctrl.apply import read_tasks
 from compute_agent.resctrl.control import Control, Options
@@ -382,6 +384,30 @@ def test_guests_of_a_higher_priority_get_the_groups_that_are_left(make_rig):
     rig.guest("b", {"l3-0": {"LLC": 4}}, priority=7)
     rig.work()
     assert list(rig.controller.refused) == ["a"]
+
+
+def test_with_four_closids_two_guests_have_ways_of_their_own_and_nobody_loses_its_counters(make_rig):
+    rig = make_rig(fake.Machine(closids=4, mb_closids=4))
+    rig.guest("a", {"l3-0": {"LLC": 4}})
+    rig.guest("b", {"l3-0": {"LLC": 4}})
+    rig.guest("plain", {})
+    rig.guest("served", {}, qos_class="LSR")
+    rig.guest("batch", {}, qos_class="BE")
+    rig.work()
+    assert rig.controller.refused == {}
+    assert rig.groups() == {*CLASS_GROUPS, "compute-agent.guest.a", "compute-agent.guest.b"}
+    one, two = (rig.mask(rig.group(uuid), 0) for uuid in "ab")
+    others = [rig.mask(group, 0) for group in ("", *CLASS_GROUPS)]
+    assert (len(one), len(two), bool(one & two)) == (4, 4, False)
+    assert not any(mask & (one | two) for mask in others)
+    guests = [target.guest for target in rig.targets.values()]
+    targets = MonitorTargets(rig.driver).build([rig.controller], guests)
+    reading = CacheMonitor(rig.files, rig.platform, rig.options.prefix).take(targets, 0.0)
+    assert {use.target.key for use in reading.targets if use.caches} == {target.key for target in targets}
+    rig.guest("c", {"l3-0": {"LLC": 2}})
+    rig.work()
+    assert list(rig.controller.refused) == ["c"]
+    assert all(rig.drift()[uuid] is None for uuid in rig.targets)
 
 
 def test_a_guest_that_holds_a_group_comes_before_those_that_do_not(make_rig):
