@@ -149,6 +149,19 @@ def test_guests_share_a_busy_disk_as_their_weights_are(agent, found):
     end(3)
 
 
+def test_a_victim_waits_less_for_its_disk_once_a_noisy_writer_is_held_down(agent, found):
+    """On the disk as it is since the test before: it does 300 operations a second."""
+    run(6, "", size=4096)
+    run(7, "", size=4096, offset=16 * MIB, writers=4)
+    (beside,) = rates("wios", 6)  # it does one after the other, and so each takes the rest of the second
+    ask(SOCKET, "guest.set", {"guest": uid(7), "blockio_class": "few"})
+    (after,) = rates("wios", 6)
+    found["a victim's write in ms, beside and after"] = [round(1000 / beside, 2), round(1000 / after, 2)]
+    assert after > 1.4 * beside
+    end(6)
+    end(7)
+
+
 def test_a_class_that_is_not_there_is_refused_with_those_that_are(agent):
     with pytest.raises(RequestError, match="no class of block I/O 'fast'; there are bronze, few, gold, slow"):
         run(4, "fast")
