@@ -33,8 +33,8 @@ from placement.explanations.explain import explain
 from placement.microversion import MAX
 from placement.model.snapshot import Snapshot
 from placement.schemas.query_candidates import parse_candidates
-from placement.store.allocations import Held
 from placement.store.consumers import Owner
+from placement.store.holders import Held
 
 Deed = Callable[[], object]
 SECONDS: Final = 5.0

@@ -1,7 +1,6 @@
 """The hosts of a cloud while guests come and go."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Final
 
 from placement.candidates.budget import Budget
@@ -181,10 +180,5 @@ class _Asking:
 def _without_use_of_shared(snapshot: Snapshot) -> Snapshot:
     """The snapshot with nothing used of what hosts share."""
     sharing = snapshot.by_trait.get(SHARES, set())
-    used = [each for each in map(snapshot.providers.__getitem__, sharing) if each.used]
-    if not used:
-        return snapshot
-    bare = snapshot.copy()
-    for each in used:
-        bare.put(replace(each, used={}))
-    return bare
+    used = {each: dict[str, int]() for each in sharing if snapshot.providers[each].used}
+    return snapshot.using(used) if used else snapshot

@@ -10,8 +10,8 @@ from placement.candidates.request import CandidatesRequest, RequestGroup
 from placement.capacity.ways import Slot
 from placement.model.provider import SHARES
 from placement.model.snapshot import Snapshot
-from placement.store.allocations import Held
 from placement.store.groups import hosts_of
+from placement.store.holders import Held
 
 
 @dataclass(eq=False, frozen=True, slots=True)

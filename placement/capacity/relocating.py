@@ -18,7 +18,7 @@ from placement.db.database import Database
 from placement.exceptions import InvalidRequest
 from placement.model.feed import Model, View
 from placement.model.snapshot import Snapshot
-from placement.store.allocations import Held, held_beside
+from placement.store.holders import Held, held_beside
 
 MAX_HELD: Final = 50_000
 """Amounts that are read of those who are on the hosts in question."""

@@ -1,7 +1,7 @@
 """A candidate that was chosen, and what is left of the world beside it."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from placement.candidates.pattern import Candidate
 from placement.model.provider import SHARES, Provider
@@ -57,18 +57,12 @@ class Choice:
 
 def holding(snapshot: Snapshot, choice: Choice) -> Snapshot:
     """The world in which somebody holds this choice; the snapshot must not be changed while it is needed."""
-    world = snapshot.copy()
-    for provider, amounts in choice.resources:
-        _use(world, provider.uuid, amounts)
-    return world
+    return _using(snapshot, ((provider.uuid, amounts) for provider, amounts in choice.resources))
 
 
 def giving_back(snapshot: Snapshot, held: Iterable[Allocation]) -> Snapshot:
     """The world in which nobody holds these any more; the snapshot must not be changed while it is needed."""
-    world = snapshot.copy()
-    for each in held:
-        _use(world, each.provider, {each.resource_class: -each.used})
-    return world
+    return _using(snapshot, ((each.provider, {each.resource_class: -each.used}) for each in held))
 
 
 def within(snapshot: Snapshot, held: Collection[Allocation]) -> tuple[Snapshot, frozenset[str]]:
@@ -77,7 +71,6 @@ def within(snapshot: Snapshot, held: Collection[Allocation]) -> tuple[Snapshot, 
     There, and on what hosts share, nothing is free but that; other hosts are as they were. The snapshot must
     not be changed while it is needed.
     """
-    world = snapshot.copy()
     amounts: dict[int, dict[str, int]] = {}
     for each in held:
         provider = snapshot.get(each.provider)
@@ -87,15 +80,23 @@ def within(snapshot: Snapshot, held: Collection[Allocation]) -> tuple[Snapshot, 
     concerned = {member for root in roots for member in snapshot.trees[root]} | snapshot.by_trait.get(
         SHARES, set()
     )
-    for provider_id in concerned:
-        provider, free = snapshot.providers[provider_id], amounts.get(provider_id, {})
-        used = {name: each.capacity - free.get(name, 0) for name, each in provider.inventories.items()}
-        world.put(replace(provider, used=used))
-    return world, frozenset(snapshot.providers[root].uuid for root in roots)
+    used = {
+        provider_id: {
+            name: each.capacity - amounts.get(provider_id, {}).get(name, 0)
+            for name, each in snapshot.providers[provider_id].inventories.items()
+        }
+        for provider_id in concerned
+    }
+    return snapshot.using(used), frozenset(snapshot.providers[root].uuid for root in roots)
 
 
-def _use(world: Snapshot, uuid: str, amounts: Mapping[str, int]) -> None:
-    provider = world.get(uuid)
-    if provider is not None:
-        used = {name: provider.used.get(name, 0) + amount for name, amount in amounts.items()}
-        world.put(replace(provider, used={**provider.used, **used}))
+def _using(snapshot: Snapshot, more: Iterable[tuple[str, Mapping[str, int]]]) -> Snapshot:
+    """The snapshot if so much more were used of providers, by uuid, as far as they are there."""
+    used: dict[int, dict[str, int]] = {}
+    for uuid, amounts in more:
+        provider = snapshot.get(uuid)
+        if provider is not None:
+            here = used.setdefault(provider.id, {**provider.used})
+            for name, amount in amounts.items():
+                here[name] = here.get(name, 0) + amount
+    return snapshot.using(used)

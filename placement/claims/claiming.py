@@ -82,6 +82,8 @@ class Claimer:
         at_once = not dry_run and reservation is None and all(map(_takes_any_place, wanted))
         for attempt in range(1, self._limits.retries + 2):
             placed = self._place_at_once(wanted, end - thread_time()) if at_once else None
+            if at_once and placed is None:  # or it would be found out after all that a refusal takes
+                self._check_generations(wanted)
             at_once = False
             if placed is None:
                 placed = self._place(wanted, end - thread_time(), reservation)
@@ -216,12 +218,18 @@ class Claimer:
         return held
 
     def _held(self, wanted: Sequence[Wanted]) -> list[allocations.Allocation]:
-        """What those of them hold that exist: they give it back, so that it is free for them."""
-        known = [each.consumer for each in wanted if each.generation is not None]
+        """What those of them hold that exist: they give it back, so that it is free for them.
+
+        :raises ConcurrentUpdate: a consumer's generation is not the given one.
+        """
+        known = {each.consumer: each.generation for each in wanted if each.generation is not None}
         if not known:
             return []
         with self._database.read() as conn:
-            return allocations.of_consumers(conn, known)
+            held = allocations.of_consumers(conn, known)
+        if known != {each.consumer: each.consumer_generation for each in held}:
+            self._check_generations(wanted)
+        return held
 
     def _members(self, wanted: Sequence[Wanted]) -> Members:
         """Who is in the groups that any of them wants to join."""

@@ -66,12 +66,26 @@ class FreeIndexes:
 
     def __init__(self) -> None:
         self._by_class: dict[str, FreeIndex] = {}
+        #: in a copy: of which classes the index is its own
+        self._own: set[str] | None = None
 
     def copy(self) -> "FreeIndexes":
-        """The same, to be changed by itself."""
+        """The same, to be changed by itself, while this one must not be changed any more.
+
+        It shares the indexes, and replaces those that it changes.
+        """
         new = FreeIndexes()
-        new._by_class = {name: index.copy() for name, index in self._by_class.items()}
+        new._by_class, new._own = self._by_class.copy(), set()
         return new
+
+    def _changeable(self, name: str) -> FreeIndex:
+        index = self._by_class.get(name)
+        if self._own is not None and name not in self._own:
+            self._own.add(name)
+            index = self._by_class[name] = FreeIndex() if index is None else index.copy()
+        elif index is None:
+            index = self._by_class[name] = FreeIndex()
+        return index
 
     def of(self, name: str) -> FreeIndex:
         """The trees that have a resource class."""
@@ -89,7 +103,7 @@ class FreeIndexes:
         for same, roots in alike.items():
             for name, amount in kept[same].items():
                 rows[name][amount] += roots
-        self._by_class = {name: FreeIndex(each) for name, each in rows.items()}
+        self._by_class, self._own = {name: FreeIndex(each) for name, each in rows.items()}, None
 
     def replace(self, root: int, old: Tree | None, new: Tree | None) -> None:
         """The tree of this root is another now, or there is none now, or was none before."""
@@ -97,10 +111,10 @@ class FreeIndexes:
         after = new.max_free if new else {}
         for name, amount in before.items():
             if after.get(name) != amount:
-                self._by_class[name].remove(amount, root)
+                self._changeable(name).remove(amount, root)
         for name, amount in after.items():
             if before.get(name) != amount:
-                self._by_class.setdefault(name, FreeIndex()).add(amount, root)
+                self._changeable(name).add(amount, root)
 
 
 _NOWHERE: Final = FreeIndex()

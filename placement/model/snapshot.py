@@ -6,6 +6,8 @@ Plain data in indexed dictionaries; what fills and refreshes it is
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from copy import copy as shallow_copy
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any, Final
 
@@ -95,6 +97,26 @@ class Snapshot:
         new._free_indexes = self._free_indexes.copy()
         new._sums = self._sums.copy()
         new._stale = self._stale.copy()
+        return new
+
+    def using(self, used: Mapping[int, Mapping[str, int]]) -> "Snapshot":
+        """The same snapshot if of these providers, by their ids, so much were used, for who only looks at it.
+
+        It has all in common with this one that does not depend on what is used. Neither may be changed while
+        it is needed.
+        """
+        self.whole_trees()
+        new = shallow_copy(self)
+        new.keepers = 0
+        new.providers = self.providers.copy()
+        new._whole = self._whole.copy()
+        new._free_indexes = self._free_indexes.copy()
+        new._sums = self._sums.copy()
+        new._stale = set()
+        for provider_id, amounts in used.items():
+            provider = self.providers[provider_id]
+            new.providers[provider_id] = replace(provider, used=amounts)
+            new._stale.add(provider.root_id)
         return new
 
     def __len__(self) -> int:

@@ -278,6 +278,12 @@ class Allocation:
     updated_at: float
 
 
+OWNED: Final = allocations.join(consumers, consumers.c.id == allocations.c.consumer_id).join(
+    resource_classes, resource_classes.c.id == allocations.c.resource_class_id
+)
+"""Allocations, with the consumer and the class of each."""
+NAMED: Final = OWNED.join(resource_providers, resource_providers.c.id == allocations.c.provider_id)
+"""The same, with the provider, too."""
 _shown: Final = (
     sa.select(
         consumers.c.uuid,
@@ -288,10 +294,7 @@ _shown: Final = (
         allocations.c.used,
         allocations.c.updated_at,
     )
-    .select_from(allocations)
-    .join(consumers, consumers.c.id == allocations.c.consumer_id)
-    .join(resource_providers, resource_providers.c.id == allocations.c.provider_id)
-    .join(resource_classes, resource_classes.c.id == allocations.c.resource_class_id)
+    .select_from(NAMED)
     .order_by(consumers.c.id, resource_providers.c.id, resource_classes.c.id)
 )
 _of_consumer: Final = _shown.where(consumers.c.uuid == sa.bindparam("consumer"))
@@ -318,59 +321,3 @@ def of_providers(conn: sa.Connection, uuids: Collection[str]) -> list[Allocation
 def of_provider(conn: sa.Connection, provider: str) -> list[Allocation]:
     """All that consumers hold of one provider."""
     return [Allocation(*row) for row in conn.execute(_of_provider, {"provider": provider})]
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """One amount that a consumer holds, as far as it matters where it could be held instead."""
-
-    consumer: str
-    consumer_type: str | None
-    provider_id: int
-    resource_class: str
-    used: int
-
-
-def held_beside(conn: sa.Connection, provider_ids: Collection[int], limit: int) -> tuple[list[Held], bool]:
-    """All that those consumers hold, anywhere, who hold something of these providers.
-
-    :param limit: so many amounts at most are read; then only consumers of whom all is known are returned.
-    :returns: what they hold, each consumer's together, and whether that is all.
-    """
-    ids: set[int] = set()
-    for chunk in chunks(sorted(provider_ids)):
-        ids.update(conn.execute(_holders, {"providers": chunk, "limit": limit + 1 - len(ids)}).scalars())
-        if len(ids) > limit:
-            break
-    found: list[Held] = []
-    for some in chunks(sorted(ids)):
-        found += [
-            Held(*row) for row in conn.execute(_held, {"consumers": some, "limit": limit + 1 - len(found)})
-        ]
-        if len(found) > limit:
-            cut = found[-1].consumer
-            return [each for each in found if each.consumer != cut], False
-    return found, len(ids) <= limit
-
-
-_holders: Final = (
-    sa.select(allocations.c.consumer_id)
-    .where(allocations.c.provider_id.in_(sa.bindparam("providers", expanding=True)))
-    .distinct()
-    .limit(sa.bindparam("limit", type_=sa.Integer))
-)
-_held: Final = (
-    sa.select(
-        consumers.c.uuid,
-        consumers.c.consumer_type,
-        allocations.c.provider_id,
-        resource_classes.c.name,
-        allocations.c.used,
-    )
-    .select_from(allocations)
-    .join(consumers, consumers.c.id == allocations.c.consumer_id)
-    .join(resource_classes, resource_classes.c.id == allocations.c.resource_class_id)
-    .where(consumers.c.id.in_(sa.bindparam("consumers", expanding=True)))
-    .order_by(consumers.c.id)
-    .limit(sa.bindparam("limit", type_=sa.Integer))
-)

@@ -1,4 +1,4 @@
-"""Who holds something of providers, and whose they are: for people who look."""
+"""Who holds something of providers: for people who look, and for who looks for another place."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from placement.db.batch import chunks
 from placement.db.tables import allocations, consumers, resource_classes, resource_providers
+from placement.store.allocations import NAMED, OWNED
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +61,62 @@ _holdings: Final = (
         resource_classes.c.name,
         allocations.c.used,
     )
-    .select_from(allocations)
-    .join(consumers, consumers.c.id == allocations.c.consumer_id)
-    .join(resource_providers, resource_providers.c.id == allocations.c.provider_id)
-    .join(resource_classes, resource_classes.c.id == allocations.c.resource_class_id)
+    .select_from(NAMED)
     .where(consumers.c.id.in_(sa.bindparam("consumers", expanding=True)))
     .where(resource_providers.c.uuid.in_(sa.bindparam("providers", expanding=True)))
     .order_by(consumers.c.id, resource_providers.c.id, resource_classes.c.id)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One amount that a consumer holds, as far as it matters where it could be held instead."""
+
+    consumer: str
+    consumer_type: str | None
+    provider_id: int
+    resource_class: str
+    used: int
+
+
+def held_beside(conn: sa.Connection, provider_ids: Collection[int], limit: int) -> tuple[list[Held], bool]:
+    """All that those consumers hold, anywhere, who hold something of these providers.
+
+    :param limit: so many amounts at most are read; then only consumers of whom all is known are returned.
+    :returns: what they hold, each consumer's together, and whether that is all.
+    """
+    ids: set[int] = set()
+    for chunk in chunks(sorted(provider_ids)):
+        ids.update(conn.execute(_holders, {"providers": chunk, "limit": limit + 1 - len(ids)}).scalars())
+        if len(ids) > limit:
+            break
+    found: list[Held] = []
+    for some in chunks(sorted(ids)):
+        found += [
+            Held(*row) for row in conn.execute(_held, {"consumers": some, "limit": limit + 1 - len(found)})
+        ]
+        if len(found) > limit:
+            cut = found[-1].consumer
+            return [each for each in found if each.consumer != cut], False
+    return found, len(ids) <= limit
+
+
+_holders: Final = (
+    sa.select(allocations.c.consumer_id)
+    .where(allocations.c.provider_id.in_(sa.bindparam("providers", expanding=True)))
+    .distinct()
+    .limit(sa.bindparam("limit", type_=sa.Integer))
+)
+_held: Final = (
+    sa.select(
+        consumers.c.uuid,
+        consumers.c.consumer_type,
+        allocations.c.provider_id,
+        resource_classes.c.name,
+        allocations.c.used,
+    )
+    .select_from(OWNED)
+    .where(consumers.c.id.in_(sa.bindparam("consumers", expanding=True)))
+    .order_by(consumers.c.id)
+    .limit(sa.bindparam("limit", type_=sa.Integer))
 )

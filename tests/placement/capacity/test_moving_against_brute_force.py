@@ -17,7 +17,7 @@ from placement.capacity.moving import Making, make_room, nearest
 from placement.capacity.packing import Fit
 from placement.model.provider import SHARES
 from placement.model.snapshot import Snapshot
-from placement.store.allocations import Held
+from placement.store.holders import Held
 from tests.examples import examples
 from tests.placement.candidates.snapshots import Spec, build
 from tests.placement.capacity import brute

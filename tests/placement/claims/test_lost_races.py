@@ -191,3 +191,21 @@ def test_a_consumer_that_somebody_else_made_meanwhile_is_not_taken_over(
     answer = admin("POST", "/ext/v1/claims", json={"claims": [wanted]})
     (error,) = answer.json["errors"]
     assert (answer.status_code, error["code"]) == (409, "placement.concurrent_update")
+
+
+@pytest.mark.parametrize("generation", [None, 7], ids=["called new", "of another generation"])
+def test_who_does_not_know_the_consumer_is_told_so_before_anybody_finds_out_why_there_is_no_place(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch, generation: int | None
+) -> None:
+    host(admin, "cn")
+    wanted = wants()
+    assert admin("POST", "/ext/v1/claims", json={"claims": [wanted]}).status_code == 201
+
+    def explain(*_: Any) -> None:
+        raise AssertionError("nobody asked")
+
+    monkeypatch.setattr(claiming, "explain", explain)
+    again = {**wanted, "query": "resources=VCPU:9", "consumer_generation": generation}
+    answer = admin("POST", "/ext/v1/claims", json={"claims": [again]})
+    (error,) = answer.json["errors"]
+    assert (answer.status_code, error["code"]) == (409, "placement.concurrent_update")

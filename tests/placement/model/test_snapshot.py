@@ -115,6 +115,25 @@ def test_what_changes_in_a_copy_changes_nothing_in_the_original(data: st.DataObj
     assert content(last) == content(expected) == content(Snapshot(expected))
 
 
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_one_of_which_more_is_used_is_as_if_all_of_it_were_made_so(data: st.DataObject) -> None:
+    first = [data.draw(providers(provider_id)) for provider_id in range(1, 7)]
+    snapshot = Snapshot(first)
+    before = content(Snapshot(first))
+    amounts = st.dictionaries(st.sampled_from(CLASSES), st.integers(0, 9))
+    known = [(snapshot, first)]
+    for used in data.draw(st.lists(st.dictionaries(st.integers(1, 6), amounts), max_size=3)):
+        last, so_far = known[-1]
+        now = [replace(each, used=used.get(each.id, each.used)) for each in so_far]
+        known.append((last.using(used), now))
+    for found, expected in known:
+        assert content(found) == content(Snapshot(expected))
+    assert content(snapshot) == before
+    snapshot.put(replace(first[0], used={}))  # once nobody looks at the others any more
+    assert content(snapshot) == content(Snapshot([replace(first[0], used={}), *first[1:]]))
+
+
 def test_a_copy_shares_what_did_not_change() -> None:
     snapshot = Snapshot(
         [
