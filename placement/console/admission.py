@@ -167,6 +167,9 @@ def _to_sign_in(environ: "WSGIEnvironment", start_response: "StartResponse") -> 
             wanted += "?" + query
         if wanted not in ("/console", "/console/"):
             address += "?" + urlencode({"next": wanted}, encoding="latin-1")
-    headers = [("Location", address), ("Content-Length", "0"), ("Cache-Control", "no-store")]
-    start_response("303 See Other", headers)
+    headers = [("Content-Length", "0"), ("Cache-Control", "no-store")]
+    if "HTTP_HX_REQUEST" in environ:  # htmx wants a part of a page: it is to ask for all of it
+        start_response("401 Unauthorized", [*headers, ("HX-Refresh", "true")])
+    else:
+        start_response("303 See Other", [*headers, ("Location", address)])
     return []

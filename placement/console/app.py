@@ -33,10 +33,10 @@ LOG = logging.getLogger(__name__)
 _MAX_BODY: Final = 64 * 1024
 _STATIC: Final = Path(__file__).parent / "static"
 _HEADERS: Final = {
-    # No scripts at all, no styles but those of the one sheet; shown in no frame; forms lead here.
+    # No scripts but the one file, no styles but those of the one sheet; shown in no frame; forms lead here.
     "Content-Security-Policy": (
-        "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; "
-        "frame-ancestors 'none'; base-uri 'none'"
+        "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self'; img-src 'self'; "
+        "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "same-origin",
@@ -54,7 +54,20 @@ _SECTIONS: Final = (
 )
 """The pages that are reached from everywhere, and what REST asks of who reads the same there."""
 _KEPT: Final = "public, max-age=31536000, immutable"
-_FILES: Final = ("console.css", "icon.svg")
+_FILES: Final = ("console.css", "htmx.min.js", "icon.svg")
+_HTMX: Final = {
+    "allowEval": False,
+    "allowScriptTags": False,
+    "historyCacheSize": 0,  # no page is kept in the browser
+    "refreshOnHistoryMiss": True,
+    "includeIndicatorStyles": False,  # they would be inline
+    "responseHandling": [
+        {"code": "2..", "swap": True},
+        # errors are shown, too, in place of all that the page has
+        {"code": "...", "swap": True, "target": "#content", "select": "#content"},
+    ],
+}
+"""Settings of htmx, https://htmx.org/reference/#config."""
 
 
 def create_app(*, signs_in: bool) -> Flask:
@@ -98,6 +111,7 @@ def _common() -> dict[str, Any]:
         "condition": questions.condition,
         "sections": sections,
         "digest": _digest,
+        "htmx": _HTMX,
         "request_id": request.environ.get("openstack.request_id"),
     }
 

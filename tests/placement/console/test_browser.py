@@ -35,6 +35,13 @@ PAGES = {
 }
 
 
+def has(page: Any, selector: str, count: int) -> None:
+    """Wait until there are so many."""
+    from playwright.sync_api import expect
+
+    expect(page.locator(selector)).to_have_count(count)
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_is_whole_and_accessible_at_every_size_and_in_all_colours(chromium: Any, base: str, name: str):
     with looking(chromium) as page:
@@ -76,8 +83,28 @@ def test_somebody_signs_in_by_keyboard_and_out_again(chromium: Any, migrated_fil
         assert page.url.endswith("/sign-in")
 
 
+def test_whose_session_has_ended_signs_in_where_filters_apply_at_once(
+    chromium: Any, migrated_file: Path, tmp_path: Path
+):
+    file = tmp_path / "placement.sqlite"
+    shutil.copy(migrated_file, file)
+    with (
+        serving() as identity,
+        served(service(AUTHTOKEN.format(url=identity.url), file, tmp_path)) as base,
+        looking(chromium, but_of="status of 401") as page,
+    ):
+        page.goto(base + "/")
+        page.locator("[name=username]").fill("operator")
+        page.locator("[name=password]").fill("operator-secret")
+        page.locator("[name=password]").press("Enter")
+        page.wait_for_selector("h1:text('Fleet')")
+        page.context.clear_cookies()
+        page.locator("[name=order]").select_option("used")
+        page.wait_for_url("**/sign-in*")
+
+
 def test_the_fleet_is_filtered_and_a_host_opened_by_keyboard_alone(chromium: Any, base: str):
-    with looking(chromium) as page:
+    with looking(chromium, but_of="htmx:") as page:  # of a change that Enter takes the place of
         page.goto(base + "/")
         page.keyboard.press("Tab")
         assert focus(page) == "Skip to the content"
@@ -87,6 +114,7 @@ def test_the_fleet_is_filtered_and_a_host_opened_by_keyboard_alone(chromium: Any
         page.keyboard.type("compute-1")
         page.keyboard.press("Enter")
         page.wait_for_url("**name=compute-1*")
+        has(page, "tbody th a", 2)
         assert page.locator("tbody th a").all_inner_texts() == ["compute-1", "compute-10"]
         reached = []
         while not reached or reached[-1] != "compute-1":
@@ -97,6 +125,33 @@ def test_the_fleet_is_filtered_and_a_host_opened_by_keyboard_alone(chromium: Any
         page.keyboard.press("Enter")
         page.wait_for_url("**/providers/**")
         assert page.locator("h1").inner_text() == "compute-1"
+
+
+def test_filters_apply_as_they_are_changed_and_the_form_stays_as_it_is(chromium: Any, base: str):
+    with looking(chromium) as page:
+        page.goto(base + "/")
+        page.locator("[name=name]").fill("compute-1")
+        page.keyboard.press("Tab")
+        has(page, "tbody th a", 2)
+        assert focus(page) == "resource_class"
+        page.locator("[name=state]").select_option("disabled")
+        page.wait_for_selector("p.empty")
+        assert page.locator("#lead").inner_text().startswith("0 hosts")
+        check_everywhere(page, "fleet-filtered-at-once")
+        kept = page.evaluate("() => [...Object.keys(sessionStorage), ...Object.keys(localStorage)]")
+        assert kept == ["htmx-current-path-for-history"]  # and no page
+        page.go_back()
+        has(page, "tbody th a", 2)
+
+
+def test_a_refusal_is_shown_where_filters_apply_at_once(chromium: Any, base: str):
+    with looking(chromium, but_of="status of 403") as page:
+        page.goto(base + "/")
+        refusal = '<main id="content"><h1>403 Forbidden</h1></main>'
+        page.route("**/console/?*", lambda route: route.fulfill(status=403, body=refusal))
+        page.locator("[name=order]").select_option("used")
+        page.wait_for_selector("h1:text('403 Forbidden')")
+        has(page, "main", 1)
 
 
 def test_a_host_is_disabled_with_a_reason_and_enabled_by_keyboard_alone(chromium: Any, base: str):
