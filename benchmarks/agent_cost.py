@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from compute_agent import conf as agent_conf
-from compute_agent.daemon.protocol import ask
+from compute_agent.daemon.protocol import DaemonUnreachableError, RequestError, ask
 from compute_agent.daemon.service import Agent
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.pipeline.events import Reconcile, StartGuest
@@ -107,9 +107,24 @@ def compute_options():
     return f"{sets}\n\n[DEFAULT]\ncpu_allocation_ratio = 1000"
 
 
+class WithGuests(System):
+    """The whole system, with guests that end with it, though they would go on without their agent."""
+
+    def guests(self, method, **params):
+        """The answer of the agent to a question about guests."""
+        return ask(self.folder / "agent" / "agent.sock", f"guest.{method}", params)
+
+    def __exit__(self, *exception):
+        """End all."""
+        with contextlib.suppress(DaemonUnreachableError, RequestError):  # without an agent there are none
+            for each in self.guests("list"):
+                self.guests("stop", guest=each["uuid"])
+        super().__exit__(*exception)
+
+
 def running(sampling, sections, guests, seconds):
     """The cost of an agent with so many guests."""
-    with System() as system:
+    with WithGuests() as system:
         system.configure_service()
         system.manage("db", "sync")
         system.start_service(workers=1)
@@ -128,11 +143,7 @@ def running(sampling, sections, guests, seconds):
                 "consumer_type": "INSTANCE",
             }
             system.call("PUT", f"/allocations/{consumer}", body=body)
-            ask(
-                system.folder / "agent" / "agent.sock",
-                "guest.run",
-                {"uuid": consumer, "command": ["sleep", "1000000"]},
-            )
+            system.guests("run", uuid=consumer, command=["sleep", "1000000"])
         pid = system.processes[AGENT].pid
         time.sleep(min(seconds, 5))  # what the starts left to do is done
         used, since = cpu_seconds(pid), time.monotonic()

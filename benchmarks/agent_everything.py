@@ -17,12 +17,10 @@ import sys
 import time
 import uuid
 
-from benchmarks.agent_cost import AGENT, SAMPLINGS, Cost, cpu_seconds, status
-from compute_agent.daemon.protocol import ask
+from benchmarks.agent_cost import AGENT, SAMPLINGS, Cost, WithGuests, cpu_seconds, status
 from tests.compute_agent.power_trees import xeon
 from tests.compute_agent.resctrl import fake
 from tests.compute_agent.two_caches import two_caches
-from tests.demo.system import System
 
 OWN_WAYS = 6
 """Guests with ways, bandwidth and a group of their own."""
@@ -73,7 +71,7 @@ mode = preview
 }
 
 
-class Host(System):
+class Host(WithGuests):
     """A service, and an agent on files."""
 
     def start_agent(self):
@@ -149,8 +147,7 @@ def running(sections, guests, seconds):
                 "consumer_type": "INSTANCE",
             }
             system.call("PUT", f"/allocations/{consumer}", body=body)
-            params = {"uuid": consumer, "command": ["sleep", "1000000"], "blockio_class": "bulk"}
-            ask(system.folder / "agent" / "agent.sock", "guest.run", params)
+            system.guests("run", uuid=consumer, command=["sleep", "1000000"], blockio_class="bulk")
         shown = system.agent("status")
         if shown["pending_guests"] or shown["cache_control"] != "on":
             raise RuntimeError(f"not all is in force: {shown}")

@@ -187,6 +187,8 @@ def cost(bench, guests, seconds=20):
         before = cpu_seconds(pid)
         time.sleep(seconds)
         spent.append(100 * (cpu_seconds(pid) - before) / seconds)
+    for each in bench.ask("guest.list"):
+        bench.ask("guest.stop", guest=each["uuid"])
     return Cost(guests, *spent)
 
 
