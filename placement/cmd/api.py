@@ -35,6 +35,8 @@ CLI_OPTIONS: Final[Sequence[cfg.Opt]] = (
     ),
 )
 
+_MOST_CONNECTIONS: Final = 10_000
+"""Of a worker, if it may open as many files: agents keep theirs from report to report."""
 _SECONDS_TO_STOP: Final = 15
 _UMASK: Final = 0o117  # a socket in the file system is for the owner and the group
 
@@ -78,6 +80,7 @@ class Server(BundledServer):
             "workers": self._conf.workers,
             "threads": self._conf.threads,
             "worker_class": GatheringWorker,
+            "worker_connections": _MOST_CONNECTIONS,
             "graceful_timeout": _SECONDS_TO_STOP,
             "umask": _UMASK,
             "proc_name": "placement-api",

@@ -54,6 +54,7 @@ class Connection:
         self._taken = 0
         self.closing = False
         self.deadline = time.monotonic() + HEADERS_TIMEOUT
+        self._has_asked = False
 
     def fileno(self) -> int:
         """As that of a socket."""
@@ -80,6 +81,15 @@ class Connection:
     def idle(self) -> bool:
         """Whether nothing of a request has come yet, and nothing is left to send."""
         return self.request is None and not self.held
+
+    @property
+    def dispensability(self) -> tuple[bool, float]:
+        """What is least of those that a server with too many of them does best without.
+
+        Whose requests were all answered, and who asks nothing now, connects again without loss; who has only
+        just connected is about to ask. Of the like the one whose time is up first.
+        """
+        return not (self._has_asked and self.idle), self.deadline
 
     def receive(self) -> bool:
         """Take what the client has sent; False when it has closed the connection.
@@ -147,6 +157,7 @@ class Connection:
     def answered(self, *, close: bool) -> None:
         """The answer is complete: after it has been sent the next request may come."""
         self.request = self._body = None
+        self._has_asked = True
         self._source = deque()
         self._handed_on = self._searched = self._taken = 0
         self.closing = close

@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from operator import attrgetter
 from typing import Any, Final
 
 from gunicorn import util
@@ -105,7 +106,7 @@ class GatheringWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
             if not waiting:
                 sock.close()
                 return
-            self._close(min(waiting, key=lambda each: each.deadline))
+            self._close(min(waiting, key=attrgetter("dispensability")))
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = Connection(self.cfg, sock, peer, listener.getsockname())

@@ -85,6 +85,19 @@ def test_who_leaves_while_waiting_leaves_nothing_behind(tmp_path: Path) -> None:
     assert "Traceback" not in service.log.read_text()
 
 
+def test_who_has_connected_and_not_asked_yet_stays_while_others_only_wait(tmp_path: Path) -> None:
+    kept_alive = b"GET /ok HTTP/1.1\r\nHost: a\r\n\r\n"
+    with slow(tmp_path) as service, ExitStack() as stack:
+        idle = [stack.enter_context(service.connect(kept_alive)) for _ in range(6)]
+        assert all(each.recv(1024).endswith(b"ok") for each in idle)
+        new = [stack.enter_context(service.connect()) for _ in range(5)]  # 11, of 8 that may be
+        for each in new:
+            each.sendall(kept_alive)
+        assert all(each.recv(1024).endswith(b"ok") for each in new)
+        assert [each.recv(1) for each in idle[:3]] == [b""] * 3
+    assert "Traceback" not in service.log.read_text()
+
+
 def test_what_follows_a_request_waits_until_it_is_answered(tmp_path: Path) -> None:
     put = b"PUT /wait HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi"
     with slow(tmp_path) as service:
