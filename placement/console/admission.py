@@ -168,8 +168,8 @@ def _to_sign_in(environ: "WSGIEnvironment", start_response: "StartResponse") -> 
         if wanted not in ("/console", "/console/"):
             address += "?" + urlencode({"next": wanted}, encoding="latin-1")
     headers = [("Content-Length", "0"), ("Cache-Control", "no-store")]
-    if "HTTP_HX_REQUEST" in environ:  # htmx wants a part of a page: it is to ask for all of it
-        start_response("401 Unauthorized", [*headers, ("HX-Refresh", "true")])
+    if "HTTP_HX_REQUEST" in environ:  # htmx would take another page for a part of this one
+        start_response("401 Unauthorized", [*headers, ("HX-Redirect", address)])
     else:
         start_response("303 See Other", [*headers, ("Location", address)])
     return []

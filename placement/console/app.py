@@ -33,7 +33,7 @@ LOG = logging.getLogger(__name__)
 _MAX_BODY: Final = 64 * 1024
 _STATIC: Final = Path(__file__).parent / "static"
 _HEADERS: Final = {
-    # No scripts but the one file, no styles but those of the one sheet; shown in no frame; forms lead here.
+    # No scripts but the two files, no styles but those of the one sheet; shown in no frame; forms lead here.
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self'; img-src 'self'; "
         "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
@@ -54,12 +54,13 @@ _SECTIONS: Final = (
 )
 """The pages that are reached from everywhere, and what REST asks of who reads the same there."""
 _KEPT: Final = "public, max-age=31536000, immutable"
-_FILES: Final = ("console.css", "htmx.min.js", "icon.svg")
+_FILES: Final = ("console.css", "console.js", "htmx.min.js", "icon.svg")
 _HTMX: Final = {
     "allowEval": False,
     "allowScriptTags": False,
     "historyCacheSize": 0,  # no page is kept in the browser
     "refreshOnHistoryMiss": True,
+    "timeout": 30_000,
     "includeIndicatorStyles": False,  # they would be inline
     "responseHandling": [
         {"code": "2..", "swap": True},

@@ -91,7 +91,7 @@ def test_whose_session_has_ended_signs_in_where_filters_apply_at_once(
     with (
         serving() as identity,
         served(service(AUTHTOKEN.format(url=identity.url), file, tmp_path)) as base,
-        looking(chromium, but_of="status of 401") as page,
+        looking(chromium, but_of=["status of 401"]) as page,
     ):
         page.goto(base + "/")
         page.locator("[name=username]").fill("operator")
@@ -100,11 +100,33 @@ def test_whose_session_has_ended_signs_in_where_filters_apply_at_once(
         page.wait_for_selector("h1:text('Fleet')")
         page.context.clear_cookies()
         page.locator("[name=order]").select_option("used")
-        page.wait_for_url("**/sign-in*")
+        page.wait_for_url("**/sign-in?next=*order%3Dused*")
+
+
+def go_on_with_pages(route: Any) -> None:
+    """What is asked for by a script has no answer."""
+    if route.request.is_navigation_request():
+        route.continue_()
+    else:
+        route.abort()
+
+
+def test_what_is_no_page_of_the_console_is_opened_as_a_page(chromium: Any, base: str):
+    with looking(chromium, but_of=["htmx:", "net::ERR_FAILED"]) as page:
+        page.goto(base + "/")
+        page.route("**/console/?*", lambda route: route.fulfill(status=200, body="<h1>Elsewhere</h1>"))
+        page.locator("[name=order]").select_option("used")
+        page.wait_for_selector("body > h1:text('Elsewhere')")
+        page.unroute("**/console/?*")
+        page.goto(base + "/")
+        page.route("**/console/?*", go_on_with_pages)
+        page.locator("[name=order]").select_option("used")
+        page.wait_for_url("**order=used*")
+        has(page, "main", 1)
 
 
 def test_the_fleet_is_filtered_and_a_host_opened_by_keyboard_alone(chromium: Any, base: str):
-    with looking(chromium, but_of="htmx:") as page:  # of a change that Enter takes the place of
+    with looking(chromium) as page:
         page.goto(base + "/")
         page.keyboard.press("Tab")
         assert focus(page) == "Skip to the content"
@@ -131,9 +153,9 @@ def test_filters_apply_as_they_are_changed_and_the_form_stays_as_it_is(chromium:
     with looking(chromium) as page:
         page.goto(base + "/")
         page.locator("[name=name]").fill("compute-1")
-        page.keyboard.press("Tab")
+        page.keyboard.press("Enter")
         has(page, "tbody th a", 2)
-        assert focus(page) == "resource_class"
+        assert focus(page) == "name"
         page.locator("[name=state]").select_option("disabled")
         page.wait_for_selector("p.empty")
         assert page.locator("#lead").inner_text().startswith("0 hosts")
@@ -145,7 +167,7 @@ def test_filters_apply_as_they_are_changed_and_the_form_stays_as_it_is(chromium:
 
 
 def test_a_refusal_is_shown_where_filters_apply_at_once(chromium: Any, base: str):
-    with looking(chromium, but_of="status of 403") as page:
+    with looking(chromium, but_of=["status of 403"]) as page:
         page.goto(base + "/")
         refusal = '<main id="content"><h1>403 Forbidden</h1></main>'
         page.route("**/console/?*", lambda route: route.fulfill(status=403, body=refusal))
