@@ -82,7 +82,7 @@ def _by_fleet(own: cfg.ConfigOpts) -> AbstractContextManager[None]:
         return nullcontext()
     from compute_agent.fleet.following import starting  # for those who use it
 
-    return starting(own, try_configuration)
+    return starting(own, try_configuration, but_for=(LockedError, ReleasedError))
 
 
 COMMANDS: Final[Commands] = {"run": Run}

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 
 from oslo_config import cfg
 
@@ -23,7 +24,7 @@ Check = Callable[[cfg.ConfigOpts], None]
 
 
 @contextmanager
-def starting(conf: cfg.ConfigOpts, check: Check) -> Iterator[None]:
+def starting(conf: cfg.ConfigOpts, check: Check, but_for: tuple[type[Exception], ...] = ()) -> Iterator[None]:
     """While an agent starts: by a revision that it can use, if one is kept or the source has it now.
 
     So a host is not made twice, first without the settings of its fleet and a moment later with them; and one
@@ -31,24 +32,35 @@ def starting(conf: cfg.ConfigOpts, check: Check) -> Iterator[None]:
     be mended from afar.
 
     :param conf: the configuration of the host's own files.
+    :param but_for: what keeps an agent from starting whatever its settings are.
     :raises ConfigError: ``[fleet]`` is not complete.
     """
     fleet = Fleet.of(conf)
     if fleet is None:
         yield
         return
-    _get_usable(fleet, conf, check)
-    yield
+    has_failed = kept.has_failed(fleet.folder)
+    _get_usable(fleet, conf, check, has_failed)
     try:
-        kept.note_started(fleet.folder)
-    except FleetError as error:
-        LOG.warning("The source of the fleet's settings will be asked before the next start: %s", error)
+        yield
+    except Exception as error:
+        if not isinstance(error, but_for):
+            _remember(kept.note_failure, fleet.folder)
+        raise
+    if has_failed:
+        _remember(kept.forget_failure, fleet.folder)
 
 
-def _get_usable(fleet: Fleet, conf: cfg.ConfigOpts, check: Check) -> None:
+def _remember(note: Callable[[Path], None], folder: Path) -> None:
+    try:
+        note(folder)
+    except OSError as error:
+        LOG.warning("How the agent started cannot be remembered: %s", error)
+
+
+def _get_usable(fleet: Fleet, conf: cfg.ConfigOpts, check: Check, has_failed: bool) -> None:
     try:
         secure_folder(fleet.folder)
-        has_failed = kept.note_start(fleet.folder)
         if fleet.kept() is not None:
             check(with_file(conf, fleet.folder / kept.KEPT))
             if not has_failed:

@@ -15,8 +15,8 @@ KEPT: Final = "fleet.conf"
 OFFERED: Final = "fleet-offered.conf"
 """In the state folder: what it was offered later, and has not taken up."""
 
-STARTING: Final = "fleet-starting"
-"""In the state folder while an agent begins by what is kept: if it is there before, that went wrong."""
+FAILED: Final = "fleet-failed"
+"""In the state folder from a start that went wrong to one that did not."""
 
 _MODE: Final = 0o640
 
@@ -62,29 +62,23 @@ def take_up(folder: Path) -> None:
         raise FleetError(f"{folder / KEPT} cannot be replaced: {error}") from error
 
 
-def note_start(folder: Path) -> bool:
-    """Remember that an agent begins; whether the one before it did not come through its start.
+def has_failed(folder: Path) -> bool:
+    """Whether the last start by what is kept went wrong."""
+    return (folder / FAILED).exists()
 
-    :raises FleetError: it cannot be remembered.
+
+def note_failure(folder: Path) -> None:
+    """Remember that a start by what is kept goes wrong.
+
+    :raises OSError: it cannot be remembered.
     """
-    path = folder / STARTING
-    if read(path) is not None:
-        return True
-    try:
-        write_durably(path, b"", _MODE)
-    except OSError as error:
-        raise FleetError(f"{path} cannot be written: {error}") from error
-    return False
+    write_durably(folder / FAILED, b"", _MODE)
 
 
-def note_started(folder: Path) -> None:
-    """The agent has come through its start.
+def forget_failure(folder: Path) -> None:
+    """The agent has started.
 
-    :raises FleetError: that cannot be remembered.
+    :raises OSError: that cannot be remembered.
     """
-    path = folder / STARTING
-    try:
-        with suppress(FileNotFoundError):
-            remove_durably(path)
-    except OSError as error:
-        raise FleetError(f"{path} cannot be removed: {error}") from error
+    with suppress(FileNotFoundError):
+        remove_durably(folder / FAILED)

@@ -76,9 +76,8 @@ def fetch(source: str, group: str, secured: Secured, deadline: float = DEADLINE)
     check(source)
     try:
         if is_address(source):
-            context = _context(secured)
             address = f"{source.rstrip('/')}/{quote(group)}.conf"
-            return _within(deadline, source, lambda: _over_https(address, context, deadline))
+            return _within(deadline, source, lambda: _over_https(address, _context(secured), deadline))
         file = Path(source) / f"{group}.conf"
         return _within(deadline, source, lambda: read_bounded(file, MAX_BYTES))
     except (OSError, http.client.HTTPException, ValueError) as error:

@@ -10,7 +10,9 @@ import ctypes
 import errno
 import os
 import platform
+import resource
 import struct
+import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -27,6 +29,9 @@ _ATTRIBUTES: Final = struct.Struct("=IIQQQQQIIQ")
 """``struct perf_event_attr`` as it was at first: type, size, config, period, sample type, read format..."""
 _COUNTS: Final = struct.Struct("=QQQ")
 """What a read of two counters gives: their number, and their values."""
+
+_SHARE_OF_FILES: Final = 4
+"""One in so many of the files that the process may have open may be a counter."""
 
 _NO_COUNTERS: Final = frozenset({errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP, errno.EINVAL})
 
@@ -58,14 +63,21 @@ class CycleCounters(Protocol):
 class PerfEvents:
     """Counts by perf events; for one thread of the agent."""
 
-    def __init__(self, events: tuple[tuple[int, int], tuple[int, int]] = HARDWARE) -> None:
+    def __init__(
+        self, events: tuple[tuple[int, int], tuple[int, int]] = HARDWARE, most: int | None = None
+    ) -> None:
+        """More than ``most`` threads are not counted at all; by default as many as open files allow."""
         self.missing = ""
+        self._most = most
         self._events = events
         self._opened: dict[int, tuple[int, int]] = {}
         """Two descriptors by thread; the first is read for both."""
 
     def read(self, threads: Collection[int]) -> dict[int, Counted]:
         """What these threads have done; from now on they are counted, and no others."""
+        most = _threads_allowed() if self._most is None else self._most
+        if len(threads) > most:
+            threads, self.missing = (), _why(OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
         for thread in self._opened.keys() - set(threads):
             self._close(thread)
         found = {}
@@ -79,7 +91,8 @@ class PerfEvents:
                 continue
             except (OSError, struct.error) as error:
                 self.missing = _why(error)
-                break  # it will be so of all others
+                self._close_all()
+                return {}  # it will be so of all others
             found[thread] = Counted(cycles, instructions)
             self.missing = ""
         return found
@@ -93,10 +106,19 @@ class PerfEvents:
             raise
         self._opened[thread] = leader, member
 
+    def _close_all(self) -> None:
+        for thread in tuple(self._opened):
+            self._close(thread)
+
     def _close(self, thread: int) -> None:
         leader, member = self._opened.pop(thread)
         os.close(member)
         os.close(leader)
+
+
+def _threads_allowed() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft // _SHARE_OF_FILES // 2
 
 
 def _open_event(event: tuple[int, int], thread: int, group: int) -> int:

@@ -124,6 +124,7 @@ class Interference:
 
     def _rest(self) -> None:
         self._samples, self._state = (), State()
+        self._reader.cycles.read(())  # whose counters are open files
         self._save()
 
     def _failed(self, is_new: bool) -> None:

@@ -58,10 +58,18 @@ class MemoryReader:
         topology = self._pipeline.world.topology
         nodes = frozenset(node.id for node in topology.numa_nodes)
         mems = frozenset[int]() if view.assignment is None else view.assignment.mems & nodes
-        held = sum(amounts.get(_MEMORY, 0) for amounts in (view.allocation or {}).values())
+        held = _held(view, _MEMORY)
         # Who holds none may use all.
         entitlement = float(held) or sum(node.memory_kib for node in topology.numa_nodes) / 1024
-        return GuestUse(view.guest.uuid, entitlement, mems or nodes, mib, has_memory_of_rest(view))
+        of_rest = has_memory_of_rest(view)
+        if of_rest and mib is not None:
+            # What it uses beyond what it holds is nobody's to offer again.
+            mib = min(mib, _held(view, RECLAIMED_MEMORY))
+        return GuestUse(view.guest.uuid, entitlement, mems or nodes, mib, of_rest)
+
+
+def _held(view: GuestView, name: str) -> int:
+    return sum(amounts.get(name, 0) for amounts in (view.allocation or {}).values())
 
 
 def has_memory_of_rest(view: GuestView) -> bool:

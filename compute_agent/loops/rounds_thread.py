@@ -74,9 +74,11 @@ class RoundsThread:
 
     def _goes_on(self) -> bool:
         with self._lock:
+            if not self._stopped.is_set() and self._is_needed():
+                return True
+            self._thread = (
+                None  # first: who asks for more later gets another thread, whatever goes wrong here
+            )
             if not self._stopped.is_set():
-                if self._is_needed():
-                    return True
                 self._rest()
-            self._thread = None
             return False

@@ -96,15 +96,16 @@ class MonitorLoop:
 
         Where nobody has asked for long it is made now, which is waited for.
         """
-        interval = self.settings.interval
-        if self.monitor is None or interval <= 0:
+        interval, monitor = self.settings.interval, self.monitor  # a reload may take it away meanwhile
+        if monitor is None or interval <= 0:
             return None
         now = time.monotonic()
         self._wanted_until = now + WANTED_ROUNDS * interval
-        reading = self.monitor.newest
+        reading = monitor.newest
         if reading is None or now - reading.time > WANTED_ROUNDS * interval:
             self._have_round()
-            reading = self.monitor.newest if self.monitor else None
+            monitor = self.monitor
+            reading = None if monitor is None else monitor.newest
         if reading is None:
             return None
         age = time.monotonic() - reading.time
@@ -224,11 +225,12 @@ def due_at(now: float, last: float, wanted_until: float, keep_due: float, settin
     """When counters are to be read again that were read at ``last``; all in monotonic seconds.
 
     After each interval while somebody asks for them. Else for samples, of which the next may be kept from
-    ``keep_due`` on, or for the groups to be looked after.
+    ``keep_due`` on, and for the groups to be looked after.
     """
     soon = last + settings.interval
     if now < wanted_until:
         return soon
+    due = last + SYNC_SECONDS
     if settings.store_interval > 0:
-        return max(soon, keep_due + settings.interval / 2)
-    return max(soon, last + SYNC_SECONDS)
+        due = min(due, keep_due + settings.interval / 2)
+    return max(soon, due)

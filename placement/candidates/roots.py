@@ -7,7 +7,7 @@ aggregate in common with any member of the tree.
 
 import random
 from collections.abc import Collection, Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from typing import Final
@@ -118,6 +118,10 @@ def _having_all(snapshot: Snapshot, providers: Collection[int], names: Iterable[
     return found
 
 
+_DRAWS: Final = 8
+"""So often one is drawn that may be none; where these are many, all are looked at."""
+
+
 @dataclass(frozen=True, slots=True)
 class Possible:
     """The ids of roots, each once. What is ``telling`` leaves out those that are in none of its sets.
@@ -132,13 +136,26 @@ class Possible:
     def __iter__(self) -> Iterator[int]:
         return self._telling(self.ids if self.in_order else sorted(self.ids))
 
+    def among(self, ids: Container[int]) -> "Possible":
+        """Those of them that are among these, too."""
+        return replace(self, ids=[each for each in self.ids if each in ids])
+
     def from_anywhere(self, rng: random.Random) -> Iterator[int]:
-        """All of them from a random one on; who takes few of them does not pay for the others."""
-        first = rng.randrange(len(self.ids)) if self.ids else 0
-        return self._telling(map(self.ids.__getitem__, chain(range(first, len(self.ids)), range(first))))
+        """All of them from any on, each as likely; who takes few of them does not pay for the others."""
+        for _ in range(_DRAWS if self.ids else 0):
+            first = rng.randrange(len(self.ids))
+            if any(self._telling((self.ids[first],))):
+                return self._telling(_turned(self.ids, first))
+        found = [*self._telling(self.ids)]
+        return _turned(found, rng.randrange(len(found))) if found else iter(())
 
     def _telling(self, ids: Iterable[int]) -> Iterator[int]:
         return _in_all(ids, self.telling) if self.telling else iter(ids)
+
+
+def _turned(ids: Sequence[int], first: int) -> Iterator[int]:
+    """All of them, those from this position on first."""
+    return map(ids.__getitem__, chain(range(first, len(ids)), range(first)))
 
 
 def possible_roots(

@@ -226,16 +226,19 @@ def choices_at_hosts(
     """The roots of the hosts that may do, from anywhere on, and what there is to choose from at each."""
     snapshot, group, beside = world.snapshot, wanted.group, world.beside(wanted.group)
     avoided = {snapshot.by_uuid[uuid] for uuid in wanted.avoid if uuid in snapshot.by_uuid}
-    only = None if wanted.only is None else {snapshot.by_uuid.get(uuid) for uuid in wanted.only}
+    only = None
+    if wanted.only is not None:
+        only = {snapshot.by_uuid[uuid] for uuid in wanted.only if uuid in snapshot.by_uuid}
     shared = SHARES in snapshot.by_trait
     found: Anchored | Splitting
     if wanted.topology is None:
         found = Anchored(snapshot, wanted.request, budget)
     else:
         found = Splitting(snapshot, wanted.request, wanted.topology, world.distances, budget)
-    roots = found.roots().from_anywhere(rng)
-    if avoided or only is not None:
-        roots = (root for root in roots if root not in avoided and (only is None or root in only))
+    possible = found.roots()
+    roots = (possible if only is None else possible.among(only)).from_anywhere(rng)
+    if avoided:
+        roots = (root for root in roots if root not in avoided)
     if group is not None and not shared:  # who is anchored at a root takes of that host alone
         roots = (root for root in roots if group.allows((root,), beside))
 

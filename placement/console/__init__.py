@@ -19,8 +19,9 @@ A worked example
 What always holds
     - Of each resource class, used, free, stranded and disabled together are the capacity, unless more is used
       than there is.
-    - No page needs scripts, and none may run any: all that browsers are allowed is the one stylesheet, and
-      forms that lead here. Pages are whole; what changes them is in their address, to be kept and passed on.
+    - No page needs scripts, and none may run others than the two files of the console (htmx, and what opens
+      as a page what htmx cannot show): else browsers are allowed the one stylesheet, and forms that lead
+      here. Pages are whole; what changes them is in their address, to be kept and passed on.
     - Where the console is not enabled nothing of it is imported.
 """
 

@@ -20,6 +20,8 @@ blueprint = Blueprint("hosts", __name__)
 _MAX_TEXT: Final = 255
 _MAX_CHOICES: Final = 250
 _MAX_HOLDERS: Final = 100
+_MAX_HOLDERS_PAGES: Final = 1000
+"""The database goes through all holders before those of a page."""
 _ORDERS: Final = ("name", "free", "used")
 
 
@@ -93,7 +95,7 @@ def show_provider(visit: Visit, uuid: str) -> str:
     may_see_attributes = visit.may(ext.ATTRIBUTES)
     is_whole = may_see_attributes and shown.node.provider is shown.root
     held: list[host.Held] | None = None
-    number, more_holders = paging.asked("holders"), False
+    number, more_holders = min(paging.asked("holders"), _MAX_HOLDERS_PAGES), False
 
     def address(**changes: int) -> str:
         pages = {"providers": shown.part.page, "holders": number, **changes}
@@ -102,6 +104,7 @@ def show_provider(visit: Visit, uuid: str) -> str:
     if visit.may(allocation.PROVIDER_LIST):
         with visit.service.database.read() as conn:
             rows, more_holders = holders(conn, shown.members, _MAX_HOLDERS, (number - 1) * _MAX_HOLDERS)
+        more_holders = more_holders and number < _MAX_HOLDERS_PAGES
         held = host.held(rows, by_uuid)
     return render_template(
         "host.html",

@@ -20,6 +20,9 @@ from placement.model.provider import Provider
 from placement.store.allocations import lock_claimed
 from placement.store.claims import Claim, amounts
 
+_MAX_ROWS: Final = 500
+"""Of one statement: the next are planned anew, and there is a bound to their parameters."""
+
 _NONE: Final[sa.ColumnElement[int]] = sa.literal_column("-1")
 """The id of no provider, and of no class."""
 
@@ -32,6 +35,7 @@ def is_possible(tx: Transaction, claims: Sequence[Claim], chosen: Mapping[str, P
     return (
         tx.optimistic
         and tx.sends_at_once
+        and sum(len(resources) for claim in claims for resources in claim.resources.values()) <= _MAX_ROWS
         and all(claim.generation is None for claim in claims)
         and all(chosen[uuid].inventories[name].portions(amount) for _, uuid, name, amount in amounts(claims))
     )

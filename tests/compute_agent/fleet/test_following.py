@@ -14,6 +14,7 @@ from compute_agent.fleet.errors import FleetError
 from compute_agent.fleet.following import starting
 from compute_agent.fleet.revision import MAX_BYTES, Revision
 from compute_agent.fleet.rules import refusal
+from compute_agent.locks import LockedError
 from compute_agent.model.errors import ConfigError
 from tests.compute_agent.fleet.fleets import KEY, PUBLIC, Host, signed
 
@@ -199,10 +200,10 @@ def test_a_disk_that_is_full_leaves_all_as_it_was(host, monkeypatch):
     assert host.ratio == 9.0
 
 
-def start(host, check=lambda options: None, fails=False):
-    with suppress(ZeroDivisionError), starting(host.own_conf(), check):
-        if fails:
-            raise ZeroDivisionError
+def start(host, check=lambda options: None, fails=None):
+    with suppress(OSError, LockedError), starting(host.own_conf(), check, (LockedError,)):
+        if fails is not None:
+            raise fails("it did not start")
 
 
 def test_what_is_kept_is_believed_only_if_it_is_signed_and_ours(host):
@@ -241,11 +242,14 @@ def test_a_host_starts_with_what_its_source_has_if_it_keeps_nothing_that_fits(ho
 def test_settings_with_which_an_agent_did_not_start_are_replaced_before_it_starts_again(host, caplog):
     host.offer(signed(1))
     start(host)
-    start(host, fails=True)
+    start(host, fails=LockedError)
+    start(host)
+    assert "did not come through its last start" not in caplog.text
+    start(host, fails=OSError)
     start(host)
     assert "did not come through its last start" in caplog.text
     assert host.ratio == 4.0  # the source has no other
-    start(host, fails=True)
+    start(host, fails=OSError)
     host.offer(signed(2, ratio_of(9)))
     start(host)
     assert host.ratio == 9.0

@@ -126,6 +126,15 @@ def test_a_second_counter_that_is_refused_leaves_no_file_of_the_first(monkeypatc
         os.fstat(descriptors[0])
 
 
+def test_more_threads_than_files_may_be_open_are_not_counted_at_all(worker):
+    counters = PerfEvents(SOFTWARE, most=1)
+    files = len(os.listdir("/proc/self/fd"))
+    counters.read([worker.id])
+    assert counters.read([worker.id, os.getpid()]) == {}
+    assert "LimitNOFILE" in counters.missing
+    assert len(os.listdir("/proc/self/fd")) == files
+
+
 def test_a_processor_that_nobody_knows_the_call_of_is_told(monkeypatch):
     monkeypatch.setattr(cycles.platform, "machine", lambda: "m68k")
     counters = PerfEvents()

@@ -86,6 +86,14 @@ def test_who_lives_on_it_does_not_count_and_who_is_new_counts_whole(rig):
     assert not [one for one in rig.events if one.kind == "break"]
 
 
+def test_what_somebody_uses_beyond_the_rest_that_he_holds_is_not_offered_again(rig):
+    rig.rounds(150, a=1000)
+    before = rig.inventory().reserved
+    rig.run("rest", {ZONE.uuid: {RECLAIMED_VCPU: 2, RECLAIMED_MEMORY: 1024}}, qos_class="BE")
+    rig.rounds(10, a=1000, rest=4024)
+    assert rig.inventory().reserved >= before + 3000
+
+
 def test_memory_that_is_needed_again_is_a_broken_promise_and_so_is_an_eviction_for_it(rig):
     rig.rounds(150, a=1000)
     rig.run("rest", {ZONE.uuid: {RECLAIMED_VCPU: 2, RECLAIMED_MEMORY: 1024}}, qos_class="BE")

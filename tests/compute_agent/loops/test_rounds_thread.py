@@ -1,5 +1,6 @@
 """A thread that is there while there is something to do."""
 
+import sys
 import threading
 
 import pytest
@@ -64,6 +65,25 @@ def test_an_exception_is_new_once_until_there_is_another(work):
     work.thread.stop(LONG)
     assert work.failures[0]
     assert not any(work.failures[1:])
+
+
+def test_whose_rest_goes_wrong_begins_again_all_the_same(work):
+    went_wrong = threading.Event()
+
+    def rest():
+        work.thread._rest = lambda: None
+        went_wrong.set()
+        sys.exit("nobody expects this")
+
+    work.thread._rest = rest
+    work.thread.start()
+    assert work.done.acquire(timeout=LONG)
+    work.needed = False
+    assert went_wrong.wait(LONG)
+    work.needed = True
+    work.thread.start()
+    assert work.thread.is_running
+    assert work.begun == 2
 
 
 def test_who_was_stopped_does_not_begin_again(work):

@@ -188,6 +188,7 @@ def test_a_reading_of_long_ago_tells_nothing(bench):
         (105.0, 109.5, 10.0, 101.0),  # somebody asks
         (99.0, 109.5, 10.0, 110.0),  # nobody but the samples
         (99.0, 100.5, 1.0, 101.0),
+        (99.0, 3700.0, 3600.0, 110.0),  # samples are seldom, groups are looked after all the same
         (99.0, 0.0, 10.0, 101.0),  # no sample could be taken yet
         (99.0, 109.5, 0.0, 110.0),  # nobody at all: the groups
         (105.0, 109.5, 0.0, 101.0),

@@ -1,13 +1,14 @@
 """Which trees a search looks at: those that have the rarest of what is asked for."""
 
 import random
+from collections import Counter
 
 import pytest
 
 from placement.candidates.budget import Budget
 from placement.candidates.needs import needs_of
 from placement.candidates.request import CandidatesRequest, RequestGroup
-from placement.candidates.roots import Sharing, possible_roots
+from placement.candidates.roots import Possible, Sharing, possible_roots
 from placement.model.provider import SHARES
 from placement.model.snapshot import Snapshot
 from tests.placement.candidates.snapshots import Spec, build, name_to_uuid
@@ -41,6 +42,8 @@ def looked_at(snapshot: Snapshot, *groups: RequestGroup) -> list[str]:
         anywhere = list(possible.from_anywhere(random.Random(seed)))
         assert sorted(anywhere) == roots
         firsts.update(anywhere[:1])
+        few = possible.among(set(roots[:2]))
+        assert sorted(few.from_anywhere(random.Random(seed))) == roots[:2]
     assert len(firsts) > 1 or len(roots) < 3
     return [str(snapshot.providers[root].name) for root in roots]
 
@@ -107,3 +110,11 @@ def test_who_takes_one_of_several_is_searched_for_where_any_of_them_is(
     shared = [Spec("pool", None, {"DISK_GB": 9}, (SHARES,), ("far",))] if pool else []
     group = RequestGroup("", {"VCPU": 1}, **named)  # type: ignore[arg-type]  # of many types
     assert looked_at(build(*hosts, *shared), group) == ["a", "b"]
+
+
+def test_where_few_of_many_may_do_each_is_as_likely_to_be_the_first() -> None:
+    few = {5, 6, 7, 900}
+    for possible in (Possible(range(1, 1001), ((few,),)), Possible(range(1, 1001)).among(few)):
+        firsts = Counter(next(possible.from_anywhere(random.Random(seed))) for seed in range(400))
+        assert firsts.keys() == few
+        assert min(firsts.values()) > 50

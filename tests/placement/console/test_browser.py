@@ -149,7 +149,7 @@ def test_the_fleet_is_filtered_and_a_host_opened_by_keyboard_alone(chromium: Any
         assert page.locator("h1").inner_text() == "compute-1"
 
 
-def test_filters_apply_as_they_are_changed_and_the_form_stays_as_it_is(chromium: Any, base: str):
+def test_what_is_chosen_of_filters_applies_at_once_and_the_form_stays_as_it_is(chromium: Any, base: str):
     with looking(chromium) as page:
         page.goto(base + "/")
         page.locator("[name=name]").fill("compute-1")
