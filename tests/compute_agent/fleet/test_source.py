@@ -173,10 +173,11 @@ def test_a_key_with_a_password_is_refused_and_not_asked_for_on_the_terminal(cert
 def test_names_and_connections_that_hang_are_left_at_the_deadline_and_one_of_them_waits_at_most(
     monkeypatch, hanging
 ):
-    over, begun = threading.Event(), []
+    over, reached, begun = threading.Event(), threading.Event(), []
 
     def hang(*arguments, **options):
         begun.append(threading.current_thread())
+        reached.set()
         over.wait(10)
         raise OSError("late")
 
@@ -187,6 +188,7 @@ def test_names_and_connections_that_hang_are_left_at_the_deadline_and_one_of_the
             fetch(address, "edge", Secured(), deadline=0.05)
         with pytest.raises(SourceError, match="has not come back"):
             fetch(address, "edge", Secured(), deadline=0.05)
+        assert reached.wait(10)  # it may be later than the deadline
         assert len(begun) == 1
     finally:
         over.set()
