@@ -1,5 +1,6 @@
 """Tables that take other names, with all that belongs to them, on each kind of database."""
 
+import time
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -11,7 +12,9 @@ from placement.exceptions import Unavailable
 
 _LONGEST: Final = 63  # bytes in a name of PostgreSQL
 _SECONDS: Final = 60  # how long a transaction that has begun may keep a table
-_ATTEMPTS: Final = 5
+_SECONDS_AT_A_TIME: Final = 5
+"""Who keeps a table may wait, in another transaction, for one that is locked here already. That does not end,
+nor does the database see it, unless what is locked is given back in between."""
 
 _BELONGING: Final = sa.text(
     """
@@ -40,17 +43,19 @@ def lock(conn: sa.Connection, tables: Iterable[str]) -> None:
     """
     if conn.dialect.name != "postgresql":
         return
-    conn.exec_driver_sql(f"SET LOCAL lock_timeout = '{_SECONDS}s'")
     names = ", ".join(_quoted(conn, table) for table in tables)
-    for attempt in range(1, _ATTEMPTS + 1):
+    until = time.monotonic() + _SECONDS
+    while True:
         try:
             with conn.begin_nested():  # what it got until it lost is free again
+                conn.exec_driver_sql(f"SET LOCAL lock_timeout = '{_SECONDS_AT_A_TIME}s'")
                 conn.exec_driver_sql(f"LOCK TABLE {names} IN ACCESS EXCLUSIVE MODE")
+                conn.exec_driver_sql(f"SET LOCAL lock_timeout = '{_SECONDS}s'")
                 return
         except exc.DBAPIError as error:
             if not errors.is_conflict(error):
                 raise
-            if attempt == _ATTEMPTS:
+            if time.monotonic() >= until:
                 raise _busy() from error
 
 
