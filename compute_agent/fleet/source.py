@@ -10,16 +10,17 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import Final
 from urllib.parse import quote, urlsplit
 
 from compute_agent.files import read_bounded
 from compute_agent.fleet.errors import FleetError, SourceError
 from compute_agent.fleet.revision import MAX_BYTES
+from compute_agent.in_thread import in_thread
 
 DEADLINE: Final = 20.0
 """Seconds in which all of an answer has to be there, from the question for the address of its name on."""
@@ -41,8 +42,8 @@ class Secured:
     keyfile: str | None = None
 
 
-_waiting: Final[dict[str, threading.Thread]] = {}
-"""The threads that read, by source; mostly they have ended."""
+_waiting: Final[dict[str, Future[bytes]]] = {}
+"""The last look at each source; mostly it has ended."""
 
 
 def is_address(source: str) -> bool:
@@ -119,27 +120,13 @@ def _within(deadline: float, source: str, read: Callable[[], bytes]) -> bytes:
     :raises TimeoutError: it took too long, or that of before does still.
     """
     before = _waiting.get(source)
-    if before is not None and before.is_alive():
+    if before is not None and not before.done():
         raise TimeoutError("the last look at it has not come back so far")
-    ended: SimpleQueue[bytes | BaseException] = SimpleQueue()
-
-    def run() -> None:
-        try:
-            ended.put(read())
-        except BaseException as error:
-            ended.put(error)
-
     _waiting.clear()  # of sources of before
-    _waiting[source] = thread = threading.Thread(target=run, name="fleet source", daemon=True)
-    thread.start()
-    try:
-        result = ended.get(timeout=deadline)
-    except Empty:
-        raise TimeoutError(_late(deadline)) from None
-    if isinstance(result, BaseException):
-        raise result
-    thread.join()
-    return result
+    _waiting[source] = looking = in_thread(read, "fleet source")
+    if not wait([looking], deadline).done:
+        raise TimeoutError(_late(deadline))
+    return looking.result()
 
 
 def _late(deadline: float) -> str:

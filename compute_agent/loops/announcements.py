@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Final
 
 from compute_agent.drivers.base import ExpectingDriver
+from compute_agent.in_thread import in_thread
 from compute_agent.loops.base import Configuration
 from compute_agent.model.allocation import Allocation
 from compute_agent.model.guest import Guest
@@ -98,22 +99,19 @@ class Announcements:
 
     def _ask(self, uuid: str) -> Future[Allocation]:
         """What a guest holds, asked in a thread of its own: the client waits for longer than a start may."""
-        answer: Future[Allocation] = Future()
         if not self._asking.acquire(blocking=False):
-            answer.set_exception(TimeoutError("Placement does not answer others"))
-            return answer
+            refused: Future[Allocation] = Future()
+            refused.set_exception(TimeoutError("Placement does not answer others"))
+            return refused
         client = self._client
 
-        def ask() -> None:
+        def ask() -> Allocation:
             try:
-                answer.set_result(client.allocations(uuid).resources)
-            except BaseException as error:
-                answer.set_exception(error)
+                return client.allocations(uuid).resources
             finally:
                 self._asking.release()
 
-        threading.Thread(target=ask, name="held by an announced guest", daemon=True).start()
-        return answer
+        return in_thread(ask, "held by an announced guest")
 
     def _run(self) -> None:
         while self._announced.wait() and not self._stopped:
