@@ -23,7 +23,7 @@ from compute_agent.inventory.tree import ProviderNode
 from compute_agent.model.allocation import Allocation
 from compute_agent.model.errors import GuestGoneError
 from compute_agent.model.memory_share import MemoryShare
-from compute_agent.model.resource_class import HUGE_PAGES, RECLAIMED_MEMORY
+from compute_agent.model.resource_class import HUGE_PAGES, MEMORY, RECLAIMED_MEMORY
 
 _MIB: Final = 1 << 20
 
@@ -132,9 +132,7 @@ def memory_limits(
 
     ``pages`` are those of huge pages.
     """
-    held = sum(
-        amounts.get(name, 0) for amounts in allocation.values() for name in ("MEMORY_MB", RECLAIMED_MEMORY)
-    )
+    held = sum(amounts.get(name, 0) for amounts in allocation.values() for name in (MEMORY, RECLAIMED_MEMORY))
     if not held:
         return MemoryLimits(UNLIMITED, UNLIMITED, 0, share.oom_score_adj, pages)
     return MemoryLimits(

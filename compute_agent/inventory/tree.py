@@ -3,6 +3,8 @@
 Field names and limits are those of the Placement API (PUT /resource_providers/{uuid}/inventories).
 """
 
+from __future__ import annotations
+
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -80,6 +82,14 @@ class ProviderTree:
     def providing(self, resource_class: str) -> tuple[ProviderNode, ...]:
         """The providers that have an inventory of ``resource_class``."""
         return tuple(node for node in self.nodes if resource_class in node.inventories)
+
+    def with_attributes(self, told: Mapping[str, str | float]) -> ProviderTree:
+        """The tree, with more attributes of the first provider that is the agent's, if it makes any."""
+        if not self.ours:
+            return self
+        first = self.ours[0]
+        changed = replace(first, attributes={**first.attributes, **told})
+        return replace(self, nodes=tuple(changed if node is first else node for node in self.nodes))
 
 
 def child_uuid(root_uuid: str, zone: str) -> str:

@@ -113,14 +113,12 @@ class FleetLoop:
         hosts at once, and again when it comes back.
         """
         state = self._state
-        if not state.group or not tree.ours:
+        if not state.group:
             return tree
         told: dict[str, str | float] = {FLEET_GROUP: state.group, FLEET_GENERATION: state.generation}
         if state.reasons - {Reason.SOURCE}:
             told[FLEET_TROUBLE] = state.trouble[:_MAX_TOLD]
-        first = tree.ours[0]
-        changed = replace(first, attributes={**first.attributes, **told})
-        return replace(tree, nodes=tuple(changed if node is first else node for node in tree.nodes))
+        return tree.with_attributes(told)
 
     def look(self) -> None:
         """Look at the source once."""

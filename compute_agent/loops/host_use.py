@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -92,8 +92,12 @@ class HostReader:
 
 def lives_on_rest(view: GuestView) -> bool:
     """Whether a guest has no other CPUs than those that others leave."""
+    return holds_of_rest_alone(view, RECLAIMED_VCPU, {"VCPU", "PCPU"})
+
+
+def holds_of_rest_alone(view: GuestView, rest: str, own: Set[str]) -> bool:
+    """Whether a guest of best effort holds of ``rest``, which others leave, and of none of its ``own``."""
     held = {
         name for amounts in (view.allocation or {}).values() for name, amount in amounts.items() if amount
     }
-    best_effort = view.guest.settings.qos_class == BEST_EFFORT
-    return best_effort and RECLAIMED_VCPU in held and held.isdisjoint({"VCPU", "PCPU"})
+    return view.guest.settings.qos_class == BEST_EFFORT and rest in held and held.isdisjoint(own)

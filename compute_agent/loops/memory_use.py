@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Final
 
 from compute_agent.capacity.memory import MIB, parse_inactive_file, parse_node_use
 from compute_agent.capacity.zone import GuestUse, HostUse
 from compute_agent.drivers.base import Driver
 from compute_agent.host.memory import NODE_FOLDER
+from compute_agent.loops.host_use import holds_of_rest_alone
 from compute_agent.loops.subjects import Subjects
-from compute_agent.model.qos_class import BEST_EFFORT
-from compute_agent.model.resource_class import RECLAIMED_MEMORY
+from compute_agent.model.resource_class import MEMORY, RECLAIMED_MEMORY
 from compute_agent.pipeline.view import GuestView
 from compute_agent.pipeline.worker import Pipeline
 from compute_agent.qos.classes import Classes
 from compute_agent.qos.rounds import Round, Subject
 from compute_agent.qos.sources.guests import parse_resident
-
-_MEMORY: Final = "MEMORY_MB"
 
 
 class MemoryReader:
@@ -58,7 +55,7 @@ class MemoryReader:
         topology = self._pipeline.world.topology
         nodes = frozenset(node.id for node in topology.numa_nodes)
         mems = frozenset[int]() if view.assignment is None else view.assignment.mems & nodes
-        held = _held(view, _MEMORY)
+        held = _held(view, MEMORY)
         # Who holds none may use all.
         entitlement = float(held) or sum(node.memory_kib for node in topology.numa_nodes) / 1024
         of_rest = has_memory_of_rest(view)
@@ -74,10 +71,7 @@ def _held(view: GuestView, name: str) -> int:
 
 def has_memory_of_rest(view: GuestView) -> bool:
     """Whether a guest has no other memory than what others leave."""
-    held = {
-        name for amounts in (view.allocation or {}).values() for name, amount in amounts.items() if amount
-    }
-    return view.guest.settings.qos_class == BEST_EFFORT and RECLAIMED_MEMORY in held and _MEMORY not in held
+    return holds_of_rest_alone(view, RECLAIMED_MEMORY, {MEMORY})
 
 
 def _working_set(now: Round, subject: Subject) -> float | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 
 from compute_agent.controllers.resctrl import resctrl_of
 from compute_agent.inventory.positions import Where, described
@@ -42,10 +41,8 @@ class Positions:
             for view in self._views()
             if view.assignment is not None
         ]
-        told = described(guests, {one.name: acting_at(one) for one in conf.settings.rules.watermarks})
-        first = tree.ours[0]
-        changed = replace(first, attributes={**first.attributes, **told})
-        return replace(tree, nodes=tuple(changed if node is first else node for node in tree.nodes))
+        watermarks = {one.name: acting_at(one) for one in conf.settings.rules.watermarks}
+        return tree.with_attributes(described(guests, watermarks))
 
 
 def ways_of(conf: Configuration) -> Mapping[str, Ways]:

@@ -18,7 +18,7 @@ from compute_agent.capacity.state import FILE, MEMORY_FILE
 from compute_agent.capacity.zone import HostUse, entitlements, read_zone
 from compute_agent.drivers.base import Driver
 from compute_agent.events.recorder import Recorder
-from compute_agent.inventory.reclaimed import MEMORY, reclaimable, with_offers
+from compute_agent.inventory.reclaimed import reclaimable, with_offers
 from compute_agent.inventory.tree import ProviderTree
 from compute_agent.loops import collectors, stolen
 from compute_agent.loops.base import Configuration
@@ -28,7 +28,7 @@ from compute_agent.loops.memory_use import MemoryReader, has_memory_of_rest
 from compute_agent.loops.promises import Gauges, Measured, Promises, Resource
 from compute_agent.loops.rounds_thread import RoundsThread
 from compute_agent.loops.stolen import ACT, OFF, StolenTime
-from compute_agent.model.resource_class import RECLAIMED_MEMORY, RECLAIMED_VCPU
+from compute_agent.model.resource_class import MEMORY, RECLAIMED_MEMORY, RECLAIMED_VCPU
 from compute_agent.pipeline.metrics import Metrics
 from compute_agent.pipeline.worker import Pipeline
 from compute_agent.qos import sorters

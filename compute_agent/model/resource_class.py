@@ -12,6 +12,9 @@ from typing import Final
 RESCTRL_GROUP: Final = "CUSTOM_RESCTRL_GROUP"
 """The resource class of resctrl groups."""
 
+MEMORY: Final = "MEMORY_MB"
+"""OpenStack's resource class of memory."""
+
 RECLAIMED_VCPU: Final = "CUSTOM_RECLAIMED_VCPU"
 """The resource class of shared CPUs as far as those who hold them leave them unused."""
 
@@ -55,7 +58,7 @@ class ResourceClass:
 RESOURCE_CLASSES: Final = (
     ResourceClass("PCPU", host_owned=True, movable=True, exclusive=True, cpu=True),
     ResourceClass("VCPU", host_owned=True, movable=True, cpu=True),
-    ResourceClass("MEMORY_MB", host_owned=True, movable=True),
+    ResourceClass(MEMORY, host_owned=True, movable=True),
     ResourceClass("DISK_GB"),
     ResourceClass("LLC", host_owned=True, exclusive=True, stock_name="CUSTOM_LLC"),
     ResourceClass("MBA", host_owned=True, exclusive=True, stock_name="CUSTOM_MBA"),

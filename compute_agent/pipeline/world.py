@@ -13,7 +13,7 @@ from compute_agent.model.cpu_sets import CpuSets
 from compute_agent.model.guest import Guest
 from compute_agent.model.memory_type import MemoryType
 from compute_agent.model.naming import called
-from compute_agent.model.resource_class import RECLAIMED_MEMORY, RECLAIMED_VCPU
+from compute_agent.model.resource_class import MEMORY, RECLAIMED_MEMORY, RECLAIMED_VCPU
 from compute_agent.policy import STATIC_PLUS, STATIC_POOLS, leave_in_place, place_nowhere
 from compute_agent.policy.base import Demand, Policy, Request, Supply
 from compute_agent.policy.lending import Borrower, lend
@@ -177,7 +177,7 @@ def held_nodes(world: World, allocation: Allocation) -> frozenset[int]:
 
     That of the root is memory of any node. A node that has none (any more) cannot give it.
     """
-    classes = ("MEMORY_MB", RECLAIMED_MEMORY)
+    classes = (MEMORY, RECLAIMED_MEMORY)
     held = [zone for zone in world.zones if any(allocation.get(zone.uuid, {}).get(name) for name in classes)]
     if any(zone.parent is None for zone in held):
         return frozenset()

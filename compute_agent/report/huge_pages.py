@@ -11,14 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import ceil
-from typing import Final
 
 from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
 from compute_agent.model.naming import called
-from compute_agent.model.resource_class import HUGE_PAGES
+from compute_agent.model.resource_class import HUGE_PAGES, MEMORY
 from compute_agent.report.plan import ReportedProvider
-
-_MEMORY: Final = "MEMORY_MB"
 
 
 def keep_held_memory(
@@ -30,8 +27,8 @@ def keep_held_memory(
     """
     nodes, waiting = [], []
     for node in derived.nodes:
-        there = reported[node.uuid].inventories.get(_MEMORY) if node.uuid in reported else None
-        own = node.inventories.get(_MEMORY, Inventory(0))
+        there = reported[node.uuid].inventories.get(MEMORY) if node.uuid in reported else None
+        own = node.inventories.get(MEMORY, Inventory(0))
         if there is None or there.total <= own.total or not _sizes(node):
             nodes.append(node)
             continue
@@ -53,7 +50,7 @@ def _with_memory(node: ProviderNode, own: Inventory, needed: int) -> tuple[dict[
     """The inventories with so much ``MEMORY_MB``, and how many pages more are reserved for that."""
     missing_kib, reserved = (needed - own.total) * 1024, 0
     found = dict(node.inventories)
-    found[_MEMORY] = replace(own, total=needed, max_unit=needed)
+    found[MEMORY] = replace(own, total=needed, max_unit=needed)
     for size, name in _sizes(node).items():
         pages = min(-(-missing_kib // size), found[name].total - found[name].reserved)
         found[name] = replace(found[name], reserved=found[name].reserved + pages)
