@@ -46,8 +46,8 @@ def build_application(
     :param console: what makes the console, if there is to be one.
     :param in_background: whether the database is prepared by a thread of its own. That is for servers that
         build the application in the process that serves it; no thread outlives a fork.
-    :raises ValueError: as :func:`check`.
     :param alone: whether the process is there for this only, so that it may decide when garbage is collected.
+    :raises ValueError: as :func:`check`.
     """
     tracing = _tracing(conf) if conf.tracing.enabled else None
     service = Service.of(conf, Database if tracing is None else tracing.database)

@@ -7,6 +7,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Final
 
+from placement.console import paging
 from placement.model.provider import DISABLED, SHARES, Provider
 from placement.model.snapshot import Snapshot
 from placement.model.trees import ZONE, Tree
@@ -127,9 +128,7 @@ def show(snapshot: Snapshot, wanted: Wanted) -> Fleet:
     classes = _classes(snapshot, trees, passing, wanted.resource_class)
     totals = [_total(snapshot, name, passing, states) for name in classes[:_MAX_TOTALS]]
     columns = tuple(classes[:_MAX_COLUMNS])
-    pages = max(1, -(-len(passing) // PER_PAGE))
-    page = min(max(1, wanted.page), pages)
-    shown = _ordered(snapshot, trees, passing, wanted)[(page - 1) * PER_PAGE : page * PER_PAGE]
+    shown = paging.cut(_ordered(snapshot, trees, passing, wanted), wanted.page, PER_PAGE)
     return Fleet(
         hosts=len(trees),
         passing=len(passing),
@@ -137,9 +136,9 @@ def show(snapshot: Snapshot, wanted: Wanted) -> Fleet:
         totals=tuple(totals),
         more_classes=max(0, len(classes) - _MAX_TOTALS),
         columns=columns,
-        rows=tuple([_row(snapshot, trees[root], states[root], columns) for root in shown]),
-        page=page,
-        pages=pages,
+        rows=tuple([_row(snapshot, trees[root], states[root], columns) for root in shown.rows]),
+        page=shown.page,
+        pages=shown.pages,
     )
 
 
