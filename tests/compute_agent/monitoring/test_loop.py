@@ -221,8 +221,9 @@ def test_a_guest_that_comes_is_seen_also_where_nobody_asks(bench):
     assert bench.files.monitoring_groups() == [GROUP]
 
 
-def test_who_asks_while_a_round_hangs_is_told_of_no_reading(bench, monkeypatch):
-    monkeypatch.setattr(loop, "ASKED_SECONDS", 0.01)
+@pytest.fixture
+def released(bench):
+    """Set, a round goes on: until then it hangs."""
     hanging, released = threading.Event(), threading.Event()
 
     def hang():
@@ -233,6 +234,11 @@ def test_who_asks_while_a_round_hangs_is_told_of_no_reading(bench, monkeypatch):
     bench.loop._ask = hang
     bench.loop.start()
     assert hanging.wait(30)
+    return released
+
+
+def test_who_asks_while_a_round_hangs_is_told_of_no_reading(bench, released, monkeypatch):
+    monkeypatch.setattr(loop, "ASKED_SECONDS", 0.01)
     assert bench.loop.newest() is None
     released.set()
 
@@ -317,17 +323,7 @@ def test_metrics_count_who_is_not_monitored_and_failed_writes(bench, monkeypatch
     assert bench.metric("compute_agent_sample_write_failures_total") == 1
 
 
-def test_a_round_that_hangs_does_not_keep_the_agent_from_stopping(bench, caplog):
-    hanging, released = threading.Event(), threading.Event()
-
-    def hang():
-        hanging.set()
-        released.wait(30)
-        return []
-
-    bench.loop._ask = hang
-    bench.loop.start()
-    hanging.wait(30)
+def test_a_round_that_hangs_does_not_keep_the_agent_from_stopping(bench, released, caplog):
     thread = bench.loop._thread
     bench.loop.stop(timeout=0.01)
     assert "hangs" in caplog.text
