@@ -56,6 +56,9 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(RUNTIME)
 	@$(BIN)/python -m tests.demo
 
+adopt-demo: packages $(INSTALLED)
+	@$(BIN)/python -W ignore -m tests.adopt_demo
+
 # Of what is tried at random, or many times over, two fifths, and nothing that takes very long.
 test: export PLACEMENT_EXAMPLES_PERCENT ?= 40
 test: HERE += and not long
