@@ -17,7 +17,7 @@ from sqlalchemy.engine import make_url
 
 from benchmarks.http import Connection, NoAnswer
 from benchmarks.reference import Reference
-from tests.databases.process import free_port
+from tests.ports import free_port
 
 _SECONDS_TO_START: Final = 60.0
 _SECONDS_TO_STOP: Final = 10.0

@@ -19,8 +19,8 @@ from benchmarks.reference import install
 from benchmarks.servers import OpenStack, Ours
 from placement.shadow.forward import Forward
 from placement.shadow.in_flight import InFlight
-from tests.databases.process import free_port
 from tests.placement.shadow.processes import shadow
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication

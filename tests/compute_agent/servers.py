@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.reference import install
 from compute_agent import conf as agent_conf
 from compute_agent.report.client import PlacementClient
-from tests.databases.process import free_port
+from tests.ports import free_port
 
 CHECKOUT = Path(__file__).parents[2]
 SECONDS = 60

@@ -15,7 +15,7 @@ from sqlalchemy.engine import make_url
 
 from tests.databases.base import ServerMissing
 from tests.databases.mariadb import MariaDB
-from tests.databases.process import free_port
+from tests.ports import free_port
 
 _PROVIDERS: Final = (Path("/usr/lib/galera/libgalera_smm.so"), Path("/usr/lib64/galera/libgalera_smm.so"))
 _NODES: Final = 3

@@ -1,12 +1,9 @@
 """Servers that are processes: found, started as an unprivileged user, waited for, and ended by their id."""
 
-import contextlib
 import os
 import pwd
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from abc import abstractmethod
@@ -15,9 +12,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from tests.databases.base import DatabaseServer, ServerMissing
+from tests.ports import free_port
 
-_PORTS: Final = range(15000, 32000)
-"""Below those that Linux and BSD give to connections, so that none comes between a look and a bind."""
 _PORTS_TO_TRY: Final = 5
 _RESTARTS_TO_TRY: Final = 40
 _SECONDS_TO_START: Final = 60.0
@@ -164,15 +160,6 @@ def program(name: str, package: str, *, folders: Iterable[Path] = ()) -> Path:
     if found is None:
         raise ServerMissing(f"{name} is not installed: it is part of Debian's package {package}")
     return Path(found)
-
-
-def free_port() -> int:
-    """A loopback port that was free a moment ago, and that only who asks for it is given."""
-    for port in random.SystemRandom().sample(_PORTS, 100):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-    raise ServerFailed(f"no loopback port of {_PORTS} is free")
 
 
 def _unprivileged(names: Iterable[str]) -> pwd.struct_passwd | None:

@@ -14,7 +14,8 @@ import psycopg
 from sqlalchemy.engine import make_url
 
 from tests.databases.postgresql import OWNER, PostgreSQL
-from tests.databases.process import free_port, program
+from tests.databases.process import program
+from tests.ports import free_port
 
 _SECONDS: Final = 60.0
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import requests
 
-from tests.databases.process import free_port
+from tests.ports import free_port
 
 SCRIPTS = Path(sysconfig.get_path("scripts"))
 MICROVERSION = "placement 1.39"

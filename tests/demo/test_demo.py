@@ -53,6 +53,13 @@ def _mind_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+def test_the_demo_takes_no_more_of_the_tests_than_what_runs_without_their_packages() -> None:
+    told = "import sys, tests.demo.__main__; print(*[n for n in sys.modules if n.startswith('tests')])"
+    done = subprocess.run([sys.executable, "-c", told], cwd=ROOT, capture_output=True, text=True, check=True)
+    own = {"tests.demo", "tests.demo.__main__", "tests.demo.system"}
+    assert set(done.stdout.split()) == {"tests", "tests.ports", *own}
+
+
 def left_behind(folder: Path) -> list[str]:
     """Files in the folder, and command lines of processes that were started for it."""
     found = [str(path) for path in folder.iterdir()]

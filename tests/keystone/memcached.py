@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Final, Self
 from urllib.parse import unquote_to_bytes
 
-from tests.databases.process import free_port
+from tests.ports import free_port
 
 _SECONDS: Final = 20.0
 

@@ -17,8 +17,8 @@ import psutil
 import requests
 
 from benchmarks.reference import environment
-from tests.databases.process import free_port
 from tests.keystone.identity import ADMIN_PASSWORD, INTERFACES, LIFETIME, REGION, Identity
+from tests.ports import free_port
 
 _CONFIG: Final = "keystone.conf"
 _REQUIREMENTS: Final = Path(__file__).with_name("requirements.txt")

@@ -26,9 +26,9 @@ from compute_agent.monitoring.targets import MonitorTarget
 from compute_agent.resctrl.control import Control, Options
 from tests.compute_agent.loops.configurations import configuration
 from tests.compute_agent.monitoring.counting import mount
-from tests.databases.process import free_port
 from tests.demo.system import SCRIPTS, CpuSets, System
 from tests.monitoring.kit import DASHBOARDS, RULES, alerts, dashboard, queries
+from tests.ports import free_port
 
 VARIABLES = {"instance": ".*", "guest": ".*", "resource": ".*"}
 SECONDS = 60

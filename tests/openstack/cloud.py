@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.servers import Service
-from tests.databases.process import free_port
 from tests.openstack import config, placement
 from tests.openstack.client import Client
 from tests.openstack.config import Host
@@ -17,6 +16,7 @@ from tests.openstack.ground import Ground, folder_of
 from tests.openstack.process import CloudFailed, Program, run
 from tests.openstack.rabbitmq import RabbitMQ
 from tests.openstack.web import serving
+from tests.ports import free_port
 
 REAL: Final = "real"
 """The host with guests of QEMU."""

@@ -5,11 +5,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from tests.databases.process import free_port
 from tests.keystone import Keystone
 from tests.openstack.identity import GLANCE, authtoken
 from tests.openstack.process import run
 from tests.openstack.web import serving
+from tests.ports import free_port
 
 _CONFIG: Final = """\
 [DEFAULT]

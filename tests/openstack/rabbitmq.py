@@ -10,8 +10,9 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from tests.databases import ServerMissing
-from tests.databases.process import free_port, program
+from tests.databases.process import program
 from tests.openstack.process import Program
+from tests.ports import free_port
 
 # What is on the PATH is a script for the node of the system, with its folders.
 _SERVER: Final = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")

@@ -9,8 +9,8 @@ from typing import Final
 import requests
 
 from placement.db import migration
-from tests.databases.process import free_port
 from tests.packages.running import program, until_it_answers
+from tests.ports import free_port
 
 _SECONDS: Final = 300
 

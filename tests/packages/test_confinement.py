@@ -12,9 +12,9 @@ import pytest
 import requests
 
 from placement.db import migration
-from tests.databases.process import free_port
 from tests.packages import confinement
 from tests.packages.running import SECONDS, program, until_it_answers
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.root]
 

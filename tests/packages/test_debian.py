@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import requests
 
-from tests.databases.process import free_port
 from tests.packages import debian, machine
 from tests.packages.machine import SECONDS, Machine
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.packages, pytest.mark.slow, pytest.mark.root]
 

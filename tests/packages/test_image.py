@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.databases.process import free_port
 from tests.packages import debian
 from tests.packages.machine import SECONDS
 from tests.packages.running import program, until_it_answers
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.packages, pytest.mark.slow, pytest.mark.root]
 

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import requests
 
-from tests.databases.process import free_port
+from tests.ports import free_port
 
 HEADERS = {"X-Auth-Token": "admin", "OpenStack-API-Version": "placement 1.39"}
 

@@ -11,7 +11,7 @@ import uuid
 import pytest
 
 from tests.compute_agent.cmd.agents import SECONDS, Agent, allowed_cpus
-from tests.databases.process import free_port
+from tests.ports import free_port
 
 SELDOM = 10 * SECONDS
 

@@ -7,7 +7,7 @@ import urllib.request
 import pytest
 
 from tests.compute_agent.cmd.agents import Agent, allowed_cpus
-from tests.databases.process import free_port
+from tests.ports import free_port
 
 
 @pytest.fixture

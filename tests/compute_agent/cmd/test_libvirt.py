@@ -9,7 +9,7 @@ import pytest
 from compute_agent.drivers import procfs
 from tests.compute_agent.cmd.agents import SECONDS, Agent, allowed_cpus, give_to_migration
 from tests.compute_agent.libvirtd import thread_cpus
-from tests.databases.process import free_port
+from tests.ports import free_port
 
 DEDICATED, SHARED = {"0"}, {"1"}
 

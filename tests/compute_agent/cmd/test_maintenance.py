@@ -5,7 +5,7 @@ import urllib.request
 import pytest
 
 from tests.compute_agent.cmd.test_watermarks import FULL, QOS
-from tests.databases.process import free_port
+from tests.ports import free_port
 
 DISABLED, OURS, WATERMARK = "COMPUTE_STATUS_DISABLED", "CUSTOM_HOST_DISABLED", "CUSTOM_WATERMARK_REACHED"
 REASON = "new memory, ticket 4711"

@@ -8,7 +8,7 @@ import urllib.request
 import pytest
 
 from tests.compute_agent.cmd.agents import Agent, allowed_cpus, put_allocation
-from tests.databases.process import free_port
+from tests.ports import free_port
 
 NO_PLACE = "the host has no shared CPUs, and the guest holds no PCPU"
 

@@ -6,7 +6,7 @@ import urllib.request
 import pytest
 
 from compute_agent.report.errors import NotFoundError
-from tests.databases.process import free_port
+from tests.ports import free_port
 
 QOS = "interval = 0.1\nevict_grace = 30"
 DISABLED = "COMPUTE_STATUS_DISABLED"

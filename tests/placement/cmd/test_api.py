@@ -18,7 +18,7 @@ import pytest
 from placement.cmd import api
 from placement.cmd.listening import check_bind
 from placement.conf import new_config
-from tests.databases.process import free_port
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[3]
 

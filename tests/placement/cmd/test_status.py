@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from placement.cmd.status import main
 from placement.db import migration
-from tests.databases.process import free_port
+from tests.ports import free_port
 
 NOBODY = "00000000-0000-0000-0000-000000000000"
 SUCCESS, WARNING, FAILURE = range(3)

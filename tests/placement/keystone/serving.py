@@ -12,8 +12,8 @@ from typing import Any, Final
 import requests
 
 from placement.db import migration
-from tests.databases.process import free_port
 from tests.keystone import Keystone
+from tests.ports import free_port
 
 _SECONDS: Final = 120.0
 

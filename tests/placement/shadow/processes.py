@@ -17,9 +17,9 @@ from benchmarks.reference import Reference
 from benchmarks.servers import OpenStack, Ours, Service
 from placement.shadow.compare import comparable
 from tests.databases import DatabaseServer
-from tests.databases.process import free_port
 from tests.placement.differential.play import Names
 from tests.placement.differential.services import Answer, Client, Request
+from tests.ports import free_port
 
 _SECONDS: Final = 60.0
 _CLASSES: Final = threading.Lock()

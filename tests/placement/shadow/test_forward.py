@@ -15,7 +15,7 @@ import pytest
 from placement.shadow.exchange import MAX_KEPT, Copy, Received
 from placement.shadow.forward import CLIENT_LEFT, NO_ANSWER, TOO_LONG, Forward
 from placement.shadow.in_flight import InFlight
-from tests.databases.process import free_port
+from tests.ports import free_port
 
 
 @dataclass

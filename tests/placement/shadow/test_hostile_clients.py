@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from placement.shadow.proxy import ProxySettings, serve
-from tests.databases.process import free_port
+from tests.ports import free_port
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,7 @@ from typing import Final
 import requests
 
 from benchmarks.reference import environment
-from tests.databases.process import free_port
+from tests.ports import free_port
 
 _REQUIREMENTS: Final = Path(__file__).with_name("requirements.txt")
 _SECONDS: Final = 120.0
