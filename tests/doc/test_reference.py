@@ -60,6 +60,12 @@ def test_options_and_commands_are_looked_up() -> None:
     assert command_target("virsh list") is None
 
 
+def test_options_and_commands_that_notes_of_changes_name_exist() -> None:
+    for note in sorted((SITE / "changes").glob("*.md")):
+        for named in re.findall(r"(?<!`)`([^`\n]+)`(?!`)", note.read_text(encoding="utf-8")):
+            assert UNKNOWN not in (option_target(named), command_target(named)), f"{note.name}: {named}"
+
+
 @pytest.mark.parametrize("program", options.PROGRAMS)
 def test_every_option_has_a_place_in_the_reference(program: str) -> None:
     text = generated.expand(f"<!-- generated: options {program} -->")
