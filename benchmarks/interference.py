@@ -93,7 +93,7 @@ class Minimum(Controller):
         for watch in WATCHES:
             lever = watch.signal.lever
             bad = any(
-                track.disturbed(sample.time)
+                track.lasts(sample.time)
                 for key, track in self.state.tracks.items()
                 if key.signal == watch.signal.name and sample.readings[key.guest].facts.rank
             )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 
 from compute_agent.interference.reading import Reading, Sample
 from compute_agent.model.knob import CACHE_WAYS, CPU_QUOTA, MEMORY_BANDWIDTH, Knob
@@ -52,9 +52,11 @@ class Guest:
     begin: int = 0
     end: int = 0
 
-    def at(self, step: int, quiet: bool) -> tuple[float, Program]:
-        if self.other is not None and self.begin <= step < self.end and not quiet:
-            return self.other_wants[step - self.begin], self.other
+    def at(self, step: int, quiet: bool, rest: bool) -> tuple[float, Program]:
+        """What it wants in the first part of a step, or in the ``rest`` of it."""
+        turn = step if rest else step - 1
+        if self.other is not None and self.begin <= turn < self.end and not quiet:
+            return self.other_wants[turn - self.begin], self.other
         return self.wants[min(step, len(self.wants) - 1)], self.program
 
 
@@ -71,6 +73,11 @@ class Use:
     """Of what it would do alone on the host, for what it wants."""
     work: float
 
+    def mixed(self, other: Use, share: float) -> Use:
+        """A step that is like this for a share of it, and like another one for the rest."""
+        mine, its = astuple(self), astuple(other)
+        return Use(*(share * one + (1 - share) * two for one, two in zip(mine, its, strict=True)))
+
     @property
     def cpi(self) -> float:
         """Cycles for each instruction, of a program that takes one where memory takes no time."""
@@ -86,6 +93,8 @@ class World:
     begin: int = 0
     end: int = 0
     length: int = 0
+    offset: float = 0.0
+    """The part of a step by which what the culprit does begins, changes and ends after the step does."""
     noise: random.Random = field(default_factory=random.Random)
     cycle_noise: random.Random = field(default_factory=random.Random)
     occupancy: dict[str, float] = field(default_factory=dict)
@@ -93,7 +102,7 @@ class World:
     def fresh(self) -> World:
         """The same world from its beginning."""
         return World(
-            self.seed, self.kind, self.guests, self.culprit, self.begin, self.end, self.length,
+            self.seed, self.kind, self.guests, self.culprit, self.begin, self.end, self.length, self.offset,
             random.Random(f"{self.seed} noise"), random.Random(f"{self.seed} cycles"),
         )  # fmt: skip
 
@@ -102,12 +111,29 @@ class World:
     ) -> dict[str, Use]:
         """What happens in a step; ``quiet``: nobody does anything else than mostly (no culprit)."""
         there = {uuid: guest for uuid, guest in self.guests.items() if uuid not in without}
-        asked = {uuid: guest.at(number, quiet and uuid == self.culprit) for uuid, guest in there.items()}
+        early, late = (
+            {uuid: guest.at(number, quiet and uuid == self.culprit, rest) for uuid, guest in there.items()}
+            for rest in (False, True)
+        )
+        uses, filled = self._part(late, limits)
+        if early != late:
+            part = self.offset
+            first, filled_first = self._part(early, limits)
+            uses = {uuid: first[uuid].mixed(use, part) for uuid, use in uses.items()}
+            filled = {u: part * filled_first[u] + (1 - part) * amount for u, amount in filled.items()}
+        self.occupancy = self.occupancy | filled
+        return uses
+
+    def _part(
+        self, asked: Mapping[str, tuple[float, Program]], limits: Limits
+    ) -> tuple[dict[str, Use], dict[str, float]]:
+        """What happens where guests want that of these programs; and what each then holds of the cache."""
+        programs = {uuid: program for uuid, (_, program) in asked.items()}
         had, waits = _run({u: (w, limits.get(u, {}).get(QUOTA, math.inf)) for u, (w, _) in asked.items()})
         occupancy = {
-            u: self.occupancy.get(u, min(p.footprint, CACHE / len(there))) for u, (_, p) in asked.items()
+            u: self.occupancy.get(u, min(p.footprint, CACHE / len(asked))) for u, p in programs.items()
         }
-        slow, rates = _remember(had, {u: p for u, (_, p) in asked.items()}, occupancy, limits)
+        slow, rates = _remember(had, programs, occupancy, limits)
         found = {}
         for uuid, (want, program) in asked.items():
             alone = 1 + program.touched * _misses(program, CACHE) / CORE_BANDWIDTH
@@ -116,10 +142,7 @@ class World:
             found[uuid] = Use(
                 want, had[uuid], waits[uuid], rates[uuid], occupancy[uuid], speed, had[uuid] / slow[uuid]
             )
-        self.occupancy = self.occupancy | _filled(
-            rates, {u: p for u, (_, p) in asked.items()}, occupancy, limits
-        )
-        return found
+        return found, _filled(rates, programs, occupancy, limits)
 
     def without(self, number: int, limits: Limits, guest: str) -> dict[str, Use]:
         """The same step if a guest had long been gone; nothing of this world changes."""
@@ -210,7 +233,10 @@ def _filled(
 
 
 def world(seed: str, kind: str) -> World:
-    """Some guests of either class, from 15 minutes on a culprit unless it is calm."""
+    """Some guests of either class, from 20 minutes on a culprit unless it is calm.
+
+    What that does is not aligned with the steps, at the ends of which samples are taken.
+    """
     rng = random.Random(seed)
     begin = rng.randrange(120, 180)
     end = begin + rng.randrange(60, 120)
@@ -225,6 +251,7 @@ def world(seed: str, kind: str) -> World:
         mean = vcpus * rng.uniform(0.2, 0.5)
         guests[facts.uuid] = Guest(facts, _program(rng), _wants(rng, mean, length, vcpus))
     found = World(seed, kind, guests, begin=begin, end=end, length=length)
+    found.offset = random.Random(f"{seed} offset").random()
     best_effort = [uuid for uuid in guests if uuid.startswith("be")]
     rng.shuffle(best_effort)
     if kind == "calm":

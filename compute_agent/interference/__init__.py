@@ -4,7 +4,7 @@ Nouns
     A *signal* is what a guest suffers by (waiting for CPUs, say); a greater value is worse, and each signal
     has a lever that helps. A *watch* is a section of the configuration: a signal, and for whose sake what is
     done. The *baseline* of a guest is what the signal mostly is of it, learnt from itself. A sample above its
-    *threshold* is a *violation*; three in five minutes make the guest a *victim*. A *suspect* is a guest
+    *threshold* is a *violation*; half a minute of nothing else makes it a *victim*. A *suspect* is a guest
     that may be limited for it, shares the resource, and used more of it whenever the victim suffered more. A
     *case* is what is done about a victim and a suspect: a *trial*, a *verdict*, and if that is guilty a
     *hold* and giving back.
@@ -17,7 +17,7 @@ Who does what
 
 A worked example
     A web server waits 2 % of its time for CPUs, 8 % at most. A batch job on the same CPUs begins to burn four
-    cores, and it waits 40 %. After half a minute three samples violate the threshold; of the three batch
+    cores, and it waits 40 %. Four samples violate the threshold, the first partly; of the three batch
     jobs there the use of this one goes with it (correlation 0.9). It is limited to 3.2 cores. The server
     waits 30 %, then 29 %: at least a tenth better in two windows, so that the job is guilty, but it is still
     disturbed: another step, and another, until it waits 6 %. That is held for five minutes. Then limits are

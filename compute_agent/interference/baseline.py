@@ -14,12 +14,8 @@ LEARNING: Final = 30
 
 SIGMAS: Final = 2.0
 
-RECENT_SECONDS: Final = 300.0
-"""In which there have to be so many violations:"""
-VIOLATIONS: Final = 3
-
 WINDOW_SECONDS: Final = 30.0
-"""Over which levels are means."""
+"""Over which levels are means, and which a guest has to suffer: three samples, and the one before them."""
 
 _ALPHA: Final = 1 - 0.5 ** (1 / HALF_LIFE)
 
@@ -54,15 +50,16 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """One signal of one guest on one domain: its baseline, and when it was violated of late.
+    """One signal of one guest on one domain: its baseline, and how it was of late.
 
-    ``threshold`` is that of the latest sample, ``recent`` are time and value of those in a window.
+    ``threshold`` is that of the latest sample, ``recent`` are time and value of those in a window. ``since``
+    is the time of the first violation after the last calm sample; inf if the latest was calm.
     """
 
     baseline: Baseline = Baseline()
     threshold: float = math.inf
-    violations: tuple[float, ...] = ()
     recent: tuple[tuple[float, float], ...] = ()
+    since: float = math.inf
 
     def after(self, time: float, value: float, least: float, share: float, learns: bool) -> Track:
         """With another sample; one that does not teach (``learns``) leaves the baseline as it is.
@@ -71,19 +68,18 @@ class Track:
         """
         baseline = self.baseline
         threshold = baseline.threshold(least, share) if baseline.usable else math.inf
-        violations = tuple(at for at in self.violations if at > time - RECENT_SECONDS)
-        if value > threshold:
-            violations += (time,)
+        recent = tuple(one for one in self.recent if one[0] > time - WINDOW_SECONDS)
+        since = min(self.since, time) if recent else time
         return Track(
             baseline.after(min(value, threshold)) if learns else baseline,
             threshold,
-            violations,
-            (*(one for one in self.recent if one[0] > time - WINDOW_SECONDS), (time, value)),
+            (*recent, (time, value)),
+            since if value > threshold else math.inf,
         )
 
     def forgetting(self) -> Track:
         """Without what was of late; after a start, or when the guest was limited itself."""
-        return replace(self, violations=(), recent=()) if self.violations or self.recent else self
+        return replace(self, recent=(), since=math.inf) if self.recent else self
 
     def level(self, time: float) -> float | None:
         """The mean of the window up to now; None where nothing was measured in it."""
@@ -95,7 +91,9 @@ class Track:
         level = self.level(time)
         return level is not None and level > self.threshold
 
-    def disturbed(self, time: float) -> bool:
-        """Whether there is enough to look for a suspect."""
-        recent = sum(at > time - RECENT_SECONDS for at in self.violations)
-        return recent >= VIOLATIONS and self.suffers(time)
+    def lasts(self, time: float) -> bool:
+        """Whether it has suffered for a whole window, so that its level has nothing of before that.
+
+        The first violation is not of that window: what disturbs begins at any time between two samples.
+        """
+        return self.suffers(time) and time - self.since >= WINDOW_SECONDS

@@ -103,13 +103,14 @@ class Case:
 class Seen:
     """The victim now: levels of the two windows of a trial (None: not known), and that of the latest.
 
-    It ``suffers`` if that is above its threshold.
+    It ``suffers`` if that is above its threshold, and that ``lasts`` if it was for all of the window.
     """
 
     first: float | None = None
     second: float | None = None
     latest: float | None = None
     suffers: bool = False
+    lasts: bool = False
 
 
 Turn = tuple[Case | None, tuple[What, ...]]
@@ -129,7 +130,7 @@ def proceed(
         case Phase.TRIAL if elapsed >= TRIAL_SECONDS:
             return _judge(case, seen, lower, time, tries)
         case Phase.HOLD if (
-            elapsed >= WINDOW_SECONDS and seen.suffers and not case.exhausted and not waits and tries
+            elapsed >= WINDOW_SECONDS and seen.lasts and not case.exhausted and not waits and tries
         ):
             return _further(case, seen.latest, lower, time)
         case Phase.HOLD if elapsed >= _hold_seconds(case) and not waits:
@@ -168,7 +169,7 @@ def _judge(case: Case, seen: Seen, lower: float | None, time: float, tries: bool
     if improved(case, seen):
         first = () if case.guilty else (What.GUILTY,)
         case = replace(case, guilty=True, phase=Phase.HOLD, since=time)
-        if not seen.suffers or not tries:
+        if not seen.lasts or not tries:
             return case, first
         after, whats = _further(case, seen.second, lower, time)
         return after, (*first, *whats)

@@ -215,7 +215,7 @@ def _victims(watches: Sequence[Watch], state: State, now: Sample) -> Iterator[tu
                 key.signal == watch.signal.name
                 and not reading.limited
                 and (not watch.victims or reading.facts.qos_class in watch.victims)
-                and track.disturbed(now.time)
+                and track.lasts(now.time)
             ):
                 level = track.level(now.time) or 0.0
                 found.append((level / max(track.threshold, 1e-9), watch, key, level))
@@ -259,16 +259,16 @@ def _first_limit(signal: Signal, suspect: Reading, knob: Knob, steps: Steps) -> 
 
 def _seen(case: Case, signal: Signal, track: Track, samples: Sequence[Sample]) -> Seen:
     time = samples[-1].time
+    latest = track.level(time), track.suffers(time), track.lasts(time)
     if case.phase is not Phase.TRIAL or time - case.since < TRIAL_SECONDS:
-        return Seen(latest=track.level(time), suffers=track.suffers(time))
+        return Seen(None, None, *latest)
     key = Key(case.victim, signal.name, case.knob.domain)
     begin = case.since + SETTLE_SECONDS
     middle = begin + WINDOW_SECONDS
     return Seen(
         _mean(signal, key, samples, begin, middle),
         _mean(signal, key, samples, middle, middle + WINDOW_SECONDS),
-        track.level(time),
-        track.suffers(time),
+        *latest,
     )
 
 

@@ -92,7 +92,7 @@ class Telemetry:
             disturbed = {
                 key.guest
                 for key, track in state.tracks.items()
-                if key.signal == watch.signal.name and track.disturbed(sample.time)
+                if key.signal == watch.signal.name and track.lasts(sample.time)
             }
             self._disturbed.labels(watch.name).set(len(disturbed))
 

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from benchmarks import interference
 from benchmarks.interference_worlds import KINDS, QUOTA, STEP, world
 from compute_agent.interference.cases import What
@@ -52,3 +54,16 @@ def test_a_world_is_the_same_again_and_a_limit_is_kept():
     limited = CPU.fresh().step(CPU.begin + 1, {CPU.culprit: {QUOTA: 1.0}})
     assert limited[CPU.culprit].had <= 1.0
     assert STEP * CPU.begin >= 300
+
+
+def test_a_culprit_begins_and_ends_between_two_samples():
+    guest, before = CPU.guests[CPU.culprit], CPU.begin - 1
+    assert 0 < CPU.offset < 1
+    nothing = [CPU.fresh().step(number, {})[CPU.culprit].want for number in (before, CPU.end + 1)]
+    assert nothing == [guest.wants[before], guest.wants[CPU.end + 1]]
+    for number, (first, rest) in {
+        CPU.begin: (guest.wants[CPU.begin], guest.other_wants[0]),
+        CPU.end: (guest.other_wants[-1], guest.wants[CPU.end]),
+    }.items():
+        want = CPU.fresh().step(number, {})[CPU.culprit].want
+        assert want == pytest.approx(CPU.offset * first + (1 - CPU.offset) * rest)

@@ -1,5 +1,6 @@
 """Baselines: what is usual, and that what lasts becomes so only slowly."""
 
+import math
 import statistics
 
 import pytest
@@ -28,16 +29,29 @@ def track(values, start=0.0):
 
 
 def test_nothing_is_a_violation_before_enough_was_learnt():
-    assert track([1.0] * (LEARNING - 1) + [100.0]).violations == ()
-    assert len(track([1.0] * LEARNING + [100.0]).violations) == 1
+    assert track([1.0] * (LEARNING - 1) + [100.0]).since == math.inf
+    assert track([1.0] * LEARNING + [100.0]).since == 10.0 * LEARNING
 
 
-def test_three_violations_within_five_minutes_disturb_and_older_ones_do_not_count():
+def test_it_lasts_when_a_whole_window_after_the_first_violation_was_above_the_threshold():
+    """The first one may be partly of before: what disturbs does not begin when a sample is taken."""
     quiet = [1.0] * LEARNING
-    assert track([*quiet, 9.0, 9.0, 9.0]).disturbed(10.0 * (LEARNING + 2))
-    assert not track([*quiet, 9.0, 9.0]).disturbed(10.0 * (LEARNING + 1))
-    apart = [*quiet, 9.0, 9.0, *[1.0] * 30, 9.0]
-    assert not track(apart).disturbed(10.0 * (len(apart) - 1))
+    loud = [4.0, 9.0, 9.0, 9.0]
+    assert not track([*quiet, *loud[:3]]).lasts(10.0 * (LEARNING + 2))
+    found = track([*quiet, *loud])
+    assert found.lasts(10.0 * (LEARNING + 3))
+    assert found.level(10.0 * (LEARNING + 3)) == 9.0
+    assert not found.forgetting().lasts(10.0 * (LEARNING + 3))
+
+
+def test_a_calm_sample_or_a_window_without_any_begins_it_anew():
+    calm_between = [*[1.0] * LEARNING, 9.0, 9.0, 1.0, 9.0, 9.0, 9.0]
+    now = 10.0 * (len(calm_between) - 1)
+    assert track(calm_between).suffers(now)
+    assert not track(calm_between).lasts(now)
+    found = track([*[1.0] * LEARNING, 9.0, 9.0]).after(now + 100, 9.0, 1.0, 0.1, learns=True)
+    assert found.suffers(now + 100)
+    assert not found.lasts(now + 100)
 
 
 def test_what_lasts_for_hours_is_usual_in_the_end():

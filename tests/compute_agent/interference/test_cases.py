@@ -21,7 +21,7 @@ CASE = Case("w", "v", "s", Knob("cpu_quota"), 0.9, 1.0, (4.0,))
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "suffers", "whats", "limits"),
+    ("first", "second", "lasts", "whats", "limits"),
     [
         (0.9, 0.9, False, (What.GUILTY,), (4.0,)),
         (0.9, 0.9, True, (What.GUILTY, What.FURTHER), (4.0, 3.0)),
@@ -30,8 +30,8 @@ CASE = Case("w", "v", "s", Knob("cpu_quota"), 0.9, 1.0, (4.0,))
         (None, 0.5, False, (What.NOT_GUILTY,), None),
     ],
 )
-def test_a_trial_is_judged_by_two_windows(first, second, suffers, whats, limits):
-    after, told = proceed(CASE, Seen(first, second, suffers=suffers), 3.0, TRIAL_SECONDS)
+def test_a_trial_is_judged_by_two_windows(first, second, lasts, whats, limits):
+    after, told = proceed(CASE, Seen(first, second, suffers=lasts, lasts=lasts), 3.0, TRIAL_SECONDS)
     assert told == whats
     assert (None if after is None else after.limits) == limits
 
@@ -42,24 +42,32 @@ def test_nothing_is_judged_before_the_windows_are_over():
 
 def test_a_further_step_is_compared_with_the_one_before_and_undone_alone():
     guilty = replace(CASE, limits=(4.0, 3.0), depth=2, before=0.8, guilty=True)
-    after, told = proceed(guilty, Seen(0.75, 0.75, suffers=True), 2.0, TRIAL_SECONDS)
+    after, told = proceed(guilty, Seen(0.75, 0.75, suffers=True, lasts=True), 2.0, TRIAL_SECONDS)
     assert told == (What.GIVE_BACK,)
     assert (after.phase, after.limit) == (Phase.HOLD, 4.0)
 
 
 def test_a_victim_that_suffers_again_while_one_is_held_costs_that_one_another_step():
     held = replace(CASE, phase=Phase.HOLD, guilty=True)
-    after, told = proceed(held, Seen(latest=0.7, suffers=True), 3.0, 60.0)
+    after, told = proceed(held, Seen(latest=0.7, suffers=True, lasts=True), 3.0, 60.0)
     assert (told, after.limit, after.before, after.phase) == ((What.FURTHER,), 3.0, 0.7, Phase.TRIAL)
-    waiting, told = proceed(held, Seen(latest=0.7, suffers=True), 3.0, 60.0, waits=True)
+    waiting, told = proceed(held, Seen(latest=0.7, suffers=True, lasts=True), 3.0, 60.0, waits=True)
     assert (waiting, told) == (held, ())
-    floor, told = proceed(held, Seen(latest=0.7, suffers=True), None, 60.0)
+    floor, told = proceed(held, Seen(latest=0.7, suffers=True, lasts=True), None, 60.0)
     assert (floor.exhausted, told) == (True, ())
     assert [floor.settled(time) for time in (60.0, TRIAL_SECONDS)] == [False, True]
 
 
+def test_who_suffers_only_in_a_part_of_the_window_costs_nobody_another_step():
+    """Its level is partly of the calm before: nothing could be told from it."""
+    held = replace(CASE, phase=Phase.HOLD, guilty=True)
+    assert proceed(held, Seen(latest=0.7, suffers=True), 3.0, 60.0) == (held, ())
+    after, told = proceed(CASE, Seen(0.5, 0.5, suffers=True), 3.0, TRIAL_SECONDS)
+    assert (after.phase, told) == (Phase.HOLD, (What.GUILTY,))
+
+
 def test_at_the_floor_it_is_held():
-    after, told = proceed(CASE, Seen(0.5, 0.5, suffers=True), None, TRIAL_SECONDS)
+    after, told = proceed(CASE, Seen(0.5, 0.5, suffers=True, lasts=True), None, TRIAL_SECONDS)
     assert (after.phase, told) == (Phase.HOLD, (What.GUILTY,))
 
 
@@ -111,8 +119,8 @@ def test_what_was_to_be_given_back_long_ago_is_overdue(phase, relapses, due):
 
 
 def test_no_further_step_is_tried_while_something_of_others_is_overdue():
-    after, told = proceed(CASE, Seen(0.5, 0.5, suffers=True), 3.0, TRIAL_SECONDS, tries=False)
+    after, told = proceed(CASE, Seen(0.5, 0.5, suffers=True, lasts=True), 3.0, TRIAL_SECONDS, tries=False)
     assert (after.phase, after.limits, told) == (Phase.HOLD, (4.0,), (What.GUILTY,))
-    assert proceed(after, Seen(latest=0.5, suffers=True), 3.0, 200.0, tries=False) == (after, ())
-    _, told = proceed(after, Seen(latest=0.5, suffers=True), 3.0, 200.0)
+    assert proceed(after, Seen(latest=0.5, suffers=True, lasts=True), 3.0, 200.0, tries=False) == (after, ())
+    _, told = proceed(after, Seen(latest=0.5, suffers=True, lasts=True), 3.0, 200.0)
     assert told == (What.FURTHER,)

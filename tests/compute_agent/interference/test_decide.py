@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from compute_agent.interference.baseline import WINDOW_SECONDS
 from compute_agent.interference.cases import HOLD_SECONDS, TRIAL_SECONDS, WAIT_SECONDS, Case, Phase
 from compute_agent.interference.decide import DAY, Record, State, _first_limit
 from compute_agent.interference.reading import Reading
@@ -53,6 +54,19 @@ def test_the_guilty_one_is_limited_until_its_victim_suffers_no_more_and_has_all_
     assert given[-1] is None
     assert given[:-1] == sorted(given[:-1])
     assert room.limits == {}
+
+
+@pytest.mark.parametrize("late", [0.0, 0.1, 0.5, 0.9])
+def test_a_trial_begins_from_a_level_that_has_nothing_of_the_calm_before(room, late):
+    """The hog begins when this part of a sample is over."""
+    disturb(room, 0.1 * late + 4.0 * (1 - late))
+    room.round()
+    of_both = room.time
+    room.wants["hog"] = 4.0
+    room.rounds(30, lambda: room.limits)
+    (case,) = room.state.cases
+    assert case.since - WINDOW_SECONDS >= of_both
+    assert case.before == pytest.approx(0.695, abs=0.05)
 
 
 def test_who_goes_on_is_held_again_and_longer_each_time(room):
@@ -184,7 +198,7 @@ def test_giving_back_waits_for_trials_of_others_for_some_minutes_and_then_they_w
     room.state = replace(room.state, cases=(*room.state.cases, replace(held, exhausted=True)))
     begun, given = room.time, 0.0
     for number in range(60):
-        room.delays["server"] = 0.68 * 0.85 ** (number // 7)
+        room.delays["server"] = 0.68 * 0.82 ** (number // 7)
         room.round()
         given = given or ("job" not in room.limits and room.time - begun)
     assert WAIT_SECONDS <= given <= WAIT_SECONDS + TRIAL_SECONDS + 10

@@ -101,7 +101,7 @@ def host(tmp_path):
 
 def test_who_disturbs_is_limited_and_told_of_and_has_all_back(host, caplog):
     with caplog.at_level(logging.INFO):
-        host.seconds(100)
+        host.seconds(110)
     assert host.limits().keys() == {"hog"}
     assert host.kinds()[:2] == [("throttle_down", "done", "hog"), ("verdict", "done", "server")]
     assert host.blamed == [("hog", "cpu_usage", "run_delay")]
