@@ -29,7 +29,7 @@ def _answer(call: Call, aggregates: list[str], generation: int, last_modified: f
 def show(call: Call, uuid: str) -> Response:
     """The aggregates of a provider."""
     with call.service.model.fresh() as view:
-        provider = existing(view, uuid)
+        provider = existing(view.snapshot, uuid)
         return _answer(call, sorted(provider.aggregates), provider.generation, provider.updated_at)
 
 

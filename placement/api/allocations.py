@@ -114,7 +114,7 @@ def delete_of_consumer(call: Call, consumer_uuid: str) -> Response:
 def list_of_provider(call: Call, uuid: str) -> Response:
     """All that consumers hold of a provider."""
     with call.service.model.fresh() as view:
-        provider = existing(view, uuid)
+        provider = existing(view.snapshot, uuid)
     with call.service.database.read() as conn:
         held = store.of_provider(conn, provider.uuid)
     by_consumer: dict[str, Any] = {}

@@ -46,7 +46,7 @@ def _show_all(call: Call, view: View, provider: Provider) -> Response:
 def list_all(call: Call, uuid: str) -> Response:
     """All inventories of a provider."""
     with call.service.model.fresh() as view:
-        return _show_all(call, view, existing(view, uuid))
+        return _show_all(call, view, existing(view.snapshot, uuid))
 
 
 @operation(blueprint, "POST", _PATH, rules.CREATE, reads_json=True)
@@ -101,7 +101,7 @@ def delete_all(call: Call, uuid: str) -> Response:
 def show(call: Call, uuid: str, resource_class: str) -> Response:
     """One inventory."""
     with call.service.model.fresh() as view:
-        provider = existing(view, uuid)
+        provider = existing(view.snapshot, uuid)
         inventory = provider.inventories.get(resource_class)
         if inventory is None:
             raise NotFound(f"No inventory of class {resource_class} for {provider.uuid}")

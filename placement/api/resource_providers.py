@@ -20,6 +20,7 @@ from placement.exceptions import InvalidRequest
 from placement.microversion import Microversion
 from placement.model.feed import View
 from placement.model.provider import Provider
+from placement.model.snapshot import Snapshot
 from placement.policies import resource_provider as rules
 from placement.schemas import resource_provider as schemas
 from placement.schemas.base import canonical_uuid
@@ -93,12 +94,12 @@ def _template(prefix: str, version: Microversion) -> _Template:
     return _Template(text, bool(nested))
 
 
-def existing(view: View, uuid: str) -> Provider:
+def existing(snapshot: Snapshot, uuid: str) -> Provider:
     """The provider that a path names.
 
     :raises placement.exceptions.NotFound: there is none.
     """
-    provider = view.snapshot.get(canonical_uuid(uuid) or uuid)
+    provider = snapshot.get(canonical_uuid(uuid) or uuid)
     if provider is None:
         raise providers.missing(uuid)
     return provider
@@ -125,7 +126,7 @@ def about(call: Call, uuid: str) -> Iterator[None]:
         yield
     except InvalidRequest:
         with call.service.model.fresh() as view:
-            existing(view, uuid)
+            existing(view.snapshot, uuid)
         raise
 
 
@@ -169,7 +170,7 @@ def show(call: Call, uuid: str) -> Response:
 
 def _show(call: Call, uuid: str) -> Response:
     with call.service.model.fresh() as view:
-        provider = existing(view, uuid)
+        provider = existing(view.snapshot, uuid)
         return call.answer(shown([provider], view, call.version), provider.updated_at)
 
 

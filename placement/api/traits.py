@@ -75,7 +75,7 @@ def _answer(call: Call, traits: list[str], generation: int, last_modified: float
 def list_of_provider(call: Call, uuid: str) -> Response:
     """The traits of a provider."""
     with call.service.model.fresh() as view:
-        provider = existing(view, uuid)
+        provider = existing(view.snapshot, uuid)
         return _answer(call, in_order(provider.traits), provider.generation, provider.updated_at)
 
 

@@ -24,7 +24,7 @@ _ALL_TYPES: Final = "all"
 def of_provider(call: Call, uuid: str) -> Response:
     """How much of each inventory of a provider is taken."""
     with call.service.model.fresh() as view:
-        provider = existing(view, uuid)
+        provider = existing(view.snapshot, uuid)
         usages = {name: provider.used.get(name, 0) for name in provider.inventories}
         document = {"resource_provider_generation": provider.generation, "usages": usages}
         return call.answer(document, provider.updated_at)

@@ -38,9 +38,7 @@ def home(visit: Visit) -> Response:
 def show_fleet(visit: Visit) -> str:
     """All hosts, or those that the filters let through."""
     wanted = wanted_of(request.args)
-    with visit.service.model.fresh():
-        pass  # it is brought up to date; what follows takes longer, and keeps nobody
-    with visit.service.model.aside() as (snapshot, _):
+    with visit.looking() as (snapshot, _):
         shown = fleet.show(snapshot, wanted)
         classes, traits, aggregates = fleet.choices(snapshot, _MAX_CHOICES)
 
@@ -84,9 +82,8 @@ def parameters(wanted: Wanted) -> dict[str, Any]:
 @page(blueprint, "/console/providers/<uuid>", *SEE_HOSTS)
 def show_provider(visit: Visit, uuid: str) -> str:
     """A provider with all below it, and who holds what of them."""
-    with visit.service.model.fresh() as view:
-        snapshot = view.snapshot
-        provider = existing(view, uuid)
+    with visit.looking() as (snapshot, _):
+        provider = existing(snapshot, uuid)
         shown = host.show(snapshot, provider, paging.asked("providers"))
         members = snapshot.whole_trees()[shown.root.id].members
         following = settings.follower(shown.root, members)

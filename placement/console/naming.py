@@ -57,11 +57,10 @@ def show_names(visit: Visit) -> str:
     text = request.args.get("text", "").strip()[:_MAX_TEXT]
     # there are hundreds of standard traits, most of which nobody has
     everything = "all" in request.args or bool(text)
-    with visit.service.model.fresh() as view:
-        snapshot = view.snapshot
-        classes = count(snapshot, snapshot.by_class, view.names.classes, text, used_only=not everything)
-        traits = count(snapshot, snapshot.by_trait, view.names.traits, text, used_only=not everything)
-        numbers: Mapping[str, int] = {"classes": len(view.names.classes), "traits": len(view.names.traits)}
+    with visit.looking() as (snapshot, names):
+        classes = count(snapshot, snapshot.by_class, names.classes, text, used_only=not everything)
+        traits = count(snapshot, snapshot.by_trait, names.traits, text, used_only=not everything)
+    numbers: Mapping[str, int] = {"classes": len(names.classes), "traits": len(names.traits)}
     shown = (
         paging.cut(classes, paging.asked("classes"), _PER_PAGE),
         paging.cut(traits, paging.asked("traits"), _PER_PAGE),

@@ -82,7 +82,7 @@ def change(visit: Visit, uuid: str) -> Response:
     by = (visit.visitor.user_name or visit.visitor.user_id or "")[:_MAX_REASON]
     for tries_left in reversed(range(_TRIES)):
         with visit.service.model.fresh() as view:
-            root = view.snapshot.providers[existing(view, uuid).root_id]
+            root = view.snapshot.providers[existing(view.snapshot, uuid).root_id]
         wanted = described(root, disabled=disabled, reason=reason, by=by)
         try:
             ask("POST", "/ext/v1/trees", body={"resource_providers": [wanted]})

@@ -121,8 +121,8 @@ def show(snapshot: Snapshot, number: int = 1, number_of_groups: int = 1) -> Sett
 @page(blueprint, "/console/settings", *SEE_SETTINGS)
 def show_settings(visit: Visit) -> str:
     """Groups, and the hosts that do not follow theirs."""
-    with visit.service.model.fresh() as view:
-        shown = show(view.snapshot, paging.asked(), paging.asked("groups"))
+    with visit.looking() as (snapshot, _):
+        shown = show(snapshot, paging.asked(), paging.asked("groups"))
     return render_template(
         "settings.html",
         settings=shown,

@@ -1,6 +1,7 @@
 """One request for a page: who looks, and at what."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Final
@@ -11,6 +12,8 @@ from placement.api import context
 from placement.api.context import RequestContext
 from placement.api.service import Service
 from placement.exceptions import Forbidden
+from placement.model.rows import Names
+from placement.model.snapshot import Snapshot
 from placement.policies import aggregate, inventory, resource_provider, trait, usage
 
 _SERVICE: Final = "placement.service"
@@ -56,6 +59,18 @@ class Visit:
     def __init__(self) -> None:
         self.service = service_of(request.environ)
         self.visitor: RequestContext = context.of(request.environ)
+
+    @contextmanager
+    def looking(self) -> Iterator[tuple[Snapshot, Names]]:
+        """All providers and names that were written before. Nobody waits for what is done with them.
+
+        :raises placement.exceptions.Unavailable: the database does not answer.
+        """
+        model = self.service.model
+        with model.fresh() as view:
+            names = view.names
+        with model.aside() as (snapshot, _):
+            yield snapshot, names
 
     def require(self, rules: Iterable[str]) -> None:
         """Refuse whom one of the rules does not allow this.

@@ -33,7 +33,11 @@ class Turns:
         self.keepers = 0
 
     def keep(self, snapshot: Snapshot) -> None:
-        """From now on nobody changes this snapshot, until :meth:`let_go` is called as often."""
+        """From now on nobody changes this snapshot, until :meth:`let_go` is called as often.
+
+        To be called within the turn: of several who look at it later none may bring its trees up to date.
+        """
+        snapshot.whole_trees()
         with self.counting:
             snapshot.keepers += 1
             self.keepers += 1

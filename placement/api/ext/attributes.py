@@ -24,7 +24,7 @@ _MAX_INTEGER: Final = 2.0**53
 def list_of_provider(call: Call, uuid: str) -> Response:
     """What is kept with a provider."""
     with call.service.model.fresh() as view:
-        provider = existing(view, uuid)
+        provider = existing(view.snapshot, uuid)
         return _answer(call, provider.attributes, provider.generation)
 
 

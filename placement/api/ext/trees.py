@@ -30,7 +30,7 @@ def show(call: Call, uuid: str) -> Response:
     """All providers of the tree that a provider is in; nothing but 304 to who has them as they are."""
     with_allocations = schemas.parse_show(call.parameters, call.version)
     with call.service.model.fresh() as view:
-        provider = existing(view, uuid)
+        provider = existing(view.snapshot, uuid)
         everyone = view.snapshot.providers
         members = _top_down([everyone[each] for each in view.snapshot.trees[provider.root_id]], view)
         shown_providers = [_provider(each, view) for each in members]

@@ -4,6 +4,8 @@ import re
 import subprocess
 import sys
 from http import HTTPStatus
+from pkgutil import resolve_name
+from threading import Thread
 
 import pytest
 from flask import render_template
@@ -20,6 +22,7 @@ from placement.model.snapshot import Snapshot
 from placement.policies import ext
 from tests.placement.console import world
 
+ADMIN = {"X-Auth-Token": "admin"}
 READER = {"X-Auth-Token": "somebody:project", "X-Roles": "reader,member"}
 HOST = f"/console/providers/{world.uuid_of('compute-1')}"
 NONE: frozenset[str] = frozenset()
@@ -251,3 +254,30 @@ def test_all_providers_of_a_large_tree_are_on_some_page_below_what_leads_to_them
     assert names == {
         "compute-1", *(f"compute-1_NUMA{node}{below}" for node in range(2) for below in ("", "_L3_0")),
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("path", "computes"),
+    [
+        ("/console/", "fleet.show"),
+        ("/console/settings", "settings.show"),
+        ("/console/names", "naming.count"),
+        (HOST, "host.show"),
+    ],
+)
+def test_nobody_waits_for_what_a_page_takes_long_to_compute(client, monkeypatch, path, computes):
+    target = f"placement.console.{computes}"
+    compute, others = resolve_name(target), []
+
+    def slow(*arguments, **options):
+        asked = Thread(
+            target=lambda: others.append(client.get("/resource_providers", headers=ADMIN).status_code)
+        )
+        asked.start()
+        asked.join(10)
+        assert not asked.is_alive()
+        return compute(*arguments, **options)
+
+    monkeypatch.setattr(target, slow)
+    assert client.get(path).status_code == HTTPStatus.OK
+    assert set(others) == {HTTPStatus.OK}

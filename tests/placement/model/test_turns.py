@@ -6,6 +6,7 @@ import pytest
 
 from placement.exceptions import Unavailable
 from placement.model import turns as module
+from placement.model.provider import Provider
 from placement.model.snapshot import Snapshot
 from placement.model.turns import Turn, Turns
 
@@ -82,3 +83,14 @@ def test_more_long_requests_than_there_may_be_are_refused_and_keep_nothing() -> 
             second.give_way(snapshot)
         assert snapshot.keepers == 1
     assert is_free(turns)
+
+
+def test_several_may_look_at_a_snapshot_that_is_kept_as_its_trees_are_up_to_date(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    turns, snapshot = Turns(), Snapshot()
+    one = Provider(1, f"{1:032}", "cn1", 0, None, 1, 0.0, {}, {}, frozenset(), frozenset())
+    snapshot.put(one)
+    turns.keep(snapshot)
+    monkeypatch.setattr(snapshot, "_kinds", None)  # by which trees are made
+    assert list(snapshot.whole_trees()) == [1]
