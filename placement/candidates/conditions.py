@@ -6,13 +6,29 @@ is a class here, and nothing else has to know of it.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Generic, TypeVar
 
 from placement.model.provider import Provider
 from placement.model.snapshot import Snapshot
 from placement.model.trees import Tree
+
+Met = Callable[[Tree], tuple[bool, ...]]
+"""Tells of a tree by position whether the provider meets a condition."""
+
+_K = TypeVar("_K")
+
+
+class _Remembered(dict[_K, bool], Generic[_K]):
+    """What a condition says of each value, asked once."""
+
+    def __init__(self, says: Callable[[_K], bool]) -> None:
+        self._says = says
+
+    def __missing__(self, value: _K) -> bool:
+        met = self[value] = self._says(value)
+        return met
 
 
 class Condition(ABC):
@@ -27,12 +43,9 @@ class Condition(ABC):
     def met_by(self, provider: Provider, snapshot: Snapshot) -> bool:
         """Whether the provider meets it."""
 
-    def met_at(self, tree: Tree, snapshot: Snapshot, known: dict[Hashable, bool]) -> tuple[bool, ...]:
-        """By position whether the provider meets it.
-
-        :param known: kept for one request, for whatever the condition likes to find out once.
-        """
-        return tuple([self.met_by(each, snapshot) for each in tree.members])
+    def met_in(self, snapshot: Snapshot) -> Met:
+        """A function that looks at one tree of the snapshot after the other, for one request."""
+        return lambda tree: tuple([self.met_by(each, snapshot) for each in tree.members])
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +59,15 @@ class HasTraits(Condition):
 
     def met_by(self, provider: Provider, snapshot: Snapshot) -> bool:
         """Whether the provider has, and lacks, the traits."""
-        traits = provider.traits
-        return traits.isdisjoint(self.forbidden) and not any(map(traits.isdisjoint, self.required))
+        return self._met_with(provider.traits)
 
-    def met_at(self, tree: Tree, snapshot: Snapshot, known: dict[Hashable, bool]) -> tuple[bool, ...]:
-        """By position whether the provider has, and lacks, the traits."""
-        found = []
-        for each in tree.members:
-            met = known.get(each.traits)
-            if met is None:
-                met = known[each.traits] = self.met_by(each, snapshot)
-            found.append(met)
-        return tuple(found)
+    def met_in(self, snapshot: Snapshot) -> Met:
+        """A function that looks at each set of traits once."""
+        known = _Remembered(self._met_with)
+        return lambda tree: tuple(map(known.__getitem__, tree.kind.traits))
+
+    def _met_with(self, traits: frozenset[str]) -> bool:
+        return traits.isdisjoint(self.forbidden) and not any(map(traits.isdisjoint, self.required))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,26 +85,31 @@ class InAggregates(Condition):
 
     def met_by(self, provider: Provider, snapshot: Snapshot) -> bool:
         """Whether the provider, or its root for it, is where it has to be, and both where they may be."""
-        own = provider.aggregates
-        if not self.or_root or provider.parent_id is None:
-            return self.forbidden.isdisjoint(own) and self._in_all(own)
-        root = snapshot.providers[provider.root_id].aggregates
-        return (
-            self.forbidden.isdisjoint(own)
-            and self.forbidden.isdisjoint(root)
-            and (self._in_all(own) or self._in_all(root))
-        )
+        root = None
+        if self.or_root and provider.parent_id is not None:
+            root = snapshot.providers[provider.root_id].aggregates
+        return self._met_with(provider.aggregates, root)
 
-    def met_at(self, tree: Tree, snapshot: Snapshot, known: dict[Hashable, bool]) -> tuple[bool, ...]:
-        """By position whether the provider, or the root for it, is where it has to be."""
-        found = []
-        root = tree.root.aggregates if self.or_root else None
-        for each, aggregates in zip(tree.members, tree.aggregates, strict=True):
-            met = known.get((aggregates, root))
-            if met is None:
-                met = known[aggregates, root] = self.met_by(each, snapshot)
-            found.append(met)
-        return tuple(found)
+    def met_in(self, snapshot: Snapshot) -> Met:
+        """A function that looks at each set of aggregates, beside each set of a root, once."""
+        known: dict[frozenset[str] | None, _Remembered[frozenset[str]]] = {}
+
+        def met(tree: Tree) -> tuple[bool, ...]:
+            root = tree.root.aggregates if self.or_root else None
+            beside = known.get(root)
+            if beside is None:
+                beside = known[root] = _Remembered(lambda own: self._met_with(own, root))
+            return tuple(map(beside.__getitem__, tree.aggregates))
+
+        return met
+
+    def _met_with(self, own: frozenset[str], root: frozenset[str] | None) -> bool:
+        """Whether a provider in these aggregates meets it, below a root in those that count for it, too."""
+        if not self.forbidden.isdisjoint(own):
+            return False
+        if root is None:
+            return self._in_all(own)
+        return self.forbidden.isdisjoint(root) and (self._in_all(own) or self._in_all(root))
 
     def _in_all(self, aggregates: frozenset[str]) -> bool:
         return not any(map(aggregates.isdisjoint, self.member_of))

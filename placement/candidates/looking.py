@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Final
 
 from placement.candidates.budget import Budget
-from placement.candidates.conditions import Condition, HasTraits
+from placement.candidates.conditions import HasTraits, Met
 from placement.candidates.needs import Need, needs_of
 from placement.candidates.pattern import Candidate, Offer, PatternBatch, candidates_of
 from placement.candidates.plan import Plan, Searched, options_of
@@ -70,10 +70,7 @@ class Search:
         #: by what is quickly known of trees, and by which of their providers meet the conditions
         self._plans: dict[Hashable, Plan | None] = {}
         self._distinct_plans: dict[Hashable, Plan | None] = {}
-        #: with what each found out
-        self._conditions: list[tuple[Condition, dict[Hashable, bool]]] = [
-            (condition, {}) for condition in self._rules.conditions
-        ]
+        self._met_in: list[Met] = [each.met_in(snapshot) for each in self._rules.conditions]
         self._searched = Searched(1)
         self._when_empty: dict[Plan, PatternBatch] = {}
         #: sharing providers that served for a tree without any help of its own
@@ -207,10 +204,10 @@ class Search:
 
     def _plan(self, tree: Tree, shared: Sequence[Provider]) -> Plan | None:
         """The plan for trees like this one, None if they cannot serve the request."""
-        self.budget.spend(1 + len(self._conditions) * len(tree.members) // 4)
+        self.budget.spend(1 + len(self._met_in) * len(tree.members) // 4)
         if not shared and not self._classes <= tree.shape.classes:
             return None
-        met = [condition.met_at(tree, self._snapshot, known) for condition, known in self._conditions]
+        met = [met_at(tree) for met_at in self._met_in]
         if not shared and not all(map(any, met)):
             return None
         key = (tree.shape, *met, *[each.id for each in shared])

@@ -10,18 +10,21 @@ from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
+from math import prod
 from typing import Final
 
 from placement.candidates.budget import Budget
 from placement.candidates.conditions import InAggregates, InTree
 from placement.candidates.needs import Need
 from placement.candidates.request import CandidatesRequest
-from placement.model.index import Index
+from placement.model.index import Index, Merged
 from placement.model.provider import SHARES, Provider
 from placement.model.snapshot import Snapshot
 
 _MUCH_RARER: Final = 0.5
 """Roots by what is free have to be sorted first, others are kept in order."""
+_MANY: Final = 64
+"""Of more sharing providers it is not looked at in advance which are of use."""
 _TELLING: Final = 0.7
 """What more than this share of all trees has tells too little to be looked up for each."""
 
@@ -40,11 +43,20 @@ class Sharing:
         #: whether some of them could serve each of the needs by themselves
         self.suffice = bool(self.providers)
         if self.providers and needs is not None:
-            asked = dict.fromkeys([frozenset([name for name, _ in need.resources]) for need in needs])
-            serving = [_having_all(snapshot, self.providers, names) for names in asked]
+            serving = [self._serving(need) for need in {need.terms: need for need in needs}.values()]
             self.suffice = all(serving)
             self.providers = set().union(*serving)
         self._known: dict[frozenset[str], tuple[list[Provider], tuple[bytes, ...]]] = {}
+
+    def _serving(self, need: Need) -> set[int]:
+        """Those of the providers that may serve the need; of many all that have what it asks for."""
+        found = set(self.providers)
+        for name, _ in need.resources:
+            found &= self._snapshot.by_class.get(name, set())
+        if len(found) > _MANY:
+            return found
+        self.budget.spend_anyway(len(found))
+        return {each for each in found if need.served_by(self._snapshot.providers[each], self._snapshot)}
 
     @cached_property
     def classes(self) -> set[str]:
@@ -108,14 +120,6 @@ class Sharing:
             for member in self._snapshot.by_aggregate[aggregate]:
                 self.budget.spend()
                 yield self._snapshot.providers[member].root_id
-
-
-def _having_all(snapshot: Snapshot, providers: Collection[int], names: Iterable[str]) -> set[int]:
-    """Those of the providers that have all of these classes."""
-    found = set(providers)
-    for name in names:
-        found &= snapshot.by_class.get(name, set())
-    return found
 
 
 _DRAWS: Final = 8
@@ -194,7 +198,7 @@ def possible_roots(
         found, others = scarcest[0].having(scarcest[1]), wanted
     else:
         found, others = wanted[0].roots() if wanted else snapshot.roots(), wanted[1:]
-    telling = [each.sets for each in others if each.of_roots and each.size < _TELLING * len(snapshot.trees)]
+    telling = [each.sets for each in others if each.of_roots and each.share(len(snapshot.trees)) < _TELLING]
     return Possible(found, telling, in_order=not by_amount)
 
 
@@ -293,10 +297,16 @@ class _Wanted:
             )
         return found
 
+    def share(self, trees: int) -> float:
+        """About which share of so many trees has it, if names have nothing to do with one another."""
+        return 1 - prod([1 - len(roots.ids) / trees for roots in self._roots])
+
     def roots(self) -> Sequence[int]:
         """The ids of the roots of all trees that may serve, in ascending order."""
         if len(self._roots) == 1 and not self._sharing_it:
             return self._roots[0].ids
+        if not self._sharing_it:
+            return Merged([roots.ids for roots in self._roots])
         found = {root for roots in self._roots for root in roots.ids}
         for provider_id in self._sharing_it:
             found.update(self._sharing.anchors(provider_id))

@@ -6,7 +6,7 @@ from operator import attrgetter, itemgetter, le
 from typing import Any, Final
 
 from placement.candidates.budget import Budget
-from placement.candidates.conditions import Condition, InTree
+from placement.candidates.conditions import InTree
 from placement.candidates.needs import needs_of
 from placement.candidates.request import CandidatesRequest
 from placement.candidates.roots import Sharing
@@ -159,8 +159,9 @@ def sort_out(
         for condition in asked.rules.conditions
         if isinstance(condition, InTree) and (member := snapshot.get(condition.uuid))
     }
-    conditions: list[tuple[Condition, dict[Hashable, bool]]] = [(each, {}) for each in pieces(request)]
-    read = attrgetter(*sorted({"shape"} | {each.reads for each, _ in conditions}))
+    conditions = [*pieces(request)]
+    met_in = [each.met_in(snapshot) for each in conditions]
+    read = attrgetter(*sorted({"shape"} | {each.reads for each in conditions}))
     #: by all that matters of trees but what is free a number, and that by where it is found
     numbers: dict[Hashable, int] = {}
     met: dict[Hashable, int] = {}
@@ -174,7 +175,7 @@ def sort_out(
         if key is None:
             budget.spend(1 + len(conditions) * len(tree.members) // 4)
             places, portions = asked.places(tree.shape), asked.portions(tree.shape)
-            features = (places, portions, *[each.met_at(tree, snapshot, known) for each, known in conditions])
+            features = (places, portions, *[met_at(tree) for met_at in met_in])
             key = met[looked_at] = numbers.setdefault(features, len(numbers))
         if sharing.providers or named:
             if sharing.providers:

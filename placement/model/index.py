@@ -1,9 +1,10 @@
 """Which providers have something in common."""
 
-from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
-from typing import Final, NamedTuple, Self, TypeVar
+from functools import cached_property
+from typing import Final, NamedTuple, Self, TypeVar, overload
 
 K = TypeVar("K", bound=int | str)
 C = TypeVar("C", set[int], list[int])
@@ -17,6 +18,43 @@ class Roots(NamedTuple):
 
 
 NO_ROOTS: Final = Roots((), True)
+
+
+_AT_ONCE: Final = 1024
+
+
+class Merged(Sequence[int]):
+    """Ids of several sequences, each of which is in ascending order: in ascending order, each once.
+
+    Who goes through the first of them alone does not pay for the others.
+    """
+
+    def __init__(self, of: Sequence[Sequence[int]]) -> None:
+        self._of = of
+
+    @cached_property
+    def _all(self) -> Sequence[int]:
+        return [*iter(self)]  # who asks for the length of a sequence asks for all of it
+
+    def __iter__(self) -> Iterator[int]:
+        left = [(ids, 0) for ids in self._of if ids]
+        while left:
+            last = min([ids[min(begin + _AT_ONCE, len(ids)) - 1] for ids, begin in left])
+            parts = [(ids, begin, bisect_right(ids, last, begin)) for ids, begin in left]
+            yield from sorted(set().union(*[ids[begin:end] for ids, begin, end in parts]))
+            left = [(ids, end) for ids, _, end in parts if end < len(ids)]
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    @overload
+    def __getitem__(self, at: int) -> int: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[int]: ...
+
+    def __getitem__(self, at: int | slice) -> int | Sequence[int]:
+        return self._all[at]
 
 
 class _Copied(dict[K, C]):

@@ -129,18 +129,19 @@ def _lineage(at: int, parents: Sequence[int | None]) -> tuple[int, ...]:
 class Kind:
     """A shape, and the traits of each provider: equal only to itself, and the same for all such trees."""
 
-    __slots__ = ("__weakref__", "_traits", "_zones", "shape")
+    __slots__ = ("__weakref__", "_zones", "shape", "traits")
 
-    def __init__(self, shape: Shape, traits: Sequence[frozenset[str]]) -> None:
+    def __init__(self, shape: Shape, traits: tuple[frozenset[str], ...]) -> None:
         self.shape = shape
-        self._traits = traits
+        #: by position
+        self.traits = traits
         self._zones: tuple[tuple[int, ...], ...] | None = None
 
     @property
     def zones(self) -> tuple[tuple[int, ...], ...]:
         """The positions of the providers of each zone, the NUMA node first; without any all are one zone."""
         if self._zones is None:
-            self._zones = tuple(_zones(self.shape.lineages, self._traits))
+            self._zones = tuple(_zones(self.shape.lineages, self.traits))
         return self._zones
 
 

@@ -1,10 +1,12 @@
 """Which providers have something in common, and copies that change while the original stays."""
 
+from itertools import islice
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement.model.index import Families, Index, Roots
+from placement.model.index import Families, Index, Merged, Roots
 from placement.model.provider import Inventory, capacity, in_order
 
 
@@ -122,3 +124,20 @@ def test_traits_are_listed_standard_ones_first() -> None:
         "CUSTOM_A",
         "CUSTOM_Z",
     ]
+
+
+@given(st.lists(st.sets(st.integers(0, 5000), max_size=3000).map(sorted), max_size=4))
+def test_merged_ids_are_each_there_once_in_order(of: list[list[int]]) -> None:
+    merged = Merged(of)
+    expected = sorted(set().union(*of))
+    assert list(islice(merged, 3)) == expected[:3]
+    assert list(merged) == expected
+    assert len(merged) == len(expected)
+    assert merged[1:] == expected[1:]
+    assert not expected or merged[-1] == expected[-1]
+    assert bool(merged) == bool(expected)
+
+
+def test_who_goes_through_the_first_of_merged_ids_does_not_pay_for_the_others() -> None:
+    endless = Merged([range(10**12), range(0, 10**12, 2)])
+    assert list(islice(endless, 3000)) == list(range(3000))
