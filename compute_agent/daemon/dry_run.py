@@ -113,7 +113,7 @@ def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
 def kept_limits(rules: Rules, qos: QosState, folder: Path) -> Limits:
     """The limits that a start goes on with: those that watermarks and interference have set."""
     path = folder / interference.FILE
-    kept = KeptFile(path, lambda content: interference.parse(content, time.time()), "").look()
+    kept = KeptFile(path, lambda content: interference.parse(content, time.monotonic()), "").look()
     cases = () if kept is None else kept.cases
     return lowest_of((watermarks.limits(rules, qos), interference.limits(cases)))
 

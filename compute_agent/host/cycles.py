@@ -72,6 +72,7 @@ class PerfEvents:
         self._events = events
         self._opened: dict[int, tuple[int, int]] = {}
         """Two descriptors by thread; the first is read for both."""
+        self._last: Mapping[int, Counted] = {}
 
     def read(self, threads: Collection[int]) -> dict[int, Counted]:
         """What these threads have done; from now on they are counted, and no others."""
@@ -80,22 +81,40 @@ class PerfEvents:
             threads, self.missing = (), _why(OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
         for thread in self._opened.keys() - set(threads):
             self._close(thread)
-        found = {}
+        found, refused = {}, ""
         for thread in threads:
             try:
-                if thread not in self._opened:
-                    self._open(thread)
-                counts = os.read(self._opened[thread][0], _COUNTS.size)
-                _, cycles, instructions = _COUNTS.unpack(counts)
+                found[thread] = self._counted(thread)
             except ProcessLookupError:
                 continue
             except (OSError, struct.error) as error:
+                if isinstance(error, PermissionError):
+                    refused = _why(error)
+                    continue  # others may be another user's
                 self.missing = _why(error)
                 self._close_all()
                 return {}  # it will be so of all others
-            found[thread] = Counted(cycles, instructions)
-            self.missing = ""
+        if found or refused:
+            self.missing = "" if found else refused
+        self._last = found
         return found
+
+    def _counted(self, thread: int) -> Counted:
+        """What a thread has done.
+
+        A counter that stands still begins anew: its thread sleeps, or has ended, and the id may be another's.
+        """
+        if thread in self._opened:
+            counted = self._read(thread)
+            if counted != self._last.get(thread):
+                return counted
+            self._close(thread)
+        self._open(thread)
+        return self._read(thread)
+
+    def _read(self, thread: int) -> Counted:
+        _, cycles, instructions = _COUNTS.unpack(os.read(self._opened[thread][0], _COUNTS.size))
+        return Counted(cycles, instructions)
 
     def _open(self, thread: int) -> None:
         leader = _open_event(self._events[0], thread, -1)

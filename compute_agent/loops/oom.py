@@ -92,8 +92,9 @@ class OomEvents:
             self._on_host, self._looks_due = on_host, _LOOKS
         if self._looks_due == 0:
             return
+        kills = self._driver.oom_kills()  # first, as it may fail, which is no look
         self._looks_due -= 1
-        for kill in self._driver.oom_kills():
+        for kill in kills:
             self._tell(kill)
 
     def _tell(self, kill: OomKill) -> None:

@@ -70,6 +70,12 @@ class Gauges:
             registry=registry,
         )
 
+    def forget(self, resource: str, providers: Iterable[str]) -> None:
+        """Tell no more what is offered and expected of a resource of some providers."""
+        for provider in providers:
+            for gauge in (self.offered, self.expected):
+                gauge.remove(provider, resource)
+
 
 class Promises:
     """Of one resource. One thread takes rounds; others may ask, and blame."""
@@ -81,16 +87,22 @@ class Promises:
         self._file = KeptFile(resource.file, parse, f"What was learnt of the use of {resource.unit}")
         self._zones: Mapping[str, ZoneState] = {}
         self._estimates: Mapping[str, Estimate] = {}
+        self._on = False
+        self._shown: frozenset[str] = frozenset()
+        """Names of the providers that gauges tell of."""
         self._blamed: deque[tuple[str, str]] = deque(maxlen=1000)
         """Provider and cause of each time that somebody was throttled or evicted who lives on the rest."""
 
-    def load(self) -> None:
-        """Go on with what was kept."""
-        self._zones = _taken_over(self._file.load() or {})
-
-    def forget(self) -> None:
-        """Begin anew."""
-        self._zones, self._estimates = {}, {}
+    def switch(self, on: bool, now: float) -> None:
+        """Go on with what was kept, or keep that and tell nothing any more; nothing new where it is so."""
+        if on and not self._on:
+            self._zones = _taken_over(self._file.load() or {})
+        elif self._on and not on:
+            self.save(now)
+            self._gauges.forget(self.resource.name, self._shown)
+            self._zones, self._estimates, self._shown = {}, {}, frozenset()
+            self._blamed.clear()
+        self._on = on
 
     def save(self, now: float) -> None:
         """Keep what was learnt."""
@@ -108,6 +120,7 @@ class Promises:
     def take(self, measured: Iterable[Measured], limits: Limits, acts: bool, now: float) -> bool:
         """One round; whether there is another offer."""
         zones, estimates, published, broken = {}, {}, False, False
+        measured = tuple(measured)  # first, as it may fail: blame is for the next round then
         blamed = self._take_blamed()
         for one in measured:
             node = one.node
@@ -128,6 +141,9 @@ class Promises:
                 published = True
                 self._tell(node, before.offer, offer, found, acts)
         self._zones, self._estimates = zones, estimates
+        shown = frozenset(one.node.name for one in measured)
+        self._gauges.forget(self.resource.name, self._shown - shown)
+        self._shown = shown
         if published or broken or self._file.is_due(now):
             self.save(now)
         return published

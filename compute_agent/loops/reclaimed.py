@@ -97,8 +97,7 @@ class Reclaimed:
         memory = Resource(RECLAIMED_MEMORY, "MiB", "MiB of the zone", folder / MEMORY_FILE)
         self._cpus, self._memory = (Promises(one, recorder, gauges) for one in (cpus, memory))
         self._memory_reader = MemoryReader(pipeline, driver, lambda: self._conf.settings.classes, root)
-        for promises in self._promises:
-            promises.load()
+        self._switch()
         self._stolen = StolenTime(self._settings.steal, folder, recorder, metrics.registry)
         self._collectors = Collectors(self._settings.collectors, folder, recorder, metrics.registry, clock)
         self._thread = RoundsThread(
@@ -107,7 +106,7 @@ class Reclaimed:
             lambda: not self._settings.off,
             lambda took: INTERVAL,
             self._failed,
-            rest=self._rest,
+            rest=self._switch,
         )
         self._failures = Counter(
             "compute_agent_capacity_round_failures",
@@ -198,9 +197,11 @@ class Reclaimed:
 
     # The thread
 
-    def _rest(self) -> None:
+    def _switch(self) -> None:
+        """Begin with promises that are switched on now, and end with those that are not any more."""
+        on = self._promises
         for promises in (self._cpus, self._memory):
-            promises.forget()
+            promises.switch(promises in on, self._clock())
 
     def _failed(self, is_new: bool) -> None:
         self._failures.inc()
@@ -211,23 +212,38 @@ class Reclaimed:
         """One reading, here and now, and what follows of it."""
         if not self._pipeline.has_taken_over:
             return
-        settings, world, now = self._settings, self._pipeline.world, self._clock()
-        if self._collectors.round(world.tree):
-            self.changed()
+        self._switch()
+        failures = []
+        for part in (self._collect, self._promise_memory, self._promise_cpus):
+            try:
+                if part():
+                    self.changed()
+            except Exception as error:  # which is no reason not to measure the rest
+                failures.append(error)
+        if failures:
+            raise ExceptionGroup("not all was measured", failures)
+
+    def _collect(self) -> bool:
+        return self._collectors.round(self._pipeline.world.tree)
+
+    def _promise_memory(self) -> bool:
+        settings, now = self._settings, self._clock()
+        if self._memory not in self._promises:
+            return False
+        return self._memory.take(self._measured_memory(now), settings.limits, settings.mode == ACT, now)
+
+    def _promise_cpus(self) -> bool:
+        """CPUs, and what is stolen of them, from one reading."""
+        settings, now = self._settings, self._clock()
         if settings.mode == OFF and settings.steal == OFF:
-            return
-        limits, acts = settings.limits, settings.mode == ACT
-        if self._memory in self._promises and self._memory.take(
-            self._measured_memory(now), limits, acts, now
-        ):
-            self.changed()
+            return False
         use = self._reader.read(now)
         if use is None:
-            return
-        if self._stolen.round(use, world, now):
-            self.changed()
-        if settings.mode != OFF and self._cpus.take(self._measured_cpus(use), limits, acts, now):
-            self.changed()
+            return False
+        changed = self._stolen.round(use, self._pipeline.world, now)
+        if settings.mode != OFF:
+            changed |= self._cpus.take(self._measured_cpus(use), settings.limits, settings.mode == ACT, now)
+        return changed
 
     def _measured_cpus(self, use: HostUse) -> Iterator[Measured]:
         world = self._pipeline.world

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from compute_agent.host import cycles
-from compute_agent.host.cycles import HARDWARE, PerfEvents
+from compute_agent.host.cycles import HARDWARE, Counted, PerfEvents
 
 SOFTWARE = ((1, 1), (1, 1))
 """Nanoseconds that a task ran, twice."""
@@ -64,7 +64,9 @@ def test_what_a_thread_does_is_counted_and_of_nobody_else(worker, counters):
     worker.burn()
     then = counters.read([worker.id])[worker.id]
     assert then.cycles > first[worker.id].cycles
-    assert counters.read([worker.id])[worker.id].cycles == then.cycles  # it did nothing
+    assert counters.read([worker.id])[worker.id].cycles == 0  # it did nothing, and begins anew
+    worker.burn()
+    assert counters.read([worker.id])[worker.id].cycles > 0
     assert counters.missing == ""
 
 
@@ -75,10 +77,52 @@ def test_threads_that_are_not_asked_for_any_more_and_those_that_ended_cost_no_fi
     assert files == before + 2
     counters.read([worker.id])
     worker.end()
-    assert counters.read([worker.id]).keys() == {worker.id}  # it stands still
-    assert counters.read([os.getpid()]).keys() == {os.getpid()}
+    counters.read([worker.id])  # what it did in the end
+    assert counters.read([worker.id, os.getpid()]).keys() == {os.getpid()}
+    assert len(os.listdir("/proc/self/fd")) == before + 2
     counters.read(())
-    assert counters.read([worker.id]) == {}
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_thread_that_has_the_id_of_one_that_ended_is_counted_as_another(monkeypatch):
+    counts = {"first": (500, 400), "second": (7, 5)}
+    files, owner = {}, "first"
+
+    def open_event(event, thread, group):
+        descriptor = os.open("/dev/null", os.O_RDONLY)
+        files[descriptor] = owner
+        return descriptor
+
+    def read(descriptor, size):
+        return cycles._COUNTS.pack(2, *counts[files[descriptor]])
+
+    monkeypatch.setattr(cycles, "_open_event", open_event)
+    monkeypatch.setattr(cycles.os, "read", read)
+    counters = PerfEvents()
+    assert counters.read([1]) == {1: Counted(500, 400)}
+    counts["first"] = (900, 800)
+    assert counters.read([1]) == {1: Counted(900, 800)}
+    owner = "second"
+    assert counters.read([1]) == {1: Counted(7, 5)}
+    counts["second"] = (70, 50)
+    assert counters.read([1]) == {1: Counted(70, 50)}
+    counters.read(())
+
+
+def test_a_thread_that_may_not_be_counted_is_left_out_alone(monkeypatch):
+    def open_event(event, thread, group):
+        if thread == 1:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return os.open("/dev/zero", os.O_RDONLY)
+
+    monkeypatch.setattr(cycles, "_open_event", open_event)
+    counters, before = PerfEvents(), len(os.listdir("/proc/self/fd"))
+    assert counters.read([1, 2, 3]).keys() == {2, 3}
+    assert counters.missing == ""
+    assert counters.read([1]) == {}
+    assert "CAP_PERFMON" in counters.missing
+    assert counters.read(()) == {}
+    assert "CAP_PERFMON" in counters.missing, "nobody was there to try it with"
     assert len(os.listdir("/proc/self/fd")) == before
 
 

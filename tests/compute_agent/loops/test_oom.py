@@ -63,6 +63,22 @@ def test_guests_are_looked_at_where_the_kernel_has_killed_anybody(tmp_path):
     assert [told(None), told(None), told(None)] == [True, True, True]
 
 
+def test_a_look_that_fails_is_none(tmp_path):
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/vmstat").write_text("nr_free_pages 1\noom_kill 1\n")
+    driver = FakeDriver({0})
+    guest = driver.create("a", "a", GuestSettings(), ())
+    events = OomEvents(driver, Recorder(), CollectorRegistry(), str(tmp_path))
+    driver.oom_kills = lambda: 1 / 0
+    for _ in range(3):
+        with pytest.raises(ZeroDivisionError):
+            events.look()
+    driver.oom_kills = lambda: [OomKill(guest, 1, True)]
+    for _ in range(3):
+        events.look()
+    assert len(events.document()) == 2
+
+
 def test_no_more_than_the_last_twenty_are_kept():
     driver = FakeDriver({0})
     guest = driver.create("a", "a", GuestSettings(), ())

@@ -6,6 +6,7 @@ from compute_agent.capacity.history import SYSTEM, History, Reading
 from compute_agent.capacity.offer import Offer
 from compute_agent.capacity.state import MEMORY_FILE, ZoneState, dump
 from compute_agent.inventory.derive import Settings, derive
+from compute_agent.loops.reclaimed import Settings as LoopSettings
 from compute_agent.model.resource_class import RECLAIMED_MEMORY, RECLAIMED_VCPU
 from tests.compute_agent.loops import test_reclaimed
 from tests.compute_agent.loops.test_reclaimed import NODE, SETS, TOPOLOGY, ZONE, Rig
@@ -120,6 +121,58 @@ def test_without_the_option_nothing_of_it_is_measured(rig):
     rig.rounds(5, a=1000)
     assert not any("MiB" in words for words in rig.terms())
     assert rig.inventory().reserved == rig.inventory().total
+
+
+def test_what_was_learnt_is_there_when_it_is_switched_on_by_a_reload_and_gauges_go_with_it(rig):
+    def shown(name="offered"):
+        labels = {"provider": ZONE.name, "resource": RECLAIMED_MEMORY}
+        return rig.registry.get_sample_value(f"compute_agent_reclaimed_{name}", labels)
+
+    def reload(memory, mode="act"):
+        rig.memory, rig.mode = memory, mode
+        rig.loop._conf, rig.loop._settings = rig.conf(), LoopSettings.of(rig.conf().options)
+
+    rig.rounds(150, a=1000)
+    offered = shown()
+    assert offered == MIB - 192 - rig.inventory().reserved > 5000
+    reload(False)
+    rig.rounds(2, a=1000)
+    assert shown() is shown("expected_use") is None
+    assert rig.inventory().reserved == rig.inventory().total
+    reload(True)
+    rig.rounds(1, a=1000)
+    assert shown() == offered
+    reload(True, "off")
+    rig.loop._switch()  # as its thread does when it ends
+    assert shown() is None
+    reload(True)
+    rig.rounds(1, a=1000)
+    assert shown() == offered
+
+
+def test_who_is_to_blame_is_told_in_the_next_round_where_a_reading_fails(rig, monkeypatch):
+    rig.rounds(150, a=1000)
+    rig.run("rest", {ZONE.uuid: {RECLAIMED_VCPU: 2, RECLAIMED_MEMORY: 1024}}, qos_class="BE")
+    rig.loop.blame("rest", "memory_pressure")
+    with monkeypatch.context() as broken:
+        broken.setattr(rig.loop._memory_reader, "read", lambda wall: 1 / 0)
+        with pytest.raises(ExceptionGroup):
+            rig.rounds(1, a=1000)
+    assert not [one for one in rig.events if one.kind == "break"]
+    rig.rounds(1, a=1000)
+    assert "memory_pressure" in next(one.reason for one in rig.events if one.kind == "break")
+
+
+@pytest.mark.parametrize(("broken", "whole"), [("_memory_reader", "_cpus"), ("_reader", "_memory")])
+def test_what_goes_wrong_with_one_resource_does_not_hold_up_the_other(rig, monkeypatch, broken, whole):
+    rig.rounds(3, a=1000)
+    promises = getattr(rig.loop, whole)
+    before = promises._zones[ZONE.uuid].history
+    monkeypatch.setattr(getattr(rig.loop, broken), "read", lambda wall: 1 / 0)
+    with pytest.raises(ExceptionGroup) as raised:
+        rig.rounds(1, a=1000)
+    assert [type(one) for one in raised.value.exceptions] == [ZeroDivisionError]
+    assert promises._zones[ZONE.uuid].history != before
 
 
 def test_a_guest_of_reclaimed_memory_gets_it_from_the_node_of_its_provider(rig):
