@@ -83,13 +83,9 @@ class Connection:
         return self.request is None and not self.held
 
     @property
-    def dispensability(self) -> tuple[bool, float]:
-        """What is least of those that a server with too many of them does best without.
-
-        Whose requests were all answered, and who asks nothing now, connects again without loss; who has only
-        just connected is about to ask. Of the like the one whose time is up first.
-        """
-        return not (self._has_asked and self.idle), self.deadline
+    def at_rest(self) -> bool:
+        """Whether its requests were all answered, one at least, and nothing of another one has come."""
+        return self._has_asked and self.idle
 
     def receive(self) -> bool:
         """Take what the client has sent; False when it has closed the connection.

@@ -17,7 +17,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from operator import attrgetter
 from typing import Any, Final
 
 from gunicorn import util
@@ -26,6 +25,7 @@ from gunicorn.workers.base import Worker
 
 from placement.api.call import ABANDONED
 from placement.server.connection import Connection, TooLarge
+from placement.server.waiting import Waiting
 
 _MAX_HELD: Final = 256 * 1024 * 1024  # bytes of all clients together
 _ALWAYS_HELD: Final = 64 * 1024  # bytes of one client, whatever others send
@@ -51,6 +51,7 @@ class GatheringWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         self._most = min(self.cfg.worker_connections, max(16, most - _RESERVED_FILES))
+        self._waiting = Waiting(self._most)
         super().init_process()
 
     def run(self) -> None:
@@ -102,11 +103,11 @@ class GatheringWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         except OSError:  # another worker was faster, or the client has gone again
             return
         if len(self._connections) >= self._most:
-            waiting = [each for fd, each in self._connections.items() if fd not in self._busy]
-            if not waiting:
+            first = self._waiting.first()
+            if first is None:
                 sock.close()
                 return
-            self._close(min(waiting, key=attrgetter("dispensability")))
+            self._close(self._connections[first])
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = Connection(self.cfg, sock, peer, listener.getsockname())
@@ -141,6 +142,7 @@ class GatheringWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
             # epoll tells of a lost connection whatever is asked of it; but until this
             # is answered it belongs to a thread.
             self._loop.unregister(connection.fd)
+            self._waiting.discard(connection.fd)
             self._busy.add(connection.fd)
             self._ready.put(connection)
             return
@@ -180,10 +182,12 @@ class GatheringWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
             self._close(connection)
 
     def _watch(self, connection: Connection, events: int) -> None:
+        self._waiting.put(connection.fd, at_rest=connection.at_rest)
         self._loop.modify(connection.fd, events)
 
     def _close(self, connection: Connection) -> None:
         if self._connections.pop(connection.fd, None) is not None:
+            self._waiting.discard(connection.fd)
             with suppress(OSError):  # where it could not be registered
                 self._loop.unregister(connection.fd)
             connection.close()

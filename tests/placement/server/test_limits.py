@@ -16,6 +16,8 @@ from tests.placement.server.slow_service import MIB
 
 pytestmark = pytest.mark.slow
 
+KEPT_ALIVE = b"GET /ok HTTP/1.1\r\nHost: a\r\n\r\n"
+
 
 class Slow:
     """The service of :mod:`tests.placement.server.slow_service`."""
@@ -70,6 +72,16 @@ def slow(folder: Path, **limits: float) -> Iterator[Slow]:
         process.wait(timeout=60)
 
 
+def answered(connections: list[socket.socket]) -> int:
+    """How many of these are not closed, and answered when they ask again."""
+    count = 0
+    for each in connections:
+        with suppress(ConnectionError):
+            each.sendall(KEPT_ALIVE)
+            count += each.recv(1024).endswith(b"ok")
+    return count
+
+
 def test_who_leaves_while_waiting_leaves_nothing_behind(tmp_path: Path) -> None:
     with slow(tmp_path, connection__HEADERS_TIMEOUT=1) as service:
         for _ in range(2):
@@ -86,15 +98,24 @@ def test_who_leaves_while_waiting_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 def test_who_has_connected_and_not_asked_yet_stays_while_others_only_wait(tmp_path: Path) -> None:
-    kept_alive = b"GET /ok HTTP/1.1\r\nHost: a\r\n\r\n"
     with slow(tmp_path) as service, ExitStack() as stack:
-        idle = [stack.enter_context(service.connect(kept_alive)) for _ in range(6)]
+        idle = [stack.enter_context(service.connect(KEPT_ALIVE)) for _ in range(6)]
         assert all(each.recv(1024).endswith(b"ok") for each in idle)
         new = [stack.enter_context(service.connect()) for _ in range(5)]  # 11, of 8 that may be
         for each in new:
-            each.sendall(kept_alive)
+            each.sendall(KEPT_ALIVE)
         assert all(each.recv(1024).endswith(b"ok") for each in new)
-        assert [each.recv(1) for each in idle[:3]] == [b""] * 3
+        assert answered(idle) == 3
+    assert "Traceback" not in service.log.read_text()
+
+
+def test_who_never_asks_takes_no_more_than_half_of_the_places_from_those_who_did(tmp_path: Path) -> None:
+    with slow(tmp_path) as service, ExitStack() as stack:
+        idle = [stack.enter_context(service.connect(KEPT_ALIVE)) for _ in range(8)]
+        assert all(each.recv(1024).endswith(b"ok") for each in idle)
+        silent = [stack.enter_context(service.connect(some)) for some in (b"", b"GET /ok HT") * 10]
+        assert [each.recv(1) for each in silent[:15]] == [b""] * 15
+        assert answered(idle) == 3
     assert "Traceback" not in service.log.read_text()
 
 
