@@ -18,9 +18,10 @@ from placement.db.tables import claim_expiries, consumer_groups, provider_attrib
 from placement.exceptions import Conflict, PlacementError
 from placement.maintenance import relations, rights
 from placement.maintenance.adopt import ASIDE, OURS, STOCK, ours_among, put_back, stay
-from placement.maintenance.carry_back import carry_back, expressible
+from placement.maintenance.carry_back import carry_back
 from placement.maintenance.content import of_ours
 from placement.maintenance.difference import compare, describe, portable
+from placement.maintenance.expressible import expressible
 from placement.maintenance.importer import listed
 from placement.maintenance.reference import read
 from placement.store.consumers import Owner
