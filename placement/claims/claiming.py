@@ -80,7 +80,8 @@ class Claimer:
         """
         end = thread_time() + self._limits.searching
         at_once = not dry_run and reservation is None and all(map(_takes_any_place, wanted))
-        for attempt in range(1, self._limits.retries + 2):
+        # what is chosen by an old state is tried beside the attempts: that it is old is nobody's doing
+        for attempt in range(0 if at_once else 1, self._limits.retries + 2):
             placed = self._place_at_once(wanted, end - thread_time()) if at_once else None
             if at_once and placed is None:  # or it would be found out after all that a refusal takes
                 self._check_generations(wanted)

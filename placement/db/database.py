@@ -283,7 +283,10 @@ class Database:
                 self._require_schema(error)
                 committing = tx is not None and tx.committing
                 again = errors.is_conflict(error) or (errors.is_unavailable(error) and not committing)
-                if not again or attempt == self._attempts or time.monotonic() > deadline:
+                # what an optimistic one wrote blindly is never the answer, however long it waited for locks
+                refuted = tx is not None and tx.optimistic and isinstance(error, exc.IntegrityError)
+                late = time.monotonic() > deadline and not refuted
+                if not again or attempt == self._attempts or late:
                     _refuse_unless_defect(error)
                     raise
                 LOG.debug("transaction attempt %d failed: %s", attempt, error)

@@ -11,9 +11,11 @@ from placement.conf import new_config
 NEWEST = "1.39"
 
 
-def application(database_url: str, **database_options: Any) -> WSGIApplication:
+def application(database_url: str, retries: int | None = None, **database_options: Any) -> WSGIApplication:
     """The service on this (migrated) database."""
     conf = new_config(config_files=())
+    if retries is not None:
+        conf.set_override("allocation_conflict_retry_count", retries, "placement")
     for name, value in database_options.items():
         conf.set_override(name, value, "placement_database")
     conf.set_override("connection", database_url, "placement_database")

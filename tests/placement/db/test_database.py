@@ -143,6 +143,31 @@ def test_contention_that_does_not_end_is_unavailable_in_the_end(database: Databa
         database.write(work)
 
 
+def test_what_was_written_without_asking_is_tried_again_however_long_it_waited(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "_lock_timeout", -1.0)  # all that time is over
+    attempts: list[bool] = []
+
+    def work(tx: Transaction) -> None:
+        attempts.append(tx.optimistic)
+        if tx.optimistic:
+            raise exc.IntegrityError("INSERT", {}, Exception("no such provider"))
+        insert_consumer(tx)
+
+    database.write(work)
+    assert (attempts, count(database)) == ([True, False], 1)
+
+    def lose(tx: Transaction) -> None:
+        attempts.append(tx.optimistic)
+        raise exc.IntegrityError("INSERT", {}, Exception("duplicate"))
+
+    attempts.clear()
+    with pytest.raises(Unavailable):
+        database.write(lose)
+    assert attempts == [True, False]
+
+
 def test_a_row_without_a_value_that_it_must_have_is_a_defect_and_not_tried_again(database: Database) -> None:
     attempts = []
 
