@@ -10,9 +10,10 @@ from placement.candidates.budget import Budget, Exhausted
 from placement.candidates.request import CandidatesRequest
 from placement.candidates.search import served
 from placement.explanations.clauses import Clause, combinations, resources
-from placement.explanations.likeness import picker
+from placement.explanations.likeness import Kin
 from placement.explanations.relaxing import Relaxation, Relaxer
 from placement.explanations.survey import Host, Survey, survey
+from placement.model.layout import picker
 from placement.model.provider import Provider
 from placement.model.snapshot import Snapshot
 from placement.model.trees import Tree
@@ -237,7 +238,7 @@ class _Whole:
         positions = host.closest[part] if part is not None and about_amount else ()
         missing = _missing(clause, positions, host)
         self._budget.spend(len(host.alike.trees) // 8)
-        at = _At(positions, host.alike.shared)
+        at = _At(positions, host.alike.kin)
         distances = list(map(missing, host.alike.trees))
         furthest = heapq.nsmallest(MAX_EXAMPLES, distances)[-1]
         return heapq.nsmallest(
@@ -251,10 +252,10 @@ class _Whole:
 
 
 class _At(NamedTuple):
-    """The providers of a host that came closest, by position in the tree and what shares with it."""
+    """The providers of a host that came closest, by position."""
 
     positions: tuple[int, ...]
-    shared: tuple[Provider, ...]
+    kin: Kin
 
 
 _Miss = tuple[int, int, str, int, Tree, _At]
@@ -267,27 +268,30 @@ def _missing(clause: Clause, positions: tuple[int, ...], host: Host) -> Callable
     """A function that tells how far one of these hosts is from what a clause asks for."""
     if not positions or clause.amount is None:
         return lambda _: 0
-    amount, alike = clause.amount, host.alike
+    amount, kin = clause.amount, host.alike.kin
     if clause.condition != "capacity":
 
         def missing(tree: Tree) -> int:
-            providers = (*tree.members, *alike.shared)
+            providers = kin.providers(tree)
             return min([abs(_found(clause, providers[at]) - amount) for at in positions])
 
         return missing
-    name, own = clause.names[0], alike.tree.own
-    slots = [alike.tree.kind.shape.slots[at, name] for at in positions if at < own]
-    most = max((_found(clause, alike.shared[at - own]) for at in positions if at >= own), default=0)
+    name, own = clause.names[0], kin.own
+    slots = [kin.slots[at, name] for at in positions if at < own]
+    most = max((_found(clause, kin.shared[at - own]) for at in positions if at >= own), default=0)
     pick = picker(slots)
-    return lambda tree: amount - max(most, max(pick(tree.free), default=0))
+    return lambda tree: amount - max(most, max(pick(kin.free(tree)), default=0))
 
 
 def _example(clause: Clause, tree: Tree, at: _At) -> Example:
     if not at.positions:
         return Example(tree.root)
-    providers = (*tree.members, *at.shared)
-    found = [(providers[position], _found(clause, providers[position])) for position in at.positions]
-    provider, amount = min(found, key=lambda each: abs(each[1] - (clause.amount or 0)))
+    providers, own = at.kin.providers(tree), at.kin.own
+    found = [
+        (position >= own, providers[position].id, providers[position], _found(clause, providers[position]))
+        for position in at.positions
+    ]
+    *_, provider, amount = min(found, key=lambda each: (abs(each[3] - (clause.amount or 0)), *each[:2]))
     return Example(tree.root, provider, amount)
 
 

@@ -1,17 +1,18 @@
 """Hosts among which nothing that a request asks for tells a difference: they are looked at once."""
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
-from operator import attrgetter, itemgetter, le
-from typing import Any, Final
+from operator import attrgetter, le
+from typing import Final
 
 from placement.candidates.budget import Budget
-from placement.candidates.conditions import InTree
+from placement.candidates.conditions import Condition, HasTraits, InAggregates, InTree
 from placement.candidates.needs import needs_of
 from placement.candidates.request import CandidatesRequest
 from placement.candidates.roots import Sharing
 from placement.candidates.rules import Rules
 from placement.explanations.clauses import pieces
+from placement.model.layout import Layout, picker
 from placement.model.provider import Inventory, Provider
 from placement.model.snapshot import Snapshot
 from placement.model.trees import Shape, Tree
@@ -19,48 +20,82 @@ from placement.model.trees import Shape, Tree
 _TREES: Final = 64
 """How many trees are looked at between two looks at the budget."""
 
+Where = tuple[tuple[str, ...], bool]
+"""Classes that are asked for, and whether all providers matter: what layouts are made by."""
+
 
 class Asked:
-    """What a request says about its parts together, and all amounts of it."""
+    """What a request says about its parts together, and all amounts of it.
 
-    def __init__(self, snapshot: Snapshot, request: CandidatesRequest, budget: Budget) -> None:
+    :param where: where trees are looked at, if not where this request asks for something.
+    """
+
+    def __init__(
+        self, snapshot: Snapshot, request: CandidatesRequest, budget: Budget, where: Where | None = None
+    ) -> None:
         needs = needs_of(request)
         self.rules = Rules(snapshot, request, needs, budget)
         self.amounts = tuple(dict.fromkeys(asked for need in needs for asked in need.resources))
-        self._names = tuple(dict.fromkeys(name for name, _ in self.amounts))
+        self.where = where or (tuple(dict.fromkeys(name for name, _ in self.amounts)), _is_about_all(request))
+        self._ranks = {name: rank for rank, name in enumerate(self.where[0])}
         self._portions: dict[Shape, Hashable] = {}
 
-    def places(self, shape: Shape) -> Hashable:
-        """How providers are related, and who of them has what is asked for, in which slot."""
-        return shape.lineages, *[tuple(shape.having.get(name, ())) for name in self._names]
-
-    def portions(self, shape: Shape) -> Hashable:
+    def portions(self, shape: Shape, layout: Layout) -> Hashable:
         """By amount whether those who have the class give it in one go; of sums of amounts in which steps."""
         found = self._portions.get(shape)
         if found is None:
-            found = self._portions[shape] = (
-                *[self._gives(shape, name, amount) for name, amount in self.amounts],
-                *[
-                    (each.min_unit, min(each.max_unit, asked), each.step_size)
-                    for name, asked in self.rules.contested.items()
-                    for each in _portions(shape, name)
-                ],
-            )
+            given = [
+                shape.any_gives(name, amount) or self._gives(shape, layout, name, amount)
+                for name, amount in self.amounts
+            ]
+            summed = [
+                # where every single amount is given, and all of them at once, so is every sum
+                (given.count(True) == len(given) and shape.any_gives(name, asked))
+                or self._steps(shape, layout, name, asked)
+                for name, asked in self.rules.contested.items()
+            ]
+            found = self._portions[shape] = (*given, *summed)
         return found
 
-    def _gives(self, shape: Shape, name: str, amount: int) -> Hashable:
-        if shape.any_gives(name, amount):
-            return True
+    def _gives(self, shape: Shape, layout: Layout, name: str, amount: int) -> Hashable:
         return tuple(
             [
                 (each.min_unit <= amount, amount <= each.max_unit, amount % each.step_size == 0)
-                for each in _portions(shape, name)
+                for each in self._inventories(shape, layout, name)
             ]
         )
 
+    def _steps(self, shape: Shape, layout: Layout, name: str, asked: int) -> Hashable:
+        return tuple(
+            [
+                (each.min_unit, min(each.max_unit, asked), each.step_size)
+                for each in self._inventories(shape, layout, name)
+            ]
+        )
 
-def _portions(shape: Shape, name: str) -> list[Inventory]:
-    return [shape.portions[slot] for _, slot in shape.having.get(name, ())]
+    def _inventories(self, shape: Shape, layout: Layout, name: str) -> list[Inventory]:
+        return [shape.portions[slot] for slot in layout.slots_of(self._ranks[name])]
+
+
+def _is_about_all(request: CandidatesRequest) -> bool:
+    """Whether providers matter that have nothing of what is asked for.
+
+    They do where a group, perhaps without its resources, may want one that others would not do for. (Without
+    a ``same_subtree`` a group is none where it asks for no resources.)
+    """
+    named = frozenset[str]().union(*request.same_subtrees)
+    return bool(named) and (
+        request.group_policy == "isolate"
+        or any(
+            not group.resources
+            or group.required
+            or group.forbidden
+            or group.member_of
+            or group.forbidden_aggregates
+            for group in request.groups
+            if group.suffix in named
+        )
+    )
 
 
 class Kin:
@@ -70,20 +105,32 @@ class Kin:
     else there is does not matter. Of what is free it matters whether it is enough for each amount; of classes
     that several parts of the request ask for also how much there is, up to all that they ask for.
 
-    :param tree: any of them.
+    Positions and slots are those of the :class:`~placement.model.layout.Layout`.
+
+    :param layout: that of any of them.
     :param shared: what shares with each.
     """
 
-    __slots__ = ("_amounts", "_contested", "_pick", "alike", "shared")
+    __slots__ = ("_amounts", "_contested", "_pick", "alike", "having", "own", "shared", "slots", "where")
 
-    def __init__(self, tree: Tree, shared: tuple[Provider, ...], request: "Asked") -> None:
-        having = tree.shape.having
+    def __init__(self, layout: Layout, shared: tuple[Provider, ...], request: "Asked") -> None:
+        self.where = request.where
+        names = self.where[0]
+        #: how many providers of the tree there are
+        self.own = len(layout.positions)
+        self.slots: dict[tuple[int, str], int] = {}
+        #: by class: positions and slots of those that have it
+        self.having: dict[str, list[tuple[int, int]]] = {}
+        for at, (_, ranks) in enumerate(layout.places):
+            for rank in ranks:
+                slot = self.slots[at, names[rank]] = len(self.slots)
+                self.having.setdefault(names[rank], []).append((at, slot))
         contested = request.rules.contested
         asked = [
             (slot, amount)
             for name, amount in request.amounts
             if name not in contested
-            for _, slot in having.get(name, ())
+            for _, slot in self.having.get(name, ())
         ]
         self.shared = shared
         #: by what matters of what is free
@@ -91,12 +138,21 @@ class Kin:
         self._pick = picker([slot for slot, _ in asked])
         self._amounts = tuple([amount for _, amount in asked])
         self._contested = [
-            (slot, sum_) for name, sum_ in contested.items() for _, slot in having.get(name, ())
+            (slot, sum_) for name, sum_ in contested.items() for _, slot in self.having.get(name, ())
         ]
 
-    def of(self, tree: Tree) -> "Alike":
+    def free(self, tree: Tree) -> tuple[int, ...]:
+        """What is free of one of them, by slot."""
+        return tree.shape.layout(self.where).pick(tree.free)
+
+    def providers(self, tree: Tree) -> tuple[Provider, ...]:
+        """Those of one of them, and what shares with it, by position."""
+        members = tree.members
+        return *[members[at] for at in tree.shape.layout(self.where).positions], *self.shared
+
+    def of(self, tree: Tree, layout: Layout) -> "Alike":
         """Those of the trees that are like this one."""
-        free = tree.free
+        free = layout.pick(tree.free)
         key: Hashable = tuple(map(le, self._amounts, self._pick(free)))
         if self._contested:
             # the same as the lesser of what is free, but no less than 0, and of what is asked for
@@ -132,16 +188,21 @@ def sort_anew(
 
     :raises placement.candidates.budget.Exhausted: it takes too long.
     """
-    asked = Asked(snapshot, request, budget)
+    groups = list(groups)
+    if not groups:
+        return []
+    where = groups[0].kin.where
+    asked = Asked(snapshot, request, budget, where)
     kins: dict[Hashable, Kin] = {}
     for group in groups:
         budget.spend(1 + len(group.trees) // 8)
         for tree in group.trees:
-            key = (group.kin, asked.portions(tree.shape))
+            layout = tree.shape.layout(where)
+            key = (group.kin, asked.portions(tree.shape, layout))
             kin = kins.get(key)
             if kin is None:
-                kin = kins[key] = Kin(tree, group.shared, asked)
-            kin.of(tree).trees.append(tree)
+                kin = kins[key] = Kin(layout, group.shared, asked)
+            kin.of(tree, layout).trees.append(tree)
     return [alike for kin in kins.values() for alike in kin.alike.values()]
 
 
@@ -159,8 +220,10 @@ def sort_out(
         for condition in asked.rules.conditions
         if isinstance(condition, InTree) and (member := snapshot.get(condition.uuid))
     }
-    conditions = [*pieces(request)]
+    conditions = pieces(request)
     met_in = [each.met_in(snapshot) for each in conditions]
+    telling = _roots_telling(snapshot, conditions)
+    budget.spend(len(telling) // 16)
     read = attrgetter(*sorted({"shape"} | {each.reads for each in conditions}))
     #: by all that matters of trees but what is free a number, and that by where it is found
     numbers: dict[Hashable, int] = {}
@@ -170,13 +233,19 @@ def sort_out(
     for number, tree in enumerate(trees):
         if number % _TREES == 0:
             budget.spend(_TREES)
-        looked_at = read(tree)
+        layout = tree.shape.layout(asked.where)
+        tells = tree.root.id in telling
+        looked_at = read(tree) if tells else tree.shape
         key: Hashable = met.get(looked_at)
         if key is None:
-            budget.spend(1 + len(conditions) * len(tree.members) // 4)
-            places, portions = asked.places(tree.shape), asked.portions(tree.shape)
-            features = (places, portions, *[met_at(tree) for met_at in met_in])
-            key = met[looked_at] = numbers.setdefault(features, len(numbers))
+            budget.spend(1 + len(tree.members) // 8)
+            features = [layout.places, asked.portions(tree.shape, layout)]
+            if tells:
+                budget.spend(1 + len(conditions) * len(tree.members) // 4)
+                for met_at in met_in:
+                    found = met_at(tree)
+                    features.append(tuple([found[at] for at in layout.positions]))
+            key = met[looked_at] = numbers.setdefault(tuple(features), len(numbers))
         if sharing.providers or named:
             if sharing.providers:
                 shared = tuple(sharing.with_tree(tree.root.id)[0])
@@ -184,16 +253,23 @@ def sort_out(
             key = (key, in_named, *[each.id for each in shared])
         kin = kins.get(key)
         if kin is None:
-            kin = kins[key] = Kin(tree, shared, asked)
-        kin.of(tree).trees.append(tree)
+            kin = kins[key] = Kin(layout, shared, asked)
+        kin.of(tree, layout).trees.append(tree)
     return [alike for kin in kins.values() for alike in kin.alike.values()]
 
 
-def picker(slots: Sequence[int]) -> Callable[[tuple[int, ...]], Any]:
-    """What is free at these slots, as a tuple."""
-    if not slots:
-        return lambda _: ()
-    if len(slots) == 1:
-        (slot,) = slots
-        return lambda free: (free[slot],)
-    return itemgetter(*slots)
+def _roots_telling(snapshot: Snapshot, conditions: Iterable[Condition]) -> set[int]:
+    """The roots of trees with a provider that has, or is in, anything that the conditions name.
+
+    In all others each condition is met by all providers or by none, as in any other of them.
+    """
+    found: set[int] = set()
+    for each in conditions:
+        if isinstance(each, HasTraits):
+            index, names = snapshot.by_trait, each.forbidden.union(*each.required)
+        elif isinstance(each, InAggregates):
+            index, names = snapshot.by_aggregate, each.forbidden.union(*each.member_of)
+        else:
+            return set(snapshot.trees)
+        found.update(*[snapshot.roots_having(index, name).ids for name in names])
+    return found

@@ -13,7 +13,7 @@ from placement.candidates.search import served
 from placement.explanations.clauses import Clause, resources, without
 from placement.explanations.likeness import Alike, Kin, sort_anew
 from placement.explanations.survey import Bits, Host, Missing, Standing, Survey, least
-from placement.model.provider import Inventory, Provider
+from placement.model.provider import Provider
 from placement.model.trees import Tree
 
 MAX_CHANGES: Final = 3
@@ -128,7 +128,8 @@ class Relaxer:
                 (shape.portions[slot] for shape in shapes for _, slot in shape.having.get(name, ())),
                 (each.inventories[name] for each in shared.values() if name in each.inventories),
             )
-            self._smallest_of[name] = sorted(set(map(_smallest, inventories)))
+            units = {(each.min_unit, each.step_size) for each in inventories}
+            self._smallest_of[name] = sorted({_smallest(*each) for each in units})
         return [each for each in self._smallest_of[name] if each < self._asked[clause]][:_MAX_SMALLEST]
 
     def _fitting(
@@ -241,11 +242,13 @@ class Relaxer:
             if part.need.suffix == clause.group and name in part.capacities
         )
         bare, giving = self._found.standings[alike.kin][number]
-        members, own = alike.tree.members, alike.tree.own
-        found = [at for at, each in giving if name in members[at].inventories and _is_spared(each, bits)]
+        kin = alike.kin
+        found = [at for at, each in giving if (at, name) in kin.slots and _is_spared(each, bits)]
         for each, positions, _ in bare if alike.shared else ():
             if _is_spared(each, bits):
-                found += [at for at in positions if at >= own and name in alike.shared[at - own].inventories]
+                found += [
+                    at for at in positions if at >= kin.own and name in kin.shared[at - kin.own].inventories
+                ]
         return sorted(found)
 
     def portions(
@@ -253,14 +256,14 @@ class Relaxer:
     ) -> Iterator[tuple[int, int, int]]:
         """In which amounts the providers of a tree could give a class: from, to, and step."""
         name = clause.names[0]
-        providers = (*tree.members, *alike.shared)
+        providers = alike.kin.providers(tree)
         for at in self._could_give(clause, alike, bits):
             provider = providers[at]
             inventory = provider.inventories[name]
             at_once = available(provider, name)
             highest = at_once if most is None else min(at_once, most)
             highest -= highest % inventory.step_size
-            lowest = _smallest(inventory)
+            lowest = _smallest(inventory.min_unit, inventory.step_size)
             if highest >= lowest:
                 yield lowest, highest, inventory.step_size
 
@@ -308,9 +311,9 @@ class _Fitting:
         return tell is not None and tell(tree, alike.shared)
 
 
-def _smallest(inventory: Inventory) -> int:
+def _smallest(min_unit: int, step_size: int) -> int:
     """The smallest amount that is given in one go."""
-    return max(1, -(-inventory.min_unit // inventory.step_size)) * inventory.step_size
+    return max(1, -(-min_unit // step_size)) * step_size
 
 
 def _is_spared(standing: Standing, left_out: Bits) -> bool:

@@ -179,7 +179,7 @@ class _Surveyor:
             standings = self._found.standings[alike.kin] = [
                 self._standings(number, alike) for number in range(len(parts))
             ]
-        free, count = alike.tree.free, len(alike.trees)
+        free, count = alike.kin.free(alike.tree), len(alike.trees)
         firsts, options, closest = [], [], []
         for number, (bare, giving) in enumerate(standings):
             self._budget.spend(1 + (len(bare) + len(giving)) // 8)
@@ -220,26 +220,26 @@ class _Surveyor:
 
     def _standings(self, number: int, alike: Alike) -> Standings:
         """Those of the providers of a tree, and of what shares with it."""
-        part, tree, own = self._found.parts[number], alike.tree, alike.tree.own
-        names = part.need.resources
-        having = {at for name, _ in names for at, _ in tree.shape.having.get(name, ())}
+        part, tree, kin = self._found.parts[number], alike.tree, alike.kin
+        names, own, providers = part.need.resources, kin.own, kin.providers(tree)
+        having = {at for name, _ in names for at, _ in kin.having.get(name, ())}
         bare: dict[Standing, list[int]] = {}
+        rest = [at for at in range(own) if at not in having]
         if part.need.conditions:
-            for at, provider in enumerate(tree.members):
-                if at not in having:
-                    bare.setdefault(self._alike(number, provider, tree), []).append(at)
-        elif rest := [at for at in range(own) if at not in having]:
-            bare[self._alike(number, tree.members[rest[0]], tree)] = rest
+            for at in rest:
+                bare.setdefault(self._alike(number, providers[at], tree), []).append(at)
+        elif rest:
+            bare[self._alike(number, providers[rest[0]], tree)] = rest
         owned = {standing: len(positions) for standing, positions in bare.items()}
         for at, provider in enumerate(alike.shared, start=own):
             bare.setdefault(self._shared(number, provider), []).append(at)
         giving = []
         for at in sorted(having):
-            first, spared, _ = self._alike(number, tree.members[at], tree)
+            first, spared, _ = self._alike(number, providers[at], tree)
             demands = [
-                (tree.shape.slots[at, name], amount, *self._capacities[number][name])
+                (kin.slots[at, name], amount, *self._capacities[number][name])
                 for name, amount in names
-                if (at, name) in tree.shape.slots
+                if (at, name) in kin.slots
             ]
             giving.append((at, Standing(first, spared, tuple(demands))))
         return Standings(
@@ -296,7 +296,7 @@ class _Surveyor:
             gone for gone, part in zip(self._gone, self._found.parts, strict=True) if part.need.unsuffixed
         )
         serving = [
-            each for each in (*alike.tree.members, *alike.shared) if not classes.isdisjoint(each.inventories)
+            each for each in alike.kin.providers(alike.tree) if not classes.isdisjoint(each.inventories)
         ]
         self._budget.spend(1 + len(serving) // 4)
         for clause, traits in self._found.traits:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Final
 from weakref import WeakValueDictionary
 
+from placement.model.layout import Layout, arranged
 from placement.model.provider import Inventory, Provider
 
 Places = tuple[int, tuple[int, ...]]
@@ -22,6 +23,8 @@ _NOWHERE: Final[frozenset[str]] = frozenset()
 _MAX_AGGREGATES: Final = 1024
 _MAX_KEPT: Final = 16
 """Combinations of classes, and of what is free, that each shape remembers."""
+_MAX_LAYOUTS: Final = 4
+"""Layouts that each shape remembers: those of what is asked for again and again."""
 
 
 class Shape:
@@ -34,6 +37,7 @@ class Shape:
     __slots__ = (
         "__weakref__",
         "_giving",
+        "_layouts",
         "_portions_of",
         "_with_most",
         "branches",
@@ -65,6 +69,7 @@ class Shape:
         #: by slot: who says in which portions there is something
         self.portions = [members[at].inventories[name] for at, name in inventories]
         self._giving: dict[tuple[str, ...], Sequence[Places]] = {}
+        self._layouts: dict[tuple[tuple[str, ...], bool], Layout] = {}
         self._portions_of: dict[str, tuple[int, int]] = {}
         self._with_most: dict[tuple[int, ...], tuple[tuple[int, ...], Mapping[str, int]]] = {}
 
@@ -79,6 +84,17 @@ class Shape:
             ]
             if len(self._giving) < _MAX_KEPT:  # clients may ask for any combination
                 self._giving[names] = found
+        return found
+
+    def layout(self, asked: tuple[tuple[str, ...], bool]) -> Layout:
+        """Where these classes are; with the second of all providers."""
+        found = self._layouts.get(asked)
+        if found is None:
+            names, whole = asked
+            found = arranged(self.lineages, self.having, names, whole=whole)
+            if len(self._layouts) >= _MAX_LAYOUTS:
+                self._layouts.clear()
+            self._layouts[asked] = found
         return found
 
     def with_most(self, free: tuple[int, ...]) -> tuple[tuple[int, ...], Mapping[str, int]]:
