@@ -27,8 +27,8 @@ STALE_ROUNDS, STALE_SECONDS = 5, 3.0
 WANTED_ROUNDS: Final = 2
 """For so many rounds counters are read after somebody has asked for them. Then they wait to be asked for."""
 
-ASKED_SECONDS: Final = 1.0
-"""How long who asks waits for a reading, at most."""
+ASKED_SECONDS, MAX_ASKED_SECONDS = 1.0, 10.0
+"""How long who asks waits for a reading: twice as long as the last one took, within these."""
 
 Targets = Callable[[], Sequence[MonitorTarget] | None]
 """Tells what to measure; None where that is not known just now, and the last answer stays in force."""
@@ -46,9 +46,9 @@ class MonitorLoop:
         self._ask = targets
         self._targets: Sequence[MonitorTarget] | None = None
         self._kept: Reading | None = None
-        self._keep_due = self._flush_due = 0.0
+        self._kept_at, self._flush_due = -math.inf, 0.0
         self._wanted_until = -math.inf
-        self._rounds = 0
+        self._rounds, self._took = 0, 0.0
         self._round_over = threading.Condition()
         self._troubles: dict[str, str] = {}
         self._wake = threading.Event()
@@ -81,8 +81,6 @@ class MonitorLoop:
 
     def reload(self, settings: Settings) -> None:
         """Go on with other settings."""
-        if settings.store_interval != self.settings.store_interval:
-            self._keep_due = 0.0
         self.settings = settings
         self._wake.set()
 
@@ -109,7 +107,8 @@ class MonitorLoop:
         if reading is None:
             return None
         age = time.monotonic() - reading.time
-        return reading if age <= max(STALE_ROUNDS * interval, STALE_SECONDS) else None
+        # As new as it can be, it is of when the round began.
+        return reading if age <= max(STALE_ROUNDS * interval, STALE_SECONDS) + self._took else None
 
     def _have_round(self) -> None:
         """Let the thread make a round, and wait until it is over."""
@@ -118,7 +117,8 @@ class MonitorLoop:
         with self._round_over:
             before = self._rounds
             self._wake.set()
-            self._round_over.wait_for(lambda: self._rounds != before, ASKED_SECONDS)
+            seconds = min(max(ASKED_SECONDS, 2 * self._took), MAX_ASKED_SECONDS)
+            self._round_over.wait_for(lambda: self._rounds != before, seconds)
 
     def take(self, now: float, wall: float) -> None:
         """One round, at ``now`` (monotonic seconds), which is ``wall`` in seconds since the epoch."""
@@ -153,7 +153,7 @@ class MonitorLoop:
                 self._switch_off()
                 self._wake.wait()
                 continue
-            due = due_at(time.monotonic(), last, self._wanted_until, self._keep_due, self.settings)
+            due = due_at(time.monotonic(), last, self._wanted_until, self._kept_at, self.settings)
             if self._wake.wait(max(0.0, min(due, looked + interval) - time.monotonic())):
                 continue
             now = looked = time.monotonic()
@@ -165,7 +165,7 @@ class MonitorLoop:
             except Exception as error:
                 self._report("A round of monitoring failed", error)
             with self._round_over:
-                self._rounds += 1
+                self._rounds, self._took = self._rounds + 1, time.monotonic() - now
                 self._round_over.notify_all()
             # Rounds that were missed are not made up for.
             last = due if due <= now < due + interval else now
@@ -183,8 +183,7 @@ class MonitorLoop:
         before, self.monitor = self.monitor, self._next_monitor
         if before is not None and before is not self.monitor:
             before.close()
-            self._kept = None
-            self._keep_due = 0.0
+            self._kept, self._kept_at = None, -math.inf
 
     def _switch_off(self) -> None:
         """Remove all monitoring groups, so that others have their RMIDs."""
@@ -200,13 +199,12 @@ class MonitorLoop:
         settings = self.settings
         self.store.retention, self.store.max_bytes = settings.retention, settings.store_bytes
         if settings.store_interval <= 0:
-            self._kept = None
+            self._kept, self._kept_at = None, -math.inf
             return
-        if now >= self._keep_due:
+        # With a little room, so that a round that is a moment early is not passed over.
+        if now >= self._kept_at + settings.store_interval - settings.interval / 2:
             self.store.add(to_samples(self._kept, reading, wall))
-            self._kept = reading
-            # With a little room, so that a round that is a moment early is not passed over.
-            self._keep_due = now + settings.store_interval - settings.interval / 2
+            self._kept, self._kept_at = reading, now
         if now >= self._flush_due:
             self.store.flush(wall)
             self._flush_due = now + FLUSH_SECONDS
@@ -221,16 +219,16 @@ class MonitorLoop:
         self._troubles[what] = reason
 
 
-def due_at(now: float, last: float, wanted_until: float, keep_due: float, settings: Settings) -> float:
+def due_at(now: float, last: float, wanted_until: float, kept_at: float, settings: Settings) -> float:
     """When counters are to be read again that were read at ``last``; all in monotonic seconds.
 
-    After each interval while somebody asks for them. Else for samples, of which the next may be kept from
-    ``keep_due`` on, and for the groups to be looked after.
+    After each interval while somebody asks for them. Else for samples, of which the last was kept at
+    ``kept_at``, and for the groups to be looked after.
     """
     soon = last + settings.interval
     if now < wanted_until:
         return soon
     due = last + SYNC_SECONDS
     if settings.store_interval > 0:
-        due = min(due, keep_due + settings.interval / 2)
+        due = min(due, kept_at + settings.store_interval)
     return max(soon, due)

@@ -1,6 +1,7 @@
 """The thread, and what watermarks and Prometheus are told."""
 
 import logging
+import math
 import sqlite3
 import threading
 import time
@@ -175,6 +176,9 @@ def test_a_reading_of_long_ago_tells_nothing(bench):
     bench.start -= STALE_ROUNDS + 1
     bench.round(0)
     assert bench.loop.newest() is None
+    bench.loop._took = 60.0  # it could not be any newer
+    assert bench.loop.newest() is not None
+    bench.loop._took = 0.0
     bench.round(STALE_ROUNDS)
     assert bench.loop.newest() is not None
 
@@ -183,19 +187,41 @@ def test_a_reading_of_long_ago_tells_nothing(bench):
 
 
 @pytest.mark.parametrize(
-    ("wanted_until", "keep_due", "store_interval", "due"),
+    ("wanted_until", "kept_at", "store_interval", "due"),
     [
-        (105.0, 109.5, 10.0, 101.0),  # somebody asks
-        (99.0, 109.5, 10.0, 110.0),  # nobody but the samples
-        (99.0, 100.5, 1.0, 101.0),
-        (99.0, 3700.0, 3600.0, 110.0),  # samples are seldom, groups are looked after all the same
-        (99.0, 0.0, 10.0, 101.0),  # no sample could be taken yet
-        (99.0, 109.5, 0.0, 110.0),  # nobody at all: the groups
-        (105.0, 109.5, 0.0, 101.0),
+        (105.0, 100.0, 10.0, 101.0),  # somebody asks
+        (99.0, 100.0, 10.0, 110.0),  # nobody but the samples
+        (99.0, 100.0, 1.0, 101.0),
+        (99.0, 95.0, 10.0, 105.0),
+        (99.0, 100.0, 3600.0, 110.0),  # samples are seldom, groups are looked after all the same
+        (99.0, -math.inf, 10.0, 101.0),  # no sample could be taken yet
+        (99.0, 100.0, 0.0, 110.0),  # nobody at all: the groups
+        (105.0, 100.0, 0.0, 101.0),
     ],
 )
-def test_counters_are_read_as_often_as_somebody_wants_them(wanted_until, keep_due, store_interval, due):
-    assert due_at(100.0, 100.0, wanted_until, keep_due, Settings(1.0, store_interval)) == due
+def test_counters_are_read_as_often_as_somebody_wants_them(wanted_until, kept_at, store_interval, due):
+    assert due_at(100.0, 100.0, wanted_until, kept_at, Settings(1.0, store_interval)) == due
+
+
+@pytest.mark.parametrize("meanwhile", [(), (3600.0,), (0.0, 5.0, 20.0)])
+def test_another_interval_of_samples_is_in_force_at_once_however_often_it_is_changed(bench, meanwhile):
+    for second in (0, 4):
+        bench.round(second)
+    for interval in meanwhile:
+        bench.loop.reload(Settings(1.0, interval))
+    bench.loop.reload(Settings(1.0, 6.0))
+    for second in (5, 6, 11, 12):
+        bench.round(second)
+    assert [row[0] for row in bench.stored() if row[1:3] == ("one", 0)] == [1000.0, 1006.0, 1012.0]
+
+
+def test_samples_that_are_switched_off_and_on_again_begin_anew(bench):
+    bench.round(0)
+    bench.loop.reload(Settings(1.0, 0.0))
+    bench.round(1)
+    bench.loop.reload(SETTINGS)
+    bench.round(2)
+    assert [row[0] for row in bench.stored() if row[1:3] == ("one", 0)] == [1000.0, 1002.0]
 
 
 def test_who_asks_after_a_long_time_gets_a_reading_of_now(bench, monkeypatch):
@@ -241,6 +267,18 @@ def test_who_asks_while_a_round_hangs_is_told_of_no_reading(bench, released, mon
     monkeypatch.setattr(loop, "ASKED_SECONDS", 0.01)
     assert bench.loop.newest() is None
     released.set()
+
+
+def test_where_rounds_take_long_who_asks_seldom_waits_for_them(bench, monkeypatch):
+    monkeypatch.setattr(loop, "ASKED_SECONDS", 0.001)
+    monkeypatch.setattr(loop, "STALE_SECONDS", 60.0)
+    bench.loop.settings = Settings(interval=0.05, store_interval=1e6)
+    bench.loop.start()
+    assert wait_for(lambda: bench.loop.monitor and bench.loop.monitor.newest)
+    first = bench.loop.monitor.newest
+    assert wait_for(lambda: time.monotonic() - first.time > 0.2)
+    bench.loop._took = 15.0
+    assert bench.loop.newest().time > first.time
 
 
 # Watermarks
