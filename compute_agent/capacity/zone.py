@@ -12,8 +12,8 @@ from compute_agent.capacity.history import SYSTEM, Reading
 class GuestUse:
     """A guest that runs. It may run on ``cpus``, and use so many cores as ``entitlement`` says.
 
-    ``cores`` is what it used between the reads; None: that is not known, as it has just begun. ``reclaimed``:
-    it lives on what others leave.
+    ``cores`` is what it used between the reads; None: that is not known, as it has just begun. ``parts`` are
+    those of what it used by CPU; empty: it lies evenly. ``reclaimed``: it lives on what others leave.
     """
 
     uuid: str
@@ -21,6 +21,7 @@ class GuestUse:
     cpus: frozenset[int]
     cores: float | None = None
     reclaimed: bool = False
+    parts: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +44,9 @@ class HostUse:
 def read_zone(use: HostUse, shared: frozenset[int]) -> Reading | None:
     """What the others used of the ``shared`` CPUs of a zone; None where that cannot be told.
 
-    What a guest uses lies evenly on the CPUs that it may run on. What is nobody's is the system's, unless
-    guests came or went meanwhile: it may have been theirs. Nor can it be told what the others used if one of
-    these lives on what they leave.
+    What a guest uses lies evenly on the CPUs that it may run on, unless more is known. What is nobody's is
+    the system's, unless guests came or went meanwhile: it may have been theirs. Nor can it be told what the
+    others used if one of these lives on what they leave.
     """
     if use.reclaimed_left or not shared <= use.busy.keys():
         return None
@@ -53,7 +54,7 @@ def read_zone(use: HostUse, shared: frozenset[int]) -> Reading | None:
     others: dict[str, float] = {}
     complete = not use.left
     for guest in use.guests:
-        part = part_of(guest, shared)
+        part = used_part(guest, shared)
         if not part:
             continue
         if guest.cores is None:
@@ -68,6 +69,11 @@ def read_zone(use: HostUse, shared: frozenset[int]) -> Reading | None:
     if complete:
         others[SYSTEM] = max(0.0, total - sum(others.values()))
     return Reading(use.time, total, others)
+
+
+def used_part(guest: GuestUse, shared: frozenset[int]) -> float:
+    """The part of what a guest used that was of the shared CPUs of a zone."""
+    return sum(guest.parts.get(one, 0.0) for one in shared) if guest.parts else part_of(guest, shared)
 
 
 def part_of(guest: GuestUse, shared: frozenset[int]) -> float:

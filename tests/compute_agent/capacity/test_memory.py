@@ -6,7 +6,14 @@ from hypothesis import strategies as st
 
 from compute_agent.capacity.estimate import Limits, estimate
 from compute_agent.capacity.history import History
-from compute_agent.capacity.memory import memory_entitlements, parse_inactive_file, parse_node_use
+from compute_agent.capacity.memory import (
+    memory_entitlements,
+    parse_inactive_file,
+    parse_node_use,
+    parse_parts,
+    parse_swap_use,
+    parse_swapped,
+)
 from compute_agent.capacity.offer import Offer
 from compute_agent.capacity.zone import GuestUse, HostUse, read_zone
 
@@ -47,6 +54,34 @@ def test_who_may_have_memory_of_two_nodes_counts_half_on_each():
     found = read_zone(HostUse(7.0, {0: 2000.0, 1: 900.0}, guests), ZERO)
     assert (found.total, found.guests) == (1700.0, {"far": 500.0, "near": 500.0, "": 700.0})
     assert read_zone(HostUse(7.0, {1: 900.0}, guests), ZERO) is None
+
+
+def test_what_lies_elsewhere_than_where_a_guest_may_have_memory_counts_where_it_lies():
+    moved = GuestUse("moved", 2048.0, frozenset({1}), 1000.0, parts={0: 0.75, 1: 0.25})
+    rest = GuestUse("rest", 1024.0, BOTH, 400.0, reclaimed=True, parts={0: 1.0})
+    use = HostUse(7.0, {0: 2000.0, 1: 900.0}, (moved, rest))
+    on = read_zone(use, ZERO)
+    assert (on.total, on.guests) == (1600.0, {"moved": 750.0, "": 850.0})
+    off = read_zone(use, frozenset({1}))
+    assert (off.total, off.guests) == (900.0, {"moved": 250.0, "": 650.0})
+    assert memory_entitlements(use.guests, ZERO) == {"moved": 750.0}
+    assert memory_entitlements(use.guests, frozenset({1})) == {"moved": 2048.0}
+
+
+def test_where_a_working_set_lies_is_told_by_its_cgroup():
+    text = "anon N0=3000 N1=0\nfile N0=1000 N1=2000\nkernel_stack N0=9 N1=9\ninactive_file N0=1000 N1=1000\n"
+    assert parse_parts(text) == {0: 0.75, 1: 0.25}
+    assert parse_parts("anon N0=0\nfile N0=4\ninactive_file N0=5\n") == parse_parts("") == {}
+    with pytest.raises(ValueError, match="values to unpack"):
+        parse_parts("anon N0 N1=5\n")
+
+
+def test_what_is_in_swap_is_told_by_the_kernel():
+    assert parse_swap_use("MemTotal: 9 kB\nSwapCached: 1024 kB\nSwapTotal: 8192 kB\nSwapFree: 5120 kB\n") == 2
+    with pytest.raises(LookupError):
+        parse_swap_use("MemTotal: 9 kB\n")
+    assert parse_swapped("Name:\tx\nVmSwap:\t     12 kB\n") == 12 * 1024
+    assert parse_swapped("Name:\tkthreadd\n") == 0
 
 
 @settings(max_examples=30, deadline=None)

@@ -40,6 +40,15 @@ class MemoryRig(Rig):
             self.host(system + sum(mib.values()))
             self.minutes(1)
 
+    def swap(self, system, **mib):
+        used = system + sum(mib.values())
+        text = f"SwapCached: 0 kB\nSwapTotal: {MIB * 1024} kB\nSwapFree: {(MIB - used) * 1024} kB\n"
+        (self.folder / "proc/meminfo").write_text(text)
+        for guest in self.driver.guests():
+            place = self.folder / "proc" / str(guest.pid)
+            place.mkdir(exist_ok=True)
+            (place / "status").write_text(f"VmSwap: {mib[guest.uuid] * 1024} kB\n")
+
     def host(self, used):
         folder = self.folder / "sys/devices/system/node/node0"
         folder.mkdir(parents=True, exist_ok=True)
@@ -93,6 +102,17 @@ def test_what_somebody_uses_beyond_the_rest_that_he_holds_is_not_offered_again(r
     rig.run("rest", {ZONE.uuid: {RECLAIMED_VCPU: 2, RECLAIMED_MEMORY: 1024}}, qos_class="BE")
     rig.rounds(10, a=1000, rest=4024)
     assert rig.inventory().reserved >= before + 3000
+
+
+def test_what_is_in_swap_is_not_left_unused(rig):
+    rig.rounds(150, a=1000)
+    before = rig.inventory().reserved
+    rig.run("rest", {ZONE.uuid: {RECLAIMED_VCPU: 2, RECLAIMED_MEMORY: 1024}}, qos_class="BE")
+    rig.swap(system=300, a=700, rest=500)
+    rig.rounds(1, system=1000, a=300, rest=100)  # as much is wanted as before, and 300 by the system
+    (measured,) = rig.loop._measured_memory(rig.now)
+    assert (measured.reading.total, measured.reading.guests) == (2300.0, {"a": 1000.0, SYSTEM: 1300.0})
+    assert rig.inventory().reserved >= before
 
 
 def test_memory_that_is_needed_again_is_a_broken_promise_and_so_is_an_eviction_for_it(rig):
