@@ -69,5 +69,9 @@ class Gone(PlacementError):
     """What the request goes on from is not there any more: 410."""
 
 
+RETRY_AFTER: Final = "5"
+"""Seconds until who cannot be served now may ask again, where nobody knows how long it takes."""
+
+
 class Unavailable(PlacementError):
     """The database cannot be reached or does not let us through: 503."""

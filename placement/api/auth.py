@@ -15,6 +15,7 @@ from oslo_config import cfg
 from placement.api import context
 from placement.api.identity import Access, AuthToken, CannotAsk
 from placement.api.paths import EXT
+from placement.exceptions import RETRY_AFTER
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -161,6 +162,8 @@ def _refuse(
     }
     body = orjson.dumps({"errors": [error]})
     headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
+    if status is HTTPStatus.SERVICE_UNAVAILABLE:
+        headers.append(("Retry-After", RETRY_AFTER))
     if challenge:
         headers.append(("WWW-Authenticate", challenge))
     start_response(f"{status.value} {status.phrase}", headers)

@@ -16,7 +16,7 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotAcceptable
 
 from placement import exceptions, microversion
 from placement.api.paths import is_ours
-from placement.exceptions import PlacementError
+from placement.exceptions import RETRY_AFTER, PlacementError
 
 LOG = logging.getLogger(__name__)
 
@@ -107,11 +107,13 @@ def render(status: HTTPStatus, detail: str, *, code: str = exceptions.UNDEFINED,
     }
     if g.get("version", microversion.MIN) >= microversion.ERROR_CODES or is_ours(request.path):
         error["code"] = code
+    headers = {"Retry-After": RETRY_AFTER} if status is HTTPStatus.SERVICE_UNAVAILABLE else {}
     accepted = request.accept_mimetypes
     if not accepted or accepted["application/json"] > 0:
-        return Response(orjson.dumps({"errors": [error]}), status.value, mimetype="application/json")
+        return Response(orjson.dumps({"errors": [error]}), status.value, headers, "application/json")
     if accepted["text/html"] > 0:
         title = f"<!doctype html><title>{status.phrase}</title><h1>{status.phrase}</h1>"
         page = title + "".join(f"<p>{html.escape(line)}</p>" for line in lines)
-        return Response(page, status.value, mimetype="text/html")
-    return Response(f"{status.value} {status.phrase}\n\n{detail}\n", status.value, mimetype="text/plain")
+        return Response(page, status.value, headers, "text/html")
+    text = f"{status.value} {status.phrase}\n\n{detail}\n"
+    return Response(text, status.value, headers, "text/plain")

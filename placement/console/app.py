@@ -25,7 +25,7 @@ from placement.console import (
 )
 from placement.console.asking import Refused
 from placement.console.visit import SEE_HOSTS, SESSION, Visit
-from placement.exceptions import PlacementError
+from placement.exceptions import RETRY_AFTER, PlacementError
 from placement.policies import allocation, allocation_candidate, ext, resource_class, trait, usage
 
 LOG = logging.getLogger(__name__)
@@ -119,6 +119,8 @@ def _common() -> dict[str, Any]:
 
 def _protect(response: Response) -> Response:
     response.headers.update(_HEADERS)
+    if response.status_code == HTTPStatus.SERVICE_UNAVAILABLE:
+        response.headers["Retry-After"] = RETRY_AFTER
     response.headers["Cache-Control"] = _KEPT if response.status_code < 400 and _is_dated() else "no-store"
     return response
 

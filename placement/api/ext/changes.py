@@ -8,6 +8,7 @@ from flask import Blueprint, Response
 from placement.api.call import Call, operation
 from placement.api.paths import EXT
 from placement.db.position import Position
+from placement.exceptions import RETRY_AFTER
 from placement.policies import ext as rules
 from placement.schemas.changes import Following, parse_following
 from placement.store import changes as store
@@ -17,8 +18,6 @@ blueprint = Blueprint("ext_changes", __name__)
 
 _PAUSE: Final = 0.25
 """Seconds between two looks of who waits; a look is the question that is asked before every answer."""
-_LATER: Final = 5
-"""In how many seconds to come again, who may not wait as too many do."""
 
 
 @operation(blueprint, "GET", f"{EXT}/changes", rules.CHANGES, writes_json=True)
@@ -30,7 +29,7 @@ def list_since(call: Call) -> Response:
         return _answer(call, _look(call, wanted, call.service.database.position()))
     if not waiting.acquire(blocking=False):
         response = _answer(call, _look(call, wanted, call.service.database.position()))
-        response.headers["Retry-After"] = str(_LATER)
+        response.headers["Retry-After"] = RETRY_AFTER
         return response
     try:
         return _answer(call, _wait(call, wanted))

@@ -116,5 +116,6 @@ def test_an_identity_service_that_cannot_be_asked_is_503(client, handlers, monke
     monkeypatch.setattr("keystonemiddleware.auth_token._identity.IdentityServer.verify_token", verify_token)
     answer = client.get("/traits", headers={"X-Auth-Token": "good"}, status=503)
     assert_refused(answer, 503)
+    assert answer.headers["Retry-After"] == "5"
     assert answer.json["errors"][0]["detail"] == "The Identity service is temporarily unavailable."
     assert handlers.callers == []

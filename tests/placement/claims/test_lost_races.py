@@ -138,7 +138,8 @@ def test_who_is_too_slow_each_time_is_told_to_try_later(
         host(admin, f"cn{number}")
     lost = after_each_look(monkeypatch, done(take_all, admin), times=20)
     answer = admin("POST", "/ext/v1/claims", json={"claims": [wants()]})
-    assert (answer.status_code, len(lost)) == (503, 12)  # one by an old state
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
+    assert len(lost) == 12  # one by an old state
     assert "Others were faster each of 11 times" in answer.json["errors"][0]["detail"]
 
 
