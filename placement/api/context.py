@@ -58,6 +58,12 @@ def hand_over(environ: dict[str, Any], context: RequestContext) -> None:
     environ[_KEY] = context
 
 
+def is_known(environ: Mapping[str, Any]) -> bool:
+    """Whether an authentication middleware has let somebody in, by his name."""
+    context: RequestContext | None = environ.get(_KEY)
+    return context is not None and bool(context.user_id)
+
+
 def of(environ: Mapping[str, Any]) -> RequestContext:
     """The caller of the request.
 

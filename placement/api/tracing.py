@@ -8,13 +8,16 @@ errors, in which SQL with its values may be, are not.
 """
 
 import atexit
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from flask import Flask, Response, request
 from opentelemetry import context, trace
+from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
@@ -25,6 +28,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from oslo_config import cfg
 from oslo_middleware.request_id import ENV_REQUEST_ID, GLOBAL_REQ_ID
 
+from placement.api.context import is_known
 from placement.api.request_log import quoted
 from placement.db.database import Database, Transaction
 from placement.db.engine import PoolOptions
@@ -35,7 +39,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_SPAN: Final = "placement.span"
+_REQUEST: Final = "placement.traced_request"
 _PROPAGATED: Final = (("traceparent", "HTTP_TRACEPARENT"), ("tracestate", "HTTP_TRACESTATE"))
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"})
 _OTHER_METHOD: Final = "_OTHER"
@@ -85,21 +89,19 @@ class Tracing:
         """``app``, whose requests have spans."""
 
         def serve(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-            carrier = {name: environ[variable] for name, variable in _PROPAGATED if variable in environ}
-            parent = self._propagator.extract(carrier, context.Context())
-            method = environ["REQUEST_METHOD"]
-            known = method if method in _METHODS else _OTHER_METHOD
-            span = self._tracer.start_span(
-                known if known == method else "HTTP", parent, SpanKind.SERVER, _described(environ, known)
-            )
-            environ[_SPAN] = span
+            environ[_REQUEST] = request = _Request(self._tracer, environ)
 
             def start(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
-                _answered(span, int(status[:3]))
+                _answered(request.span, int(status[:3]))
                 return start_response(status, headers, exc_info)
 
-            with _within(span):
+            try:
                 return app(environ, start)
+            except BaseException as error:
+                _failed(request.span, error)
+                raise
+            finally:
+                request.span.end()
 
         return serve
 
@@ -110,12 +112,43 @@ class Tracing:
         """
 
         def serve(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+            request: _Request = environ[_REQUEST]
+            if is_known(environ):
+                carrier = {name: environ[variable] for name, variable in _PROPAGATED if variable in environ}
+                request.parent = self._propagator.extract(carrier, request.parent)
             if route is not None:
-                _route(environ[_SPAN], environ["REQUEST_METHOD"], route)
-            with _within(self._tracer.start_span(name)):
+                _route(request.span, environ["REQUEST_METHOD"], route)
+            with _within(self._tracer.start_span(name, trace.set_span_in_context(request.span))):
                 return app(environ, start_response)
 
         return serve
+
+
+class _Request:
+    """A request, whose span begins when it came, and is made when it is known whose trace it is part of.
+
+    That is nobody's until the caller is known: a stranger, who could ask for a trace of each of his
+    requests, has no say, and leaves as many traces of their own as others who ask for none.
+    """
+
+    def __init__(self, tracer: Tracer, environ: "WSGIEnvironment") -> None:
+        self._tracer = tracer
+        self._environ = environ
+        self._began = time.time_ns()
+        self.parent = Context()
+
+    @cached_property
+    def span(self) -> Span:
+        """Its span, which keeps the parent that it is made with."""
+        method = self._environ["REQUEST_METHOD"]
+        known = method if method in _METHODS else _OTHER_METHOD
+        return self._tracer.start_span(
+            known if known == method else "HTTP",
+            self.parent,
+            SpanKind.SERVER,
+            _described(self._environ, known),
+            start_time=self._began,
+        )
 
 
 @contextmanager
@@ -125,12 +158,16 @@ def _within(span: Span) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        span.set_attribute("error.type", type(error).__qualname__)
-        span.set_status(StatusCode.ERROR)
+        _failed(span, error)
         raise
     finally:
         context.detach(token)
         span.end()
+
+
+def _failed(span: Span, error: BaseException) -> None:
+    span.set_attribute("error.type", type(error).__qualname__)
+    span.set_status(StatusCode.ERROR)
 
 
 def _described(environ: "WSGIEnvironment", method: str) -> Mapping[str, str]:
@@ -154,9 +191,9 @@ def _answered(span: Span, status: int) -> None:
 
 def _name(response: Response) -> Response:
     """Called by Flask: what the console asks in the process has no span of its own, and names none."""
-    span, rule = request.environ.get(_SPAN), request.url_rule
-    if span is not None and rule is not None:
-        _route(span, request.method, rule.rule)
+    told, rule = request.environ.get(_REQUEST), request.url_rule
+    if told is not None and rule is not None:
+        _route(told.span, request.method, rule.rule)
     return response
 
 

@@ -15,9 +15,9 @@ OPTIONS: list[cfg.Opt] = [
         help="""
 Whether requests leave traces: one span for each, within it one for what the
 handlers took and one for each time the database was asked. It goes on with the
-trace of a client that sends the header traceparent. No query, body, token or
-name of a caller is in them. Needs the packages that
-pip install 'placement-compute[tracing]' brings.
+trace of a client that sends the header traceparent, once it is known who that
+is. No query, body, token or name of a caller is in them. Needs the packages
+that pip install 'placement-compute[tracing]' brings.
 """,
     ),
     cfg.URIOpt(
@@ -38,8 +38,8 @@ OTEL_EXPORTER_OTLP_CERTIFICATE, OTEL_RESOURCE_ATTRIBUTES.
         min=0.0,
         max=1.0,
         help="""
-Which part of the requests leaves traces, among those whose client sends no
-traceparent: that says by itself whether its trace is wanted.
+Which part of the requests leaves traces, among those without a traceparent of
+a client that is known: that says by itself whether its trace is wanted.
 """,
     ),
 ]

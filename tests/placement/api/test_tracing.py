@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from werkzeug.test import Client
 
 from placement import console
 from placement.api import middleware
@@ -44,7 +45,8 @@ class Told:
         self._exporter = InMemorySpanExporter()
         self.tracing = Tracing(SimpleSpanProcessor(self._exporter), conf.tracing.sample_ratio)
         monkeypatch.setattr(middleware, "_tracing", lambda conf: self.tracing)
-        self.admin = Admin(middleware.build_application(conf, console=console.maker(conf)))
+        self.app = middleware.build_application(conf, console=console.maker(conf))
+        self.admin = Admin(self.app)
         self.admin("POST", "/resource_providers", json={"uuid": UUID, "name": "host"})
         self.admin("GET", f"/resource_providers/{UUID}")  # the model has been read
         self.spans()
@@ -139,6 +141,19 @@ def test_a_client_says_whether_its_trace_is_wanted(conf, monkeypatch, ratio, fla
     told = Told(conf, monkeypatch)
     told.admin("GET", "/traits", headers={"traceparent": PARENT[:-2] + flags})
     assert bool(told.spans()) == are_told
+
+
+@pytest.mark.parametrize("path", ["/", "/traits", "/console/"])
+@pytest.mark.parametrize(("ratio", "traces"), [(0.0, 0), (1.0, 1)])
+def test_a_stranger_has_no_say_about_traces(conf, monkeypatch, path, ratio, traces):
+    pytest.importorskip("opentelemetry.sdk")
+    conf.set_override("enabled", True, "console")
+    conf.set_override("sample_ratio", ratio, "tracing")
+    told = Told(conf, monkeypatch)
+    Client(told.app).get(path, headers={"traceparent": PARENT})
+    spans = told.spans()
+    assert len({span.context.trace_id for span in spans}) == traces
+    assert TRACE not in {format(span.context.trace_id, "032x") for span in spans}
 
 
 def test_of_others_the_wanted_part_leaves_traces(conf, monkeypatch):
