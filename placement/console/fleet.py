@@ -90,11 +90,10 @@ class Total:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """How many hosts there are, and pass, by state, too; totals of these, and the rows of one page."""
+    """How many hosts there are, and pass; totals of these, and the rows of one page."""
 
     hosts: int
     passing: int
-    states: Mapping[State, int]
     totals: tuple[Total, ...]
     more_classes: int
     columns: tuple[str, ...]
@@ -120,9 +119,6 @@ def show(snapshot: Snapshot, wanted: Wanted) -> Fleet:
     trees = snapshot.whole_trees()
     passing = _passing(snapshot, trees, wanted)
     states = {root: state_of(trees[root]) for root in passing}
-    counts = dict.fromkeys(State, 0)
-    for state in states.values():
-        counts[state] += 1
     if wanted.state is not None:
         passing = [root for root in passing if states[root] is wanted.state]
     classes = _classes(snapshot, trees, passing, wanted.resource_class)
@@ -132,7 +128,6 @@ def show(snapshot: Snapshot, wanted: Wanted) -> Fleet:
     return Fleet(
         hosts=len(trees),
         passing=len(passing),
-        states=counts,
         totals=tuple(totals),
         more_classes=max(0, len(classes) - _MAX_TOTALS),
         columns=columns,

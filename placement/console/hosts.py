@@ -53,6 +53,7 @@ def show_fleet(visit: Visit) -> str:
         classes=classes,
         traits=traits,
         aggregates=aggregates,
+        states=State,
         address=address,
         address_of_page=lambda number: address(page=number),
     )

@@ -197,6 +197,7 @@ def test_a_page_of_a_large_fleet_is_small():
             "fleet.html",
             fleet=shown,
             wanted=fleet.Wanted(),
+            states=fleet.State,
             address=lambda **_: "/",
             address_of_page=lambda number: "/",
         )
