@@ -43,7 +43,7 @@ class Secured:
 
 
 _waiting: Final[dict[str, Future[bytes]]] = {}
-"""The last look at each source; mostly it has ended."""
+"""The last look at the source, and those at sources of before that have not come back."""
 
 
 def is_address(source: str) -> bool:
@@ -122,7 +122,8 @@ def _within(deadline: float, source: str, read: Callable[[], bytes]) -> bytes:
     before = _waiting.get(source)
     if before is not None and not before.done():
         raise TimeoutError("the last look at it has not come back so far")
-    _waiting.clear()  # of sources of before
+    for each in [each for each, look in _waiting.items() if look.done()]:
+        del _waiting[each]  # of sources of before; those that hang are remembered until they have come back
     _waiting[source] = looking = in_thread(read, "fleet source")
     if not wait([looking], deadline).done:
         raise TimeoutError(_late(deadline))

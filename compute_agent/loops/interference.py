@@ -85,6 +85,7 @@ class Interference:
             lambda took: INTERVAL,
             self._failed,
             rest=self._rest,
+            keep=self._save,
         )
         book.keep(OWNER, limits(self._state.cases))
 
@@ -105,8 +106,7 @@ class Interference:
 
         What hangs is not waited for longer than ``timeout`` seconds.
         """
-        if self._thread.stop(timeout):
-            self._save()
+        self._thread.stop(timeout)
 
     def document(self) -> list[dict[str, Any]]:
         """The cases, and the pairs that are remembered, as the command line shows them."""

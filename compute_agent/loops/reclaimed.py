@@ -107,6 +107,7 @@ class Reclaimed:
             lambda took: INTERVAL,
             self._failed,
             rest=self._switch,
+            keep=self._keep,
         )
         self._failures = Counter(
             "compute_agent_capacity_round_failures",
@@ -137,11 +138,13 @@ class Reclaimed:
 
     def stop(self, timeout: float = 2.0) -> None:
         """End, and keep what was learnt; what hangs is not waited for longer than ``timeout`` seconds."""
-        if self._thread.stop(timeout):
-            for promises in self._promises:
-                promises.save(self._clock())
-            self._stolen.save(self._clock())
-            self._collectors.stop()
+        self._thread.stop(timeout)
+
+    def _keep(self) -> None:
+        for promises in self._promises:
+            promises.save(self._clock())
+        self._stolen.save(self._clock())
+        self._collectors.stop()
 
     def offering(self, tree: ProviderTree) -> ProviderTree:
         """The tree with what is offered and withheld now.

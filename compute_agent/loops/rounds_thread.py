@@ -19,12 +19,14 @@ class RoundsThread:
         failed: Callable[[bool], None],
         begin: Callable[[], None] = lambda: None,
         rest: Callable[[], None] = lambda: None,
+        keep: Callable[[], None] = lambda: None,
     ) -> None:
         """``pause`` says how many seconds are between a round, which took so many, and the next.
 
         ``failed`` is called while an exception of a round is handled, and told whether it is another one than
         the last time. ``begin`` and ``rest`` are called when the thread begins and when there is nothing to
-        do any more; neither may call anything of this.
+        do any more; neither may call anything of this. ``keep`` is the last that a thread does which was
+        stopped.
         """
         self._name = name
         self._round = round_
@@ -33,6 +35,7 @@ class RoundsThread:
         self._failed = failed
         self._begin = begin
         self._rest = rest
+        self._keep = keep
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
@@ -47,18 +50,16 @@ class RoundsThread:
         with self._lock:
             if self._thread is None and not self._stopped.is_set() and self._is_needed():
                 self._begin()
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                thread.start()
+                self._thread = thread  # which waits for the lock before it looks
 
-    def stop(self, timeout: float) -> bool:
-        """End for good; whether it ran. A round that hangs is waited for ``timeout`` seconds at most."""
-        with self._lock:
-            self._stopped.set()
-            thread = self._thread
-        if thread is None:
-            return False
-        thread.join(timeout)
-        return True
+    def stop(self, timeout: float) -> None:
+        """End for good. What hangs, whatever it is, is waited for ``timeout`` seconds at most."""
+        self._stopped.set()  # without the lock, which who hangs may have
+        thread = self._thread
+        if thread is not None:
+            thread.join(timeout)
 
     def _run(self) -> None:
         failure = ""
@@ -71,6 +72,8 @@ class RoundsThread:
                 self._failed(repr(error) != failure)
                 failure = repr(error)
             self._stopped.wait(self._pause(time.monotonic() - began))
+        if self._stopped.is_set():
+            self._keep()
 
     def _goes_on(self) -> bool:
         with self._lock:

@@ -190,6 +190,10 @@ def test_names_and_connections_that_hang_are_left_at_the_deadline_and_one_of_the
             fetch(address, "edge", Secured(), deadline=0.05)
         assert reached.wait(10)  # it may be later than the deadline
         assert len(begun) == 1
+        with pytest.raises(SourceError):
+            fetch("/another/source", "edge", Secured())
+        with pytest.raises(SourceError, match="has not come back"):  # whatever was asked meanwhile
+            fetch(address, "edge", Secured(), deadline=0.05)
     finally:
         over.set()
     begun[0].join()

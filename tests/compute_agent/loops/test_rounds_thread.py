@@ -17,6 +17,7 @@ class Work:
         self.needed, self.begun = needed, 0
         self.failures, self.error = [], None
         self.done, self.rested = threading.Semaphore(0), threading.Semaphore(0)
+        self.kept = 0
         self.thread = RoundsThread(
             "work",
             self.round,
@@ -25,10 +26,14 @@ class Work:
             self.failures.append,
             self.begin,
             self.rested.release,
+            self.keep,
         )
 
     def begin(self):
         self.begun += 1
+
+    def keep(self):
+        self.kept += 1
 
     def round(self):
         self.done.release()
@@ -88,7 +93,32 @@ def test_whose_rest_goes_wrong_begins_again_all_the_same(work):
 
 def test_who_was_stopped_does_not_begin_again(work):
     work.thread.start()
-    assert work.thread.stop(LONG)
+    work.thread.stop(LONG)
     work.thread.start()
     assert not work.thread.is_running
-    assert not work.thread.stop(LONG)
+    work.thread.stop(LONG)
+    assert work.kept == 1
+
+
+@pytest.mark.parametrize("hanging", ["_round", "_rest", "_keep"])
+def test_nobody_waits_long_for_what_hangs_when_it_is_stopped(work, hanging):
+    reached, over = threading.Event(), threading.Event()
+
+    def hang():
+        reached.set()
+        over.wait(LONG)
+
+    setattr(work.thread, hanging, hang)
+    work.thread.start()
+    assert work.done.acquire(timeout=LONG) if hanging != "_round" else reached.wait(LONG)
+    if hanging == "_rest":
+        work.needed = False
+        assert reached.wait(LONG)
+    stopping = threading.Thread(target=work.thread.stop, args=(0.01,))
+    stopping.start()
+    stopping.join(LONG / 2)
+    is_waited_for = stopping.is_alive()
+    over.set()
+    stopping.join()
+    assert not is_waited_for
+    assert reached.wait(LONG)
