@@ -20,7 +20,7 @@ from opentelemetry import context, trace
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import SpanLimits, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer
@@ -45,6 +45,8 @@ _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", 
 _OTHER_METHOD: Final = "_OTHER"
 
 _MAX_QUEUE: Final = 2048
+_MAX_TEXT: Final = 1024
+"""Of each attribute: strangers say paths, many of which may wait for the collector."""
 _EXPORT_TIMEOUT: Final = 5.0
 """Seconds for a batch of spans, repetitions included."""
 _FLUSH_TIMEOUT: Final = 2.0
@@ -58,7 +60,8 @@ class Tracing:
         resource = Resource.create({"service.name": "placement"})
         sampler = ParentBased(TraceIdRatioBased(sample_ratio))
         # Its own way to end at exit waits for the collector, however long that hangs.
-        self._provider = TracerProvider(sampler, resource, shutdown_on_exit=False)
+        limits = SpanLimits(max_span_attribute_length=_MAX_TEXT)
+        self._provider = TracerProvider(sampler, resource, shutdown_on_exit=False, span_limits=limits)
         self._provider.add_span_processor(processor)
         self._tracer = self._provider.get_tracer("placement")
         self._propagator = TraceContextTextMapPropagator()

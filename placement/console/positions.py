@@ -21,6 +21,7 @@ _WAYS: Final = re.compile(r"L3 ([0-9]{1,4}): ([0-9,-]+) of ([0-9]{1,2})")
 _RANGE: Final = re.compile(r"([0-9]{1,2})(?:-([0-9]{1,2}))?")
 _MAX_WAYS: Final = 64
 _MAX_GUESTS: Final = 100
+_MAX_WATERMARKS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ def said(members: Iterable[Provider], held: Sequence[Held]) -> Positions | None:
     if not places and not watermarks:
         return None
     places.sort(key=lambda each: (each.number or len(held) + 1, each.consumer))
-    return Positions(tuple(places[:_MAX_GUESTS]), tuple(sorted(watermarks)))
+    return Positions(tuple(places[:_MAX_GUESTS]), tuple(sorted(watermarks)[:_MAX_WATERMARKS]))
 
 
 def _place(consumer: str, number: int, text: str) -> Place:

@@ -125,6 +125,11 @@ def test_what_there_is_not_is_named_by_its_method(told):
     assert (request.name, request.attributes["http.response.status_code"]) == ("GET", 404)
 
 
+def test_a_long_path_is_told_in_part(told):
+    told.admin("GET", "/" + "x" * 4000)
+    assert told.spans()[-1].attributes["url.path"] == "/" + "x" * 1023
+
+
 def test_pages_of_the_console_are_named_so_whatever_they_ask_in_the_process(conf, monkeypatch):
     pytest.importorskip("opentelemetry.sdk")
     conf.set_override("enabled", True, "console")

@@ -47,3 +47,10 @@ def test_whatever_a_host_says_is_drawn_within_its_bounds_or_not_at_all(text, tot
 
 def test_a_host_that_says_nothing_has_no_positions():
     assert positions.said([provider({"fleet.group": "edge"})], []) is None
+
+
+def test_a_host_with_very_many_watermarks_and_guests_shows_some():
+    told = {f"{kind}.{number:03}": "x" for kind in ("watermark", "position") for number in range(128)}
+    found = positions.said([provider(told)], [])
+    assert found is not None
+    assert (len(found.places), len(found.watermarks)) == (100, 100)
