@@ -136,7 +136,8 @@ def test_without_samples_that_is_said(cli, state):
     assert f"no file {state / 'samples.db'}" in err
 
 
-def test_a_time_that_is_none_is_wrong_usage(cli, now):
-    status, _, err = cli("web", "--since", "yesterday")
+@pytest.mark.parametrize("text", ["yesterday", "99999999d", "1000000000000d", "9" * 400])
+def test_a_time_that_is_none_is_wrong_usage(cli, now, text):
+    status, _, err = cli("web", "--since", text)
     assert status == 2
-    assert "'yesterday' is neither a length of time" in err
+    assert f"'{text}' is neither a length of time" in err
