@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from placement.db.batch import Prepared
 from placement.db.database import Transaction
 from placement.db.tables import provider_aggregates
-from placement.store import providers
+from placement.store import described, providers
 
 
 def replace(tx: Transaction, uuid: str, generation: int | None, aggregates: Sequence[str]) -> int:
@@ -19,6 +19,13 @@ def replace(tx: Transaction, uuid: str, generation: int | None, aggregates: Sequ
     :raises NotFound: no such provider.
     :raises ConcurrentUpdate: the generation is stale.
     """
+    if generation is not None and described.is_possible(tx, generation, len(aggregates)):
+        described.find(tx, _found, uuid, generation)
+        tx.queue(_removal_there, {})
+        rows = [{"name": aggregate} for aggregate in sorted(aggregates)]
+        described.insert(tx, provider_aggregates.c.aggregate, rows)
+        described.changed(tx)
+        return generation + 1
     row = providers.lock(tx, uuid)
     if generation is not None:
         providers.check_generation(row, generation)
@@ -46,6 +53,10 @@ def insert(tx: Transaction, wanted: Mapping[int, Collection[str]]) -> None:
     )
 
 
-_removal: Final = Prepared(
-    sa.delete(provider_aggregates).where(provider_aggregates.c.provider_id == sa.bindparam("provider"))
-)
+def _removal_of(provider: sa.ColumnElement[int]) -> Prepared:
+    return Prepared(sa.delete(provider_aggregates).where(provider_aggregates.c.provider_id == provider))
+
+
+_removal: Final = _removal_of(sa.bindparam("provider"))
+_found: Final = described.finding()
+_removal_there: Final = _removal_of(described.PROVIDER)

@@ -12,7 +12,7 @@ from placement.db.database import Transaction
 from placement.db.tables import allocations, inventories, resource_classes, resource_providers
 from placement.exceptions import ConcurrentUpdate, Conflict, InvalidRequest, NotFound
 from placement.model.provider import capacity
-from placement.store import names, providers
+from placement.store import described, names, providers
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +110,26 @@ def replace_all(
     :raises ConcurrentUpdate: the generation is stale.
     :raises Conflict: when an inventory that is in use would go.
     """
+    if (
+        generation == 0  # it was just made, and mostly has none
+        and described.is_possible(tx, generation, len(wanted))
+        and all(capacity(each.total, each.reserved, each.allocation_ratio) > 0 for each in wanted.values())
+    ):
+        described.find(tx, _without, uuid, generation)
+        rows = [{"name": name, **_columns(each), "updated_at": tx.now} for name, each in wanted.items()]
+        described.insert(tx, inventories.c.resource_class_id, rows, resource_classes)
+        described.changed(tx)
+        return generation + 1
     row, present, ids = _lock(tx, uuid, wanted, generation)
     check_capacity(uuid, wanted, may_have_none=may_have_none)
     write(tx, row, wanted, present, ids)
     remove_some(tx, row, present - set(ids.values()), said_before=UPDATE_CONFLICT)
     return row.generation + 1
+
+
+_without: Final = described.finding(
+    ~sa.exists(sa.select(sa.literal(1)).where(inventories.c.provider_id == resource_providers.c.id))
+)
 
 
 def write(

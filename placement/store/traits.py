@@ -1,16 +1,17 @@
 """Traits: the names there are, and which provider has which."""
 
 from collections.abc import Collection, Mapping, Set
+from functools import lru_cache
 from typing import Final
 
 import sqlalchemy as sa
 
-from placement.db.batch import Prepared
+from placement.db.batch import KEPT_SIZES, Prepared, bind_parameters, bind_values
 from placement.db.database import Transaction
 from placement.db.tables import provider_attributes, provider_traits, resource_providers, traits
 from placement.exceptions import Conflict, InvalidRequest, NotFound
 from placement.model.provider import DISABLED, DISABLED_BY, DISABLED_REASON
-from placement.store import names, providers
+from placement.store import described, names, providers
 
 
 def create(tx: Transaction, name: str) -> bool:
@@ -42,7 +43,16 @@ def replace(tx: Transaction, uuid: str, generation: int, wanted: Collection[str]
     :raises InvalidRequest: no such trait.
     :raises ConcurrentUpdate: the generation is stale.
     """
-    row, present, ids = _lock(tx, uuid, set(wanted))
+    wanted = sorted(set(wanted))
+    if described.is_possible(tx, generation, len(wanted)):
+        values = {"count": len(wanted), **bind_values("trait", wanted)}
+        described.find(tx, _others(len(wanted)), uuid, generation, **values)
+        tx.queue(_removal_there, {})
+        described.insert(tx, provider_traits.c.trait_id, [{"name": name} for name in wanted], traits)
+        tx.queue(_stale_reasons_there, {})
+        described.changed(tx)
+        return generation + 1
+    row, present, ids = _lock(tx, uuid, wanted)
     providers.check_generation(row, generation)
     unknown = sorted(set(wanted) - set(ids))
     if unknown:
@@ -113,17 +123,39 @@ def insert(tx: Transaction, wanted: Mapping[int, Set[int]]) -> None:
     )
 
 
-_removal: Final = Prepared(
-    sa.delete(provider_traits).where(provider_traits.c.provider_id == sa.bindparam("provider"))
-)
-_stale_reasons: Final = Prepared(
-    sa.delete(provider_attributes).where(
-        provider_attributes.c.provider_id == sa.bindparam("provider"),
-        sa.or_(*(provider_attributes.c.name == each for each in (DISABLED_REASON, DISABLED_BY))),
-        ~sa.exists(
-            sa.select(sa.literal(1))
-            .select_from(provider_traits.join(traits, traits.c.id == provider_traits.c.trait_id))
-            .where(provider_traits.c.provider_id == sa.bindparam("provider"), traits.c.name == DISABLED)
-        ),
+def _removal_of(provider: sa.ColumnElement[int]) -> Prepared:
+    return Prepared(sa.delete(provider_traits).where(provider_traits.c.provider_id == provider))
+
+
+def _stale_reasons_of(provider: sa.ColumnElement[int]) -> Prepared:
+    disabled = (
+        sa.select(sa.literal(1))
+        .select_from(provider_traits.join(traits, traits.c.id == provider_traits.c.trait_id))
+        .where(provider_traits.c.provider_id == provider, traits.c.name == DISABLED)
     )
-)
+    return Prepared(
+        sa.delete(provider_attributes).where(
+            provider_attributes.c.provider_id == provider,
+            sa.or_(*(provider_attributes.c.name == each for each in (DISABLED_REASON, DISABLED_BY))),
+            ~sa.exists(disabled),
+        )
+    )
+
+
+@lru_cache(KEPT_SIZES)
+def _others(count: int) -> Prepared:
+    """Finds a provider that has not just so many traits of these names."""
+    its = provider_traits.c.provider_id == resource_providers.c.id
+    total = sa.select(sa.func.count()).select_from(provider_traits).where(its).scalar_subquery()
+    other = (
+        sa.select(sa.literal(1))
+        .select_from(provider_traits.join(traits, traits.c.id == provider_traits.c.trait_id))
+        .where(its, traits.c.name.not_in(bind_parameters("trait", count)))
+    )
+    return described.finding((total != sa.bindparam("count", type_=sa.Integer)) | sa.exists(other))
+
+
+_removal: Final = _removal_of(sa.bindparam("provider"))
+_removal_there: Final = _removal_of(described.PROVIDER)
+_stale_reasons: Final = _stale_reasons_of(sa.bindparam("provider"))
+_stale_reasons_there: Final = _stale_reasons_of(described.PROVIDER)

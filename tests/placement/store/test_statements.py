@@ -61,15 +61,19 @@ def test_a_child_is_made_in_two_batches_however_deep_it_is(counted: Counted, hos
 
 
 @pytest.mark.parametrize(
-    "write",
+    ("write", "most"),
     [
-        lambda tx, host: inventories.replace_all(tx, host, 1, {"VCPU": TEN, "DISK_GB": TEN, "PCPU": TEN}),
-        lambda tx, host: traits.replace(tx, host, 1, ["COMPUTE_NODE", "HW_CPU_X86_AVX2"]),
-        lambda tx, host: aggregates.replace(tx, host, 1, [CONSUMER]),
+        (
+            lambda tx, host: inventories.replace_all(tx, host, 1, {"VCPU": TEN, "DISK_GB": TEN, "PCPU": TEN}),
+            2,
+        ),
+        (lambda tx, host: traits.replace(tx, host, 1, ["COMPUTE_NODE", "HW_CPU_X86_AVX2"]), 1),
+        (lambda tx, host: aggregates.replace(tx, host, 1, [CONSUMER]), 1),
     ],
     ids=["inventories", "traits", "aggregates"],
 )
-def test_describing_a_provider_takes_two_batches(
-    counted: Counted, host: str, write: Callable[[Transaction, str], object]
+def test_describing_a_provider_anew_takes_two_batches_at_most(
+    database: Database, counted: Counted, host: str, write: Callable[[Transaction, str], object], most: int
 ) -> None:
-    assert len(counted(lambda tx: write(tx, host))) == 2
+    at_once = database.write(lambda tx: tx.sends_at_once)
+    assert len(counted(lambda tx: write(tx, host))) == (most if at_once else 2)
