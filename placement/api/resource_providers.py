@@ -154,11 +154,11 @@ def create(call: Call) -> Response:
     body = call.body(schemas.create(call.version))
     uuid = body.get("uuid") or str(uuids.uuid4())
     name, parent = body["name"], body.get("parent_provider_uuid")
-    root = call.service.database.write(lambda tx: providers.create(tx, uuid, name, parent))
+    root_of_it = call.service.database.write(lambda tx: providers.create(tx, uuid, name, parent))
     location = f"/resource_providers/{uuid}"
     if call.version < microversion.PROVIDER_ANSWERED:
         return call.nothing(201, location)
-    document = _template(prefix(), call.version).filled(uuid, name, 0, parent, root)
+    document = _template(prefix(), call.version).filled(uuid, name, 0, parent, root_of_it())
     return call.located(call.answer(document, time.time()), location)
 
 

@@ -1,6 +1,6 @@
 """Resource providers: create, change, delete, and find the one a request is about."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -89,54 +89,74 @@ def check_generation(row: Row, given: int) -> None:
         )
 
 
-def create(tx: Transaction, uuid: str, name: str, parent_uuid: str | None) -> str:
-    """Add a provider, below a parent or as the root of a new tree; return the uuid of its root.
+def create(tx: Transaction, uuid: str, name: str, parent_uuid: str | None) -> Callable[[], str]:
+    """Add a provider, below a parent or as the root of a new tree.
 
+    Where the database takes several statements at once, it is told without a question before: that there is
+    no such parent is found out by a foreign key, and the next attempt asks.
+
+    :returns: what tells the uuid of its root, when the transaction is done.
     :raises InvalidRequest: when the parent is the provider itself or does not exist.
     :raises Conflict: when the uuid or the name is taken.
     """
     tx.lock([uuid] if parent_uuid is None else [uuid, parent_uuid])
-    parent, root = None, uuid
+    parent = None
     if parent_uuid is not None:
         if parent_uuid == uuid:
             raise InvalidRequest(_cannot("create", name, uuid, "parent provider UUID cannot be same as UUID"))
         roots = tx.queue(_root_of, {"its_uuid": parent_uuid})
+        if tx.optimistic and tx.sends_at_once:
+            tx.queue(_creation_below, {**_described(tx, uuid, name), "its_parent": parent_uuid})
+            return lambda: str(roots.scalars[0])
         parent = find(tx, [parent_uuid]).get(parent_uuid)
         if parent is None:
             raise InvalidRequest(_cannot("create", name, uuid, "parent provider UUID does not exist"))
-        (root,) = roots.scalars
+        root = roots.scalars[0]
+    else:
+        root = uuid
     if not tx.optimistic:
         _refuse_taken(tx, uuid, name)
     insert(tx, uuid, name, parent)
-    return root
+    return lambda: root
 
 
 def insert(tx: Transaction, uuid: str, name: str, parent: Row | None) -> None:
     """Add a provider whose bucket, and whose parent, is locked, and whose uuid nobody has."""
-    values = {
-        "its_uuid": uuid,
-        "its_name": name,
-        "parent": parent and parent.id,
-        "root": parent and parent.tree,
-        "its_bucket": bucket_of(uuid),
-        "now": tx.now,
-    }
-    tx.queue(_creation, values)
+    place = {"parent": parent and parent.id, "root": parent and parent.tree}
+    tx.queue(_creation, {**_described(tx, uuid, name), **place})
 
 
-_counter: Final = counter(sa.bindparam("its_bucket", type_=sa.SmallInteger))
-_creation: Final = Prepared(
-    sa.insert(resource_providers).values(
-        uuid=sa.bindparam("its_uuid"),
-        name=sa.bindparam("its_name"),
-        generation=0,
-        parent_id=sa.bindparam("parent"),
-        root_id=sa.bindparam("root"),
-        bucket=sa.bindparam("its_bucket"),
-        change_seq=_counter,
-        described_seq=_counter,
-        updated_at=sa.bindparam("now"),
+def _described(tx: Transaction, uuid: str, name: str) -> dict[str, Any]:
+    return {"its_uuid": uuid, "its_name": name, "its_bucket": bucket_of(uuid), "now": tx.now}
+
+
+def _creation_at(parent: sa.ColumnElement[int], root: sa.ColumnElement[int]) -> Prepared:
+    its_counter = counter(sa.bindparam("its_bucket", type_=sa.SmallInteger))
+    return Prepared(
+        sa.insert(resource_providers).values(
+            uuid=sa.bindparam("its_uuid"),
+            name=sa.bindparam("its_name"),
+            generation=0,
+            parent_id=parent,
+            root_id=root,
+            bucket=sa.bindparam("its_bucket"),
+            change_seq=its_counter,
+            described_seq=its_counter,
+            updated_at=sa.bindparam("now"),
+        )
     )
+
+
+def _of_parent(column: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
+    """The parent's, or the id of no provider, which no foreign key allows."""
+    found = sa.select(column).where(_parent.c.uuid == sa.bindparam("its_parent", type_=sa.String))
+    return sa.func.coalesce(found.scalar_subquery(), sa.literal_column("-1"))
+
+
+_creation: Final = _creation_at(sa.bindparam("parent"), sa.bindparam("root"))
+_parent: Final = resource_providers.alias("parent")
+_creation_below: Final = _creation_at(
+    _of_parent(_parent.c.id), _of_parent(sa.func.coalesce(_parent.c.root_id, _parent.c.id))
 )
 _root: Final = resource_providers.alias("root")
 _root_of: Final = Prepared(
