@@ -1,16 +1,20 @@
-"""Interference with the lever of memory bandwidth: process guests, real resctrl, and the agent in this
-process with a clock for decisions that goes faster. PLACEMENT is the address of the service outside.
+"""Interference with the levers of memory bandwidth and cache ways: process guests, real resctrl, and the
+agent in this process with a clock for decisions that goes faster. PLACEMENT is the service's address.
 
 Counters of the machine are a model: a CPU that runs moves what its demand register says. Nobody slows down
-anybody there, so that the test does: the more its neighbour may have, the more the victim's CPU suffers.
+anybody there, so that the test does: the more its neighbour may have, the less the victim's CPU moves in a
+second of it where bandwidth is short, and the more where it misses the cache.
 """
 
 import json
 import os
 import threading
 import time
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import pytest
 
 from compute_agent import conf as agent_conf
 from compute_agent.daemon import service
@@ -26,19 +30,41 @@ inside_machine.SECONDS = 200
 SPEED = 8.0
 DEMAND_REGISTER = 0x400000E0
 SERVER, THIEF = uid(1), uid(2)
-SERVER_CPU = 1
+SERVER_CPU, THIEF_CPU = 1, 0
 
 INI = f"""{BASE_INI}
 [compute]
 cpu_dedicated_set = {SERVER_CPU}
-cpu_shared_set = 0
+cpu_shared_set = {THIEF_CPU}
 [resctrl]
 mount = true
 memory_bandwidth_gbps = 2
-[interference:x]
-signal = memory_bandwidth
-mode = act
+[qos_class:BE]
+llc_range = 0-100
 """
+
+WAYS = 16
+CALM = 500
+"""What the victim's CPU moves in a second, in MB."""
+FLOOD = 8000
+"""The thief's, which fills what it may have of the cache."""
+
+
+@dataclass(frozen=True)
+class Lever:
+    """``part`` of the resource that a group has, and the MB a second that its victim moves."""
+
+    part: Callable[[schemata.Schemata], float]
+    moved: Callable[[float], float]
+
+
+LEVERS = {
+    "memory_bandwidth": Lever(lambda of: of.get("MB", 0) / 100, lambda part: CALM / (1 + 4 * part**3)),
+    "llc_occupancy": Lever(
+        lambda of: of.get("L3", 0).bit_count() / WAYS, lambda part: CALM * (1 + 4 * part**3)
+    ),
+}
+"""By signal."""
 
 
 class Fast(service.Agent):
@@ -63,41 +89,40 @@ def demand(cpu, megabytes):
         os.pwrite(file.fileno(), int(megabytes).to_bytes(8, "little"), DEMAND_REGISTER)
 
 
-def share():
-    """Of the bandwidth what the group may have that the thief's processes are in."""
+def thiefs_schemata():
+    """Of the group that the thief's processes are in."""
     for _ in range(100):
         try:
-            return _share()
+            return _thiefs_schemata()
         except (OSError, ValueError):  # they are on their way from one group to another
             time.sleep(0.05)
     raise AssertionError("the thief is in no group of resctrl")
 
 
-def _share():
+def _thiefs_schemata():
     processes = set((CGROUP / f"guest-{THIEF}/cgroup.procs").read_text().split())
     folders = [RESCTRL, *(one for one in RESCTRL.iterdir() if (one / "schemata").is_file())]
     (folder,) = [one for one in folders if processes & set((one / "tasks").read_text().split())]
-    found = schemata.parse((folder / "schemata").read_text())
-    return found.get("MB", 0) / 100
-
-
-CALM = 2000
-"""What the victim's CPU moves in a second, in MB."""
+    return schemata.parse((folder / "schemata").read_text())
 
 
 class World:
     """The two guests, and what the one does to the other."""
 
-    def __init__(self):
-        self.loud, self.over, self.seen = False, False, []
+    def __init__(self, lever):
+        self.lever, self.loud, self.over, self.seen = lever, False, False, []
         self.thread = threading.Thread(target=self.run, daemon=True)
         self.thread.start()
 
+    def share(self):
+        """What the thief may have of the resource."""
+        return self.lever.part(thiefs_schemata())
+
     def run(self):
         while not self.over:
-            has = share()
+            has = self.share()
             self.seen.append(has)
-            demand(SERVER_CPU, CALM / (1 + 4 * has**3) if self.loud else CALM)
+            demand(SERVER_CPU, self.lever.moved(has) if self.loud else CALM)
             time.sleep(0.5)
 
     def freeze(self, frozen):
@@ -105,11 +130,21 @@ class World:
         self.loud = not frozen
 
 
-def test_who_takes_the_bandwidth_is_limited_in_the_kernel_and_has_all_back():
+def measured(loop):
+    """Cores, bandwidth and occupancy of each guest in each of the last samples."""
+    return [
+        (round(one.time), *((of.cpu, of.bandwidth, of.occupancy) for of in one.readings.values()))
+        for one in loop._samples
+    ]
+
+
+@pytest.mark.parametrize("signal", LEVERS)
+def test_who_takes_too_much_is_limited_in_the_kernel_and_has_all_back(signal):
     FOLDER.mkdir(exist_ok=True)
     (CGROUP.parent / "cgroup.subtree_control").write_text("+cpu +cpuset +memory")
     CGROUP.mkdir(exist_ok=True)
-    (FOLDER / "agent.ini").write_text(INI)
+    (FOLDER / "agent.ini").write_text(f"{INI}[interference:x]\nsignal = {signal}\nmode = act\n")
+    demand(THIEF_CPU, FLOOD)
     agent = Fast()
     agent.start()
     world = None
@@ -120,27 +155,28 @@ def test_who_takes_the_bandwidth_is_limited_in_the_kernel_and_has_all_back():
         rest.claim(THIEF, machine_NUMA_0={"VCPU": 1})
         for guest, qos_class in ((SERVER, "LS"), (THIEF, "BE")):
             ask(SOCKET, "guest.run", {"uuid": guest, "command": ["sh", "-c", SPIN], "qos_class": qos_class})
-        world = World()
+        world = World(LEVERS[signal])
         world.freeze(True)
         loop = agent.loop
-        told = lambda: f"{read_events(FOLDER / 'state' / FILE)} {world.seen[-60:]} {loop._state}"  # noqa: E731
+        told = lambda: f"{read_events(FOLDER / 'state' / FILE)} {measured(loop)} {loop._state.cases}"  # noqa: E731
         wait_for(lambda: any(track.baseline.count > 35 for track in loop._state.tracks.values()), told)
-        before = share()
+        before = world.share()
         world.freeze(False)
-        wait_for(lambda: share() < before, told)
+        wait_for(lambda: world.share() < before, told)
         wait_for(lambda: any(case.guilty for case in loop._state.cases), told)
-        lowest = wait_for(
-            lambda: any(case.phase == "hold" for case in loop._state.cases) and min(world.seen), told
-        )
+        # Long enough that no further step is tried.
+        calm = lambda case: case.phase == "hold" and loop._clock() - case.since > 90  # noqa: E731
+        lowest = wait_for(lambda: any(map(calm, loop._state.cases)) and min(world.seen), told)
         world.freeze(True)
         wait_for(lambda: not loop._state.cases, told)
-        wait_for(lambda: share() == before, told)
+        wait_for(lambda: world.share() == before, told)
         events = [
             (one.kind, one.text)
             for one in read_events(FOLDER / "state" / FILE)
             if one.kind in ("verdict", "throttle_down", "throttle_up") and "(x)" in one.text
         ]
-        Path("found.json").write_text(json.dumps({"before": before, "lowest": lowest, "told": events}))
+        found = {"before": before, "lowest": lowest, "told": events}
+        Path("found.json").write_text(json.dumps(found))
     finally:
         if world is not None:
             world.over = True
@@ -150,3 +186,4 @@ def test_who_takes_the_bandwidth_is_limited_in_the_kernel_and_has_all_back():
         agent.stop()
     assert [kind for kind, _ in events][:2] == ["throttle_down", "verdict"]
     assert events[-1][0] == "throttle_up"
+    assert lowest < before

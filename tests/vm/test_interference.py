@@ -1,4 +1,4 @@
-"""Interference with the bandwidth of a real resctrl, in a machine whose counters the test moves."""
+"""Interference with bandwidth and cache ways of a real resctrl, in a machine whose counters it moves."""
 
 import json
 
@@ -9,14 +9,18 @@ from tests.vm import machine
 pytestmark = [pytest.mark.slow, pytest.mark.vm]
 
 SMP = ("--smp", "sockets=1,cores=3,threads=1")
+CACHE = ("--rdt", "l3-size-kb=2097152")
+"""Of 2 GiB: it is not filled by others while an agent that shares a CPU with a guest reads what that has."""
 
 
-def test_bandwidth_goes_down_and_up_in_a_real_kernel(share, placement, record_property):
+@pytest.mark.parametrize("signal", ["memory_bandwidth", "llc_occupancy"])
+def test_bandwidth_and_ways_go_down_and_up_in_a_real_kernel(signal, share, placement, record_property):
     machine.stage(share, (*machine.PYTEST, *machine.AGENT))
     totals = machine.run_tests(
-        "tests/vm/inside_interference.py",
+        f"tests/vm/inside_interference.py -k {signal}",
         share,
         *SMP,
+        *CACHE,
         *placement,
         before="modprobe msr",
         timeout=2400,

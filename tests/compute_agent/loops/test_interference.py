@@ -275,7 +275,7 @@ def test_who_fills_the_cache_gets_fewer_ways_and_has_them_back(tmp_path):
         host.seconds(500)
         host.greedy = True
         host.seconds(500)
-        assert host.views("thief").limits[WAYS] <= 5
+        assert host.views("thief").limits[WAYS] <= 6
         assert host.kinds()[0] == ("throttle_down", "done", "thief")
         assert "it misses the cache: 1.62 GB/s" in host.events[0].reason
         host.greedy = False
