@@ -55,6 +55,8 @@ class Connection:
         self.closing = False
         self.deadline = time.monotonic() + HEADERS_TIMEOUT
         self._has_asked = False
+        #: how much of what it holds the worker has counted
+        self.counted = 0
 
     def fileno(self) -> int:
         """As that of a socket."""

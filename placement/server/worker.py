@@ -52,6 +52,7 @@ class GatheringWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         self._most = min(self.cfg.worker_connections, max(16, most - _RESERVED_FILES))
         self._waiting = Waiting(self._most)
+        self._held = 0  # bytes of all connections, as they were counted last
         super().init_process()
 
     def run(self) -> None:
@@ -131,10 +132,8 @@ class GatheringWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
     def _dispatch(self, connection: Connection) -> None:
         try:
             complete = connection.complete()
-            if (
-                connection.held > _ALWAYS_HELD
-                and sum(each.held for each in self._connections.values()) > _MAX_HELD
-            ):
+            self._count(connection)
+            if connection.held > _ALWAYS_HELD and self._held > _MAX_HELD:
                 raise TooLarge(503, "Service Unavailable", "Too much is being sent. Please try again.")
             if not complete:
                 self._watch(connection, select.EPOLLIN)
@@ -182,12 +181,20 @@ class GatheringWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
             self._close(connection)
 
     def _watch(self, connection: Connection, events: int) -> None:
+        self._count(connection)
         self._waiting.put(connection.fd, at_rest=connection.at_rest)
         self._loop.modify(connection.fd, events)
+
+    def _count(self, connection: Connection) -> None:
+        """Take account of what a connection holds now: whoever sends byte by byte has nobody add up all."""
+        held = connection.held
+        self._held += held - connection.counted
+        connection.counted = held
 
     def _close(self, connection: Connection) -> None:
         if self._connections.pop(connection.fd, None) is not None:
             self._waiting.discard(connection.fd)
+            self._held -= connection.counted
             with suppress(OSError):  # where it could not be registered
                 self._loop.unregister(connection.fd)
             connection.close()

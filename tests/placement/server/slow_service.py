@@ -59,7 +59,8 @@ class _Service(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
                 # What is answered has no request any more, and is busy until the worker takes it back.
                 requests = [each.request for each in busy]
                 others = [each for each in requests if each is not None and each.path != path]
-                state = {"calls": calls, "connections": len(connections), "busy": len(others)}
+                counts = {"connections": len(connections), "busy": len(others), "held": known._held}
+                state = {"calls": calls, **counts}
                 body = json.dumps(state).encode()
             start_response("200 OK", [("Content-Length", str(len(body)))])
             return [body]

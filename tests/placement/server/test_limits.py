@@ -145,6 +145,7 @@ def test_bodies_of_requests_in_hand_count_as_held(tmp_path: Path) -> None:
         assert refused.recv(65536).startswith(b"HTTP/1.1 503 ")
         service.ask("/go")
         assert [each.recv(65536)[:12] for each in waiting] == [b"HTTP/1.1 200"] * 3
+        assert service.state_when(lambda state: state["held"] == 0)["held"] == 0
     assert f"Refused a request from a client of {service.path}: 503 " in service.log.read_text()
 
 
