@@ -16,7 +16,7 @@ from placement.explanations.survey import Host, Survey, survey
 from placement.model.layout import picker
 from placement.model.provider import Provider
 from placement.model.snapshot import Snapshot
-from placement.model.trees import Tree
+from placement.model.trees import Shape, Tree
 
 MAX_EXAMPLES: Final = 5
 """Hosts that are named for each reason."""
@@ -279,8 +279,16 @@ def _missing(clause: Clause, positions: tuple[int, ...], host: Host) -> Callable
     name, own = clause.names[0], kin.own
     slots = [kin.slots[at, name] for at in positions if at < own]
     most = max((_found(clause, kin.shared[at - own]) for at in positions if at >= own), default=0)
-    pick = picker(slots)
-    return lambda tree: amount - max(most, max(pick(kin.free(tree)), default=0))
+    pickers: dict[Shape, Callable[[tuple[int, ...]], tuple[int, ...]]] = {}
+
+    def missing_of_capacity(tree: Tree) -> int:
+        pick = pickers.get(tree.shape)
+        if pick is None:
+            within = tree.shape.layout(kin.where).slots
+            pick = pickers[tree.shape] = picker([within[slot] for slot in slots])
+        return amount - max(most, max(pick(tree.free), default=0))
+
+    return missing_of_capacity
 
 
 def _example(clause: Clause, tree: Tree, at: _At) -> Example:

@@ -126,16 +126,18 @@ class Kin:
                 slot = self.slots[at, names[rank]] = len(self.slots)
                 self.having.setdefault(names[rank], []).append((at, slot))
         contested = request.rules.contested
-        asked = [
+        asked = sorted(
             (slot, amount)
             for name, amount in request.amounts
             if name not in contested
             for _, slot in self.having.get(name, ())
-        ]
+        )
         self.shared = shared
         #: by what matters of what is free
         self.alike: dict[Hashable, Alike] = {}
-        self._pick = picker([slot for slot, _ in asked])
+        slots = [slot for slot, _ in asked]
+        #: None where it is one amount for each slot
+        self._pick = None if slots == [*range(len(self.slots))] else picker(slots)
         self._amounts = tuple([amount for _, amount in asked])
         self._contested = [
             (slot, sum_) for name, sum_ in contested.items() for _, slot in self.having.get(name, ())
@@ -153,7 +155,8 @@ class Kin:
     def of(self, tree: Tree, layout: Layout) -> "Alike":
         """Those of the trees that are like this one."""
         free = layout.pick(tree.free)
-        key: Hashable = tuple(map(le, self._amounts, self._pick(free)))
+        pick = self._pick
+        key: Hashable = tuple(map(le, self._amounts, free if pick is None else pick(free)))
         if self._contested:
             # the same as the lesser of what is free, but no less than 0, and of what is asked for
             found = [(free[slot], asked) for slot, asked in self._contested]
@@ -227,17 +230,17 @@ def sort_out(
     read = attrgetter(*sorted({"shape"} | {each.reads for each in conditions}))
     #: by all that matters of trees but what is free a number, and that by where it is found
     numbers: dict[Hashable, int] = {}
-    met: dict[Hashable, int] = {}
+    met: dict[Hashable, tuple[int, Layout]] = {}
     kins: dict[Hashable, Kin] = {}
     shared: tuple[Provider, ...] = ()
     for number, tree in enumerate(trees):
         if number % _TREES == 0:
             budget.spend(_TREES)
-        layout = tree.shape.layout(asked.where)
         tells = tree.root.id in telling
         looked_at = read(tree) if tells else tree.shape
-        key: Hashable = met.get(looked_at)
-        if key is None:
+        known = met.get(looked_at)
+        if known is None:
+            layout = tree.shape.layout(asked.where)
             budget.spend(1 + len(tree.members) // 8)
             features = [layout.places, asked.portions(tree.shape, layout)]
             if tells:
@@ -245,7 +248,9 @@ def sort_out(
                 for met_at in met_in:
                     found = met_at(tree)
                     features.append(tuple([found[at] for at in layout.positions]))
-            key = met[looked_at] = numbers.setdefault(tuple(features), len(numbers))
+            known = met[looked_at] = numbers.setdefault(tuple(features), len(numbers)), layout
+        key: Hashable
+        key, layout = known
         if sharing.providers or named:
             if sharing.providers:
                 shared = tuple(sharing.with_tree(tree.root.id)[0])
