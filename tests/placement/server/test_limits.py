@@ -63,7 +63,7 @@ def slow(folder: Path, **limits: float) -> Iterator[Slow]:
         process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
         deadline = time.monotonic() + 60
-        while not made.path.exists():
+        while "Listening at" not in made.log.read_text():  # the socket's file is there a little earlier
             assert time.monotonic() < deadline, made.log.read_text()
             time.sleep(0.1)
         yield made
