@@ -6,7 +6,7 @@ from typing import Final
 
 from oslo_config import cfg
 
-from placement.conf import api, database, placement
+from placement.conf import opts
 
 _OTHERS: Final = frozenset({"keystone_authtoken", "healthcheck", "oslo_policy", "cors", "oslo_middleware"})
 """Sections of libraries, which know their options themselves, some only with a plugin."""
@@ -54,7 +54,7 @@ STOCK_SECTIONS: Final = {
 }
 """Sections that deployment tools write for OpenStack Placement and that nobody here reads."""
 
-_SECTIONS: Final = (api.GROUP.name, database.GROUP.name, placement.GROUP.name)
+_SECTIONS: Final = tuple(group.name for group, _ in opts.list_opts())
 
 
 def unknown_options(conf: cfg.ConfigOpts) -> Iterator[str]:

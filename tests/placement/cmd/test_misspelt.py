@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from placement.cmd import manage
-from placement.conf import new_config
+from placement.conf import new_config, opts
 from placement.conf.unknown import STOCK, STOCK_SECTIONS
 
 
@@ -59,3 +59,13 @@ def test_options_of_libraries_and_plugins_are_left_to_them(
 ) -> None:
     content = "[keystone_authtoken]\nauth_type = password\nusername = placement\n[DEFAULT]\ndebug = true\n"
     assert warnings_of(tmp_path, capsys, content) == ""
+
+
+def test_every_section_of_ours_is_known_and_its_options_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sections = {group.name for group, _ in opts.list_opts()} - {"placement_database"}
+    assert "console" in sections
+    assert warnings_of(tmp_path, capsys, "".join(f"[{section}]\n" for section in sections)) == ""
+    told = warnings_of(tmp_path, capsys, "[console]\nenable = true\n")
+    assert "[console] enable: there is no such option; did you mean enabled?" in told
