@@ -11,7 +11,7 @@ from placement.candidates.roots import Sharing
 from placement.capacity.coupling import Coupled, Coupling
 from placement.capacity.packing import NONE, Fit, Free, pack, simple
 from placement.capacity.stranding import Short, Stranding
-from placement.capacity.ways import Finder, Ways
+from placement.capacity.ways import Finder, Slot, Way, Ways
 from placement.model.provider import Provider
 from placement.model.snapshot import Snapshot
 from placement.model.trees import Tree
@@ -83,7 +83,9 @@ class _Counting:
         self._stranding = Stranding(cloud.budget)
         self._coupling = Coupling(self._finder, cloud.sharing, cloud.budget)
         self._coupled: list[Coupled] = []
-        self._hosts = self._open = 0
+        #: what is left of ways on hosts that are too small for some of them
+        self._smaller: dict[tuple[Ways, tuple[Way, ...]], Ways] = {}
+        self._full_hosts = self._open = 0
 
     def run(self) -> Capacity:
         alone: list[tuple[Tree, int, int]] = []
@@ -97,7 +99,6 @@ class _Counting:
                 continue
             if not ways.ways:
                 continue
-            self._hosts += 1
             if ways not in formulas:
                 formulas[ways] = simple(ways.ways)
             formula = formulas[ways]
@@ -109,7 +110,7 @@ class _Counting:
             if at_most:
                 alone.append((tree, fits, at_most))
             else:
-                self._stranding.add(tree, ways, tree.free)
+                self._full(tree, ways, tree.free, tree.capacities)
         self._coupling.gather(self._coupled)
         single = Fit(sum([fits for _, fits, _ in alone]), sum([at_most for _, _, at_most in alone]))
         coupled = self._coupling.fit(self._coupled)
@@ -121,7 +122,7 @@ class _Counting:
         worst = min(left, key=lambda each: (each[0].fits, each[1].root.id)) if fit.at_most else None
         return Capacity(
             fit=fit,
-            hosts=self._hosts,
+            hosts=self._open + len(alone) + self._full_hosts,
             open_hosts=self._open + len(alone),
             worst=worst[1].root if worst else None,
             without_worst=worst[0] if worst else NONE,
@@ -136,12 +137,39 @@ class _Counting:
     def _couple(self, tree: Tree, shared: Sequence[Provider]) -> None:
         host = self._coupling.host(tree, shared)
         self._coupled.append(host)
-        if host.ways.ways:
-            self._hosts += 1
-            if host.alone.at_most:
-                self._open += 1
-            else:
-                self._stranding.add(tree, host.ways, host.free, {each.id for each in host.shared})
+        if host.alone.at_most:
+            self._open += 1
+        elif host.ways.ways:
+            capacities = {
+                (each.id, name): inventory.capacity
+                for each in (*tree.members, *shared)
+                for name, inventory in each.inventories.items()
+            }
+            self._full(tree, host.ways, host.free, capacities, {each.id for each in host.shared})
+
+    def _full(
+        self,
+        tree: Tree,
+        ways: Ways,
+        free: Free,
+        capacities: Mapping[Slot, int] | Sequence[int],
+        shared: Collection[int] = frozenset(),
+    ) -> None:
+        """Note a host where none fits, if one did with nothing used.
+
+        :param ways: those of all hosts of its shape, so that the host may be too small for some.
+        """
+        self._budget.spend(1 + len(ways.ways) // 4)
+        kept = ways.within(capacities)
+        if not kept:
+            return
+        if len(kept) < len(ways.ways):
+            key = ways, kept
+            if key not in self._smaller:
+                self._smaller[key] = ways.only(kept)
+            ways = self._smaller[key]
+        self._full_hosts += 1
+        self._stranding.add(tree, ways, free, shared)
 
     def _by_aggregate(self, alone: Sequence[tuple[Tree, int, int]]) -> dict[str, Fit]:
         sums: dict[str, list[int]] = {}

@@ -37,6 +37,14 @@ class Ways:
         left = {tuple([part for part in way if part[0] in classes]) for way in self.ways}
         return Ways(tuple(_best(left - {()}, budget)), classes, self.coupled)
 
+    def within(self, capacities: Mapping[Slot, int] | Sequence[int]) -> tuple[Way, ...]:
+        """Those for which there would be enough if nothing were used."""
+        return tuple([way for way in self.ways if all(capacities[slot] >= part for slot, part in way)])
+
+    def only(self, ways: tuple[Way, ...]) -> "Ways":
+        """Some of the ways."""
+        return Ways(ways, {slot: self.classes[slot] for way in ways for slot, _ in way}, self.coupled)
+
 
 NO_WAYS: Final = Ways((), {}, coupled=False)
 

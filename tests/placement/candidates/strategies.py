@@ -160,6 +160,26 @@ def fleets(draw: st.DrawFn) -> tuple[Snapshot, CandidatesRequest]:
 
 
 @st.composite
+def sizes(draw: st.DrawFn) -> tuple[Snapshot, CandidatesRequest]:
+    """Hosts of one shape, some of which are too small for what the others can give, used or not."""
+    specs = []
+    for host in range(draw(st.integers(2, 4))):
+        specs.append(Spec(f"cn{host}", None, {"DISK_GB": draw(st.integers(1, 3))}))
+        for node in range(2):
+            total = draw(st.integers(1, 5))
+            used = {"VCPU": draw(st.integers(0, total))}
+            specs.append(Spec(f"cn{host}_{node}", f"cn{host}", {"VCPU": total}, used=used))
+    groups = [RequestGroup("", {"DISK_GB": draw(st.integers(1, 3))})] * draw(st.integers(0, 1))
+    groups += [
+        RequestGroup(suffix, {"VCPU": draw(st.integers(1, 5))})
+        for suffix in SUFFIXES[: draw(st.integers(1, 2))]
+    ]
+    return build(*specs), CandidatesRequest(
+        tuple(groups), group_policy=draw(st.sampled_from(("none", "isolate")))
+    )
+
+
+@st.composite
 def crowded_hosts(draw: st.DrawFn) -> tuple[Snapshot, CandidatesRequest]:
     """A host with like devices on two NUMA nodes, and about as many groups as fit."""
     specs = [Spec("cn", None, {"CUSTOM_DEV": 1}, aggregates=["a"])]

@@ -102,6 +102,12 @@ def claim(snapshot: Snapshot, state: State, amounts: Amounts) -> State | None:
     return frozenset((*key, amount) for key, amount in taken.items())
 
 
+def serves_when_empty(snapshot: Snapshot, request: CandidatesRequest, root: int) -> bool:
+    """Whether a host could serve a guest if nothing of it were used."""
+    empty = when_empty(snapshot, root)
+    return any(claim(empty, frozenset(), amounts) is not None for amounts in choices(empty, request, {root}))
+
+
 def without(snapshot: Snapshot, roots: Collection[int]) -> Snapshot:
     """The snapshot without the trees of these roots."""
     return Snapshot(each for each in snapshot if each.root_id not in roots)

@@ -14,7 +14,7 @@ from placement.capacity.proportions import Share, together
 from placement.model.provider import SHARES
 from placement.model.snapshot import Snapshot
 from tests.examples import examples
-from tests.placement.candidates.strategies import crowded_hosts, fleets, packings, situations
+from tests.placement.candidates.strategies import crowded_hosts, fleets, packings, situations, sizes
 from tests.placement.capacity import brute
 from tests.placement.explanations.test_against_brute_force import is_query
 
@@ -26,7 +26,7 @@ exhaustive = settings(
 one_each = (
     situations(requests_each=1).map(lambda each: (each[0], each[1][0])).filter(lambda each: is_query(each[1]))
 )
-anything = one_each | fleets() | crowded_hosts() | packings()
+anything = one_each | fleets() | crowded_hosts() | packings() | sizes()
 Situation = tuple[Snapshot, CandidatesRequest]
 
 
@@ -37,6 +37,17 @@ def test_as_many_guests_fit_as_find_a_place(situation: Situation) -> None:
     found = count(Cloud(snapshot, Budget()), request)
     expected = brute.most(snapshot, request)
     assert found.fit == Fit(expected, expected)
+
+
+@exhaustive
+@given(anything)
+def test_hosts_are_those_that_could_serve_it_with_nothing_used(situation: Situation) -> None:
+    snapshot, request = situation
+    found = count(Cloud(snapshot, Budget()), request)
+    serving = [root for root in brute.roots(snapshot) if brute.serves_when_empty(snapshot, request, root.id)]
+    assert found.hosts == len(serving)
+    for short in found.short:
+        assert {each.root.id for each in short.examples} <= {root.id for root in serving}
 
 
 @exhaustive
@@ -84,9 +95,8 @@ def test_what_is_stranded_would_do_for_so_many_if_there_were_enough_of_what_is_s
             assert brute.most(snapshot, request, on=root) == 0
             if short.stranded:
                 plenty = brute.with_plenty(snapshot, short.classes)
-                # at least in the ways that it has with nothing used; larger ones of its shape may have more
-                assert brute.most(plenty, request, on=root, among=empty) <= each.guests
-                assert brute.most(plenty, request, on=root) >= each.guests
+                # in the ways that it has with nothing used
+                assert brute.most(plenty, request, on=root, among=empty) == each.guests
                 # there is no way that lacks fewer classes
                 for name in short.classes:
                     rest = brute.with_plenty(snapshot, set(short.classes) - {name})

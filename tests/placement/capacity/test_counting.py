@@ -18,7 +18,7 @@ def counted(snapshot: Snapshot, *parameters: tuple[str, str]) -> Capacity:
 def test_the_worked_example() -> None:
     def host(name: str, disk: int) -> list[Spec]:
         return [
-            Spec(name, None, {"DISK_GB": disk}),
+            Spec(name, None, {"DISK_GB": 10}, used={"DISK_GB": 10 - disk}),
             Spec(f"{name}_0", name, {"VCPU": 8}, used={"VCPU": 4}),
             Spec(f"{name}_1", name, {"VCPU": 8}, used={"VCPU": 5}),
         ]
@@ -30,6 +30,14 @@ def test_the_worked_example() -> None:
     assert (short.classes, short.hosts, short.stranded, short.guests) == (("DISK_GB",), 1, {"VCPU": 7}, 3)
     root = next(each for each in snapshot if each.name == "cn2")
     assert short.examples == (Example(root, {"VCPU": 7}, 3),)
+
+
+def test_a_host_that_could_never_serve_it_is_none_and_short_of_nothing() -> None:
+    sizes = {"small": 16, "large": 18}
+    snapshot = build(*(Spec(name, None, {"PCPU": size}, used={"PCPU": 2}) for name, size in sizes.items()))
+    found = counted(snapshot, ("resources", "PCPU:17"))
+    assert (found.fit, found.hosts, found.open_hosts) == (Fit(0, 0), 1, 0)
+    assert [(each.classes, each.hosts) for each in found.short] == [(("PCPU",), 1)]
 
 
 def test_hundreds_of_hosts_take_of_one_pool_what_there_is() -> None:

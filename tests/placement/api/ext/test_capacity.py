@@ -6,6 +6,7 @@ from placement.api.middleware import build_application
 from placement.capacity import relocating
 from placement.conf import new_config
 from placement.db import migration
+from tests.placement.api.ext.asking import claim, wants
 from tests.placement.running import Admin, application
 
 PATH = "/ext/v1/capacity"
@@ -25,13 +26,15 @@ def url(tmp_path_factory):
     url = f"sqlite:///{tmp_path_factory.mktemp('ext')}/placement.sqlite"
     migration.upgrade(url)
     admin = Admin(application(url))
-    for uuid, name, disk in ((FIRST, "cn1", 35), (SECOND, "cn2", 5)):
+    for uuid, name, disk in ((FIRST, "cn1", 35), (SECOND, "cn2", 25)):
         assert admin("POST", "/resource_providers", json={"name": name, "uuid": uuid}).status_code == 200
         inventories = {"VCPU": {"total": 8}, "DISK_GB": {"total": disk}}
         body = {"resource_provider_generation": 0, "inventories": inventories}
         assert admin("PUT", f"/resource_providers/{uuid}/inventories", json=body).status_code == 200
     body = {"resource_provider_generation": 1, "aggregates": [RACK]}
     assert admin("PUT", f"/resource_providers/{FIRST}/aggregates", json=body).status_code == 200
+    claimed = claim(admin, wants("resources=DISK_GB:20", only=[SECOND]))
+    assert claimed.status_code == 201
     return url
 
 
