@@ -57,6 +57,10 @@ class ConcurrentUpdate(Conflict):
         super().__init__(detail, CONCURRENT_UPDATE)
 
 
+class ConsumerExists(ConcurrentUpdate):
+    """A consumer that the request calls new is there already: 409."""
+
+
 class NoCandidate(Conflict):
     """There is nothing that would serve a claim: 409, with the explanation as a document if there is one."""
 

@@ -23,6 +23,7 @@ from placement.model.rows import INVENTORY_COLUMNS
 from placement.store import consumers as consumer_store
 from placement.store import names
 from placement.store.claims import Claim, Holding, Supply, check_capacity
+from placement.store.expired import COUNTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,14 +298,16 @@ _shown: Final = (
     .select_from(NAMED)
     .order_by(consumers.c.id, resource_providers.c.id, resource_classes.c.id)
 )
-_of_consumer: Final = _shown.where(consumers.c.uuid == sa.bindparam("consumer"))
+_of_consumer: Final = _shown.where(consumers.c.uuid == sa.bindparam("consumer"), COUNTS)
 _of_consumers: Final = _shown.where(consumers.c.uuid.in_(sa.bindparam("consumers", expanding=True)))
-_of_providers: Final = _shown.where(resource_providers.c.uuid.in_(sa.bindparam("providers", expanding=True)))
-_of_provider: Final = _shown.where(resource_providers.c.uuid == sa.bindparam("provider"))
+_of_providers: Final = _shown.where(
+    resource_providers.c.uuid.in_(sa.bindparam("providers", expanding=True)), COUNTS
+)
+_of_provider: Final = _shown.where(resource_providers.c.uuid == sa.bindparam("provider"), COUNTS)
 
 
 def of_consumer(conn: sa.Connection, consumer: str) -> list[Allocation]:
-    """All that a consumer holds."""
+    """All that a consumer holds, unless its time is over."""
     return [Allocation(*row) for row in conn.execute(_of_consumer, {"consumer": consumer})]
 
 
@@ -314,10 +317,10 @@ def of_consumers(conn: sa.Connection, uuids: Collection[str]) -> list[Allocation
 
 
 def of_providers(conn: sa.Connection, uuids: Collection[str]) -> list[Allocation]:
-    """All that consumers hold of these providers."""
+    """All that consumers hold of these providers whose time is not over."""
     return [Allocation(*row) for row in conn.execute(_of_providers, {"providers": list(uuids)})]
 
 
 def of_provider(conn: sa.Connection, provider: str) -> list[Allocation]:
-    """All that consumers hold of one provider."""
+    """All that consumers hold of one provider whose time is not over."""
     return [Allocation(*row) for row in conn.execute(_of_provider, {"provider": provider})]

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from placement.db.batch import KEPT_SIZES, Answer, Prepared, bind_parameters, bind_values
 from placement.db.database import Transaction
 from placement.db.tables import RESERVATION, ConsumerId, consumers, reservations
-from placement.exceptions import ConcurrentUpdate
+from placement.exceptions import ConcurrentUpdate, ConsumerExists
 
 
 class AnyGeneration(Enum):
@@ -91,11 +91,12 @@ def _locked(count: int) -> Prepared:
 def check_generation(present: Row | None, given: Generation) -> None:
     """Refuse a generation that is not the consumer's; None stands for "there is no such consumer".
 
-    :raises ConcurrentUpdate: naming both.
+    :raises ConcurrentUpdate: naming both; ConsumerExists where None was given.
     """
     expected = None if present is None else present.generation
     if given is not ANY_GENERATION and given != expected:
-        raise ConcurrentUpdate(
+        refusal = ConsumerExists if given is None else ConcurrentUpdate
+        raise refusal(
             "consumer generation conflict - "
             f"expected {'null' if expected is None else expected} but got {given}"
         )

@@ -18,16 +18,7 @@ from placement.db.tables import ConsumerId, claim_expiries, consumers
 from placement.exceptions import NotFound
 from placement.store import consumers as consumer_store
 from placement.store.consumers import Owner
-
-_counts: Final = sa.and_(
-    consumers.c.id == claim_expiries.c.consumer_id, consumers.c.generation == claim_expiries.c.generation
-)
-EXPIRED: Final = (
-    sa.select(consumers.c.uuid)
-    .select_from(claim_expiries.join(consumers, _counts))
-    .where(claim_expiries.c.expires_at <= clock.now())
-)
-"""The uuids of consumers whose claims have expired."""
+from placement.store.expired import EXPIRES
 
 
 def write(tx: Transaction, seconds: Mapping[str, float], known: list[int]) -> Answer | None:
@@ -67,7 +58,7 @@ def _removal(count: int) -> Prepared:
 def _times(count: int) -> Prepared:
     return Prepared(
         sa.select(consumers.c.uuid, claim_expiries.c.expires_at)
-        .select_from(claim_expiries.join(consumers, _counts))
+        .select_from(claim_expiries.join(consumers, EXPIRES))
         .where(consumers.c.uuid.in_(bind_parameters("uuid", count)))
     )
 
@@ -102,7 +93,7 @@ def confirm(tx: Transaction, consumer: str, generation: int, seconds: float | No
 
 def forget_confirmed(tx: Transaction) -> None:
     """Remove rows that count no more, once their time has come."""
-    current = sa.select(consumers.c.id).where(_counts).exists()
+    current = sa.select(consumers.c.id).where(EXPIRES).exists()
     tx.conn.execute(sa.delete(claim_expiries).where(claim_expiries.c.expires_at <= clock.now(), ~current))
 
 

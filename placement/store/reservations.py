@@ -17,8 +17,15 @@ from placement.db import buckets, clock
 from placement.db.batch import KEPT_SIZES, Prepared, bind_parameters, bind_values
 from placement.db.database import Database, Transaction
 from placement.db.tables import RESERVATION, consumers, reservations, resource_classes
-from placement.exceptions import NO_RESERVATION, ConcurrentUpdate, Conflict, InvalidRequest, NotFound
-from placement.store import allocations, expiries
+from placement.exceptions import (
+    NO_RESERVATION,
+    ConcurrentUpdate,
+    Conflict,
+    ConsumerExists,
+    InvalidRequest,
+    NotFound,
+)
+from placement.store import allocations, expired, expiries
 from placement.store import consumers as consumer_store
 from placement.store.claims import Claim
 from placement.store.consumers import ANY_GENERATION, Owner
@@ -58,7 +65,6 @@ class End:
 
 
 _holds: Final = reservations.join(consumers, consumers.c.id == reservations.c.consumer_id)
-_expired: Final = sa.and_(consumers.c.consumer_type == TYPE, reservations.c.expires_at <= clock.now())
 _shown: Final = (
     sa.select(
         consumers.c.uuid,
@@ -217,10 +223,6 @@ def _classes(count: int) -> Prepared:
     return Prepared(sa.select(resource_classes.c.id, resource_classes.c.name).where(chosen))
 
 
-_EXPIRED: Final = (sa.select(consumers.c.uuid).select_from(_holds).where(_expired), expiries.EXPIRED)
-"""What finds consumers whose time is over."""
-
-
 def making_room(database: Database, work: Callable[[Transaction], T]) -> T:
     """As :meth:`Database.write`; where what expired is in the way, it is given back and all tried again.
 
@@ -229,11 +231,11 @@ def making_room(database: Database, work: Callable[[Transaction], T]) -> T:
     while True:
         try:
             return database.write(work)
-        except ConcurrentUpdate:
-            raise  # no room would help
-        except Conflict:
+        except Conflict as conflict:
+            if isinstance(conflict, ConcurrentUpdate) and not isinstance(conflict, ConsumerExists):
+                raise  # no room would help
             with database.read() as conn:
-                some = any(conn.execute(query.limit(1)).first() for query in _EXPIRED)
+                some = any(conn.execute(query.limit(1)).first() for query in expired.UUIDS)
             if not some or not give_back_expired(database):
                 raise
 
@@ -249,20 +251,18 @@ def give_back_expired(database: Database) -> int:
 def _give_back_expired(tx: Transaction) -> int:
     found = [
         uuid
-        for query in _EXPIRED
+        for query in expired.UUIDS
         for uuid in tx.conn.execute(query.order_by(consumers.c.uuid).limit(_AT_ONCE)).scalars()
     ]
     expiries.forget_confirmed(tx)
     if found:
         # locked in one order, as everybody does; then it is true that they expired, or they do not any more
         consumer_store.lock(tx, found)
-        expired = [
+        found = [
             uuid
-            for query in _EXPIRED
+            for query in expired.UUIDS
             for uuid in tx.conn.execute(query.where(consumers.c.uuid.in_(found))).scalars()
         ]
-        allocations.give_back(tx, expired)
-    else:
-        expired = []
+        allocations.give_back(tx, found)
     tx.lock_buckets([buckets.RESERVATIONS])
-    return len(expired)
+    return len(found)

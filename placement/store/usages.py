@@ -1,10 +1,11 @@
-"""How much the consumers of a project hold, in all and by consumer type."""
+"""How much the consumers of a project hold whose time is not over, in all and by consumer type."""
 
 from dataclasses import dataclass
 
 import sqlalchemy as sa
 
 from placement.db.tables import allocations, consumers, resource_classes
+from placement.store.expired import COUNTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ def of_project(conn: sa.Connection, project_id: str, user_id: str | None) -> lis
         .select_from(allocations)
         .join(consumers, consumers.c.id == allocations.c.consumer_id)
         .join(resource_classes, resource_classes.c.id == allocations.c.resource_class_id)
-        .where(consumers.c.project_id == project_id)
+        .where(consumers.c.project_id == project_id, COUNTS)
         .group_by(consumers.c.consumer_type, resource_classes.c.id, resource_classes.c.name)
         .order_by(consumers.c.consumer_type, resource_classes.c.id)
     )
@@ -36,7 +37,7 @@ def consumer_counts(conn: sa.Connection, project_id: str, user_id: str | None) -
     """How many consumers of each type hold something, in a project or for one user in it."""
     query = (
         sa.select(consumers.c.consumer_type, sa.func.count())
-        .where(consumers.c.project_id == project_id)
+        .where(consumers.c.project_id == project_id, COUNTS)
         .group_by(consumers.c.consumer_type)
     )
     if user_id is not None:

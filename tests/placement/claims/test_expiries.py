@@ -73,6 +73,33 @@ def test_who_is_not_confirmed_is_in_nobodys_way(admin: Admin, database_url: str)
     assert confirm(admin, consumer)[0] == 404
 
 
+def test_what_expired_is_shown_nowhere_before_anybody_has_given_it_back(
+    admin: Admin, database_url: str
+) -> None:
+    provider = host(admin, "cn", VCPU=4)
+    consumer = made(admin, provider)
+    usages = "/usages?project_id=project"
+    assert admin("GET", usages).json["usages"]["INSTANCE"] == {"consumer_count": 1, "VCPU": 4}
+    let_pass(database_url)
+    assert admin("GET", f"/allocations/{consumer}").json == {"allocations": {}}
+    assert admin("GET", usages).json == {"usages": {}}
+    assert admin("GET", f"{usages}&consumer_type=all").json == {"usages": {}}
+    engine = sa.create_engine(database_url)
+    with engine.connect() as conn:  # nobody wrote anything for that
+        assert conn.execute(sa.text("SELECT COUNT(*) FROM allocations")).scalar_one() == 1
+    engine.dispose()
+    assert admin("GET", f"/resource_providers/{provider}/allocations").json["allocations"] == {}
+
+
+def test_who_expired_may_come_again_as_new(admin: Admin, database_url: str) -> None:
+    provider = host(admin, "cn", VCPU=8)
+    consumer = made(admin, provider)
+    assert put(admin, provider, 4, consumer) == 409
+    let_pass(database_url)
+    assert put(admin, provider, 4, consumer) == 204
+    assert admin("GET", f"/allocations/{consumer}").json["consumer_generation"] == 1
+
+
 def test_put_allocations_finds_the_room_too(admin: Admin, database_url: str) -> None:
     provider = host(admin, "cn", VCPU=4)
     made(admin, provider)

@@ -209,6 +209,14 @@ def test_what_expired_is_free_for_candidates(admin: Admin) -> None:
     assert used(admin, only) == {"VCPU": 0}
 
 
+def test_what_expired_is_not_shown(admin: Admin) -> None:
+    host(admin, "cn1", VCPU=4)
+    reservation = reserved(admin, "resources=VCPU:4")
+    let_expire(admin, reservation)
+    assert admin("GET", f"/allocations/{reservation}").json == {"allocations": {}}
+    assert admin("GET", "/usages?project_id=project").json == {"usages": {}}
+
+
 def test_what_expired_is_free_for_claims(admin: Admin) -> None:
     host(admin, "cn", VCPU=8)
     let_expire(admin, reserved(admin, "resources=VCPU:8"))

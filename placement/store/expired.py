@@ -1,0 +1,34 @@
+"""Who holds something no more, by the clock of the database, although nobody has given it back yet.
+
+A time that has come ends a reservation, or a claim that nobody confirmed, whether or not anybody looks: what
+shows consumers asks for :data:`COUNTS`, and whoever needs the room gives it back
+(:mod:`placement.store.reservations`).
+"""
+
+from typing import Final
+
+import sqlalchemy as sa
+
+from placement.db import clock
+from placement.db.tables import RESERVATION, claim_expiries, consumers, reservations
+
+EXPIRES: Final = sa.and_(
+    consumers.c.id == claim_expiries.c.consumer_id, consumers.c.generation == claim_expiries.c.generation
+)
+"""That the claim of a consumer expires: its row counts for one generation of the consumer."""
+
+_claims: Final = (
+    sa.select(consumers.c.id)
+    .select_from(claim_expiries.join(consumers, EXPIRES))
+    .where(claim_expiries.c.expires_at <= clock.now())
+)
+_reservations: Final = (
+    sa.select(consumers.c.id)
+    .select_from(reservations.join(consumers, consumers.c.id == reservations.c.consumer_id))
+    .where(consumers.c.consumer_type == RESERVATION, reservations.c.expires_at <= clock.now())
+)
+UUIDS: Final = tuple(query.with_only_columns(consumers.c.uuid) for query in (_reservations, _claims))
+"""What finds the uuids of consumers whose time is over: reservations, and claims."""
+
+COUNTS: Final = consumers.c.id.not_in(_reservations) & consumers.c.id.not_in(_claims)
+"""That the time of a consumer is not over."""
