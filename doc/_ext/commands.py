@@ -2,8 +2,10 @@
 
 import argparse
 import re
+import textwrap
 from collections.abc import Iterator, Mapping
 from functools import cache
+from importlib.metadata import entry_points
 from typing import Any, Final
 
 from oslo_config import cfg
@@ -18,6 +20,8 @@ PROGRAMS: Final = (
     "placement-shadow",
     "placement-status",
 )
+PLUGIN: Final = "openstack"
+"""The program of others, of whose commands only ours are told."""
 
 
 @cache
@@ -49,6 +53,11 @@ def _parsers(program: str) -> Iterator[tuple[str, argparse.ArgumentParser]]:
             )
             checks.add_argument("--json", action="store_true", help="the results as JSON")
             yield "upgrade check", checks
+        case "openstack":
+            for entry in sorted(entry_points(group="openstack.placement.v1"), key=lambda entry: entry.name):
+                if entry.module.startswith("placement.cmd."):
+                    name = entry.name.replace("_", " ")
+                    yield name, entry.load()(None, None).get_parser(f"{program} {name}")
 
 
 def _tree(words: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
@@ -153,7 +162,13 @@ def help_of(action: argparse.Action) -> str:
 
 
 def _paragraphs(text: str) -> str:
-    return _escape(re.sub(r"``?(.+?)``?", r"\1", text))
+    """As markdown; what is indented is an example, to be shown as it is."""
+    return "\n\n".join(
+        f"```text\n{textwrap.dedent(each)}\n```"
+        if each.startswith("  ")
+        else _escape(re.sub(r"``?(.+?)``?", r"\1", each))
+        for each in text.split("\n\n")
+    )
 
 
 def _cell(text: str) -> str:

@@ -72,7 +72,7 @@ def command_target(text: str) -> tuple[str, str] | None:
     that is given; None if the text is not a command line.
     """
     program, *words = text.split() or [""]
-    if program not in commands.PROGRAMS or not words:
+    if program not in (*commands.PROGRAMS, commands.PLUGIN) or not words:
         return None
     if words[0] == "--config-file":
         del words[:2]
@@ -88,7 +88,7 @@ def command_target(text: str) -> tuple[str, str] | None:
             if given <= set(known[name]._option_string_actions):
                 return f"reference/{program}", commands.anchor(program, name)
             return UNKNOWN
-    return UNKNOWN
+    return None if program == commands.PLUGIN else UNKNOWN
 
 
 def _before_dashes(words: list[str]) -> Iterator[str]:

@@ -27,11 +27,11 @@ Parts = Mapping[str, tuple[tuple[str, ...], Callable[[Mapping[str, Any]], Iterab
 class ExplainAllocationCandidates(command.Lister):
     """Explain why a request has few allocation candidates, or none.
 
-    The query is the query string of GET /allocation_candidates, as the log of the service has it::
+    The query is the query string of GET /allocation_candidates, as the log of the service has it:
 
       openstack allocation candidate explain 'resources=MEMORY_MB:4096&resources_CPU=PCPU:30'
 
-    Instead there may be a flavor, by options or in a file::
+    Instead there may be a flavor, by options or in a file:
 
       openstack allocation candidate explain --vcpus 30 --ram 4096 --property hw:cpu_policy=dedicated
 
@@ -58,12 +58,12 @@ class ExplainAllocationCandidates(command.Lister):
 class ShowCapacity(command.Lister):
     """Show how many guests of each flavor fit, and what is in the way of more.
 
-    A flavor is a name, and what one guest takes as a query string of GET /allocation_candidates::
+    A flavor is a name, and what one guest takes as a query string of GET /allocation_candidates:
 
       openstack resource capacity show --flavor 'm1.small=resources=VCPU:1,MEMORY_MB:2048,DISK_GB:20'
 
     A single flavor needs no name: a query, or its sizes and properties, as other commands take them, are
-    counted as "guest"::
+    counted as "guest":
 
       openstack resource capacity show --vcpus 4 --ram 8192 --property hw:cpu_policy=dedicated
 

@@ -10,11 +10,19 @@ from osc_lib.command import command
 def request(asking: command.Command, method: str, path: str, **options: Any) -> Any:
     """What the service answers, read as JSON; None if it answers nothing.
 
-    :param options: as ``requests`` takes them.
+    :param options: as ``requests`` takes them; ``version`` is another microversion than the client's.
+    :raises CommandError: the answer is none of a Placement service.
     """
     client: Any = asking.app.client_manager.placement  # type: ignore[attr-defined]  # osc-placement puts it there
-    answer = client.request(method, path, **options)
-    return answer.json() if answer.content else None
+    try:
+        answer = client.request(method, path, **options)  # which reads errors as JSON, and expects its fields
+        return answer.json() if answer.content else None
+    except (ValueError, LookupError, TypeError) as error:
+        raise exceptions.CommandError(
+            f"{method} {path}: what answered is no Placement service ({error}). See whether the endpoint"
+            " (openstack endpoint list, --os-endpoint or OS_ENDPOINT) is its address, without a path such as"
+            " /console behind it."
+        ) from None
 
 
 def request_ours(asking: command.Command, method: str, path: str, **options: Any) -> Any:

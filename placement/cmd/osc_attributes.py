@@ -29,7 +29,7 @@ class ListAttributes(command.Lister):
 class SetAttributes(command.Lister):
     """Set attributes of a resource provider; others stay as they are.
 
-    What looks like a number is one, unless it is given with --text::
+    What looks like a number is one, unless it is given with --text:
 
       openstack resource provider attribute set <uuid> --attribute price=0.12 --text rack=12
     """

@@ -15,6 +15,10 @@ from placement.cmd.osc_flavors import add_wanted, wanted
 _CLAIMS: Final = "/ext/v1/claims"
 _RESERVATIONS: Final = "/ext/v1/reservations"
 _PAGE: Final = 1000
+_GENERATIONS: Final = "1.28"
+"""The microversion since which allocations are shown with the generation of their consumer."""
+TOPOLOGIES: Final = ("single-numa", "restricted", "best-effort", "spread")
+"""How what a query asks for may be split over NUMA nodes."""
 _SHOWN: Final = ("uuid", "project_id", "user_id", "group", "generation", "expires_at", "allocations")
 
 Row = tuple[Any, ...]
@@ -23,16 +27,18 @@ Row = tuple[Any, ...]
 class CreateClaim(command.Lister):
     """Find a candidate and claim it in one call.
 
-    The query is the query string of GET /allocation_candidates::
+    The query is the query string of GET /allocation_candidates:
 
       openstack allocation claim create 'resources=VCPU:4,MEMORY_MB:8192' --project-id web --user-id ann
 
-    Instead there may be a flavor, by options or in a file, which is translated as Nova does::
+    Instead there may be a flavor, by options or in a file, which is translated as Nova does:
 
       openstack allocation claim create --vcpus 4 --ram 8192 --project-id web --user-id ann
 
-    The table has what the consumer holds now, a line for each resource provider. If there is no place, it is
-    said why.
+    The table has what the consumer holds now, a line for each resource provider, as number 0, with its score
+    if there is an order, and with the time when it expires if it does. Alternates follow, from number 1 on.
+    After a dry run nothing is held, so that there is no consumer, no generation and no such time. If there is
+    no place, it is said why.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -54,9 +60,17 @@ class CreateClaim(command.Lister):
         parser.add_argument(
             "--policy",
             choices=("affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity"),
-            default="anti-affinity",
-            help="Where it is to be beside the others of the group (default: anti-affinity)",
+            help="Where it is to be beside the others of --group (default: anti-affinity)",
         )
+        parser.add_argument(
+            "--topology",
+            choices=TOPOLOGIES,
+            help="Split PCPU and MEMORY_MB of the query over NUMA nodes, in this way",
+        )
+        parser.add_argument(
+            "--alternates", metavar="<number>", type=int, help="Show so many other places that would do"
+        )
+        _add_expires_in(parser, "It is gone by itself after so many seconds, unless it is confirmed")
         parser.add_argument(
             "--dry-run", action="store_true", help="Claim nothing, and show what would be claimed"
         )
@@ -69,18 +83,56 @@ class CreateClaim(command.Lister):
             "consumer_uuid": parsed_args.uuid or str(uuid.uuid4()),
             "consumer_generation": parsed_args.generation,
             "consumer_type": parsed_args.consumer_type,
+            **_given(parsed_args, "topology", "alternates", "expires_in"),
         }
         if parsed_args.group is not None:
-            claim["group"] = {"name": parsed_args.group, "policy": parsed_args.policy}
+            claim["group"] = {"name": parsed_args.group, "policy": parsed_args.policy or "anti-affinity"}
+        elif parsed_args.policy is not None:
+            raise exceptions.CommandError("--policy says how a group is placed: give its name with --group.")
         body: dict[str, Any] = {"claims": [claim], "dry_run": parsed_args.dry_run}
         if parsed_args.reservation is not None:
             body["reservation"] = parsed_args.reservation
         (claimed,) = request_ours(self, "POST", _CLAIMS, json=body)["claims"]
-        columns = ("consumer", "generation", "resource_provider", "resources")
-        return columns, [
-            (claimed["consumer_uuid"], claimed["consumer_generation"], provider, in_words(each["resources"]))
-            for provider, each in claimed["allocations"].items()
-        ]
+        held: Row = tuple(claimed[name] for name in ("consumer_uuid", "consumer_generation", "expires_at"))
+        if parsed_args.dry_run:
+            print("Nothing was claimed: this is what would be.", file=self.app.stderr)
+            held = None, None, None
+        rows = [(0, *row, *held) for row in _places(claimed)]
+        for number, alternate in enumerate(claimed["alternates"], start=1):
+            rows += [(number, *row, None, None, None) for row in _places(alternate)]
+        columns = ("#", "resource_provider", "resources", "score", "consumer", "generation", "expires_at")
+        return columns, rows
+
+
+class ConfirmClaim(command.ShowOne):
+    """Have a claim stay that would be gone by itself, or last longer.
+
+    One that has expired cannot be confirmed.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """The arguments."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument("uuid", metavar="<uuid>", help="UUID of the consumer")
+        parser.add_argument(
+            "--generation",
+            metavar="<number>",
+            type=int,
+            help="Its generation, as the claim was answered with (default: the present one)",
+        )
+        _add_expires_in(parser, "It is gone after so many seconds from now (default: it stays)")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Row]:
+        """Read its generation if it is not given, and confirm under it."""
+        generation = parsed_args.generation
+        if generation is None:
+            held = request(self, "GET", f"/allocations/{parsed_args.uuid}", version=_GENERATIONS)
+            generation = held.get("consumer_generation", 0)  # where there is none, the service says so
+        body = {"consumer_generation": generation, **_given(parsed_args, "expires_in")}
+        claim = request(self, "PUT", f"{_CLAIMS}/{parsed_args.uuid}", json=body)["claim"]
+        columns = ("consumer", "generation", "expires_at")
+        return columns, (claim["consumer_uuid"], claim["consumer_generation"], claim["expires_at"])
 
 
 class CreateReservation(command.ShowOne):
@@ -103,11 +155,7 @@ class CreateReservation(command.ShowOne):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Row]:
         """Reserve, and show it."""
         body = {**_wanted(parsed_args), **_end(parsed_args)}
-        body |= {
-            name: value
-            for name, value in (("uuid", parsed_args.uuid), ("group", parsed_args.group))
-            if value is not None
-        }
+        body |= _given(parsed_args, "uuid", "group")
         return _one(request_ours(self, "POST", _RESERVATIONS, json=body))
 
 
@@ -123,8 +171,7 @@ class ListReservations(command.Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[Row]]:
         """Read page by page."""
-        asked = {"project_id": parsed_args.project_id, "group": parsed_args.group, "limit": _PAGE}
-        asked = {name: value for name, value in asked.items() if value is not None}
+        asked = {"limit": _PAGE, **_given(parsed_args, "project_id", "group")}
         rows: list[Row] = []
         while True:
             page = request_ours(self, "GET", _RESERVATIONS, params=asked)
@@ -225,6 +272,23 @@ def _wanted(parsed_args: argparse.Namespace) -> dict[str, Any]:
     except ValueError:
         raise exceptions.CommandError("--order: a weight is a number.") from None
     return body
+
+
+def _given(parsed_args: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """The fields of a body that are options of the same names, those that were given."""
+    return {name: getattr(parsed_args, name) for name in names if getattr(parsed_args, name) is not None}
+
+
+def _places(choice: Mapping[str, Any]) -> list[Row]:
+    """Of a claim, or an alternate: providers, what is taken of each, and what it scores."""
+    total = None if choice["score"] is None else choice["score"]["total"]
+    return [
+        (provider, in_words(each["resources"]), total) for provider, each in choice["allocations"].items()
+    ]
+
+
+def _add_expires_in(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument("--expires-in", metavar="<seconds>", type=float, help=what)
 
 
 def _add_end(parser: argparse.ArgumentParser) -> None:

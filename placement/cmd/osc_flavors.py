@@ -57,10 +57,16 @@ def wanted(parsed_args: argparse.Namespace) -> dict[str, Any]:
     :raises CommandError: there is not exactly one of them, or it cannot be read.
     """
     flavor = by_options(parsed_args)
-    given = [parsed_args.query is not None, parsed_args.flavor_file is not None, bool(flavor)]
-    if sum(given) != 1:
+    given = {
+        f"the query {parsed_args.query}": parsed_args.query is not None,
+        "--flavor-file": parsed_args.flavor_file is not None,
+        f"a flavor with {' and '.join(flavor)}": bool(flavor),
+    }
+    found = [what for what, is_given in given.items() if is_given]
+    if len(found) != 1:
         raise exceptions.CommandError(
-            "Either <query>, or --flavor-file, or a flavor by --vcpus, --ram and so on is expected."
+            "Either <query>, or --flavor-file, or a flavor by --vcpus, --ram and so on is expected; "
+            f"given is {' and '.join(found) or 'none of them'}."
         )
     if parsed_args.query is not None:
         return {"query": parsed_args.query.removeprefix("?")}
@@ -92,7 +98,9 @@ def read_flavor(path: str) -> dict[str, Any]:
         with open(path, encoding="utf-8") as file:
             text = file.read(_MAX_FILE + 1)
         found = json.loads(text) if len(text) <= _MAX_FILE else None
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise exceptions.CommandError(f"{path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
         raise exceptions.CommandError(f"{path}: {error}") from None
     if not isinstance(found, dict):
         raise exceptions.CommandError(f"{path}: a flavor as a JSON object is expected, of 1 MiB at most.")

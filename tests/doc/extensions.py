@@ -11,10 +11,11 @@ import floors
 import generated
 import options
 import sources
-from commands import PROGRAMS
+from commands import PLUGIN, PROGRAMS
 from truth import UNKNOWN, command_target, option_target
 
 __all__ = [
+    "PLUGIN",
     "PROGRAMS",
     "UNKNOWN",
     "command_target",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.doc.extensions import PROGRAMS, UNKNOWN, command_target
+from tests.doc.extensions import PLUGIN, PROGRAMS, UNKNOWN, command_target
 from tests.doc.inis import load
 from tests.doc.pages import SITE, Block, agrees, blocks, commands, pages
 from tests.doc.world import HAS, Machine, Missing, machine
@@ -75,7 +75,7 @@ def test_the_commands_of_a_page_and_their_options_exist(page: Path) -> None:
     for block in blocks(page):
         for line in commands(block.text) if block.language == "bash" else ():
             said = re.sub(r"\bfor \w+ in [^;]*;", "", line)
-            for command in re.findall(rf"\b(?:{'|'.join(PROGRAMS)}) [^|;&()<>]*", said):
+            for command in re.findall(rf"\b(?:{'|'.join([*PROGRAMS, PLUGIN])}) [^|;&()<>]*", said):
                 assert command_target(command) != UNKNOWN, f"{block}: {command}"
 
 

@@ -8,7 +8,16 @@ import yaml
 
 from compute_agent.pipeline.metrics import Metrics
 from compute_agent.qos.telemetry import Telemetry
-from tests.doc.extensions import PROGRAMS, UNKNOWN, command_target, generated, option_target, options, sources
+from tests.doc.extensions import (
+    PLUGIN,
+    PROGRAMS,
+    UNKNOWN,
+    command_target,
+    generated,
+    option_target,
+    options,
+    sources,
+)
 from tests.doc.pages import ROOT, SITE, pages
 
 PACKAGES = [ROOT / "placement", ROOT / "compute_agent"]
@@ -58,6 +67,12 @@ def test_options_and_commands_are_looked_up() -> None:
     assert command_target("compute-agent gust run") == UNKNOWN
     assert command_target("placement-manage --config-file FILE db sync") is not UNKNOWN
     assert command_target("virsh list") is None
+    assert command_target("openstack allocation claim create --dry-run") == (
+        "reference/openstack",
+        "command-openstack-allocation-claim-create",
+    )
+    assert command_target("openstack allocation claim create --dry") == UNKNOWN
+    assert command_target("openstack server create --flavor small") is None  # others have commands, too
 
 
 def test_options_and_commands_that_notes_of_changes_name_exist() -> None:
@@ -75,7 +90,7 @@ def test_every_option_has_a_place_in_the_reference(program: str) -> None:
             assert f"({options.anchor(program, section, name)})=" in text
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", [*PROGRAMS, PLUGIN])
 def test_every_program_has_its_commands_in_the_reference(program: str) -> None:
     assert f"## {program}" in generated.expand(f"<!-- generated: commands {program} -->")
 

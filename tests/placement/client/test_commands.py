@@ -448,21 +448,47 @@ def walk_reservations(shell: Shell) -> None:
     assert (later["generation"], later["expires_at"]) == (2, "2126-01-01T00:00:00.000Z")
     assert shell(f"resource reservation show {RESERVED}") == later
     claim = f"allocation claim create resources=LLC:1 {whose} --uuid {CLAIMANT} --reservation {RESERVED}"
-    claimed = {"consumer": CLAIMANT, "generation": 1, "resource_provider": NODE, "resources": "LLC=1"}
-    assert shell(f"{claim} --dry-run --order pack=1") == [claimed]
+    place = {"#": 0, "resource_provider": NODE, "resources": "LLC=1"}
+    (tried,) = shell(f"{claim} --dry-run --order pack=1 --expires-in 60")
+    assert 0 < tried.pop("score") <= 1
+    assert tried == {**place, "consumer": None, "generation": None, "expires_at": None}
+    claimed = {**place, "score": None, "consumer": CLAIMANT, "generation": 1, "expires_at": None}
     assert shell(claim) == [claimed]
     assert shell(f"resource reservation show {RESERVED}")["allocations"] == {NODE: {"resources": {"LLC": 2}}}
     with pytest.raises(CommandFailed, match="There is no candidate for consumer"):
         shell(f"allocation claim create resources=LLC:99 {whose}")
     with pytest.raises(CommandFailed, match="VCPU"):
         shell(f"allocation claim create --vcpus 99 --ram 0 {whose}")
+    with pytest.raises(CommandFailed, match="give its name with --group"):
+        shell(f"{claim} --policy affinity")
     with pytest.raises(CommandFailed, match="a weight is a number"):
         shell(f"{claim} --order pack=much")
     assert shell(f"resource reservation delete {RESERVED}") is None
     assert shell("resource reservation list") == []
     with pytest.raises(CommandFailed, match=f"No reservation {RESERVED}"):
         shell(f"resource reservation show {RESERVED}")
+    walk_claims_that_expire(shell, f"allocation claim create resources=LLC:2 {whose} --uuid {CLAIMANT}")
     assert shell(f"{ALLOCATION} delete {CLAIMANT}") is None
+
+
+def walk_claims_that_expire(shell: Shell, claim: str) -> None:
+    """A claim is gone by itself unless it is confirmed; others that would do are shown with it."""
+    (claimed,) = shell(f"{claim} --generation 1 --expires-in 3600")
+    assert (claimed["generation"], claimed["resources"]) == (2, "LLC=2")
+    assert claimed["expires_at"].endswith("Z")
+    longer = shell(f"allocation claim confirm {CLAIMANT} --expires-in 7200")
+    assert longer["expires_at"] > claimed["expires_at"]
+    with pytest.raises(CommandFailed, match="expected 3 but got 2"):
+        shell(f"allocation claim confirm {CLAIMANT} --generation 2")
+    confirmed = {"consumer": CLAIMANT, "generation": 4, "expires_at": None}
+    assert shell(f"allocation claim confirm {CLAIMANT}") == confirmed
+    for consumer in (CLAIMANT, OTHER):
+        with pytest.raises(CommandFailed, match=f"No claim of consumer {consumer} expires"):
+            shell(f"allocation claim confirm {consumer}")
+    (row,) = shell(f"{claim} --generation 4 --alternates 1 --dry-run")
+    assert (row["#"], row["resources"]) == (0, "LLC=2")
+    with pytest.raises(CommandFailed, match="topology splits PCPU and MEMORY_MB"):
+        shell(f"{claim} --generation 4 --topology best-effort")
 
 
 def walk_back(shell: Shell) -> None:
