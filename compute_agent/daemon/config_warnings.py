@@ -12,6 +12,7 @@ from compute_agent.conf.cpu_class import CPU_CLASS
 from compute_agent.conf.guests import FOLLOW
 from compute_agent.controllers.cpu_class_plan import Claim, decide
 from compute_agent.daemon.cache_control import Resctrl
+from compute_agent.daemon.interference_support import interference_warnings
 from compute_agent.daemon.watermark_support import unmeasured_metrics, unusable_levers
 from compute_agent.host.block_devices import read_block_devices
 from compute_agent.host.cpu_power import CpuPower, read_cpu_power
@@ -20,6 +21,7 @@ from compute_agent.model.cpu_class import IDLE, SHARED, CpuClass
 from compute_agent.qos.blockio import blockio_warnings, parse_blockio_classes
 from compute_agent.qos.classes import parse_classes
 from compute_agent.qos.cpu_classes import parse_cpu_classes
+from compute_agent.qos.guest_command import missing_program
 from compute_agent.qos.rules import Rules
 from compute_agent.qos.unenforceable import unenforceable
 
@@ -65,7 +67,10 @@ def config_warnings(conf: cfg.ConfigOpts, rules: Rules | None, resctrl: Resctrl,
     found += cpu_class_warnings(
         classes, power, {one.cpu_class for one in parse_classes(conf).classes.values()}
     )
+    measures = unmeasured_metrics(conf, resctrl.control), unusable_levers(conf, resctrl, driver)
+    found += interference_warnings(conf, *measures)
+    if conf.qos.evict_command and (reason := missing_program(conf.qos.evict_command)):
+        found.append(f"[qos] evict_command: it will fail, as {reason}")
     if rules is not None:
-        measures = unmeasured_metrics(conf, resctrl.control), unusable_levers(conf, resctrl, driver)
         found += unenforceable(rules.watermarks, rules.registry, *measures)
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable
@@ -60,3 +61,16 @@ def guest_command(command: str, timeout: float) -> GuestCommand:
             raise CommandFailedError(f"{words[0]} ended with {process.returncode}: {message}")
 
     return run
+
+
+def missing_program(command: str) -> str:
+    """Why a command cannot be run here, a clause; empty if it can, or if :func:`guest_command` refuses it."""
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return ""
+    if not words or shutil.which(words[0]):
+        return ""
+    if os.path.dirname(words[0]):
+        return f"{words[0]} is no program that can be executed"
+    return f"there is no program {words[0]} on PATH: give its whole path"

@@ -1,10 +1,12 @@
 """What `config check` and the start of the agent tell of a configuration, beside what its CPU sets are."""
 
+import errno
 import json
 import os
 import re
 import shutil
 import subprocess
+from unittest.mock import Mock
 
 import pytest
 
@@ -176,6 +178,48 @@ class TestWatermarks:
     def test_guests_of_libvirt_have_groups(self, configure, captured):
         ini = configure("cpu_shared_set = 1", guests="driver = libvirt", **WATERMARKS)
         assert about(check(ini)[1]["warnings"], "watermark:cpu") == []
+
+
+class TestInterference:
+    """Sections of which nothing can come on this host."""
+
+    def test_are_told_with_the_reason(self, configure, captured, monkeypatch):
+        monkeypatch.setattr(
+            "compute_agent.host.cycles._open_event", Mock(side_effect=OSError(errno.ENOENT, "none"))
+        )
+        sections = {
+            "interference:bandwidth": "signal = memory_bandwidth",
+            "interference:cache": "signal = llc_occupancy",
+            "interference:cycles": "signal = cpi",
+            "interference:waiting": "signal = run_delay\nmode = act\nescalate_command = nosuch {guest}",
+        }
+        ini = configure("cpu_shared_set = 1", guests="driver = process", **sections)
+        status, found = check(ini)
+        never = "nobody is ever limited for it, as"
+        without_resctrl = "no resctrl is mounted here that counts it (see [resctrl] mount)"
+        assert status == 0
+        assert found["warnings"] == [
+            f"[interference:bandwidth] signal = memory_bandwidth: {never} {without_resctrl}",
+            f"[interference:cache] signal = llc_occupancy: {never} {without_resctrl}",
+            f"[interference:cycles] signal = cpi: {never} this host has no hardware counters, as most virtual"
+            " machines ([Errno 2] none)",
+            "[interference:waiting] escalate_command: it will fail, as there is no program nosuch on PATH:"
+            " give its whole path",
+            "[interference:waiting] mode = act: nobody is limited, as process guests without groups of their"
+            " own cannot be limited: [cgroup] root is not set",
+        ]
+
+    def test_not_where_there_is_what_they_need(self, configure, captured):
+        waiting = "signal = cpu_pressure\nmode = act\nescalate_command = /bin/true --now"
+        ini = configure("cpu_shared_set = 1", guests="driver = libvirt", **{"interference:waiting": waiting})
+        assert about(check(ini)[1]["warnings"], "interference:waiting") == []
+
+    def test_a_command_that_evicts_nobody_is_told(self, configure, tmp_path):
+        (tmp_path / "evict").write_text("#!/bin/sh\n")
+        found = check(configure("cpu_shared_set = 1", qos=f"evict_command = {tmp_path}/evict --now"))[1]
+        assert about(found["warnings"], "qos") == [
+            f"[qos] evict_command: it will fail, as {tmp_path}/evict is no program that can be executed"
+        ]
 
 
 class TestStateFolder:
