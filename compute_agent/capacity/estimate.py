@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from compute_agent.capacity.history import HOURS, PERIODS, SYSTEM, History, Spread
+from compute_agent.capacity.history import HOUR, HOURS, PERIODS, SYSTEM, History, Spread
 
 STALE_SECONDS: Final = 900.0
 """A reading of so long ago tells nothing of now."""
@@ -161,5 +161,9 @@ def _untold(history: History, time: float) -> str:
     if not 0 <= age <= STALE_SECONDS:
         return f"the last reading is {age:.0f} s old"
     if len(history.periods) < PERIODS or history.days_hours < HOURS:
-        return f"{history.days_hours} of the {HOURS} hours that it takes are known"
+        missing = (history.hour_began - time) / HOUR + HOURS - history.days_hours
+        return (
+            f"only {history.days_hours} of the {HOURS} hours that it takes are known, and"
+            f" {max(missing, 0.0):.1f} are still to come"
+        )
     return ""

@@ -78,6 +78,10 @@ class Command(ConfigMixin, CliffCommand):
 class Lister(ConfigMixin, CliffLister):
     """A command that prints a list."""
 
+    def say_why_empty(self, sentence: str) -> None:
+        """Tell people why a list is empty: on standard error, where no program takes it for a row."""
+        self.app.stderr.write(f"{sentence}\n")
+
 
 class ShowOne(ConfigMixin, CliffShowOne):
     """A command that prints one object; cliff has no CSV for these."""

@@ -7,15 +7,30 @@ from typing import Any, Final
 
 from compute_agent.cmd.base import Commands, Lister
 
-_COLUMNS: Final = ("provider", "term", "cores")
+_COLUMNS: Final = ("provider", "term", "amount", "unit")
 
 
 class CapacityShow(Lister):
-    """Show what others leave unused of the shared CPUs, and how much of that is offered, term by term."""
+    """Show what others leave unused of shared CPUs and memory, and what of that is offered, term by term."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Ask the daemon."""
-        return _COLUMNS, [tuple(row[name] for name in _COLUMNS) for row in self.ask("capacity.show")]
+        rows = self.ask("capacity.show")
+        if not rows:
+            self.say_why_empty(self._why_empty())
+        return _COLUMNS, [tuple(row[name] for name in _COLUMNS) for row in rows]
+
+    def _why_empty(self) -> str:
+        options = self.load_conf().capacity
+        if options.mode == options.steal == "off" and not options.collectors:
+            return (
+                "Not configured: nothing is measured without [capacity] mode, steal or collectors. mode ="
+                " preview measures what guests leave unused, and offers nothing."
+            )
+        return (
+            "There is nothing to measure: [capacity] mode and steal take shared CPUs ([compute]"
+            " cpu_shared_set), collectors an inventory of what they tell of."
+        )
 
 
 COMMANDS: Final[Commands] = {"capacity show": CapacityShow}

@@ -19,7 +19,8 @@ from typing import Any, Final
 
 from compute_agent.cmd.base import Commands, Lister
 from compute_agent.cmd.moment import moment
-from compute_agent.events.event import Event
+from compute_agent.daemon.protocol import DaemonUnreachableError, RequestError
+from compute_agent.events.event import Event, Kind
 from compute_agent.events.store import FILE, read_events
 
 _FOR_PEOPLE: Final = ("time", "kind", "outcome", "text", "reason")
@@ -36,6 +37,13 @@ class _Events(Lister):
             action="store_true",
             help="go on, a line for each new event, until interrupted; with -f json an object a line",
         )
+        parser.add_argument(
+            "--kind",
+            action="append",
+            choices=list(map(str, Kind)),
+            metavar="KIND",
+            help=f"only those of a kind: {', '.join(Kind)}; may be given several times",
+        )
         return parser
 
     def run(self, parsed_args: argparse.Namespace) -> int:
@@ -44,7 +52,7 @@ class _Events(Lister):
             return super().run(parsed_args)
         with contextlib.suppress(KeyboardInterrupt):
             try:
-                for event in _followed(self._path(), parsed_args.guest, parsed_args.since):
+                for event in _followed(self._path(), parsed_args):
                     self.app.stdout.write(_line(event, as_json=parsed_args.formatter == "json"))
                     self.app.stdout.flush()
             except BrokenPipeError:  # whoever read has seen enough
@@ -55,8 +63,31 @@ class _Events(Lister):
         """Read the events."""
         for_people = parsed_args.formatter == "table"
         names = _FOR_PEOPLE if for_people else _COLUMNS
-        found = _chosen(read_events(self._path()), parsed_args.guest, parsed_args.since)
+        events = read_events(self._path())
+        found = _chosen(events, parsed_args)
+        if not found:
+            self.say_why_empty(self._why_empty(events, parsed_args))
         return names, [tuple(_shown(event, for_people)[name] for name in names) for event in found]
+
+    def _why_empty(self, events: list[Event], wanted: argparse.Namespace) -> str:
+        """Why none of these events is one that is wanted.
+
+        :raises RequestError: it is of a guest that nobody knows.
+        """
+        about = [event for event in events if _is_about(event, wanted.guest)]
+        if not about and wanted.guest is not None:
+            try:
+                self.ask("guest.show", {"guest": wanted.guest})
+            except (RequestError, DaemonUnreachableError) as error:
+                raise RequestError(f"No event is kept of a guest {wanted.guest}: {error}") from error
+        whom = "" if wanted.guest is None else f" of guest {wanted.guest}"
+        if not about:
+            return f"Nothing so far: no event{whom} is kept in {self._path()}."
+        older = [event for event in about if not wanted.kind or event.kind in wanted.kind]
+        if not older:
+            return f"Nothing so far: no event{whom} of kind {' or '.join(wanted.kind)} is kept."
+        latest = _shown(older[-1], True)["time"]
+        return f"Nothing since then: the latest older event is of {latest}; see --since."
 
     def _path(self) -> Path:
         return Path(self.load_conf().state_path) / FILE
@@ -96,15 +127,21 @@ class GuestHistory(_Events):
         return parser
 
 
-def _chosen(events: list[Event], guest: str | None, since: float) -> list[Event]:
+def _is_about(event: Event, guest: str | None) -> bool:
+    return guest is None or guest in (event.guest, event.name)
+
+
+def _chosen(events: list[Event], wanted: argparse.Namespace) -> list[Event]:
     return [
         event
         for event in events
-        if event.time >= since and (guest is None or guest in (event.guest, event.name))
+        if event.time >= wanted.since
+        and _is_about(event, wanted.guest)
+        and (not wanted.kind or event.kind in wanted.kind)
     ]
 
 
-def _followed(path: Path, guest: str | None, since: float) -> Iterator[Event]:
+def _followed(path: Path, wanted: argparse.Namespace) -> Iterator[Event]:
     """Events as they come, those since then first."""
     last, seen = 0, None
     while True:
@@ -113,7 +150,7 @@ def _followed(path: Path, guest: str | None, since: float) -> Iterator[Event]:
             events = read_events(path)
             if events and events[-1].id < last:
                 last = 0  # the files were removed, and begin anew
-            yield from _chosen([event for event in events if event.id > last], guest, since)
+            yield from _chosen([event for event in events if event.id > last], wanted)
             last = max([last, *(event.id for event in events[-1:])])
             seen = present
         time.sleep(_POLL_SECONDS)

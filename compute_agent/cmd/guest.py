@@ -135,6 +135,8 @@ class GuestList(Lister):
         """Ask the daemon."""
         names = ("uuid", "name", "pid", "vcpus", "kind", "cpus", "reason")
         rows = self.ask("guest.list")
+        if not rows:
+            self.say_why_empty("Nothing so far: this host has no guests that the agent knows of.")
         return (*names, "refused"), [
             (*(guest[name] for name in names), Lines(guest["refused"])) for guest in rows
         ]

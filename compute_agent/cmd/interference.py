@@ -18,7 +18,28 @@ class InterferenceList(Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Ask the daemon."""
-        return _COLUMNS, [tuple(row[name] for name in _COLUMNS) for row in self.ask("interference.list")]
+        rows = self.ask("interference.list")
+        if not rows:
+            self.say_why_empty(self._why_empty())
+        return _COLUMNS, [tuple(row[name] for name in _COLUMNS) for row in rows]
+
+    def _why_empty(self) -> str:
+        from compute_agent.conf.qos import interference_sections  # which to ask has imported
+
+        watched = [
+            f"[interference:{name}] signal = {options.signal}"
+            for name, options in interference_sections(self.load_conf())
+        ]
+        if not watched:
+            return (
+                "Not configured: nobody is watched without a section [interference:NAME] with a signal, such"
+                " as signal = run_delay."
+            )
+        return (
+            f"Nothing so far: of {', '.join(watched)} nobody is limited now, and no pair is remembered. A"
+            " guest is judged when it was read for five minutes; what was decided before is in"
+            " `compute-agent event list --kind verdict`."
+        )
 
 
 COMMANDS: Final[Commands] = {"interference list": InterferenceList}

@@ -46,8 +46,13 @@ class WatermarkList(Lister):
         """Ask the daemon, or look what is installed."""
         if parsed_args.metrics:
             return _METRIC_COLUMNS, [_metric_row(metric) for metric in load_registry().values()]
-        rows = map(_readable, self.ask("watermark.list"))
-        return _COLUMNS, [tuple(row[name] for name in _COLUMNS) for row in rows]
+        rows = self.ask("watermark.list")
+        if not rows:
+            self.say_why_empty(
+                "Not configured: nothing is watched without a section [watermark:NAME] with a metric;"
+                " --metrics lists these."
+            )
+        return _COLUMNS, [tuple(row[name] for name in _COLUMNS) for row in map(_readable, rows)]
 
 
 class Amount(FormattableColumn[Any]):

@@ -286,7 +286,8 @@ class Collectors:
                         found.offered(now),
                     ),
                 ):
-                    rows.append({"provider": node.name, "term": words, "cores": round(amount, 2)})
+                    told = {"provider": node.name, "term": words, "amount": round(amount, 2)}
+                    rows.append({**told, "unit": resource_class})
         return rows
 
 

@@ -6,6 +6,7 @@ import logging
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from compute_agent.capacity.breach import Breach, missing_cpus
 from compute_agent.capacity.estimate import Estimate, Limits, estimate
-from compute_agent.capacity.history import Reading
+from compute_agent.capacity.history import HOURS, Reading
 from compute_agent.capacity.offer import Offer
 from compute_agent.capacity.state import ZoneState, dump, parse
 from compute_agent.events.event import Kind, Outcome
@@ -88,6 +89,8 @@ class Promises:
         self._zones: Mapping[str, ZoneState] = {}
         self._estimates: Mapping[str, Estimate] = {}
         self._on = False
+        self._began = 0.0
+        """When it was switched on."""
         self._shown: frozenset[str] = frozenset()
         """Names of the providers that gauges tell of."""
         self._blamed: deque[tuple[str, str]] = deque(maxlen=1000)
@@ -96,6 +99,7 @@ class Promises:
     def switch(self, on: bool, now: float) -> None:
         """Go on with what was kept, or keep that and tell nothing any more; nothing new where it is so."""
         if on and not self._on:
+            self._began = now
             self._zones = _taken_over(self._file.load() or {})
         elif self._on and not on:
             self.save(now)
@@ -155,11 +159,20 @@ class Promises:
             found, zone = estimates.get(node.uuid), zones.get(node.uuid, ZoneState())
             terms = [] if found is None else list(found.in_words(self.resource.whole))
             terms += [] if found is None else zone.breach.in_words(found.capacity)
+            if found is None and self._on:
+                terms.append((self._not_read_yet(), 0.0))
             what = {"act": "offered", "preview": "would be offered"}.get(mode, "not offered: it is off")
             unit = self.resource.unit
             terms.append((f"{what} (more by 10 % of all {unit} at a time)", float(zone.offer.published)))
             for words, amount in terms:
-                yield {"provider": node.name, "term": words, "cores": round(amount, 2)}
+                yield {"provider": node.name, "term": words, "amount": round(amount, 2), "unit": unit}
+
+    def _not_read_yet(self) -> str:
+        began = datetime.fromtimestamp(self._began).astimezone()
+        return (
+            f"nothing was read yet since {began:%H:%M:%S}: use is the difference of two readings, a minute"
+            f" apart, and what is left can be told after {HOURS} hours of it"
+        )
 
     def _take_blamed(self) -> dict[str, list[str]]:
         """The causes that were told since the last round, by provider."""

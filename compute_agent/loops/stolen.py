@@ -121,7 +121,8 @@ class StolenTime:
             if self.mode == ACT and (done := withheld.get(node.uuid)) is not None:
                 terms.append((done.words, float(done.reserved)))
             rows += [
-                {"provider": node.name, "term": words, "cores": round(cores, 2)} for words, cores in terms
+                {"provider": node.name, "term": words, "amount": round(amount, 2), "unit": "CPUs"}
+                for words, amount in terms
             ]
         return rows
 

@@ -59,7 +59,37 @@ def test_all_of_a_guest_by_name_or_uuid(cli):
     for guest in ("web", ONE):
         (row,) = json.loads(cli("guest", "history", guest, "-f", "json"))
         assert (row["kind"], row["reason"]) == ("start", "it holds 2")
-    assert json.loads(cli("guest", "history", "nobody", "-f", "json")) == []
+
+
+def test_of_one_kind(cli):
+    assert "Guest web started" in cli("event", "list", "--since", "7d", "--kind", "start")
+    kinds = ("--kind", "evict", "--kind", "start")
+    rows = json.loads(cli("event", "list", "--since", "7d", *kinds, "-f", "json"))
+    assert [row["kind"] for row in rows] == ["start", "evict"]
+    assert cli("guest", "history", "web", "--kind", "evict").strip() == ""
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        ("event list --guest web", "Nothing since then: the latest older event is of "),
+        ("event list --kind verdict", "Nothing so far: no event of kind verdict is kept."),
+        ("guest history web --kind evict", "Nothing so far: no event of guest web of kind evict is kept."),
+        ("guest history nobody", "No event is kept of a guest nobody: no agent answers on "),
+        ("event list --guest nobody", "No event is kept of a guest nobody: no agent answers on "),
+    ],
+)
+def test_an_empty_list_says_why_and_what_nobody_knows_is_an_error(tmp_path, cli, command, why):
+    done = run_here(tmp_path / "agent.ini", *command.split())
+    assert done.stderr.startswith(why)
+    assert done.returncode == ("nobody" in command)
+
+
+def test_a_guest_to_which_nothing_happened_is_known(tmp_path, cli, monkeypatch):
+    monkeypatch.setattr(event_command.EventList, "ask", lambda self, method, params: {})
+    done = run_here(tmp_path / "agent.ini", "event", "list", "--guest", "new")
+    assert done.stderr.startswith("Nothing so far: no event of guest new is kept in ")
+    assert done.returncode == 0
 
 
 def test_those_to_come_are_followed_until_interrupted(cli, store, monkeypatch):

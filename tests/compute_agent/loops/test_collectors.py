@@ -108,7 +108,7 @@ def test_what_is_not_told_is_withheld_and_what_is_is_offered_after_a_quarter_of_
     (event,) = rig.events
     assert event.text == "Of host_NUMA_0 40 of 90 CUSTOM_LICENCE are offered, after 0"
     assert event.reason == "one tells 60.5, of which 20 are not to be counted on"
-    assert [row["cores"] for row in rig.loop.document(TREE)] == [40.5, 40, 0.0, 0]
+    assert [row["amount"] for row in rig.loop.document(TREE)] == [40.5, 40, 0.0, 0]
 
 
 def test_less_is_offered_at_once_and_what_expired_is_withheld_before_the_next_round(rig):

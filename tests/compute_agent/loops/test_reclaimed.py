@@ -1,6 +1,7 @@
 """Readings become offers, which are reported, told, and outlive the agent."""
 
 import json
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -119,7 +120,7 @@ class Rig:
         return self.loop.offering(TREE).get(ZONE.uuid).inventories[RECLAIMED_VCPU].reserved
 
     def terms(self):
-        return {row["term"]: row["cores"] for row in self.loop.document()}
+        return {row["term"]: row["amount"] for row in self.loop.document()}
 
 
 @pytest.fixture
@@ -139,6 +140,21 @@ def learnt(rig):
     rig.new_loop()
     rig.minutes(120, a=1.0)
     return rig
+
+
+def test_before_a_day_is_over_it_is_told_what_is_waited_for(rig):
+    (waits, none), (offered, _) = rig.terms().items()
+    assert waits.startswith("nothing was read yet since ")
+    assert waits.endswith("after 24 hours of it")
+    assert (none, offered.split(" (")[0]) == (0.0, "offered")
+    rig.minutes(2)  # use is the difference of two readings
+    assert not any("nothing was read yet" in term for term in rig.terms())
+    rig.minutes(150)
+    (waits,) = (term for term in rig.terms() if "are known" in term)
+    known, missing = re.search(r"only (\d+) of the 24 .*, and (\S+) are still to come", waits).groups()
+    assert int(known) >= 2
+    assert float(missing) == pytest.approx(24 - int(known) - rig.now % 3600 / 3600, abs=0.06)
+    assert {row["unit"] for row in rig.loop.document()} == {"CPUs"}
 
 
 def test_what_others_leave_is_offered_after_a_day_and_told_in_words(learnt):

@@ -81,6 +81,7 @@ def test_memory_that_others_leave_is_offered_and_told(rig):
     (event,) = [one for one in rig.events if one.kind == "offer"][-1:]
     assert "of 8000 MiB are offered" in event.text
     assert rig.terms()["what the others may use"] == pytest.approx(2100, abs=1)
+    assert {row["unit"] for row in rig.loop.document()} == {"CPUs", "MiB"}
 
 
 def test_who_lives_on_it_does_not_count_and_who_is_new_counts_whole(rig):
