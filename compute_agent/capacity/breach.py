@@ -49,9 +49,9 @@ class Breach:
     def in_words(self, capacity: float) -> Iterator[tuple[str, float]]:
         """The term, a sentence and its cores; none if nothing is held back."""
         if self.remaining:
-            hours = self.remaining / 3600
+            hours, times = self.remaining / 3600, "once" if self.count == 1 else f"{self.count} times"
             yield (
-                f"held back for {hours:.1f} hours more, as the promise was broken {self.count} times",
+                f"held back for {hours:.1f} hours more, as the promise was broken {times}",
                 self.held_back(capacity),
             )
 

@@ -31,7 +31,7 @@ def read(path: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise FleetError(f"{path} cannot be read: {error}") from error
+        raise FleetError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
 def keep_offered(folder: Path, content: bytes) -> Path:
@@ -46,7 +46,7 @@ def keep_offered(folder: Path, content: bytes) -> Path:
     try:
         write_durably(path, content, _MODE)
     except OSError as error:
-        raise FleetError(f"{path} cannot be written: {error}") from error
+        raise FleetError(f"{path} cannot be written: {error.strerror or error}") from error
     return path
 
 
@@ -59,7 +59,7 @@ def take_up(folder: Path) -> None:
         os.replace(folder / OFFERED, folder / KEPT)
         sync_folder(folder)
     except OSError as error:
-        raise FleetError(f"{folder / KEPT} cannot be replaced: {error}") from error
+        raise FleetError(f"{folder / KEPT} cannot be replaced: {error.strerror or error}") from error
 
 
 def has_failed(folder: Path) -> bool:

@@ -316,9 +316,10 @@ class Placer:
         if allocation is None:
             return "what it holds is not known yet"
         held = frozenset[int]().union(*self._cache.holdings().values())
-        free = len(world.cpu_sets.dedicated - held)
+        dedicated = world.cpu_sets.dedicated
+        free = f"{len(dedicated - held)} of {len(dedicated)} dedicated CPUs free"
         name = next((name for name, policy in POLICIES.items() if policy is world.policy), "")
-        return f"it holds {world.in_words(allocation)}; policy {name} left {free} dedicated CPUs free"
+        return f"it holds {world.in_words(allocation)}; policy {name} left {free}"
 
     def _tell_place(self, entry: CachedGuest, message: str) -> None:
         reason = self.because(entry.allocation)

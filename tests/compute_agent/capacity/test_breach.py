@@ -32,6 +32,8 @@ def test_in_words():
     assert list(Breach().in_words(8)) == []
     ((words, cores),) = Breach(2.0, 3, 3600.0, START).in_words(8)
     assert (words, cores) == ("held back for 1.0 hours more, as the promise was broken 3 times", 2.0)
+    ((words, _),) = Breach(2.0, 1, 3600.0, START).in_words(8)
+    assert words.endswith("was broken once")
 
 
 @given(st.lists(st.floats(-1e9, 1e9) | st.sampled_from([60.0, 0.0]), max_size=286))

@@ -31,7 +31,7 @@ def rig():
 def test_a_guest_is_placed_because_of_what_it_holds(rig):
     rig.run("a", (0, 2, 0), vcpus=2)
     assert rig.events[0].reason == (
-        "it holds 2 PCPU, 0 VCPU of h_0 (node0); policy topology-aware left 2 dedicated CPUs free"
+        "it holds 2 PCPU, 0 VCPU of h_0 (node0); policy topology-aware left 2 of 4 dedicated CPUs free"
     )
     assert rig.told() == [("start", "a", "Guest a (pid 100) started on dedicated CPUs 1-2")]
 
