@@ -7,19 +7,18 @@ from dataclasses import dataclass, replace
 from time import thread_time
 from typing import Final
 
-from placement import microversion
 from placement.candidates.budget import Budget, Exhausted
+from placement.candidates.naming import named_roots
 from placement.candidates.request import check_names
 from placement.claims.choice import Choice, giving_back, within
 from placement.claims.placing import Placed, Unplaced, place
+from placement.claims.refusing import not_within, refusal
+from placement.claims.scoring import ATTRIBUTE
 from placement.claims.wanted import Wanted
 from placement.claims.world import World
 from placement.db.batch import Batch
 from placement.db.database import Database, Transaction
 from placement.exceptions import SEARCH_TOO_LONG, InvalidRequest, NoCandidate, Unavailable
-from placement.explanations.document import document
-from placement.explanations.explain import explain
-from placement.explanations.words import sentence_of_both
 from placement.model.feed import Model, View
 from placement.model.snapshot import Snapshot
 from placement.store import allocations, bindings, consumers, memberships, reservations
@@ -75,7 +74,8 @@ class Claimer:
         :raises NoCandidate: there is no place for all of them.
         :raises Conflict: there is no such reservation for them.
         :raises ConcurrentUpdate: a consumer's generation is not the given one.
-        :raises InvalidRequest: a class or a trait does not exist, or the search takes too long.
+        :raises InvalidRequest: a class, a trait, a root or a number that they name does not exist, or the
+            search takes too long.
         :raises Unavailable: others were faster each time.
         """
         end = thread_time() + self._limits.searching
@@ -137,6 +137,7 @@ class Claimer:
         """Places by what was known a moment ago, None if there were none: there may be by now."""
         with self._model.recent(_RECENT) as view:
             try:
+                self._check(view, wanted)
                 placed = self._found(view, view.snapshot, {}, wanted, seconds)
             except InvalidRequest:  # there may be such a name by now
                 return None
@@ -172,6 +173,7 @@ class Claimer:
     ) -> list[Placed]:
         reserved = None if reservation is None else self._reserved(reservation, wanted)
         with self._model.fresh() as view:
+            self._check(view, wanted)
             snapshot = giving_back(view.snapshot, held) if held else view.snapshot
             if reserved is not None:
                 snapshot, roots = within(snapshot, reserved)
@@ -181,8 +183,9 @@ class Claimer:
             placed = self._found(view, snapshot, members, wanted, seconds)
             if isinstance(placed, Unplaced):
                 if reserved is not None:
-                    raise _not_within(wanted, placed, reserved)
-                raise self._refusal(view, wanted, placed)
+                    raise not_within(wanted, placed, reserved)
+                budget = Budget(self._limits.explaining, give_way=view.giving_way_after(self._check_awaited))
+                raise refusal(wanted, placed, budget)
         return placed
 
     def _found(
@@ -190,10 +193,8 @@ class Claimer:
     ) -> list[Placed] | Unplaced:
         """Where they have a place in that snapshot.
 
-        :raises InvalidRequest: there is no such class or trait, or the search takes too long.
+        :raises InvalidRequest: the search takes too long.
         """
-        for each in wanted:
-            check_names(each.request, view.names.classes, view.names.traits)
         budget = Budget(seconds, give_way=view.giving_way_after(self._check_awaited))
         try:
             return place(World.of(snapshot, members, wanted), wanted, budget, self._rng)
@@ -245,62 +246,29 @@ class Claimer:
             for each in wanted:
                 consumers.check_generation(consumers.find(conn, each.consumer), each.generation)
 
-    def _refusal(self, view: View, wanted: Sequence[Wanted], unplaced: Unplaced) -> NoCandidate:
-        """Why the first of those without a place has none."""
-        each = wanted[unplaced.number]
-        prefix = _no_candidate(wanted, unplaced)
-        budget = Budget(self._limits.explaining, give_way=view.giving_way_after(self._check_awaited))
-        try:
-            explanation = explain(unplaced.world.snapshot, each.request, budget)
-            fallback = None
-            if each.fallback is not None:
-                fallback = explain(unplaced.world.snapshot, each.fallback, budget)
-        except Exhausted:
-            return NoCandidate(f"{prefix}; why would take too long to find out.", None)
-        said = sentence_of_both(explanation, fallback)
-        if explanation.fitting or (fallback and fallback.fitting):
-            said = f"all hosts that would do are left out by {_others(each)}; without that: {said}"
-        elif each.topology is not None:
-            said = f"not split, {said}; nor is there a place by topology {each.topology}"
-        shown = {"microversion": microversion.text(each.version), **document(explanation, fallback)}
-        return NoCandidate(f"{prefix}: {said}.", shown)
+    def _check(self, view: View, wanted: Sequence[Wanted]) -> None:
+        """Make sure that what they name exists.
+
+        :raises InvalidRequest: a class, a trait, a root or a number among the attributes does not.
+        """
+        snapshot = view.snapshot
+        for each in wanted:
+            check_names(each.request, view.names.classes, view.names.traits)
+            named_roots(snapshot, each.only or (), "only names")
+            named_roots(snapshot, each.avoid, "avoid names")
+            for name, _ in each.order:
+                attribute = name.removeprefix(ATTRIBUTE)
+                if attribute != name and snapshot.attribute_range(attribute) is None:
+                    raise InvalidRequest(
+                        f"No provider has a number called {attribute} among its attributes, by which"
+                        " the order goes."
+                    )
 
 
 def _takes_any_place(wanted: Wanted) -> bool:
     """Whether what is chosen depends on nothing but that it fits: a new consumer, anywhere."""
     depends = wanted.order or wanted.group or wanted.topology or wanted.fallback
     return wanted.generation is None and not depends
-
-
-def _no_candidate(wanted: Sequence[Wanted], unplaced: Unplaced) -> str:
-    which = f"claim {unplaced.number + 1} of {len(wanted)}, " if len(wanted) > 1 else ""
-    return f"There is no candidate for {which}consumer {wanted[unplaced.number].consumer}"
-
-
-def _others(wanted: Wanted) -> str:
-    """What it asks for beside its request."""
-    asked = ["only", "avoid"]
-    asked += ["its group"] if wanted.group else []
-    asked += ["its topology"] if wanted.topology else []
-    return " or ".join((", ".join(asked[:-1]), asked[-1]))
-
-
-def _not_within(
-    wanted: Sequence[Wanted], unplaced: Unplaced, reserved: Sequence[allocations.Allocation]
-) -> NoCandidate:
-    """That a reservation does not hold what is wanted."""
-    holds = ", ".join(
-        f"{held.used} {held.resource_class} of {held.provider}" for held in reserved[:_MAX_SAID]
-    )
-    more = f" and {len(reserved) - _MAX_SAID} more" if len(reserved) > _MAX_SAID else ""
-    return NoCandidate(
-        f"{_no_candidate(wanted, unplaced)} within the reservation, which holds {holds}{more}.",
-        None,
-    )
-
-
-_MAX_SAID: Final = 5
-"""Of all that a reservation holds so much is named."""
 
 
 def _claim(wanted: Wanted, choice: Choice) -> Claim:

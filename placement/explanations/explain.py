@@ -1,7 +1,7 @@
 """The explanation of a request: how many hosts are left after each condition, why, and what would help."""
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final, NamedTuple, TypeVar
@@ -87,12 +87,15 @@ class Explanation:
     incomplete: tuple[str, ...]
 
 
-def explain(snapshot: Snapshot, request: CandidatesRequest, budget: Budget) -> Explanation:
+def explain(
+    snapshot: Snapshot, request: CandidatesRequest, budget: Budget, among: Container[int] | None = None
+) -> Explanation:
     """The explanation of a request; its limit does not matter.
 
+    :param among: the ids of the roots of those hosts that count; None for all.
     :raises Exhausted: not even the conditions on single providers could be looked at.
     """
-    whole = _Whole(survey(snapshot, request, budget), budget)
+    whole = _Whole(survey(snapshot, request, budget, among), budget)
     incomplete: list[str] = []
     try:
         whole.combine()

@@ -200,8 +200,8 @@ class Relaxer:
             if (bound if most is None else min(bound, most)) <= best:
                 break
             self._budget.spend()
-            host = hosts[root]
-            if host not in able:
+            host = hosts.get(root)
+            if host is None or host not in able:
                 continue
             kin = host.alike.kin
             if kin not in could_give:

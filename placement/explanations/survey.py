@@ -1,6 +1,6 @@
 """Which check is the first that the hosts do not pass, and which clauses each would have to be spared."""
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Container, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -116,9 +116,12 @@ class Survey:
         return tuple([clause for at, clause in enumerate(self.droppable) if bits >> at & 1])
 
 
-def survey(snapshot: Snapshot, request: CandidatesRequest, budget: Budget) -> Survey:
+def survey(
+    snapshot: Snapshot, request: CandidatesRequest, budget: Budget, among: Container[int] | None = None
+) -> Survey:
     """Look at every host.
 
+    :param among: the ids of the roots of those that count; None for all.
     :raises placement.candidates.budget.Exhausted: it takes too long.
     """
     parts = clauses.parts_of(snapshot, request)
@@ -130,7 +133,12 @@ def survey(snapshot: Snapshot, request: CandidatesRequest, budget: Budget) -> Su
         clauses.traits_together(request),
         clauses.droppable(snapshot, request),
     )
-    _Surveyor(found, budget).look()
+    trees = snapshot.whole_trees()
+    if among is None:
+        counting = list(trees.values())
+    else:
+        counting = [tree for root, tree in trees.items() if root in among]
+    _Surveyor(found, budget).look(counting)
     return found
 
 
@@ -158,10 +166,9 @@ class _Surveyor:
         self._sharing: dict[tuple[int, int], Standing] = {}
         self._passing = [[0] * (len(part.checks) + 1) for part in found.parts]
 
-    def look(self) -> None:
-        """Fill in the hosts, and how many providers are left after each check."""
+    def look(self, trees: Iterable[Tree]) -> None:
+        """Fill in the hosts, which are these, and how many providers are left after each check."""
         found = self._found
-        trees = found.snapshot.whole_trees().values()
         for alike in sort_out(found.snapshot, found.request, trees, self._budget):
             found.hosts.append(self._host(alike))
         for counts in self._passing:

@@ -22,7 +22,7 @@ def sentence(explanation: Explanation) -> str:
     if not explanation.hosts:
         return "there are no resource providers"
     fitting = "an unknown number" if explanation.fitting is None else _number(explanation.fitting)
-    text = f"{fitting} of {_plural(explanation.hosts, 'host')}"
+    text = f"{fitting} of {plural(explanation.hosts, 'host')}"
     reasons = [_counted(each.hosts, _reason(each)) for each in explanation.reasons[:_MAX_REASONS]]
     if others := explanation.reasons[_MAX_REASONS:]:
         reasons.append(_counted(sum(each.hosts for each in others), "have other reasons"))
@@ -121,7 +121,7 @@ def _relaxation(relaxation: Relaxation) -> str:
         parts.append(f"asking for {' and '.join(amounts)}")
     if relaxation.left_out:
         parts.append(f"leaving out {' and '.join(map(_left_out, relaxation.left_out))}")
-    return f"{' and '.join(parts)} would leave {_plural(relaxation.hosts, 'host')}"
+    return f"{' and '.join(parts)} would leave {plural(relaxation.hosts, 'host')}"
 
 
 def _left_out(clause: Clause) -> str:
@@ -158,5 +158,6 @@ def _number(count: int) -> str:
     return f"{count:,}"
 
 
-def _plural(count: int, noun: str) -> str:
+def plural(count: int, noun: str) -> str:
+    """So many of a thing."""
     return f"{_number(count)} {noun}{'' if count == 1 else 's'}"

@@ -90,8 +90,9 @@ def parse(body: dict[str, Any], rules: Rules) -> list[Wanted]:
         reservations, or a group or an order makes no sense.
     """
     consumers = [each["consumer_uuid"] for each in body["claims"]]
-    if len(set(consumers)) < len(consumers):
-        raise InvalidRequest("A consumer is named by more than one of the claims.")
+    for number, each in enumerate(consumers, start=1):
+        if (first := consumers.index(each) + 1) < number:
+            raise InvalidRequest(f"The consumer {each} is named by claim {first} and claim {number}.")
     if body["reservation"] in consumers:
         raise InvalidRequest("A reservation cannot claim what it holds itself.")
     for each in body["claims"]:

@@ -10,6 +10,7 @@ from placement import microversion
 from placement.api.call import Call, operation
 from placement.api.paths import EXT
 from placement.candidates.budget import Budget, Exhausted
+from placement.candidates.naming import named_roots
 from placement.candidates.request import CandidatesRequest, check_names
 from placement.capacity.counting import Capacity, Cloud, count
 from placement.capacity.document import document, of_displaced, of_sets
@@ -40,14 +41,7 @@ def create(call: Call) -> Response:
     with call.service.model.fresh() as view:
         for request in flavors.values():
             check_names(request, view.names.classes, view.names.traits)
-        avoided = set()
-        for uuid in body["without"]:
-            root = view.snapshot.get(uuid)
-            if root is None or root.parent_id is not None:
-                raise InvalidRequest(
-                    f"There is no root provider {uuid}, without which there could be capacity."
-                )
-            avoided.add(root.id)
+        avoided = named_roots(view.snapshot, body["without"], "capacity is to be counted without")
         try:
             budget = Budget(deadline, give_way=view.giving_way_after(call.check_awaited))
             cloud = Cloud(view.snapshot, budget, avoided)

@@ -219,7 +219,7 @@ def test_who_does_not_know_the_consumer_is_told_so_before_anybody_finds_out_why_
     def explain(*_: Any) -> None:
         raise AssertionError("nobody asked")
 
-    monkeypatch.setattr(claiming, "explain", explain)
+    monkeypatch.setattr(claiming, "refusal", explain)
     again = {**wanted, "query": "resources=VCPU:9", "consumer_generation": generation}
     answer = admin("POST", "/ext/v1/claims", json={"claims": [again]})
     (error,) = answer.json["errors"]

@@ -107,6 +107,37 @@ def check_relaxations(snapshot: Snapshot, request: CandidatesRequest) -> None:
         assert set(found) == expected
 
 
+@few
+@given(one_each, st.data())
+def test_only_hosts_that_may_be_chosen_count(
+    situation: tuple[Snapshot, list[CandidatesRequest]], data: st.DataObject
+) -> None:
+    snapshot = situation[0]
+    among = data.draw(st.sets(st.sampled_from([root.id for root in brute.hosts(snapshot)])))
+
+    def fitting(request: CandidatesRequest | None) -> int:
+        return sum(
+            root.id in among and request is not None and brute.serves(snapshot, root, request)
+            for root in brute.hosts(snapshot)
+        )
+
+    for request in requests_of(situation):
+        explanation = explain(snapshot, request, Budget(), among)
+        assert explanation.hosts == len(among)
+        assert explanation.fitting == fitting(request)
+        for each in explanation.relaxations:
+            amounts = {resources(one.group, one.names[0]): one.amount for one in each.amounts}
+            assert each.hosts == fitting(without(request, each.left_out, amounts)) > 0
+        for largest in explanation.largest:
+            clause = resources(largest.clause.group, largest.clause.names[0])
+            fits = [
+                amount
+                for amount in range(1, brute.MOST + 1)
+                if fitting(without(request, (), {clause: amount}))
+            ]
+            assert largest.fits == max(fits, default=None)
+
+
 AGGREGATES = (frozenset({name_to_uuid("a")}), frozenset({name_to_uuid("b")}))
 
 

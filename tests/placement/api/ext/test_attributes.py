@@ -122,11 +122,11 @@ def test_a_number_of_the_root_holds_for_its_zones_and_one_of_their_own_comes_fir
     assert chosen(claim(admin, wants(**wanted), dry_run=True)) == near
 
 
-def test_only_attributes_are_better_low(admin: Admin) -> None:
+def test_only_attributes_are_better_low_and_somebody_has_them(admin: Admin) -> None:
     host(admin, "cn", VCPU=8)
     assert claim(admin, wants("resources=VCPU:1", order={"pack": -1})).status_code == 400
     assert claim(admin, wants("resources=VCPU:1", order={"attribute:": 1})).status_code == 400
-    assert claim(admin, wants("resources=VCPU:1", order={"attribute:nowhere": 1})).status_code == 201
+    assert claim(admin, wants("resources=VCPU:1", order={"attribute:nowhere": 1})).status_code == 400
 
 
 def test_distances_that_are_reported_decide_over_which_zones_a_claim_is_split(admin: Admin) -> None:

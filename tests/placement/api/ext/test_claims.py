@@ -132,9 +132,55 @@ def test_hosts_are_chosen_from_only_and_not_from_avoid(admin):
         admin, wants("resources=VCPU:1", only=[first]), wants("resources=VCPU:1", avoid=[second, third])
     )
     assert [each["root_provider_uuid"] for each in answer.json["claims"]] == [first, fourth]
-    status, code, detail = refused(claim(admin, wants("resources=VCPU:1", only=[first, fourth])))
-    assert (status, code) == (409, "placement.ext.no_candidate")
-    assert "all hosts that would do are left out by only or avoid; without that: 2 of 4 hosts" in detail
+
+
+def test_why_there_is_no_candidate_is_said_of_the_hosts_that_may_be_chosen(admin):
+    small, large = host(admin, "small", VCPU=4), host(admin, "large", VCPU=8)
+    detail = refused(claim(admin, wants("resources=VCPU:9", avoid=[large])))[2]
+    why = "0 of 1 host: 1 has less than 9 VCPU free (most: 4 on small); asking for 4 VCPU would leave 1 host"
+    assert detail.endswith(f": {why}; 1 host is left out by avoid.")
+    answer = claim(admin, wants("resources=VCPU:5", only=[small]))
+    detail = refused(answer)[2]
+    assert "asking for 4 VCPU would leave 1 host; 1 host is left out by only" in detail
+    explanation = answer.json["errors"][0]["explanation"]
+    assert detail.endswith(f": {explanation['sentence']}.")
+    assert [explanation[name] for name in ("hosts", "fitting_hosts")] == [1, 0]
+    assert [each["fits"] for each in explanation["largest"]] == [4]
+    detail = refused(claim(admin, wants("resources=VCPU:1", only=[small], avoid=[small])))[2]
+    assert detail.endswith(": no host may be chosen: 1 host is left out by only, 1 by avoid.")
+
+
+def test_why_does_not_count_on_a_pool_that_is_avoided(admin):
+    aggregate = str(uuid.uuid4())
+    in_rack(admin, host(admin, "cn", VCPU=8), aggregate)
+    pool = in_rack(admin, host(admin, "pool", DISK_GB=100), aggregate, "MISC_SHARES_VIA_AGGREGATE")
+    answer = claim(admin, wants("resources=VCPU:1,DISK_GB:10", avoid=[pool]))
+    explanation = answer.json["errors"][0]["explanation"]
+    assert explanation["fitting_hosts"] == 0
+    assert [each["changes"][0]["names"] for each in explanation["relaxations"]] == [["DISK_GB"]]
+
+
+def test_only_and_avoid_name_roots(admin):
+    root = host(admin, "cn", VCPU=8)
+    child = host(admin, "child", parent=root, PCPU=8)
+    for name in ("only", "avoid"):
+        for other in (child, SAME):
+            for dry_run in (False, True):
+                wanted = wants("resources=VCPU:1", **{name: [root, other]})
+                status, code, detail = refused(claim(admin, wanted, dry_run=dry_run))
+                assert (status, code) == (400, "placement.undefined_code")
+                assert detail == f"There is no root provider {other}, which {name} names."
+
+
+def test_an_order_goes_by_a_number_that_a_provider_has(admin):
+    root = host(admin, "cn", VCPU=8)
+    body = {"attributes": {"price": 1, "room": "b"}, "resource_provider_generation": 1}
+    assert admin("PUT", f"/ext/v1/resource_providers/{root}/attributes", json=body).status_code == 200
+    assert claim(admin, wants("resources=VCPU:1", order={"attribute:price": -1})).status_code == 201
+    for name in ("prise", "room"):
+        answer = claim(admin, wants("resources=VCPU:1", order={"pack": 1, f"attribute:{name}": -1}))
+        detail = f"No provider has a number called {name} among its attributes, by which the order goes."
+        assert refused(answer) == (400, "placement.undefined_code", detail)
 
 
 def test_nothing_is_taken_from_a_shared_pool_that_is_avoided(admin):
@@ -233,7 +279,7 @@ SAME = str(uuid.uuid4())
             "The weight of pack is below zero, which is for attributes alone",
         ),
         ({"claims": [wants("resources=VCPU:1", alternates=101)]}, "greater than the maximum of 100"),
-        ({"claims": [wants("resources=VCPU:1", consumer_uuid=SAME)] * 2}, "named by more than one"),
+        ({"claims": [wants("resources=VCPU:1", consumer_uuid=SAME)] * 2}, "by claim 1 and claim 2."),
         ({"claims": [wants("resources=CUSTOM_NONE:1")]}, "No such resource class CUSTOM_NONE"),
         (
             {"claims": [wants("resources=VCPU:1&resources1=VCPU:1", microversion="1.24")]},
@@ -295,7 +341,7 @@ def test_dedicated_cpus_are_split_where_the_topology_allows_it(admin):
     detail = refused(
         claim(admin, wants("resources=PCPU:3", topology="single-numa", avoid=[made["root_provider_uuid"]]))
     )[2]
-    assert "all hosts that would do are left out by only, avoid or its topology" in detail
+    assert detail.endswith(": no host may be chosen: 1 host is left out by avoid.")
 
 
 @pytest.mark.parametrize(
@@ -325,8 +371,10 @@ def test_more_than_an_allocation_can_have_is_refused_before_it_is_looked_for(adm
 
 
 def test_an_order_has_so_many_criteria_at_most(admin):
-    host(admin, "cn", VCPU=8)
+    root = host(admin, "cn", VCPU=8)
     order = {f"attribute:a{number}": 1 for number in range(32)}
+    body = {"attributes": {f"a{number}": 1 for number in range(32)}, "resource_provider_generation": 1}
+    assert admin("PUT", f"/ext/v1/resource_providers/{root}/attributes", json=body).status_code == 200
     assert claim(admin, wants("resources=VCPU:1", order=order)).status_code == 201
     status, _, detail = refused(claim(admin, wants("resources=VCPU:1", order={**order, "pack": 1})))
     assert status == 400
@@ -351,4 +399,5 @@ def test_so_many_hosts_may_be_named_at_most(admin, which):
     hosts = [str(uuid.UUID(int=number)) for number in range(1025)]
     status, _, detail = refused(claim(admin, wants("resources=VCPU:1", **{which: hosts})))
     assert (status, which in detail, "1024" in detail) == (400, True, True)
-    assert claim(admin, wants("resources=VCPU:1", avoid=hosts[1:])).status_code == 201
+    detail = refused(claim(admin, wants("resources=VCPU:1", **{which: hosts[1:]})))[2]
+    assert detail == f"There is no root provider {hosts[1]}, which {which} names."  # so many are looked up

@@ -85,7 +85,9 @@ def test_what_is_reserved_is_held_for_a_project_until_a_time(admin: Admin) -> No
     assert (held["consumer_type"], held["allocations"][only]["resources"]["VCPU"]) == ("RESERVATION", 6)
     assert put(admin, only, VCPU=3).status_code == 409
     assert refused(claim(admin, wants("resources=VCPU:3")))[:2] == (409, "placement.ext.no_candidate")
-    assert refused(reserve(admin, "resources=VCPU:3"))[:2] == (409, "placement.ext.no_candidate")
+    status, code, detail = refused(reserve(admin, "resources=VCPU:3"))
+    assert (status, code) == (409, "placement.ext.no_candidate")
+    assert detail.startswith("There is no candidate for the reservation: 0 of 1 host: ")
 
 
 def test_it_may_end_at_a_time_that_is_in_the_future(admin: Admin) -> None:

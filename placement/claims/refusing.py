@@ -1,0 +1,120 @@
+"""Why there is no place for what is wanted: an explanation among the hosts that may be chosen."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from placement import microversion
+from placement.candidates.budget import Budget, Exhausted
+from placement.claims.placing import Unplaced
+from placement.claims.wanted import Wanted
+from placement.claims.world import World
+from placement.exceptions import NoCandidate
+from placement.explanations.document import document
+from placement.explanations.explain import explain
+from placement.explanations.words import plural, sentence_of_both
+from placement.model.provider import SHARES
+from placement.model.snapshot import Snapshot
+from placement.store import allocations, reservations
+
+_MAX_SAID: Final = 5
+"""Of all that a reservation holds so much is named."""
+
+
+def refusal(wanted: Sequence[Wanted], unplaced: Unplaced, budget: Budget) -> NoCandidate:
+    """Why the first of those without a place has none."""
+    each, world = wanted[unplaced.number], unplaced.world
+    prefix = _no_candidate(wanted, unplaced)
+    left, left_out = _left(world, each)
+    snapshot = _without_pools(world.snapshot, each)
+    try:
+        explanation = explain(snapshot, each.request, budget, left)
+        fallback = None
+        if each.fallback is not None:
+            fallback = explain(snapshot, each.fallback, budget, left)
+    except Exhausted:
+        return NoCandidate(f"{prefix}; why would take too long to find out.", None)
+    said = sentence_of_both(explanation, fallback)
+    if left_out and not left:
+        said = f"no host may be chosen: {_counts(left_out)}"
+    else:
+        if explanation.fitting or (fallback and fallback.fitting):
+            said = f"all hosts that would do are left out by {_others(each)}; without that: {said}"
+        elif each.topology is not None:
+            said = f"not split, {said}; nor is there a place by topology {each.topology}"
+        if left_out:
+            said += f"; {_counts(left_out)}"
+    shown = {
+        "microversion": microversion.text(each.version),
+        **document(explanation, fallback),
+        "sentence": said,
+    }
+    return NoCandidate(f"{prefix}: {said}.", shown)
+
+
+def not_within(
+    wanted: Sequence[Wanted], unplaced: Unplaced, reserved: Sequence[allocations.Allocation]
+) -> NoCandidate:
+    """That a reservation does not hold what is wanted."""
+    holds = ", ".join(
+        f"{held.used} {held.resource_class} of {held.provider}" for held in reserved[:_MAX_SAID]
+    )
+    more = f" and {len(reserved) - _MAX_SAID} more" if len(reserved) > _MAX_SAID else ""
+    return NoCandidate(
+        f"{_no_candidate(wanted, unplaced)} within the reservation, which holds {holds}{more}.",
+        None,
+    )
+
+
+def _left(world: World, wanted: Wanted) -> tuple[frozenset[int], Mapping[str, int]]:
+    """The roots of the hosts that may be chosen, and how many others are left out by what."""
+    snapshot, group, beside = world.snapshot, wanted.group, world.beside(wanted.group)
+    left, left_out = set(snapshot.roots()), dict[str, int]()
+    named = {root for root in left if wanted.only and snapshot.providers[root].uuid in wanted.only}
+    avoided = {root for root in left if snapshot.providers[root].uuid in wanted.avoid}
+    full = set[int]()
+    if group is not None and SHARES not in snapshot.by_trait:  # else a choice may be of a pool alone
+        full = {root for root in left if not group.allows((root,), beside)}
+    for by, roots in (
+        ("only", left - named if wanted.only is not None else set()),
+        ("avoid", avoided),
+        ("its group", full),
+    ):
+        if gone := left & roots:
+            left_out[by] = len(gone)
+            left -= gone
+    return frozenset(left), left_out
+
+
+def _without_pools(snapshot: Snapshot, wanted: Wanted) -> Snapshot:
+    """The snapshot in which what is shared by roots that are avoided has nothing free."""
+    if not wanted.avoid:
+        return snapshot
+    avoided = {snapshot.by_uuid.get(uuid) for uuid in wanted.avoid}
+    pools = [snapshot.providers[each] for each in snapshot.by_trait.get(SHARES, ())]
+    used = {
+        pool.id: {name: inventory.capacity for name, inventory in pool.inventories.items()}
+        for pool in pools
+        if pool.root_id in avoided
+    }
+    return snapshot.using(used) if used else snapshot
+
+
+def _counts(left_out: Mapping[str, int]) -> str:
+    (first, count), *others = left_out.items()
+    said = f"{plural(count, 'host')} {'is' if count == 1 else 'are'} left out by {first}"
+    return said + "".join(f", {number:,} by {by}" for by, number in others)
+
+
+def _others(wanted: Wanted) -> str:
+    """What leaves out hosts that could be chosen, each by itself."""
+    asked = ["its group"] if wanted.group else []
+    asked += ["its topology"] if wanted.topology else []
+    return " or ".join(asked)
+
+
+def _no_candidate(wanted: Sequence[Wanted], unplaced: Unplaced) -> str:
+    each = wanted[unplaced.number]
+    if each.owner.consumer_type == reservations.TYPE:
+        return "There is no candidate for the reservation"
+    which = f"claim {unplaced.number + 1} of {len(wanted)}, " if len(wanted) > 1 else ""
+    return f"There is no candidate for {which}consumer {each.consumer}"
