@@ -251,7 +251,8 @@ def _reasons(answer: Mapping[str, Any]) -> Iterable[Row]:
 def _relaxations(answer: Mapping[str, Any]) -> Iterable[Row]:
     for number, relaxation in enumerate(answer["relaxations"], start=1):
         for change in relaxation["changes"]:
-            yield (number, *_condition(change), relaxation["hosts"])
+            *clause, amount = _condition(change)
+            yield (number, *clause, "left out" if amount is None else amount, relaxation["hosts"])
 
 
 def _largest(answer: Mapping[str, Any]) -> Iterable[Row]:

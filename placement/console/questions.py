@@ -82,7 +82,7 @@ _CONDITIONS: Final[Mapping[str, str]] = {
     "root_required": "have {names} at the root",
     "root_forbidden": "do not have {names} at the root",
     "together": "can serve all of it at once",
-    "same_subtree": "can serve {names} below one provider",
+    "same_subtree": "can serve {names} from one provider and what is below it",
     "group": "can serve {names}",
     "group_policy": "have a provider for each group",
 }

@@ -46,13 +46,13 @@ class Part:
     """What exactly one provider serves, as a list of checks in the documented order.
 
     ``capacities`` has the indexes, by class, of those checks that depend on what is used. The part is
-    gone where one of ``gone_without`` is left out as a whole.
+    gone where all of one of ``gone_without`` are left out.
     """
 
     need: Need
     checks: tuple[Check, ...]
     capacities: Mapping[str, int]
-    gone_without: frozenset[Clause]
+    gone_without: tuple[frozenset[Clause], ...]
 
 
 def resources(group: str, name: str) -> Clause:
@@ -77,9 +77,11 @@ def _part(snapshot: Snapshot, request: CandidatesRequest, group: RequestGroup, n
         for index, check in enumerate(checks)
         if check.clause.condition == "capacity"
     }
-    gone = {resources(need.suffix, name) for name, _ in need.resources}
-    gone |= {_same_subtree(suffixes) for suffixes in request.same_subtrees if need.suffix in suffixes}
-    return Part(need, checks, capacities, frozenset(gone))
+    asked = frozenset(resources(need.suffix, name) for name, _ in need.resources)
+    subtrees = {_same_subtree(suffixes) for suffixes in request.same_subtrees if need.suffix in suffixes}
+    # a group without resources is asked for in a same_subtree alone, and while it says anything else
+    gone = (asked | subtrees, asked | {check.drop for check in checks}) if subtrees else (asked,)
+    return Part(need, checks, capacities, gone)
 
 
 def _on_inventories(need: Need) -> Iterator[Check]:
@@ -228,24 +230,28 @@ def without(
 ) -> CandidatesRequest | None:
     """The request without some of its clauses; None if it asks for no resources then.
 
-    A group with a suffix that asks for nothing, and is in no ``same_subtree``, is none any more.
+    A group with a suffix that asks for no resources is none any more, unless a ``same_subtree`` names it and
+    it says something yet; no ``same_subtree`` names one that is none. What is left can be asked by a query.
 
     :param amounts: for clauses of resources another amount, where they are not left out.
     """
-    subtrees = tuple(
-        suffixes for suffixes in request.same_subtrees if _same_subtree(suffixes) not in left_out
-    )
+    subtrees = [suffixes for suffixes in request.same_subtrees if _same_subtree(suffixes) not in left_out]
     named = frozenset[str]().union(*subtrees)
     groups = [_group_without(group, left_out, amounts or {}) for group in request.groups]
-    groups = [group for group in groups if group.resources or group.suffix in named]
+    groups = [
+        group
+        for group in groups
+        if group.resources or (group.suffix in named and group != RequestGroup(group.suffix))
+    ]
+    suffixes_left = frozenset(group.suffix for group in groups)
     if not any(group.resources for group in groups):
         return None
-    policy = Clause("group_policy", names=("isolate",)) in left_out
+    shared = Clause("group_policy", names=("isolate",)) in left_out
     return replace(
         request,
         groups=tuple(groups),
-        same_subtrees=subtrees,
-        group_policy=None if policy else request.group_policy,
+        same_subtrees=tuple(left for suffixes in subtrees if (left := suffixes & suffixes_left)),
+        group_policy="none" if shared else request.group_policy,
         root_required=_kept("root_required", request.root_required, left_out),
         root_forbidden=_kept("root_forbidden", request.root_forbidden, left_out),
     )

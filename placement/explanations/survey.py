@@ -155,11 +155,8 @@ class _Surveyor:
             {name: (at, self._bit[part.checks[at].drop]) for name, at in part.capacities.items()}
             for part in found.parts
         ]
-        #: by part the clauses without which it is none
-        self._gone = [
-            sum(self._bit[clause] for clause in part.gone_without if clause in self._bit)
-            for part in found.parts
-        ]
+        #: by part the sets of clauses of which it is none without all of one
+        self._gone = [[found.bits(clauses) for clauses in part.gone_without] for part in found.parts]
         #: by all that the checks look at
         self._known: dict[Hashable, Standing] = {}
         #: by part and provider, of those that share
@@ -191,7 +188,7 @@ class _Surveyor:
         for number, (bare, giving) in enumerate(standings):
             self._budget.spend(1 + (len(bare) + len(giving)) // 8)
             counts = self._passing[number]
-            furthest, sets = -1, {self._gone[number]}
+            furthest, sets = -1, {*self._gone[number]}
             nearest: list[int] = []
             for each, positions, own in bare:
                 first = each.first
@@ -299,9 +296,9 @@ class _Surveyor:
         if not self._found.traits:
             return
         classes = {name for part in self._unsuffixed for name, _ in part.need.resources}
-        gone = sum(
-            gone for gone, part in zip(self._gone, self._found.parts, strict=True) if part.need.unsuffixed
-        )
+        gone = 0
+        for sets, part in zip(self._gone, self._found.parts, strict=True):
+            gone |= sets[0] if part.need.unsuffixed else 0
         serving = [
             each for each in alike.kin.providers(alike.tree) if not classes.isdisjoint(each.inventories)
         ]

@@ -35,7 +35,7 @@ def sentence(explanation: Explanation) -> str:
         fewest = min(map(_changes, explanation.relaxations))
         best = max(
             (each for each in explanation.relaxations if _changes(each) == fewest),
-            key=lambda each: each.hosts,
+            key=lambda each: (each.hosts, not any(map(_is_of_resources, each.left_out))),
         )
         text += "; " + _relaxation(best)
     if explanation.incomplete:
@@ -101,7 +101,9 @@ _LACKING: Final[dict[str, Callable[[Clause], str]]] = {
     "root_required": lambda clause: f"lack {clause.names[0]} at their root",
     "root_forbidden": lambda clause: f"have {clause.names[0]} at their root, which is forbidden",
     "together": lambda _: "can serve each part, but not all at once",
-    "same_subtree": lambda clause: f"cannot serve {' and '.join(clause.names)} below one provider",
+    "same_subtree": lambda clause: (
+        f"cannot serve {' and '.join(clause.names)} from one provider and what is below it"
+    ),
     "group_policy": lambda _: "have too few providers for isolated groups",
 }
 
@@ -119,16 +121,21 @@ def _relaxation(relaxation: Relaxation) -> str:
     if relaxation.amounts:
         amounts = [f"{each.amount} {each.names[0]}{_of_group(each)}" for each in relaxation.amounts]
         parts.append(f"asking for {' and '.join(amounts)}")
-    if relaxation.left_out:
-        parts.append(f"leaving out {' and '.join(map(_left_out, relaxation.left_out))}")
+    left_out = [_left_out(each) for each in relaxation.left_out if each.condition != "group_policy"]
+    if left_out:
+        parts.append(f"leaving out {' and '.join(left_out)}")
+    if len(left_out) < len(relaxation.left_out):
+        parts.append("asking for group_policy=none")
     return f"{' and '.join(parts)} would leave {plural(relaxation.hosts, 'host')}"
 
 
+def _is_of_resources(clause: Clause) -> bool:
+    return clause.condition == "resources"
+
+
 def _left_out(clause: Clause) -> str:
-    if clause.condition == "resources":
+    if _is_of_resources(clause):
         return f"{clause.names[0]}{_of_group(clause)}"
-    if clause.condition == "group_policy":
-        return "group_policy=isolate"
     names = ",".join(clause.names)
     if clause.condition == "same_subtree":
         return f"same_subtree={names}"

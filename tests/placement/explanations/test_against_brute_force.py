@@ -12,6 +12,7 @@ from placement.explanations.clauses import Clause, combinations, resources, with
 from placement.explanations.explain import explain
 from placement.explanations.relaxing import MAX_CHANGES, MAX_RELAXATIONS
 from placement.model.snapshot import Snapshot
+from placement.schemas.query import parse_candidates
 from tests.examples import examples
 from tests.placement.candidates.snapshots import Spec, build, name_to_uuid
 from tests.placement.candidates.strategies import crowded_hosts, fleets, situations
@@ -29,9 +30,28 @@ few = settings(exhaustive, max_examples=max(1, EXAMPLES // 5))  # trying all set
 
 
 def is_query(request: CandidatesRequest) -> bool:
-    """Whether a client can ask this: a group without resources is part of a ``same_subtree``."""
+    """Whether a client can ask this: a group without resources is in a ``same_subtree``, and says more."""
     named = frozenset[str]().union(*request.same_subtrees)
-    return all(group.resources or group.suffix in named for group in request.groups)
+    return all(
+        group.resources or (group.suffix in named and group != RequestGroup(group.suffix))
+        for group in request.groups
+    )
+
+
+def typed(request: CandidatesRequest) -> list[tuple[str, str]]:
+    """The request as a client types it, in the grammar of 1.39."""
+    pairs = [("group_policy", request.group_policy or "none")]
+    for group in request.groups:
+        resources = ",".join(f"{name}:{amount}" for name, amount in group.resources.items())
+        pairs += [("resources" + group.suffix, resources)] if resources else []
+        pairs += [("required" + group.suffix, "in:" + ",".join(sorted(each))) for each in group.required]
+        pairs += [("required" + group.suffix, f"!{each}") for each in group.forbidden]
+        pairs += [("member_of" + group.suffix, "in:" + ",".join(each)) for each in group.member_of]
+        pairs += [("member_of" + group.suffix, f"!{each}") for each in group.forbidden_aggregates]
+        pairs += [("in_tree" + group.suffix, group.in_tree)] if group.in_tree else []
+    roots = [*request.root_required, *(f"!{each}" for each in request.root_forbidden)]
+    pairs += [("root_required", ",".join(roots))] if roots else []
+    return pairs + [("same_subtree", ",".join(each)) for each in request.same_subtrees]
 
 
 def requests_of(situation: tuple[Snapshot, list[CandidatesRequest]]) -> list[CandidatesRequest]:
@@ -136,6 +156,33 @@ def test_only_hosts_that_may_be_chosen_count(
                 if fitting(without(request, (), {clause: amount}))
             ]
             assert largest.fits == max(fits, default=None)
+
+
+@few
+@given(one_each)
+def test_a_request_with_the_changes_of_a_relaxation_can_be_typed(
+    situation: tuple[Snapshot, list[CandidatesRequest]],
+) -> None:
+    for request in requests_of(situation):
+        assume(request.nested)  # which only older grammars are not
+        for each in explain(situation[0], request, Budget()).relaxations:
+            amounts = {resources(one.group, one.names[0]): one.amount for one in each.amounts}
+            changed = without(request, each.left_out, amounts)
+            assert changed is not None
+            assert parse_candidates(typed(changed), (1, 39)) == changed
+
+
+def test_who_leaves_out_a_group_leaves_it_out_of_what_ties_groups_together() -> None:
+    snapshot = build(Spec("cn"), Spec("numa0", "cn", {"PCPU": 4, "MEMORY_MB": 4096}))
+    asked = {"resources_A": "PCPU:8", "resources_B": "MEMORY_MB:4096"}
+    tied = {"same_subtree": "_A,_B", "group_policy": "isolate"}
+    request = parse_candidates([*asked.items(), *tied.items()], (1, 39))
+    (relaxation,) = (
+        each for each in explain(snapshot, request, Budget()).relaxations if len(each.left_out) == 1
+    )
+    assert (relaxation.left_out, relaxation.hosts) == ((resources("_A", "PCPU"),), 1)
+    expected = [("resources_B", "MEMORY_MB:4096"), ("same_subtree", "_B"), ("group_policy", "isolate")]
+    assert without(request, relaxation.left_out) == parse_candidates(expected, (1, 39))
 
 
 AGGREGATES = (frozenset({name_to_uuid("a")}), frozenset({name_to_uuid("b")}))

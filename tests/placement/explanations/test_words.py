@@ -97,7 +97,8 @@ def test_groups_of_different_subtrees_are_told() -> None:
     )
     asked = [("resources_C", "VCPU:1"), ("resources_G", "VGPU:1"), ("group_policy", "none")]
     assert said(snapshot, *asked, ("same_subtree", "_C,_G")) == (
-        "0 of 1 host: 1 cannot serve _C and _G below one provider; leaving out VCPU for _C would leave 1 host"
+        "0 of 1 host: 1 cannot serve _C and _G from one provider and what is below it; "
+        "leaving out same_subtree=_C,_G would leave 1 host"
     )
 
 
