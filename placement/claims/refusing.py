@@ -1,17 +1,21 @@
 """Why there is no place for what is wanted: an explanation among the hosts that may be chosen."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from placement import microversion
 from placement.candidates.budget import Budget, Exhausted
+from placement.claims import relaxing
 from placement.claims.placing import Unplaced
+from placement.claims.topology import Topology
 from placement.claims.wanted import Wanted
 from placement.claims.world import World
 from placement.exceptions import NoCandidate
 from placement.explanations.document import document
-from placement.explanations.explain import explain
-from placement.explanations.words import plural, sentence_of_both
+from placement.explanations.explain import Explanation, explain, gather
+from placement.explanations.relaxing import Relaxation
+from placement.explanations.words import best, of_both, plural, sentence
 from placement.model.provider import SHARES
 from placement.model.snapshot import Snapshot
 from placement.store import allocations, reservations
@@ -26,29 +30,40 @@ def refusal(wanted: Sequence[Wanted], unplaced: Unplaced, budget: Budget) -> NoC
     prefix = _no_candidate(wanted, unplaced)
     left, left_out = _left(world, each)
     snapshot = _without_pools(world.snapshot, each)
+    ways = [each] if each.fallback is None else [each, replace(each, request=each.fallback)]
     try:
-        explanation = explain(snapshot, each.request, budget, left)
-        fallback = None
-        if each.fallback is not None:
-            fallback = explain(snapshot, each.fallback, budget, left)
+        found = [explain(snapshot, way.request, budget, left, relaxing=each.topology is None) for way in ways]
     except Exhausted:
         return NoCandidate(f"{prefix}; why would take too long to find out.", None)
-    said = sentence_of_both(explanation, fallback)
+    texts = list(map(sentence, found))
     if left_out and not left:
         said = f"no host may be chosen: {_counts(left_out)}"
     else:
-        if explanation.fitting or (fallback and fallback.fitting):
-            said = f"all hosts that would do are left out by {_others(each)}; without that: {said}"
-        elif each.topology is not None:
-            said = f"not split, {said}; nor is there a place by topology {each.topology}"
+        if each.topology is not None:
+            split = [_split(world, *both, budget) for both in zip(ways, found, strict=True)]
+            found, texts = [explanation for explanation, _ in split], [text for _, text in split]
+        said = of_both(*texts)
+        if each.topology is None and any(explanation.fitting for explanation in found):
+            said = f"all hosts that would do are left out by its group; without that: {said}"
         if left_out:
             said += f"; {_counts(left_out)}"
-    shown = {
-        "microversion": microversion.text(each.version),
-        **document(explanation, fallback),
-        "sentence": said,
-    }
+    shown = {"microversion": microversion.text(each.version), **document(*found), "sentence": said}
     return NoCandidate(f"{prefix}: {said}.", shown)
+
+
+def _split(world: World, wanted: Wanted, explanation: Explanation, budget: Budget) -> tuple[Explanation, str]:
+    """Why there is no place by a topology: the explanation without one, with what would help with it."""
+    changes, others = list[Relaxation](), list[Topology]()
+    is_complete = gather(relaxing.topologies(world, wanted, budget), others) and gather(
+        relaxing.relaxations(world, wanted, budget), changes
+    )
+    said = [f"by topology {wanted.topology} there is no place"]
+    said += [f"{other} would do" for other in others]
+    said += [best(changes)] if changes else []
+    said += [] if is_complete else ["what else would help takes too long to find out"]
+    text = f"{', '.join(said)}; without a topology {sentence(explanation)}"
+    incomplete = explanation.incomplete if is_complete else (*explanation.incomplete, "relaxations")
+    return replace(explanation, relaxations=tuple(changes), incomplete=incomplete), text
 
 
 def not_within(
@@ -103,13 +118,6 @@ def _counts(left_out: Mapping[str, int]) -> str:
     (first, count), *others = left_out.items()
     said = f"{plural(count, 'host')} {'is' if count == 1 else 'are'} left out by {first}"
     return said + "".join(f", {number:,} by {by}" for by, number in others)
-
-
-def _others(wanted: Wanted) -> str:
-    """What leaves out hosts that could be chosen, each by itself."""
-    asked = ["its group"] if wanted.group else []
-    asked += ["its topology"] if wanted.topology else []
-    return " or ".join(asked)
 
 
 def _no_candidate(wanted: Sequence[Wanted], unplaced: Unplaced) -> str:

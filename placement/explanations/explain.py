@@ -1,7 +1,7 @@
 """The explanation of a request: how many hosts are left after each condition, why, and what would help."""
 
 import heapq
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final, NamedTuple, TypeVar
@@ -88,11 +88,17 @@ class Explanation:
 
 
 def explain(
-    snapshot: Snapshot, request: CandidatesRequest, budget: Budget, among: Container[int] | None = None
+    snapshot: Snapshot,
+    request: CandidatesRequest,
+    budget: Budget,
+    among: Container[int] | None = None,
+    *,
+    relaxing: bool = True,
 ) -> Explanation:
     """The explanation of a request; its limit does not matter.
 
     :param among: the ids of the roots of those hosts that count; None for all.
+    :param relaxing: whether to look for what would help, and for the largest amounts.
     :raises Exhausted: not even the conditions on single providers could be looked at.
     """
     whole = _Whole(survey(snapshot, request, budget, among), budget)
@@ -102,15 +108,15 @@ def explain(
     except Exhausted:
         incomplete += ["fitting_hosts", "request", "reasons", "relaxations", "largest"]
     reasons: list[Reason] = []
-    if not incomplete and not _gather(whole.reasons(), reasons):
+    if not incomplete and not gather(whole.reasons(), reasons):
         incomplete += ["reasons", "relaxations", "largest"]
     relaxations: list[Relaxation] = []
     largest: list[Largest] = []
-    if not incomplete:
+    if not incomplete and relaxing:
         relaxer = Relaxer(whole.found, budget)
-        if not whole.left and not _gather(relaxer.relaxations(), relaxations):
+        if not whole.left and not gather(relaxer.relaxations(), relaxations):
             incomplete.append("relaxations")
-        if not _gather(_largest(relaxer, request), largest):
+        if not gather(_largest(relaxer, request), largest):
             incomplete.append("largest")
     return Explanation(
         hosts=sum(host.count for host in whole.found.hosts),
@@ -127,7 +133,7 @@ def explain(
 T = TypeVar("T")
 
 
-def _gather(found: Iterator[T], into: list[T]) -> bool:
+def gather(found: Iterable[T], into: list[T]) -> bool:
     """Add what is found, one by one; False if the budget is spent before that is all."""
     try:
         for each in found:

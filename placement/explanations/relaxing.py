@@ -129,7 +129,7 @@ class Relaxer:
                 (each.inventories[name] for each in shared.values() if name in each.inventories),
             )
             units = {(each.min_unit, each.step_size) for each in inventories}
-            self._smallest_of[name] = sorted({_smallest(*each) for each in units})
+            self._smallest_of[name] = sorted({smallest(*each) for each in units})
         return [each for each in self._smallest_of[name] if each < self._asked[clause]][:_MAX_SMALLEST]
 
     def _fitting(
@@ -263,7 +263,7 @@ class Relaxer:
             at_once = available(provider, name)
             highest = at_once if most is None else min(at_once, most)
             highest -= highest % inventory.step_size
-            lowest = _smallest(inventory.min_unit, inventory.step_size)
+            lowest = smallest(inventory.min_unit, inventory.step_size)
             if highest >= lowest:
                 yield lowest, highest, inventory.step_size
 
@@ -311,7 +311,7 @@ class _Fitting:
         return tell is not None and tell(tree, alike.shared)
 
 
-def _smallest(min_unit: int, step_size: int) -> int:
+def smallest(min_unit: int, step_size: int) -> int:
     """The smallest amount that is given in one go."""
     return max(1, -(-min_unit // step_size)) * step_size
 

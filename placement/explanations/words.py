@@ -1,6 +1,6 @@
 """An explanation as one sentence."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from placement.explanations.clauses import Clause
@@ -31,26 +31,31 @@ def sentence(explanation: Explanation) -> str:
     elif explanation.fitting == explanation.hosts:
         text += " fit"
     if explanation.relaxations:
-        # of those that change least the one that helps most
-        fewest = min(map(_changes, explanation.relaxations))
-        best = max(
-            (each for each in explanation.relaxations if _changes(each) == fewest),
-            key=lambda each: (each.hosts, not any(map(_is_of_resources, each.left_out))),
-        )
-        text += "; " + _relaxation(best)
+        text += "; " + best(explanation.relaxations)
     if explanation.incomplete:
         text += " (not all was looked at: [api] explanations_deadline)"
     return text
 
 
+def best(relaxations: Sequence[Relaxation]) -> str:
+    """Of the relaxations that change least the one that helps most."""
+    fewest = min(map(_changes, relaxations))
+    return _relaxation(
+        max(
+            (each for each in relaxations if _changes(each) == fewest),
+            key=lambda each: (each.hosts, not any(map(_is_of_resources, each.left_out))),
+        )
+    )
+
+
 def sentence_of_both(explanation: Explanation, fallback: Explanation | None) -> str:
     """The same of a request, and of what it falls back to, if it does."""
-    text = sentence(explanation)
-    return (
-        text
-        if fallback is None
-        else f"{text}; with VCPU instead of PCPU, to fall back to: {sentence(fallback)}"
-    )
+    return of_both(sentence(explanation), None if fallback is None else sentence(fallback))
+
+
+def of_both(text: str, fallback: str | None = None) -> str:
+    """What is said of a request, and of what it falls back to."""
+    return text if fallback is None else f"{text}; with VCPU instead of PCPU, to fall back to: {fallback}"
 
 
 _OF_ONE: Final = {"have": "has", "lack": "lacks", "are": "is", "give": "gives"}

@@ -1,20 +1,24 @@
 """Dedicated CPUs and memory are split over zones as trying every way says, in random small clouds."""
 
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import combinations, product
 from math import inf
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from placement.candidates.budget import Budget
+from placement.claims import relaxing
 from placement.claims.choice import Choice
 from placement.claims.placing import Placed, Unplaced, place
+from placement.claims.splitting import is_splittable
 from placement.claims.topology import REMOTE, Room, Topology, divide
 from placement.claims.wanted import Wanted
 from placement.claims.world import World
+from placement.explanations.clauses import Clause, droppable, resources, without
 from placement.flavors.flavor import Rules
 from placement.model.provider import Inventory, Provider
 from placement.model.snapshot import Snapshot
@@ -221,6 +225,45 @@ def test_each_host_gives_its_best_split_or_none(
     else:
         shown = [found[0].choice, *found[0].alternates]
         assert {choice.root.id: rank(world, wanted, choice) for choice in shown} == possible
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(hosts(), queries, TOPOLOGIES)
+def test_what_would_help_does(world: World, query: str, topology: Topology) -> None:
+    wanted = wants(query, topology)
+    roots = [each.id for each in world.snapshot if each.parent_id is None]
+
+    def fitting(changed: Wanted) -> int:
+        return sum(judge(world, changed, root) != (inf, inf) for root in roots)
+
+    assume(not fitting(wanted))
+    best_effort = replace(wanted, topology=Topology.BEST_EFFORT)
+    assert list(relaxing.topologies(world, wanted, Budget())) == (
+        [Topology.BEST_EFFORT] if fitting(best_effort) else []
+    )
+
+    def changed(left_out: Collection[Clause], amounts: Mapping[Clause, int]) -> int:
+        request = without(wanted.request, left_out, amounts)
+        splittable = request is not None and is_splittable(request)
+        return fitting(replace(wanted, request=request)) if splittable and request else 0
+
+    found = {}
+    for each in relaxing.relaxations(world, wanted, Budget()):
+        amounts = {resources(one.group, one.names[0]): one.amount for one in each.amounts}
+        assert each.hosts == changed(each.left_out, amounts) > 0
+        (clause,) = {*each.left_out, *amounts}
+        found[clause] = amounts.get(clause)
+    for clause in droppable(world.snapshot, wanted.request):
+        (amount,) = [
+            group.resources.get(clause.names[0])
+            for group in wanted.request.groups
+            if group.suffix == clause.group
+        ]
+        less = [each for each in range(1, amount or 1) if changed((), {clause: each})]
+        if not less:
+            assert (clause in found) == (changed([clause], {}) > 0)
+        elif topology in (Topology.SINGLE_NUMA, Topology.BEST_EFFORT):
+            assert found[clause] == max(less)
 
 
 @given(

@@ -322,8 +322,16 @@ def test_dedicated_cpus_are_split_where_the_topology_allows_it(admin):
     assert refused(claim(admin, wants("resources=PCPU:8")))[1] == "placement.ext.no_candidate"
     status, code, detail = refused(claim(admin, wants("resources=PCPU:8", topology="single-numa")))
     assert (status, code) == (409, "placement.ext.no_candidate")
-    assert "not split, 0 of 1 host: " in detail
-    assert detail.endswith("; nor is there a place by topology single-numa.")
+    assert detail.endswith(
+        ": by topology single-numa there is no place, best-effort would do, asking for 4 PCPU would leave"
+        " 1 host; without a topology 0 of 1 host: 1 has no NUMA node with 8 PCPU free (most: 4 on cn)."
+    )
+    answer = claim(admin, wants("resources=PCPU:9", topology="best-effort"))
+    assert "best-effort there is no place, asking for 8 PCPU would leave 1 host; " in refused(answer)[2]
+    explanation = answer.json["errors"][0]["explanation"]
+    changes = [each["changes"] for each in explanation["relaxations"]]
+    assert changes == [[{"condition": "resources", "group": "", "names": ["PCPU"], "amount": 8}]]
+    assert (explanation["largest"], explanation["incomplete"]) == ([], [])
     wanted = wants("resources=PCPU:8", topology="restricted", order={"zones": 1})
     answer = claim(admin, wanted)
     assert answer.status_code == 201
