@@ -15,7 +15,8 @@ Who does what
     than which no choice there scores, so that ``best_first`` has few to look at. ``topology`` says how
     amounts are split over zones, ``splitting`` makes choices of that and of what the search finds for all
     else. ``claiming`` acts: it has choices made, has ``placement.store.bindings`` write them, and has others
-    made if somebody else was faster.
+    made if somebody else was faster. Where there is no place ``refusing`` says why, of the hosts that may be
+    chosen; what would help where it may be split ``relaxing`` finds out, by placing it.
 
 A worked example
     Host ``a`` has VCPU 4, ``b`` VCPU 8. Wanted are VCPU:4 for one consumer and VCPU:8 for another. If ``b``

@@ -62,8 +62,8 @@ def _split(world: World, wanted: Wanted, explanation: Explanation, budget: Budge
     said += [best(changes)] if changes else []
     said += [] if is_complete else ["what else would help takes too long to find out"]
     text = f"{', '.join(said)}; without a topology {sentence(explanation)}"
-    incomplete = explanation.incomplete if is_complete else (*explanation.incomplete, "relaxations")
-    return replace(explanation, relaxations=tuple(changes), incomplete=incomplete), text
+    incomplete = dict.fromkeys((*explanation.incomplete, *([] if is_complete else ["relaxations"])))
+    return replace(explanation, relaxations=tuple(changes), incomplete=tuple(incomplete)), text
 
 
 def not_within(

@@ -15,6 +15,8 @@ from placement.cmd.osc_flavors import add_wanted, wanted
 _CLAIMS: Final = "/ext/v1/claims"
 _RESERVATIONS: Final = "/ext/v1/reservations"
 _PAGE: Final = 1000
+_CONFLICT: Final = "consumer generation conflict"
+"""What the service says where another generation is there than the one that was given."""
 _GENERATIONS: Final = "1.28"
 """The microversion since which allocations are shown with the generation of their consumer."""
 TOPOLOGIES: Final = ("single-numa", "restricted", "best-effort", "spread")
@@ -92,7 +94,15 @@ class CreateClaim(command.Lister):
         body: dict[str, Any] = {"claims": [claim], "dry_run": parsed_args.dry_run}
         if parsed_args.reservation is not None:
             body["reservation"] = parsed_args.reservation
-        (claimed,) = request_ours(self, "POST", _CLAIMS, json=body)["claims"]
+        try:
+            (claimed,) = request_ours(self, "POST", _CLAIMS, json=body)["claims"]
+        except exceptions.Conflict as error:
+            if _CONFLICT not in str(error):
+                raise
+            raise exceptions.CommandError(
+                f"{error}. Is it there already? --generation says which generation of it, whose allocations"
+                " are replaced."
+            ) from None
         held: Row = tuple(claimed[name] for name in ("consumer_uuid", "consumer_generation", "expires_at"))
         if parsed_args.dry_run:
             print("Nothing was claimed: this is what would be.", file=self.app.stderr)
