@@ -21,7 +21,7 @@ from placement.db.database import Database, Transaction
 from placement.exceptions import SEARCH_TOO_LONG, InvalidRequest, NoCandidate, Unavailable
 from placement.model.feed import Model, View
 from placement.model.snapshot import Snapshot
-from placement.store import allocations, bindings, consumers, memberships, reservations
+from placement.store import allocations, bindings, consumers, expiries, memberships, reservations
 from placement.store.claims import Claim
 from placement.store.groups import Members
 
@@ -93,7 +93,7 @@ class Claimer:
                 continue
             if dry_run:
                 self._check_generations(wanted)
-                return placed
+                return self._as_if_now(placed)
             try:
                 return self._bind(placed, reservation, also)
             except bindings.LostRace as error:
@@ -102,6 +102,17 @@ class Claimer:
             f"Others were faster each of {attempt} times ([placement] allocation_conflict_retry_count). "
             "Please try again."
         )
+
+    def _as_if_now(self, placed: list[Placed]) -> list[Placed]:
+        """The same, with the time when those that expire would do so if they were written now."""
+        if all(each.wanted.expires_in is None for each in placed):
+            return placed
+        with self._database.read() as conn:
+            now = expiries.now(conn)
+        return [
+            each if (seconds := each.wanted.expires_in) is None else replace(each, expires_at=now + seconds)
+            for each in placed
+        ]
 
     def _bind(
         self, placed: Sequence[Placed], reservation: str | None, also: Callable[[Transaction], None] | None

@@ -48,6 +48,11 @@ _insertion: Final = Prepared(
 )
 
 
+def now(conn: sa.Connection) -> float:
+    """The time by which claims expire, in seconds since 1970."""
+    return float(conn.execute(sa.select(clock.now())).scalar_one())
+
+
 @lru_cache(KEPT_SIZES)
 def _removal(count: int) -> Prepared:
     chosen = claim_expiries.c.consumer_id.in_(bind_parameters("id", count, ConsumerId))

@@ -39,6 +39,15 @@ def made(admin: Admin, provider: str, **fields: object) -> str:
     return str(wanted["consumer_uuid"])
 
 
+def test_a_dry_run_tells_when_it_would_be_gone(admin: Admin) -> None:
+    host(admin, "cn", VCPU=8)
+    wanted = [wants("resources=VCPU:4", expires_in=SOON), wants("resources=VCPU:4")]
+    answer = claim(admin, *wanted, dry_run=True)
+    expires_at, never = (each["expires_at"] for each in answer.json["claims"])
+    assert 0 < datetime.fromisoformat(expires_at).timestamp() - time.time() <= SOON + 5
+    assert never is None
+
+
 def confirm(admin: Admin, consumer: str, **body: object) -> tuple[int, object]:
     answer = admin("PUT", f"/ext/v1/claims/{consumer}", json={"consumer_generation": 1, **body})
     return answer.status_code, answer.json.get("claim")
