@@ -54,11 +54,15 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """The first condition that so many hosts do not meet; the examples begin with the nearest misses."""
+    """The first condition that so many hosts do not meet; the examples begin with the nearest misses.
+
+    ``is_of_nobody`` says that it names a tree or aggregates that no provider is in.
+    """
 
     clause: Clause
     hosts: int
     examples: tuple[Example, ...]
+    is_of_nobody: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +240,7 @@ class _Whole:
         for clause, (hosts, part) in by_count:
             nearest = heapq.merge(*(self._nearest(clause, part, host) for host in hosts))
             examples = tuple([_example(clause, *miss[-2:]) for miss in islice(nearest, MAX_EXAMPLES)])
-            yield Reason(clause, _count(hosts), examples)
+            yield Reason(clause, _count(hosts), examples, _is_of_nobody(self.found.snapshot, clause))
 
     def _nearest(self, clause: Clause, part: int | None, host: Host) -> "list[_Miss]":
         """The nearest misses of hosts that are alike, nearest first."""
@@ -258,6 +262,15 @@ class _Whole:
                 if distance <= furthest
             ],
         )
+
+
+def _is_of_nobody(snapshot: Snapshot, clause: Clause) -> bool:
+    match clause.condition:
+        case "in_tree":
+            return snapshot.get(clause.names[0]) is None
+        case "member_of":
+            return all(name not in snapshot.by_aggregate for name in clause.names)
+    return False
 
 
 class _At(NamedTuple):

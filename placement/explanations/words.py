@@ -82,8 +82,11 @@ def _reason(reason: Reason) -> str:
         return f"have {has}{_of_group(clause)} (most: {most})"
     if example.found is not None:
         return f"{_PORTIONS[clause.condition](clause, example.found)}{_of_group(clause)}"
-    return f"{_LACKING[clause.condition](clause)}{_of_group(clause)}"
+    nobody = f" ({_NOBODY[clause.condition]})" if reason.is_of_nobody else ""
+    return f"{_LACKING[clause.condition](clause)}{_of_group(clause)}{nobody}"
 
+
+_NOBODY: Final = {"in_tree": "there is no such provider", "member_of": "nobody is"}
 
 _PORTIONS: Final[dict[str, Callable[[Clause, int], str]]] = {
     "min_unit": lambda clause, found: f"give no less than {found} {clause.names[0]} at once",

@@ -9,6 +9,7 @@ from placement.model.snapshot import Snapshot
 from placement.schemas.query import parse_candidates
 from tests.placement.candidates.snapshots import Spec, build, inventory, name_to_uuid
 
+NOBODY = name_to_uuid("nobody")
 NODE = ("HW_NUMA_ROOT",)
 
 
@@ -57,6 +58,11 @@ def test_numa_nodes_are_called_so_and_groups_by_their_suffix() -> None:
         ([("resources", "VCPU:2"), ("member_of", f"!{name_to_uuid('rack')}")], "2 are in the forbidden agg"),
         ([("resources", "VCPU:2"), ("member_of", name_to_uuid("rack"))], "1 is not in aggregate"),
         ([("resources", "VCPU:2"), ("in_tree", name_to_uuid("cn3"))], "2 are not the tree of"),
+        (
+            [("resources", "VCPU:2"), ("in_tree", NOBODY)],
+            f"{NOBODY} (there is no such provider), 1",
+        ),
+        ([("resources", "VCPU:2"), ("member_of", NOBODY)], f"not in aggregate {NOBODY} (nobody is), 1 "),
         ([("resources", "VCPU:2"), ("required", "!CUSTOM_A")], "2 have CUSTOM_A, which is forbidden"),
         ([("resources", "VCPU:1"), ("required", "in:X,Y")], "3 lack any of X, Y"),
         ([("resources", "VCPU:1"), ("root_required", "X")], "3 lack X at their root"),
