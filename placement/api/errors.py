@@ -58,8 +58,10 @@ def status_of(error: PlacementError) -> HTTPStatus:
 def _placement_error(error: PlacementError) -> Response:
     status = status_of(error)
     more: dict[str, Any] = {}
-    if isinstance(error, exceptions.NoCandidate) and error.explanation is not None:
-        more["explanation"] = error.explanation
+    if isinstance(error, exceptions.NoCandidate):
+        LOG.info("Refused: %s", error.detail)
+        if error.explanation is not None:
+            more["explanation"] = error.explanation
     return render(status, error.detail, code=error.code, **more)
 
 
