@@ -129,7 +129,10 @@ def _check_range(value: float, minimum: float | None, maximum: float | None) -> 
 
 
 class String(Field):
-    """A JSON string; ``choices``, lengths and an (unanchored) pattern restrict it."""
+    """A JSON string; ``choices``, lengths and an (unanchored) pattern restrict it.
+
+    :param meaning: what the pattern allows, such as "a number from 1 to 9", to be told in its place.
+    """
 
     json_type = "string"
 
@@ -139,6 +142,7 @@ class String(Field):
         min_length: int = 0,
         max_length: int | None = None,
         pattern: str | None = None,
+        meaning: str | None = None,
         choices: Sequence[str] | None = None,
         **kwargs: Any,
     ) -> None:
@@ -146,6 +150,7 @@ class String(Field):
         self.min_length = min_length
         self.max_length = max_length
         self.pattern = pattern
+        self._expected = f"does not match {pattern!r}" if meaning is None else f"is not {meaning}"
         self._matches = _compile(pattern).search if pattern else None
         self.choices = choices
 
@@ -160,7 +165,7 @@ class String(Field):
         if self.max_length is not None and len(value) > self.max_length:
             raise violation("maxLength", f"{shown(value)} is too long")
         if self._matches is not None and not self._matches(value):
-            raise violation("pattern", f"{shown(value)} does not match {self.pattern!r}")
+            raise violation("pattern", f"{shown(value)} {self._expected}")
         if not storable(value):
             raise violation("pattern", f"{shown(value)} holds characters that no text may hold")
         return value
@@ -244,6 +249,8 @@ class Map(Field):
     """A JSON object with free keys that match ``keys``, all values of one kind.
 
     ``canonical`` rewrites a key (for instance a UUID) before it is used.
+
+    :param meaning: what ``keys`` allow, as of :class:`String`.
     """
 
     json_type = "object"
@@ -256,10 +263,14 @@ class Map(Field):
         min_properties: int = 0,
         max_properties: int | None = None,
         canonical: Callable[[str], str | None] | None = None,
+        meaning: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.keys = keys
+        self._expected = (
+            f"does not match any of the regexes: {keys!r}" if meaning is None else f"is not {meaning}"
+        )
         self._matches = _compile(keys).search
         self.values = values
         self.min_properties = min_properties
@@ -279,10 +290,7 @@ class Map(Field):
         for key, item in value.items():
             name = self.canonical(key) if self.canonical else key
             if name is None or not self._matches(name):
-                raise violation(
-                    "additionalProperties",
-                    f"{shown(key)} does not match any of the regexes: {self.keys!r}",
-                )
+                raise violation("additionalProperties", f"{shown(key)} {self._expected}")
             if name in named:
                 raise violation("uniqueItems", f"{shown(key)} names the same thing as another key")
             named[name] = (item, self.values)

@@ -17,8 +17,10 @@ class _Query(Schema):
     """``GET /ext/v1/changes``."""
 
     since = String(metadata=_ALWAYS)
-    wait = String(pattern="^([0-9]|[1-5][0-9]|60)$", metadata=_ALWAYS)
-    limit = String(pattern="^[1-9][0-9]{0,3}$", metadata=_ALWAYS)
+    wait = String(
+        pattern="^([0-9]|[1-5][0-9]|60)$", meaning="a number of seconds from 0 to 60", metadata=_ALWAYS
+    )
+    limit = String(pattern="^[1-9][0-9]{0,3}$", meaning="a number from 1 to 9999", metadata=_ALWAYS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ MAX_CRITERIA: Final = 32
 MAX_SECONDS: Final = 7 * 86_400.0
 """For a claim that nobody has confirmed."""
 GROUP_NAME: Final = "^[A-Za-z0-9._:@+-]+$"
+GROUP_MEANING: Final = "a name of letters, digits and any of . _ : @ + -"
 GROUP: Final = "group"
 """The criterion by which soft policies order."""
 
@@ -35,7 +36,7 @@ GROUP: Final = "group"
 class _Group(Schema):
     """The group that the consumer is to be in, and what is asked of its place beside the other members."""
 
-    name = String(required=True, min_length=1, max_length=255, pattern=GROUP_NAME)
+    name = String(required=True, min_length=1, max_length=255, pattern=GROUP_NAME, meaning=GROUP_MEANING)
     policy = String(required=True, choices=[each.value for each in Policy])
     max_per_root = Integer(1, load_default=None)
 
@@ -51,6 +52,7 @@ class Owned(explanation.Explanation):
         f"^({'|'.join(CRITERIA)}|{ATTRIBUTE}{NAME})$",
         Number(-MAX_WEIGHT, MAX_WEIGHT),
         max_properties=MAX_CRITERIA,
+        meaning=f"a criterion: {', '.join(CRITERIA)}, or {ATTRIBUTE} and the name of an attribute",
         load_default=dict,
     )
 

@@ -27,7 +27,9 @@ class Versioned(Schema):
     """A body with queries in the grammar of a microversion."""
 
     microversion = String(
-        pattern=r"^1\.(1[0-9]|2[0-9]|3[0-9])$", load_default=microversion.text(microversion.MAX)
+        pattern=r"^1\.(1[0-9]|2[0-9]|3[0-9])$",
+        meaning=f"a microversion from 1.10 to {microversion.text(microversion.MAX)}",
+        load_default=microversion.text(microversion.MAX),
     )
 
 

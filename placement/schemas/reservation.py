@@ -10,7 +10,7 @@ from placement.exceptions import InvalidRequest
 from placement.flavors.flavor import Rules
 from placement.microversion import Microversion
 from placement.schemas.base import Integer, Number, Schema, String, Uuid
-from placement.schemas.claim import GROUP_NAME, Owned, owned
+from placement.schemas.claim import GROUP_MEANING, GROUP_NAME, Owned, owned
 from placement.schemas.query_base import Params, load_query, since
 from placement.store.reservations import TYPE, End
 
@@ -22,7 +22,12 @@ _TIME: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{
 class _Ending(Schema):
     """What says when it expires: one of the two."""
 
-    expires_at = String(pattern=_TIME, load_default=None, allow_none=False)
+    expires_at = String(
+        pattern=_TIME,
+        meaning="a time in UTC such as 2026-12-24T18:00:00Z",
+        load_default=None,
+        allow_none=False,
+    )
     expires_in = Number(0, MAX_SECONDS, load_default=None, allow_none=False)
 
 
@@ -30,7 +35,14 @@ class Create(_Ending, Owned):
     """``POST /ext/v1/reservations``: a query or a flavor, whose it is, and until when."""
 
     uuid = Uuid(load_default=None, allow_none=False)
-    group = String(load_default=None, allow_none=False, min_length=1, max_length=255, pattern=GROUP_NAME)
+    group = String(
+        load_default=None,
+        allow_none=False,
+        min_length=1,
+        max_length=255,
+        pattern=GROUP_NAME,
+        meaning=GROUP_MEANING,
+    )
 
 
 class Update(_Ending):
@@ -44,7 +56,11 @@ class _ListQuery(Schema):
 
     project_id = String(min_length=1, max_length=255, metadata=since(microversion.INITIAL))
     group = String(min_length=1, max_length=255, metadata=since(microversion.INITIAL))
-    limit = String(pattern="^[1-9][0-9]{0,3}$", metadata=since(microversion.INITIAL))
+    limit = String(
+        pattern="^[1-9][0-9]{0,3}$",
+        meaning="a number from 1 to 9999",
+        metadata=since(microversion.INITIAL),
+    )
     marker = Uuid(metadata=since(microversion.INITIAL))
 
 

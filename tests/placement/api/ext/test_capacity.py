@@ -123,7 +123,7 @@ def test_queries_are_in_the_grammar_of_their_microversion(admin):
         ({"flavors": [SMALL], "without": [FIRST, FIRST]}, "non-unique"),
         ({"flavors": [SMALL], "displaced": True}, "'without' names, and it names none"),
         ({"flavors": [SMALL], "without": ["cn1"]}, "is not a 'uuid'"),
-        ({"flavors": [SMALL], "microversion": "1.40"}, "does not match"),
+        ({"flavors": [SMALL], "microversion": "1.40"}, "'1.40' is not a microversion from 1.10 to 1.39"),
         ({"flavors": [{"name": "x", "query": "resources=CUSTOM_NONE:1"}]}, "No such resource class"),
     ],
 )

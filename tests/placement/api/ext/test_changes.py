@@ -110,6 +110,7 @@ def test_a_cursor_that_is_none_is_refused(admin: Admin) -> None:
         assert admin("GET", PATH, query_string={"since": text}).status_code == 400
     for query in ("wait=61", "wait=-1", "limit=0", "nothing=1"):
         assert admin("GET", f"{PATH}?{query}").status_code == 400
+    assert "'61' is not a number of seconds from 0 to 60" in admin("GET", f"{PATH}?wait=61").text
 
 
 def test_a_cursor_of_another_epoch_or_history_is_gone(admin: Admin, url: str) -> None:

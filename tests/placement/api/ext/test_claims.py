@@ -44,13 +44,15 @@ def test_what_is_found_is_held(admin):
     assert shown == [1, "INSTANCE", "project", "user"]
 
 
-def test_without_a_candidate_it_is_said_why_and_nothing_is_held(admin):
+def test_without_a_candidate_it_is_said_why_and_nothing_is_held(admin, caplog):
     host(admin, "cn", VCPU=8)
     wanted = wants("resources=VCPU:9")
-    answer = claim(admin, wanted)
+    with caplog.at_level("INFO", "placement.api.errors"):
+        answer = claim(admin, wanted)
     why = "0 of 1 host: 1 has less than 9 VCPU free (most: 8 on cn); asking for 8 VCPU would leave 1 host"
     detail = f"There is no candidate for consumer {wanted['consumer_uuid']}: {why}."
     assert refused(answer) == (409, "placement.ext.no_candidate", detail)
+    assert [line.getMessage() for line in caplog.records if "Refused" in line.msg] == [f"Refused: {detail}"]
     explanation = answer.json["errors"][0]["explanation"]
     assert (explanation["sentence"], explanation["fitting_hosts"]) == (why, 0)
     assert held(admin, wanted["consumer_uuid"]) == {"allocations": {}}
@@ -273,7 +275,10 @@ SAME = str(uuid.uuid4())
         ({"claims": [wants("resources=VCPU:1", only=None)]}, "None is not of type 'array'"),
         ({"claims": [wants("resources=VCPU:1", group=None)]}, "None is not of type 'object'"),
         ({"claims": [wants("resources=VCPU:1", avoid=["cn"])]}, "is not a 'uuid'"),
-        ({"claims": [wants("resources=VCPU:1", order={"price": 1})]}, "'price' does not match any"),
+        (
+            {"claims": [wants("resources=VCPU:1", order={"price": 1})]},
+            "'price' is not a criterion: pack, spread",
+        ),
         (
             {"claims": [wants("resources=VCPU:1", order={"pack": -1})]},
             "The weight of pack is below zero, which is for attributes alone",

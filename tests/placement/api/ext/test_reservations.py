@@ -120,6 +120,13 @@ def test_what_says_no_end_or_no_sense_is_refused(admin: Admin, fields: dict[str,
     assert reserve(admin, "resources=VCPU:1", **fields).status_code == 400
 
 
+def test_what_a_time_or_a_group_looks_like_is_told(admin: Admin) -> None:
+    said = reserve(admin, "resources=VCPU:1", expires_at="yesterday").text
+    assert "'yesterday' is not a time in UTC such as 2026-12-24T18:00:00Z" in said
+    said = reserve(admin, "resources=VCPU:1", expires_in=60, group="a b").text
+    assert "'a b' is not a name of letters, digits and any of . _ : @ + -" in said
+
+
 def test_a_claim_takes_from_a_reservation_all_that_it_takes(admin: Admin) -> None:
     other, only = host(admin, "other", VCPU=8), host(admin, "cn", VCPU=8)
     reservation = reserved(admin, "resources=VCPU:6", only=[only])
