@@ -10,6 +10,7 @@ from placement.db import buckets
 from placement.db.database import Transaction
 from placement.db.tables import allocations, change_buckets, consumers, deleted_providers, resource_providers
 from placement.store.cursor import Cursor, too_old
+from placement.store.expired import COUNTS
 
 KEPT: Final = 64
 """Of each bucket so many deletions are remembered."""
@@ -155,7 +156,7 @@ def _holders(conn: sa.Connection, provider_ids: Collection[int]) -> dict[int, li
         sa.select(allocations.c.provider_id, consumers.c.uuid, consumers.c.generation)
         .select_from(allocations)
         .join(consumers, consumers.c.id == allocations.c.consumer_id)
-        .where(allocations.c.provider_id.in_(provider_ids))
+        .where(allocations.c.provider_id.in_(provider_ids), COUNTS)
         .distinct()
         .order_by(allocations.c.provider_id, consumers.c.uuid)
     )

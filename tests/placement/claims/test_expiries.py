@@ -86,13 +86,17 @@ def test_what_expired_is_shown_nowhere_before_anybody_has_given_it_back(
     admin: Admin, database_url: str
 ) -> None:
     provider = host(admin, "cn", VCPU=4)
+    changes = f"/ext/v1/changes?since={admin('GET', '/ext/v1/changes').json['cursor']}"
     consumer = made(admin, provider)
     usages = "/usages?project_id=project"
+    holders = [{"uuid": consumer, "generation": 1}]
+    assert admin("GET", changes).json["resource_providers"][0]["consumers"] == holders
     assert admin("GET", usages).json["usages"]["INSTANCE"] == {"consumer_count": 1, "VCPU": 4}
     let_pass(database_url)
     assert admin("GET", f"/allocations/{consumer}").json == {"allocations": {}}
     assert admin("GET", usages).json == {"usages": {}}
     assert admin("GET", f"{usages}&consumer_type=all").json == {"usages": {}}
+    assert admin("GET", changes).json["resource_providers"][0]["consumers"] == []
     engine = sa.create_engine(database_url)
     with engine.connect() as conn:  # nobody wrote anything for that
         assert conn.execute(sa.text("SELECT COUNT(*) FROM allocations")).scalar_one() == 1
