@@ -370,7 +370,7 @@ def load(schema: MarshmallowSchema, data: Any, prefix: str = "JSON does not vali
         path, violation = _first(error.messages)
         keyword = getattr(violation, "keyword", "type")
         where = f"Failed validating {keyword!r} in schema{_schema_path(path)}"
-        raise InvalidRequest(f"{prefix}{violation} {where}") from None
+        raise InvalidRequest(f"{prefix}{violation} {where}{_which(path)}") from None
 
 
 def _first(messages: Any, path: tuple[Any, ...] = ()) -> tuple[tuple[Any, ...], str]:
@@ -380,6 +380,16 @@ def _first(messages: Any, path: tuple[Any, ...] = ()) -> tuple[tuple[Any, ...], 
     if isinstance(messages, list | tuple):
         return path, messages[0]
     return path, str(messages)
+
+
+def _which(path: tuple[Any, ...]) -> str:
+    """Which items of lists are meant, counted from 1 as people do; nothing where there is no list."""
+    items = [
+        f"item {step + 1} of {shown(path[at - 1])}"
+        for at, step in enumerate(path)
+        if at and isinstance(step, int) and not isinstance(path[at - 1], int)
+    ]
+    return f" ({', '.join(items)})" if items else ""
 
 
 def _schema_path(path: tuple[Any, ...]) -> str:

@@ -272,6 +272,14 @@ SAME = str(uuid.uuid4())
         ({"claims": [wants("resources=VCPU:1", flavors={})]}, "'flavors' was unexpected"),
         ({"claims": [wants("resources=VCPU:1", consumer_type="x")]}, "does not match"),
         ({"claims": [wants("resources=VCPU:1", only=[])]}, "should be non-empty"),
+        (
+            {"claims": [wants("resources=VCPU:1"), {}]},
+            "schema['properties']['claims']['items'] (item 2 of 'claims')",
+        ),
+        (
+            {"claims": [wants("resources=VCPU:1", avoid=[SAME, "cn"])]},
+            "(item 1 of 'claims', item 2 of 'avoid')",
+        ),
         ({"claims": [wants("resources=VCPU:1", only=None)]}, "None is not of type 'array'"),
         ({"claims": [wants("resources=VCPU:1", group=None)]}, "None is not of type 'object'"),
         ({"claims": [wants("resources=VCPU:1", avoid=["cn"])]}, "is not a 'uuid'"),
