@@ -19,7 +19,7 @@ _CPUS: Final = ("PCPU", "VCPU")
 _MEMORY: Final = "MEMORY_MB"
 _MAX_TOTALS: Final = 12
 _MAX_COLUMNS: Final = 6
-PER_PAGE: Final = 50
+PER_PAGE: Final = 40
 
 
 class State(StrEnum):
