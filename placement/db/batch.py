@@ -25,7 +25,7 @@ Statement = sa.Select[Any] | sa.sql.dml.UpdateBase
 
 KEPT_SIZES: Final = 64  # statements that differ in nothing but how many things they name
 
-_ROWS: Final = 500  # in one insertion; SQLite takes 32,766 values
+MAX_ROWS: Final = 500  # in one insertion; SQLite takes 32,766 values
 _MAX_PARAMETERS: Final = 65_000  # PostgreSQL's protocol counts the values of a statement with 16 bits
 
 
@@ -192,7 +192,7 @@ def insertions(table: sa.Table, rows: Sequence[Values]) -> Iterator[tuple[Prepar
 
 def chunks(rows: Sequence[T]) -> Iterator[Sequence[T]]:
     """The rows in parts of which each fits into one statement."""
-    return (rows[start : start + _ROWS] for start in range(0, len(rows), _ROWS))
+    return (rows[start : start + MAX_ROWS] for start in range(0, len(rows), MAX_ROWS))
 
 
 def bind_rows(rows: Iterable[Values]) -> dict[str, Any]:

@@ -25,6 +25,9 @@ _mysql: Final[dict[str, Any]] = {
 
 metadata = sa.MetaData(naming_convention=_naming)
 
+NO_ID: Final[sa.ColumnElement[int]] = sa.literal_column("-1")
+"""The id of no row: no foreign key allows it."""
+
 ConsumerId: Final = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 """Every claim that is tried takes a number; the integers of SQLite are as large anyway."""
 

@@ -12,16 +12,13 @@ from placement.candidates.request import CandidatesRequest
 from placement.candidates.roots import Sharing
 from placement.candidates.rules import Rules
 from placement.explanations.clauses import pieces
-from placement.model.layout import Layout, picker
+from placement.model.layout import Layout, Where, picker
 from placement.model.provider import Inventory, Provider
 from placement.model.snapshot import Snapshot
 from placement.model.trees import Shape, Tree
 
 _TREES: Final = 64
 """How many trees are looked at between two looks at the budget."""
-
-Where = tuple[tuple[str, ...], bool]
-"""Classes that are asked for, and whether all providers matter: what layouts are made by."""
 
 
 class Asked:

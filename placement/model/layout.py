@@ -4,6 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+Where = tuple[tuple[str, ...], bool]
+"""What a layout is made by: the classes, and whether it is of all providers."""
+
 
 class Layout(NamedTuple):
     """The providers of a tree that have any of some classes, those above them, and the root, which is first.

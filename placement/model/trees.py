@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final
 from weakref import WeakValueDictionary
 
-from placement.model.layout import Layout, arranged
+from placement.model.layout import Layout, Where, arranged
 from placement.model.provider import Inventory, Provider
 
 Places = tuple[int, tuple[int, ...]]
@@ -69,7 +69,7 @@ class Shape:
         #: by slot: who says in which portions there is something
         self.portions = [members[at].inventories[name] for at, name in inventories]
         self._giving: dict[tuple[str, ...], Sequence[Places]] = {}
-        self._layouts: dict[tuple[tuple[str, ...], bool], Layout] = {}
+        self._layouts: dict[Where, Layout] = {}
         self._portions_of: dict[str, tuple[int, int]] = {}
         self._with_most: dict[tuple[int, ...], tuple[tuple[int, ...], Mapping[str, int]]] = {}
 
@@ -86,15 +86,15 @@ class Shape:
                 self._giving[names] = found
         return found
 
-    def layout(self, asked: tuple[tuple[str, ...], bool]) -> Layout:
-        """Where these classes are; with the second of all providers."""
-        found = self._layouts.get(asked)
+    def layout(self, where: Where) -> Layout:
+        """Where these classes are."""
+        found = self._layouts.get(where)
         if found is None:
-            names, whole = asked
+            names, whole = where
             found = arranged(self.lineages, self.having, names, whole=whole)
             if len(self._layouts) >= _MAX_LAYOUTS:
                 self._layouts.clear()
-            self._layouts[asked] = found
+            self._layouts[where] = found
         return found
 
     def with_most(self, free: tuple[int, ...]) -> tuple[tuple[int, ...], Mapping[str, int]]:

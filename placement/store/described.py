@@ -13,18 +13,14 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from placement.db import buckets
-from placement.db.batch import KEPT_SIZES, Prepared, Values, bind_parameters, bind_rows
+from placement.db.batch import KEPT_SIZES, MAX_ROWS, Prepared, Values, bind_parameters, bind_rows
 from placement.db.database import Transaction
-from placement.db.tables import resource_providers
+from placement.db.tables import NO_ID, resource_providers
 
-_MAX_ROWS: Final = 500
-"""Of one statement: there is a bound to its parameters."""
 _MAX_GENERATION: Final = (1 << 31) - 1
 
 _SETTING: Final[sa.ColumnElement[str]] = sa.literal_column("'placement.provider'")
 _UNTIL_IT_ENDS: Final[sa.ColumnElement[bool]] = sa.literal_column("true")
-_NONE: Final[sa.ColumnElement[int]] = sa.literal_column("-1")
-"""The id of no provider, no resource class and no trait."""
 
 PROVIDER: Final = sa.cast(sa.func.current_setting(_SETTING), sa.Integer)
 """The id of the provider that :func:`find` found."""
@@ -35,9 +31,7 @@ def is_possible(tx: Transaction, generation: int, count: int) -> bool:
 
     Without rows nothing would be undone where the provider is not as it is known.
     """
-    return (
-        tx.optimistic and tx.sends_at_once and 0 < count <= _MAX_ROWS and 0 <= generation <= _MAX_GENERATION
-    )
+    return tx.optimistic and tx.sends_at_once and 0 < count <= MAX_ROWS and 0 <= generation <= _MAX_GENERATION
 
 
 def finding(*conditions: sa.ColumnElement[bool]) -> Prepared:
@@ -47,7 +41,7 @@ def finding(*conditions: sa.ColumnElement[bool]) -> Prepared:
         resource_providers.c.generation == sa.bindparam("its_generation", type_=sa.Integer),
         *conditions,
     )
-    found = sa.cast(sa.func.coalesce(chosen.scalar_subquery(), _NONE), sa.String)
+    found = sa.cast(sa.func.coalesce(chosen.scalar_subquery(), NO_ID), sa.String)
     return Prepared(sa.select(sa.func.set_config(_SETTING, found, _UNTIL_IT_ENDS)))
 
 
@@ -81,7 +75,7 @@ def _insertion(column: sa.Column[Any], names: sa.Table | None, more: tuple[str, 
     what: sa.ColumnElement[Any] = given.c.name
     source: sa.FromClause = given
     if names is not None:
-        what = sa.func.coalesce(names.c.id, _NONE)
+        what = sa.func.coalesce(names.c.id, NO_ID)
         source = given.outerjoin(names, names.c.name == given.c.name)
     # of parameters in VALUES the server does not know the types
     values = (sa.cast(given.c[name], types[name]) for name in more)

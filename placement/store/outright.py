@@ -9,22 +9,15 @@ all of the transaction is undone; the next attempt asks first, and finds out wha
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Final
 
 import sqlalchemy as sa
 
-from placement.db.batch import KEPT_SIZES, Prepared, bind_parameters, bind_rows, bind_values
+from placement.db.batch import KEPT_SIZES, MAX_ROWS, Prepared, bind_parameters, bind_rows, bind_values
 from placement.db.database import Transaction
-from placement.db.tables import allocations, consumers, resource_classes, resource_providers
+from placement.db.tables import NO_ID, allocations, consumers, resource_classes, resource_providers
 from placement.model.provider import Provider
 from placement.store.allocations import lock_claimed
 from placement.store.claims import Claim, amounts
-
-_MAX_ROWS: Final = 500
-"""Of one statement: the next are planned anew, and there is a bound to their parameters."""
-
-_NONE: Final[sa.ColumnElement[int]] = sa.literal_column("-1")
-"""The id of no provider, and of no class."""
 
 
 def is_possible(tx: Transaction, claims: Sequence[Claim], chosen: Mapping[str, Provider]) -> bool:
@@ -35,7 +28,7 @@ def is_possible(tx: Transaction, claims: Sequence[Claim], chosen: Mapping[str, P
     return (
         tx.optimistic
         and tx.sends_at_once
-        and sum(len(resources) for claim in claims for resources in claim.resources.values()) <= _MAX_ROWS
+        and sum(len(resources) for claim in claims for resources in claim.resources.values()) <= MAX_ROWS
         and all(claim.generation is None for claim in claims)
         and all(chosen[uuid].inventories[name].portions(amount) for _, uuid, name, amount in amounts(claims))
     )
@@ -104,8 +97,8 @@ def _insertion(count: int, witnesses: int) -> Prepared:
                 "consumer_id": sa.select(consumers.c.id)
                 .where(consumers.c.uuid == consumer)
                 .scalar_subquery(),
-                "provider_id": sa.func.coalesce(good.scalar_subquery(), _NONE),
-                "resource_class_id": sa.func.coalesce(class_id, _NONE),
+                "provider_id": sa.func.coalesce(good.scalar_subquery(), NO_ID),
+                "resource_class_id": sa.func.coalesce(class_id, NO_ID),
                 "used": used,
                 "updated_at": sa.bindparam("now", type_=sa.Double),
             }

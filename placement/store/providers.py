@@ -12,6 +12,7 @@ from placement.db.batch import KEPT_SIZES, Prepared, bind_parameters, bind_value
 from placement.db.buckets import bucket_of, counter
 from placement.db.database import Transaction
 from placement.db.tables import (
+    NO_ID,
     allocations,
     inventories,
     provider_aggregates,
@@ -150,7 +151,7 @@ def _creation_at(parent: sa.ColumnElement[int], root: sa.ColumnElement[int]) -> 
 def _of_parent(column: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
     """The parent's, or the id of no provider, which no foreign key allows."""
     found = sa.select(column).where(_parent.c.uuid == sa.bindparam("its_parent", type_=sa.String))
-    return sa.func.coalesce(found.scalar_subquery(), sa.literal_column("-1"))
+    return sa.func.coalesce(found.scalar_subquery(), NO_ID)
 
 
 _creation: Final = _creation_at(sa.bindparam("parent"), sa.bindparam("root"))
