@@ -40,11 +40,7 @@ def parse_parts(text: str) -> dict[int, float]:
 
 def parse_swap_use(text: str) -> float:
     """MiB of the machine that are in swap alone (/proc/meminfo)."""
-    kib = {}
-    for line in text.splitlines():
-        name, _, amount = line.partition(":")
-        kib[name] = amount.split()
-    total, free, cached = (int(kib[name][0]) for name in ("SwapTotal", "SwapFree", "SwapCached"))
+    total, free, cached = _kib(text, "SwapTotal", "SwapFree", "SwapCached")
     return max(0, total - free - cached) / 1024
 
 
@@ -58,14 +54,19 @@ def parse_swapped(text: str) -> int:
 
 def parse_node_use(text: str) -> float:
     """MiB that a node or the machine cannot do without (its meminfo): not free, nor files of a while ago."""
+    total, free, inactive = _kib(text, "MemTotal", "MemFree", "Inactive(file)")
+    if min(total, free, inactive) < 0 or free + inactive > total:
+        raise ValueError(f"of {total} KiB {free} are free, and {inactive} are files")
+    return (total - free - inactive) / 1024
+
+
+def _kib(text: str, *names: str) -> list[int]:
+    """Some amounts of a meminfo, that of the machine or of a node, whose lines begin with the node."""
     kib = {}
     for line in text.splitlines():
         name, _, amount = line.rpartition(":")
         kib[name.split()[-1] if name else ""] = amount.split()
-    total, free, inactive = (int(kib[name][0]) for name in ("MemTotal", "MemFree", "Inactive(file)"))
-    if min(total, free, inactive) < 0 or free + inactive > total:
-        raise ValueError(f"of {total} KiB {free} are free, and {inactive} are files")
-    return (total - free - inactive) / 1024
+    return [int(kib[name][0]) for name in names]
 
 
 def memory_entitlements(guests: Iterable[GuestUse], nodes: frozenset[int]) -> dict[str, float]:

@@ -26,6 +26,7 @@ from compute_agent.capacity.collector import (
     checked,
     found_collectors,
 )
+from compute_agent.capacity.terms import term_row
 from compute_agent.events.event import Kind
 from compute_agent.events.recorder import Recorder
 from compute_agent.inventory.tree import ProviderNode, ProviderTree
@@ -286,8 +287,7 @@ class Collectors:
                         found.offered(now),
                     ),
                 ):
-                    told = {"provider": node.name, "term": words, "amount": round(amount, 2)}
-                    rows.append({**told, "unit": resource_class})
+                    rows.append(term_row(node.name, words, amount, resource_class))
         return rows
 
 

@@ -17,6 +17,7 @@ from compute_agent.capacity.estimate import Estimate, Limits, estimate
 from compute_agent.capacity.history import HOURS, Reading
 from compute_agent.capacity.offer import Offer
 from compute_agent.capacity.state import ZoneState, dump, parse
+from compute_agent.capacity.terms import term_row
 from compute_agent.events.event import Kind, Outcome
 from compute_agent.events.recorder import Recorder
 from compute_agent.inventory.tree import ProviderNode
@@ -165,7 +166,7 @@ class Promises:
             unit = self.resource.unit
             terms.append((f"{what} (more by 10 % of all {unit} at a time)", float(zone.offer.published)))
             for words, amount in terms:
-                yield {"provider": node.name, "term": words, "amount": round(amount, 2), "unit": unit}
+                yield term_row(node.name, words, amount, unit)
 
     def _not_read_yet(self) -> str:
         began = datetime.fromtimestamp(self._began).astimezone()

@@ -79,9 +79,8 @@ class RoundsThread:
         with self._lock:
             if not self._stopped.is_set() and self._is_needed():
                 return True
-            self._thread = (
-                None  # first: who asks for more later gets another thread, whatever goes wrong here
-            )
+            # First: who asks for more later gets another thread, whatever goes wrong here.
+            self._thread = None
             if not self._stopped.is_set():
                 self._rest()
             return False

@@ -11,6 +11,7 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry, Gauge
 
 from compute_agent.capacity.stolen import FILE, Stolen, dump, parse, stolen_part
+from compute_agent.capacity.terms import term_row
 from compute_agent.capacity.zone import HostUse
 from compute_agent.events.event import Kind, Outcome
 from compute_agent.events.recorder import Recorder
@@ -120,10 +121,7 @@ class StolenTime:
             terms.append((f"{what} (5 minutes between changes, less after 15)", float(found.withheld)))
             if self.mode == ACT and (done := withheld.get(node.uuid)) is not None:
                 terms.append((done.words, float(done.reserved)))
-            rows += [
-                {"provider": node.name, "term": words, "amount": round(amount, 2), "unit": "CPUs"}
-                for words, amount in terms
-            ]
+            rows += [term_row(node.name, words, amount, "CPUs") for words, amount in terms]
         return rows
 
 

@@ -158,14 +158,19 @@ def test_who_takes_too_much_is_limited_in_the_kernel_and_has_all_back(signal):
         world = World(LEVERS[signal])
         world.freeze(True)
         loop = agent.loop
-        told = lambda: f"{read_events(FOLDER / 'state' / FILE)} {measured(loop)} {loop._state.cases}"  # noqa: E731
+
+        def told():
+            return f"{read_events(FOLDER / 'state' / FILE)} {measured(loop)} {loop._state.cases}"
+
         wait_for(lambda: any(track.baseline.count > 35 for track in loop._state.tracks.values()), told)
         before = world.share()
         world.freeze(False)
         wait_for(lambda: world.share() < before, told)
         wait_for(lambda: any(case.guilty for case in loop._state.cases), told)
-        # Long enough that no further step is tried.
-        calm = lambda case: case.phase == "hold" and loop._clock() - case.since > 90  # noqa: E731
+
+        def calm(case):  # for so long that no further step is tried
+            return case.phase == "hold" and loop._clock() - case.since > 90
+
         lowest = wait_for(lambda: any(map(calm, loop._state.cases)) and min(world.seen), told)
         world.freeze(True)
         wait_for(lambda: not loop._state.cases, told)

@@ -224,14 +224,20 @@ def test_samples_that_are_switched_off_and_on_again_begin_anew(bench):
     assert [row[0] for row in bench.stored() if row[1:3] == ("one", 0)] == [1000.0, 1002.0]
 
 
-def test_who_asks_after_a_long_time_gets_a_reading_of_now(bench, monkeypatch):
-    monkeypatch.setattr(loop, "ASKED_SECONDS", 30.0)
+@pytest.fixture
+def first(bench, monkeypatch):
+    """The only reading of a loop that nobody has asked for long, so that who does waits for the next."""
     monkeypatch.setattr(loop, "STALE_SECONDS", 60.0)
     bench.loop.settings = Settings(interval=0.05, store_interval=1e6)
     bench.loop.start()
     assert wait_for(lambda: bench.loop._rounds)  # not only measured, but over
     first = bench.loop.monitor.newest
     assert wait_for(lambda: time.monotonic() - first.time > 0.2)
+    return first
+
+
+def test_who_asks_after_a_long_time_gets_a_reading_of_now(bench, first, monkeypatch):
+    monkeypatch.setattr(loop, "ASKED_SECONDS", 30.0)
     bench.files.count(GROUP, 1, total=8000)
     [of_guest] = [use for use in bench.loop.newest().targets if use.target == ONE]
     assert of_guest.moved[1, "total"] == 8000
@@ -269,14 +275,8 @@ def test_who_asks_while_a_round_hangs_is_told_of_no_reading(bench, released, mon
     released.set()
 
 
-def test_where_rounds_take_long_who_asks_seldom_waits_for_them(bench, monkeypatch):
+def test_where_rounds_take_long_who_asks_seldom_waits_for_them(bench, first, monkeypatch):
     monkeypatch.setattr(loop, "ASKED_SECONDS", 0.001)
-    monkeypatch.setattr(loop, "STALE_SECONDS", 60.0)
-    bench.loop.settings = Settings(interval=0.05, store_interval=1e6)
-    bench.loop.start()
-    assert wait_for(lambda: bench.loop._rounds)  # not only measured, but over
-    first = bench.loop.monitor.newest
-    assert wait_for(lambda: time.monotonic() - first.time > 0.2)
     bench.loop._took = 15.0
     assert bench.loop.newest().time > first.time
 
