@@ -55,8 +55,8 @@ def test_who_could_not_be_looked_for_is_looked_for_again(monkeypatch):
     monkeypatch.setattr(announcements, "_TROUBLED_PAUSE", 0.0)
     pipeline = Pipeline()
     loop = announcing(pipeline, Expecting(failures=2), lambda uuid: SimpleNamespace(resources=HELD))
-    loop.start()
     loop.announce("", 30)
+    loop.start()  # later: no guest appears before its announcement is taken, which it waits for
     assert pipeline.submitted.get(timeout=30) == GuestExpected(GUEST, HELD)
     assert pipeline.submitted.get(timeout=5) == GuestAppeared(GUEST)
     loop.stop()
