@@ -17,6 +17,7 @@ from compute_agent.cmd.base import Commands, ConfigMixin
 
 WORDS: Final = (
     *(
+        "allocations",
         "audit",
         "capacity",
         "config",
@@ -41,6 +42,8 @@ WORDS: Final = (
 def commands_of(word: str) -> Commands:
     """The commands that begin with a word, and no others: most need but a part of the agent."""
     match word:
+        case "allocations":
+            from compute_agent.cmd.allocations import COMMANDS
         case "audit":
             from compute_agent.cmd.audit import COMMANDS
         case "capacity":

@@ -18,6 +18,7 @@ from compute_agent.loops.event_log import EventLog
 from compute_agent.loops.evictions import Evictions
 from compute_agent.loops.fleet import FleetLoop
 from compute_agent.loops.fleet_guests import FleetGuests, Set
+from compute_agent.loops.history import HistoryWatch
 from compute_agent.loops.interference import Interference
 from compute_agent.loops.limits import LimitBook
 from compute_agent.loops.monitored import MonitorTargets
@@ -67,7 +68,7 @@ class AgentLoops:
         self.reclaimed = Reclaimed(conf, pipeline, driver, recorder, metrics)
         positions = Positions(current, pipeline.views)
         self.reports = ReportLoop(
-            Reporter(conf.client, saved.owned, state.keep_owned),
+            Reporter(conf.client, saved.owned, state.keep_owned, saved.history.generations),
             conf.client,
             pipeline,
             metrics,
@@ -77,6 +78,7 @@ class AgentLoops:
             causes,
             root,
             lambda tree: positions.offering(self.fleet.offering(self.reclaimed.offering(tree))),
+            HistoryWatch(metrics, saved.history, state.keep_history, recorder),
         )
         self.reclaimed.changed = self.reports.wake
         self.fleet: FleetLoop = FleetLoop(

@@ -17,6 +17,7 @@ from compute_agent.daemon import release
 from compute_agent.daemon.agent_parts import AgentParts
 from compute_agent.daemon.documents import (
     guest_document,
+    loss_document,
     move_document,
     origin_document,
     provider_document,
@@ -94,6 +95,7 @@ class Methods:
             "reshape": self.reshape,
             "resctrl.groups": self.resctrl_groups,
             "audit": self.audit,
+            "allocations.accept": self.allocations_accept,
             "watermark.list": self.watermark_list,
             "capacity.show": self.capacity_show,
             "interference.list": self.interference_list,
@@ -131,7 +133,7 @@ class Methods:
             cwd=body["cwd"],
             environment=body["environment"],
         )
-        return self._enter(event)
+        return self._begin(event)
 
     def guest_adopt(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Take a running process, or all of a cgroup, as a consumer's guest."""
@@ -145,7 +147,7 @@ class Methods:
             allocation=allocation,
             as_of=as_of,
         )
-        return self._enter(event)
+        return self._begin(event)
 
     def guest_announce(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Make the cache group of a guest that is about to start; for the hook of libvirt, which waits."""
@@ -272,6 +274,16 @@ class Methods:
             raise RequestError(str(error)) from error
         return audit_document(outcomes, {zone.uuid: zone.name for zone in self._agent.pipeline.world.zones})
 
+    def allocations_accept(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Believe what Placement says of guests, though it may have an older copy; what they lose by that."""
+        load(EmptySchema(), params)
+        try:
+            losses = self._agent.reports.accept_allocations()
+        except (PlacementError, DriverError, OSError) as error:
+            raise RequestError(str(error)) from error
+        names = {zone.uuid: zone.name for zone in self._agent.pipeline.world.zones}
+        return [loss_document(loss, names) for loss in losses]
+
     def watermark_list(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """All lines of the watermarks, and how usage stands to them."""
         load(EmptySchema(), params)
@@ -351,6 +363,12 @@ class Methods:
                 " known: see compute-agent status"
             )
         return guest_uuid, as_of, world.own_part(resources)
+
+    def _begin(self, event: StartGuest | AdoptGuest) -> dict[str, Any]:
+        """Have a guest begin, and a report learn the generations that belong to what it holds."""
+        document = self._enter(event)
+        self._agent.reports.wake()
+        return document
 
     def _enter(self, event: Event) -> dict[str, Any]:
         try:

@@ -10,6 +10,7 @@ from compute_agent.model import cpuset
 from compute_agent.model.assignment import Assignment
 from compute_agent.pipeline.view import GuestView
 from compute_agent.report.adjustments import Settled
+from compute_agent.report.history import Loss
 from compute_agent.report.plan import to_api
 from compute_agent.report.reshape import ReshapePlan
 
@@ -112,6 +113,16 @@ def origin_document(settled: Settled) -> dict[str, str]:
     """Who decides about the fields of an inventory that others set as well."""
     others = {one.field: f"set through the API, {one.verdict}" for one in settled.adjustments}
     return {field: others.get(field, "agent") for field in FIELDS}
+
+
+def loss_document(loss: Loss, names: Mapping[str, str]) -> dict[str, Any]:
+    """What a guest loses; ``names`` are those of providers by uuid."""
+    return {
+        "guest": loss.uuid,
+        "name": loss.name,
+        "held": {names.get(uuid, uuid): dict(amounts) for uuid, amounts in loss.before.items()},
+        "holds": {names.get(uuid, uuid): dict(amounts) for uuid, amounts in loss.now.items()},
+    }
 
 
 def reshape_document(planned: ReshapePlan, names: Mapping[str, str]) -> dict[str, Any]:

@@ -245,9 +245,9 @@ class Agent:
         :raises PlacementError:
         :raises DriverError:
         """
-        return Auditor(self.pipeline, self.driver, self.client, self.reports.wake, self._recorder).audit(
-            options
-        )
+        holders = self.reports.history.holders
+        auditor = Auditor(self.pipeline, self.driver, self.client, self.reports.wake, self._recorder, holders)
+        return auditor.audit(options)
 
     def survey_release(self, options: release.Options) -> list[release.Row]:
         """What there is to give back when this host is left."""

@@ -53,6 +53,7 @@ def agent_document(shown: Shown) -> dict[str, Any]:
         "provider_uuid": world.tree.root.uuid,
         "provider_is": whose(world.tree.beside),
         **status_document(shown.reports.status),
+        **shown.reports.history.document(),
         **shown.maintenance.document(),
         "config_error": shown.config_error,
         **shown.fleet,

@@ -27,6 +27,7 @@ class Kind(enum.StrEnum):
     STOP = "stop"
     OOM_KILL = "oom_kill"
     AUDIT = "audit"
+    HISTORY = "history"
     OFFER = "offer"
     STOLEN = "stolen"
     BREAK = "break"

@@ -5,8 +5,12 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import Final
 
+from compute_agent.loops.history import HistoryWatch
 from compute_agent.model.allocation import Allocation, ConsumerAllocations
+from compute_agent.model.errors import DriverError
 from compute_agent.model.migration import Holding
 from compute_agent.pipeline.events import AllocationsRead
 from compute_agent.pipeline.view import GuestView
@@ -15,8 +19,11 @@ from compute_agent.pipeline.world import World, request_for
 from compute_agent.policy.base import refit
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import NotFoundError
+from compute_agent.report.history import Loss
 from compute_agent.report.host_reader import Listing
 from compute_agent.report.migration import Claim, Moved, Owner, resolve
+
+_ANSWER_SECONDS: Final = 50.0
 
 Held = Mapping[str, Allocation]
 """What consumers hold on this host's providers."""
@@ -27,12 +34,15 @@ def allocations_read(
     pipeline: Pipeline,
     offering: frozenset[str],
     listing: Listing | None = None,
+    watch: HistoryWatch | None = None,
 ) -> AllocationsRead | None:
     """What the worker has to be told of allocations on these providers; None if it knows.
 
     :param listing: what was held of them a moment ago, if somebody has read that.
+    :param watch: says whether what guests lose is believed; without it, it is.
 
     :raises PlacementError:
+    :raises OSError: it cannot be kept that it is not believed.
     """
     world = pipeline.world
     providers = sorted(offering & {zone.uuid for zone in world.zones})
@@ -40,9 +50,9 @@ def allocations_read(
         listing = None
     as_of = time.monotonic() if listing is None else listing.as_of
     # Before the guests: what is found out meanwhile must not look as if it had long been so.
-    known = {consumer: one.allocation for consumer, one in pipeline.unclaimed.items()}
+    known: dict[str, Allocation] = {uuid: one.allocation for uuid, one in pipeline.unclaimed.items()}
     views = pipeline.views()
-    held = (
+    held: Held = (
         allocations_by_consumer(client, providers)
         if listing is None
         else _by_consumer({uuid: listing.held[uuid] for uuid in providers})
@@ -64,6 +74,10 @@ def allocations_read(
         if (holding := found.get(view.guest.uuid)) is not None
         and (view.allocation is None or holding != Holding(view.allocation, view.migration))
     }
+    losses = _losses(views, changed)
+    if watch is not None and watch.withholds(losses, sum(bool(view.allocation) for view in views)):
+        changed = {uuid: changed[uuid] for uuid in changed.keys() - {loss.uuid for loss in losses}}
+        held = {**known, **held}
     guests = {view.guest.uuid for view in views}
     unclaimed = {consumer: held[consumer] for consumer in held.keys() - guests}
     if not changed and unclaimed == known:
@@ -74,6 +88,28 @@ def allocations_read(
         held,
         {uuid: holding.migration for uuid, holding in changed.items() if holding.migration is not None},
     )
+
+
+def hand_over(pipeline: Pipeline, event: AllocationsRead) -> None:
+    """Have the worker know of allocations, and wait until it does.
+
+    :raises DriverError: the worker is busy.
+    """
+    try:
+        pipeline.submit(event).result(_ANSWER_SECONDS)
+    except FutureTimeoutError as error:
+        raise DriverError(f"the agent is busy: no answer within {_ANSWER_SECONDS:g} s") from error
+
+
+def _losses(views: Iterable[GuestView], changed: Mapping[str, Holding]) -> list[Loss]:
+    """The guests that held something and hold something else now, whoever holds it for them."""
+    return [
+        Loss(view.guest.uuid, view.guest.name, view.allocation, now)
+        for view in views
+        if view.allocation and view.guest.uuid in changed
+        for now in [changed[view.guest.uuid].allocation]
+        if now != view.allocation
+    ]
 
 
 def _holds_the_same(view: GuestView, held: Held) -> bool:

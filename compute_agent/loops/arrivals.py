@@ -52,7 +52,7 @@ class Arrivals:
             try:
                 event = self._event(*item)
                 handled = self._pipeline.submit(event)
-                if _is_unanswered(event):
+                if _is_for_reports(event):
                     handled.add_done_callback(lambda _: self._missed())
             except Exception:
                 LOG.exception("A change of guest %s could not be handed over", item[0].guest)
@@ -76,9 +76,21 @@ class Arrivals:
                 if not world.root_known:
                     return GuestStarted(guest, None, as_of, since, started)
                 allocation = world.own_part(held)
+                if not allocation and self._held_something(guest.uuid):
+                    # The report judges whether that is so, or Placement has an older copy.
+                    return GuestStarted(guest, None, as_of, since, started)
                 if not started and not self._is_news(guest.uuid, allocation):
                     return GuestStarted(guest, None, as_of, since)
                 return GuestStarted(guest, allocation, as_of, since, started)
+
+    def _held_something(self, uuid: str) -> bool:
+        """Whether a consumer held something here when Placement was last asked.
+
+        That it holds nothing now may come from an older copy of Placement's database.
+        """
+        if uuid in self._pipeline.unclaimed:
+            return True
+        return any(view.guest.uuid == uuid and view.allocation for view in self._pipeline.views())
 
     def _is_news(self, uuid: str, allocation: Allocation) -> bool:
         """Whether what a guest that ran before holds by itself tells what it may use.
@@ -89,6 +101,9 @@ class Arrivals:
         return bool(allocation) and all(view.guest.uuid != uuid for view in self._pipeline.views())
 
 
-def _is_unanswered(event: Event) -> bool:
-    """Whether Placement was asked, and what it said was not enough (of guests that changed it is not)."""
-    return isinstance(event, GuestStarted) and event.as_of > 0 and event.allocation is None
+def _is_for_reports(event: Event) -> bool:
+    """Whether Placement was asked, and said too little, or that something is held.
+
+    A report that comes soon learns the generations that belong to what is held: an older copy has others.
+    """
+    return isinstance(event, GuestStarted) and event.as_of > 0 and event.allocation != {}

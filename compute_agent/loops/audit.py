@@ -10,20 +10,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from concurrent.futures import TimeoutError as FutureTimeoutError
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Final
 
 from compute_agent.drivers.base import Driver
 from compute_agent.drivers.flavor import Flavor
 from compute_agent.events.event import Kind as EventKind
 from compute_agent.events.recorder import Named, Recorder
-from compute_agent.loops.allocations import allocations_by_consumer, allocations_read
+from compute_agent.loops.allocations import allocations_by_consumer, allocations_read, hand_over
 from compute_agent.loops.cpu_locations import locate
 from compute_agent.model.allocation import Allocation
 from compute_agent.model.assignment import Assignment
-from compute_agent.model.errors import DriverError, GuestGoneError
+from compute_agent.model.errors import GuestGoneError
 from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import EmulatorPolicy
 from compute_agent.pipeline.view import GuestView
@@ -43,13 +43,12 @@ from compute_agent.report.audit import (
 from compute_agent.report.capacity import CpuLocation, FreeCapacity
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import ConcurrentUpdateError, ConflictError
+from compute_agent.report.history import Holder
 from compute_agent.report.reporter import Reporter
 
 LOG = logging.getLogger(__name__)
 
 MAX_ATTEMPTS: Final = 4
-
-_ANSWER_SECONDS: Final = 50.0
 
 _HEAL, _DELETE, _MOVE = "--heal", "--delete", "guest move"
 
@@ -79,8 +78,10 @@ class Auditor:
         client: PlacementClient,
         changed: Callable[[], None],
         recorder: Recorder | None = None,
+        holders: Mapping[str, Holder] = MappingProxyType({}),
     ) -> None:
-        """``changed`` is called after allocations were changed."""
+        """``changed`` is called after allocations were changed. ``holders`` tell whose the guests are."""
+        self._holders = holders
         self._recorder = recorder or Recorder()
         self._pipeline = pipeline
         self._driver = driver
@@ -106,8 +107,12 @@ class Auditor:
         guests = {guest.uuid: guest for guest in self._audited_guests()}
         inventories = {uuid: provider.inventories for uuid, provider in reported.items()}
         free = FreeCapacity(reader.server_tree(world.tree), inventories, held)
+        findings = compare(guests.values(), held, self._inactive(), self._pipeline.migrations)
+        for finding in findings:
+            if finding.kind is Kind.UNALLOCATED:  # no other guest is to get what is known to be held
+                _take(free, guests[finding.consumer].known)
         outcomes = []
-        for finding in compare(guests.values(), held, self._inactive(), self._pipeline.migrations):
+        for finding in findings:
             if options.consumers and finding.consumer not in options.consumers:
                 continue
             match finding.kind:
@@ -136,10 +141,11 @@ class Auditor:
         event = allocations_read(self._client, self._pipeline, offering)
         if event is None or not event.migrations:
             return
-        try:
-            self._pipeline.submit(event).result(_ANSWER_SECONDS)
-        except FutureTimeoutError as error:
-            raise DriverError(f"the agent is busy: no answer within {_ANSWER_SECONDS:g} s") from error
+        # What guests lose is for reports to judge: they know whether Placement has an older copy.
+        migrating = {uuid: event.allocations[uuid] for uuid in event.migrations}
+        unclaimed = {consumer: one.allocation for consumer, one in self._pipeline.unclaimed.items()}
+        held = {**unclaimed, **(event.held or {})}
+        hand_over(self._pipeline, replace(event, allocations=migrating, held=held))
 
     def _audited_guests(self) -> list[AuditedGuest]:
         views = {view.guest.uuid: view for view in self._pipeline.views()}
@@ -176,12 +182,16 @@ class Auditor:
             return Outcome(finding, _HEAL, f"not possible: {allocation}")
 
         flavor, typed = self._flavors[guest.uuid], self._client.knows_consumer_types
+        holder = self._holders.get(guest.uuid, Holder(flavor.project_id, flavor.user_id))
 
         def decide(record: Record) -> Decision:
-            return create(record, allocation, flavor.project_id, flavor.user_id, typed())
+            return create(
+                record, allocation, holder.project_id, holder.user_id, typed(), holder.consumer_type
+            )
 
         outcome = self._carry_out(guest.uuid, decide, options.heal, options.dry_run)
-        _take(free, allocation)
+        if not guest.known:
+            _take(free, allocation)
         return Outcome(replace(finding, allocation=allocation), _HEAL, outcome)
 
     def _delete(self, finding: Finding, options: Options) -> Outcome:
@@ -256,6 +266,7 @@ def _audited_guest(
         "" if view is None else view.stray,
         "" if view is None or view.migration is None else view.migration.consumer,
         frozenset() if view is None or view.assignment is None else view.assignment.held,
+        {} if view is None or view.migration is not None else view.allocation or {},
     )
 
 

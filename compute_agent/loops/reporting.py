@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from compute_agent.inventory.tree import ProviderTree
-from compute_agent.loops.allocations import allocations_read
+from compute_agent.loops.allocations import allocations_read, hand_over
 from compute_agent.loops.base import Configuration
+from compute_agent.loops.history import HistoryWatch
 from compute_agent.loops.pauses import pause
 from compute_agent.loops.root_watch import RootWatch
 from compute_agent.model.errors import ConfigError, DriverError
@@ -26,6 +27,7 @@ from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import PlacementError, UnavailableError
 from compute_agent.report.execution import Refusal, Report
 from compute_agent.report.held import Waiting
+from compute_agent.report.history import Holder, Loss, holder_of
 from compute_agent.report.nova_root import RootMissingError
 from compute_agent.report.reporter import Reporter
 from compute_agent.report.reshape import Infeasible, ReshapePlan
@@ -73,13 +75,16 @@ class ReportLoop:
         causes: Causes | None = None,
         root: RootWatch | None = None,
         offering: Callable[[ProviderTree], ProviderTree] = lambda tree: tree,
+        history: HistoryWatch | None = None,
     ) -> None:
         """``locate`` tells where the guests really are; it may raise DriverError.
 
         ``causes`` are the causes for which new guests are kept away, until switch_scheduling() says something
         else. ``root`` tells whose the root provider is; without it, it is the agent's own. ``offering``
-        gives a tree what changes from report to report.
+        gives a tree what changes from report to report. ``history`` says whether losses of
+        guests are believed.
         """
+        self.history = history or HistoryWatch(metrics)
         self._root = root
         self._reporter = reporter
         self._client = client
@@ -322,9 +327,42 @@ class ReportLoop:
     def _read_allocations(self) -> None:
         """Tell the worker whose allocation is another than it thinks."""
         listing = self._reporter.take_listing()
-        event = allocations_read(self._client, self._pipeline, self._reporter.offering, listing)
+        evidence, generations = self._reporter.take_evidence()
+        self.history.note(evidence)
+        event = allocations_read(self._client, self._pipeline, self._reporter.offering, listing, self.history)
         if event is not None:
             self._pipeline.submit(event)
+        self.history.settle(generations, self._holders())
+
+    def _holders(self) -> dict[str, Holder]:
+        """Whose the guests are that hold something; those that are known are not asked for again."""
+        known = self.history.holders
+        holding = {view.guest.uuid for view in self._pipeline.views() if view.allocation}
+        found = {uuid: known[uuid] for uuid in known.keys() & (holding | self._pipeline.unclaimed.keys())}
+        for uuid in sorted(holding - known.keys()):
+            if (holder := holder_of(self._client.allocations(uuid))) is not None:
+                found[uuid] = holder
+        return found
+
+    def accept_allocations(self) -> tuple[Loss, ...]:
+        """Have the worker believe what Placement says of guests now; what they lose by that.
+
+        :raises PlacementError:
+        :raises DriverError: the worker is busy.
+        :raises OSError: it cannot be kept that an operator wants that.
+        """
+        with self._turn:
+            if self.history.older is None:
+                return ()
+            self._take_client()
+            self._reporter.reported(self._pipeline.world.tree.root.uuid)
+            event = allocations_read(self._client, self._pipeline, self._reporter.offering)
+            losses = self.history.losses
+            self.history.accept()
+            if event is not None:
+                hand_over(self._pipeline, event)
+            self.history.settle(self._reporter.take_evidence()[1], self._holders())
+            return losses
 
 
 def status_document(status: ReportStatus, now: Callable[[], float] = time.time) -> Mapping[str, Any]:

@@ -128,6 +128,11 @@ class Metrics:
             "Whether an operator keeps new guests away from this host (1): compute-agent host disable.",
             registry=self.registry,
         )
+        self.placement_older = Gauge(
+            "compute_agent_placement_older",
+            "Whether Placement has an older copy of its database (1), so that guests keep what they hold.",
+            registry=self.registry,
+        )
         self.placement_up = Gauge(
             "compute_agent_placement_up",
             "Whether Placement answered the last report (1) or not (0).",

@@ -25,6 +25,7 @@ from compute_agent.model.assignment import Assignment
 from compute_agent.model.cpu_class import FormerValues
 from compute_agent.qos import state as qos
 from compute_agent.qos.state import QosState
+from compute_agent.report.history import History, Holder, Older
 from compute_agent.report.nova_root import NovaRoot
 from compute_agent.report.plan import Owned, Ownership
 from compute_agent.report.scheduling import Maintenance
@@ -50,7 +51,7 @@ class State:
     said anything, as far as is known. ``unclaimed`` is what consumers without a guest hold of this host,
     ``migrations`` whose migrations some of these consumers are. ``nova_root`` is the root provider of
     nova-compute, as it was found last; None: there was none. ``former_values`` are those of kernel files that
-    the agent has written to for classes of CPUs.
+    the agent has written to for classes of CPUs. ``history`` is whether Placement goes on from what was seen.
     """
 
     guests: Mapping[str, SavedGuest] = field(default_factory=dict)
@@ -62,6 +63,7 @@ class State:
     migrations: Mapping[str, str] = field(default_factory=dict)
     nova_root: NovaRoot | None = None
     former_values: FormerValues = field(default_factory=FormerValues)
+    history: History = field(default_factory=History)
 
 
 class StateFile:
@@ -153,6 +155,15 @@ class StateFile:
             self._state = replace(self._state, qos=qos)
             self._write()
 
+    def keep_history(self, history: History) -> None:
+        """Replace what is known of Placement's history; durable when this returns.
+
+        :raises OSError: the next call tries again.
+        """
+        with self._lock:
+            self._state = replace(self._state, history=history)
+            self._write()
+
     def keep_maintenance(self, maintenance: Maintenance) -> None:
         """Replace what an operator said of the host; durable when this returns.
 
@@ -218,6 +229,11 @@ def dump(state: State) -> bytes:
         "maintenance": None if state.maintenance is None else asdict(state.maintenance),
         "nova_root": None if state.nova_root is None else asdict(state.nova_root),
         "former_values": {"boot": state.former_values.boot, "values": dict(state.former_values.values)},
+        "history": {
+            "generations": dict(sorted(state.history.generations.items())),
+            "older": None if state.history.older is None else asdict(state.history.older),
+            "holders": {uuid: asdict(holder) for uuid, holder in sorted(state.history.holders.items())},
+        },
     }
     # As one line: with indentation json does not use its encoder in C, and each start of a guest writes all.
     return json.dumps({"version": VERSION, "sha256": _checksum(data), "data": data}).encode()
@@ -255,6 +271,7 @@ def parse(content: bytes) -> State:
             maintenance=_maintenance(data.get("maintenance")),
             nova_root=_nova_root(data.get("nova_root")),
             former_values=_former_values(data.get("former_values")),
+            history=_history(data.get("history")),
         )
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"unexpected content: {type(error).__name__} {error}") from error
@@ -291,6 +308,20 @@ def _former_values(content: Any) -> FormerValues:
     if not all(path.startswith("sys/devices/system/cpu/") and ".." not in path for path in values):
         raise ValueError("former values of files that are not of CPUs")
     return FormerValues(str(content["boot"]), values)
+
+
+def _history(content: Any) -> History:
+    if content is None:
+        return History()
+    older = content["older"]
+    return History(
+        {str(uuid): int(generation) for uuid, generation in content["generations"].items()},
+        None if older is None else Older(str(older["reason"]), float(older["since"])),
+        {
+            uuid: Holder(str(it["project_id"]), str(it["user_id"]), it["consumer_type"])
+            for uuid, it in content["holders"].items()
+        },
+    )
 
 
 def _maintenance(content: Any) -> Maintenance | None:

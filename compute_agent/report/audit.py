@@ -54,7 +54,7 @@ class AuditedGuest:
     ``resources`` is what it was ordered with beside CPUs, by class. ``location`` is where it runs,
     ``refusal`` why it has no place, ``stray`` which CPUs it holds that the present CPU sets do not have,
     ``migration`` the consumer that holds its place if it is migrating. ``held`` are the CPUs that it is to
-    have for itself.
+    have for itself, ``known`` is what it holds as far as the agent remembers.
     """
 
     uuid: str
@@ -68,6 +68,7 @@ class AuditedGuest:
     stray: str = ""
     migration: str = ""
     held: CpuSet = frozenset()
+    known: Allocation = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,8 +214,10 @@ def _differences(guest: AuditedGuest, holds: Mapping[str, int]) -> str:
 def allocation_for(guest: AuditedGuest, free: FreeCapacity) -> Allocation | str:
     """What a guest that holds nothing here should hold; or why that cannot be.
 
-    It is on the providers of the CPUs where the guest runs.
+    That is what the agent remembers of it; else it is on the providers of the CPUs where the guest runs.
     """
+    if guest.known:
+        return guest.known
     amounts = needs(guest)
     location = guest.location
     found = (
@@ -230,12 +233,17 @@ def allocation_for(guest: AuditedGuest, free: FreeCapacity) -> Allocation | str:
 
 
 def create(
-    record: Record, allocation: Allocation, project_id: str, user_id: str, typed: bool = True
+    record: Record,
+    allocation: Allocation,
+    project_id: str,
+    user_id: str,
+    typed: bool = True,
+    consumer_type: str | None = None,
 ) -> Decision:
     """Whether a guest that held nothing here shall hold ``allocation`` now.
 
     ``project_id`` and ``user_id`` are its owner's (empty if unknown), ``typed``: Placement knows types of
-    consumers.
+    consumers, which is ``consumer_type`` where that is known.
     """
     if record.ours:
         return "not needed: it has an allocation by now"
@@ -248,7 +256,7 @@ def create(
         resources=allocation,
         project_id=project_id or UNKNOWN_OWNER,
         user_id=user_id or UNKNOWN_OWNER,
-        consumer_type=_GUEST_TYPE if typed else None,
+        consumer_type=(consumer_type or _GUEST_TYPE) if typed else None,
     )
 
 

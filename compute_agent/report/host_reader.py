@@ -14,6 +14,7 @@ from compute_agent.report.errors import (
     NotFoundError,
     PlacementError,
 )
+from compute_agent.report.history import Generations, went_back
 from compute_agent.report.plan import Known, ReportedProvider, described, from_api
 
 _MAX_ATTEMPTS: Final = 4
@@ -31,7 +32,8 @@ class HostReader:
     """Reads the providers of one host, and remembers them. Not for several threads at once.
 
     ``reported`` are the providers by uuid, as they are believed to be: whoever changes one in Placement says
-    so there.
+    so there. ``generations`` are theirs when they were last read, and ``evidence`` says why what was read did
+    not go on from what was there before (empty: it did).
     """
 
     def __init__(self, client: PlacementClient) -> None:
@@ -41,6 +43,8 @@ class HostReader:
         self._seen: Mapping[str, ReportedProvider] = {}
         self._trees: dict[str, TreeRecord] = {}
         self._listing: Listing | None = None
+        self.generations: Generations = {}
+        self.evidence = ""
 
     def use(self, client: PlacementClient) -> None:
         """Read by another client from now on, and all anew."""
@@ -87,13 +91,15 @@ class HostReader:
         """
         read = self._read_whole if self._client.has_trees() else self._read_each
         self._listing = None
+        before = _generations(self.reported) or self.generations
         fresh = read(root_uuid)
         for stray in sorted(owned - fresh.keys()):
             if stray not in fresh:
                 fresh |= read(stray)
         if self.reported.keys() - fresh.keys():
             self._known = None
-        self.reported = fresh
+        self.reported, self.generations = fresh, _generations(fresh)
+        self.evidence = self.evidence or went_back(before, self.generations)
         return dict(fresh)
 
     def take_listing(self) -> Listing | None:
@@ -158,3 +164,7 @@ class HostReader:
                 return ReportedProvider(uuid, name, parent, after, parsed, traits, attributes)
         path = f"/resource_providers/{uuid}/traits"
         raise ConcurrentUpdateError("GET", path, "the provider changed while it was read", status=200)
+
+
+def _generations(providers: Mapping[str, ReportedProvider]) -> Generations:
+    return {uuid: provider.generation for uuid, provider in providers.items()}

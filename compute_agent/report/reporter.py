@@ -6,6 +6,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Final
 
 from compute_agent.inventory.tree import ProviderTree, with_stock_names
@@ -19,6 +20,7 @@ from compute_agent.report.errors import (
 )
 from compute_agent.report.execution import Execution, Report
 from compute_agent.report.held import Waiting, beside_held
+from compute_agent.report.history import Generations
 from compute_agent.report.host_reader import HostReader, Listing
 from compute_agent.report.plan import (
     Action,
@@ -51,12 +53,17 @@ class Reporter:
         client: PlacementClient,
         owned: Ownership,
         remember: Callable[[Ownership], None],
+        generations: Generations = MappingProxyType({}),
     ) -> None:
-        """``owned`` is what ``remember`` was last called with, which has to keep it durably."""
+        """``owned`` is what ``remember`` was last called with, which has to keep it durably.
+
+        ``generations`` are those of the providers when they were last seen.
+        """
         self._client = client
         self._owned = owned
         self._remember = remember
         self._reader = HostReader(client)
+        self._reader.generations = generations
         self._dropped: frozenset[str] = frozenset()
         self.adjustments: tuple[str, ...] = ()
         """What others set through the API and is there after the last report, a sentence each."""
@@ -204,6 +211,13 @@ class Reporter:
         :raises PlacementError:
         """
         return self._reader.read(root_uuid, self._owned.keys())
+
+    def take_evidence(self) -> tuple[str, Generations]:
+        """Why what was read does not go on from what was there (empty: it does), and the generations now."""
+        evidence, self._reader.evidence = self._reader.evidence, ""
+        reported = self._reader.reported
+        now = {uuid: one.generation for uuid, one in reported.items()} or self._reader.generations
+        return evidence, now
 
     def take_listing(self) -> Listing | None:
         """What was held when the providers were read last, where that was read with them; given once."""

@@ -1,0 +1,98 @@
+"""``compute-agent allocations accept`` and ``allocations restore``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any, Final
+
+from compute_agent.cmd.base import Commands, Lines, Lister
+from compute_agent.model.errors import ConfigError
+from compute_agent.pipeline.state import parse
+from compute_agent.report.client import PlacementClient
+from compute_agent.report.history import Holder
+from compute_agent.report.restore import Held, Restored, restore
+
+_LOST: Final = ("guest", "name", "held", "holds")
+_RESTORED: Final = ("consumer", "resources", "project", "user", "outcome")
+
+
+class AllocationsAccept(Lister):
+    """Believe what Placement says of guests, though it may have an older copy of its database.
+
+    Guests lose what they hold and Placement does not have; they are listed.
+    """
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Ask the daemon."""
+        rows = self.ask("allocations.accept")
+        if not rows:
+            self.say_why_empty("No guest lost anything: see placement_history in compute-agent status.")
+        return _LOST, [
+            tuple(Lines(row[name]) if name in _LOST[2:] else row[name] for name in _LOST) for row in rows
+        ]
+
+
+class AllocationsRestore(Lister):
+    """Give guests of many hosts back in Placement what they held, as the state files of their agents say.
+
+    For a database that was restored from an older copy. Only consumers that hold nothing at all get
+    anything, exactly what they held and as the same project's and user's. It needs no daemon, but the
+    address and credentials of [placement].
+
+    The exit status is 1 if anything could not be given back.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add the options."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
+        parser.add_argument(
+            "files",
+            nargs="+",
+            type=Path,
+            metavar="FILE",
+            help="state.json of an agent, in its [DEFAULT] state_path, or a fresh copy of it",
+        )
+        return parser
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        """Print what came of it; the exit status tells whether all of it could be done."""
+        self._failed = False
+        return super().run(parsed_args) or int(self._failed)
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Read the files, and ask Placement."""
+        held = [one for path in parsed_args.files for one in _held_of(path)]
+        client = PlacementClient.from_conf(self.load_conf())
+        rows = restore(client, held, parsed_args.dry_run)
+        self._failed = any(row.failed for row in rows)
+        return _RESTORED, [_shown(row) for row in rows]
+
+
+def _held_of(path: Path) -> list[Held]:
+    """What the guests of a host held. A guest that migrates is left to who moves it.
+
+    :raises ConfigError: the file is no state of an agent.
+    """
+    try:
+        state = parse(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be used as the state of an agent: {error}") from error
+    migrating = frozenset(state.migrations.values())
+    return [
+        Held(uuid, guest.allocation, state.history.holders.get(uuid))
+        for uuid, guest in state.guests.items()
+        if guest.allocation and uuid not in migrating
+    ]
+
+
+def _shown(row: Restored) -> tuple[Any, ...]:
+    held, holder = row.held, row.held.holder or Holder("", "")
+    return held.consumer, Lines(held.resources), holder.project_id, holder.user_id, row.outcome
+
+
+COMMANDS: Final[Commands] = {
+    "allocations accept": AllocationsAccept,
+    "allocations restore": AllocationsRestore,
+}

@@ -1,0 +1,191 @@
+"""A whole agent, while the database of Placement is put back to what it was before."""
+
+import json
+import os
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+from compute_agent.cmd.main import main
+from compute_agent.daemon.service import Agent
+from tests.compute_agent.daemon.test_service import Rig
+
+pytestmark = pytest.mark.slow
+
+
+class OldDatabase:
+    """A copy of the service's database, and the way to put it in place while the service runs."""
+
+    def __init__(self, folder):
+        self._live, self._copy = folder / "placement.sqlite", folder / "copy.sqlite"
+
+    def back_up(self):
+        self._transfer(self._live, self._copy)
+
+    def restore(self):
+        self._transfer(self._copy, self._live)
+
+    @staticmethod
+    def _transfer(source, target):
+        with closing(sqlite3.connect(source)) as reading, closing(sqlite3.connect(target)) as writing:
+            reading.backup(writing)
+
+
+class LostRig(Rig):
+    """A guest on a CPU of its own, whose allocation is not in the copy that is restored."""
+
+    def run_dedicated(self, uid):
+        self.claim(uid, PCPU=1)
+        self.pid = self.ask("guest.run", uuid=uid, name="web", command=["sleep", "60"])["pid"]
+        self.look()
+        return self.pid
+
+    def look(self):
+        """One report, to its end."""
+        assert self.agent.reports.once()
+        self.agent.reconcile()
+        self.wait_for(lambda: self.agent.pipeline.has_taken_over)
+
+    def settled_cpus(self):
+        """Where the guest is when all that the worker was told is done."""
+        self.ask("guest.set", guest="web", priority=1)
+        return os.sched_getaffinity(self.pid)
+
+    def command(self, *words):
+        return main(["--config-file", str(self.ini), *words])
+
+    def metric(self):
+        return self.agent.metrics.registry.get_sample_value("compute_agent_placement_older")
+
+
+@pytest.fixture
+def rig(write_ini, client):
+    if not {0, 1} <= os.sched_getaffinity(0):
+        pytest.skip("needs CPUs 0 and 1")
+    rig = LostRig(write_ini, client)
+    yield rig
+    rig.close()
+
+
+@pytest.fixture
+def copy(tmp_path):
+    return OldDatabase(tmp_path)
+
+
+UID = "3f1c9a5e-0000-4000-8000-000000000001"
+OTHER = "3f1c9a5e-0000-4000-8000-000000000002"
+
+
+@pytest.fixture
+def lost(rig, copy):
+    """The state after a restore: the guest runs, and Placement has nothing of it."""
+    copy.back_up()
+    rig.run_dedicated(UID)
+    copy.restore()
+    assert rig.client.allocations(UID).resources == {}
+    rig.look()
+    return rig
+
+
+def test_a_guest_keeps_its_cpu_though_an_older_copy_does_not_have_its_allocation(lost, caplog):
+    assert lost.settled_cpus() == {0}
+    status = lost.ask("status")
+    assert (status["placement_history"], status["guests_kept"]) == ("older", [UID])
+    assert "went back" in status["placement_history_reason"]
+    assert status["unallocated_guests"] == []
+    assert lost.metric() == 1
+    lost.look()
+    assert lost.settled_cpus() == {0}
+    told = [it.getMessage() for it in caplog.get_records("setup") + caplog.records if it.levelname == "ERROR"]
+    assert len(told) == 1, "it is told once"
+    assert "Placement has an older copy of its database" in told[0]
+    assert "compute-agent audit --heal" in told[0]
+
+
+def test_it_is_remembered_across_a_restart(lost):
+    lost.agent.stop()
+    lost.agent = Agent(lost.load_conf)
+    lost.agent.start()
+    lost.wait_for(lambda: lost.ask("status")["placement"] == "up")
+    lost.look()
+    assert lost.ask("status")["placement_history"] == "older"
+    assert lost.settled_cpus() == {0}
+
+
+def test_a_restore_while_the_agent_is_away_is_noticed_when_it_comes_back(rig, copy):
+    copy.back_up()
+    rig.run_dedicated(UID)
+    rig.agent.stop()
+    copy.restore()
+    rig.agent = Agent(rig.load_conf)
+    rig.agent.start()
+    rig.wait_for(lambda: rig.ask("status")["placement"] == "up")
+    rig.look()
+    assert rig.settled_cpus() == {0}
+    assert rig.ask("status")["placement_history"] == "older"
+
+
+def test_an_empty_database_takes_nothing_from_guests(rig, copy, migrated_file, tmp_path):
+    rig.run_dedicated(UID)
+    OldDatabase._transfer(migrated_file, tmp_path / "placement.sqlite")
+    rig.wait_for(lambda: rig.agent.reports.once())
+    rig.look()
+    assert rig.settled_cpus() == {0}
+    assert rig.ask("status")["placement_history"] == "older"
+
+
+def test_the_audit_heals_with_what_was_held_and_whose_it_is(lost):
+    (row,) = lost.ask("audit", heal=True)
+    assert (row["outcome"], row["resources"]) == ("done", {"testhost_NUMA_0": {"PCPU": 1}})
+    record = lost.client.allocations(UID)
+    assert record.resources == {lost.node(): {"PCPU": 1}}
+    assert (record.project_id, record.user_id, record.consumer_type) == ("p", "u", "INSTANCE")
+    lost.look()
+    assert lost.ask("status")["placement_history"] == "goes on"
+    assert lost.metric() == 0
+    assert lost.settled_cpus() == {0}
+
+
+def test_the_states_of_hosts_give_everything_back_in_one_command(lost, capsys):
+    files = [str(lost.ini.parent / "state" / "state.json")]
+    assert lost.command("allocations", "restore", "--dry-run", "-f", "json", *files) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["consumer"], row["outcome"]) == (UID, "would be given back")
+    assert lost.client.allocations(UID).resources == {}
+    assert lost.command("allocations", "restore", "-f", "json", *files) == 0
+    assert json.loads(capsys.readouterr().out)[0]["outcome"] == "given back"
+    record = lost.client.allocations(UID)
+    assert record.resources == {lost.node(): {"PCPU": 1}}
+    assert (record.project_id, record.user_id, record.consumer_type) == ("p", "u", "INSTANCE")
+    assert lost.command("allocations", "restore", "-f", "json", *files) == 0
+    assert json.loads(capsys.readouterr().out)[0]["outcome"] == "not needed: it holds something"
+
+
+def test_what_somebody_else_got_meanwhile_is_told_and_left(lost, capsys):
+    lost.claim(OTHER, PCPU=1)
+    state = str(lost.ini.parent / "state" / "state.json")
+    assert lost.command("allocations", "restore", "-f", "json", state) == 1
+    assert json.loads(capsys.readouterr().out)[0]["outcome"].startswith("refused, as somebody else holds it")
+    (row,) = (row for row in lost.ask("audit", heal=True) if row["consumer"] == UID)
+    assert row["outcome"].startswith("refused")
+    lost.look()
+    assert lost.settled_cpus() == {0}
+
+
+def test_an_operator_accepts_what_placement_says(lost, capsys):
+    assert lost.command("allocations", "accept", "-f", "json") == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["guest"], row["held"], row["holds"]) == (UID, {"testhost_NUMA_0": {"PCPU": 1}}, {})
+    assert lost.settled_cpus() == {1}
+    assert lost.ask("status")["placement_history"] == "goes on"
+    assert lost.command("allocations", "accept", "-f", "json") == 0
+    assert json.loads(capsys.readouterr().out) == []
+
+
+def test_an_allocation_that_its_owner_removed_is_gone_at_once(rig):
+    rig.run_dedicated(UID)
+    rig.client._request("DELETE", f"/allocations/{UID}")
+    rig.look()
+    assert rig.settled_cpus() == {1}
+    assert rig.ask("status")["placement_history"] == "goes on"
