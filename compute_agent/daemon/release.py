@@ -48,7 +48,12 @@ MARK_FILE: Final = "released"
 
 _DEFAULT_WEIGHT: Final = 100
 
-DONE, WOULD, STAYS = "given back", "would be given back", "stays"
+DONE, WOULD, STAYS, FAILED = "given back", "would be given back", "stays", "failed"
+
+SCHEDULING: Final = "scheduling"
+
+KEPT_AWAY: Final = f"{STAYS}: new guests are kept away until all else is given back"
+"""A host that was released in part has no agent any more, which would serve a claim."""
 
 
 class ReleasedError(Exception):
@@ -118,6 +123,11 @@ class Item:
     give_back: Callable[[], object] | None = None
     reason: str = STAYS
 
+    @property
+    def fails(self) -> bool:
+        """Whether it is ordered to be given back, and cannot be."""
+        return self.give_back is None and self.reason.startswith(FAILED)
+
     def row(self, outcome: str) -> Row:
         """The item with what came of it."""
         return Row(self.kind, self.name, self.detail, outcome)
@@ -155,13 +165,16 @@ class Release:
 
     def survey(self) -> list[Row]:
         """What there is, and what would become of it."""
-        return [item.row(item.reason if item.give_back is None else WOULD) for item in self._items()]
+        items = list(self._items())
+        open_again = not any(item.fails for item in items)
+        return [item.row(_survives(item, open_again) or WOULD) for item in items]
 
     def carry_out(self) -> list[Row]:
         """Give back what is ordered, each thing for itself, and look what is left at the end."""
-        rows = []
+        rows, open_again = [], True
         for item in self._items():
-            if item.give_back is None:
+            open_again = open_again and not item.fails
+            if item.give_back is None or _survives(item, open_again):
                 continue
             try:
                 item.give_back()
@@ -169,14 +182,15 @@ class Release:
                 continue
             except (DriverError, PlacementError, BadSchemataError, OSError) as error:
                 LOG.error("%s of %s cannot be given back: %s", item.kind, item.name, error)
-                rows.append(item.row(f"failed: {error}"))
+                rows.append(item.row(f"{FAILED}: {error}"))
+                open_again = False
             else:
                 LOG.info("%s of %s given back: %s", item.kind, item.name, item.detail)
                 rows.append(item.row(DONE))
         failed = {(row.kind, row.name) for row in rows if row.outcome != DONE}
         for item in self._items():
             if (item.kind, item.name) not in failed:
-                rows.append(item.row(item.reason if item.give_back is None else "failed: it is there again"))
+                rows.append(item.row(_survives(item, open_again) or f"{FAILED}: it is there again"))
         return rows
 
     # What there is, in the order in which it is given back
@@ -268,6 +282,7 @@ class Release:
     def _of_placement(self) -> Iterator[Item]:
         reporter = Reporter(self._client, {}, lambda owned: None)
         reported = reporter.reported(self._root_uuid)
+        yield from self._of_providers(reported)
         root = reported.get(self._root_uuid)
         said, state = self._state.state.maintenance, self._state.state.qos
         marked = root is not None and bool(root.traits & MARKS) and not self._beside
@@ -282,15 +297,17 @@ class Release:
                 if root is None
                 else f"new guests {in_words(root.traits)}"
             )
-            yield Item("scheduling", name, detail, _bound(self._let_in, reporter))
-        yield from self._of_providers(reported)
+            yield Item(SCHEDULING, name, detail, _bound(self._let_in, reporter))
 
     def _let_in(self, reporter: Reporter) -> None:
         """The state first: an agent that worked here again would go by it."""
         self._state.keep_qos(QosState(scheduling_off=False))
         self._state.keep_maintenance(Maintenance(False))
         if not self._beside:
-            reporter.switch_scheduling(self._root_uuid, dict.fromkeys(Cause, False))
+            with contextlib.suppress(
+                NotFoundError
+            ):  # the provider is given back by now, and its traits with it
+                reporter.switch_scheduling(self._root_uuid, dict.fromkeys(Cause, False))
 
     def _of_providers(self, reported: dict[str, ReportedProvider]) -> Iterator[Item]:
         if self._beside:
@@ -318,6 +335,13 @@ class Release:
             self._client.delete_provider(uuid)
         owned = self._state.state.owned
         self._state.keep_owned({key: one for key, one in owned.items() if key != uuid})
+
+
+def _survives(item: Item, open_again: bool) -> str:
+    """Why something stays, in words; empty if it is given back. ``open_again``: all else was."""
+    if item.give_back is None:
+        return item.reason
+    return "" if open_again or item.kind != SCHEDULING else KEPT_AWAY
 
 
 def children_first(reported: dict[str, ReportedProvider]) -> list[str]:

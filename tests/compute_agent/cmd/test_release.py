@@ -60,6 +60,23 @@ def test_a_host_is_left_step_by_step(agent, guest, client, uid):
     assert release(agent, "--provider", "--pins") == (0, {})
 
 
+def test_new_guests_are_kept_away_as_long_as_anything_is_not_given_back(agent, guest, client, uid):
+    root = agent.status()["provider_uuid"]
+    agent.ask("host", "disable", "--reason", "it leaves")
+    stays = "stays: new guests are kept away until all else is given back"
+    held = f"failed: 1 consumers hold something: {uid}"
+    _, outcomes = release(agent, "--dry-run", "--pins", "--provider")
+    assert (outcomes["scheduling"], outcomes["provider"]) == ({stays}, {held})
+    for _ in range(2):
+        status, outcomes = release(agent, "--pins", "--provider")
+        assert (status, outcomes["scheduling"], outcomes["provider"]) == (1, {stays}, {held})
+        assert DISABLED in client.traits(root)[0]
+    client._request("DELETE", f"/allocations/{uid}")
+    status, outcomes = release(agent, "--pins", "--provider")
+    assert (status, outcomes) == (0, {"provider": {"given back"}, "scheduling": {"given back"}})
+    assert client.providers_in_tree(root) == []
+
+
 def test_no_agent_works_on_a_host_that_was_released_until_it_is_told_to(agent, guest, uid):
     assert release(agent, "--pins")[0] == 0
     done = agent.run_in_vain()
