@@ -12,7 +12,7 @@ from pathlib import Path
 
 from compute_agent.cmd.main import main
 from compute_agent.drivers import cgroup
-from compute_agent.resctrl import control
+from compute_agent.resctrl import mount
 from tests.compute_agent.cgroups import FakeCgroups
 from tests.compute_agent.resctrl.fake import FakeResctrl
 
@@ -34,25 +34,25 @@ class Locked(FakeResctrl):
 
     lock = threading.RLock()
 
-    def write(self, path, text):
+    def write_file(self, path, text):
         """One at a time."""
         with self.lock:
-            super().write(path, text)
+            super().write_file(path, text)
 
-    def make(self, path):
+    def make_folder(self, path):
         """One at a time."""
         with self.lock:
-            super().make(path)
+            super().make_folder(path)
 
-    def remove(self, path):
+    def remove_folder(self, path):
         """One at a time."""
         with self.lock:
-            super().remove(path)
+            super().remove_folder(path)
 
 
 if __name__ == "__main__":
     processes = cgroup.Group.processes
     FakeCgroups(Path(sys.argv[1]), Patch)
     cgroup.Group.add, cgroup.Group.processes = add, processes
-    control.Filesystem = Locked
+    mount.ResctrlFilesystem = Locked
     sys.exit(main(sys.argv[2:]))

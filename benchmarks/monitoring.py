@@ -16,7 +16,7 @@ from compute_agent.monitoring.monitor import CacheMonitor
 from compute_agent.monitoring.settings import Settings
 from compute_agent.monitoring.store import SampleStore
 from compute_agent.monitoring.targets import MonitorTarget
-from compute_agent.resctrl.reader import read_platform
+from compute_agent.resctrl.mount import read_platform
 from tests.compute_agent.resctrl import fake
 
 CLASSES = ("LSR", "LS", "BE")
@@ -28,7 +28,7 @@ def cost(folder: Path, guests: int, caches: int, rounds: int) -> float:
     files = fake.FakeResctrl.of(machine, folder / "resctrl")
     targets = [MonitorTarget("", name, f"a.class.{name}") for name in CLASSES]
     for target in targets:
-        files.make(target.group)
+        files.make_folder(target.group)
 
     def threads() -> list[int]:
         return [int(name) for name in os.listdir("/proc/self/task")]

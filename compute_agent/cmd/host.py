@@ -47,7 +47,7 @@ from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import PlacementError
 from compute_agent.report.nova_root import RootOwner, owner_of, whose
 from compute_agent.report.plan import to_api
-from compute_agent.resctrl.wishes import Wish
+from compute_agent.resctrl.share_spec import ShareSpec
 
 
 class HostShow(ShowOne):
@@ -166,7 +166,7 @@ class ConfigCheck(ShowOne):
         conf = self.load_conf()
         topology = read_topology(Path(conf.host.root))
         sets = CpuSets(frozenset(), frozenset(), frozenset())
-        wishes: dict[str, Wish] = {}
+        wishes: dict[str, ShareSpec] = {}
         tree, rules, client = None, None, None
         warnings = []
         try:

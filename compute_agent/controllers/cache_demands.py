@@ -17,10 +17,10 @@ from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.knob import CACHE_WAYS, MEMORY_BANDWIDTH, Knob
 from compute_agent.model.resource_class import RESCTRL_GROUP, STOCK_NAMES
 from compute_agent.qos.annotation import parse_annotation
-from compute_agent.resctrl.host import Host, cache_mask
-from compute_agent.resctrl.reader import Present
-from compute_agent.resctrl.rules import Demand
-from compute_agent.resctrl.wishes import BadWishError, Wish
+from compute_agent.resctrl.groups import ResctrlGroups
+from compute_agent.resctrl.layout import ResctrlLayout, cache_mask
+from compute_agent.resctrl.resolution import GuestDemand
+from compute_agent.resctrl.share_spec import BadShareError, ShareSpec
 
 _WAYS: Final = ("LLC", STOCK_NAMES["LLC"])
 _BANDWIDTH: Final = ("MBA", STOCK_NAMES["MBA"])
@@ -32,12 +32,12 @@ _parse_annotation = functools.lru_cache(maxsize=1024)(parse_annotation)
 class Demands:
     """The demands of all guests, and by guest why something of it makes no sense."""
 
-    demands: tuple[Demand, ...] = ()
+    demands: tuple[GuestDemand, ...] = ()
     faults: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def demands(
-    targets: Iterable[Target], zones: Sequence[ProviderNode], host: Host, present: Present
+    targets: Iterable[Target], zones: Sequence[ProviderNode], host: ResctrlLayout, present: ResctrlGroups
 ) -> Demands:
     """What guests may have. One of which it is not known what it holds keeps what its group has."""
     caches = {zone.uuid: next(iter(zone.l3_ids)) for zone in zones if len(zone.l3_ids) == 1}
@@ -54,8 +54,8 @@ def demands(
 
 
 def _demand(
-    target: Target, caches: Mapping[str, int], host: Host, present: Present
-) -> tuple[Demand, tuple[str, ...]]:
+    target: Target, caches: Mapping[str, int], host: ResctrlLayout, present: ResctrlGroups
+) -> tuple[GuestDemand, tuple[str, ...]]:
     uuid, settings = target.guest.uuid, target.guest.settings
     reasons: list[str] = []
     if target.allocation is None:
@@ -65,17 +65,17 @@ def _demand(
         reserved = any(resources.get(RESCTRL_GROUP) for resources in target.allocation.values())
         ways = _amounts(target.allocation, _WAYS, caches, reasons)
         bandwidth = _amounts(target.allocation, _BANDWIDTH, caches, reasons)
-    wish = Wish()
+    wish = ShareSpec()
     try:
         wish = _parse_annotation(settings.resctrl)
-    except BadWishError as error:
+    except BadShareError as error:
         reasons.append(str(error))
-    demand = Demand(
+    demand = GuestDemand(
         guest=uuid,
         qos_class=settings.qos_class,
         ways=ways,
         bandwidth=bandwidth,
-        wish=wish,
+        share=wish,
         priority=settings.priority,
         way_limits=_limits(target.limits, CACHE_WAYS),
         bandwidth_limits=_limits(target.limits, MEMORY_BANDWIDTH),
@@ -84,7 +84,7 @@ def _demand(
     return demand, tuple(reasons)
 
 
-def _at_its_caches(demand: Demand, cpus: CpuSet, domains: Mapping[int, CpuSet]) -> Demand:
+def _at_its_caches(demand: GuestDemand, cpus: CpuSet, domains: Mapping[int, CpuSet]) -> GuestDemand:
     """The demand on the caches of the CPUs that a guest runs on."""
     shares = {cache: len(cpus & inside) for cache, inside in domains.items() if cpus & inside}
     ways, bandwidth = at_its_caches(demand.ways, shares), at_its_caches(demand.bandwidth, shares)
@@ -118,21 +118,21 @@ def _amounts(
     return found
 
 
-def _kept(uuid: str, host: Host, present: Present) -> tuple[dict[int, int], dict[int, int]]:
+def _kept(uuid: str, host: ResctrlLayout, present: ResctrlGroups) -> tuple[dict[int, int], dict[int, int]]:
     """The ways and the bandwidth that the own group of a guest has now, if it has one."""
     group = present.groups.get(host.guest_group(uuid))
     if group is None:
         return {}, {}
-    platform, engine = host.platform, host.engine
+    platform, engine = host.platform, host.codec
     ways, bandwidth = {}, {}
-    for cache in platform.caches:
+    for cache in platform.cache_ids:
         mask = cache_mask(platform, group.schemata, cache)
-        if mask and not mask & cache_mask(platform, present.default.schemata, cache):
+        if mask and not mask & cache_mask(platform, present.default_group.schemata, cache):
             ways[cache] = len(mask)
         domain = platform.mb_domain(cache)
-        value = None if domain is None else group.schemata.get("MB", domain)
+        value = None if domain is None else group.schemata.get_value("MB", domain)
         if engine is not None and domain is not None and value is not None:
-            percent = engine.percent(domain, value)
+            percent = engine.decode_value(domain, value)
             if percent < 100:
                 bandwidth[cache] = percent
     return ways, bandwidth

@@ -16,15 +16,14 @@ from compute_agent.model.errors import DriverError, GuestGoneError
 from compute_agent.model.guest import Guest
 from compute_agent.model.knob import CACHE_WAYS, MEMORY_BANDWIDTH
 from compute_agent.model.naming import printable
-from compute_agent.resctrl import apply
-from compute_agent.resctrl.control import Control
+from compute_agent.resctrl import apply, groups
 from compute_agent.resctrl.filesystem import ResctrlError
-from compute_agent.resctrl.plan import Plan, Remove, Step, make_plan
-from compute_agent.resctrl.reader import DEFAULT_GROUP, Present, read_groups
-from compute_agent.resctrl.rules import Demand, Resolution, resolve
+from compute_agent.resctrl.groups import DEFAULT_GROUP, ResctrlGroups, read_groups
+from compute_agent.resctrl.mount import ResctrlHandle
+from compute_agent.resctrl.plan import GroupPlan, PlanStep, RemoveGroup, make_plan
+from compute_agent.resctrl.resolution import GroupResolution, GuestDemand, resolve_groups, share_groups
 from compute_agent.resctrl.schemata import BadSchemataError
-from compute_agent.resctrl.sharing import share_groups
-from compute_agent.resctrl.wishes import Wish
+from compute_agent.resctrl.share_spec import ShareSpec
 
 LOG = logging.getLogger(__name__)
 
@@ -42,8 +41,8 @@ class _Outcome:
     ``complete``: everything is as it was counted on.
     """
 
-    resolution: Resolution
-    plan: Plan
+    resolution: GroupResolution
+    plan: GroupPlan
     held_up: Mapping[str, ResctrlError]
     complete: bool
 
@@ -69,13 +68,13 @@ class ResctrlController:
     name = "resctrl"
     acts_early = True
 
-    def __init__(self, driver: Driver, control: Control, classes: Mapping[str, Wish]) -> None:
+    def __init__(self, driver: Driver, control: ResctrlHandle, classes: Mapping[str, ShareSpec]) -> None:
         """``classes`` are the shares of the QoS classes."""
         self._driver = driver
         self.control = control
         self.classes = classes
         self._wanted: Demands | None = None
-        self._synced: tuple[Demands, Present] | None = None
+        self._synced: tuple[Demands, ResctrlGroups] | None = None
         self._repaired: frozenset[str] = frozenset()
         self._placed: dict[str, str | None] = {}
         self._tasks: dict[str, frozenset[int]] = {}
@@ -98,7 +97,7 @@ class ResctrlController:
         self._tasks.clear()
         self._repaired = frozenset()
         present = self._read()
-        host = self.control.host(present)
+        host = self.control.build_layout(present)
         of_classes = share_groups(host, self.classes, present).by_class
         self.class_groups, self._common = of_classes, frozenset((DEFAULT_GROUP, *of_classes.values()))
         wanted = demands(targets, zones, host, present)
@@ -108,7 +107,7 @@ class ResctrlController:
         outcome = self._carry_out(wanted.demands, present)
         resolution, plan = outcome.resolution, outcome.plan
         if wanted == self._wanted:
-            self._repaired = frozenset(step.group for step in plan.steps if not isinstance(step, Remove))
+            self._repaired = frozenset(step.group for step in plan.steps if not isinstance(step, RemoveGroup))
         self._wanted = wanted
         self.membership = resolution.membership
         self.refused = _joined(_joined(wanted.faults, resolution.refused), outcome.refused)
@@ -120,16 +119,18 @@ class ResctrlController:
         if outcome.held_up:
             raise DriverError("; ".join(map(str, outcome.held_up.values())))
 
-    def plan(self, targets: Sequence[Target], zones: Sequence[ProviderNode]) -> tuple[Step, ...]:
+    def plan(self, targets: Sequence[Target], zones: Sequence[ProviderNode]) -> tuple[PlanStep, ...]:
         """What sync() would do to groups; nothing is done.
 
         :raises OSError:
         :raises DriverError:
         """
         present = self._read()
-        host = self.control.host(present)
+        host = self.control.build_layout(present)
         wanted = demands(targets, zones, host, present)
-        return make_plan(host, present, resolve(host, self.classes, wanted.demands, present, None)).steps
+        return make_plan(
+            host, present, resolve_groups(host, self.classes, wanted.demands, present, None)
+        ).steps
 
     def drifted(self, target: Target) -> str | None:
         """Whether somebody changed the guest's group, or has moved its threads."""
@@ -156,24 +157,24 @@ class ResctrlController:
             raise DriverError(f"guest {guest} cannot be limited: {'; '.join(self.refused[guest.uuid])}")
         return moved
 
-    def _read(self) -> Present:
+    def _read(self) -> ResctrlGroups:
         try:
             return read_groups(self.control.files)
         except BadSchemataError as error:
             raise DriverError(f"resctrl cannot be understood: {error}") from error
 
-    def _carry_out(self, wanted: Iterable[Demand], present: Present) -> _Outcome:
+    def _carry_out(self, wanted: Iterable[GuestDemand], present: ResctrlGroups) -> _Outcome:
         """Resolve and make it so, each group for itself; whose group cannot be made has the next rule."""
         control, max_groups = self.control, None
         barred: dict[str, str] = {}
         for attempt in range(ATTEMPTS):
-            host = control.host(present)
-            resolution = resolve(host, self.classes, wanted, present, max_groups, barred)
+            host = control.build_layout(present)
+            resolution = resolve_groups(host, self.classes, wanted, present, max_groups, barred)
             plan = make_plan(host, present, resolution)
             for step in plan.steps:
                 LOG.debug("resctrl: %s", step)
             exclusive = {name: group.exclusive.keys() for name, group in resolution.groups.items()}
-            held_up = apply.carry_out(control.files, plan.steps, control.engine, exclusive)
+            held_up = apply.apply_plan(control.files, plan.steps, control.codec, exclusive)
             present = self._read()
             unmade = {name: error for name, error in held_up.items() if name not in present.groups}
             if not unmade or attempt == ATTEMPTS - 1:
@@ -205,7 +206,7 @@ class ResctrlController:
             raise failure
 
     def _move(self, guest: Guest, group: str) -> bool:
-        moved = apply.move_tasks(self.control.files, group, lambda: self._driver.thread_ids(guest))
+        moved = groups.move_tasks(self.control.files, group, lambda: self._driver.thread_ids(guest))
         self._placed[guest.uuid] = group
         if moved:
             self._tasks.clear()
@@ -215,15 +216,15 @@ class ResctrlController:
         """The threads of a guest that are not in its group."""
         files = self.control.files
         if group not in self._tasks:
-            self._tasks[group] = apply.read_tasks(files, group)
+            self._tasks[group] = groups.read_tasks(files, group)
         outside = self._driver.thread_ids(guest) - self._tasks[group]
         if outside:
             # They may have been made after the list was read, or have ended.
-            self._tasks[group] = apply.read_tasks(files, group)
+            self._tasks[group] = groups.read_tasks(files, group)
             outside = (outside & self._driver.thread_ids(guest)) - self._tasks[group]
         return outside
 
-    def _warn(self, plan: Plan) -> None:
+    def _warn(self, plan: GroupPlan) -> None:
         """Log what is new of what the operator should know."""
         texts = {
             f"resctrl group {printable(one.foreign)}, which is not ours, can fill ways of L3 cache"

@@ -13,12 +13,18 @@ from oslo_config import cfg
 
 from compute_agent.inventory.cache_platform import CachePlatform
 from compute_agent.inventory.from_resctrl import cache_platform
-from compute_agent.resctrl.control import Control, Options, open_control
-from compute_agent.resctrl.filesystem import Filesystem, ResctrlError
-from compute_agent.resctrl.mount import NoMountError, find_mount, open_mount
-from compute_agent.resctrl.reader import NOT_GROUPS, inside, read_groups
+from compute_agent.resctrl.filesystem import ResctrlError, ResctrlFilesystem
+from compute_agent.resctrl.groups import NOT_GROUPS, group_path, read_groups
+from compute_agent.resctrl.mount import (
+    NoMountError,
+    ResctrlHandle,
+    ResctrlOptions,
+    find_mount,
+    open_handle,
+    open_mount,
+)
 from compute_agent.resctrl.schemata import BadSchemataError
-from compute_agent.resctrl.wishes import Wish
+from compute_agent.resctrl.share_spec import ShareSpec
 
 LOG = logging.getLogger(__name__)
 
@@ -27,7 +33,7 @@ LOG = logging.getLogger(__name__)
 class Resctrl:
     """The mount of this host, as far as there is one; ``off`` says why guests are not controlled with it."""
 
-    control: Control | None
+    control: ResctrlHandle | None
     off: str = ""
 
 
@@ -41,18 +47,18 @@ def open_resctrl(conf: cfg.ConfigOpts, acting: bool = False) -> Resctrl:
         mount = open_mount(root, acting and options.mount, options.mount_options)
         if acting and not mount.captured and not os.access(mount.path, os.W_OK):
             return Resctrl(None, f"{mount.path} cannot be written by this user")
-        choices = Options(options.group_prefix, options.shared_ways, options.memory_bandwidth_gbps)
-        control = open_control(mount, choices, root)
+        choices = ResctrlOptions(options.group_prefix, options.shared_ways, options.memory_bandwidth_gbps)
+        control = open_handle(mount, choices, root)
     except (NoMountError, ResctrlError, BadSchemataError) as error:
         return Resctrl(None, str(error))
     if not control.writable:
         return Resctrl(control, f"{mount.path} is not mounted, but a copy of one")
-    if not control.platform.caches:
+    if not control.platform.cache_ids:
         return Resctrl(control, "the processor can limit neither cache ways nor bandwidth")
     return Resctrl(control)
 
 
-def offered(control: Control | None, classes: Mapping[str, Wish]) -> CachePlatform | None:
+def offered(control: ResctrlHandle | None, classes: Mapping[str, ShareSpec]) -> CachePlatform | None:
     """What inventories have to know of the mount. ``classes`` are the shares of the QoS classes."""
     if control is None:
         return None
@@ -61,7 +67,7 @@ def offered(control: Control | None, classes: Mapping[str, Wish]) -> CachePlatfo
     except (ResctrlError, BadSchemataError) as error:
         LOG.error("Cache ways and bandwidth cannot be offered: %s", error)
         return None
-    return cache_platform(control.host(present), present, classes)
+    return cache_platform(control.build_layout(present), present, classes)
 
 
 def signature(conf: cfg.ConfigOpts) -> Any:
@@ -69,10 +75,10 @@ def signature(conf: cfg.ConfigOpts) -> Any:
     mount = find_mount(Path(conf.host.root))
     if mount is None:
         return None
-    files = Filesystem(mount.path)
+    files = ResctrlFilesystem(mount.path)
     try:
-        names = files.folders()
+        names = files.list_folders()
     except ResctrlError as error:
         return mount, error.errno
     foreign = (n for n in names if n not in NOT_GROUPS and not n.startswith(conf.resctrl.group_prefix))
-    return mount, tuple((name, files.read_optional(inside(name, "mode"))) for name in foreign)
+    return mount, tuple((name, files.read_optional(group_path(name, "mode"))) for name in foreign)

@@ -21,7 +21,7 @@ from compute_agent.model.memory_type import MemoryType
 from compute_agent.model.qos_class import CLASS_NAME, LATENCY_SENSITIVE
 from compute_agent.qos.annotation import parse_annotation
 from compute_agent.report.audit import DEFAULT_MIN_AGE
-from compute_agent.resctrl.wishes import BadWishError
+from compute_agent.resctrl.share_spec import BadShareError
 
 
 def _check_annotation(text: str) -> None:
@@ -29,7 +29,7 @@ def _check_annotation(text: str) -> None:
         raise ValidationError(f"longer than {MAX_ANNOTATION} characters")
     try:
         parse_annotation(text)
-    except BadWishError as error:
+    except BadShareError as error:
         raise ValidationError(str(error)) from error
 
 

@@ -34,12 +34,12 @@ from compute_agent.report.errors import NotFoundError, PlacementError
 from compute_agent.report.plan import Ownership, ReportedProvider
 from compute_agent.report.reporter import Reporter
 from compute_agent.report.scheduling import MARKS, Cause, Maintenance, in_words
-from compute_agent.resctrl import apply
-from compute_agent.resctrl.control import Control
-from compute_agent.resctrl.monitor import monitoring_group
-from compute_agent.resctrl.plan import Step, make_plan
-from compute_agent.resctrl.reader import DEFAULT_GROUP, read_groups
-from compute_agent.resctrl.rules import resolve
+from compute_agent.resctrl import apply, groups
+from compute_agent.resctrl.groups import DEFAULT_GROUP, read_groups
+from compute_agent.resctrl.monitoring import monitoring_group
+from compute_agent.resctrl.mount import ResctrlHandle
+from compute_agent.resctrl.plan import PlanStep, make_plan
+from compute_agent.resctrl.resolution import resolve_groups
 from compute_agent.resctrl.schemata import BadSchemataError
 
 LOG = logging.getLogger(__name__)
@@ -139,7 +139,7 @@ class Release:
     def __init__(
         self,
         driver: Driver,
-        control: Control | None,
+        control: ResctrlHandle | None,
         client: PlacementClient,
         state: StateFile,
         root_uuid: str,
@@ -261,20 +261,20 @@ class Release:
         vcpus = (demanded.get(number, self._online) for number in range(guest.settings.vcpus))
         return CpuSettings(tuple(vcpus), guest.constraints.emulator or self._online)
 
-    def _of_resctrl(self, control: Control) -> Iterator[Item]:
+    def _of_resctrl(self, control: ResctrlHandle) -> Iterator[Item]:
         present = read_groups(control.files)
-        for name in present.default.monitoring_groups:
+        for name in present.default_group.monitoring_groups:
             if control.is_ours(name):
                 path = monitoring_group(DEFAULT_GROUP, name)
-                yield Item("monitoring", name, "", _bound(apply.remove_group, control.files, path))
-        host = control.host(present)
+                yield Item("monitoring", name, "", _bound(groups.remove_group, control.files, path))
+        host = control.build_layout(present)
         # As for a host that has neither guests nor classes: the default group gets all that is not others'.
-        steps = make_plan(host, present, resolve(host, {}, (), present)).steps
+        steps = make_plan(host, present, resolve_groups(host, {}, (), present)).steps
         if steps:
-            groups = sorted(name for name in present.groups if control.is_ours(name))
+            ours = sorted(name for name in present.groups if control.is_ours(name))
             yield Item(
                 "cache and bandwidth",
-                ", ".join(groups) or "default group",
+                ", ".join(ours) or "default group",
                 f"{len(steps)} changes of resctrl groups",
                 _bound(_give_back_groups, control, steps),
             )
@@ -374,12 +374,12 @@ def blocked(reported: dict[str, ReportedProvider], owned: Ownership, root_uuid: 
     return reasons
 
 
-def _give_back_groups(control: Control, steps: Sequence[Step]) -> None:
+def _give_back_groups(control: ResctrlHandle, steps: Sequence[PlanStep]) -> None:
     """Carry out what gives ways and bandwidth back.
 
     :raises ResctrlError: that of the first group that the kernel holds up; the others are given back.
     """
-    for error in apply.carry_out(control.files, steps, control.engine).values():
+    for error in apply.apply_plan(control.files, steps, control.codec).values():
         raise error
 
 
@@ -390,7 +390,7 @@ def _bound(function: Callable[..., object], *arguments: object) -> Callable[[], 
 def survey(
     world: World,
     driver: Driver,
-    control: Control | None,
+    control: ResctrlHandle | None,
     client: PlacementClient,
     state: StateFile,
     options: Options,

@@ -9,11 +9,10 @@ from typing import Any
 from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.model.naming import printable
 from compute_agent.pipeline.view import GuestView
-from compute_agent.resctrl.apply import read_tasks
-from compute_agent.resctrl.control import Control
 from compute_agent.resctrl.filesystem import ResctrlError
-from compute_agent.resctrl.host import Host, cache_mask
-from compute_agent.resctrl.reader import DEFAULT_GROUP, Group, read_groups
+from compute_agent.resctrl.groups import DEFAULT_GROUP, ControlGroup, read_groups, read_tasks
+from compute_agent.resctrl.layout import ResctrlLayout, cache_mask
+from compute_agent.resctrl.mount import ResctrlHandle
 
 
 def group_documents(controller: ResctrlController, views: Iterable[GuestView]) -> list[dict[str, Any]]:
@@ -29,7 +28,7 @@ def group_documents(controller: ResctrlController, views: Iterable[GuestView]) -
             guests[group].append(view.guest.name)
     control = controller.control
     present = read_groups(control.files)
-    host = control.host(present)
+    host = control.build_layout(present)
     classes: dict[str, list[str]] = {}
     for name, group in (controller.class_groups or {}).items():
         classes.setdefault(group, []).append(name)
@@ -52,7 +51,7 @@ def group_documents(controller: ResctrlController, views: Iterable[GuestView]) -
     ]
 
 
-def _kind(host: Host, group: Group, classes: Iterable[str]) -> str:
+def _kind(host: ResctrlLayout, group: ControlGroup, classes: Iterable[str]) -> str:
     if group.name == DEFAULT_GROUP:
         return "default"
     if not host.is_ours(group.name):
@@ -60,18 +59,18 @@ def _kind(host: Host, group: Group, classes: Iterable[str]) -> str:
     return "class" if group.name in classes else "guest"
 
 
-def _threads(control: Control, group: Group) -> int | None:
+def _threads(control: ResctrlHandle, group: ControlGroup) -> int | None:
     try:
         return len(read_tasks(control.files, group.name))
     except ResctrlError:  # pseudo-locked, or just gone
         return None
 
 
-def _l3(host: Host) -> tuple[int, ...]:
+def _l3(host: ResctrlLayout) -> tuple[int, ...]:
     return host.platform.l3.ids if host.platform.l3 else ()
 
 
-def _llc_kib(host: Host, group: Group) -> dict[int, int]:
+def _llc_kib(host: ResctrlLayout, group: ControlGroup) -> dict[int, int]:
     sizes = host.platform.l3.way_bytes if host.platform.l3 else {}
     return {
         cache: len(cache_mask(host.platform, group.schemata, cache)) * sizes[cache] // 1024
@@ -80,7 +79,9 @@ def _llc_kib(host: Host, group: Group) -> dict[int, int]:
     }
 
 
-def _percents(host: Host, group: Group) -> dict[int, int]:
+def _percents(host: ResctrlLayout, group: ControlGroup) -> dict[int, int]:
     """By MB domain."""
-    engine, values = host.engine, group.schemata.lines.get("MB", {})
-    return {} if engine is None else {domain: engine.percent(domain, values[domain]) for domain in values}
+    engine, values = host.codec, group.schemata.lines.get("MB", {})
+    return (
+        {} if engine is None else {domain: engine.decode_value(domain, values[domain]) for domain in values}
+    )

@@ -11,8 +11,8 @@ from compute_agent.daemon.cache_control import Resctrl
 from compute_agent.drivers.factory import unlimited
 from compute_agent.host import kernel_files
 from compute_agent.model.knob import BLOCKIO, CACHE_WAYS, CPU_QUOTA, MEMORY_BANDWIDTH
-from compute_agent.resctrl.control import Control
-from compute_agent.resctrl.monitor import LOCAL_BYTES, OCCUPANCY, TOTAL_BYTES
+from compute_agent.resctrl.monitoring import LOCAL_BYTES, OCCUPANCY, TOTAL_BYTES
+from compute_agent.resctrl.mount import ResctrlHandle
 
 _EVENTS: Final = {"memory_bandwidth": {TOTAL_BYTES, LOCAL_BYTES}, "llc_occupancy": {OCCUPANCY}}
 """By metric the counters of which it needs one."""
@@ -20,7 +20,7 @@ _EVENTS: Final = {"memory_bandwidth": {TOTAL_BYTES, LOCAL_BYTES}, "llc_occupancy
 _PRESSURES: Final = ("cpu", "memory", "io")
 
 
-def unmeasured_metrics(conf: cfg.ConfigOpts, control: Control | None) -> dict[str, str]:
+def unmeasured_metrics(conf: cfg.ConfigOpts, control: ResctrlHandle | None) -> dict[str, str]:
     """By metric of watermarks that cannot be measured here the reason, and what to do.
 
     ``control`` is the mount of resctrl, if there is one.

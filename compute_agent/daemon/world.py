@@ -27,7 +27,7 @@ from compute_agent.policy import POLICIES
 from compute_agent.qos.classes import parse_classes
 from compute_agent.qos.cpu_pools import parse_cpu_pools
 from compute_agent.report.nova_root import NovaRoot, RootOwner, owner_of
-from compute_agent.resctrl.control import Control
+from compute_agent.resctrl.mount import ResctrlHandle
 
 LOG = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ def build_world(
     conf: cfg.ConfigOpts,
     topology: Topology | None = None,
     root_uuid: str | None = None,
-    control: Control | None = None,
+    control: ResctrlHandle | None = None,
     root: RootOwner | None = None,
 ) -> World:
     """The host as the configuration wants it. Deprecated options cost a log line each.

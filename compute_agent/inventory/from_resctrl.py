@@ -4,15 +4,17 @@ from collections.abc import Mapping
 
 from compute_agent.inventory.cache_platform import CacheDomain, CachePlatform
 from compute_agent.resctrl.bandwidth import BandwidthUnknownError
-from compute_agent.resctrl.host import Host
-from compute_agent.resctrl.monitor import LOCAL_BYTES, OCCUPANCY, TOTAL_BYTES
-from compute_agent.resctrl.platform import Platform
-from compute_agent.resctrl.reader import DEFAULT_GROUP, Present
-from compute_agent.resctrl.sharing import share_groups
-from compute_agent.resctrl.wishes import Wish
+from compute_agent.resctrl.groups import DEFAULT_GROUP, ResctrlGroups
+from compute_agent.resctrl.layout import ResctrlLayout
+from compute_agent.resctrl.monitoring import LOCAL_BYTES, OCCUPANCY, TOTAL_BYTES
+from compute_agent.resctrl.platform import ResctrlPlatform
+from compute_agent.resctrl.resolution import share_groups
+from compute_agent.resctrl.share_spec import ShareSpec
 
 
-def cache_platform(host: Host, present: Present, classes: Mapping[str, Wish]) -> CachePlatform:
+def cache_platform(
+    host: ResctrlLayout, present: ResctrlGroups, classes: Mapping[str, ShareSpec]
+) -> CachePlatform:
     """Control over the L3 caches of a host that has ``present`` groups and QoS ``classes``.
 
     The default group, classes that need one and groups that somebody else made take groups without an
@@ -20,18 +22,18 @@ def cache_platform(host: Host, present: Present, classes: Mapping[str, Wish]) ->
     """
     platform = host.platform
     foreign = sum(1 for name in present.groups if name != DEFAULT_GROUP and not host.is_ours(name))
-    of_classes = share_groups(host, classes, present).groups
+    of_classes = share_groups(host, classes, present).needed_groups
     return CachePlatform(
-        domains={cache: _domain(host, cache) for cache in platform.caches},
-        groups=platform.groups,
-        groups_taken=min(platform.groups, 1 + len(of_classes) + foreign),
+        domains={cache: _domain(host, cache) for cache in platform.cache_ids},
+        groups=platform.max_groups,
+        groups_taken=min(platform.max_groups, 1 + len(of_classes) + foreign),
         features=_features(platform),
     )
 
 
-def _domain(host: Host, cache: int) -> CacheDomain:
+def _domain(host: ResctrlLayout, cache: int) -> CacheDomain:
     least, step = _bandwidth(host, cache)
-    control, division = host.platform.l3, host.divisions.get(cache)
+    control, division = host.platform.l3, host.partitions.get(cache)
     if control is None or division is None:
         return CacheDomain(cache, bandwidth_min=least, bandwidth_step=step)
     ways, way_bytes = len(control.rules.all_ways), control.way_bytes.get(cache, 0)
@@ -46,23 +48,23 @@ def _domain(host: Host, cache: int) -> CacheDomain:
     )
 
 
-def _bandwidth(host: Host, cache: int) -> tuple[int | None, int | None]:
+def _bandwidth(host: ResctrlLayout, cache: int) -> tuple[int | None, int | None]:
     """The smallest percent and the step; none where there is no control, or nobody knows what 100 % is."""
-    engine, domain = host.engine, host.platform.mb_domain(cache)
+    engine, domain = host.codec, host.platform.mb_domain(cache)
     if engine is None or domain is None:
         return None, None
     try:
-        engine.bandwidth(domain, engine.min_percent)
+        engine.encode_percent(domain, engine.min_percent)
     except BandwidthUnknownError:
         return None, None
     return engine.min_percent, engine.percent_step
 
 
-def _features(platform: Platform) -> frozenset[str]:
+def _features(platform: ResctrlPlatform) -> frozenset[str]:
     events = platform.monitoring.features if platform.monitoring else frozenset()
     has = {
         "L3_CAT": platform.l3 is not None,
-        "L3_CDP": platform.l3 is not None and platform.l3.cdp,
+        "L3_CDP": platform.l3 is not None and platform.l3.has_cdp,
         "L2_CAT": platform.l2 is not None,
         "MBA": platform.mb is not None,
         "MBA_MBPS": platform.mb is not None and platform.mb.in_mbps,

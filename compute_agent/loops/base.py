@@ -11,7 +11,7 @@ from compute_agent.controllers.base import Controller
 from compute_agent.interference.watch import Watch
 from compute_agent.qos.settings import Settings
 from compute_agent.report.client import PlacementClient
-from compute_agent.resctrl.control import Control
+from compute_agent.resctrl.mount import ResctrlHandle
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Configuration:
     client: PlacementClient
     settings: Settings
     controllers: tuple[Controller, ...] = ()
-    control: Control | None = None
+    control: ResctrlHandle | None = None
     watches: tuple[Watch, ...] = ()
 
 

@@ -13,13 +13,13 @@ from compute_agent.model.knob import CACHE_WAYS, MEMORY_BANDWIDTH, Knob
 from compute_agent.pipeline.view import GuestView
 from compute_agent.qos.snapshot import Entitlement
 from compute_agent.resctrl.bandwidth import BYTES_PER_GB, BandwidthUnknownError
-from compute_agent.resctrl.control import Control
 from compute_agent.resctrl.filesystem import ResctrlError
-from compute_agent.resctrl.reader import read_groups
-from compute_agent.resctrl.rules import Demand
+from compute_agent.resctrl.groups import read_groups
+from compute_agent.resctrl.mount import ResctrlHandle
+from compute_agent.resctrl.resolution import GuestDemand
 from compute_agent.resctrl.schemata import BadSchemataError
-from compute_agent.resctrl.ways import NOTHING
-from compute_agent.resctrl.wishes import WayRange, Wish
+from compute_agent.resctrl.share_spec import ShareSpec, WayRange
+from compute_agent.resctrl.ways import NO_WAYS
 
 LOG = logging.getLogger(__name__)
 
@@ -46,7 +46,10 @@ class CacheEntitlements:
     """
 
     def __init__(
-        self, control: Control, classes: Mapping[str, Wish], zones: Callable[[], Sequence[ProviderNode]]
+        self,
+        control: ResctrlHandle,
+        classes: Mapping[str, ShareSpec],
+        zones: Callable[[], Sequence[ProviderNode]],
     ) -> None:
         """``classes`` are the shares of the QoS classes, ``zones`` tells the providers that allocations name.
 
@@ -57,7 +60,7 @@ class CacheEntitlements:
         self._classes = classes
         self._zones = zones
         self._present = read_groups(control.files)
-        self._host = control.host(self._present)
+        self._host = control.build_layout(self._present)
 
     def __call__(self, view: GuestView) -> dict[Knob, Entitlement]:
         """By L3 cache; nothing for a guest of which it is not known what it holds."""
@@ -65,16 +68,18 @@ class CacheEntitlements:
             return {}
         target = Target(view.guest, view.assignment, frozenset(), view.allocation)
         (demand,) = demands((target,), self._zones(), self._host, self._present).demands
-        wish = demand.wish.over(self._classes.get(demand.qos_class, Wish()))
+        wish = demand.share.overlaid_on(self._classes.get(demand.qos_class, ShareSpec()))
         return self._ways(demand, wish) | self._bandwidth(demand, wish)
 
-    def _ways(self, demand: Demand, wish: Wish) -> dict[Knob, Entitlement]:
+    def _ways(self, demand: GuestDemand, wish: ShareSpec) -> dict[Knob, Entitlement]:
         control = self._host.platform.l3
         found = {}
         for cache in control.ids if control else ():
             asked = wish.range_on(cache) or WayRange(0, 100)
-            division = self._host.divisions[cache]
-            shared = division.open_ways(NOTHING).part(asked.first, asked.last, division.rules.min_bits)
+            division = self._host.partitions[cache]
+            shared = division.open_ways(NO_WAYS).percent_range(
+                asked.first, asked.last, division.rules.min_bits
+            )
             full = demand.ways.get(cache) or len(shared)
             if control and full:
                 size = control.way_bytes.get(cache)
@@ -82,15 +87,15 @@ class CacheEntitlements:
                 found[Knob(CACHE_WAYS, str(cache))] = Entitlement(float(full), 1.0, per_way)
         return found
 
-    def _bandwidth(self, demand: Demand, wish: Wish) -> dict[Knob, Entitlement]:
-        platform, engine = self._host.platform, self._host.engine
+    def _bandwidth(self, demand: GuestDemand, wish: ShareSpec) -> dict[Knob, Entitlement]:
+        platform, engine = self._host.platform, self._host.codec
         found = {}
-        for cache in platform.caches if engine else ():
+        for cache in platform.cache_ids if engine else ():
             domain = platform.mb_domain(cache)
             if engine is None or domain is None:
                 continue
             try:
-                engine.bandwidth(domain, engine.min_percent)
+                engine.encode_percent(domain, engine.min_percent)
             except BandwidthUnknownError:
                 continue  # there is no limit but 100 %
             full = demand.bandwidth.get(cache) or wish.percent_on(domain) or 100
@@ -102,5 +107,5 @@ class CacheEntitlements:
     def _per_percent(self) -> float | None:
         """Bytes a second that a percent lets through; None where a cap is not one of the guest as a whole."""
         total = self._control.options.memory_bandwidth_gbps
-        engine = self._host.engine
+        engine = self._host.codec
         return total * BYTES_PER_GB / 100 if total and engine and engine.shares_cap else None

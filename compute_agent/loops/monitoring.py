@@ -15,7 +15,7 @@ from compute_agent.monitoring.monitor import CacheMonitor
 from compute_agent.monitoring.settings import Settings
 from compute_agent.monitoring.store import SampleStore
 from compute_agent.monitoring.tables import FILE
-from compute_agent.resctrl.control import Control
+from compute_agent.resctrl.mount import ResctrlHandle
 
 
 class Monitoring:
@@ -67,7 +67,7 @@ class Monitoring:
         self._loop.reload(Settings.of(conf.options))
 
 
-def _measured(control: Control) -> tuple[Any, ...]:
+def _measured(control: ResctrlHandle) -> tuple[Any, ...]:
     """What a monitor of a mount depends on."""
     platform = control.platform
-    return control.files.root, platform.monitoring, platform.groups, control.options.prefix
+    return control.files.root, platform.monitoring, platform.max_groups, control.options.prefix

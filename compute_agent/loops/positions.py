@@ -12,8 +12,8 @@ from compute_agent.loops.base import Configuration
 from compute_agent.pipeline.view import GuestView
 from compute_agent.qos.watermarks import Action, Watermark
 from compute_agent.resctrl.filesystem import ResctrlError
-from compute_agent.resctrl.host import cache_mask
-from compute_agent.resctrl.reader import read_groups
+from compute_agent.resctrl.groups import read_groups
+from compute_agent.resctrl.layout import cache_mask
 from compute_agent.resctrl.schemata import BadSchemataError
 
 LOG = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ def ways_of(conf: Configuration) -> Mapping[str, Ways]:
         return {}
     try:
         present = read_groups(controller.control.files)
-        platform = controller.control.host(present).platform
+        platform = controller.control.build_layout(present).platform
     except (ResctrlError, BadSchemataError) as error:
         LOG.info("Placement is not told which ways of caches guests have: %s", error)
         return {}

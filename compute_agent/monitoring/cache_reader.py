@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from compute_agent.monitoring.reading import CacheUse, Reading
 from compute_agent.qos.rounds import CacheReading
 from compute_agent.resctrl.bandwidth import BYTES_PER_GB
-from compute_agent.resctrl.platform import Platform
+from compute_agent.resctrl.platform import ResctrlPlatform
 
 
 class MonitoredCaches:
@@ -19,7 +19,7 @@ class MonitoredCaches:
         self._sizes: Mapping[str, float] = {}
         self._bandwidth: float | None = None
 
-    def use(self, platform: Platform, memory_bandwidth_gbps: float | None) -> None:
+    def use(self, platform: ResctrlPlatform, memory_bandwidth_gbps: float | None) -> None:
         """Tell the sizes of these caches.
 
         ``memory_bandwidth_gbps``: what the memory of each can do, in 10^9 bytes a second. The hardware tells
@@ -67,7 +67,7 @@ def _of_guests(reading: Reading, value: Value) -> dict[str, dict[str, float]]:
     }
 
 
-def cache_sizes(platform: Platform) -> Mapping[int, int]:
+def cache_sizes(platform: ResctrlPlatform) -> Mapping[int, int]:
     """Bytes of each L3 cache, by its id; empty where the kernel tells no sizes."""
     if platform.l3 is None:
         return {}

@@ -9,18 +9,18 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from compute_agent.model.errors import DriverError
 from compute_agent.monitoring.targets import MonitorTarget
-from compute_agent.resctrl import apply, counter_assignment
-from compute_agent.resctrl.filesystem import Filesystem, ResctrlError
-from compute_agent.resctrl.monitor import (
-    Watched,
+from compute_agent.resctrl import groups, monitoring
+from compute_agent.resctrl.filesystem import ResctrlError, ResctrlFilesystem
+from compute_agent.resctrl.groups import DEFAULT_GROUP, ResctrlGroups, read_groups
+from compute_agent.resctrl.monitoring import (
+    MonitoredGroup,
     choose_monitored,
     make_monitoring_group,
     monitoring_changes,
     monitoring_group,
     rmids_to_use,
 )
-from compute_agent.resctrl.platform import Platform
-from compute_agent.resctrl.reader import DEFAULT_GROUP, Present, read_groups
+from compute_agent.resctrl.platform import ResctrlPlatform
 
 LOG = logging.getLogger(__name__)
 
@@ -28,11 +28,11 @@ LOG = logging.getLogger(__name__)
 class MonitoringGroups:
     """Keeps the groups of one mount whose names begin with ``prefix``; all others are left alone."""
 
-    def __init__(self, files: Filesystem, platform: Platform, prefix: str) -> None:
+    def __init__(self, files: ResctrlFilesystem, platform: ResctrlPlatform, prefix: str) -> None:
         self._files = files
         self._platform = platform
         self._prefix = prefix
-        self._assigned = counter_assignment.is_needed(platform)
+        self._assigned = monitoring.needs_assignment(platform)
         self.unmonitored: frozenset[str] = frozenset()
         """Guests that have no monitoring group, as RMIDs or counters do not last for them."""
         self.exhaustions = 0
@@ -53,7 +53,7 @@ class MonitoringGroups:
         groups = own_groups(targets, present)
         sharing = [target for target in targets if not target.is_class and target.key not in groups]
         watched = [
-            Watched(
+            MonitoredGroup(
                 target.guest,
                 priority=target.priority,
                 monitored=self._name(target.guest) in present.groups[target.group].monitoring_groups,
@@ -84,11 +84,11 @@ class MonitoringGroups:
     def _is_ours(self, name: str) -> bool:
         return name.startswith(self._name(""))
 
-    def _counted(self, present: Present) -> list[str]:
+    def _counted(self, present: ResctrlGroups) -> list[str]:
         """The control groups whose counters are ours to assign: the agent's own, and the default group."""
         return [name for name in present.groups if name == DEFAULT_GROUP or name.startswith(self._prefix)]
 
-    def _max_groups(self, present: Present) -> int:
+    def _max_groups(self, present: ResctrlGroups) -> int:
         """How many monitoring groups there may be."""
         rmids = rmids_to_use(self._platform, present, self._is_ours)
         if not self._assigned:
@@ -101,19 +101,21 @@ class MonitoringGroups:
             for name in group.monitoring_groups
             if self._is_ours(name)
         ]
-        counters = counter_assignment.read_available(self._files)
+        counters = monitoring.read_available_counters(self._files)
         control_groups = self._counted(present)
         for path in (*control_groups, *ours):
-            for cache, _ in counter_assignment.read_assigned(self._files, path):
+            for cache, _ in monitoring.read_assigned_counters(self._files, path):
                 counters[cache] = counters.get(cache, 0) + 1
         return max(0, min(rmids, min(counters.values(), default=0) - len(control_groups)))
 
-    def _make(self, present: Present, chosen: Sequence[str], wanted: Mapping[str, MonitorTarget]) -> None:
+    def _make(
+        self, present: ResctrlGroups, chosen: Sequence[str], wanted: Mapping[str, MonitorTarget]
+    ) -> None:
         names = {self._name(guest): target.group for guest, target in wanted.items()}
         stale, missing = monitoring_changes(present, names, self._is_ours)
         for path in stale:
             try:
-                apply.remove_group(self._files, path)
+                groups.remove_group(self._files, path)
             except ResctrlError as error:
                 LOG.warning("A monitoring group cannot be removed: %s", error)
         # In order of importance: an RMID that was just freed may be kept back for a while.
@@ -128,9 +130,9 @@ class MonitoringGroups:
     def _fill(self, group: str, target: MonitorTarget) -> bool:
         """Have all threads of a guest in its monitoring group. False if there is no such group."""
         try:
-            inside = apply.read_tasks(self._files, group)
+            inside = groups.read_tasks(self._files, group)
             if not set(target.threads()) <= inside:
-                apply.move_tasks(self._files, group, lambda: self._movable(target))
+                groups.move_tasks(self._files, group, lambda: self._movable(target))
         except DriverError as error:
             LOG.debug("Guest %s is gone: %s", target.guest, error)
         except ResctrlError as error:
@@ -144,15 +146,15 @@ class MonitoringGroups:
 
     def _movable(self, target: MonitorTarget) -> frozenset[int]:
         """The threads that are in the control group: others cannot be in a monitoring group of it."""
-        return frozenset(target.threads()) & apply.read_tasks(self._files, target.group)
+        return frozenset(target.threads()) & groups.read_tasks(self._files, target.group)
 
     def _assign(self, groups: Iterable[str]) -> None:
         """Give counters to groups in this order. Control groups come first: they have what the host moves."""
         order = tuple(dict.fromkeys(groups))
-        held = {group: counter_assignment.read_assigned(self._files, group) for group in order}
-        for step in counter_assignment.plan(counter_assignment.read_available(self._files), held, order):
+        held = {group: monitoring.read_assigned_counters(self._files, group) for group in order}
+        for step in monitoring.plan_assignments(monitoring.read_available_counters(self._files), held, order):
             try:
-                counter_assignment.change(self._files, step)
+                monitoring.apply_assignment(self._files, step)
             except ResctrlError as error:
                 # Others take counters, too, and groups go. The next time is soon.
                 LOG.debug("A counter cannot be assigned: %s", error)
@@ -167,7 +169,7 @@ class MonitoringGroups:
         self.unmonitored = frozenset(guests)
 
 
-def own_groups(targets: Sequence[MonitorTarget], present: Present) -> dict[tuple[str, str], str]:
+def own_groups(targets: Sequence[MonitorTarget], present: ResctrlGroups) -> dict[tuple[str, str], str]:
     """The control groups of classes and guests that are alone in theirs: these count by themselves."""
     users = Counter(target.group for target in targets)
     classes = Counter(group for group, _ in {(target.group, target.qos_class) for target in targets})

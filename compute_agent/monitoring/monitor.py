@@ -11,10 +11,9 @@ from typing import Final
 from compute_agent.monitoring.groups import MonitoringGroups
 from compute_agent.monitoring.reading import Counted, Meter, Reading, Sum, TargetUse
 from compute_agent.monitoring.targets import MonitorTarget
-from compute_agent.resctrl.counters import CounterFiles
-from compute_agent.resctrl.filesystem import Filesystem, ResctrlError
-from compute_agent.resctrl.monitor import Sample
-from compute_agent.resctrl.platform import Platform
+from compute_agent.resctrl.filesystem import ResctrlError, ResctrlFilesystem
+from compute_agent.resctrl.monitoring import CounterFiles, CounterSample
+from compute_agent.resctrl.platform import ResctrlPlatform
 
 LOG = logging.getLogger(__name__)
 
@@ -27,7 +26,7 @@ guest from outside, RMIDs that were freed, and what others did to the groups.
 class CacheMonitor:
     """To be used by one thread; ``newest`` can be read by all."""
 
-    def __init__(self, files: Filesystem, platform: Platform, prefix: str) -> None:
+    def __init__(self, files: ResctrlFilesystem, platform: ResctrlPlatform, prefix: str) -> None:
         """``prefix`` begins the names of the groups that are the agent's."""
         self._files = files
         self._groups = MonitoringGroups(files, platform, prefix)
@@ -60,7 +59,7 @@ class CacheMonitor:
         """
         if self._synced != tuple(targets) or time >= self._due:
             self._sync(targets, time)
-        samples: dict[str, Sample | None] = {}
+        samples: dict[str, CounterSample | None] = {}
         host = [
             counted
             for group in self._groups.control_groups
@@ -90,12 +89,12 @@ class CacheMonitor:
         self.newest = None
 
     def _sync(self, targets: Sequence[MonitorTarget], time: float) -> None:
-        caches = self._files.folders("mon_data")
+        caches = self._files.list_folders("mon_data")
         if caches != self._caches:  # CPUs came or went
             self._counters.close()
             self._caches = caches
         self._paths = self._groups.sync(targets)
-        self._counters.keep({*self._paths.values(), *self._groups.control_groups})
+        self._counters.keep_groups({*self._paths.values(), *self._groups.control_groups})
         self._meters = {target.key: self._meters.get(target.key) or Meter(time) for target in targets}
         self._guests_of = _guests_of(targets, self._paths)
         self._sums = {
@@ -108,7 +107,7 @@ class CacheMonitor:
         self._due = time + SYNC_SECONDS
 
     def _read(
-        self, meter: Meter, group: str, time: float, samples: dict[str, Sample | None]
+        self, meter: Meter, group: str, time: float, samples: dict[str, CounterSample | None]
     ) -> Counted | None:
         """Every group is read once a round, whoever asks for it."""
         if group not in samples:
@@ -116,13 +115,13 @@ class CacheMonitor:
         sample = samples[group]
         return None if sample is None else meter.take(group, sample)
 
-    def _sample(self, group: str, time: float) -> Sample | None:
+    def _sample(self, group: str, time: float) -> CounterSample | None:
         """The counters of a group; None where they cannot be read.
 
         If that is because the group is gone, the next round looks after the groups.
         """
         try:
-            sample = self._counters.read(group, time)
+            sample = self._counters.read_sample(group, time)
         except ResctrlError as error:
             if error.errno in (errno.ENOENT, errno.ENODEV):
                 self._synced = None

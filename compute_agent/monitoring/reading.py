@@ -8,7 +8,14 @@ from functools import cached_property
 from typing import Final, NamedTuple, TypeVar
 
 from compute_agent.monitoring.targets import MonitorTarget
-from compute_agent.resctrl.monitor import LOCAL_BYTES, OCCUPANCY, TOTAL_BYTES, Sample, Totals, Value
+from compute_agent.resctrl.monitoring import (
+    LOCAL_BYTES,
+    OCCUPANCY,
+    TOTAL_BYTES,
+    BandwidthTotals,
+    CounterSample,
+    CounterValue,
+)
 
 LOCAL, TOTAL = "local", "total"
 """Kinds of bandwidth: to memory of the cache's own NUMA node, and to all memory."""
@@ -29,7 +36,7 @@ class CacheUse(NamedTuple):
 class Counted(NamedTuple):
     """The counters of a group by cache id and event, and bytes a second of those that have a rate."""
 
-    values: Mapping[tuple[int, str], Value]
+    values: Mapping[tuple[int, str], CounterValue]
     rates: Mapping[tuple[int, str], float]
 
     def caches(self) -> dict[int, CacheUse]:
@@ -93,14 +100,14 @@ class Meter:
         """``begun`` is now, in monotonic seconds."""
         self.begun = begun
         self._group: str | None = None
-        self._totals = Totals()
+        self._totals = BandwidthTotals()
 
-    def take(self, group: str, sample: Sample) -> Counted:
+    def take(self, group: str, sample: CounterSample) -> Counted:
         """What was counted, with the rates since the sample before; the first of a group has none."""
         if group != self._group:
             self._totals.restart()
             self._group = group
-        return Counted(sample.values, self._totals.add(sample))
+        return Counted(sample.values, self._totals.add_sample(sample))
 
     def moved(self) -> dict[tuple[int, str], int]:
         """Bytes since the first sample, by cache id and event; these never become less."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from compute_agent.model.guest import Guest
-from compute_agent.resctrl.reader import DEFAULT_GROUP
+from compute_agent.resctrl.groups import DEFAULT_GROUP
 
 
 def no_threads() -> Iterable[int]:

@@ -10,30 +10,30 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
-from compute_agent.resctrl.wishes import BadWishError, WayRange, Wish, check_percent
+from compute_agent.resctrl.share_spec import BadShareError, ShareSpec, WayRange, check_percent
 
 T = TypeVar("T")
 
 
-def parse_annotation(text: str) -> Wish:
+def parse_annotation(text: str) -> ShareSpec:
     """The wish of an annotation; an empty text is an empty wish.
 
     :raises BadWishError:
     """
     if not text.strip():
-        return Wish()
+        return ShareSpec()
     try:
         body = json.loads(text, object_pairs_hook=_no_duplicates)
-    except BadWishError:
+    except BadShareError:
         raise
     except RecursionError as error:
-        raise BadWishError("the annotation is nested too deeply") from error
+        raise BadShareError("the annotation is nested too deeply") from error
     except ValueError as error:  # also numbers of thousands of digits
-        raise BadWishError(f"the annotation is no JSON: {error}") from error
+        raise BadShareError(f"the annotation is no JSON: {error}") from error
     top = _object("the annotation", body, ("LLC", "MB"))
     llc, llc_per_cache = _part("LLC", top.get("LLC"), "range", _json_range)
     mb, mb_per_cache = _part("MB", top.get("MB"), "percent", _json_percent)
-    return Wish(llc, llc_per_cache, mb, mb_per_cache)
+    return ShareSpec(llc, llc_per_cache, mb, mb_per_cache)
 
 
 def _part(
@@ -54,16 +54,16 @@ def _part(
     if overrides is None:
         overrides = []
     if not isinstance(overrides, list):
-        raise BadWishError(f"{name}.schemataPerCache is no list")
+        raise BadShareError(f"{name}.schemataPerCache is no list")
     for index, body in enumerate(overrides):
         where = f"{name}.schemataPerCache[{index}]"
         override = _object(where, body, ("cacheid", key))
         for needed in ("cacheid", key):
             if needed not in override:
-                raise BadWishError(f"{where} has no {needed}")
+                raise BadShareError(f"{where} has no {needed}")
         cache = _whole(f"{where}.cacheid", override["cacheid"])
         if cache in per_cache:
-            raise BadWishError(f"{where}: cache {cache} is named twice")
+            raise BadShareError(f"{where}: cache {cache} is named twice")
         per_cache[cache] = parse(f"{where}.{key}", override[key])
     return everywhere, per_cache
 
@@ -74,14 +74,14 @@ _SPELLINGS: Final = {"llc": "LLC", "mb": "MB", "cacheID": "cacheid"}
 def _object(where: str, body: object, keys: tuple[str, ...]) -> dict[str, object]:
     """The fields of a JSON object by the first of their spellings."""
     if not isinstance(body, dict):
-        raise BadWishError(f"{where} is no object")
+        raise BadShareError(f"{where} is no object")
     fields: dict[str, object] = {}
     for spelled, value in body.items():
         key = _SPELLINGS.get(spelled, spelled)
         if key not in keys:
-            raise BadWishError(f"{where} has an unknown key {spelled!r}: it may have {', '.join(keys)}")
+            raise BadShareError(f"{where} has an unknown key {spelled!r}: it may have {', '.join(keys)}")
         if key in fields:
-            raise BadWishError(f"{where} has {key} twice")
+            raise BadShareError(f"{where} has {key} twice")
         fields[key] = value
     return fields
 
@@ -90,18 +90,18 @@ def _no_duplicates(pairs: Iterable[tuple[str, object]]) -> dict[str, object]:
     fields: dict[str, object] = {}
     for key, value in pairs:
         if key in fields:
-            raise BadWishError(f"the annotation has the key {key!r} twice")
+            raise BadShareError(f"the annotation has the key {key!r} twice")
         fields[key] = value
     return fields
 
 
 def _json_range(where: str, value: object) -> WayRange:
     if not isinstance(value, list) or len(value) != 2:
-        raise BadWishError(f"{where} is not a pair of percents")
+        raise BadShareError(f"{where} is not a pair of percents")
     try:
         return WayRange(_whole(where, value[0]), _whole(where, value[1]))
-    except BadWishError as error:
-        raise BadWishError(f"{where}: {error}") from error
+    except BadShareError as error:
+        raise BadShareError(f"{where}: {error}") from error
 
 
 def _json_percent(where: str, value: object) -> int:
@@ -110,5 +110,5 @@ def _json_percent(where: str, value: object) -> int:
 
 def _whole(where: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise BadWishError(f"{where}: {value!r} is not a whole number")
+        raise BadShareError(f"{where}: {value!r} is not a whole number")
     return value

@@ -18,19 +18,19 @@ from compute_agent.model.qos_class import (
     LATENCY_SENSITIVE_RESERVED,
     class_section,
 )
-from compute_agent.resctrl.wishes import (
-    BadWishError,
+from compute_agent.resctrl.share_spec import (
+    BadShareError,
+    ShareSpec,
     WayRange,
-    Wish,
     parse_per_cache,
     parse_percent,
     parse_range,
 )
 
-DEFAULT_CLASSES: Final[Mapping[str, Wish]] = {
-    LATENCY_SENSITIVE_RESERVED: Wish(WayRange(0, 100), mb=100),
-    LATENCY_SENSITIVE: Wish(WayRange(0, 100), mb=100),
-    BEST_EFFORT: Wish(WayRange(0, 30), mb=100),
+DEFAULT_CLASSES: Final[Mapping[str, ShareSpec]] = {
+    LATENCY_SENSITIVE_RESERVED: ShareSpec(WayRange(0, 100), mb=100),
+    LATENCY_SENSITIVE: ShareSpec(WayRange(0, 100), mb=100),
+    BEST_EFFORT: ShareSpec(WayRange(0, 30), mb=100),
 }
 """The shares of the classes that exist without configuration."""
 
@@ -47,7 +47,7 @@ class QosClass:
 
     name: str
     rank: int
-    wish: Wish = field(default_factory=Wish)
+    wish: ShareSpec = field(default_factory=ShareSpec)
     memory: MemoryShare = field(default_factory=MemoryShare)
     cpu_class: str = ""
 
@@ -60,7 +60,7 @@ class Classes:
     highest: int
 
     @property
-    def wishes(self) -> dict[str, Wish]:
+    def wishes(self) -> dict[str, ShareSpec]:
         """Their shares of caches and bandwidth."""
         return {name: one.wish for name, one in self.classes.items()}
 
@@ -89,7 +89,7 @@ def parse_classes(conf: cfg.ConfigOpts) -> Classes:
         if rank is None:
             raise ConfigError(f"{section} rank: a class of another name than BE, LS or LSR needs one")
         default = classes.get(name, QosClass(name, rank))
-        wish = _wish(section, options).over(default.wish)
+        wish = _wish(section, options).overlaid_on(default.wish)
         cpu_class = _cpu_class(conf, name, options.cpu_class)
         classes[name] = QosClass(name, rank, wish, _memory(options, default.memory), cpu_class)
     highest = classes.get(conf.qos.highest_class)
@@ -119,7 +119,7 @@ def _memory(options: cfg.ConfigOpts.GroupAttr, default: MemoryShare) -> MemorySh
     )
 
 
-def _wish(section: str, options: cfg.ConfigOpts.GroupAttr) -> Wish:
+def _wish(section: str, options: cfg.ConfigOpts.GroupAttr) -> ShareSpec:
     option = ""
     try:
         option, text = "llc_range", options.llc_range
@@ -134,6 +134,6 @@ def _wish(section: str, options: cfg.ConfigOpts.GroupAttr) -> Wish:
         mb = parse_percent(text) if text else None
         option, text = "mb_percent_per_cache", options.mb_percent_per_cache
         mb_per_cache = parse_per_cache(text or "", parse_percent)
-    except BadWishError as error:
+    except BadShareError as error:
         raise ConfigError(f"{section} {option}: {error}") from error
-    return Wish(llc, llc_per_cache, mb, mb_per_cache, *ranges.values())
+    return ShareSpec(llc, llc_per_cache, mb, mb_per_cache, *ranges.values())

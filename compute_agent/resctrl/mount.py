@@ -1,23 +1,52 @@
-"""Find the mount, or make one: what is mounted is used, and nothing is mounted unless it is asked for."""
+"""Find or make the mount, and read what it can control.
+
+An existing mount is used as it is. The filesystem is mounted only where the operator asks for it.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from compute_agent.resctrl.filesystem import read_text
+from compute_agent.resctrl import layout
+from compute_agent.resctrl.bandwidth import BandwidthCodec, choose_codec
+from compute_agent.resctrl.filesystem import ResctrlError, ResctrlFilesystem, read_text
+from compute_agent.resctrl.groups import NOT_GROUPS, ResctrlGroups, read_schemata
+from compute_agent.resctrl.platform import (
+    UNLIMITED_MBPS,
+    BandwidthControl,
+    CacheControl,
+    CpuVendor,
+    MonitoringFeatures,
+    ResctrlPlatform,
+    vendor_of,
+)
+from compute_agent.resctrl.schemata import (
+    BadMaskError,
+    BadSchemataError,
+    MaskRules,
+    Schemata,
+    WayMask,
+    parse_schemata,
+    parse_sizes,
+)
+
+LOG = logging.getLogger(__name__)
 
 MOUNT_POINT: Final = "sys/fs/resctrl"
 
 
 @dataclass(frozen=True, slots=True)
-class Mount:
-    """A mounted resctrl: where, with which options, and whether it can be written.
+class ResctrlMount:
+    """A mounted resctrl filesystem.
 
-    ``captured``: no mount, but the files of one of another machine.
+    :ivar captured: the files were copied from another machine, so there is nothing to write to.
     """
 
     path: Path
@@ -31,48 +60,49 @@ class Mount:
 
 
 class NoMountError(Exception):
-    """There is no resctrl to work with; the text says why, for one log line."""
+    """No usable resctrl filesystem. The text gives the reason in one line of the log."""
 
 
-def open_mount(root: Path = Path("/"), mount: bool = False, options: str = "") -> Mount:
+def open_mount(root: Path = Path("/"), mount: bool = False, options: str = "") -> ResctrlMount:
     """The writable mount of the machine whose files are below ``root``.
 
-    With ``mount``, one is made at sys/fs/resctrl where there is none, with mount options such as
-    ``cdp,mba_MBps``.
-
-    :raises NoMountError: not supported, not mounted, mounted read-only, refused.
+    :param mount: mount the filesystem at sys/fs/resctrl where it is not mounted.
+    :param options: mount options for that, such as ``cdp,mba_MBps``.
+    :raises NoMountError: not supported, not mounted, mounted read-only, or refused by the kernel.
     """
     found = find_mount(root)
     if found is None:
-        if not supported(root):
+        if not is_supported(root):
             raise NoMountError("resctrl is not supported by this processor or kernel")
         if not mount:
             raise NoMountError("resctrl is not mounted")
         make_mount(root / MOUNT_POINT, options)
-        found = find_mount(root) or Mount(root / MOUNT_POINT, frozenset(filter(None, options.split(","))))
+        found = find_mount(root) or ResctrlMount(
+            root / MOUNT_POINT, frozenset(filter(None, options.split(",")))
+        )
     if found.read_only:
         raise NoMountError(f"resctrl is mounted read-only at {found.path}")
     return found
 
 
-def supported(root: Path) -> bool:
-    """Whether the kernel has the filesystem, which it registers only where the hardware has something."""
+def is_supported(root: Path) -> bool:
+    """Whether the kernel has registered the filesystem, which it does only on hardware with some control."""
     return any(line.split()[-1:] == ["resctrl"] for line in read_text(root / "proc/filesystems").splitlines())
 
 
-def find_mount(root: Path) -> Mount | None:
-    """The first resctrl of proc/mounts that can be reached, or a tree of one at sys/fs/resctrl.
+def find_mount(root: Path) -> ResctrlMount | None:
+    """The first resctrl mount in proc/mounts, or a captured tree at sys/fs/resctrl; None without either.
 
-    A captured tree of another machine has no mounts of its own; its folder counts.
+    A captured tree of another machine has no entry in proc/mounts, so its folder counts.
     """
     for line in read_text(root / "proc/mounts").splitlines():
         fields = line.split()
         if len(fields) >= 4 and fields[2] == "resctrl":
             # The kernel writes blanks and backslashes in octal.
             where = fields[1].encode().decode("unicode_escape")
-            return Mount(root / where.lstrip("/"), frozenset(fields[3].split(",")))
+            return ResctrlMount(root / where.lstrip("/"), frozenset(fields[3].split(",")))
     tree = root / MOUNT_POINT
-    return Mount(tree, frozenset(), captured=True) if (tree / "schemata").is_file() else None
+    return ResctrlMount(tree, frozenset(), captured=True) if (tree / "schemata").is_file() else None
 
 
 def make_mount(path: Path, options: str) -> None:
@@ -85,3 +115,180 @@ def make_mount(path: Path, options: str) -> None:
         number = ctypes.get_errno()
         with_options = f" with options {options!r}" if options else ""
         raise NoMountError(f"resctrl cannot be mounted at {path}{with_options}: {os.strerror(number)}")
+
+
+@dataclass(frozen=True, slots=True)
+class ResctrlOptions:
+    """The operator's choices.
+
+    :ivar prefix: begins the names of all groups that belong to the agent.
+    :ivar shared_ways: cache ways that are never exclusive to a group.
+    :ivar memory_bandwidth_gbps: 100 % of a domain's bandwidth in 10^9 bytes a second, where the kernel takes
+        absolute values.
+    """
+
+    prefix: str = "compute-agent."
+    shared_ways: int = 2
+    memory_bandwidth_gbps: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResctrlHandle:
+    """A mount with its capabilities and the operator's choices. A captured tree is not ``writable``."""
+
+    files: ResctrlFilesystem
+    platform: ResctrlPlatform
+    codec: BandwidthCodec | None
+    options: ResctrlOptions
+    writable: bool = True
+
+    def build_layout(self, present: ResctrlGroups) -> layout.ResctrlLayout:
+        """The partitions of the caches beside the groups that exist."""
+        return layout.build_layout(
+            self.platform, self.codec, present, self.options.prefix, self.options.shared_ways
+        )
+
+    def is_ours(self, group: str) -> bool:
+        """Whether a group belongs to the agent, by its name."""
+        return group.startswith(self.options.prefix)
+
+
+def open_handle(mount: ResctrlMount, options: ResctrlOptions, root: Path = Path("/")) -> ResctrlHandle:
+    """Read the capabilities of a mount.
+
+    :param root: the folder with the machine's ``proc``.
+    :raises ResctrlError: the default group cannot be read.
+    :raises BadSchemataError: its schemata makes no sense.
+    """
+    files = ResctrlFilesystem(mount.path)
+    cpuinfo = read_text(root / "proc/cpuinfo")
+    platform = read_platform(files, cpuinfo, mount.options)
+    codec = choose_codec(platform, options.memory_bandwidth_gbps)
+    return ResctrlHandle(files, platform, codec, options, not mount.captured)
+
+
+def read_platform(
+    files: ResctrlFilesystem, cpuinfo: str = "", options: frozenset[str] = frozenset()
+) -> ResctrlPlatform:
+    """The capabilities of a mount.
+
+    Where ``cpuinfo`` does not name the vendor, a bandwidth in other units than percent means AMD, and
+    everything else counts as Intel. A resource whose files in ``info`` are missing or make no sense is left
+    out, with a line in the log.
+
+    :param cpuinfo: the text of /proc/cpuinfo.
+    :param options: the options of the mount.
+    :raises ResctrlError: the default group's schemata cannot be read.
+    :raises BadSchemataError: it makes no sense.
+    """
+    default = parse_schemata(files.read_file("schemata"))
+    present = set(files.list_folders("info"))
+    mb, smba = (
+        _read_bandwidth_control(files, name, default, options) if name in present else None
+        for name in ("MB", "SMBA")
+    )
+    vendor = vendor_of(cpuinfo)
+    if vendor is None:
+        in_units = mb is not None and not mb.in_mbps and max(mb.maximum.values(), default=0) > 100
+        vendor = CpuVendor.AMD if in_units else CpuVendor.INTEL
+    # The file sparse_masks exists since Linux 6.7. Before it, Intel took no masks with holes, the others did.
+    l3, l2 = (
+        _read_cache_control(files, level, default, sparse=vendor is not CpuVendor.INTEL) for level in (3, 2)
+    )
+    return ResctrlPlatform(vendor, l3, l2, mb, smba, _read_monitoring(files) if "L3_MON" in present else None)
+
+
+def _read_cache_control(
+    files: ResctrlFilesystem, level: int, default: Schemata, sparse: bool
+) -> CacheControl | None:
+    """Control of the caches of a level. With CDP, the code resource stands for both, as the kernel has it."""
+    resources = tuple(
+        name for name in (f"L{level}", f"L{level}CODE", f"L{level}DATA") if default.domain_ids(name)
+    )
+    if not resources:
+        return None
+    folder = f"info/{resources[0]}"
+    try:
+        all_ways = WayMask.parse_hex(files.read_file(f"{folder}/cbm_mask"))
+        closids = int(files.read_file(f"{folder}/num_closids"))
+        min_bits = int(files.read_file(f"{folder}/min_cbm_bits"))
+        shareable = WayMask.parse_hex(files.read_optional(f"{folder}/shareable_bits") or "0")
+    except (ResctrlError, BadMaskError, ValueError) as error:
+        LOG.warning("No control over level %d caches: %s", level, error)
+        return None
+    text = files.read_optional(f"{folder}/sparse_masks")
+    return CacheControl(
+        level=level,
+        resources=resources,
+        ids=default.domain_ids(resources[0]),
+        rules=MaskRules(all_ways, max(1, min_bits), sparse if text is None else text == "1"),
+        shareable=shareable & all_ways,
+        closids=closids,
+        way_bytes=_read_way_bytes(files, resources[0], default),
+    )
+
+
+def _read_way_bytes(files: ResctrlFilesystem, resource: str, default: Schemata) -> dict[int, int]:
+    try:
+        sizes = parse_sizes(files.read_file("size")).get(resource, {})
+    except (ResctrlError, BadSchemataError):
+        return {}
+    ways = {domain: (default.get_value(resource, domain) or 0).bit_count() for domain in sizes}
+    return {domain: size // ways[domain] for domain, size in sizes.items() if size and ways[domain]}
+
+
+def _read_bandwidth_control(
+    files: ResctrlFilesystem, resource: str, default: Schemata, options: frozenset[str]
+) -> BandwidthControl | None:
+    if not default.domain_ids(resource):
+        return None
+    folder = f"info/{resource}"
+    try:
+        closids = int(files.read_file(f"{folder}/num_closids"))
+        minimum = int(files.read_file(f"{folder}/min_bandwidth"))
+        granularity = int(files.read_file(f"{folder}/bandwidth_gran"))
+    except (ResctrlError, ValueError) as error:
+        LOG.warning("No control over bandwidth %s: %s", resource, error)
+        return None
+    maximum = _read_maximum(files, resource, default.lines[resource])
+    return BandwidthControl(
+        resource=resource,
+        ids=default.domain_ids(resource),
+        minimum=minimum,
+        granularity=max(1, granularity),
+        closids=closids,
+        maximum=maximum,
+        in_mbps=resource == "MB" and ("mba_MBps" in options or UNLIMITED_MBPS in maximum.values()),
+    )
+
+
+def _read_maximum(files: ResctrlFilesystem, resource: str, default: Mapping[int, int]) -> dict[int, int]:
+    """The highest value of any group. The default group alone would hide it where an operator lowered it."""
+    highest = dict(default)
+    for name in files.list_folders():
+        if name not in NOT_GROUPS:
+            try:
+                values = read_schemata(files, name).lines.get(resource, {})
+            except (ResctrlError, BadSchemataError):
+                continue
+            highest = {domain: max(value, values.get(domain, 0)) for domain, value in highest.items()}
+    return highest
+
+
+def _read_monitoring(files: ResctrlFilesystem) -> MonitoringFeatures | None:
+    folder = "info/L3_MON"
+    try:
+        rmids = int(files.read_file(f"{folder}/num_rmids"))
+        features = frozenset(files.read_file(f"{folder}/mon_features").split())
+    except (ResctrlError, ValueError) as error:
+        LOG.warning("No monitoring: %s", error)
+        return None
+    modes = (files.read_optional(f"{folder}/mbm_assign_mode") or "").split()
+    counters = files.read_optional(f"{folder}/num_mbm_cntrs") or ""
+    return MonitoringFeatures(
+        rmids=rmids,
+        features=features,
+        assign_modes=tuple(mode.strip("[]") for mode in modes),
+        assign_mode=next((mode.strip("[]") for mode in modes if mode.startswith("[")), ""),
+        counters={int(d): int(n) for d, n in re.findall(r"([0-9]+)=([0-9]+)", counters)},
+    )

@@ -1,4 +1,4 @@
-"""What a mount can do, as plain frozen values."""
+"""The capabilities of a mount as frozen values."""
 
 from __future__ import annotations
 
@@ -8,51 +8,56 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from compute_agent.resctrl.masks import Mask, MaskRules
+from compute_agent.resctrl.schemata import MaskRules, WayMask
 
 UNLIMITED_MBPS: Final = 2**32 - 1
-"""What a group without a cap shows with mba_MBps."""
+"""Value of a group without a cap, with the mount option mba_MBps."""
 
 
-class Vendor(enum.StrEnum):
-    """Whose hardware it is: percents, units and masks differ."""
+class CpuVendor(enum.StrEnum):
+    """Vendor of the processor. Percents, units and masks differ between vendors."""
 
     INTEL = "intel"
     AMD = "amd"
     ARM = "arm"
 
 
-_VENDORS: Final = {"GenuineIntel": Vendor.INTEL, "AuthenticAMD": Vendor.AMD, "HygonGenuine": Vendor.AMD}
+_VENDORS: Final = {
+    "GenuineIntel": CpuVendor.INTEL,
+    "AuthenticAMD": CpuVendor.AMD,
+    "HygonGenuine": CpuVendor.AMD,
+}
 
 
-def vendor_of(cpuinfo: str) -> Vendor | None:
-    """Whose processor a /proc/cpuinfo tells of; None where it does not."""
+def vendor_of(cpuinfo: str) -> CpuVendor | None:
+    """The vendor in a /proc/cpuinfo; None where it names none."""
     match = re.search(r"^vendor_id\s*:\s*(\S+)", cpuinfo, re.MULTILINE)
     if match:
         return _VENDORS.get(match[1])
-    return Vendor.ARM if re.search(r"^CPU implementer\s*:", cpuinfo, re.MULTILINE) else None
+    return CpuVendor.ARM if re.search(r"^CPU implementer\s*:", cpuinfo, re.MULTILINE) else None
 
 
 @dataclass(frozen=True, slots=True)
 class CacheControl:
     """Allocation of one level of cache (info/L3, or info/L3CODE and L3DATA; the same for L2).
 
-    ``resources`` are the lines of schemata: ``("L3",)``, or ``("L3CODE", "L3DATA")`` with code and data
-    prioritization. ``shareable`` are the ways that devices fill, too. ``way_bytes`` is by cache id, and empty
-    where the kernel tells no sizes.
+    :ivar resources: lines of schemata, ``("L3",)``, or ``("L3CODE", "L3DATA")`` with code and data
+        prioritization (CDP).
+    :ivar shareable: ways that devices fill, too.
+    :ivar way_bytes: bytes of a way by cache id; empty where the kernel shows no sizes.
     """
 
     level: int
     resources: tuple[str, ...]
     ids: tuple[int, ...]
     rules: MaskRules
-    shareable: Mask
+    shareable: WayMask
     closids: int
     way_bytes: Mapping[int, int] = field(default_factory=dict)
 
     @property
-    def cdp(self) -> bool:
-        """Whether code and data have masks of their own."""
+    def has_cdp(self) -> bool:
+        """Whether code and data have separate masks."""
         return len(self.resources) > 1
 
 
@@ -60,9 +65,9 @@ class CacheControl:
 class BandwidthControl:
     """Allocation of memory bandwidth (info/MB, or info/SMBA for slow memory).
 
-    ``minimum`` and ``granularity`` are as the kernel tells them, in its unit. ``maximum`` is the highest
-    value by domain id that the kernel was seen to have, which is that of the default group unless somebody
-    cut it. ``in_mbps``: values are MiB/s that a control loop of the kernel keeps (mount option mba_MBps).
+    :ivar minimum: ``min_bandwidth`` in the kernel's unit; ``granularity`` is ``bandwidth_gran``.
+    :ivar maximum: the highest value seen by domain id, which is the default group's unless it was lowered.
+    :ivar in_mbps: values are MiB/s kept by a control loop of the kernel (mount option mba_MBps).
     """
 
     resource: str
@@ -75,11 +80,13 @@ class BandwidthControl:
 
 
 @dataclass(frozen=True, slots=True)
-class Monitoring:
-    """Counters (info/L3_MON). ``features`` are event names such as ``llc_occupancy``.
+class MonitoringFeatures:
+    """Counters (info/L3_MON).
 
-    ``assign_modes`` are the counter assignment modes with the one in force, ``assign_mode``; both are empty
-    before Linux 6.18. ``counters`` is the number of assignable ones by L3 id.
+    :ivar features: event names such as ``llc_occupancy``.
+    :ivar assign_modes: modes of counter assignment, of which ``assign_mode`` is current; empty before Linux
+        6.18.
+    :ivar counters: assignable counters by L3 cache id.
     """
 
     rmids: int
@@ -90,36 +97,36 @@ class Monitoring:
 
 
 @dataclass(frozen=True, slots=True)
-class Platform:
-    """Everything a mount offers; what it has not is None."""
+class ResctrlPlatform:
+    """The controls of a mount. A missing one is None."""
 
-    vendor: Vendor
+    vendor: CpuVendor
     l3: CacheControl | None = None
     l2: CacheControl | None = None
     mb: BandwidthControl | None = None
     smba: BandwidthControl | None = None
-    monitoring: Monitoring | None = None
+    monitoring: MonitoringFeatures | None = None
 
     @property
-    def closids(self) -> int:
-        """How many control groups there can be, the default group included: the least of all resources."""
+    def closid_count(self) -> int:
+        """Most CLOSIDs in use at once, the default group's included: the least of all resources."""
         controls = [control.closids for control in (self.l3, self.l2, self.mb, self.smba) if control]
         return min(controls, default=0)
 
     @property
-    def groups(self) -> int:
-        """How many control groups the kernel can make: each needs a CLOSID, and an RMID if there are any."""
-        return min(self.closids, self.monitoring.rmids) if self.monitoring else self.closids
+    def max_groups(self) -> int:
+        """Most control groups: each needs a CLOSID, and an RMID where the hardware monitors."""
+        return min(self.closid_count, self.monitoring.rmids) if self.monitoring else self.closid_count
 
     @property
-    def caches(self) -> tuple[int, ...]:
-        """The ids of the L3 caches of which ways or bandwidth can be controlled."""
+    def cache_ids(self) -> tuple[int, ...]:
+        """The ids of the L3 caches with control of ways or bandwidth."""
         return self.l3.ids if self.l3 else self.mb.ids if self.mb else ()
 
     def mb_domain(self, l3_id: int) -> int | None:
-        """The MB domain of an L3 cache: the one of the same id; where ids differ, the one of the same rank.
+        """The MB domain of an L3 cache: that with the same id, or with the same rank where ids differ.
 
-        None where the platform does not tell (as many L3 caches as MB domains there are not).
+        None where the platform does not show it, having other numbers of L3 caches and MB domains.
         """
         if self.mb is None:
             return None

@@ -1,17 +1,159 @@
-"""The lines of ``schemata`` and ``size`` files: `` L3:0=0ffff;1=fffff``, ``MB:0= 100;1= 100``.
+"""Cache bit masks (CBM) and the lines of ``schemata`` and ``size`` files.
 
-Cache masks are hexadecimal, bandwidths and sizes decimal. The kernel pads names and values with blanks (since
-4.13); ids are the kernel's, in any order and with gaps.
+A mask has one bit for each way of a cache, bit 0 for the lowest way. A file has a line for each resource,
+such as `` L3:0=0ffff;1=fffff`` or ``MB:0= 100;1= 100``. Masks are hexadecimal, bandwidths and sizes
+decimal. The kernel pads names and values with blanks (since 4.13). Ids are the kernel's, in any order and
+with gaps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from compute_agent.resctrl.masks import BadMaskError, Mask
+_HEX: Final = re.compile(r"\s*(?:0[xX])?([0-9a-fA-F]{1,16})\s*", re.ASCII)
+
+
+class BadMaskError(ValueError):
+    """A text that is no mask, or a mask that the platform refuses. The message gives the reason."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class WayMask:
+    """A set of at most 64 cache ways as the bits of a number. An empty mask is false."""
+
+    bits: int = 0
+
+    @classmethod
+    def parse_hex(cls, text: str) -> WayMask:
+        """The mask with the hexadecimal digits ``text``, such as ``fffff`` or ``0x00ff``.
+
+        :raises BadMaskError: the text has other characters, or more than 16 digits.
+        """
+        match = _HEX.fullmatch(text)
+        if match is None:
+            raise BadMaskError(f"{text!r} is not a cache mask of up to 16 hexadecimal digits")
+        return cls(int(match[1], 16))
+
+    @classmethod
+    def from_ways(cls, ways: Iterable[int]) -> WayMask:
+        """The mask with these way numbers."""
+        bits = 0
+        for way in ways:
+            bits |= 1 << way
+        return cls(bits)
+
+    @classmethod
+    def from_range(cls, first: int, count: int) -> WayMask:
+        """The mask of ``count`` adjacent ways from way ``first`` upwards."""
+        return cls((1 << count) - 1 << first)
+
+    @classmethod
+    def union_of(cls, masks: Iterable[WayMask]) -> WayMask:
+        """The ways that are in any of the masks."""
+        bits = 0
+        for mask in masks:
+            bits |= mask.bits
+        return cls(bits)
+
+    def __str__(self) -> str:
+        """Hexadecimal digits in the kernel's form: ``3c0``."""
+        return f"{self.bits:x}"
+
+    def __bool__(self) -> bool:
+        return self.bits != 0
+
+    def __len__(self) -> int:
+        return self.bits.bit_count()
+
+    def __iter__(self) -> Iterator[int]:
+        """The way numbers, ascending."""
+        bits = self.bits
+        while bits:
+            low = bits & -bits
+            yield low.bit_length() - 1
+            bits ^= low
+
+    def __and__(self, other: WayMask) -> WayMask:
+        return WayMask(self.bits & other.bits)
+
+    def __or__(self, other: WayMask) -> WayMask:
+        return WayMask(self.bits | other.bits)
+
+    def __sub__(self, other: WayMask) -> WayMask:
+        return WayMask(self.bits & ~other.bits)
+
+    def covers(self, other: WayMask) -> bool:
+        """Whether every way of ``other`` is in this mask."""
+        return not other - self
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether the ways are adjacent. An empty mask is not contiguous."""
+        return len(self.split_runs()) == 1
+
+    def split_runs(self) -> tuple[WayMask, ...]:
+        """The runs of adjacent ways, the lowest first."""
+        found = []
+        rest = self.bits
+        while rest:
+            low = rest & -rest
+            piece = rest & ~(rest + low)  # the carry runs to the first zero above the piece
+            found.append(WayMask(piece))
+            rest ^= piece
+        return tuple(found)
+
+    def percent_range(self, first_percent: int, last_percent: int, min_ways: int = 1) -> WayMask:
+        """The ways between two percents, the first way rounded down, the last one up.
+
+        Ways are counted from the lowest, so 0..30 are the lower 30 percent. A range of fewer than
+        ``min_ways`` ways grows upwards first and then downwards, as far as this mask has ways.
+        """
+        ways = list(self)
+        first = len(ways) * first_percent // 100
+        last = -(-len(ways) * last_percent // 100)
+        last = min(len(ways), max(last, first + min_ways))
+        first = max(0, min(first, last - min_ways))
+        return WayMask.from_ways(ways[first:last])
+
+
+@dataclass(frozen=True, slots=True)
+class MaskRules:
+    """The masks that a cache accepts: within ``all_ways``, ``min_bits`` or more, with holes if ``sparse``."""
+
+    all_ways: WayMask
+    min_bits: int = 1
+    sparse: bool = False
+
+    def find_fault(self, mask: WayMask) -> str | None:
+        """The reason for which the kernel would refuse ``mask``; None if it would not."""
+        if not mask:
+            return "a mask of no ways"
+        if not self.all_ways.covers(mask):
+            return f"mask {mask} has ways that the cache has not ({self.all_ways})"
+        if not self.sparse and not mask.is_contiguous:
+            return f"mask {mask} has holes"
+        # The kernel counts the bits of the lowest piece, also where holes are allowed.
+        if len(mask.split_runs()[0]) < self.min_bits:
+            return f"mask {mask} begins with fewer than {self.min_bits} ways"
+        return None
+
+    def widest_mask(self, mask: WayMask, around: WayMask = WayMask()) -> WayMask:
+        """The largest accepted mask within ``mask``, which is all of it where masks may have holes.
+
+        Among runs, one with ways of ``around`` is preferred, then the longest, then the lowest. The mask is
+        empty where no run is long enough.
+        """
+        if self.sparse and self.find_fault(mask) is None:
+            return mask
+        pieces = [piece for piece in mask.split_runs() if len(piece) >= self.min_bits]
+        if self.sparse:  # only the lowest run was too short
+            return WayMask.from_ways(way for piece in pieces for way in piece)
+        return max(pieces, key=lambda piece: (len(piece & around), len(piece)), default=WayMask())
+
 
 CACHE_RESOURCES: Final = ("L3", "L3CODE", "L3DATA", "L2", "L2CODE", "L2DATA")
 BANDWIDTH_RESOURCES: Final = ("MB", "SMBA")
@@ -20,14 +162,14 @@ Lines = Mapping[str, Mapping[int, int]]
 
 
 class BadSchemataError(ValueError):
-    """A schemata text that cannot be read; the message quotes the line."""
+    """A schemata text without sense. The message quotes the line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schemata:
-    """The values of some resources on some domains, all as numbers; not all of a group's need be there.
+    """Values of some or all resources and domains of a group.
 
-    ``lines[resource][id]`` is a cache mask's bits, or a bandwidth in the unit of the platform.
+    ``lines[resource][id]`` has the bits of a cache mask, or a bandwidth in the unit of the platform.
     """
 
     lines: Lines = field(default_factory=dict)
@@ -43,73 +185,73 @@ class Schemata:
         return hash(frozenset(self))
 
     def __iter__(self) -> Iterator[tuple[str, int, int]]:
-        """Every (resource, id, value)."""
+        """The triples (resource, id, value)."""
         for name, values in self.lines.items():
             for domain, value in values.items():
                 yield name, domain, value
 
-    def get(self, resource: str, domain: int) -> int | None:
-        """One value; None where it is not told."""
+    def get_value(self, resource: str, domain: int) -> int | None:
+        """One value; None where it is missing."""
         return self.lines.get(resource, {}).get(domain)
 
-    def ids(self, resource: str) -> tuple[int, ...]:
-        """The domain ids of a resource, ascending; empty where there is no such line."""
+    def domain_ids(self, resource: str) -> tuple[int, ...]:
+        """The domain ids of a resource, ascending; empty without such a line."""
         return tuple(sorted(self.lines.get(resource, ())))
 
-    def updated(self, other: Schemata) -> Schemata:
-        """These, with the values of ``other`` in place of its own."""
+    def updated_with(self, other: Schemata) -> Schemata:
+        """A copy with the values of ``other`` added or put in place of its own."""
         names = {**self.lines, **other.lines}
         return Schemata({name: {**self.lines.get(name, {}), **other.lines.get(name, {})} for name in names})
 
     def changes_from(self, present: Schemata) -> Schemata:
-        """The values of this that are not so in ``present``: what has to be written."""
+        """The values that differ from ``present``, and so have to be written."""
         changed: dict[str, dict[int, int]] = {}
         for name, domain, value in self:
-            if present.get(name, domain) != value:
+            if present.get_value(name, domain) != value:
                 changed.setdefault(name, {})[domain] = value
         return Schemata(changed)
 
-    def within(self, other: Schemata) -> Schemata:
-        """The values of this for the resources and domains that ``other`` has, too."""
+    def restricted_to(self, other: Schemata) -> Schemata:
+        """The values of the resources and domains that are also in ``other``."""
         kept: dict[str, dict[int, int]] = {}
         for name, domain, value in self:
-            if other.get(name, domain) is not None:
+            if other.get_value(name, domain) is not None:
                 kept.setdefault(name, {})[domain] = value
         return Schemata(kept)
 
     def __str__(self) -> str:
-        """The text to write: a line for each resource, domains ascending, each line ended."""
+        """The text for the kernel: a line for each resource, domains ascending, each line terminated."""
         return "".join(
-            f"{name}:{';'.join(f'{d}={_value(name, v)}' for d, v in sorted(values.items()))}\n"
+            f"{name}:{';'.join(f'{d}={_format_value(name, v)}' for d, v in sorted(values.items()))}\n"
             for name, values in self.lines.items()
         )
 
 
-def parse(text: str) -> Schemata:
-    """The values of a schemata file. Resources of kernels to come are passed over.
+def parse_schemata(text: str) -> Schemata:
+    """The values of a schemata file. Unknown resources are ignored.
 
-    A group that is about to be pseudo-locked has ``uninitialized`` for its values: such lines are empty.
+    A group that is about to be pseudo-locked shows ``uninitialized`` instead of values: such lines are empty.
 
-    :raises BadSchemataError:
+    :raises BadSchemataError: a line without sense.
     """
     return Schemata(
         {
-            name: _values(line, values, hexadecimal=name in CACHE_RESOURCES)
-            for line, name, values in _split(text)
+            name: _parse_values(line, values, hexadecimal=name in CACHE_RESOURCES)
+            for line, name, values in _split_lines(text)
             if name in CACHE_RESOURCES or name in BANDWIDTH_RESOURCES
         }
     )
 
 
 def parse_sizes(text: str) -> Lines:
-    """Bytes by resource and id of a ``size`` file.
+    """Bytes by resource and id, from a ``size`` file.
 
-    :raises BadSchemataError:
+    :raises BadSchemataError: a line without sense.
     """
-    return {name: _values(line, values, hexadecimal=False) for line, name, values in _split(text)}
+    return {name: _parse_values(line, values, hexadecimal=False) for line, name, values in _split_lines(text)}
 
 
-def _split(text: str) -> Iterator[tuple[str, str, str]]:
+def _split_lines(text: str) -> Iterator[tuple[str, str, str]]:
     for line in text.splitlines():
         if not line.strip():
             continue
@@ -119,7 +261,7 @@ def _split(text: str) -> Iterator[tuple[str, str, str]]:
         yield line, name.strip(), values.strip()
 
 
-def _values(line: str, text: str, hexadecimal: bool) -> dict[int, int]:
+def _parse_values(line: str, text: str, hexadecimal: bool) -> dict[int, int]:
     if text == "uninitialized":
         return {}
     found: dict[int, int] = {}
@@ -128,12 +270,12 @@ def _values(line: str, text: str, hexadecimal: bool) -> dict[int, int]:
         try:
             if not equals:
                 raise ValueError
-            number = Mask.parse(value).bits if hexadecimal else int(value)
+            number = WayMask.parse_hex(value).bits if hexadecimal else int(value)
             found[int(domain)] = number
         except (ValueError, BadMaskError) as error:
             raise BadSchemataError(f"schemata line {line!r}: cannot read {part!r}") from error
     return found
 
 
-def _value(resource: str, value: int) -> str:
+def _format_value(resource: str, value: int) -> str:
     return f"{value:x}" if resource in CACHE_RESOURCES else str(value)

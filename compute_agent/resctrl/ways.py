@@ -1,129 +1,252 @@
-"""Which ways of one cache a guest has for itself.
+"""Partition the ways of a cache, and assign exclusive ways to groups.
 
-A cache is divided once: the *pool*, from which exclusive ways are given, and the rest, which stays with
-everybody else. Where masks may not have holes the pool is one run of ways, so that whatever fits by its
-number can be made to fit by moving: a mask can be rewritten while its guest runs. The fewest moves are looked
-for, in an order in which no two exclusive masks overlap and none is ever empty.
+A cache is partitioned once: the *pool*, from which exclusive ways are taken, and the rest, which all others
+share. Where masks may have no holes the pool is one run of ways, so that every request that fits by its
+number can be made to fit by moving masks: a mask can be rewritten while its guest runs.
+
+Free ways that lie apart are joined by the fewest rewritings of masks. That is a search (A*) over the
+positions of the blocks. The estimate of the remaining moves is the smallest number of blocks in any window
+of the wanted size. A move takes at most one block out of a window, so the estimate never exceeds the truth,
+and the first solution is a shortest one. Pushing all blocks aside always works; its length bounds the
+search. At no step do two exclusive masks overlap, and none is ever empty.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import heapq
+import itertools
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from compute_agent.resctrl.defragment import plan_moves
-from compute_agent.resctrl.masks import Mask, MaskRules
+from compute_agent.resctrl.schemata import MaskRules, WayMask
 
-NOTHING: Final = Mask()
+NO_WAYS: Final = WayMask()
+
+
+MAX_STATES: Final = 20_000
+"""States tried before all blocks are pushed aside instead. That takes some tenths of a second."""
+
+_BlockPositions = tuple[int, ...]
+"""The first way of each block, in the order of their names. The owner's block, if any, comes last."""
+
+BlockMove = tuple[str, WayMask]
+
+
+def plan_moves(
+    pool: WayMask, blocks: Mapping[str, WayMask], owner: str, own: WayMask, count: int
+) -> tuple[BlockMove, ...]:
+    """Moves after which ``count`` ways in a row are free or among the owner's ``own``.
+
+    Each move is safe after those before it. There must be enough free ways by number.
+
+    :param pool: one run of ways.
+    :param blocks: runs in the pool that do not overlap, by owner.
+    """
+    search = _MoveSearch(pool, blocks, owner, own, count)
+    return search.find_shortest()
+
+
+class _MoveSearch:
+    def __init__(
+        self, pool: WayMask, blocks: Mapping[str, WayMask], owner: str, own: WayMask, count: int
+    ) -> None:
+        self.low = next(iter(pool))
+        self.high = self.low + len(pool)
+        self.names = sorted(blocks)
+        self.sizes = [len(blocks[name]) for name in self.names]
+        self.others = len(self.names)
+        start = [next(iter(blocks[name])) for name in self.names]
+        if own:
+            self.names.append(owner)
+            self.sizes.append(len(own))
+            start.append(next(iter(own)))
+        self.start: _BlockPositions = tuple(start)
+        self.count = count
+
+    def find_shortest(self) -> tuple[BlockMove, ...]:
+        aside = self._push_aside()
+        bound = len(aside)
+        seen = {self._canonical_state(self.start): 0}
+        serial = itertools.count()  # breaks ties by age, so that equal inputs give equal results
+        todo: list[tuple[int, int, int, _BlockPositions, tuple[BlockMove, ...]]] = []
+        heapq.heappush(todo, (self._in_the_way(self.start), 0, next(serial), self.start, ()))
+        while todo and todo[0][0] < bound and len(seen) < MAX_STATES:
+            _, _, _, state, path = heapq.heappop(todo)
+            if self._in_the_way(state) == 0:
+                return path
+            cost = len(path) + 1
+            for index, at in self._possible_moves(state):
+                after = (*state[:index], at, *state[index + 1 :])
+                key = self._canonical_state(after)
+                if seen.get(key, bound) <= cost:
+                    continue
+                seen[key] = cost
+                estimate = cost + self._in_the_way(after)
+                if estimate < bound:
+                    step = (self.names[index], WayMask.from_range(at, self.sizes[index]))
+                    heapq.heappush(todo, (estimate, -cost, next(serial), after, (*path, step)))
+        return aside
+
+    def _in_the_way(self, state: _BlockPositions) -> int:
+        """The smallest number of blocks in any window of ``count`` ways: the estimate of moves left."""
+        windows = self.high - self.low - self.count + 1
+        changes = [0] * (windows + 1)  # blocks in a window less those in the window below it
+        for at, size in zip(state[: self.others], self.sizes, strict=False):
+            changes[max(0, at - self.low - self.count + 1)] += 1
+            changes[min(windows, at - self.low + size)] -= 1
+        return min(itertools.accumulate(changes[:-1]))
+
+    def _possible_moves(self, state: _BlockPositions) -> Iterator[tuple[int, int]]:
+        taken = 0
+        for at, size in zip(state, self.sizes, strict=True):
+            taken |= (1 << size) - 1 << at
+        for index, (at, size) in enumerate(zip(state, self.sizes, strict=True)):
+            block = (1 << size) - 1
+            obstacles = taken & ~(block << at)
+            for to in range(self.low, self.high - size + 1):
+                if to != at and not block << to & obstacles:
+                    yield index, to
+
+    def _canonical_state(self, state: _BlockPositions) -> tuple[tuple[int, int], ...]:
+        """The state with blocks of equal size interchangeable, except for the owner's."""
+        pairs = list(zip(state, self.sizes, strict=True))
+        return tuple(sorted(pairs[: self.others])) + tuple(pairs[self.others :])
+
+    def _push_aside(self) -> tuple[BlockMove, ...]:
+        """Move blocks below the owner's down and those above it up, so that all free ways meet around it.
+
+        The block nearest to an end goes first and slides into free ways. Without an owner's block all go
+        down.
+        """
+        own = self.start[self.others] if len(self.start) > self.others else self.high
+        steps = []
+        by_place = sorted(range(self.others), key=lambda index: self.start[index])
+        edge = self.low
+        for index in by_place:
+            if self.start[index] < own:
+                if self.start[index] != edge:
+                    steps.append((self.names[index], WayMask.from_range(edge, self.sizes[index])))
+                edge += self.sizes[index]
+        edge = self.high
+        for index in reversed(by_place):
+            if self.start[index] > own:
+                edge -= self.sizes[index]
+                if self.start[index] != edge:
+                    steps.append((self.names[index], WayMask.from_range(edge, self.sizes[index])))
+        return tuple(steps)
 
 
 @dataclass(frozen=True, slots=True)
-class Division:
-    """How the ways of a cache are divided.
-
-    ``pool``: to be given away; ``locked``: kept by groups of others.
-    """
+class WayPartition:
+    """The ways of a cache: a ``pool`` for exclusive use, others, and those ``locked`` by foreign groups."""
 
     rules: MaskRules
-    pool: Mask
-    locked: Mask = NOTHING
+    pool: WayMask
+    locked: WayMask = NO_WAYS
 
     @property
-    def shared(self) -> Mask:
-        """The ways that are never given away."""
+    def shared_ways(self) -> WayMask:
+        """The ways that are never exclusive."""
         return self.rules.all_ways - self.pool - self.locked
 
-    def open_ways(self, exclusive: Mask) -> Mask:
-        """What everybody else may fill when ``exclusive`` is given away; a mask that the kernel takes."""
-        return self.rules.widest(self.rules.all_ways - self.locked - exclusive, around=self.shared)
+    def open_ways(self, exclusive: WayMask) -> WayMask:
+        """The mask of all other groups while ``exclusive`` ways are assigned."""
+        return self.rules.widest_mask(self.rules.all_ways - self.locked - exclusive, around=self.shared_ways)
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
-    """One rewriting of a mask. ``before`` is empty for one who had no exclusive ways."""
+class MaskMove:
+    """One rewriting of a mask. ``before`` is empty where the owner had no exclusive ways."""
 
     owner: str
-    before: Mask
-    after: Mask
+    before: WayMask
+    after: WayMask
 
 
 @dataclass(frozen=True, slots=True)
 class WayAssignment:
-    """Exclusive masks by owner, the moves that lead there in their order, and who gets none and why."""
+    """Exclusive masks by owner, the moves in their order, and the reasons of refused owners."""
 
-    masks: Mapping[str, Mask] = field(default_factory=dict)
-    moves: tuple[Move, ...] = ()
+    masks: Mapping[str, WayMask] = field(default_factory=dict)
+    moves: tuple[MaskMove, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
 
 
 @functools.lru_cache(maxsize=64)
-def divide(rules: MaskRules, shareable: Mask, shared_ways: int, locked: Mask = NOTHING) -> Division:
-    """Divide a cache so that ``shared_ways`` or a few more are kept for everybody else.
+def partition_ways(
+    rules: MaskRules, shareable: WayMask, shared_ways: int, locked: WayMask = NO_WAYS
+) -> WayPartition:
+    """Partition a cache so that at least ``shared_ways`` stay shared. The pool is as large as possible.
 
-    Kept are at least ``min_bits`` ways in a row, and the ``shareable`` ones that devices fill. ``locked``
-    ways belong to nobody here. The pool is as large as it can be, and may be empty.
+    At least ``min_bits`` ways in a row stay shared, and so do the ``shareable`` ones, which devices fill.
+    The pool may be empty.
+
+    :param locked: ways of foreign groups, which are in no part.
     """
     usable = rules.all_ways - locked
     spare = usable - shareable
     keep = max(shared_ways, rules.min_bits)
     if _holes_allowed(rules):
         surplus = len(usable) - max(keep, len(usable & shareable))
-        return Division(rules, Mask.of(list(spare)[: max(0, surplus)]), locked)
-    best, best_key = NOTHING, (0, 0, 0)
+        return WayPartition(rules, WayMask.from_ways(list(spare)[: max(0, surplus)]), locked)
+    best, best_key = NO_WAYS, (0, 0, 0)
     for first in spare:
         for count in range(1, len(spare) + 1):
-            pool = Mask.run(first, count)
+            pool = WayMask.from_range(first, count)
             if not spare.covers(pool):
                 break
             rest = usable - pool
-            longest = max((len(run) for run in rest.runs()), default=0)
+            longest = max((len(run) for run in rest.split_runs()), default=0)
             key = (count, longest, -first)
             if len(rest) >= keep and longest >= rules.min_bits and key > best_key:
                 best, best_key = pool, key
-    return Division(rules, best, locked)
+    return WayPartition(rules, best, locked)
 
 
-def assign(division: Division, held: Mapping[str, Mask], wanted: Mapping[str, int]) -> WayAssignment:
-    """Give every owner its number of ways.
+def assign_ways(
+    partition: WayPartition, held: Mapping[str, WayMask], wanted: Mapping[str, int]
+) -> WayAssignment:
+    """Assign each owner its number of ways.
 
-    ``held`` are the masks in force, those with the oldest rights first.
+    An owner with the right number keeps its ways unless another owner cannot be served otherwise. Ways of
+    owners that are not in ``wanted`` are free. Held masks that break the rules (outside of the pool,
+    overlapping) are replaced. A request that does not fit is refused, and that owner's ways are free, too.
 
-    Who has the right number keeps its ways unless somebody else cannot be served otherwise. Ways of owners
-    that are not in ``wanted`` are free. Held masks that break the rules (outside of the pool, overlapping)
-    are replaced. A wish that does not fit is refused, and that owner's ways are then free, too.
+    :param held: the masks in force, the oldest first.
+    :param wanted: the number of ways by owner.
     """
-    masks: dict[str, Mask] = {}
-    moves: list[Move] = []
+    masks: dict[str, WayMask] = {}
+    moves: list[MaskMove] = []
     refused: dict[str, str] = {}
     order = [owner for owner in held if owner in wanted]
     order += sorted(wanted.keys() - held.keys(), key=lambda owner: (-wanted[owner], owner))
-    left = len(division.pool)
+    left = len(partition.pool)
     for owner in order:
-        reason = _unfit(division, wanted[owner], left)
+        reason = _refusal_reason(partition, wanted[owner], left)
         if reason:
             refused[owner] = reason
         else:
             left -= wanted[owner]
     served = [owner for owner in order if owner not in refused]
     for owner in served:
-        mask = held.get(owner, NOTHING)
-        if _valid(division, mask) and not any(mask & other for other in masks.values()):
+        mask = held.get(owner, NO_WAYS)
+        if _is_valid_mask(partition, mask) and not any(mask & other for other in masks.values()):
             masks[owner] = mask
     misplaced = {owner: held[owner] for owner in served if owner in held and owner not in masks}
-    for owner in served:  # shrink first: it needs no room and makes some
+    for owner in served:  # masks shrink first, which frees ways and needs none
         if owner in masks and len(masks[owner]) > wanted[owner]:
-            after = _shrunk(division, masks, owner, wanted[owner])
-            moves.append(Move(owner, masks[owner], after))
+            after = _shrunk_mask(partition, masks, owner, wanted[owner])
+            moves.append(MaskMove(owner, masks[owner], after))
             masks[owner] = after
     for owner in sorted(served, key=lambda owner: owner not in misplaced):
-        if len(masks.get(owner, NOTHING)) == wanted[owner]:
+        if len(masks.get(owner, NO_WAYS)) == wanted[owner]:
             continue
-        before = misplaced.pop(owner, masks.get(owner, NOTHING))
-        for move in _moves_for(division, masks, misplaced, owner, wanted[owner]):
+        before = misplaced.pop(owner, masks.get(owner, NO_WAYS))
+        for move in _moves_for(partition, masks, misplaced, owner, wanted[owner]):
             if move.owner == owner:
-                move = Move(owner, before, move.after)
+                move = MaskMove(owner, before, move.after)
             before = move.after if move.owner == owner else before
             moves.append(move)
             masks[move.owner] = move.after
@@ -131,75 +254,78 @@ def assign(division: Division, held: Mapping[str, Mask], wanted: Mapping[str, in
 
 
 def _holes_allowed(rules: MaskRules) -> bool:
-    # With a minimum above 1 the lowest piece has to be long enough: runs are always right.
+    # With a minimum above 1 the kernel checks the length of the lowest piece: runs always pass.
     return rules.sparse and rules.min_bits <= 1
 
 
-def _unfit(division: Division, count: int, left: int) -> str | None:
-    if count < division.rules.min_bits:
-        return f"{count} ways are fewer than the {division.rules.min_bits} that a mask needs"
+def _refusal_reason(partition: WayPartition, count: int, left: int) -> str | None:
+    if count < partition.rules.min_bits:
+        return f"{count} ways are fewer than the {partition.rules.min_bits} that a mask needs"
     if count > left:
-        return f"{count} exclusive ways do not fit: {left} of {len(division.pool)} are left"
+        return f"{count} exclusive ways do not fit: {left} of {len(partition.pool)} are left"
     return None
 
 
-def _valid(division: Division, mask: Mask) -> bool:
-    if not mask or not division.pool.covers(mask) or len(mask) < division.rules.min_bits:
+def _is_valid_mask(partition: WayPartition, mask: WayMask) -> bool:
+    if not mask or not partition.pool.covers(mask) or len(mask) < partition.rules.min_bits:
         return False
-    return mask.contiguous or _holes_allowed(division.rules)
+    return mask.is_contiguous or _holes_allowed(partition.rules)
 
 
-def _shrunk(division: Division, masks: Mapping[str, Mask], owner: str, count: int) -> Mask:
-    """The part to keep: the one that leaves most to everybody else."""
+def _shrunk_mask(partition: WayPartition, masks: Mapping[str, WayMask], owner: str, count: int) -> WayMask:
+    """The part of a mask to keep: the end that leaves most to all others."""
     mask = masks[owner]
-    others = Mask.union(other for name, other in masks.items() if name != owner)
-    if not mask.contiguous:
-        return Mask.of(list(mask)[:count])
+    others = WayMask.union_of(other for name, other in masks.items() if name != owner)
+    if not mask.is_contiguous:
+        return WayMask.from_ways(list(mask)[:count])
     first = next(iter(mask))
-    ends = (Mask.run(first, count), Mask.run(first + len(mask) - count, count))
-    return max(ends, key=lambda end: len(division.open_ways(others | end)))
+    ends = (WayMask.from_range(first, count), WayMask.from_range(first + len(mask) - count, count))
+    return max(ends, key=lambda end: len(partition.open_ways(others | end)))
 
 
 def _moves_for(
-    division: Division, masks: Mapping[str, Mask], misplaced: Mapping[str, Mask], owner: str, count: int
-) -> tuple[Move, ...]:
-    """The moves after which ``owner`` has ``count`` ways; there is room by number."""
+    partition: WayPartition,
+    masks: Mapping[str, WayMask],
+    misplaced: Mapping[str, WayMask],
+    owner: str,
+    count: int,
+) -> tuple[MaskMove, ...]:
+    """The moves after which ``owner`` has ``count`` ways. There is room by number."""
     others = {name: mask for name, mask in masks.items() if name != owner}
-    own = masks.get(owner, NOTHING)
-    taken = Mask.union(others.values())
-    # What is to be replaced is still in force: better not to step on it.
-    for avoided in (Mask.union(misplaced.values()), NOTHING):
-        place = _best_place(division, division.pool - taken - avoided, taken, own, count)
+    own = masks.get(owner, NO_WAYS)
+    taken = WayMask.union_of(others.values())
+    # Misplaced masks are still in force, so places beside them are preferred.
+    for avoided in (WayMask.union_of(misplaced.values()), NO_WAYS):
+        place = _best_place(partition, partition.pool - taken - avoided, taken, own, count)
         if place is not None:
-            return (Move(owner, own, place),)
-    if _holes_allowed(division.rules):
-        free = division.pool - taken - own
-        kept = Mask.of(list(own) + list(free)[: count - len(own)])
-        return (Move(owner, own, kept),)
+            return (MaskMove(owner, own, place),)
+    if _holes_allowed(partition.rules):
+        free = partition.pool - taken - own
+        kept = WayMask.from_ways(list(own) + list(free)[: count - len(own)])
+        return (MaskMove(owner, own, kept),)
     moves = []
-    for name, after in plan_moves(division.pool, others, owner, own, count):
-        moves.append(Move(name, others.get(name, own), after))
+    for name, after in plan_moves(partition.pool, others, owner, own, count):
+        moves.append(MaskMove(name, others.get(name, own), after))
         if name == owner:
             own = after
         else:
             others[name] = after
-    taken = Mask.union(others.values())
-    place = _best_place(division, division.pool - taken, taken, own, count)
-    assert place is not None  # plan_moves has freed it
-    return (*moves, Move(owner, own, place))
+    taken = WayMask.union_of(others.values())
+    place = _best_place(partition, partition.pool - taken, taken, own, count)
+    assert place is not None  # plan_moves joined enough free ways
+    return (*moves, MaskMove(owner, own, place))
 
 
-def _best_place(division: Division, free: Mask, taken: Mask, own: Mask, count: int) -> Mask | None:
-    """The run in ``free`` that leaves the most to everybody else, in the gap that fits best.
-
-    Somebody who has ways keeps them if they can be part of it.
-    """
+def _best_place(
+    partition: WayPartition, free: WayMask, taken: WayMask, own: WayMask, count: int
+) -> WayMask | None:
+    """The run in ``free`` that keeps most of ``own``, leaves most to all others, and fits a gap best."""
     best, best_key = None, (0, 0, 0, 0)
-    for gap in free.runs():
+    for gap in free.split_runs():
         first = next(iter(gap))
         for start in range(first, first + len(gap) - count + 1):
-            place = Mask.run(start, count)
-            left = len(division.open_ways(taken | place))
+            place = WayMask.from_range(start, count)
+            left = len(partition.open_ways(taken | place))
             key = (len(place & own), left, -len(gap), -start)
             if best is None or key > best_key:
                 best, best_key = place, key

@@ -23,7 +23,7 @@ from compute_agent.conf import monitoring as monitoring_options
 from compute_agent.fleet import revision
 from compute_agent.loops.monitoring import Monitoring
 from compute_agent.monitoring.targets import MonitorTarget
-from compute_agent.resctrl.control import Control, Options
+from compute_agent.resctrl.mount import ResctrlHandle, ResctrlOptions
 from tests.compute_agent.loops.configurations import configuration
 from tests.compute_agent.monitoring.counting import mount
 from tests.demo.system import SCRIPTS, CpuSets, System
@@ -92,8 +92,10 @@ def counters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     conf.set_override("state_path", str(folder))
     conf.set_override("interval", "0.1", "monitoring")
     tree = mount(folder / "tree")
-    tree.files.make("a.class.LS")
-    control = Control(files=tree.files, platform=tree.platform, engine=None, options=Options("a."))
+    tree.files.make_folder("a.class.LS")
+    control = ResctrlHandle(
+        files=tree.files, platform=tree.platform, codec=None, options=ResctrlOptions("a.")
+    )
     registry = CollectorRegistry()
     guests = [MonitorTarget("one", "LS", "a.class.LS", name="web", cpu=0.5)]
     monitoring = Monitoring(configuration(conf, control), lambda: guests, registry)

@@ -3,9 +3,9 @@
 import sys
 
 from compute_agent.cmd.main import main
-from compute_agent.resctrl import control
+from compute_agent.resctrl import mount
 from tests.compute_agent.resctrl.fake import FakeResctrl
 
 if __name__ == "__main__":
-    control.Filesystem = FakeResctrl  # type: ignore[misc]
+    mount.ResctrlFilesystem = FakeResctrl  # type: ignore[misc]
     sys.exit(main(sys.argv[1:]))

@@ -59,9 +59,9 @@ class Lever:
 
 
 LEVERS = {
-    "memory_bandwidth": Lever(lambda of: of.get("MB", 0) / 100, lambda part: CALM / (1 + 4 * part**3)),
+    "memory_bandwidth": Lever(lambda of: of.get_value("MB", 0) / 100, lambda part: CALM / (1 + 4 * part**3)),
     "llc_occupancy": Lever(
-        lambda of: of.get("L3", 0).bit_count() / WAYS, lambda part: CALM * (1 + 4 * part**3)
+        lambda of: of.get_value("L3", 0).bit_count() / WAYS, lambda part: CALM * (1 + 4 * part**3)
     ),
 }
 """By signal."""
@@ -103,7 +103,7 @@ def _thiefs_schemata():
     processes = set((CGROUP / f"guest-{THIEF}/cgroup.procs").read_text().split())
     folders = [RESCTRL, *(one for one in RESCTRL.iterdir() if (one / "schemata").is_file())]
     (folder,) = [one for one in folders if processes & set((one / "tasks").read_text().split())]
-    return schemata.parse((folder / "schemata").read_text())
+    return schemata.parse_schemata((folder / "schemata").read_text())
 
 
 class World:

@@ -17,7 +17,7 @@ import pytest
 
 from compute_agent.daemon.protocol import DaemonUnreachableError, RequestError, ask
 from compute_agent.resctrl import schemata
-from compute_agent.resctrl.masks import Mask
+from compute_agent.resctrl.schemata import WayMask
 
 PLACEMENT = os.environ["PLACEMENT"]
 AMD = "AuthenticAMD" in Path("/proc/cpuinfo").read_text()
@@ -173,11 +173,11 @@ def group(number):
 
 
 def values(folder):
-    return schemata.parse((folder / "schemata").read_text())
+    return schemata.parse_schemata((folder / "schemata").read_text())
 
 
 def mask(folder, cache):
-    return Mask(values(folder).get("L3", cache))
+    return WayMask(values(folder).get("L3", cache))
 
 
 def tasks(folder):
@@ -219,7 +219,7 @@ def test_a_claim_becomes_a_group_of_four_exclusive_ways_and_30_percent(agent, re
     rest.claim(uid(1), machine_L3_1={"LLC": 4, "MBA": 30}, machine_NUMA_1={"PCPU": 1})
     run(1, "sleep 1000 & sleep 1000")
     own = mask(group(1), 1)
-    assert (len(own), own.contiguous) == (4, True)
+    assert (len(own), own.is_contiguous) == (4, True)
     assert all(not mask(folder, 1) & own for folder in others(1))
     assert values(group(1)).get("MB", 1) == bandwidth(30)
     wait_for(lambda: len(processes(1)) == 3)

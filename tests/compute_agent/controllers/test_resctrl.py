@@ -17,14 +17,13 @@ from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.knob import Knob
 from compute_agent.monitoring.monitor import CacheMonitor
 from compute_agent.qos.classes import DEFAULT_CLASSES
-from compute_agent.resctrl.apply import read_tasks
-from compute_agent.resctrl.control import Control, Options
-from compute_agent.resctrl.engine import choose
+from compute_agent.resctrl.bandwidth import choose_codec
 from compute_agent.resctrl.filesystem import ResctrlError
-from compute_agent.resctrl.host import cache_mask
-from compute_agent.resctrl.masks import Mask
-from compute_agent.resctrl.reader import DEFAULT_GROUP, read_groups, read_platform, read_schemata
-from compute_agent.resctrl.wishes import WayRange, Wish
+from compute_agent.resctrl.groups import DEFAULT_GROUP, read_groups, read_schemata, read_tasks
+from compute_agent.resctrl.layout import cache_mask
+from compute_agent.resctrl.mount import ResctrlHandle, ResctrlOptions, read_platform
+from compute_agent.resctrl.schemata import WayMask
+from compute_agent.resctrl.share_spec import ShareSpec, WayRange
 from tests.compute_agent.resctrl import fake
 
 ONLINE = frozenset(range(8))
@@ -80,14 +79,14 @@ class Rig:
         self.files = files
         self.zones = zones(tuple(caches))
         self.platform = read_platform(files, machine.cpuinfo)
-        self.options = Options(shared_ways=shared_ways)
+        self.options = ResctrlOptions(shared_ways=shared_ways)
         self.driver = Driver()
         self.tids = iter(tids)
         self.targets = {}
         self.restart(classes)
 
     def restart(self, classes=DEFAULT_CLASSES):
-        control = Control(self.files, self.platform, choose(self.platform), self.options)
+        control = ResctrlHandle(self.files, self.platform, choose_codec(self.platform), self.options)
         self.controller = ResctrlController(self.driver, control, classes)
 
     def guest(self, uuid, allocation=None, *, limits=None, threads=2, **settings):
@@ -124,7 +123,7 @@ class Rig:
         return cache_mask(self.platform, read_schemata(self.files, group), cache)
 
     def bandwidth(self, group, cache):
-        return read_schemata(self.files, group).get("MB", cache)
+        return read_schemata(self.files, group).get_value("MB", cache)
 
     def groups(self):
         return set(read_groups(self.files).groups) - {""}
@@ -172,7 +171,7 @@ def test_an_allocation_becomes_a_group_with_exclusive_ways_and_bandwidth_on_its_
     assert rig.work()["a"]
     assert rig.group("a") == "compute-agent.guest.a"
     mask = rig.mask(rig.group("a"), 1)
-    assert (len(mask), mask.contiguous) == (4, True)
+    assert (len(mask), mask.is_contiguous) == (4, True)
     assert (rig.bandwidth(rig.group("a"), 1), rig.bandwidth(rig.group("a"), 0)) == (30, 100)
     for other in ("", *CLASS_GROUPS):
         assert not rig.mask(other, 1) & mask
@@ -193,7 +192,7 @@ def test_names_of_a_stock_server_count_as_well(rig):
 def test_the_group_goes_with_the_guest_and_its_ways_are_everybodys_again(rig):
     rig.guest("a", {"l3-0": {"LLC": 4}})
     rig.work()
-    rig.files.make("compute-agent.guest.a/mon_groups/compute-agent.mon.a")
+    rig.files.make_folder("compute-agent.guest.a/mon_groups/compute-agent.mon.a")
     rig.end("a")
     rig.sync()
     assert rig.groups() == CLASS_GROUPS
@@ -204,7 +203,7 @@ def test_a_sync_without_changes_writes_nothing_and_reads_no_schemata_twice(rig, 
     rig.guest("a", {"l3-0": {"LLC": 4}})
     rig.guest("b", {})
     rig.work()
-    monkeypatch.setattr(rig.files, "write", None)
+    monkeypatch.setattr(rig.files, "write_file", None)
     assert rig.drift() == {"a": None, "b": None}
     assert rig.work() == {"a": False, "b": False}
 
@@ -212,7 +211,7 @@ def test_a_sync_without_changes_writes_nothing_and_reads_no_schemata_twice(rig, 
 def test_drift_of_threads_is_seen_and_repaired(rig):
     rig.guest("a", {"l3-0": {"LLC": 4}})
     rig.work()
-    rig.files.write("tasks", f"{rig.driver.threads['a'][0]}\n")
+    rig.files.write_file("tasks", f"{rig.driver.threads['a'][0]}\n")
     stray = rig.driver.threads["a"][0]
     assert rig.drift() == {"a": f"1 threads outside of resctrl group compute-agent.guest.a, such as {stray}"}
     assert rig.controller.apply(rig.targets["a"]) is True
@@ -222,7 +221,7 @@ def test_drift_of_threads_is_seen_and_repaired(rig):
 def test_a_thread_that_ended_meanwhile_is_no_drift(rig, monkeypatch):
     rig.guest("a", {}, threads=3)
     rig.work()
-    rig.files.write("tasks", f"{rig.driver.threads['a'][0]}\n")
+    rig.files.write_file("tasks", f"{rig.driver.threads['a'][0]}\n")
     told = iter([rig.driver.threads["a"], rig.driver.threads["a"][1:]])
     monkeypatch.setattr(rig.driver, "thread_ids", lambda guest: frozenset(next(told)))
     assert rig.drift() == {"a": None}
@@ -233,7 +232,7 @@ def test_a_changed_schemata_is_repaired_and_counts_as_drift_of_those_in_the_grou
     rig.guest("b", {})
     rig.work()
     before = rig.mask(rig.group("a"), 0)
-    rig.files.write("compute-agent.guest.a/schemata", "L3:0=ffff\n")
+    rig.files.write_file("compute-agent.guest.a/schemata", "L3:0=ffff\n")
     assert rig.drift() == {"a": "its resctrl group compute-agent.guest.a had been changed", "b": None}
     assert rig.mask(rig.group("a"), 0) == before
     assert rig.drift() == {"a": None, "b": None}
@@ -242,7 +241,7 @@ def test_a_changed_schemata_is_repaired_and_counts_as_drift_of_those_in_the_grou
 def test_a_group_that_somebody_removed_is_made_again(rig):
     rig.guest("a", {"l3-0": {"LLC": 4}})
     rig.work()
-    rig.files.remove("compute-agent.guest.a")
+    rig.files.remove_folder("compute-agent.guest.a")
     assert "had been changed" in rig.drift()["a"]
     rig.controller.apply(rig.targets["a"])
     assert len(rig.mask(rig.group("a"), 0)) == 4
@@ -253,7 +252,7 @@ def test_a_restart_keeps_masks_and_removes_orphans_of_ours_only(rig):
     for uuid in ("a", "b", "c"):
         rig.guest(uuid, {"l3-0": {"LLC": 3, "MBA": 40}})
     rig.work()
-    rig.files.make("somebody")
+    rig.files.make_folder("somebody")
     rig.end("b")
     before = {uuid: rig.mask(rig.group(uuid), 0) for uuid in ("a", "c")}
     rig.restart()
@@ -297,21 +296,21 @@ def test_more_ways_than_there_are_is_refused_and_the_rest_of_the_rules_applies(r
 
 
 def test_when_the_kernel_has_no_room_all_others_get_theirs_and_it_is_tried_again(rig, monkeypatch):
-    make = rig.files.make
+    make = rig.files.make_folder
 
     def full(path):
         if path.endswith("guest.b"):
             raise ResctrlError(errno.EBUSY, path)
         make(path)
 
-    monkeypatch.setattr(rig.files, "make", full)
+    monkeypatch.setattr(rig.files, "make_folder", full)
     rig.guest("a", {"l3-0": {"LLC": 4}})
     rig.work()
     rig.guest("b", {"l3-0": {"LLC": 4}})
     rig.work()
     assert rig.controller.refused == {"b": ("all 3 resctrl groups are taken",)}
     assert len(rig.mask(rig.group("a"), 0)) == 4
-    monkeypatch.setattr(rig.files, "make", make)
+    monkeypatch.setattr(rig.files, "make_folder", make)
     rig.sync()
     assert len(rig.mask(rig.group("b"), 0)) == 4
     assert rig.inside("b")
@@ -323,14 +322,14 @@ def test_what_the_kernel_refuses_of_one_group_holds_up_that_one_alone(rig, monke
     rig.guest("a", {"l3-0": {"LLC": 4}})
     rig.guest("c", {}, qos_class="BE")
     rig.work()
-    write = rig.files.write
+    write = rig.files.write_file
 
     def refuse(path, text):
         if path == (f"{group}/schemata" if group else "schemata"):
             raise ResctrlError(errno.EINVAL, path, "no")
         write(path, text)
 
-    monkeypatch.setattr(rig.files, "write", refuse)
+    monkeypatch.setattr(rig.files, "write_file", refuse)
     rig.guest("a", {"l3-0": {"LLC": 2}})
     rig.guest("b", {"l3-1": {"LLC": 12}})
     rig.guest("d", {"l3-1": {"MBA": 40}})
@@ -348,22 +347,22 @@ def test_what_the_kernel_refuses_of_one_group_holds_up_that_one_alone(rig, monke
     assert rig.bandwidth("compute-agent.guest.d", 1) == 40
     # The ways that b is to have can still be filled by the group that was held up.
     assert f"held by resctrl group {group or '(default)'}" in rig.controller.refused["b"][0]
-    monkeypatch.setattr(rig.files, "write", write)
+    monkeypatch.setattr(rig.files, "write_file", write)
     rig.work()
     assert rig.controller.refused == {}
     assert (len(rig.mask("compute-agent.guest.a", 0)), len(rig.mask("compute-agent.guest.b", 1))) == (2, 12)
-    assert rig.mask("", 1) == Mask(0xFFFF) - rig.mask("compute-agent.guest.b", 1)
+    assert rig.mask("", 1) == WayMask(0xFFFF) - rig.mask("compute-agent.guest.b", 1)
 
 
 def test_a_group_that_the_kernel_does_not_make_leaves_its_guest_with_the_next_rule(rig, monkeypatch):
-    make = rig.files.make
+    make = rig.files.make_folder
 
     def refuse(path):
         if path.endswith("guest.a"):
             raise ResctrlError(errno.EPERM, path, "never")
         make(path)
 
-    monkeypatch.setattr(rig.files, "make", refuse)
+    monkeypatch.setattr(rig.files, "make_folder", refuse)
     rig.guest("a", {"l3-0": {"LLC": 4}})
     rig.guest("b", {"l3-1": {"LLC": 4}})
     rig.work()
@@ -372,7 +371,7 @@ def test_a_group_that_the_kernel_does_not_make_leaves_its_guest_with_the_next_ru
     assert "its resctrl group cannot be made" in rig.controller.refused["a"][0]
     assert len(rig.mask(rig.group("b"), 1)) == 4
     assert len(rig.mask("", 0)) == 16  # nothing is kept for whom cannot have it
-    monkeypatch.setattr(rig.files, "make", make)
+    monkeypatch.setattr(rig.files, "make_folder", make)
     rig.work()
     assert len(rig.mask("compute-agent.guest.a", 0)) == 4
     assert rig.controller.refused == {}
@@ -491,7 +490,7 @@ def test_a_limit_above_what_a_guest_has_is_in_effect_whatever_else_it_lacks(rig)
 
 
 def test_a_class_that_names_a_cache_that_is_not_there_is_told_and_used_elsewhere(make_rig, caplog):
-    wish = Wish(WayRange(0, 50), {7: WayRange(0, 10)})
+    wish = ShareSpec(WayRange(0, 50), {7: WayRange(0, 10)})
     rig = make_rig(classes={"LS": wish})
     rig.sync()
     rig.sync()
@@ -511,7 +510,7 @@ def test_a_mount_that_cannot_be_read_leaves_guests_alone_until_it_can(rig, monke
 
     rig.guest("a", {"l3-0": {"LLC": 4}})
     with monkeypatch.context() as patch:
-        patch.setattr(rig.files, "read", broken)
+        patch.setattr(rig.files, "read_file", broken)
         with pytest.raises(ResctrlError):
             rig.sync()
         assert rig.controller.apply(rig.targets["a"]) is False
@@ -533,14 +532,14 @@ def test_classes_of_a_new_controller_change_the_groups(rig):
 
 
 def test_a_group_of_others_that_can_fill_exclusive_ways_is_told_once(rig, caplog):
-    rig.files.make("somebody")
+    rig.files.make_folder("somebody")
     rig.guest("a", {"l3-0": {"LLC": 4}})
     rig.work()
     rig.guest("b", {})
     rig.work()
     text = "resctrl group somebody, which is not ours, can fill ways of L3 cache 0 that belong to"
     assert caplog.text.count(text) == 1
-    assert rig.mask("somebody", 0) == Mask.run(0, 16)
+    assert rig.mask("somebody", 0) == WayMask.from_range(0, 16)
 
 
 def test_a_host_of_amd_counts_in_eighths_of_gigabytes(make_rig):

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compute_agent.model.knob import Knob
-from compute_agent.resctrl.reader import read_groups
+from compute_agent.resctrl.groups import read_groups
 from tests.compute_agent.controllers.test_resctrl import CLASS_GROUPS, Rig, Threads
 from tests.compute_agent.resctrl import fake
 from tests.examples import examples
@@ -46,7 +46,7 @@ class Killed(BaseException):
 
 def kill_after(files, changes):
     """Let so many changes through, and no more; returns what makes the tree work again."""
-    methods, left = (files.write, files.make, files.remove), [changes]
+    methods, left = (files.write_file, files.make_folder, files.remove_folder), [changes]
 
     def counted(method):
         def change(*arguments):
@@ -57,10 +57,10 @@ def kill_after(files, changes):
 
         return change
 
-    files.write, files.make, files.remove = map(counted, methods)
+    files.write_file, files.make_folder, files.remove_folder = map(counted, methods)
 
     def mend():
-        files.write, files.make, files.remove = methods
+        files.write_file, files.make_folder, files.remove_folder = methods
 
     return mend
 
@@ -107,9 +107,9 @@ def test_after_any_history_everybody_has_what_was_not_refused(name, tids, steps)
                     rig.restart()
                 case ("foreign",) if not (rig.files.root / "theirs").exists():
                     if len(rig.groups()) < 6:
-                        rig.files.make("theirs")
+                        rig.files.make_folder("theirs")
                 case "stray", uuid if uuid in held:
-                    rig.files.write("tasks", f"{threads[uuid][0]}\n")
+                    rig.files.write_file("tasks", f"{threads[uuid][0]}\n")
             rig.sync()
             for uuid, target in rig.targets.items():
                 if not limited[uuid]:
@@ -146,8 +146,8 @@ def check(rig, machine, caches, held, limited):
                 if other not in (rig.group(uuid), *foreign):
                     assert not rig.mask(other, caches[zone]) & mask
     before = (rig.controller.refused, rig.controller.membership)
-    rig.files.write, write = None, rig.files.write
+    rig.files.write_file, write = None, rig.files.write_file
     rig.controller._synced = None
     rig.sync()
-    rig.files.write = write
+    rig.files.write_file = write
     assert (rig.controller.refused, rig.controller.membership) == before

@@ -11,10 +11,10 @@ from compute_agent.daemon.protocol import RequestError
 from compute_agent.model.knob import Knob
 from compute_agent.pipeline.events import LimitGuest, Reconcile
 from compute_agent.report.errors import ConflictError
-from compute_agent.resctrl import control
-from compute_agent.resctrl.apply import read_tasks
-from compute_agent.resctrl.host import cache_mask
-from compute_agent.resctrl.reader import read_groups, read_platform
+from compute_agent.resctrl import mount
+from compute_agent.resctrl.groups import read_groups, read_tasks
+from compute_agent.resctrl.layout import cache_mask
+from compute_agent.resctrl.mount import read_platform
 from tests.compute_agent.cmd.agents import run_here
 from tests.compute_agent.daemon.test_service import Rig
 from tests.compute_agent.resctrl import fake
@@ -76,7 +76,7 @@ def write_host(write_ini, files, monkeypatch):
     """Writes the ini file of an agent on the host with the fake."""
     if not {0, 1} <= os.sched_getaffinity(0):
         pytest.skip("needs CPUs 0 and 1")
-    monkeypatch.setattr(control, "Filesystem", fake.FakeResctrl)
+    monkeypatch.setattr(mount, "ResctrlFilesystem", fake.FakeResctrl)
     return functools.partial(write_ini, host=f"root = {files.root.parents[2]}")
 
 
@@ -180,7 +180,7 @@ def test_a_claim_becomes_a_group_and_goes_with_the_guest(rig):
     assert shown["llc_kib"]["1"] == 4096
     assert shown["bandwidth_percent"] == {"0": 100, "1": 30}
     mask = rig.mask(group, 1)
-    assert mask.contiguous
+    assert mask.is_contiguous
     assert all(not rig.mask(other, 1) & mask for other in read_groups(rig.files).groups if other != group)
     assert guest["pid"] in read_tasks(rig.files, group)
     assert guest["refused"] == []
@@ -292,15 +292,15 @@ def test_classes_of_the_configuration_are_taken_up_at_run_time(rig, write_host):
 
 def test_groups_of_others_are_listed_left_alone_and_counted_in_the_inventory(rig):
     root = rig.provider("testhost")
-    rig.files.make("theirs")
-    rig.files.write("theirs/schemata", "L3:0=3;1=ffff\n")
+    rig.files.make_folder("theirs")
+    rig.files.write_file("theirs/schemata", "L3:0=3;1=ffff\n")
     rig.agent.look()
     rig.wait_for(lambda: rig.inventory(root, "CUSTOM_RESCTRL_GROUP")["reserved"] == 3)
     rig.run(uid(1), resctrl='{"MB": {"schemata": {"percent": 20}}}')
     shown = rig.groups()["theirs"]
     assert (shown["kind"], shown["ways"], shown["guests"]) == ("foreign", {"0": 2, "1": 16}, [])
     assert rig.inventory(root, "CUSTOM_RESCTRL_GROUP")["reserved"] == 3
-    rig.files.remove("theirs")
+    rig.files.remove_folder("theirs")
     rig.agent.look()
     rig.wait_for(lambda: rig.inventory(root, "CUSTOM_RESCTRL_GROUP")["reserved"] == 2)
 
@@ -324,8 +324,8 @@ def test_drift_is_repaired_at_the_reconcile_and_counted(rig):
     pid = rig.run(uid(1))["pid"]
     group = f"compute-agent.guest.{uid(1)}"
     before = rig.mask(group, 0)
-    rig.files.write(f"{group}/schemata", "L3:0=ffff\n")
-    rig.files.write("tasks", f"{pid}\n")
+    rig.files.write_file(f"{group}/schemata", "L3:0=ffff\n")
+    rig.files.write_file("tasks", f"{pid}\n")
     rig.agent.pipeline.submit(Reconcile()).result()
     assert rig.mask(group, 0) == before
     assert pid in read_tasks(rig.files, group)

@@ -7,8 +7,8 @@ import pytest
 
 from compute_agent.daemon.service import Agent
 from compute_agent.drivers.libvirt import hook
-from compute_agent.resctrl import control
-from compute_agent.resctrl.apply import read_tasks
+from compute_agent.resctrl import mount
+from compute_agent.resctrl.groups import read_tasks
 from tests.compute_agent.daemon.test_cache_control import CacheRig, host_tree
 from tests.compute_agent.libvirtd import EMULATOR, Libvirtd, LibvirtMissing
 from tests.compute_agent.resctrl import fake
@@ -55,7 +55,7 @@ def rig(hooked, write_ini, client, tmp_path, monkeypatch):
     root = tmp_path / "host"
     host_tree(root)
     files = fake.FakeResctrl.of(fake.INTEL, root / "sys/fs/resctrl")
-    monkeypatch.setattr(control, "Filesystem", fake.FakeResctrl)
+    monkeypatch.setattr(mount, "ResctrlFilesystem", fake.FakeResctrl)
     hook.install(hooked.hooks, tmp_path / "state/agent.sock")
     hooked.start()
     ini = functools.partial(

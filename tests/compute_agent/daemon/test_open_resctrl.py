@@ -53,7 +53,7 @@ def test_a_mount_gives_a_controller_and_an_inventory(load, files, tmp_path):
     assert "resctrl" in names(conf, resctrl)
     platform = offered(resctrl.control, DEFAULT_CLASSES)
     assert (platform.domains[0].ways, platform.domains[0].reserved_ways) == (16, 3)
-    assert resctrl.control.engine.bandwidth(0, 100) == 800
+    assert resctrl.control.codec.encode_percent(0, 100) == 800
     assert resctrl.control.is_ours("mine-class.LS")
 
 
@@ -113,12 +113,12 @@ def test_only_what_others_do_changes_the_signature(load, files, tmp_path):
     mounted(tmp_path)
     conf = load()
     before = signature(conf)
-    files.make("compute-agent.guest.a")
-    files.write("compute-agent.guest.a/schemata", "L3:0=f\n")
+    files.make_folder("compute-agent.guest.a")
+    files.write_file("compute-agent.guest.a/schemata", "L3:0=f\n")
     assert signature(conf) == before
-    files.make("theirs")
+    files.make_folder("theirs")
     assert (after := signature(conf)) != before
-    files.write("theirs/schemata", "L3:0=f;1=f\n")
+    files.write_file("theirs/schemata", "L3:0=f;1=f\n")
     assert signature(conf) == after
     (files.root / "theirs/mode").write_text("exclusive\n")
     assert signature(conf) != after

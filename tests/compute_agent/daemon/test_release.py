@@ -12,8 +12,8 @@ from compute_agent.model.knob import Knob
 from compute_agent.pipeline.state import StateFile
 from compute_agent.qos.state import QosState, Throttled
 from compute_agent.report.plan import Owned, ReportedProvider
-from compute_agent.resctrl.monitor import make_monitoring_group
-from compute_agent.resctrl.reader import DEFAULT_GROUP, read_groups, read_schemata
+from compute_agent.resctrl.groups import DEFAULT_GROUP, read_groups, read_schemata
+from compute_agent.resctrl.monitoring import make_monitoring_group
 from tests.compute_agent.controllers.test_resctrl import Rig, Threads
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.power_trees import xeon
@@ -110,7 +110,7 @@ def test_cache_ways_and_bandwidth_go_back_to_the_default_group_and_groups_of_oth
     threads = Threads(4)
     try:
         rig = Rig(files, fake.INTEL, threads.ids)
-        files.make("theirs")
+        files.make_folder("theirs")
         rig.guest("a", {"l3-1": {"LLC": 4, "MBA": 30}})
         rig.work()
         control = rig.controller.control
@@ -124,7 +124,7 @@ def test_cache_ways_and_bandwidth_go_back_to_the_default_group_and_groups_of_oth
             "monitoring": "given back",
         }
         present = read_groups(files)
-        assert (set(present.groups), present.default.monitoring_groups) == ({"", "theirs"}, ())
+        assert (set(present.groups), present.default_group.monitoring_groups) == ({"", "theirs"}, ())
         assert read_schemata(files, DEFAULT_GROUP) == before
         assert {kind for kind, _ in release(control=control)} == {"pins"}
     finally:

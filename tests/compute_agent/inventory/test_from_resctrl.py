@@ -5,9 +5,10 @@ import pytest
 from compute_agent.inventory.cache_platform import CacheDomain
 from compute_agent.inventory.from_resctrl import cache_platform
 from compute_agent.qos.classes import DEFAULT_CLASSES
-from compute_agent.resctrl.engine import choose
-from compute_agent.resctrl.host import describe
-from compute_agent.resctrl.reader import read_groups, read_platform
+from compute_agent.resctrl.bandwidth import choose_codec
+from compute_agent.resctrl.groups import read_groups
+from compute_agent.resctrl.layout import build_layout
+from compute_agent.resctrl.mount import read_platform
 from tests.compute_agent.resctrl import fake
 
 CLASSES = DEFAULT_CLASSES
@@ -15,7 +16,7 @@ CLASSES = DEFAULT_CLASSES
 
 def platform_of(files, cpuinfo="", gbps=None, shared_ways=2):
     platform, present = read_platform(files, cpuinfo), read_groups(files)
-    host = describe(platform, choose(platform, gbps), present, "ours.", shared_ways)
+    host = build_layout(platform, choose_codec(platform, gbps), present, "ours.", shared_ways)
     return cache_platform(host, present, CLASSES)
 
 
@@ -24,7 +25,7 @@ def of(tmp_path):
     def tell(machine, *groups, gbps=None, shared_ways=2):
         files = fake.FakeResctrl.of(machine, tmp_path / "tree")
         for group in groups:
-            files.make(group)
+            files.make_folder(group)
         return platform_of(files, machine.cpuinfo, gbps, shared_ways)
 
     return tell

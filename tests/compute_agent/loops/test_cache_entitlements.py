@@ -11,9 +11,8 @@ from compute_agent.pipeline.cache import CachedGuest
 from compute_agent.pipeline.view import view
 from compute_agent.qos.classes import DEFAULT_CLASSES
 from compute_agent.qos.snapshot import Entitlement
-from compute_agent.resctrl.control import Control, Options
-from compute_agent.resctrl.engine import choose
-from compute_agent.resctrl.reader import read_platform
+from compute_agent.resctrl.bandwidth import choose_codec
+from compute_agent.resctrl.mount import ResctrlHandle, ResctrlOptions, read_platform
 from tests.compute_agent.resctrl import fake
 
 ZONES = (
@@ -26,7 +25,9 @@ ZONES = (
 def entitlements(tmp_path, machine, gbps=None):
     files = fake.FakeResctrl.of(machine, tmp_path / "resctrl")
     platform = read_platform(files, machine.cpuinfo)
-    control = Control(files, platform, choose(platform, gbps), Options(memory_bandwidth_gbps=gbps))
+    control = ResctrlHandle(
+        files, platform, choose_codec(platform, gbps), ResctrlOptions(memory_bandwidth_gbps=gbps)
+    )
     return CacheEntitlements(control, DEFAULT_CLASSES, lambda: ZONES), platform
 
 

@@ -7,9 +7,9 @@ from compute_agent.loops.cache_entitlements import open_entitlements
 from compute_agent.qos.classes import DEFAULT_CLASSES
 from compute_agent.qos.metrics import BUILT_IN, Registry
 from compute_agent.qos.rounds import CacheReading
-from compute_agent.resctrl.control import Control, Options
-from compute_agent.resctrl.engine import choose
-from compute_agent.resctrl.reader import read_groups, read_platform
+from compute_agent.resctrl.bandwidth import choose_codec
+from compute_agent.resctrl.groups import read_groups
+from compute_agent.resctrl.mount import ResctrlHandle, ResctrlOptions, read_platform
 from tests.compute_agent.loops.overload import TREE, Overload
 from tests.compute_agent.resctrl import fake
 
@@ -38,7 +38,7 @@ class Cached(Overload):
 
     def controllers(self):
         platform = read_platform(self.files, fake.INTEL.cpuinfo)
-        control = Control(self.files, platform, choose(platform), Options())
+        control = ResctrlHandle(self.files, platform, choose_codec(platform), ResctrlOptions())
         return (ResctrlController(self.driver, control, DEFAULT_CLASSES),)
 
     def caches(self, controllers):
@@ -48,7 +48,7 @@ class Cached(Overload):
         """What the kernel lets a guest have of cache 0, and 100 without a group of its own wish."""
         view = next(one for one in self.pipeline.views() if one.guest.uuid == uuid)
         wanted = [int(limit) for knob, limit in view.limits.items() if knob == ("memory_bandwidth", "0")]
-        shown = {group.schemata.get("MB", 0) for group in read_groups(self.files).groups.values()}
+        shown = {group.schemata.get_value("MB", 0) for group in read_groups(self.files).groups.values()}
         assert set(wanted) <= shown, "a limit is in no group"
         return wanted[0] if wanted else 100
 
@@ -82,7 +82,7 @@ def test_the_largest_user_gets_less_bandwidth_of_that_cache_and_all_of_it_back(h
     host.demand = {"big": 1.0, "small": 1.0}
     host.rounds(until=lambda: host.percent("big") == 100)
     assert host.saved().throttles == ()
-    assert {group.schemata.get("MB", 0) for group in read_groups(host.files).groups.values()} == {100}
+    assert {group.schemata.get_value("MB", 0) for group in read_groups(host.files).groups.values()} == {100}
 
 
 def test_bandwidth_limits_outlive_the_agent(host):

@@ -15,16 +15,15 @@ from compute_agent.monitoring.monitor import CacheMonitor
 from compute_agent.monitoring.targets import MonitorTarget
 from compute_agent.qos.classes import DEFAULT_CLASSES
 from compute_agent.qos.snapshot import GuestUsage, Series, Snapshot
-from compute_agent.resctrl.apply import read_tasks
-from compute_agent.resctrl.control import Options, open_control
-from compute_agent.resctrl.mount import Mount
+from compute_agent.resctrl.groups import read_tasks
+from compute_agent.resctrl.mount import ResctrlMount, ResctrlOptions, open_handle
 from tests.compute_agent.resctrl import fake
 
 
 @pytest.fixture
 def controller(tmp_path):
     fake.FakeResctrl.of(fake.INTEL, tmp_path / "tree")
-    control = open_control(Mount(tmp_path / "tree", frozenset()), Options("x."))
+    control = open_handle(ResctrlMount(tmp_path / "tree", frozenset()), ResctrlOptions("x."))
     return ResctrlController(DRIVER, control, DEFAULT_CLASSES)
 
 

@@ -14,7 +14,7 @@ from compute_agent.loops.monitoring import Monitoring
 from compute_agent.monitoring.settings import Settings
 from compute_agent.monitoring.targets import MonitorTarget
 from compute_agent.qos.rounds import CacheReading
-from compute_agent.resctrl.control import Control, Options
+from compute_agent.resctrl.mount import ResctrlHandle, ResctrlOptions
 from tests.compute_agent.loops.configurations import configuration
 from tests.compute_agent.monitoring.counting import mount
 
@@ -43,11 +43,16 @@ def conf(tmp_path):
 def control(tmp_path):
     """A mount as the daemon has it; each call makes another object, as a reload does."""
     made = mount(tmp_path / "tree")
-    made.files.make("a.class.LS")
+    made.files.make_folder("a.class.LS")
 
     def control(**changes):
-        values = {"files": made.files, "platform": made.platform, "engine": None, "options": Options("a.")}
-        return Control(**values | changes)
+        values = {
+            "files": made.files,
+            "platform": made.platform,
+            "codec": None,
+            "options": ResctrlOptions("a."),
+        }
+        return ResctrlHandle(**values | changes)
 
     return control
 
@@ -64,7 +69,7 @@ FAST = {"interval": "0.02", "store_interval": "0.02"}
 
 def test_it_measures_from_start_to_stop_and_goes_by_the_configuration(conf, control, tmp_path):
     files = control().files
-    files.make("mon_groups/a.mon.orphan")
+    files.make_folder("mon_groups/a.mon.orphan")
     monitoring = Monitoring(configuration(conf(**FAST), control()), lambda: [LS, ONE], CollectorRegistry())
     assert monitoring.reader.read() == CacheReading()
     monitoring.start()
@@ -76,7 +81,9 @@ def test_it_measures_from_start_to_stop_and_goes_by_the_configuration(conf, cont
     assert monitoring.off == "[monitoring] interval is 0"
     assert monitoring.reader.read() == CacheReading()
     wait_for(lambda: files.monitoring_groups() == [] and monitoring._loop.monitor.newest is None)
-    monitoring.reload(configuration(conf(**FAST), control(options=Options("a.", memory_bandwidth_gbps=5.0))))
+    monitoring.reload(
+        configuration(conf(**FAST), control(options=ResctrlOptions("a.", memory_bandwidth_gbps=5.0)))
+    )
     wait_for(lambda: "one" in monitoring.reader.read().guest_bandwidth)
     assert monitoring.reader.read().bandwidth_capacity == {"0": 5e9, "1": 5e9}
     monitoring.stop()
@@ -120,7 +127,7 @@ def test_what_cannot_be_measured_is_left_alone(conf, control, what):
 
 def test_switched_off_from_the_start_groups_of_before_go(conf, control):
     files = control().files
-    files.make("mon_groups/a.mon.orphan")
+    files.make_folder("mon_groups/a.mon.orphan")
     monitoring = Monitoring(
         configuration(conf(interval="0"), control()), lambda: [LS, ONE], CollectorRegistry()
     )

@@ -7,7 +7,7 @@ import errno
 import re
 from dataclasses import dataclass
 
-from compute_agent.resctrl.reader import read_platform
+from compute_agent.resctrl.mount import read_platform
 from tests.compute_agent.resctrl.fake import INTEL, FakeResctrl, Machine
 
 BANDWIDTH = ("mbm_total_bytes", "mbm_local_bytes")
@@ -80,23 +80,26 @@ class CountingResctrl(FakeResctrl):
                 else:
                     self.show(group, cache, event, "Unassigned")
 
-    def make(self, path):
-        super().make(path)
+    def make_folder(self, path):
+        super().make_folder(path)
         if self.left is not None:
             self.assign_to(path)
 
-    def remove(self, path):
-        for group in (path, *(f"{path}/mon_groups/{name}" for name in self.folders(f"{path}/mon_groups"))):
+    def remove_folder(self, path):
+        for group in (
+            path,
+            *(f"{path}/mon_groups/{name}" for name in self.list_folders(f"{path}/mon_groups")),
+        ):
             for cache, _ in self.assigned(group):
                 self.left[cache] += 1
-        super().remove(path)
+        super().remove_folder(path)
         if self.left is not None:
             self._tell_left()
 
-    def write(self, path, text):
+    def write_file(self, path, text):
         group, _, name = path.rpartition("/")
         if name != "mbm_L3_assignments":
-            super().write(path, text)
+            super().write_file(path, text)
             return
         event, cache, state = re.fullmatch(r"(\w+):([0-9]+)=([e_])\n", text).groups()
         held = self.assigned(group)

@@ -13,10 +13,11 @@ import pytest
 
 from compute_agent.monitoring.monitor import SYNC_SECONDS, CacheMonitor
 from compute_agent.monitoring.targets import MonitorTarget
-from compute_agent.resctrl import apply
-from compute_agent.resctrl.engine import choose
-from compute_agent.resctrl.filesystem import Filesystem
-from compute_agent.resctrl.reader import read_groups, read_platform, read_schemata
+from compute_agent.resctrl import groups
+from compute_agent.resctrl.bandwidth import choose_codec
+from compute_agent.resctrl.filesystem import ResctrlFilesystem
+from compute_agent.resctrl.groups import read_groups, read_schemata
+from compute_agent.resctrl.mount import read_platform
 from compute_agent.resctrl.schemata import Schemata
 
 MOUNT = os.environ.get("RESCTRL_MOUNT")
@@ -35,7 +36,7 @@ class Kernel:
         self.files = files
         self.platform = read_platform(files, cpuinfo, options)
         self.monitor = CacheMonitor(files, self.platform, "test.")
-        files.make(CLASS.group)
+        files.make_folder(CLASS.group)
 
     def guest(self, name, *processes, priority=0):
         """A guest of some processes, whose threads are in the class's group, as a controller has them."""
@@ -43,7 +44,7 @@ class Kernel:
         def threads():
             return [int(tid) for process in processes for tid in os.listdir(f"/proc/{process.pid}/task")]
 
-        apply.move_tasks(self.files, CLASS.group, threads)
+        groups.move_tasks(self.files, CLASS.group, threads)
         return MonitorTarget(name, "LS", CLASS.group, priority, threads=threads)
 
     def take(self, *guests, after=0.0):
@@ -54,7 +55,7 @@ class Kernel:
         return {use.target.guest: use.caches for use in reading.targets}
 
     def groups(self):
-        return set(self.files.folders(f"{CLASS.group}/mon_groups"))
+        return set(self.files.list_folders(f"{CLASS.group}/mon_groups"))
 
 
 @pytest.fixture
@@ -66,7 +67,7 @@ def kernel(tmp_path):
         return
     from compute_agent.resctrl import mount
 
-    files = Filesystem(Path(MOUNT))
+    files = ResctrlFilesystem(Path(MOUNT))
     options = mount.find_mount(Path("/")).options
     deadline = time.monotonic() + 60
     while True:  # RMIDs of groups that were removed stay busy for a while
@@ -81,9 +82,9 @@ def kernel(tmp_path):
     made.monitor.close()
     for name in read_groups(files).groups:
         if name:
-            files.remove(name)
-    for name in files.folders("mon_groups"):
-        files.remove(f"mon_groups/{name}")
+            files.remove_folder(name)
+    for name in files.list_folders("mon_groups"):
+        files.remove_folder(f"mon_groups/{name}")
 
 
 @pytest.fixture
@@ -114,12 +115,12 @@ def monitored(kernel, *guests):
 
 def test_guests_are_monitored_while_they_are_there(kernel, start):
     files = kernel.files
-    files.make("mon_groups/test.mon.orphan")
-    files.make("mon_groups/theirs")
+    files.make_folder("mon_groups/test.mon.orphan")
+    files.make_folder("mon_groups/theirs")
     one, two = kernel.guest("one", start()), kernel.guest("two", start())
     assert monitored(kernel, one) == {"one"}
     assert kernel.groups() == {"test.mon.one"}
-    assert files.folders("mon_groups") == ("theirs",)
+    assert files.list_folders("mon_groups") == ("theirs",)
     caches = kernel.take(one)
     assert set(caches["one"]) == set(caches[""]) == set(kernel.platform.l3.ids)
     for use in caches["one"].values():
@@ -147,7 +148,7 @@ def test_threads_that_appear_later_come_into_the_group(kernel, start):
     )  # by its own way into the class's group, not as the child of a thread that is in the group
     target = kernel.guest("one", process, other)
     kernel.take(target)
-    assert apply.read_tasks(kernel.files, f"{CLASS.group}/mon_groups/test.mon.one") == set(target.threads())
+    assert groups.read_tasks(kernel.files, f"{CLASS.group}/mon_groups/test.mon.one") == set(target.threads())
     assert len(list(target.threads())) == 3
     assert SYNC_SECONDS <= 10  # what a reader of the documentation is promised
 
@@ -158,7 +159,7 @@ def test_when_the_kernel_has_no_more_rmids_the_least_important_go_without(kernel
     deadline = time.monotonic() + 60
     while taken < spare - 3 and time.monotonic() < deadline:
         try:
-            kernel.files.make(f"mon_groups/theirs.{taken}")
+            kernel.files.make_folder(f"mon_groups/theirs.{taken}")
             taken += 1
         except OSError:
             time.sleep(0.2)
@@ -187,11 +188,11 @@ def test_who_moves_bytes_is_seen_and_so_is_a_cut(kernel, start):
     assert total(caches[""]) == pytest.approx(before + total(caches["idle"]), rel=0.2)
     assert total(kernel.monitor.newest.host) >= 0.9 * total(caches[""])
     assert sum(use.occupancy for use in caches["busy"].values()) > 0
-    engine = choose(kernel.platform, GBPS)
-    least = {domain: engine.bandwidth(domain, 1) for domain in kernel.platform.mb.ids}
+    engine = choose_codec(kernel.platform, GBPS)
+    least = {domain: engine.encode_percent(domain, 1) for domain in kernel.platform.mb.ids}
     before_cut = read_schemata(kernel.files, CLASS.group)
-    assert before_cut.get("MB", kernel.platform.mb.ids[0]) not in least.values()
-    apply.write_schemata(kernel.files, CLASS.group, Schemata({"MB": least}))
+    assert before_cut.get_value("MB", kernel.platform.mb.ids[0]) not in least.values()
+    groups.write_schemata(kernel.files, CLASS.group, Schemata({"MB": least}))
     deadline = time.monotonic() + 90  # the kernel's control loop for MiB/s takes its time
     after = before
     while after > before / 2 and time.monotonic() < deadline:

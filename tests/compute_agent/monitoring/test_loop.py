@@ -35,7 +35,7 @@ class Bench:
     def __init__(self, folder):
         self.mount = mount(folder / "tree")
         self.files = self.mount.files
-        self.files.make("a.class.LS")
+        self.files.make_folder("a.class.LS")
         self.targets = [LS, ONE]
         self.store = SampleStore(folder / "samples.db", 1e9, 10**9)
         monitor = CacheMonitor(self.files, self.mount.platform, "a.")
@@ -145,7 +145,7 @@ def test_troubles_of_others_are_told_once_and_cost_nothing_more(bench, caplog):
 
 
 def test_as_long_as_nobody_tells_the_guests_their_groups_stay(bench):
-    bench.files.make("a.class.LS/mon_groups/a.mon.one")
+    bench.files.make_folder("a.class.LS/mon_groups/a.mon.one")
     targets, bench.targets = bench.targets, None
     bench.round(0)
     assert bench.files.monitoring_groups() == [GROUP]
@@ -352,7 +352,7 @@ def test_series_of_guests_that_left_end(bench):
 def test_metrics_count_who_is_not_monitored_and_failed_writes(bench, monkeypatch):
     assert bench.metric("compute_agent_unmonitored_guests") == 0
     monkeypatch.setattr(
-        bench.files, "make", lambda path: (_ for _ in ()).throw(ResctrlError(28, path, "Out of RMIDs"))
+        bench.files, "make_folder", lambda path: (_ for _ in ()).throw(ResctrlError(28, path, "Out of RMIDs"))
     )
     bench.store.path.mkdir()
     bench.round(0)

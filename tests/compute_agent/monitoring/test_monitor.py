@@ -12,7 +12,7 @@ from compute_agent.model.errors import GuestGoneError
 from compute_agent.monitoring.monitor import SYNC_SECONDS, CacheMonitor
 from compute_agent.monitoring.reading import CacheUse
 from compute_agent.monitoring.targets import MonitorTarget
-from compute_agent.resctrl import apply
+from compute_agent.resctrl import groups
 from compute_agent.resctrl.filesystem import ResctrlError
 from tests.compute_agent.monitoring.counting import mount
 from tests.compute_agent.resctrl import fake
@@ -31,7 +31,7 @@ def tree(tmp_path):
     def tree(machine=fake.INTEL, counters=None):
         made = mount(tmp_path / "tree", machine, counters)
         for one in (LS, BE):
-            made.files.make(one.group)
+            made.files.make_folder(one.group)
         return made
 
     return tree
@@ -93,7 +93,7 @@ def test_classes_that_share_a_group_have_what_their_guests_have_together(tree):
 
 def test_what_the_default_group_and_groups_of_others_do_counts_for_the_host(tree):
     made = tree()
-    made.files.make("theirs")
+    made.files.make_folder("theirs")
     monitor = CacheMonitor(made.files, made.platform, "a.")
     monitor.take([], 0.0)
     made.files.count("", 0, total=100, occupancy=10)
@@ -104,8 +104,8 @@ def test_what_the_default_group_and_groups_of_others_do_counts_for_the_host(tree
 
 def test_a_guest_alone_in_its_control_group_needs_no_monitoring_group(tree):
     made = tree()
-    made.files.make("a.guest.one")
-    made.files.make("a.wish.x")
+    made.files.make_folder("a.guest.one")
+    made.files.make_folder("a.wish.x")
     monitor = CacheMonitor(made.files, made.platform, "a.")
     targets = [
         guest("one", group="a.guest.one"),
@@ -123,7 +123,7 @@ def test_a_guest_alone_in_its_control_group_needs_no_monitoring_group(tree):
 
 def test_totals_go_on_when_a_guest_comes_to_another_group(tree):
     made = tree()
-    made.files.make("a.guest.one")
+    made.files.make_folder("a.guest.one")
     monitor = CacheMonitor(made.files, made.platform, "a.")
     shared = [LS, guest("one")]
     monitor.take(shared, 0.0)
@@ -172,21 +172,21 @@ def test_counters_that_wrap_or_begin_anew_never_make_totals_go_back(tree, before
 def test_threads_of_a_guest_come_into_its_group_and_those_that_appear_later_too(tree, process):
     made = tree()
     files = made.files
-    files.write("a.class.LS/tasks", f"{process.pid}\n")
+    files.write_file("a.class.LS/tasks", f"{process.pid}\n")
     monitor = CacheMonitor(files, made.platform, "a.")
     threads = [process.pid]
     targets = [LS, guest("one", threads=threads)]
     monitor.take(targets, 0.0)
     group = "a.class.LS/mon_groups/a.mon.one"
-    assert apply.read_tasks(files, group) == {process.pid}
+    assert groups.read_tasks(files, group) == {process.pid}
     late = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     try:
         threads.append(late.pid)  # not yet in the control group
         monitor.take(targets, SYNC_SECONDS)
-        assert apply.read_tasks(files, group) == {process.pid}
-        files.write("a.class.LS/tasks", f"{late.pid}\n")
+        assert groups.read_tasks(files, group) == {process.pid}
+        files.write_file("a.class.LS/tasks", f"{late.pid}\n")
         monitor.take(targets, 2 * SYNC_SECONDS)
-        assert apply.read_tasks(files, group) == {process.pid, late.pid}
+        assert groups.read_tasks(files, group) == {process.pid, late.pid}
     finally:
         late.kill()
         late.wait()
@@ -214,7 +214,7 @@ def test_groups_of_guests_that_left_go_and_those_of_others_stay(tree):
         "a.class.LS/mon_groups/theirs",
         "a.class.LS/mon_groups/a.mon.one",
     ):
-        files.make(path)
+        files.make_folder(path)
     files.show("a.class.LS/mon_groups/a.mon.one", 0, "llc_occupancy", 123)
     monitor = CacheMonitor(files, made.platform, "a.")
     use = uses(monitor.take([LS, BE, guest("one"), guest("two")], 0.0))["one"]
@@ -234,13 +234,13 @@ def test_a_group_that_somebody_removed_is_made_again(tree):
     monitor = CacheMonitor(made.files, made.platform, "a.")
     targets = [LS, guest("one")]
     monitor.take(targets, 0.0)
-    made.files.remove("a.class.LS")
+    made.files.remove_folder("a.class.LS")
     monitor.take(
         targets, 1.0
     )  # files that are open in a folder tell nothing of its end; those of a kernel do
     monitor.take(targets, SYNC_SECONDS)
     assert uses(monitor.newest)["one"].caches == {}
-    made.files.make("a.class.LS")
+    made.files.make_folder("a.class.LS")
     monitor.take(targets, 2 * SYNC_SECONDS)
     assert set(uses(monitor.newest)["one"].caches) == {0, 1}
 
@@ -257,7 +257,7 @@ def test_files_that_fail_are_looked_for_anew(tree, monkeypatch):
 
 
 def test_without_file_descriptors_to_spare_counters_are_opened_for_each_reading(tree, monkeypatch):
-    monkeypatch.setattr("compute_agent.resctrl.counters.descriptors_to_keep", lambda: 3)
+    monkeypatch.setattr("compute_agent.resctrl.monitoring.descriptors_to_keep", lambda: 3)
     made = tree()
     monitor = CacheMonitor(made.files, made.platform, "a.")
     monitor.take([LS], 0.0)
@@ -331,13 +331,13 @@ def test_rmids_are_left_for_control_groups_to_come(tree):
     monitor.take([LS, BE, *guests], 0.0)
     assert len(made.files.monitoring_groups()) == 2
     for number in range(3):
-        made.files.make(f"a.guest.{number}")
+        made.files.make_folder(f"a.guest.{number}")
 
 
 def test_an_rmid_that_is_busy_costs_the_least_important_guest_for_a_while(tree, monkeypatch):
     made = tree()
     files = made.files
-    make = type(files).make
+    make = type(files).make_folder
     busy = {"a.class.LS/mon_groups/a.mon.a"}
 
     def refuse(path):
@@ -345,7 +345,7 @@ def test_an_rmid_that_is_busy_costs_the_least_important_guest_for_a_while(tree, 
             raise ResctrlError(errno.EBUSY, path)
         make(files, path)
 
-    monkeypatch.setattr(files, "make", refuse)
+    monkeypatch.setattr(files, "make_folder", refuse)
     monitor = CacheMonitor(files, made.platform, "a.")
     monitor.take([LS, guest("a"), guest("b")], 0.0)
     assert monitor.unmonitored == {"a"}
@@ -399,7 +399,7 @@ def test_where_counters_last_local_bandwidth_has_them_as_well(tree):
 
 def test_counters_of_others_are_not_taken(tree):
     made = tree(counters=8)
-    made.files.make("theirs")
+    made.files.make_folder("theirs")
     theirs = made.files.assigned("theirs")
     assert len(theirs) == 4
     monitor = CacheMonitor(made.files, made.platform, "a.")

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compute_agent.qos.annotation import parse_annotation
-from compute_agent.resctrl.wishes import BadWishError, WayRange, Wish
+from compute_agent.resctrl.share_spec import BadShareError, ShareSpec, WayRange
 
 DESIGN = """{"LLC": {"schemata": {"range": [20, 80]},
                      "schemataPerCache": [{"cacheid": 0, "range": [20, 50]}]},
@@ -16,7 +16,7 @@ DESIGN = """{"LLC": {"schemata": {"range": [20, 80]},
 
 def test_both_spellings_of_koordinator_mean_the_same():
     api = DESIGN.replace("LLC", "llc").replace("MB", "mb").replace("cacheid", "cacheID")
-    wish = Wish(WayRange(20, 80), {0: WayRange(20, 50)}, 20, {1: 40})
+    wish = ShareSpec(WayRange(20, 80), {0: WayRange(20, 50)}, 20, {1: 40})
     assert parse_annotation(DESIGN) == parse_annotation(api) == wish
     assert wish.range_on(0) == WayRange(20, 50)
     assert wish.range_on(1) == WayRange(20, 80)
@@ -26,18 +26,18 @@ def test_both_spellings_of_koordinator_mean_the_same():
 @pytest.mark.parametrize(
     ("text", "wish"),
     [
-        ("", Wish()),
-        ("{}", Wish()),
-        ('{"LLC": {}}', Wish()),
-        ('{"LLC": {"schemata": {}}}', Wish()),
-        ('{"MB": {"schemata": {"percent": 0}}}', Wish(mb=0)),
-        ('{"mb": {"schemataPerCache": [{"cacheID": 3, "percent": 100}]}}', Wish(mb_per_cache={3: 100})),
-        ('{"llc": {"schemataPerCache": null}, "mb": null}', Wish()),
+        ("", ShareSpec()),
+        ("{}", ShareSpec()),
+        ('{"LLC": {}}', ShareSpec()),
+        ('{"LLC": {"schemata": {}}}', ShareSpec()),
+        ('{"MB": {"schemata": {"percent": 0}}}', ShareSpec(mb=0)),
+        ('{"mb": {"schemataPerCache": [{"cacheID": 3, "percent": 100}]}}', ShareSpec(mb_per_cache={3: 100})),
+        ('{"llc": {"schemataPerCache": null}, "mb": null}', ShareSpec()),
     ],
 )
 def test_parts_may_be_missing(text, wish):
     assert parse_annotation(text) == wish
-    assert bool(wish) == (wish != Wish())
+    assert bool(wish) == (wish != ShareSpec())
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_parts_may_be_missing(text, wish):
     ],
 )
 def test_a_bad_annotation_is_refused_with_the_reason(text, reason):
-    with pytest.raises(BadWishError) as caught:
+    with pytest.raises(BadShareError) as caught:
         parse_annotation(text)
     assert reason in str(caught.value)
 
@@ -97,7 +97,7 @@ def test_a_bad_annotation_is_refused_with_the_reason(text, reason):
 def test_any_json_is_a_wish_or_is_refused(body):
     try:
         wish = parse_annotation(json.dumps(body))
-    except BadWishError:
+    except BadShareError:
         return
     for asked in (wish.llc, *wish.llc_per_cache.values()):
         assert asked is None or 0 <= asked.first < asked.last <= 100

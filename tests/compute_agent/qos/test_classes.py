@@ -3,12 +3,12 @@
 import pytest
 
 from compute_agent.qos.classes import DEFAULT_CLASSES, Classes, QosClass
-from compute_agent.resctrl.wishes import WayRange, Wish
+from compute_agent.resctrl.share_spec import ShareSpec, WayRange
 
 SHARES = {
-    "LSR": Wish(WayRange(0, 100), mb=100),
-    "LS": Wish(WayRange(0, 100), mb=100),
-    "BE": Wish(WayRange(0, 30), mb=100),
+    "LSR": ShareSpec(WayRange(0, 100), mb=100),
+    "LS": ShareSpec(WayRange(0, 100), mb=100),
+    "BE": ShareSpec(WayRange(0, 30), mb=100),
 }
 CLASSES = Classes({name: QosClass(name, rank) for name, rank in (("low", 0), ("top", 10), ("above", 11))}, 10)
 

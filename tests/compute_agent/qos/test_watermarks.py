@@ -11,7 +11,7 @@ from compute_agent.qos.classes import parse_classes
 from compute_agent.qos.metrics import Registry, Unit
 from compute_agent.qos.settings import build_rules, read_settings
 from compute_agent.qos.watermarks import Selector, Threshold, parse_threshold
-from compute_agent.resctrl.wishes import WayRange, Wish
+from compute_agent.resctrl.share_spec import ShareSpec, WayRange
 
 CPU = "[watermark:cpu]\nmetric = cpu_usage\n"
 
@@ -176,9 +176,9 @@ def test_classes_are_configured_on_top_of_the_default_ones(read):
         "[qos_class:BE]\nllc_range_per_cache = 1:0-50\nmb_percent = 40\n"
         "[qos_class:bronze]\nrank = 5\nllc_range = 0-60\n"
     )
-    best_effort = Wish(WayRange(0, 30), {1: WayRange(0, 50)}, 40, {})
+    best_effort = ShareSpec(WayRange(0, 30), {1: WayRange(0, 50)}, 40, {})
     assert classes.classes["BE"].wish == best_effort
-    assert classes.classes["bronze"].wish == Wish(WayRange(0, 60))
+    assert classes.classes["bronze"].wish == ShareSpec(WayRange(0, 60))
     assert [name for name in ("BE", "bronze", "LS") if not classes.protects(name, False)] == ["BE", "bronze"]
 
 

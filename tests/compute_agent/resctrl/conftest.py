@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from compute_agent.resctrl.engine import choose
-from compute_agent.resctrl.host import describe
-from compute_agent.resctrl.reader import read_groups, read_platform
+from compute_agent.resctrl.bandwidth import choose_codec
+from compute_agent.resctrl.groups import read_groups
+from compute_agent.resctrl.layout import build_layout
+from compute_agent.resctrl.mount import read_platform
 from tests.compute_agent.resctrl.fake import FakeResctrl
 
 SHARED = Path(os.environ.get("PLACEMENT_COMPUTE_SHARED", Path(__file__).parents[4] / "shared"))
@@ -21,14 +22,14 @@ class Captured:
     def __init__(self, files):
         self.files = files
         self.platform = read_platform(files)
-        self.engine = choose(self.platform)
+        self.engine = choose_codec(self.platform)
 
     @property
     def present(self):
         return read_groups(self.files)
 
     def host(self, shared_ways=2, prefix="ours."):
-        return describe(self.platform, self.engine, self.present, prefix, shared_ways)
+        return build_layout(self.platform, self.engine, self.present, prefix, shared_ways)
 
 
 @pytest.fixture

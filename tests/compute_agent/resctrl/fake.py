@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compute_agent.resctrl import schemata
-from compute_agent.resctrl.filesystem import STATUS_FILE, Filesystem, ResctrlError
-from compute_agent.resctrl.reader import inside
+from compute_agent.resctrl.filesystem import STATUS_FILE, ResctrlError, ResctrlFilesystem
+from compute_agent.resctrl.groups import group_path
 
 EVENTS = ("llc_occupancy", "mbm_total_bytes", "mbm_local_bytes")
 
@@ -55,7 +55,7 @@ ARM = Machine(
 )  # fmt: skip
 
 
-class FakeResctrl(Filesystem):
+class FakeResctrl(ResctrlFilesystem):
     """Like the library's own access to a mount, with the kernel behind it played by this class."""
 
     def __init__(self, root: Path, dead: frozenset[int] = frozenset()) -> None:
@@ -136,7 +136,7 @@ class FakeResctrl(Filesystem):
 
     # What the library does
 
-    def write(self, path: str, text: str) -> None:
+    def write_file(self, path: str, text: str) -> None:
         group, _, name = path.rpartition("/")
         if not (self.root / path).exists():
             raise self._refused(errno.ENOENT, path)
@@ -152,7 +152,7 @@ class FakeResctrl(Filesystem):
         else:
             raise self._refused(errno.EACCES, path)
 
-    def make(self, path: str) -> None:
+    def make_folder(self, path: str) -> None:
         folder = self.root / path
         parent = folder.parent
         if folder.exists():
@@ -180,7 +180,7 @@ class FakeResctrl(Filesystem):
             (folder / "mode").write_text("shareable\n")
             self._show(path, values)
 
-    def remove(self, path: str) -> None:
+    def remove_folder(self, path: str) -> None:
         folder = self.root / path
         if not folder.is_dir():
             raise self._refused(errno.ENOENT, path)
@@ -195,7 +195,7 @@ class FakeResctrl(Filesystem):
     # The kernel
 
     def _write_schemata(self, group: str, text: str) -> None:
-        path = inside(group, "schemata")
+        path = group_path(group, "schemata")
         now = self._schemata(group)
         new: dict[str, dict[int, int]] = {}
         for line in text[:-1].split("\n"):
@@ -212,13 +212,13 @@ class FakeResctrl(Filesystem):
                 domain, equals, value = part.partition("=")
                 if not equals or not domain.isdigit():
                     raise self._refused(errno.EINVAL, path, "Missing '=' or non-numeric domain")
-                if now.get(name, int(domain)) is None:
+                if now.get_value(name, int(domain)) is None:
                     raise self._refused(errno.EINVAL, path)
                 if int(domain) in new.setdefault(name, {}):
                     raise self._refused(errno.EINVAL, path, f"Duplicate domain {int(domain)}")
                 check = self._cbm if name in self.caches else self._bandwidth
                 new[name][int(domain)] = check(group, path, name, int(domain), value.strip())
-        self._show(group, now.updated(schemata.Schemata(new)))
+        self._show(group, now.updated_with(schemata.Schemata(new)))
 
     def _cbm(self, group: str, path: str, name: str, domain: int, text: str) -> int:
         if not re.fullmatch(r"(0[xX])?[0-9a-fA-F]+", text):
@@ -234,7 +234,7 @@ class FakeResctrl(Filesystem):
         if lowest.bit_count() < least:
             raise self._refused(errno.EINVAL, path, f"Need at least {least} bits in the mask")
         for other in self._groups():
-            if other == group or not (self._schemata(other).get(name, domain) or 0) & mask:
+            if other == group or not (self._schemata(other).get_value(name, domain) or 0) & mask:
                 continue
             if self._mode(other) == "exclusive":
                 raise self._refused(errno.EINVAL, path, "Overlaps with exclusive group")
@@ -254,7 +254,7 @@ class FakeResctrl(Filesystem):
         return -(-value // step) * step
 
     def _write_task(self, group: str, text: str) -> None:
-        path = inside(group, "tasks")
+        path = group_path(group, "tasks")
         if not text.strip().isdigit():
             raise self._refused(errno.EINVAL, path, f"Task list parsing error pid {text.strip()}")
         task = int(text) or os.getpid()
@@ -266,15 +266,15 @@ class FakeResctrl(Filesystem):
             raise self._refused(errno.EINVAL, path, status)
         for other in self._groups():
             members = [other] if other != parent else []
-            folder = inside(other, "mon_groups")
-            members += [f"{folder}/{name}" for name in self.folders(folder)]
+            folder = group_path(other, "mon_groups")
+            members += [f"{folder}/{name}" for name in self.list_folders(folder)]
             for one in members:
                 self._set_tasks(one, [other_task for other_task in self._tasks(one) if other_task != task])
         self._set_tasks(group, [*self._tasks(group), task])
 
     def _write_mode(self, group: str, text: str) -> None:
         mode = text.strip()
-        path = inside(group, "mode")
+        path = group_path(group, "mode")
         if mode not in ("shareable", "exclusive"):
             raise self._refused(errno.EINVAL, path, "Unknown or unsupported mode")
         if mode == "exclusive":
@@ -282,7 +282,9 @@ class FakeResctrl(Filesystem):
             for name in self.caches:
                 for domain, mask in mine.lines[name].items():
                     shareable = int(self._optional(name, "shareable_bits") or "0", 16)
-                    others = [self._schemata(o).get(name, domain) or 0 for o in self._groups() if o != group]
+                    others = [
+                        self._schemata(o).get_value(name, domain) or 0 for o in self._groups() if o != group
+                    ]
                     if mask & shareable or any(mask & other for other in others):
                         raise self._refused(errno.EINVAL, path, "Schemata overlaps")
         (self.root / path).write_text(f"{mode}\n")
@@ -297,7 +299,7 @@ class FakeResctrl(Filesystem):
             taken = 0
             for group in self._groups():
                 if self._mode(group) == "exclusive":
-                    taken |= self._schemata(group).get(name, domain) or 0
+                    taken |= self._schemata(group).get_value(name, domain) or 0
             mask = self._full(name) & ~taken
             mask &= ~(mask + (mask & -mask))  # in one piece, also where holes are allowed
             if mask.bit_count() < self._number(name, "min_cbm_bits"):
@@ -311,10 +313,10 @@ class FakeResctrl(Filesystem):
     # Files
 
     def _groups(self) -> list[str]:
-        return ["", *(name for name in self.folders() if (self.root / name / "schemata").exists())]
+        return ["", *(name for name in self.list_folders() if (self.root / name / "schemata").exists())]
 
     def _rmids_taken(self) -> int:
-        return sum(1 + len(self.folders(inside(group, "mon_groups"))) for group in self._groups())
+        return sum(1 + len(self.list_folders(group_path(group, "mon_groups"))) for group in self._groups())
 
     def _show(self, group: str, values: schemata.Schemata) -> None:
         """Write schemata and size, padded as the kernel pads them."""
@@ -356,14 +358,14 @@ class FakeResctrl(Filesystem):
                 (data / event).write_text("0\n")
 
     def _schemata(self, group: str) -> schemata.Schemata:
-        return schemata.parse(self._text(inside(group, "schemata")))
+        return schemata.parse_schemata(self._text(group_path(group, "schemata")))
 
     def _mode(self, group: str) -> str:
         path = self.root / group / "mode"
         return path.read_text().strip() if path.exists() else "shareable"
 
     def _tasks(self, group: str) -> list[int]:
-        return [int(line) for line in self._text(inside(group, "tasks")).split()]
+        return [int(line) for line in self._text(group_path(group, "tasks")).split()]
 
     def _set_tasks(self, group: str, tasks: list[int]) -> None:
         (self.root / group / "tasks").write_text("".join(f"{task}\n" for task in tasks))
@@ -389,4 +391,4 @@ class FakeResctrl(Filesystem):
         if status:
             before = self._text(STATUS_FILE).removeprefix("ok\n") if added else ""
             self._say(before + status)
-        return self._error(OSError(number, ""), path, status)
+        return self._make_error(OSError(number, ""), path, status)

@@ -9,8 +9,8 @@ import sys
 import time
 from pathlib import Path
 
-from compute_agent.resctrl.filesystem import STATUS_FILE, Filesystem, ResctrlError
-from compute_agent.resctrl.reader import NOT_GROUPS
+from compute_agent.resctrl.filesystem import STATUS_FILE, ResctrlError, ResctrlFilesystem
+from compute_agent.resctrl.groups import NOT_GROUPS
 
 GROUPS = ("", "a", "b", "c")
 FILES = ("schemata", "size", "mode")
@@ -48,14 +48,16 @@ def commands(seed, count, l3, domains, ways, mb_most, cdp=False):
         inside = f"{group}/" if group else ""
         kind = chance.random()
         if kind < 0.15:
-            return ["make", chance.choice([*GROUPS[1:], "a/x", "info/x", f"{inside}mon_groups/m", "none/x"])]
+            paths = [*GROUPS[1:], "a/x", "info/x", f"{inside}mon_groups/m", "none/x"]
+            return ["make_folder", chance.choice(paths)]
         if kind < 0.22:
-            return ["remove", chance.choice([*GROUPS[1:], "info", "a/mon_groups", "a/mon_groups/m", "none"])]
+            paths = [*GROUPS[1:], "info", "a/mon_groups", "a/mon_groups/m", "none"]
+            return ["remove_folder", chance.choice(paths)]
         if kind < 0.29:
             mode = chance.choice(["shareable", "shareable", "shareable", "exclusive", "other"])
-            return ["write", f"{inside}mode", f"{mode}\n"]
+            return ["write_file", f"{inside}mode", f"{mode}\n"]
         text = "\n".join(line() for _ in range(chance.choice([1, 1, 1, 2]))) + "\n"
-        return ["write", f"{inside}schemata", text if chance.random() < 0.97 else text[:-1]]
+        return ["write_file", f"{inside}schemata", text if chance.random() < 0.97 else text[:-1]]
 
     return [one() for _ in range(count)]
 
@@ -68,10 +70,10 @@ def play(files, todo, patience=0.0):
         outcomes.append(
             {
                 "errno": number,
-                "status": files.read(STATUS_FILE),
+                "status": files.read_file(STATUS_FILE),
                 "groups": {
                     name: {file: files.read_optional(f"{name}/{file}" if name else file) for file in FILES}
-                    for name in ("", *files.folders())
+                    for name in ("", *files.list_folders())
                     if name not in NOT_GROUPS
                 },
             }
@@ -94,16 +96,16 @@ def attempt(files, operation, arguments, patience):
 
 def main(root, todo, target):
     """Play the commands of a file, write what comes of them to another, and leave the mount as it was."""
-    files = Filesystem(Path(root))
-    before = files.read("schemata")
+    files = ResctrlFilesystem(Path(root))
+    before = files.read_file("schemata")
     Path(target).write_text(json.dumps(play(files, json.loads(Path(todo).read_text()), patience=60)))
-    for name in files.folders():
+    for name in files.list_folders():
         if name not in NOT_GROUPS:
-            files.remove(name)
-    for name in files.folders("mon_groups"):
-        files.remove(f"mon_groups/{name}")
-    files.write("mode", "shareable\n")
-    files.write("schemata", before)
+            files.remove_folder(name)
+    for name in files.list_folders("mon_groups"):
+        files.remove_folder(f"mon_groups/{name}")
+    files.write_file("mode", "shareable\n")
+    files.write_file("schemata", before)
 
 
 if __name__ == "__main__":

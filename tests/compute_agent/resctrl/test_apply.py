@@ -5,12 +5,12 @@ import itertools
 
 import pytest
 
-from compute_agent.resctrl import apply
-from compute_agent.resctrl.arm import ArmEngine
+from compute_agent.resctrl import apply, groups
+from compute_agent.resctrl.bandwidth import ArmCodec
 from compute_agent.resctrl.filesystem import ResctrlError
-from compute_agent.resctrl.plan import Create, Remove, Write
+from compute_agent.resctrl.groups import read_groups, read_schemata
+from compute_agent.resctrl.plan import CreateGroup, RemoveGroup, WriteSchemata
 from compute_agent.resctrl.platform import BandwidthControl
-from compute_agent.resctrl.reader import read_groups, read_schemata
 from compute_agent.resctrl.schemata import Schemata
 from tests.compute_agent.resctrl import fake
 
@@ -30,17 +30,17 @@ class Unruly(fake.FakeResctrl):
         if len(self.log) == self.fail_at:
             raise ResctrlError(errno.EBUSY, path, "Out of RMIDs")
 
-    def write(self, path, text):
+    def write_file(self, path, text):
         self._count("write", path)
-        super().write(path, text if self.shows is None else self.shows(text))
+        super().write_file(path, text if self.shows is None else self.shows(text))
 
-    def make(self, path):
+    def make_folder(self, path):
         self._count("make", path)
-        super().make(path)
+        super().make_folder(path)
 
-    def remove(self, path):
+    def remove_folder(self, path):
         self._count("remove", path)
-        super().remove(path)
+        super().remove_folder(path)
 
 
 @pytest.fixture
@@ -49,11 +49,11 @@ def files(tmp_path):
 
 
 STEPS = [
-    Write("", Schemata({"L3": {0: 0xFFF0, 1: 0xFFF0}})),
-    Create("a", Schemata({"L3": {0: 0x3}, "MB": {0: 30}})),
-    Write("a", Schemata({"L3": {1: 0xC}})),
-    Create("b", Schemata({"L3": {0: 0xC}})),
-    Write("", Schemata({"MB": {1: 50}})),
+    WriteSchemata("", Schemata({"L3": {0: 0xFFF0, 1: 0xFFF0}})),
+    CreateGroup("a", Schemata({"L3": {0: 0x3}, "MB": {0: 30}})),
+    WriteSchemata("a", Schemata({"L3": {1: 0xC}})),
+    CreateGroup("b", Schemata({"L3": {0: 0xC}})),
+    WriteSchemata("", Schemata({"MB": {1: 50}})),
 ]
 
 
@@ -62,7 +62,7 @@ def state(files):
 
 
 def test_steps_are_done_in_their_order(files):
-    apply.carry_out(files, STEPS)
+    apply.apply_plan(files, STEPS)
     assert files.log == [
         ("write", "schemata"),
         ("make", "a"),
@@ -72,7 +72,7 @@ def test_steps_are_done_in_their_order(files):
         ("write", "b/schemata"),
         ("write", "schemata"),
     ]
-    assert str(read_schemata(files, "a").within(Schemata({"L3": {0: 0, 1: 0}}))) == "L3:0=3;1=c\n"
+    assert str(read_schemata(files, "a").restricted_to(Schemata({"L3": {0: 0, 1: 0}}))) == "L3:0=3;1=c\n"
 
 
 GROUP_OF = {1: "", 2: "a", 3: "a", 4: "a", 5: "b", 6: "b", 7: ""}
@@ -83,42 +83,45 @@ GROUP_OF = {1: "", 2: "a", 3: "a", 4: "a", 5: "b", 6: "b", 7: ""}
 def test_whichever_step_fails_its_group_alone_is_held_up(files, fail_at):
     group = GROUP_OF[fail_at]
     files.fail_at = fail_at
-    (error,) = (held_up := apply.carry_out(files, STEPS)).values()
+    (error,) = (held_up := apply.apply_plan(files, STEPS)).values()
     assert list(held_up) == [group]
     assert (error.errno, "Out of RMIDs" in str(error)) == (errno.EBUSY, True)
     files.fail_at = 0
     done = state(files)
     for name in {"a", "b"} - {group}:
-        assert done[name].get("L3", 0) == {"a": 0x3, "b": 0xC}[name]
-    assert done[""].get("L3", 0) == (0xFFFF if fail_at == 1 else 0xFFF0)
-    assert done[""].get("MB", 1) == (100 if group == "" else 50)
+        assert done[name].get_value("L3", 0) == {"a": 0x3, "b": 0xC}[name]
+    assert done[""].get_value("L3", 0) == (0xFFFF if fail_at == 1 else 0xFFF0)
+    assert done[""].get_value("MB", 1) == (100 if group == "" else 50)
     # The group is as it was before the step: not there, or with what came before.
     if group in ("a", "b"):
         assert (group in done) == (fail_at == 4)
     if fail_at == 4:
-        assert (done["a"].get("L3", 0), done["a"].get("L3", 1)) == (0x3, 0xFFFF)
+        assert (done["a"].get_value("L3", 0), done["a"].get_value("L3", 1)) == (0x3, 0xFFFF)
 
 
 def test_nobody_gets_ways_that_a_group_which_was_held_up_still_has(files):
     files.fail_at = 1  # the default group does not shrink
-    held_up = apply.carry_out(files, [STEPS[0], *STEPS[1:4]], exclusive={"a": {0}, "b": {1}})
+    held_up = apply.apply_plan(files, [STEPS[0], *STEPS[1:4]], exclusive={"a": {0}, "b": {1}})
     assert list(held_up) == ["", "a"]
     assert "its ways are held by resctrl group (default)" in str(held_up["a"])
     assert set(state(files)) == {"", "b"}  # which has ways of its own on another cache
 
 
 def test_ways_of_a_guest_that_was_held_up_are_nobodys(files):
-    first = [Write("", Schemata({"L3": {0: 0xFF00}})), Create("a", Schemata({"L3": {0: 0x0F}}))]
-    apply.carry_out(files, first)
+    first = [WriteSchemata("", Schemata({"L3": {0: 0xFF00}})), CreateGroup("a", Schemata({"L3": {0: 0x0F}}))]
+    apply.apply_plan(files, first)
     files.log.clear()
     files.fail_at = 1
-    steps = [Write("a", Schemata({"L3": {0: 0xF0}})), Write("", Schemata({"L3": {0: 0xFF0F}}))]
-    assert list(apply.carry_out(files, steps, exclusive={"a": {0}})) == ["a", ""]
-    assert state(files)[""].get("L3", 0) == 0xFF00
+    steps = [
+        WriteSchemata("a", Schemata({"L3": {0: 0xF0}})),
+        WriteSchemata("", Schemata({"L3": {0: 0xFF0F}})),
+    ]
+    assert list(apply.apply_plan(files, steps, exclusive={"a": {0}})) == ["a", ""]
+    assert state(files)[""].get_value("L3", 0) == 0xFF00
 
 
 def test_what_cannot_be_undone_is_told(files, caplog):
-    apply.carry_out(files, [Create("a", Schemata())])
+    apply.apply_plan(files, [CreateGroup("a", Schemata())])
 
     class Dying(Unruly):
         def _count(self, what, path):
@@ -128,27 +131,29 @@ def test_what_cannot_be_undone_is_told(files, caplog):
 
     dying = Dying(files.root)
     dying.shows = lambda text: text.replace("1", "3")
-    (error,) = apply.carry_out(dying, [Write("a", Schemata({"L3": {0: 1}}))]).values()
+    (error,) = apply.apply_plan(dying, [WriteSchemata("a", Schemata({"L3": {0: 1}}))]).values()
     assert any("could not be undone" in note for note in error.__notes__)
     assert "A change of resctrl groups could not be undone: " in caplog.text
 
 
 def test_orphans_stay_removed_when_a_later_step_fails(files):
-    files.make("orphan")
+    files.make_folder("orphan")
     files.fail_at = 4
-    assert list(apply.carry_out(files, [Remove("orphan"), *STEPS[:1], Create("a", Schemata())])) == ["a"]
+    assert list(
+        apply.apply_plan(files, [RemoveGroup("orphan"), *STEPS[:1], CreateGroup("a", Schemata())])
+    ) == ["a"]
     assert set(state(files)) == {""}
     assert read_schemata(files, "").lines["L3"] == {0: 0xFFF0, 1: 0xFFF0}
 
 
 def test_a_group_that_is_gone_already_is_no_error(files):
-    apply.carry_out(files, [Remove("none")])
+    apply.apply_plan(files, [RemoveGroup("none")])
 
 
 def test_other_values_than_were_written_are_an_error_and_are_put_back(files):
     before = state(files)
     files.shows = lambda text: text.replace("fff0", "ff00")
-    (error,) = apply.carry_out(files, STEPS[:1]).values()
+    (error,) = apply.apply_plan(files, STEPS[:1]).values()
     assert error.errno == errno.EIO
     assert "L3:0=fff0 was written, but it reads 65280" in str(error)
     assert state(files) == before
@@ -157,7 +162,7 @@ def test_other_values_than_were_written_are_an_error_and_are_put_back(files):
 def test_every_value_that_was_written_is_looked_at(files):
     files.shows = lambda text: text.replace("MB:0=41", "MB:0=50")
     with pytest.raises(ResctrlError, match="MB:0=41 was written, but it reads 50"):
-        apply.write_schemata(files, "", Schemata({"L3": {0: 0xF}, "MB": {0: 41}}))
+        groups.write_schemata(files, "", Schemata({"L3": {0: 0xF}, "MB": {0: 41}}))
 
 
 def test_bandwidth_may_be_rounded_where_the_hardware_rounds(files):
@@ -165,15 +170,15 @@ def test_bandwidth_may_be_rounded_where_the_hardware_rounds(files):
     files.shows = lambda text: text.replace("=41", "=31")  # shown as 40
     wanted = Schemata({"MB": {0: 41}})
     with pytest.raises(ResctrlError):
-        apply.write_schemata(files, "", wanted)
+        groups.write_schemata(files, "", wanted)
     files.shows = lambda text: text.replace("=41", "=40")
-    apply.write_schemata(files, "", wanted, ArmEngine(control))
+    groups.write_schemata(files, "", wanted, ArmCodec(control))
     with pytest.raises(ResctrlError):
-        apply.write_schemata(files, "", Schemata({"MB": {0: 43}}), ArmEngine(control))
+        groups.write_schemata(files, "", Schemata({"MB": {0: 43}}), ArmCodec(control))
 
 
 def test_an_empty_change_writes_nothing(files):
-    apply.write_schemata(files, "", Schemata())
+    groups.write_schemata(files, "", Schemata())
     assert files.log == []
 
 
@@ -200,31 +205,31 @@ def alive(monkeypatch):
 
 
 def test_threads_are_moved_until_no_new_one_appears(files, alive):
-    files.make("a")
+    files.make_folder("a")
     threads = Threads([1001], [1001, 1002, 1003], [1001, 1002, 1003, 1004])
-    assert apply.move_tasks(files, "a", threads) == 4
-    assert apply.read_tasks(files, "a") == {1001, 1002, 1003, 1004}
+    assert groups.move_tasks(files, "a", threads) == 4
+    assert groups.read_tasks(files, "a") == {1001, 1002, 1003, 1004}
     assert threads.asked == 4
     assert [path for what, path in files.log if what == "write"] == ["a/tasks"] * 4
 
 
 def test_threads_that_ended_are_passed_over(files, alive):
     alive.add(1002)
-    files.make("a")
-    assert apply.move_tasks(files, "a", lambda: [1001, 1002, 0]) == 1
-    assert apply.read_tasks(files, "a") == {1001}
+    files.make_folder("a")
+    assert groups.move_tasks(files, "a", lambda: [1001, 1002, 0]) == 1
+    assert groups.read_tasks(files, "a") == {1001}
 
 
 def test_threads_without_end_are_an_error_in_the_end(files, alive):
-    files.make("a")
+    files.make_folder("a")
     numbers = itertools.count(1000)
     with pytest.raises(ResctrlError, match="keep appearing") as caught:
-        apply.move_tasks(files, "a", lambda: [next(numbers)])
+        groups.move_tasks(files, "a", lambda: [next(numbers)])
     assert caught.value.errno == errno.EAGAIN
 
 
 def test_a_refused_thread_is_an_error(files, alive):
-    files.make("a")
+    files.make_folder("a")
     files.fail_at = len(files.log) + 1
     with pytest.raises(ResctrlError, match="RMID"):
-        apply.move_tasks(files, "a", lambda: [1001])
+        groups.move_tasks(files, "a", lambda: [1001])

@@ -4,10 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.resctrl import counter_assignment
-from compute_agent.resctrl.counter_assignment import CounterAssignment
-from compute_agent.resctrl.monitor import LOCAL_BYTES, TOTAL_BYTES
-from compute_agent.resctrl.platform import Monitoring, Platform, Vendor
+from compute_agent.resctrl import monitoring
+from compute_agent.resctrl.monitoring import LOCAL_BYTES, TOTAL_BYTES, CounterAssignment
+from compute_agent.resctrl.platform import CpuVendor, MonitoringFeatures, ResctrlPlatform
 from tests.compute_agent.resctrl import fake
 
 CACHES = (0, 3)
@@ -22,23 +21,25 @@ def files(tmp_path):
 def test_what_groups_have_is_read_as_the_kernel_writes_it(files):
     (files.root / "mbm_L3_assignments").write_text("mbm_total_bytes:0=e;1=_\nmbm_local_bytes:0=_;1=e\n")
     (files.root / "info/L3_MON/available_mbm_cntrs").write_text("0=30;1=28\n")
-    assert counter_assignment.read_assigned(files, "") == {(0, TOTAL_BYTES), (1, LOCAL_BYTES)}
-    assert counter_assignment.read_assigned(files, "gone") == frozenset()
-    assert counter_assignment.read_available(files) == {0: 30, 1: 28}
+    assert monitoring.read_assigned_counters(files, "") == {(0, TOTAL_BYTES), (1, LOCAL_BYTES)}
+    assert monitoring.read_assigned_counters(files, "gone") == frozenset()
+    assert monitoring.read_available_counters(files) == {0: 30, 1: 28}
 
 
 @pytest.mark.parametrize(("mode", "needed"), [("mbm_event", True), ("default", False), ("", False)])
 def test_counters_are_assigned_in_one_mode_only(mode, needed):
     assert (
-        counter_assignment.is_needed(Platform(Vendor.AMD, monitoring=Monitoring(8, frozenset(), (), mode)))
+        monitoring.needs_assignment(
+            ResctrlPlatform(CpuVendor.AMD, monitoring=MonitoringFeatures(8, frozenset(), (), mode))
+        )
         is needed
     )
-    assert counter_assignment.is_needed(Platform(Vendor.AMD)) is False
+    assert monitoring.needs_assignment(ResctrlPlatform(CpuVendor.AMD)) is False
 
 
 def test_total_bandwidth_of_all_comes_before_local_bandwidth_of_any():
     held = {"a": frozenset({(0, LOCAL_BYTES)}), "b": frozenset()}
-    assert counter_assignment.plan({0: 1}, held, ["a", "b"]) == (
+    assert monitoring.plan_assignments({0: 1}, held, ["a", "b"]) == (
         CounterAssignment("a", (0, LOCAL_BYTES), assign=False),
         CounterAssignment("a", (0, TOTAL_BYTES), assign=True),
         CounterAssignment("b", (0, TOTAL_BYTES), assign=True),
@@ -56,7 +57,7 @@ def situations(draw):
 def test_a_plan_never_needs_more_than_there_is_and_leaves_nothing_to_do(situation):
     available, held, order = situation
     left, now = dict(available), {group: set(slots) for group, slots in held.items()}
-    for step in counter_assignment.plan(available, held, order):
+    for step in monitoring.plan_assignments(available, held, order):
         if step.assign:
             assert left[step.slot[0]] > 0
             assert step.slot not in now[step.group]
@@ -71,4 +72,4 @@ def test_a_plan_never_needs_more_than_there_is_and_leaves_nothing_to_do(situatio
         has = [slot in now[group] for group, slot in wanted]
         assert has == [number < most for number in range(len(wanted))]
     again = {group: frozenset(slots) for group, slots in now.items()}
-    assert counter_assignment.plan(left, again, order) == ()
+    assert monitoring.plan_assignments(left, again, order) == ()

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from compute_agent.resctrl.counters import CounterFiles
 from compute_agent.resctrl.filesystem import ResctrlError
-from compute_agent.resctrl.monitor import OCCUPANCY
+from compute_agent.resctrl.monitoring import OCCUPANCY, CounterFiles
 from tests.compute_agent.resctrl import fake
 
 EACH = 6  # two caches, three events
@@ -18,7 +17,7 @@ EACH = 6  # two caches, three events
 def files(tmp_path) -> fake.FakeResctrl:
     files = fake.FakeResctrl.of(fake.INTEL, tmp_path / "tree")
     for group in ("a", "b", "c"):
-        files.make(group)
+        files.make_folder(group)
     return files
 
 
@@ -44,7 +43,7 @@ def still_open(files: fake.FakeResctrl) -> dict[str, int]:
 
 def test_files_stay_open_as_far_as_they_may(files: fake.FakeResctrl, counters: CounterFiles) -> None:
     for group in "abcabc":
-        assert len(counters.read(group, 1.0).values) == EACH
+        assert len(counters.read_sample(group, 1.0).values) == EACH
     assert still_open(files) == {"a": EACH, "b": EACH, "c": 1}
 
 
@@ -52,16 +51,16 @@ def test_what_is_forgotten_is_closed_and_others_may_stay_open_instead(
     files: fake.FakeResctrl, counters: CounterFiles
 ) -> None:
     for group in "ab":
-        counters.read(group, 1.0)
-    counters.forget("a")
+        counters.read_sample(group, 1.0)
+    counters.forget_group("a")
     assert still_open(files) == {"b": EACH}
-    counters.forget("a")
-    counters.read("c", 1.0)
+    counters.forget_group("a")
+    counters.read_sample("c", 1.0)
     assert still_open(files) == {"b": EACH, "c": EACH}
-    counters.keep(["c"])
+    counters.keep_groups(["c"])
     assert still_open(files) == {"c": EACH}
     for group in "ab":
-        counters.read(group, 1.0)
+        counters.read_sample(group, 1.0)
     assert still_open(files) == {"c": EACH, "a": EACH, "b": 1}
     counters.close()
     assert still_open(files) == {}
@@ -69,7 +68,7 @@ def test_what_is_forgotten_is_closed_and_others_may_stay_open_instead(
 
 def test_none_stays_open_where_none_may(files: fake.FakeResctrl) -> None:
     counters = CounterFiles(files, 0)
-    assert len(counters.read("a", 1.0).values) == EACH
+    assert len(counters.read_sample("a", 1.0).values) == EACH
     assert still_open(files) == {}
     counters.close()
 
@@ -80,13 +79,13 @@ def test_what_changes_is_read_from_files_that_stay_open(
     file = files.root / "a" / "mon_data" / "mon_L3_01" / OCCUPANCY
     for value in (5, 123456789, 7):
         file.write_text(f"{value}\n")
-        assert counters.read("a", float(value)).values[1, OCCUPANCY] == value
+        assert counters.read_sample("a", float(value)).values[1, OCCUPANCY] == value
 
 
 def test_a_group_that_went_away_is_an_error_and_leaves_nothing_open(
     files: fake.FakeResctrl, counters: CounterFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counters.read("a", 1.0)
+    counters.read_sample("a", 1.0)
 
     def fail(*_: object) -> bytes:
         raise OSError(errno.ENODEV, "gone")
@@ -94,7 +93,7 @@ def test_a_group_that_went_away_is_an_error_and_leaves_nothing_open(
     with monkeypatch.context() as patch:
         patch.setattr(os, "pread", fail)
         with pytest.raises(ResctrlError) as caught:
-            counters.read("a", 2.0)
+            counters.read_sample("a", 2.0)
     assert (caught.value.errno, still_open(files)) == (errno.ENODEV, {})
-    assert len(counters.read("a", 3.0).values) == EACH  # looked for anew
+    assert len(counters.read_sample("a", 3.0).values) == EACH  # looked for anew
     assert still_open(files) == {"a": EACH}

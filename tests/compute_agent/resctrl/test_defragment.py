@@ -5,24 +5,24 @@ from collections.abc import Iterator, Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.resctrl.defragment import plan_moves
-from compute_agent.resctrl.masks import Mask
+from compute_agent.resctrl.schemata import WayMask
+from compute_agent.resctrl.ways import plan_moves
 
-Places = Mapping[str, Mask]
+Places = Mapping[str, WayMask]
 OWNER = "owner"
 
 
-def runs_in(pool: Mask, size: int) -> list[Mask]:
+def runs_in(pool: WayMask, size: int) -> list[WayMask]:
     first = next(iter(pool))
-    return [Mask.run(at, size) for at in range(first, first + len(pool) - size + 1)]
+    return [WayMask.from_range(at, size) for at in range(first, first + len(pool) - size + 1)]
 
 
-def is_done(pool: Mask, places: Places, count: int) -> bool:
+def is_done(pool: WayMask, places: Places, count: int) -> bool:
     others = {way for name, block in places.items() if name != OWNER for way in block}
     return any(others.isdisjoint(run) for run in runs_in(pool, count))
 
 
-def moves(pool: Mask, places: Places) -> Iterator[tuple[str, Mask]]:
+def moves(pool: WayMask, places: Places) -> Iterator[tuple[str, WayMask]]:
     """Every move of one block to where all others are not."""
     for name, block in places.items():
         taken = {way for other, each in places.items() if other != name for way in each}
@@ -31,7 +31,7 @@ def moves(pool: Mask, places: Places) -> Iterator[tuple[str, Mask]]:
                 yield name, run
 
 
-def fewest_moves(pool: Mask, places: Places, count: int) -> int:
+def fewest_moves(pool: WayMask, places: Places, count: int) -> int:
     """By trying all."""
     reached, number = [dict(places)], 0
     seen = {frozenset(places.items())}
@@ -45,7 +45,7 @@ def fewest_moves(pool: Mask, places: Places, count: int) -> int:
 
 
 @st.composite
-def caches(draw: st.DrawFn) -> tuple[Mask, Places, int]:
+def caches(draw: st.DrawFn) -> tuple[WayMask, Places, int]:
     """A pool with up to four blocks in it, one of them perhaps the owner's, and a count that can be had."""
     low, size = draw(st.integers(0, 3)), draw(st.integers(3, 8))
     lengths = draw(st.lists(st.integers(1, 2), min_size=1, max_size=4).filter(lambda all: sum(all) < size))
@@ -53,19 +53,19 @@ def caches(draw: st.DrawFn) -> tuple[Mask, Places, int]:
     places, at = {}, low
     for number, (gap, length) in enumerate(zip(gaps, lengths, strict=True)):
         at += min(gap, low + size - at - sum(lengths[number:]))
-        places[f"guest{number}"] = Mask.run(at, length)
+        places[f"guest{number}"] = WayMask.from_range(at, length)
         at += length
     if draw(st.booleans()):
         places[OWNER] = places.pop(draw(st.sampled_from(sorted(places))))
     free = size - sum(len(block) for name, block in places.items() if name != OWNER)
-    return Mask.run(low, size), places, draw(st.integers(len(places.get(OWNER, ())) or 1, free))
+    return WayMask.from_range(low, size), places, draw(st.integers(len(places.get(OWNER, ())) or 1, free))
 
 
 @given(caches())
-def test_no_plan_is_shorter_and_no_step_takes_ways_of_another(cache: tuple[Mask, Places, int]) -> None:
+def test_no_plan_is_shorter_and_no_step_takes_ways_of_another(cache: tuple[WayMask, Places, int]) -> None:
     pool, places, count = cache
     others = {name: block for name, block in places.items() if name != OWNER}
-    steps = plan_moves(pool, others, OWNER, places.get(OWNER, Mask()), count)
+    steps = plan_moves(pool, others, OWNER, places.get(OWNER, WayMask()), count)
     now = dict(places)
     for step in steps:
         assert step in list(moves(pool, now))
@@ -75,5 +75,7 @@ def test_no_plan_is_shorter_and_no_step_takes_ways_of_another(cache: tuple[Mask,
 
 
 def test_a_block_moves_to_the_last_way_of_the_pool_if_that_is_one_move_instead_of_two() -> None:
-    blocks = {"b": Mask.run(2, 1), "c": Mask.run(3, 1)}
-    assert plan_moves(Mask.run(0, 5), blocks, OWNER, Mask.run(0, 1), 3) == (("b", Mask.run(4, 1)),)
+    blocks = {"b": WayMask.from_range(2, 1), "c": WayMask.from_range(3, 1)}
+    assert plan_moves(WayMask.from_range(0, 5), blocks, OWNER, WayMask.from_range(0, 1), 3) == (
+        ("b", WayMask.from_range(4, 1)),
+    )

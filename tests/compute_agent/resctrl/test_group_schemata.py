@@ -7,12 +7,13 @@ import pytest
 from compute_agent import conf as agent_conf
 from compute_agent.qos.classes import DEFAULT_CLASSES, parse_classes
 from compute_agent.resctrl import apply
-from compute_agent.resctrl.engine import choose
-from compute_agent.resctrl.host import describe
+from compute_agent.resctrl.bandwidth import choose_codec
+from compute_agent.resctrl.groups import ControlGroup, ResctrlGroups, read_groups, read_schemata
+from compute_agent.resctrl.layout import build_layout
+from compute_agent.resctrl.mount import read_platform
 from compute_agent.resctrl.plan import make_plan
-from compute_agent.resctrl.reader import Group, Present, read_groups, read_platform, read_schemata
-from compute_agent.resctrl.rules import Demand, resolve
-from compute_agent.resctrl.wishes import WayRange, Wish
+from compute_agent.resctrl.resolution import GuestDemand, resolve_groups
+from compute_agent.resctrl.share_spec import ShareSpec, WayRange
 from tests.compute_agent.resctrl import fake
 
 CODE, DATA = WayRange(0, 25), WayRange(50, 100)
@@ -24,17 +25,17 @@ class Tree:
     def __init__(self, files, cpuinfo=""):
         self.files = files
         self.platform = read_platform(files, cpuinfo)
-        self.engine = choose(self.platform)
+        self.engine = choose_codec(self.platform)
 
     def sync(self, classes, demands=()):
         """Everything reads as resolved, and nothing is left to do. The resolution."""
         for left in (True, False):
             present = read_groups(self.files)
-            host = describe(self.platform, self.engine, present, "ours.", 2)
-            resolution = resolve(host, classes, demands, present)
+            host = build_layout(self.platform, self.engine, present, "ours.", 2)
+            resolution = resolve_groups(host, classes, demands, present)
             plan = make_plan(host, present, resolution)
             assert left or plan.steps == ()
-            assert apply.carry_out(self.files, plan.steps, self.engine) == {}
+            assert apply.apply_plan(self.files, plan.steps, self.engine) == {}
         return resolution
 
     def masks(self, group, *resources):
@@ -48,16 +49,16 @@ def cdp(tmp_path):
 
 
 def test_code_and_data_have_masks_of_their_own(cdp):
-    found = cdp.sync({"A": Wish(code=CODE, data=DATA), "B": Wish(WayRange(0, 50), code=CODE)})
+    found = cdp.sync({"A": ShareSpec(code=CODE, data=DATA), "B": ShareSpec(WayRange(0, 50), code=CODE)})
     assert cdp.masks("ours.class.A", "L3CODE", "L3DATA") == {"L3CODE": {"f"}, "L3DATA": {"ff00"}}
     assert cdp.masks("ours.class.B", "L3CODE", "L3DATA") == {"L3CODE": {"f"}, "L3DATA": {"ff"}}
     assert found.refused == {}
 
 
 def test_they_stay_so_when_a_guest_gets_ways_and_leaves(cdp):
-    classes = {"A": Wish(code=CODE, data=DATA)}
+    classes = {"A": ShareSpec(code=CODE, data=DATA)}
     cdp.sync(classes)
-    cdp.sync(classes, [Demand("a", "A", {0: 8, 1: 8})])
+    cdp.sync(classes, [GuestDemand("a", "A", {0: 8, 1: 8})])
     own = cdp.masks("ours.guest.a", "L3CODE", "L3DATA")
     assert own["L3CODE"] == own["L3DATA"] == {"ff"}
     assert cdp.masks("ours.class.A", "L3CODE", "L3DATA") == {"L3CODE": {"300"}, "L3DATA": {"f000"}}
@@ -66,33 +67,33 @@ def test_they_stay_so_when_a_guest_gets_ways_and_leaves(cdp):
 
 
 def test_no_step_on_the_way_gives_anybody_ways_of_a_guest(cdp, monkeypatch):
-    classes = {"A": Wish(code=CODE, data=DATA)}
+    classes = {"A": ShareSpec(code=CODE, data=DATA)}
     cdp.sync(classes)
-    write, seen = cdp.files.write, []
+    write, seen = cdp.files.write_file, []
 
     def look(path, text):
         write(path, text)
         groups = read_groups(cdp.files).groups
         own = groups.get("ours.guest.a")
-        if own is not None and own.schemata.get("L3CODE", 0) == 0xFF:
+        if own is not None and own.schemata.get_value("L3CODE", 0) == 0xFF:
             seen.append(path)
             for name in ("L3CODE", "L3DATA"):
-                assert not groups["ours.class.A"].schemata.get(name, 0) & 0xFF
+                assert not groups["ours.class.A"].schemata.get_value(name, 0) & 0xFF
 
-    monkeypatch.setattr(cdp.files, "write", look)
-    cdp.sync(classes, [Demand("a", "A", {0: 8})])
+    monkeypatch.setattr(cdp.files, "write_file", look)
+    cdp.sync(classes, [GuestDemand("a", "A", {0: 8})])
     assert seen
 
 
 def test_an_annotation_goes_before_the_code_of_a_class(cdp):
-    classes = {"A": Wish(code=CODE, data=DATA)}
-    found = cdp.sync(classes, [Demand("a", "A", wish=Wish(WayRange(0, 50)))])
+    classes = {"A": ShareSpec(code=CODE, data=DATA)}
+    found = cdp.sync(classes, [GuestDemand("a", "A", share=ShareSpec(WayRange(0, 50)))])
     assert cdp.masks(found.membership["a"], "L3CODE", "L3DATA") == {"L3CODE": {"ff"}, "L3DATA": {"ff"}}
 
 
 def test_without_cdp_the_range_of_both_applies_and_it_is_said(tmp_path):
     tree = Tree(fake.FakeResctrl.of(fake.INTEL, tmp_path / "tree"), fake.INTEL.cpuinfo)
-    found = tree.sync({"A": Wish(WayRange(0, 50), code=CODE, l2=CODE)})
+    found = tree.sync({"A": ShareSpec(WayRange(0, 50), code=CODE, l2=CODE)})
     assert tree.masks("ours.class.A", "L3") == {"L3": {"ff"}}
     assert found.refused["ours.class.A"] == (
         "code and data have no masks of their own here, which takes the mount option cdp",
@@ -104,22 +105,24 @@ def test_without_cdp_the_range_of_both_applies_and_it_is_said(tmp_path):
 def test_l2_caches_are_divided_and_given_back(captured, archive, resources):
     tree = captured(archive)
     all_ways = tree.platform.l2.rules.all_ways
-    half = Wish(WayRange(0, 50) if tree.platform.l3 else None, l2=WayRange(0, 50))
-    default = tree.present.default
-    present = Present({"": default})
+    half = ShareSpec(WayRange(0, 50) if tree.platform.l3 else None, l2=WayRange(0, 50))
+    default = tree.present.default_group
+    present = ResctrlGroups({"": default})
 
     def after(classes):
         """The groups once everything is as resolved, of which nothing is left to do."""
         host = tree.host()
-        resolution = resolve(host, classes, (), present)
-        schemata = {name: default.schemata.updated(one.schemata) for name, one in resolution.groups.items()}
-        found = Present({name: Group(name, values) for name, values in schemata.items()})
-        assert make_plan(host, found, resolve(host, classes, (), found)).steps == ()
+        resolution = resolve_groups(host, classes, (), present)
+        schemata = {
+            name: default.schemata.updated_with(one.schemata) for name, one in resolution.groups.items()
+        }
+        found = ResctrlGroups({name: ControlGroup(name, values) for name, values in schemata.items()})
+        assert make_plan(host, found, resolve_groups(host, classes, (), found)).steps == ()
         return found
 
     present = after({"A": half, "B": half})
     assert set(present.groups) == {"", "ours.class.A"}
-    for name, mask in (("", all_ways), ("ours.class.A", all_ways.part(0, 50))):
+    for name, mask in (("", all_ways), ("ours.class.A", all_ways.percent_range(0, 50))):
         for resource in resources:
             assert set(present.groups[name].schemata.lines[resource].values()) == {mask.bits}
     if tree.platform.l3:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compute_agent.resctrl.masks import BadMaskError, Mask, MaskRules
+from compute_agent.resctrl.schemata import BadMaskError, MaskRules, WayMask
 
 BITS = st.integers(0, 2**64 - 1)
 
@@ -16,25 +16,25 @@ BITS = st.integers(0, 2**64 - 1)
     [("fffff", 0xFFFFF), ("00fff", 0xFFF), ("0x3c", 0x3C), (" 1\n", 1), ("0", 0), ("f" * 16, 2**64 - 1)],
 )
 def test_hexadecimal_masks_are_read(text, bits):
-    assert Mask.parse(text) == Mask(bits)
+    assert WayMask.parse_hex(text) == WayMask(bits)
 
 
 @pytest.mark.parametrize("text", ["", "g", "-1", "1 2", "f" * 17, "0x", "uninitialized"])
 def test_what_is_no_mask_is_refused_and_quoted(text):
     with pytest.raises(BadMaskError, match=repr(text)):
-        Mask.parse(text)
+        WayMask.parse_hex(text)
 
 
 @given(BITS)
 @settings(deadline=None)
 def test_a_mask_is_printed_as_it_is_read(bits):
-    assert Mask.parse(str(Mask(bits))) == Mask(bits)
+    assert WayMask.parse_hex(str(WayMask(bits))) == WayMask(bits)
 
 
 @given(BITS)
 @settings(deadline=None)
 def test_runs_are_the_maximal_pieces_of_a_mask(bits):
-    runs = Mask(bits).runs()
+    runs = WayMask(bits).split_runs()
     assert sum(run.bits for run in runs) == bits
     for low, high in pairwise(runs):
         assert low.bits.bit_length() + 1 <= min(high)  # a gap between them
@@ -61,15 +61,15 @@ def test_runs_are_the_maximal_pieces_of_a_mask(bits):
     ],
 )
 def test_a_range_in_percent_is_a_part_of_the_ways(mask, percents, at_least, part):
-    assert str(Mask.parse(mask).part(*percents, at_least)) == part
+    assert str(WayMask.parse_hex(mask).percent_range(*percents, at_least)) == part
 
 
 @given(st.integers(1, 2**20 - 1), st.integers(0, 99), st.integers(1, 100), st.integers(1, 4))
 @settings(deadline=None)
 def test_a_part_covers_its_range_and_has_enough_ways(bits, first, width, at_least):
     last = min(100, first + width)
-    mask = Mask(bits)
-    part = mask.part(first, last, at_least)
+    mask = WayMask(bits)
+    part = mask.percent_range(first, last, at_least)
     assert mask.covers(part)
     assert len(part) >= min(at_least, len(mask))
     assert len(part) * 100 >= (last - first) * len(mask)
@@ -90,16 +90,16 @@ def test_a_part_covers_its_range_and_has_enough_ways(bits, first, width, at_leas
     ],
 )
 def test_masks_that_the_kernel_would_refuse_are_known(mask, min_bits, sparse, fault):
-    found = MaskRules(Mask.parse("ff"), min_bits, sparse).fault(Mask.parse(mask))
+    found = MaskRules(WayMask.parse_hex("ff"), min_bits, sparse).find_fault(WayMask.parse_hex(mask))
     assert found is None if fault is None else fault in found
 
 
 @given(st.integers(0, 255), st.integers(0, 255), st.integers(1, 3), st.booleans())
 @settings(deadline=None)
 def test_the_widest_allowed_part_is_allowed(bits, around, min_bits, sparse):
-    rules = MaskRules(Mask(255), min_bits, sparse)
-    widest = rules.widest(Mask(bits), Mask(around))
-    assert Mask(bits).covers(widest)
-    assert not widest or rules.fault(widest) is None
+    rules = MaskRules(WayMask(255), min_bits, sparse)
+    widest = rules.widest_mask(WayMask(bits), WayMask(around))
+    assert WayMask(bits).covers(widest)
+    assert not widest or rules.find_fault(widest) is None
     if not widest:
-        assert all(len(run) < min_bits for run in Mask(bits).runs())
+        assert all(len(run) < min_bits for run in WayMask(bits).split_runs())

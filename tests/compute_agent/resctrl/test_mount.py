@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from compute_agent.resctrl import mount
-from compute_agent.resctrl.mount import Mount, NoMountError, open_mount
+from compute_agent.resctrl.mount import NoMountError, ResctrlMount, open_mount
 
 
 def machine(root, filesystems="nodev\tresctrl\n", mounts=""):
@@ -54,7 +54,7 @@ def test_a_machine_without_proc_has_none(tmp_path):
 def test_a_captured_tree_counts_as_a_mount(tmp_path):
     (tmp_path / "sys/fs/resctrl").mkdir(parents=True)
     (tmp_path / "sys/fs/resctrl/schemata").write_text("L3:0=f\n")
-    assert open_mount(tmp_path) == Mount(tmp_path / "sys/fs/resctrl", frozenset(), captured=True)
+    assert open_mount(tmp_path) == ResctrlMount(tmp_path / "sys/fs/resctrl", frozenset(), captured=True)
 
 
 def test_nothing_is_mounted_unless_it_is_asked_for(tmp_path, monkeypatch):

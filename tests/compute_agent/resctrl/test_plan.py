@@ -7,16 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compute_agent.qos.classes import DEFAULT_CLASSES
-from compute_agent.resctrl.arm import ArmEngine
-from compute_agent.resctrl.host import Host, cache_mask, describe
-from compute_agent.resctrl.intel import IntelEngine
-from compute_agent.resctrl.masks import Mask, MaskRules
-from compute_agent.resctrl.plan import Create, Remove, Write, make_plan
-from compute_agent.resctrl.platform import BandwidthControl, CacheControl, Platform, Vendor
-from compute_agent.resctrl.reader import DEFAULT_GROUP, Group, Present
-from compute_agent.resctrl.rules import Demand, resolve
-from compute_agent.resctrl.schemata import Schemata, parse
-from compute_agent.resctrl.wishes import WayRange, Wish
+from compute_agent.resctrl.bandwidth import ArmCodec, IntelCodec
+from compute_agent.resctrl.groups import DEFAULT_GROUP, ControlGroup, ResctrlGroups
+from compute_agent.resctrl.layout import ResctrlLayout, build_layout, cache_mask
+from compute_agent.resctrl.plan import CreateGroup, RemoveGroup, WriteSchemata, make_plan
+from compute_agent.resctrl.platform import BandwidthControl, CacheControl, CpuVendor, ResctrlPlatform
+from compute_agent.resctrl.resolution import GuestDemand, resolve_groups
+from compute_agent.resctrl.schemata import MaskRules, Schemata, WayMask, parse_schemata
+from compute_agent.resctrl.share_spec import ShareSpec, WayRange
 from tests.examples import examples
 
 CLASSES = {"LS": DEFAULT_CLASSES["LS"], "BE": DEFAULT_CLASSES["BE"]}
@@ -25,40 +23,44 @@ SHARED_WAYS = 2
 
 def platform(ways=12, sparse=False, min_bits=1, cdp=False, closids=16):
     names = ("L3CODE", "L3DATA") if cdp else ("L3",)
-    rules = MaskRules(Mask.run(0, ways), min_bits, sparse)
-    l3 = CacheControl(3, names, (0, 5), rules, Mask(), closids)
-    return Platform(Vendor.INTEL, l3, mb=BandwidthControl("MB", (0, 5), 10, 10, closids, {0: 100, 5: 100}))
+    rules = MaskRules(WayMask.from_range(0, ways), min_bits, sparse)
+    l3 = CacheControl(3, names, (0, 5), rules, WayMask(), closids)
+    return ResctrlPlatform(
+        CpuVendor.INTEL, l3, mb=BandwidthControl("MB", (0, 5), 10, 10, closids, {0: 100, 5: 100})
+    )
 
 
 def fresh(on):
     full = on.l3.rules.all_ways.bits
     lines = {name: dict.fromkeys(on.l3.ids, full) for name in on.l3.resources}
-    return Present({DEFAULT_GROUP: Group(DEFAULT_GROUP, Schemata({**lines, "MB": {0: 100, 5: 100}}))})
+    return ResctrlGroups(
+        {DEFAULT_GROUP: ControlGroup(DEFAULT_GROUP, Schemata({**lines, "MB": {0: 100, 5: 100}}))}
+    )
 
 
 def wanted(on, present, demands, classes=CLASSES):
-    host = describe(on, IntelEngine(on.mb), present, "ours.", SHARED_WAYS)
-    return host, resolve(host, classes, demands, present)
+    host = build_layout(on, IntelCodec(on.mb), present, "ours.", SHARED_WAYS)
+    return host, resolve_groups(host, classes, demands, present)
 
 
 def play(on, present, steps, look=lambda groups: None):
     """The groups after the steps; `look` sees them after each. Checks what the kernel would."""
     groups = {name: group.schemata for name, group in present.groups.items()}
     for step in steps:
-        if isinstance(step, Remove):
+        if isinstance(step, RemoveGroup):
             assert step.group != DEFAULT_GROUP
             del groups[step.group]
-        elif isinstance(step, Create):
+        elif isinstance(step, CreateGroup):
             assert step.group not in groups
-            assert len(groups) < on.groups
-            groups[step.group] = fresh(on).default.schemata.updated(step.schemata)
+            assert len(groups) < on.max_groups
+            groups[step.group] = fresh(on).default_group.schemata.updated_with(step.schemata)
         else:
-            groups[step.group] = groups[step.group].updated(step.schemata)
+            groups[step.group] = groups[step.group].updated_with(step.schemata)
         for schemata in groups.values():
             for name, _, value in schemata:
-                assert name == "MB" or on.l3.rules.fault(Mask(value)) is None
+                assert name == "MB" or on.l3.rules.find_fault(WayMask(value)) is None
         look(groups)
-    return Present({name: Group(name, schemata) for name, schemata in groups.items()})
+    return ResctrlGroups({name: ControlGroup(name, schemata) for name, schemata in groups.items()})
 
 
 def sync(on, present, demands, classes=CLASSES):
@@ -67,53 +69,53 @@ def sync(on, present, demands, classes=CLASSES):
 
 
 def text(step):
-    values = " ".join(str(step.schemata).split()) if not isinstance(step, Remove) else ""
+    values = " ".join(str(step.schemata).split()) if not isinstance(step, RemoveGroup) else ""
     return f"{type(step).__name__} {step.group.removeprefix('ours.') or 'default'} {values}".strip()
 
 
 def test_everybody_gives_up_ways_before_a_guest_gets_them():
     on = platform()
     present = sync(on, fresh(on), [])
-    host, resolution = wanted(on, present, [Demand("a", "BE", {5: 4}, {5: 30})])
+    host, resolution = wanted(on, present, [GuestDemand("a", "BE", {5: 4}, {5: 30})])
     assert [text(step) for step in make_plan(host, present, resolution).steps] == [
-        "Write default L3:5=ff0",
-        "Write class.BE L3:5=70",
-        "Create guest.a L3:0=f;5=f MB:0=100;5=30",
+        "WriteSchemata default L3:5=ff0",
+        "WriteSchemata class.BE L3:5=70",
+        "CreateGroup guest.a L3:0=f;5=f MB:0=100;5=30",
     ]
 
 
 def test_ways_are_opened_after_their_guest_is_gone():
     on = platform()
-    present = sync(on, sync(on, fresh(on), []), [Demand("a", "BE", {5: 4})])
+    present = sync(on, sync(on, fresh(on), []), [GuestDemand("a", "BE", {5: 4})])
     host, resolution = wanted(on, present, [])
     assert [text(step) for step in make_plan(host, present, resolution).steps] == [
-        "Remove guest.a",
-        "Write default L3:5=fff",
-        "Write class.BE L3:5=f",
+        "RemoveGroup guest.a",
+        "WriteSchemata default L3:5=fff",
+        "WriteSchemata class.BE L3:5=f",
     ]
 
 
 def test_bandwidth_is_cut_at_the_beginning_and_raised_at_the_end():
     on = platform()
-    present = sync(on, fresh(on), [Demand("a", bandwidth={0: 30, 5: 30})])
-    host, resolution = wanted(on, present, [Demand("a", bandwidth={0: 50, 5: 20}, ways={0: 3})])
+    present = sync(on, fresh(on), [GuestDemand("a", bandwidth={0: 30, 5: 30})])
+    host, resolution = wanted(on, present, [GuestDemand("a", bandwidth={0: 50, 5: 20}, ways={0: 3})])
     assert [text(step) for step in make_plan(host, present, resolution).steps] == [
-        "Write default L3:0=ff8",
-        "Write class.BE L3:0=38",
-        "Write guest.a MB:5=20",
-        "Write guest.a L3:0=7",
-        "Write guest.a MB:0=50",
+        "WriteSchemata default L3:0=ff8",
+        "WriteSchemata class.BE L3:0=38",
+        "WriteSchemata guest.a MB:5=20",
+        "WriteSchemata guest.a L3:0=7",
+        "WriteSchemata guest.a MB:0=50",
     ]
 
 
 def test_orphans_go_and_groups_of_others_stay():
     on = platform()
     start = fresh(on)
-    other = Group("other", start.default.schemata)
-    groups = {**start.groups, "ours.guest.x": Group("ours.guest.x", other.schemata), "other": other}
-    host, resolution = wanted(on, Present(groups), [Demand("a", ways={0: 2})], {})
-    plan = make_plan(host, Present(groups), resolution)
-    assert plan.steps[0] == Remove("ours.guest.x")
+    other = ControlGroup("other", start.default_group.schemata)
+    groups = {**start.groups, "ours.guest.x": ControlGroup("ours.guest.x", other.schemata), "other": other}
+    host, resolution = wanted(on, ResctrlGroups(groups), [GuestDemand("a", ways={0: 2})], {})
+    plan = make_plan(host, ResctrlGroups(groups), resolution)
+    assert plan.steps[0] == RemoveGroup("ours.guest.x")
     assert "other" not in [step.group for step in plan.steps]
     assert [(one.foreign, one.group, one.cache) for one in plan.conflicts] == [("other", "ours.guest.a", 0)]
 
@@ -121,30 +123,32 @@ def test_orphans_go_and_groups_of_others_stay():
 def test_the_default_group_is_never_removed_nor_its_bandwidth_changed():
     on = platform()
     start = fresh(on)
-    host, resolution = wanted(on, start, [Demand("a", ways={0: 2})])
+    host, resolution = wanted(on, start, [GuestDemand("a", ways={0: 2})])
     for step in make_plan(host, start, resolution).steps:
         if step.group == DEFAULT_GROUP:
-            assert isinstance(step, Write)
+            assert isinstance(step, WriteSchemata)
             assert "MB" not in step.schemata.lines
 
 
-@pytest.mark.parametrize(("engine", "steps"), [(ArmEngine, 0), (IntelEngine, 1)])
+@pytest.mark.parametrize(("engine", "steps"), [(ArmCodec, 0), (IntelCodec, 1)])
 def test_a_bandwidth_that_the_kernel_has_rounded_is_not_written_again(engine, steps):
     on = platform()
     on = replace(on, mb=replace(on.mb, minimum=1, granularity=1))
     groups = {
         **fresh(on).groups,
-        "ours.guest.a": Group("ours.guest.a", parse("L3:0=fff;5=fff\nMB:0=40;5=100\n")),
+        "ours.guest.a": ControlGroup("ours.guest.a", parse_schemata("L3:0=fff;5=fff\nMB:0=40;5=100\n")),
     }
-    host = describe(on, engine(on.mb), Present(groups), "ours.", SHARED_WAYS)
-    resolution = resolve(host, {}, [Demand("a", bandwidth={0: 41})], Present(groups))
-    assert len(make_plan(host, Present(groups), resolution).steps) == steps
+    host = build_layout(on, engine(on.mb), ResctrlGroups(groups), "ours.", SHARED_WAYS)
+    resolution = resolve_groups(host, {}, [GuestDemand("a", bandwidth={0: 41})], ResctrlGroups(groups))
+    assert len(make_plan(host, ResctrlGroups(groups), resolution).steps) == steps
 
 
 def test_domains_that_went_away_are_not_written():
     on = platform()
-    start = Present({DEFAULT_GROUP: Group(DEFAULT_GROUP, parse("L3:0=fff\nMB:0=100\n"))})
-    host, resolution = wanted(on, start, [Demand("a", ways={0: 2})])
+    start = ResctrlGroups(
+        {DEFAULT_GROUP: ControlGroup(DEFAULT_GROUP, parse_schemata("L3:0=fff\nMB:0=100\n"))}
+    )
+    host, resolution = wanted(on, start, [GuestDemand("a", ways={0: 2})])
     for step in make_plan(host, start, resolution).steps:
         assert {domain for _, domain, _ in step.schemata} == {0}
 
@@ -152,15 +156,17 @@ def test_domains_that_went_away_are_not_written():
 @pytest.mark.parametrize("cdp", [False, True])
 def test_somebody_elses_change_is_repaired(cdp):
     on = platform(cdp=cdp)
-    demands = [Demand("a", "BE", {5: 4}, {5: 30})]
+    demands = [GuestDemand("a", "BE", {5: 4}, {5: 30})]
     present = sync(on, fresh(on), demands)
     groups = dict(present.groups)
-    full = fresh(on).default.schemata
-    groups["ours.class.LS"] = Group("ours.class.LS", full)
+    full = fresh(on).default_group.schemata
+    groups["ours.class.LS"] = ControlGroup("ours.class.LS", full)
     if cdp:
         data = Schemata({"L3DATA": {5: 0xF0}})
-        groups["ours.class.BE"] = Group("ours.class.BE", groups["ours.class.BE"].schemata.updated(data))
-    repaired = sync(on, Present(groups), demands)
+        groups["ours.class.BE"] = ControlGroup(
+            "ours.class.BE", groups["ours.class.BE"].schemata.updated_with(data)
+        )
+    repaired = sync(on, ResctrlGroups(groups), demands)
     assert repaired == present
 
 
@@ -170,8 +176,8 @@ def demand_lists(draw):
     for name in draw(st.lists(st.sampled_from("abcdefg"), unique=True, max_size=6)):
         ways = {cache: draw(st.integers(0, 4)) for cache in (0, 5)}
         bandwidth = {cache: draw(st.sampled_from([0, 30, 60])) for cache in (0, 5)}
-        wish = draw(st.sampled_from([Wish(), Wish(WayRange(20, 80)), Wish(mb=40)]))
-        found.append(Demand(name, draw(st.sampled_from(["", "LS", "BE"])), ways, bandwidth, wish))
+        wish = draw(st.sampled_from([ShareSpec(), ShareSpec(WayRange(20, 80)), ShareSpec(mb=40)]))
+        found.append(GuestDemand(name, draw(st.sampled_from(["", "LS", "BE"])), ways, bandwidth, wish))
     return found
 
 
@@ -183,7 +189,10 @@ WORLDS = st.builds(
     cdp=st.booleans(),
     closids=st.integers(1, 12),
 )
-OTHER_CLASSES = {"LS": Wish(WayRange(40, 90), {5: WayRange(0, 20)}, 70), "BE": Wish(WayRange(60, 100))}
+OTHER_CLASSES = {
+    "LS": ShareSpec(WayRange(40, 90), {5: WayRange(0, 20)}, 70),
+    "BE": ShareSpec(WayRange(60, 100)),
+}
 
 
 @given(WORLDS, st.lists(demand_lists(), min_size=2, max_size=4), st.data())
@@ -224,7 +233,7 @@ def promises(resolution, exclusive):
     promised = {}
     for name, group in resolution.groups.items():
         for cache, mask in group.exclusive.items():
-            promised[name, cache] = mask | exclusive.get(name, {}).get(cache, Mask())
+            promised[name, cache] = mask | exclusive.get(name, {}).get(cache, WayMask())
     for cache, moves in resolution.moves.items():
         for move in moves:
             promised[move.owner, cache] = promised[move.owner, cache] | move.after
@@ -235,7 +244,7 @@ def intruders(on, groups, promised):
     """Who can fill exclusive ways of whom, way by way, of those that the owner can fill at the time."""
     found = set()
     for (name, cache), mask in promised.items():
-        own = cache_mask(on, groups[name], cache) & mask if name in groups else Mask()
+        own = cache_mask(on, groups[name], cache) & mask if name in groups else WayMask()
         for other, schemata in groups.items():
             if other != name:
                 found |= {(name, other, cache, way) for way in own & cache_mask(on, schemata, cache)}
@@ -243,9 +252,9 @@ def intruders(on, groups, promised):
 
 
 def test_a_host_without_anything_needs_no_plan():
-    nothing = Platform(Vendor.INTEL)
-    present = Present({DEFAULT_GROUP: Group(DEFAULT_GROUP, Schemata())})
-    host = Host(nothing, None, {}, "ours.")
-    resolution = resolve(host, DEFAULT_CLASSES, [Demand("a", "LS", {0: 1}, {0: 10})], present)
+    nothing = ResctrlPlatform(CpuVendor.INTEL)
+    present = ResctrlGroups({DEFAULT_GROUP: ControlGroup(DEFAULT_GROUP, Schemata())})
+    host = ResctrlLayout(nothing, None, {}, "ours.")
+    resolution = resolve_groups(host, DEFAULT_CLASSES, [GuestDemand("a", "LS", {0: 1}, {0: 10})], present)
     assert resolution.membership == {"a": DEFAULT_GROUP}
     assert make_plan(host, present, resolution).steps == ()

@@ -4,8 +4,8 @@ import resource
 
 import pytest
 
-from compute_agent.resctrl.counters import descriptors_to_keep
-from compute_agent.resctrl.platform import BandwidthControl, Monitoring, Platform, Vendor
+from compute_agent.resctrl.monitoring import descriptors_to_keep
+from compute_agent.resctrl.platform import BandwidthControl, CpuVendor, MonitoringFeatures, ResctrlPlatform
 
 
 def bandwidth(name: str, closids: int) -> BandwidthControl:
@@ -15,16 +15,23 @@ def bandwidth(name: str, closids: int) -> BandwidthControl:
 @pytest.mark.parametrize(
     ("platform", "groups"),
     [
-        (Platform(Vendor.INTEL), 0),
-        (Platform(Vendor.INTEL, monitoring=Monitoring(8, frozenset())), 0),
-        (Platform(Vendor.AMD, mb=bandwidth("MB", 16)), 16),
-        (Platform(Vendor.AMD, mb=bandwidth("MB", 16), smba=bandwidth("SMBA", 12)), 12),
-        (Platform(Vendor.AMD, mb=bandwidth("MB", 16), monitoring=Monitoring(8, frozenset())), 8),
+        (ResctrlPlatform(CpuVendor.INTEL), 0),
+        (ResctrlPlatform(CpuVendor.INTEL, monitoring=MonitoringFeatures(8, frozenset())), 0),
+        (ResctrlPlatform(CpuVendor.AMD, mb=bandwidth("MB", 16)), 16),
+        (ResctrlPlatform(CpuVendor.AMD, mb=bandwidth("MB", 16), smba=bandwidth("SMBA", 12)), 12),
+        (
+            ResctrlPlatform(
+                CpuVendor.AMD, mb=bandwidth("MB", 16), monitoring=MonitoringFeatures(8, frozenset())
+            ),
+            8,
+        ),
     ],
     ids=["nothing", "counters alone", "one resource", "two resources", "fewer RMIDs than CLOSIDs"],
 )
-def test_there_can_be_as_many_groups_as_every_resource_has_room_for(platform: Platform, groups: int) -> None:
-    assert platform.groups == groups
+def test_there_can_be_as_many_groups_as_every_resource_has_room_for(
+    platform: ResctrlPlatform, groups: int
+) -> None:
+    assert platform.max_groups == groups
 
 
 @pytest.mark.parametrize(("limit", "kept"), [(1024, 512), (resource.RLIM_INFINITY, 65536)])

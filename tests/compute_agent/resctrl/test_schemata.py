@@ -9,7 +9,7 @@ from compute_agent.resctrl.schemata import (
     CACHE_RESOURCES,
     BadSchemataError,
     Schemata,
-    parse,
+    parse_schemata,
     parse_sizes,
 )
 
@@ -29,7 +29,7 @@ from compute_agent.resctrl.schemata import (
     ],
 )
 def test_lines_are_read(text, lines):
-    assert {name: dict(values) for name, values in parse(text).lines.items()} == lines
+    assert {name: dict(values) for name, values in parse_schemata(text).lines.items()} == lines
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_lines_are_read(text, lines):
 )
 def test_bad_lines_are_quoted(text, quoted):
     with pytest.raises(BadSchemataError) as caught:
-        parse(text)
+        parse_schemata(text)
     assert quoted in str(caught.value)
 
 
@@ -62,16 +62,16 @@ def test_values_are_printed_as_the_kernel_takes_them():
 @settings(deadline=None)
 def test_what_is_printed_is_read_again(lines):
     schemata = Schemata(lines)
-    assert parse(str(schemata)) == schemata
-    assert hash(parse(str(schemata))) == hash(schemata)
+    assert parse_schemata(str(schemata)) == schemata
+    assert hash(parse_schemata(str(schemata))) == hash(schemata)
 
 
 def test_only_what_differs_is_to_be_written():
-    now = parse("L3:0=ff;1=ff\nMB:0=100;1=100\n")
+    now = parse_schemata("L3:0=ff;1=ff\nMB:0=100;1=100\n")
     wanted = Schemata({"L3": {0: 0xFF, 1: 0xF}, "MB": {0: 100}})
     assert str(wanted.changes_from(now)) == "L3:1=f\n"
-    assert str(now.updated(wanted)) == "L3:0=ff;1=f\nMB:0=100;1=100\n"
-    assert str(Schemata({"L3": {0: 1, 7: 1}, "L2": {0: 1}}).within(now)) == "L3:0=1\n"
+    assert str(now.updated_with(wanted)) == "L3:0=ff;1=f\nMB:0=100;1=100\n"
+    assert str(Schemata({"L3": {0: 1, 7: 1}, "L2": {0: 1}}).restricted_to(now)) == "L3:0=1\n"
     assert not now.changes_from(now)
 
 
@@ -80,5 +80,5 @@ def test_sizes_are_decimal():
 
 
 def test_an_empty_line_ends_nothing() -> None:
-    assert parse("L3:0=f\n\nMB:0=100\n") == parse("L3:0=f\nMB:0=100\n")
+    assert parse_schemata("L3:0=f\n\nMB:0=100\n") == parse_schemata("L3:0=f\nMB:0=100\n")
     assert parse_sizes("L3:0=1024\n \nL2:0=64\n") == {"L3": {0: 1024}, "L2": {0: 64}}

@@ -7,16 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compute_agent.qos.classes import DEFAULT_CLASSES
-from compute_agent.resctrl.engine import choose
-from compute_agent.resctrl.host import describe
-from compute_agent.resctrl.reader import DEFAULT_GROUP, Group, Present, read_groups, read_platform
-from compute_agent.resctrl.rules import Demand, resolve
+from compute_agent.resctrl.bandwidth import choose_codec
+from compute_agent.resctrl.groups import DEFAULT_GROUP, ControlGroup, ResctrlGroups, read_groups
+from compute_agent.resctrl.layout import build_layout
+from compute_agent.resctrl.mount import read_platform
+from compute_agent.resctrl.resolution import GuestDemand, resolve_groups, share_groups
 from compute_agent.resctrl.schemata import Schemata
-from compute_agent.resctrl.sharing import share_groups
-from compute_agent.resctrl.wishes import WayRange, Wish
+from compute_agent.resctrl.share_spec import ShareSpec, WayRange
 from tests.compute_agent.resctrl import fake
 
-HALF, ALSO_HALF, CAPPED = Wish(WayRange(0, 50)), Wish(WayRange(0, 50), mb=100), Wish(mb=50)
+HALF, ALSO_HALF, CAPPED = ShareSpec(WayRange(0, 50)), ShareSpec(WayRange(0, 50), mb=100), ShareSpec(mb=50)
 
 
 @pytest.fixture(scope="module")
@@ -33,14 +33,16 @@ def hosts(tmp_path_factory):
     ):
         files = fake.FakeResctrl.of(machine, tmp_path_factory.mktemp(name.replace(" ", "-")) / "tree")
         platform, present = read_platform(files, machine.cpuinfo), read_groups(files)
-        made[name] = describe(platform, choose(platform, gbps), present, "ours.", 2), present
+        made[name] = build_layout(platform, choose_codec(platform, gbps), present, "ours.", 2), present
     return made
 
 
 def test_with_four_closids_two_guests_have_ways_of_their_own(hosts):
     host, present = hosts["intel"]
     cache = host.platform.l3.ids[0]
-    found = resolve(host, DEFAULT_CLASSES, [Demand(name, "LS", {cache: 4}) for name in "ab"], present)
+    found = resolve_groups(
+        host, DEFAULT_CLASSES, [GuestDemand(name, "LS", {cache: 4}) for name in "ab"], present
+    )
     assert found.refused == {}
     assert found.groups.keys() == {DEFAULT_GROUP, "ours.class.BE", "ours.guest.a", "ours.guest.b"}
     one, two = (found.groups[f"ours.guest.{name}"].exclusive[cache] for name in "ab")
@@ -50,17 +52,25 @@ def test_with_four_closids_two_guests_have_ways_of_their_own(hosts):
 @pytest.mark.parametrize(
     ("host", "classes", "groups"),
     [
-        ("intel", {"A": Wish(WayRange(0, 100), mb=100), "B": Wish()}, {"A": "", "B": ""}),
+        ("intel", {"A": ShareSpec(WayRange(0, 100), mb=100), "B": ShareSpec()}, {"A": "", "B": ""}),
         (
             "intel",
-            {"A": HALF, "B": Wish(WayRange(0, 50), mb=100)},
+            {"A": HALF, "B": ShareSpec(WayRange(0, 50), mb=100)},
             {"A": "ours.class.A", "B": "ours.class.A"},
         ),
         ("intel", {"A": CAPPED, "B": CAPPED}, {"A": "ours.class.A", "B": "ours.class.A"}),
         ("mbps", {"A": CAPPED, "B": CAPPED}, {"A": "ours.class.A", "B": "ours.class.B"}),
-        ("amd", {"A": CAPPED, "B": CAPPED, "C": Wish()}, {"A": "ours.class.A", "B": "ours.class.B", "C": ""}),
-        ("amd with a limit", {"A": Wish(), "B": Wish()}, {"A": "ours.class.A", "B": "ours.class.A"}),
-        ("arm", {"A": HALF, "B": Wish()}, {"A": "ours.class.A", "B": ""}),
+        (
+            "amd",
+            {"A": CAPPED, "B": CAPPED, "C": ShareSpec()},
+            {"A": "ours.class.A", "B": "ours.class.B", "C": ""},
+        ),
+        (
+            "amd with a limit",
+            {"A": ShareSpec(), "B": ShareSpec()},
+            {"A": "ours.class.A", "B": "ours.class.A"},
+        ),
+        ("arm", {"A": HALF, "B": ShareSpec()}, {"A": "ours.class.A", "B": ""}),
     ],
 )
 def test_equal_classes_share_unless_a_cap_would_be_one_for_both(hosts, host, classes, groups):
@@ -69,9 +79,9 @@ def test_equal_classes_share_unless_a_cap_would_be_one_for_both(hosts, host, cla
 
 def test_a_default_group_that_somebody_has_capped_is_nobodys_class(hosts):
     host, present = hosts["intel"]
-    default = present.default
-    capped = default.schemata.updated(Schemata({"MB": {host.platform.mb.ids[0]: 50}}))
-    present = Present({**present.groups, DEFAULT_GROUP: replace(default, schemata=capped)})
+    default = present.default_group
+    capped = default.schemata.updated_with(Schemata({"MB": {host.platform.mb.ids[0]: 50}}))
+    present = ResctrlGroups({**present.groups, DEFAULT_GROUP: replace(default, schemata=capped)})
     assert share_groups(host, DEFAULT_CLASSES, present).by_class == {
         "LSR": "ours.class.LSR",
         "LS": "ours.class.LSR",
@@ -82,11 +92,11 @@ def test_a_default_group_that_somebody_has_capped_is_nobodys_class(hosts):
 def test_an_annotation_that_comes_to_the_same_as_a_class_takes_no_group(hosts):
     host, present = hosts["intel"]
     demands = [
-        Demand("a", "LS", wish=DEFAULT_CLASSES["BE"]),
-        Demand("b", "BE", wish=Wish(WayRange(0, 100))),
-        Demand("c", "BE", wish=Wish(WayRange(0, 40))),
+        GuestDemand("a", "LS", share=DEFAULT_CLASSES["BE"]),
+        GuestDemand("b", "BE", share=ShareSpec(WayRange(0, 100))),
+        GuestDemand("c", "BE", share=ShareSpec(WayRange(0, 40))),
     ]
-    found = resolve(host, DEFAULT_CLASSES, demands, present)
+    found = resolve_groups(host, DEFAULT_CLASSES, demands, present)
     assert found.membership["a"] == "ours.class.BE"
     assert found.membership["b"] == DEFAULT_GROUP
     assert found.membership["c"].startswith("ours.wish.")
@@ -94,15 +104,15 @@ def test_an_annotation_that_comes_to_the_same_as_a_class_takes_no_group(hosts):
 
 def test_groups_of_before_are_removed_when_their_class_shares_another(hosts):
     host, present = hosts["intel"]
-    full = present.default.schemata
-    groups = {**present.groups, "ours.class.LS": Group("ours.class.LS", full)}
-    found = resolve(host, DEFAULT_CLASSES, [Demand("a", "LS")], Present(groups))
+    full = present.default_group.schemata
+    groups = {**present.groups, "ours.class.LS": ControlGroup("ours.class.LS", full)}
+    found = resolve_groups(host, DEFAULT_CLASSES, [GuestDemand("a", "LS")], ResctrlGroups(groups))
     assert "ours.class.LS" not in found.groups
     assert found.membership == {"a": DEFAULT_GROUP}
 
 
 wishes = st.builds(
-    Wish,
+    ShareSpec,
     st.sampled_from([None, WayRange(0, 100), WayRange(0, 50), WayRange(20, 80)]),
     st.just({}),
     st.sampled_from([None, 100, 50]),
@@ -115,13 +125,13 @@ def test_whoever_shares_has_what_it_would_have_alone(hosts, shares, ways, name):
     host, present = hosts[name]
     cache = host.platform.l3.ids[0]
     classes = {f"C{number}": wish for number, wish in enumerate(shares)}
-    demands = [Demand("guest", ways={cache: ways})]
-    together = resolve(host, classes, demands, present)
+    demands = [GuestDemand("guest", ways={cache: ways})]
+    together = resolve_groups(host, classes, demands, present)
     assert not any("taken" in reason for reasons in together.refused.values() for reason in reasons)
     group_of = share_groups(host, classes, present).by_class
     for one, wish in classes.items():
-        alone = resolve(host, {one: wish}, demands, present)
+        alone = resolve_groups(host, {one: wish}, demands, present)
         own = alone.groups[share_groups(host, {one: wish}, present).by_class[one]].schemata
         shown = together.groups[group_of[one]].schemata
         for resource, domain, value in own:
-            assert shown.get(resource, domain) in (value, None)
+            assert shown.get_value(resource, domain) in (value, None)

@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compute_agent.resctrl.masks import Mask, MaskRules
-from compute_agent.resctrl.ways import Division, Move, assign, divide
+from compute_agent.resctrl.schemata import MaskRules, WayMask
+from compute_agent.resctrl.ways import MaskMove, WayPartition, assign_ways, partition_ways
 from tests.examples import examples
 
 
 def rules(count, min_bits=1, sparse=False):
-    return MaskRules(Mask.run(0, count), min_bits, sparse)
+    return MaskRules(WayMask.from_range(0, count), min_bits, sparse)
 
 
 def mask(text):
-    return Mask.parse(text)
+    return WayMask.parse_hex(text)
 
 
 @pytest.mark.parametrize(
@@ -40,41 +40,41 @@ def mask(text):
     ],
 )
 def test_a_cache_is_divided_into_the_pool_and_what_is_shared(cache, shareable, shared_ways, locked, pool):
-    assert str(divide(cache, mask(shareable), shared_ways, mask(locked)).pool) == pool
+    assert str(partition_ways(cache, mask(shareable), shared_ways, mask(locked)).pool) == pool
 
 
 @pytest.mark.parametrize(("shareable", "given_away"), [("3", "f0000"), ("c0000", "f")])
 def test_ways_are_given_away_where_the_rest_stays_in_one_piece(shareable, given_away):
     """The others fill ways beside each other only: those of devices and what is next to them."""
-    division = divide(rules(20), mask(shareable), 2)
-    assert str(assign(division, {}, {"a": 4}).masks["a"]) == given_away
+    division = partition_ways(rules(20), mask(shareable), 2)
+    assert str(assign_ways(division, {}, {"a": 4}).masks["a"]) == given_away
 
 
 @given(st.integers(1, 20), st.integers(0, 2**20 - 1), st.integers(0, 22), st.integers(1, 3), st.booleans())
 @settings(deadline=None)
 def test_what_is_shared_has_enough_ways_and_all_of_the_devices(count, shareable, shared, min_bits, sparse):
     cache = rules(count, min(min_bits, count), sparse)
-    devices = Mask(shareable) & cache.all_ways
-    division = divide(cache, devices, shared)
-    assert division.shared.covers(devices)
-    assert len(division.shared) >= min(count, max(shared, cache.min_bits))
+    devices = WayMask(shareable) & cache.all_ways
+    division = partition_ways(cache, devices, shared)
+    assert division.shared_ways.covers(devices)
+    assert len(division.shared_ways) >= min(count, max(shared, cache.min_bits))
     assert cache.all_ways.covers(division.pool)
     if not sparse:
-        assert len(division.pool.runs()) <= 1
-    for exclusive in (Mask(), division.pool):
-        assert cache.fault(division.open_ways(exclusive)) is None
+        assert len(division.pool.split_runs()) <= 1
+    for exclusive in (WayMask(), division.pool):
+        assert cache.find_fault(division.open_ways(exclusive)) is None
 
 
 def test_what_is_given_away_leaves_one_piece_to_everybody_else():
-    division = divide(rules(20), mask("c0000"), 2)
+    division = partition_ways(rules(20), mask("c0000"), 2)
     assert str(division.open_ways(mask("0"))) == "fffff"
     assert str(division.open_ways(mask("f"))) == "ffff0"
     assert str(division.open_ways(mask("f00"))) == "ff000"  # the piece that is shared, not the one below
-    sparse = divide(rules(16, sparse=True), mask("0"), 2)
+    sparse = partition_ways(rules(16, sparse=True), mask("0"), 2)
     assert str(sparse.open_ways(mask("f00"))) == "f0ff"
 
 
-POOL_8 = Division(rules(12), mask("ff"))
+POOL_8 = WayPartition(rules(12), mask("ff"))
 FOUR_APART = {"a": mask("2"), "b": mask("10"), "c": mask("80")}
 
 
@@ -102,7 +102,7 @@ FOUR_APART = {"a": mask("2"), "b": mask("10"), "c": mask("80")}
     ],
 )
 def test_masks_are_chosen_with_as_few_moves_as_can_be(held, wanted, masks, moves):
-    result = assign(POOL_8, {name: mask(text) for name, text in held.items()}, wanted)
+    result = assign_ways(POOL_8, {name: mask(text) for name, text in held.items()}, wanted)
     assert len(result.moves) == moves
     assert not result.refused
     assert {name: len(found) for name, found in result.masks.items()} == wanted
@@ -111,36 +111,36 @@ def test_masks_are_chosen_with_as_few_moves_as_can_be(held, wanted, masks, moves
 
 
 def test_who_is_there_is_served_before_who_comes():
-    result = assign(POOL_8, {"z": mask("3f")}, {"a": 3, "z": 6})
+    result = assign_ways(POOL_8, {"z": mask("3f")}, {"a": 3, "z": 6})
     assert result.refused == {"a": "3 exclusive ways do not fit: 2 of 8 are left"}
     assert {name: str(found) for name, found in result.masks.items()} == {"z": "3f"}
 
 
 def test_fewer_ways_than_a_mask_needs_are_refused():
-    result = assign(divide(rules(20, min_bits=2), Mask(), 2), {}, {"a": 1})
+    result = assign_ways(partition_ways(rules(20, min_bits=2), WayMask(), 2), {}, {"a": 1})
     assert result.refused == {"a": "1 ways are fewer than the 2 that a mask needs"}
 
 
 def test_who_has_to_move_goes_first_where_nobodys_mask_is_in_force():
     held = {"a": mask("3"), "b": mask("6"), "c": mask("e")}
-    result = assign(POOL_8, held, {"a": 2, "b": 2, "c": 3})
-    assert result.moves[0] == Move("b", mask("6"), mask("30"))
+    result = assign_ways(POOL_8, held, {"a": 2, "b": 2, "c": 3})
+    assert result.moves[0] == MaskMove("b", mask("6"), mask("30"))
     assert {name: len(found) for name, found in result.masks.items()} == {"a": 2, "b": 2, "c": 3}
-    assert len(Mask.union(result.masks.values())) == 7
+    assert len(WayMask.union_of(result.masks.values())) == 7
 
 
 def test_masks_that_break_the_rules_are_replaced_without_stepping_on_them():
     # b is where devices fill, after shared_ways has grown
-    result = assign(POOL_8, {"a": mask("3"), "b": mask("300")}, {"a": 2, "b": 2})
+    result = assign_ways(POOL_8, {"a": mask("3"), "b": mask("300")}, {"a": 2, "b": 2})
     assert {name: str(found) for name, found in result.masks.items()} == {"a": "3", "b": "c"}
-    assert result.moves == (Move("b", mask("300"), mask("c")),)
+    assert result.moves == (MaskMove("b", mask("300"), mask("c")),)
 
 
 def test_where_holes_are_allowed_nobody_is_moved():
-    division = divide(rules(8, sparse=True), Mask(), 2)
-    result = assign(division, {"a": mask("2"), "b": mask("10")}, {"a": 1, "b": 1, "c": 4})
+    division = partition_ways(rules(8, sparse=True), WayMask(), 2)
+    result = assign_ways(division, {"a": mask("2"), "b": mask("10")}, {"a": 1, "b": 1, "c": 4})
     assert {name: str(found) for name, found in result.masks.items()} == {"a": "2", "b": "10", "c": "2d"}
-    grown = assign(division, result.masks, {"a": 1, "b": 1, "c": 2})
+    grown = assign_ways(division, result.masks, {"a": 1, "b": 1, "c": 2})
     assert str(grown.masks["c"]) == "5"
 
 
@@ -155,7 +155,7 @@ def worlds(draw, width):
         size = draw(st.integers(1, 4))
         if at + size > low + pool:
             break
-        held[f"g{len(held)}"] = Mask.run(at, size)
+        held[f"g{len(held)}"] = WayMask.from_range(at, size)
         at += size
     wanted = {}
     for name, found in held.items():
@@ -164,7 +164,7 @@ def worlds(draw, width):
             wanted[name] = draw(st.integers(1, 4)) if change == "other" else len(found)
     for index in range(draw(st.integers(0, 2))):
         wanted[f"new{index}"] = draw(st.integers(1, pool))
-    division = Division(rules(low + pool + 2), Mask.run(low, pool))
+    division = WayPartition(rules(low + pool + 2), WayMask.from_range(low, pool))
     return division, held, wanted
 
 
@@ -172,8 +172,8 @@ def check_safe(division, held, wanted, result):
     """Replays the moves: at each step masks are allowed, in the pool, and do not overlap."""
     now = {name: found for name, found in held.items() if name in wanted and name not in result.refused}
     for move in result.moves:
-        assert now.get(move.owner, Mask()) == move.before
-        assert division.rules.fault(move.after) is None
+        assert now.get(move.owner, WayMask()) == move.before
+        assert division.rules.find_fault(move.after) is None
         assert division.pool.covers(move.after)
         now[move.owner] = move.after
         for one in now:
@@ -189,7 +189,7 @@ def check_safe(division, held, wanted, result):
 @settings(max_examples=examples(300), deadline=None)
 def test_no_step_lets_exclusive_masks_overlap(world):
     division, held, wanted = world
-    result = assign(division, held, wanted)
+    result = assign_ways(division, held, wanted)
     check_safe(division, held, wanted, result)
     if sum(wanted.values()) <= len(division.pool):
         assert not result.refused
@@ -199,9 +199,9 @@ def test_no_step_lets_exclusive_masks_overlap(world):
 @settings(deadline=None)
 def test_nothing_changes_the_second_time(world):
     division, held, wanted = world
-    first = assign(division, held, wanted)
+    first = assign_ways(division, held, wanted)
     kept = {name: count for name, count in wanted.items() if name not in first.refused}
-    assert assign(division, first.masks, kept).moves == ()
+    assert assign_ways(division, first.masks, kept).moves == ()
 
 
 def fewest_moves(division, held, owner, count):
@@ -247,15 +247,15 @@ def test_no_plan_has_fewer_moves(world):
     if count == 0:
         return
     wanted = {name: len(found) for name, found in held.items()} | {owner: count}
-    result = assign(division, held, wanted)
+    result = assign_ways(division, held, wanted)
     check_safe(division, held, wanted, result)
     assert len(result.moves) == fewest_moves(division, held, owner, count)
 
 
 def test_a_large_cache_in_pieces_is_defragmented_as_well():
-    division = divide(rules(64), Mask(), 4)
-    held = {f"g{index}": Mask.run(index * 4 + 1, 2) for index in range(15)}
+    division = partition_ways(rules(64), WayMask(), 4)
+    held = {f"g{index}": WayMask.from_range(index * 4 + 1, 2) for index in range(15)}
     wanted = dict.fromkeys(held, 2) | {"new": 20}
-    result = assign(division, held, wanted)
+    result = assign_ways(division, held, wanted)
     check_safe(division, held, wanted, result)
     assert len(result.moves) <= 16

@@ -1,4 +1,4 @@
-"""What somebody asks for in percent: a share of the open cache ways, and a cap on bandwidth."""
+"""Requested shares in percent: a range of the open cache ways, and a cap on bandwidth."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from compute_agent.resctrl.platform import Platform
+from compute_agent.resctrl.platform import ResctrlPlatform
 
 T = TypeVar("T")
 
 
-class BadWishError(ValueError):
-    """A wish that cannot be had, or a text that is none; the text names what is wrong."""
+class BadShareError(ValueError):
+    """A share that the platform does not have, or a text without sense. The message names the fault."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class WayRange:
-    """A part of the open ways in percent, ``first`` < ``last``, both within 0..100."""
+    """A range of the open ways in percent: ``first`` < ``last``, both within 0..100."""
 
     first: int
     last: int
@@ -27,15 +27,17 @@ class WayRange:
         for percent in (self.first, self.last):
             check_percent("range", percent)
         if self.first >= self.last:
-            raise BadWishError(f"range {self.first}-{self.last} ends where it begins or before")
+            raise BadShareError(f"range {self.first}-{self.last} ends where it begins or before")
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """Cache and bandwidth for all domains, and what differs on some; None leaves the choice to others.
+class ShareSpec:
+    """Cache and bandwidth on all domains, with exceptions for some. None leaves the choice to a later rule.
 
-    ``code`` and ``data`` go before ``llc`` and what differs on caches, where the two have masks of their own.
-    ``l2`` is of the caches of level 2, of which all ways are open.
+    :ivar llc: range of L3 ways; ``llc_per_cache`` has exceptions by cache id.
+    :ivar mb: percent of memory bandwidth; ``mb_per_cache`` has exceptions by MB domain.
+    :ivar code: range for code with CDP, which takes precedence over ``llc``; ``data`` likewise.
+    :ivar l2: range of L2 ways, all of which are open.
     """
 
     llc: WayRange | None = None
@@ -47,21 +49,21 @@ class Wish:
     l2: WayRange | None = None
 
     def __bool__(self) -> bool:
-        return self != Wish()
+        return self != ShareSpec()
 
     def range_on(self, cache: int, resource: str = "") -> WayRange | None:
-        """The part of a cache that is asked for, as a line of schemata has it (``L3CODE``: with code)."""
+        """The requested range of a cache for a line of schemata, such as ``L3CODE``."""
         own = self.code if resource.endswith("CODE") else self.data if resource.endswith("DATA") else None
         return own or self.llc_per_cache.get(cache, self.llc)
 
     def percent_on(self, domain: int) -> int | None:
-        """The bandwidth that is asked for on an MB domain."""
+        """The requested percent on an MB domain."""
         return self.mb_per_cache.get(domain, self.mb)
 
-    def over(self, base: Wish) -> Wish:
-        """The wish where it says something, else ``base``."""
+    def overlaid_on(self, base: ShareSpec) -> ShareSpec:
+        """The share, completed by ``base`` where it leaves the choice."""
         silent = self.llc is None and not self.llc_per_cache
-        return Wish(
+        return ShareSpec(
             self.llc or base.llc,
             {**(base.llc_per_cache if self.llc is None else {}), **self.llc_per_cache},
             base.mb if self.mb is None else self.mb,
@@ -71,11 +73,11 @@ class Wish:
             self.l2 or base.l2,
         )
 
-    def on(self, platform: Platform) -> tuple[Wish, tuple[str, ...]]:
-        """The wish without masks that the platform does not have, and why it is without them."""
+    def without_unsupported(self, platform: ResctrlPlatform) -> tuple[ShareSpec, tuple[str, ...]]:
+        """The share without masks that the platform lacks, and the reason for each."""
         reasons = []
         code, data, l2 = self.code, self.data, self.l2
-        if (code or data) and not (platform.l3 and platform.l3.cdp):
+        if (code or data) and not (platform.l3 and platform.l3.has_cdp):
             reasons.append("code and data have no masks of their own here, which takes the mount option cdp")
             code = data = None
         if l2 and platform.l2 is None:
@@ -83,22 +85,22 @@ class Wish:
             l2 = None
         return replace(self, code=code, data=data, l2=l2), tuple(reasons)
 
-    def check(self, platform: Platform) -> None:
-        """See that the platform has what is asked for.
+    def check_supported(self, platform: ResctrlPlatform) -> None:
+        """Check that the platform has the requested controls and domains.
 
-        :raises BadWishError: where the platform has no such domain, or no such control at all.
+        :raises BadShareError: it has no such domain, or no such control at all.
         """
         for name, asked, control in (
             ("LLC", self.llc is not None or self.llc_per_cache, platform.l3),
             ("MB", self.mb is not None or self.mb_per_cache, platform.mb),
         ):
             if asked and control is None:
-                raise BadWishError(f"{name} cannot be controlled on this host")
+                raise BadShareError(f"{name} cannot be controlled on this host")
         for reason in self.unknown_domains(platform):
-            raise BadWishError(reason)
+            raise BadShareError(reason)
 
-    def unknown_domains(self, platform: Platform) -> Iterator[str]:
-        """What is asked for on domains that the platform does not have, in words; of what it can control."""
+    def unknown_domains(self, platform: ResctrlPlatform) -> Iterator[str]:
+        """A message for each requested domain that the platform lacks, of resources that it controls."""
         for name, per_cache, control in (
             ("LLC", self.llc_per_cache, platform.l3),
             ("MB", self.mb_per_cache, platform.mb),
@@ -111,47 +113,47 @@ class Wish:
 
 
 def parse_range(text: str) -> WayRange:
-    """The range of an option, ``0-30``.
+    """The range of an option such as ``0-30``.
 
-    :raises BadWishError:
+    :raises BadShareError: the text is no range of percents.
     """
     match = re.fullmatch(r"\s*([0-9]{1,4})\s*-\s*([0-9]{1,4})\s*", text, re.ASCII)
     if match is None:
-        raise BadWishError(f"{text!r} is not a range of percents such as 0-30")
+        raise BadShareError(f"{text!r} is not a range of percents such as 0-30")
     return WayRange(int(match[1]), int(match[2]))
 
 
 def parse_percent(text: str) -> int:
-    """The bandwidth of an option, ``40``.
+    """The bandwidth of an option such as ``40``.
 
-    :raises BadWishError:
+    :raises BadShareError: the text is no whole percent.
     """
     if not re.fullmatch(r"\s*[0-9]{1,4}\s*", text, re.ASCII):
-        raise BadWishError(f"{text!r} is not a whole percent")
+        raise BadShareError(f"{text!r} is not a whole percent")
     return check_percent("bandwidth", int(text))
 
 
 def parse_per_cache(text: str, parse: Callable[[str], T]) -> dict[int, T]:
-    """Overrides of an option, ``0:0-50, 1:20-80``, each value read by ``parse``.
+    """Exceptions by cache id of an option such as ``0:0-50, 1:20-80``, each value read by ``parse``.
 
-    :raises BadWishError:
+    :raises BadShareError: a part without sense, or a cache named twice.
     """
     found: dict[int, T] = {}
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         cache, colon, value = part.partition(":")
         if not colon or not re.fullmatch(r"[0-9]{1,9}", cache.strip(), re.ASCII):
-            raise BadWishError(f"{part!r} is not CACHE:VALUE such as 0:20")
+            raise BadShareError(f"{part!r} is not CACHE:VALUE such as 0:20")
         if int(cache) in found:
-            raise BadWishError(f"cache {int(cache)} is named twice in {text!r}")
+            raise BadShareError(f"cache {int(cache)} is named twice in {text!r}")
         found[int(cache)] = parse(value)
     return found
 
 
 def check_percent(where: str, value: int) -> int:
-    """The value, which has to be a percent.
+    """The value, if it is a percent.
 
-    :raises BadWishError: that begins with ``where``.
+    :raises BadShareError: it is not; the message begins with ``where``.
     """
     if not 0 <= value <= 100:
-        raise BadWishError(f"{where}: {value} is not within 0..100 percent")
+        raise BadShareError(f"{where}: {value} is not within 0..100 percent")
     return value

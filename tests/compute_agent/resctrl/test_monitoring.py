@@ -7,14 +7,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compute_agent.resctrl import monitor
-from compute_agent.resctrl.counters import CounterFiles
+from compute_agent.resctrl import monitoring
 from compute_agent.resctrl.filesystem import ResctrlError
-from compute_agent.resctrl.masks import Mask, MaskRules
-from compute_agent.resctrl.monitor import LOCAL_BYTES, OCCUPANCY, TOTAL_BYTES, NoValue, Sample, Watched
-from compute_agent.resctrl.platform import CacheControl, Monitoring, Platform, Vendor
-from compute_agent.resctrl.reader import Group, Present, read_groups
-from compute_agent.resctrl.schemata import Schemata
+from compute_agent.resctrl.groups import ControlGroup, ResctrlGroups, read_groups
+from compute_agent.resctrl.monitoring import (
+    LOCAL_BYTES,
+    OCCUPANCY,
+    TOTAL_BYTES,
+    CounterFiles,
+    CounterSample,
+    CounterState,
+    MonitoredGroup,
+)
+from compute_agent.resctrl.platform import CacheControl, CpuVendor, MonitoringFeatures, ResctrlPlatform
+from compute_agent.resctrl.schemata import MaskRules, Schemata, WayMask
 from tests.compute_agent.resctrl import fake
 
 
@@ -24,16 +30,16 @@ from tests.compute_agent.resctrl import fake
         ("264830976\n", 264830976),
         ("0", 0),
         (str(2**64 - 1), 2**64 - 1),
-        ("Unavailable\n", NoValue.UNAVAILABLE),
-        ("Unassigned\n", NoValue.UNASSIGNED),
-        ("Error\n", NoValue.ERROR),
+        ("Unavailable\n", CounterState.UNAVAILABLE),
+        ("Unassigned\n", CounterState.UNASSIGNED),
+        ("Error\n", CounterState.ERROR),
         ("", None),
         ("-5", None),
         ("twelve", None),
     ],
 )
 def test_counters_are_numbers_or_say_why_not(text, value):
-    assert monitor.parse_counter(text) == value
+    assert monitoring.parse_counter(text) == value
 
 
 @pytest.mark.parametrize(
@@ -47,27 +53,29 @@ def test_counters_are_numbers_or_say_why_not(text, value):
         (2**64 - 3, 2**48 - 4, 2**48 - 1),  # as much as there may be between two readings
         (2**64 - 3, 2**48 - 3, 2**48 - 3),  # one more: it began anew, and this is what it has counted
         (0, 2**48 + 1, 2**48 + 1),  # which is no question where it went up
-        (NoValue.UNAVAILABLE, 5, None),
-        (5, NoValue.ERROR, None),
+        (CounterState.UNAVAILABLE, 5, None),
+        (5, CounterState.ERROR, None),
         (None, 5, None),
         (5, None, None),
     ],
 )
 def test_a_counter_that_goes_down_has_wrapped_or_begun_anew(before, now, grown):
-    assert monitor.increase(before, now) == grown
+    assert monitoring.counter_increase(before, now) == grown
 
 
 @given(st.integers(0, 2**64 - 1), st.integers(0, 2**40))
 @settings(deadline=None)
 def test_any_plausible_increase_is_found_over_a_wrap(before, grown):
-    assert monitor.increase(before, (before + grown) % 2**64) == grown
+    assert monitoring.counter_increase(before, (before + grown) % 2**64) == grown
 
 
 def test_totals_only_grow_and_bridge_readings_without_a_number():
-    totals = monitor.Totals()
-    values = (1000, 1500, NoValue.UNAVAILABLE, 1800, 50, NoValue.ERROR, 60)
+    totals = monitoring.BandwidthTotals()
+    values = (1000, 1500, CounterState.UNAVAILABLE, 1800, 50, CounterState.ERROR, 60)
     rates = [
-        totals.add(Sample(float(time), {(0, TOTAL_BYTES): value, (0, OCCUPANCY): 1})).get((0, TOTAL_BYTES))
+        totals.add_sample(CounterSample(float(time), {(0, TOTAL_BYTES): value, (0, OCCUPANCY): 1})).get(
+            (0, TOTAL_BYTES)
+        )
         for time, value in enumerate(values)
     ]
     assert totals.bytes == {(0, TOTAL_BYTES): 500 + 300 + 50 + 10}
@@ -75,27 +83,27 @@ def test_totals_only_grow_and_bridge_readings_without_a_number():
 
 
 def test_rates_are_bytes_a_second_of_bandwidth_counters():
-    totals = monitor.Totals()
-    before = {(0, TOTAL_BYTES): 1000, (0, OCCUPANCY): 5, (1, TOTAL_BYTES): NoValue.UNAVAILABLE}
+    totals = monitoring.BandwidthTotals()
+    before = {(0, TOTAL_BYTES): 1000, (0, OCCUPANCY): 5, (1, TOTAL_BYTES): CounterState.UNAVAILABLE}
     now = {(0, TOTAL_BYTES): 5000, (0, OCCUPANCY): 9, (1, TOTAL_BYTES): 7, (0, LOCAL_BYTES): 3}
-    assert totals.add(Sample(10.0, before)) == {}
-    assert totals.add(Sample(12.0, now)) == {(0, TOTAL_BYTES): 2000.0}
-    assert totals.add(Sample(12.0, now)) == {}  # no time has passed
+    assert totals.add_sample(CounterSample(10.0, before)) == {}
+    assert totals.add_sample(CounterSample(12.0, now)) == {(0, TOTAL_BYTES): 2000.0}
+    assert totals.add_sample(CounterSample(12.0, now)) == {}  # no time has passed
 
 
 def test_totals_go_on_with_the_counters_of_another_group():
-    totals = monitor.Totals()
-    totals.add(Sample(0.0, {(0, TOTAL_BYTES): 10}))
-    totals.add(Sample(1.0, {(0, TOTAL_BYTES): 30}))
+    totals = monitoring.BandwidthTotals()
+    totals.add_sample(CounterSample(0.0, {(0, TOTAL_BYTES): 10}))
+    totals.add_sample(CounterSample(1.0, {(0, TOTAL_BYTES): 30}))
     totals.restart()
-    assert totals.add(Sample(2.0, {(0, TOTAL_BYTES): 5000})) == {}
-    totals.add(Sample(3.0, {(0, TOTAL_BYTES): 5001}))
+    assert totals.add_sample(CounterSample(2.0, {(0, TOTAL_BYTES): 5000})) == {}
+    totals.add_sample(CounterSample(3.0, {(0, TOTAL_BYTES): 5001}))
     assert totals.bytes == {(0, TOTAL_BYTES): 21}
 
 
 def read_counters(files, group, time):
     with closing(CounterFiles(files)) as counters:
-        return counters.read(group, time)
+        return counters.read_sample(group, time)
 
 
 def test_counters_of_a_captured_machine(captured):
@@ -105,7 +113,7 @@ def test_counters_of_a_captured_machine(captured):
     assert sample.values[0, OCCUPANCY] == 32440320
     assert {cache for cache, _ in sample.values} == {0, 1, 2, 3}
     assert len(sample.values) == 12
-    group = monitor.monitoring_group("goresctrl.Stale", "non_goresctrl.group")
+    group = monitoring.monitoring_group("goresctrl.Stale", "non_goresctrl.group")
     assert len(read_counters(files, group, 1.0).values) == 12
 
 
@@ -123,7 +131,7 @@ def test_counters_without_numbers_are_kept_apart(files):
     (files.root / "mon_data/mon_PERF_PKG_00").mkdir()  # of kernels to come
     values = read_counters(files, "", 1.0).values
     assert {key: value for key, value in values.items() if key[0] == 1} == {
-        (1, TOTAL_BYTES): NoValue.UNAVAILABLE
+        (1, TOTAL_BYTES): CounterState.UNAVAILABLE
     }
     assert len(values) == 4
 
@@ -141,21 +149,21 @@ def test_without_an_rmid_there_is_no_monitoring_group(files, number, made, monke
     def refuse(path):
         raise ResctrlError(number, path)
 
-    monkeypatch.setattr(files, "make", refuse)
-    assert monitor.make_monitoring_group(files, "", "a") is made
+    monkeypatch.setattr(files, "make_folder", refuse)
+    assert monitoring.make_monitoring_group(files, "", "a") is made
 
 
 def test_other_failures_are_told(files):
     with pytest.raises(ResctrlError):
-        monitor.make_monitoring_group(files, "none", "a")
+        monitoring.make_monitoring_group(files, "none", "a")
 
 
 WATCHED = [
-    Watched("low", priority=1),
-    Watched("high", priority=9),
-    Watched("BE", is_class=True),
-    Watched("alone", priority=0, own_group=True),
-    Watched("LS", is_class=True, own_group=True),
+    MonitoredGroup("low", priority=1),
+    MonitoredGroup("high", priority=9),
+    MonitoredGroup("BE", is_class=True),
+    MonitoredGroup("alone", priority=0, own_group=True),
+    MonitoredGroup("LS", is_class=True, own_group=True),
 ]
 
 
@@ -170,54 +178,57 @@ WATCHED = [
     ],
 )
 def test_classes_are_monitored_first_then_guests_by_priority(rmids, chosen):
-    assert monitor.choose_monitored(rmids, WATCHED) == chosen
+    assert monitoring.choose_monitored(rmids, WATCHED) == chosen
 
 
 def test_rmids_of_control_groups_and_of_others_are_taken():
-    platform = Platform(Vendor.INTEL, monitoring=Monitoring(8, frozenset()))
+    platform = ResctrlPlatform(CpuVendor.INTEL, monitoring=MonitoringFeatures(8, frozenset()))
     groups = {
-        "": Group("", Schemata(), monitoring_groups=("theirs", "ours.a")),
-        "x": Group("x", Schemata(), monitoring_groups=("ours.b", "theirs")),
+        "": ControlGroup("", Schemata(), monitoring_groups=("theirs", "ours.a")),
+        "x": ControlGroup("x", Schemata(), monitoring_groups=("ours.b", "theirs")),
     }
-    assert monitor.spare_rmids(platform, Present(groups), lambda name: name.startswith("ours.")) == 4
-    assert monitor.spare_rmids(Platform(Vendor.INTEL), Present(groups), lambda name: True) == 0
+    assert monitoring.spare_rmids(platform, ResctrlGroups(groups), lambda name: name.startswith("ours.")) == 4
+    assert (
+        monitoring.spare_rmids(ResctrlPlatform(CpuVendor.INTEL), ResctrlGroups(groups), lambda name: True)
+        == 0
+    )
 
 
 @pytest.mark.parametrize(
     ("closids", "there", "used"), [(4, 4, 60), (16, 4, 48), (64, 4, 30), (16, 16, 48), (3, 4, 60)]
 )
 def test_rmids_are_left_for_control_groups_that_may_come(closids, there, used):
-    cache = CacheControl(3, ("L3",), (0,), MaskRules(Mask(0xFF)), Mask(0), closids)
-    platform = Platform(Vendor.INTEL, l3=cache, monitoring=Monitoring(64, frozenset()))
-    present = Present({f"g{number}": Group(f"g{number}", Schemata()) for number in range(there)})
-    assert monitor.rmids_to_use(platform, present, lambda name: True) == used
+    cache = CacheControl(3, ("L3",), (0,), MaskRules(WayMask(0xFF)), WayMask(0), closids)
+    platform = ResctrlPlatform(CpuVendor.INTEL, l3=cache, monitoring=MonitoringFeatures(64, frozenset()))
+    present = ResctrlGroups({f"g{number}": ControlGroup(f"g{number}", Schemata()) for number in range(there)})
+    assert monitoring.rmids_to_use(platform, present, lambda name: True) == used
 
 
 def test_who_is_monitored_stays_so_beside_others_of_its_priority():
-    two = [Watched("a"), Watched("b", monitored=True)]
-    assert monitor.choose_monitored(1, two) == ["b"]
-    assert monitor.choose_monitored(1, [*two, Watched("c", priority=1)]) == ["c"]
+    two = [MonitoredGroup("a"), MonitoredGroup("b", monitored=True)]
+    assert monitoring.choose_monitored(1, two) == ["b"]
+    assert monitoring.choose_monitored(1, [*two, MonitoredGroup("c", priority=1)]) == ["c"]
 
 
 def test_monitoring_groups_follow_their_guests(files):
     for group in ("one", "two"):
-        files.make(group)
+        files.make_folder(group)
     for path in (
         "mon_groups/ours.a",
         "one/mon_groups/ours.b",
         "one/mon_groups/theirs",
         "two/mon_groups/ours.c",
     ):
-        files.make(path)
+        files.make_folder(path)
     wanted = {"ours.a": "", "ours.b": "two", "ours.d": "one", "ours.e": "gone"}
-    stale, missing = monitor.monitoring_changes(
+    stale, missing = monitoring.monitoring_changes(
         read_groups(files), wanted, lambda name: name.startswith("ours.")
     )
     assert stale == ("one/mon_groups/ours.b", "two/mon_groups/ours.c")
     assert missing == ("one/mon_groups/ours.d", "two/mon_groups/ours.b")
     for path in stale:
-        files.remove(path)
+        files.remove_folder(path)
     for path in missing:
-        files.make(path)
+        files.make_folder(path)
     del wanted["ours.e"]
-    assert monitor.monitoring_changes(read_groups(files), wanted, lambda name: "ours." in name) == ((), ())
+    assert monitoring.monitoring_changes(read_groups(files), wanted, lambda name: "ours." in name) == ((), ())

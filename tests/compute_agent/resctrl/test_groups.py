@@ -7,11 +7,11 @@ import shutil
 
 import pytest
 
-from compute_agent.resctrl.filesystem import Filesystem, ResctrlError
-from compute_agent.resctrl.masks import Mask
-from compute_agent.resctrl.platform import UNLIMITED_MBPS, Vendor, vendor_of
-from compute_agent.resctrl.reader import DEFAULT_GROUP, read_groups, read_platform
-from compute_agent.resctrl.schemata import BadSchemataError
+from compute_agent.resctrl.filesystem import ResctrlError, ResctrlFilesystem
+from compute_agent.resctrl.groups import DEFAULT_GROUP, read_groups
+from compute_agent.resctrl.mount import read_platform
+from compute_agent.resctrl.platform import UNLIMITED_MBPS, CpuVendor, vendor_of
+from compute_agent.resctrl.schemata import BadSchemataError, WayMask
 from tests.compute_agent.resctrl import fake
 
 
@@ -43,14 +43,14 @@ from tests.compute_agent.resctrl import fake
 )
 def test_captured_machines_are_read(captured, archive, facts):
     platform = captured(archive).platform
-    assert platform.vendor is Vendor.INTEL
+    assert platform.vendor is CpuVendor.INTEL
     assert (platform.l3.ids if platform.l3 else None) == facts["l3"]
     if platform.l3:
         assert len(platform.l3.rules.all_ways) == facts["ways"]
         assert str(platform.l3.shareable) == facts["shareable"]
         assert not platform.l3.rules.sparse
-        assert not platform.l3.cdp
-    assert platform.closids == platform.groups == facts["closids"]
+        assert not platform.l3.has_cdp
+    assert platform.closid_count == platform.max_groups == facts["closids"]
     mb = platform.mb
     assert ((mb.minimum, mb.granularity) if mb else None) == facts["mb"]
     assert (platform.monitoring.rmids if platform.monitoring else None) == facts["rmids"]
@@ -72,7 +72,7 @@ def test_details_of_captured_machines(captured):
 
 def test_code_and_data_of_level_2(captured):
     l2 = captured("l2cdp").platform.l2
-    assert l2.cdp
+    assert l2.has_cdp
     assert l2.resources == ("L2CODE", "L2DATA")
     assert l2.way_bytes == dict.fromkeys(range(4), 65536)
 
@@ -80,16 +80,16 @@ def test_code_and_data_of_level_2(captured):
 def test_forty_caches_of_level_2(captured):
     l2 = captured("l2l3mb").platform.l2
     assert l2.ids == tuple(range(40))
-    assert l2.rules.all_ways == Mask(0xFFFF)
+    assert l2.rules.all_ways == WayMask(0xFFFF)
 
 
 @pytest.mark.parametrize(
     ("cpuinfo", "vendor"),
     [
-        ("processor\t: 0\nvendor_id\t: GenuineIntel\n", Vendor.INTEL),
-        ("vendor_id\t: AuthenticAMD\n", Vendor.AMD),
-        ("vendor_id\t: HygonGenuine\n", Vendor.AMD),
-        ("processor\t: 0\nCPU implementer\t: 0x41\n", Vendor.ARM),
+        ("processor\t: 0\nvendor_id\t: GenuineIntel\n", CpuVendor.INTEL),
+        ("vendor_id\t: AuthenticAMD\n", CpuVendor.AMD),
+        ("vendor_id\t: HygonGenuine\n", CpuVendor.AMD),
+        ("processor\t: 0\nCPU implementer\t: 0x41\n", CpuVendor.ARM),
         ("vendor_id\t: CentaurHauls\n", None),
         ("", None),
     ],
@@ -102,7 +102,7 @@ def tree(tmp_path, machine=fake.INTEL):
     return fake.FakeResctrl.of(machine, tmp_path / "tree")
 
 
-@pytest.mark.parametrize(("machine", "vendor"), [(fake.INTEL, Vendor.INTEL), (fake.AMD, Vendor.AMD)])
+@pytest.mark.parametrize(("machine", "vendor"), [(fake.INTEL, CpuVendor.INTEL), (fake.AMD, CpuVendor.AMD)])
 def test_without_cpuinfo_the_unit_of_bandwidth_tells(machine, vendor, tmp_path):
     assert read_platform(tree(tmp_path, machine)).vendor is vendor
 
@@ -127,11 +127,11 @@ def test_holes_are_allowed_as_the_kernel_says_or_else_the_vendor(cpuinfo, text, 
 def test_megabytes_are_known_by_the_mount_option_or_the_unlimited_value(tmp_path):
     files = tree(tmp_path, fake.INTEL_MBPS)
     assert read_platform(files).mb.in_mbps
-    files.make("group")
-    files.write("schemata", "MB:0=1000;1=1000\n")
+    files.make_folder("group")
+    files.write_file("schemata", "MB:0=1000;1=1000\n")
     assert read_platform(files).mb.in_mbps  # another group has it
     assert read_platform(files).mb.maximum == {0: UNLIMITED_MBPS, 1: UNLIMITED_MBPS}
-    files.remove("group")
+    files.remove_folder("group")
     assert read_platform(files, "", frozenset({"rw", "mba_MBps"})).mb.in_mbps
 
 
@@ -186,25 +186,25 @@ def test_sizes_may_be_missing(tmp_path):
 def test_a_way_has_its_size_also_when_the_default_group_was_cut(tmp_path):
     files = tree(tmp_path)
     before = read_platform(files).l3.way_bytes
-    files.write("schemata", "L3:0=f;1=3\n")
+    files.write_file("schemata", "L3:0=f;1=3\n")
     assert read_platform(files).l3.way_bytes == before == {0: 2**20, 1: 2**20}
 
 
 def test_a_folder_that_is_no_mount_is_an_error(tmp_path):
     with pytest.raises(ResctrlError) as caught:
-        read_platform(Filesystem(tmp_path))
+        read_platform(ResctrlFilesystem(tmp_path))
     assert caught.value.errno == errno.ENOENT
     with pytest.raises(ResctrlError):
-        read_groups(Filesystem(tmp_path / "none"))
+        read_groups(ResctrlFilesystem(tmp_path / "none"))
     (tmp_path / "schemata").write_text("L3 what\n")
     with pytest.raises(BadSchemataError):
-        read_platform(Filesystem(tmp_path))
+        read_platform(ResctrlFilesystem(tmp_path))
 
 
 def test_groups_that_go_away_or_make_no_sense_do_not_stop_the_reading(tmp_path, caplog):
     files = tree(tmp_path)
-    files.make("odd")
-    files.make("gone")
+    files.make_folder("odd")
+    files.make_folder("gone")
     (files.root / "odd/schemata").write_text("L3:0=xyz\n")
     os.unlink(files.root / "gone/schemata")
     groups = read_groups(files).groups
@@ -217,13 +217,13 @@ def test_an_error_has_the_number_and_the_path(tmp_path):
     (tmp_path / "info").mkdir()
     (tmp_path / "info/last_cmd_status").write_text("Mask out of range\n")
     for operation, arguments in (
-        ("make", ["a/b"]),
-        ("remove", ["a/b"]),
-        ("write", ["a/b", "x"]),
-        ("read", ["a/b"]),
+        ("make_folder", ["a/b"]),
+        ("remove_folder", ["a/b"]),
+        ("write_file", ["a/b", "x"]),
+        ("read_file", ["a/b"]),
     ):
         with pytest.raises(ResctrlError) as caught:
-            getattr(Filesystem(tmp_path), operation)(*arguments)
+            getattr(ResctrlFilesystem(tmp_path), operation)(*arguments)
         error = caught.value
         assert (error.errno, error.filename) == (errno.ENOENT, str(tmp_path / "a/b"))
         assert error.status == ""  # that of an earlier command is not ours
@@ -241,7 +241,7 @@ def test_an_error_has_the_reason_that_the_kernel_added(tmp_path, monkeypatch):
 
     monkeypatch.setattr("pathlib.Path.mkdir", mkdir)
     with pytest.raises(ResctrlError) as caught:
-        Filesystem(tmp_path).make("a")
+        ResctrlFilesystem(tmp_path).make_folder("a")
     assert caught.value.status == "Out of RMIDs"
     assert str(caught.value).endswith("a': Out of RMIDs")
 
@@ -256,6 +256,6 @@ def test_an_error_of_a_write_has_all_lines_of_the_reason(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "write", write)
     with pytest.raises(ResctrlError) as caught:
-        Filesystem(tmp_path).write("tasks", "7\n")
+        ResctrlFilesystem(tmp_path).write_file("tasks", "7\n")
     assert caught.value.errno == errno.ESRCH
     assert caught.value.status == "No task 7; Error while processing task 7"

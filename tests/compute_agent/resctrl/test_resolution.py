@@ -7,14 +7,14 @@ import pytest
 
 from compute_agent.qos.annotation import parse_annotation
 from compute_agent.qos.classes import DEFAULT_CLASSES
-from compute_agent.resctrl.engine import choose
-from compute_agent.resctrl.host import Host, describe
-from compute_agent.resctrl.masks import Mask, MaskRules
-from compute_agent.resctrl.platform import BandwidthControl, CacheControl, Platform, Vendor
-from compute_agent.resctrl.reader import DEFAULT_GROUP, Group, Present, read_groups, read_platform
-from compute_agent.resctrl.rules import Demand, resolve
-from compute_agent.resctrl.schemata import parse
-from compute_agent.resctrl.wishes import WayRange, Wish
+from compute_agent.resctrl.bandwidth import choose_codec
+from compute_agent.resctrl.groups import DEFAULT_GROUP, ControlGroup, ResctrlGroups, read_groups
+from compute_agent.resctrl.layout import ResctrlLayout, build_layout
+from compute_agent.resctrl.mount import read_platform
+from compute_agent.resctrl.platform import BandwidthControl, CacheControl, CpuVendor, ResctrlPlatform
+from compute_agent.resctrl.resolution import GuestDemand, resolve_groups
+from compute_agent.resctrl.schemata import MaskRules, WayMask, parse_schemata
+from compute_agent.resctrl.share_spec import ShareSpec, WayRange
 from tests.compute_agent.resctrl import fake
 
 PREFIX = "goresctrl."
@@ -24,19 +24,23 @@ ANNOTATION = parse_annotation(
     """{"LLC": {"schemata": {"range": [20, 80]}, "schemataPerCache": [{"cacheid": 0, "range": [20, 50]}]},
         "MB": {"schemata": {"percent": 20}, "schemataPerCache": [{"cacheid": 1, "percent": 40}]}}"""
 )
-RANGE = Wish(WayRange(20, 80))
+RANGE = ShareSpec(WayRange(20, 80))
 BE = {"BE": DEFAULT_CLASSES["BE"]}
-OVERRIDES = {"BE": Wish(WayRange(0, 30), {0: WayRange(10, 50)}, 50, {0: 15})}
+OVERRIDES = {"BE": ShareSpec(WayRange(0, 30), {0: WayRange(10, 50)}, 50, {0: 15})}
 
 SCENARIOS = {
     "defaults": (DEFAULT_CLASSES, []),
-    "allocation": (BE, [Demand("a", "BE", {0: 4}, {0: 30})]),
-    "annotation": (BE, [Demand("a", "BE", wish=ANNOTATION)]),
-    "equal annotations": (BE, [Demand("a", "BE", wish=RANGE), Demand("b", "BE", wish=RANGE)]),
-    "bandwidth only": (BE, [Demand("a", "", {}, {0: 25})]),
+    "allocation": (BE, [GuestDemand("a", "BE", {0: 4}, {0: 30})]),
+    "annotation": (BE, [GuestDemand("a", "BE", share=ANNOTATION)]),
+    "equal annotations": (BE, [GuestDemand("a", "BE", share=RANGE), GuestDemand("b", "BE", share=RANGE)]),
+    "bandwidth only": (BE, [GuestDemand("a", "", {}, {0: 25})]),
     "all together": (
         OVERRIDES,
-        [Demand("a", "BE", {0: 3}), Demand("b", "BE", {0: 2}, {0: 45}, RANGE), Demand("c", "BE")],
+        [
+            GuestDemand("a", "BE", {0: 3}),
+            GuestDemand("b", "BE", {0: 2}, {0: 45}, RANGE),
+            GuestDemand("c", "BE"),
+        ],
     ),
 }
 
@@ -369,7 +373,7 @@ TABLE = [
 def test_configuration_becomes_exact_schemata(captured, archive, scenario, groups, membership, refused):
     tree = captured(archive)
     classes, demands = SCENARIOS[scenario]
-    found = resolve(tree.host(prefix=PREFIX), classes, demands, tree.present)
+    found = resolve_groups(tree.host(prefix=PREFIX), classes, demands, tree.present)
 
     def label(group):
         return re.sub(r"^wish\.[0-9a-f]{16}$", "wish", group.removeprefix(PREFIX))
@@ -385,7 +389,7 @@ def world(machine, tmp_path, gbps=None, shared_ways=2):
     files = fake.FakeResctrl.of(machine, tmp_path / "tree")
     platform = read_platform(files, machine.cpuinfo)
     present = read_groups(files)
-    return describe(platform, choose(platform, gbps), present, "ours.", shared_ways), present
+    return build_layout(platform, choose_codec(platform, gbps), present, "ours.", shared_ways), present
 
 
 @pytest.mark.parametrize(
@@ -400,7 +404,7 @@ def world(machine, tmp_path, gbps=None, shared_ways=2):
 )
 def test_a_percent_means_the_same_on_each_kind_of_machine(machine, gbps, guest, default, tmp_path):
     host, present = world(machine, tmp_path, gbps)
-    found = resolve(host, {}, [Demand("a", ways={1: 4}, bandwidth={1: 30})], present)
+    found = resolve_groups(host, {}, [GuestDemand("a", ways={1: 4}, bandwidth={1: 30})], present)
     assert " ".join(str(found.groups["ours.guest.a"].schemata).split()) == guest
     if default:
         assert str(found.groups[DEFAULT_GROUP].schemata).strip() == default
@@ -409,81 +413,90 @@ def test_a_percent_means_the_same_on_each_kind_of_machine(machine, gbps, guest, 
 
 def test_arm_has_ids_of_its_own_and_takes_holes(tmp_path):
     host, present = world(fake.ARM, tmp_path)
-    found = resolve(host, BE, [Demand("a", "BE", ways={17: 4}, bandwidth={17: 33})], present)
+    found = resolve_groups(host, BE, [GuestDemand("a", "BE", ways={17: 4}, bandwidth={17: 33})], present)
     assert str(found.groups["ours.guest.a"].schemata) == "L3:1=f;17=f\nMB:1=100;17=33\n"
     assert str(found.groups["ours.class.BE"].schemata) == "L3:1=f;17=70\nMB:1=100;17=100\n"
 
 
 def test_mb_domains_with_other_ids_go_by_rank():
-    l3 = CacheControl(3, ("L3",), (3, 8), MaskRules(Mask(0xFF)), Mask(), 8)
-    platform = Platform(Vendor.ARM, l3, mb=BandwidthControl("MB", (0, 1), 1, 1, 8, {0: 100, 1: 100}))
+    l3 = CacheControl(3, ("L3",), (3, 8), MaskRules(WayMask(0xFF)), WayMask(), 8)
+    platform = ResctrlPlatform(
+        CpuVendor.ARM, l3, mb=BandwidthControl("MB", (0, 1), 1, 1, 8, {0: 100, 1: 100})
+    )
     assert [platform.mb_domain(cache) for cache in (3, 8, 1, 5)] == [0, 1, 1, None]
-    uneven = Platform(Vendor.ARM, l3, mb=BandwidthControl("MB", (0, 1, 2), 1, 1, 8))
+    uneven = ResctrlPlatform(CpuVendor.ARM, l3, mb=BandwidthControl("MB", (0, 1, 2), 1, 1, 8))
     assert uneven.mb_domain(3) is None
-    present = Present({DEFAULT_GROUP: Group(DEFAULT_GROUP, parse("L3:3=ff;8=ff\nMB:0=100;1=100\n"))})
-    host = describe(platform, choose(platform), present, "ours.", 1)
-    found = resolve(host, {}, [Demand("a", bandwidth={8: 40})], present)
+    present = ResctrlGroups(
+        {DEFAULT_GROUP: ControlGroup(DEFAULT_GROUP, parse_schemata("L3:3=ff;8=ff\nMB:0=100;1=100\n"))}
+    )
+    host = build_layout(platform, choose_codec(platform), present, "ours.", 1)
+    found = resolve_groups(host, {}, [GuestDemand("a", bandwidth={8: 40})], present)
     assert str(found.groups["ours.guest.a"].schemata) == "L3:3=ff;8=ff\nMB:0=100;1=40\n"
 
 
 def test_masks_may_have_64_ways():
-    l3 = CacheControl(3, ("L3",), (0,), MaskRules(Mask(2**64 - 1)), Mask(), 8)
-    platform = Platform(Vendor.ARM, l3)
-    present = Present({DEFAULT_GROUP: Group(DEFAULT_GROUP, parse("L3:0=" + "f" * 16))})
-    host = describe(platform, None, present, "ours.", 4)
-    found = resolve(host, BE, [Demand("a", ways={0: 40})], present)
+    l3 = CacheControl(3, ("L3",), (0,), MaskRules(WayMask(2**64 - 1)), WayMask(), 8)
+    platform = ResctrlPlatform(CpuVendor.ARM, l3)
+    present = ResctrlGroups({DEFAULT_GROUP: ControlGroup(DEFAULT_GROUP, parse_schemata("L3:0=" + "f" * 16))})
+    host = build_layout(platform, None, present, "ours.", 4)
+    found = resolve_groups(host, BE, [GuestDemand("a", ways={0: 40})], present)
     assert str(found.groups["ours.guest.a"].schemata) == "L3:0=ffffffffff\n"
     assert str(found.groups["ours.class.BE"].schemata) == "L3:0=ff0000000000\n"
 
 
 def test_each_domain_of_a_guest_has_the_first_rule_that_speaks_of_it(tmp_path):
     host, present = world(fake.INTEL, tmp_path)
-    classes = {"BE": Wish(WayRange(0, 50), mb=40)}
-    wish = Wish(llc_per_cache={0: WayRange(50, 100), 1: WayRange(50, 100)}, mb_per_cache={1: 70})
-    found = resolve(host, classes, [Demand("a", "BE", {0: 2}, {}, wish)], present)
+    classes = {"BE": ShareSpec(WayRange(0, 50), mb=40)}
+    wish = ShareSpec(llc_per_cache={0: WayRange(50, 100), 1: WayRange(50, 100)}, mb_per_cache={1: 70})
+    found = resolve_groups(host, classes, [GuestDemand("a", "BE", {0: 2}, {}, wish)], present)
     # cache 0: allocation and the bandwidth of the class; cache 1: annotation
     assert str(found.groups["ours.guest.a"].schemata) == "L3:0=3;1=ff00\nMB:0=40;1=70\n"
 
 
 def test_guests_of_one_annotation_do_not_share_a_cap_that_counts_for_the_group(tmp_path):
     host, present = world(fake.AMD, tmp_path)
-    capped, uncapped = Wish(mb=30), Wish(WayRange(0, 50), mb=100)
-    demands = [Demand("a", wish=capped), Demand("b", wish=capped)]
-    demands += [Demand("c", wish=uncapped), Demand("d", wish=uncapped)]
-    demands += [Demand("e", wish=Wish(mb=99)), Demand("f", wish=Wish(mb_per_cache={1: 99}))]
-    membership = resolve(host, {}, demands, present).membership
+    capped, uncapped = ShareSpec(mb=30), ShareSpec(WayRange(0, 50), mb=100)
+    demands = [GuestDemand("a", share=capped), GuestDemand("b", share=capped)]
+    demands += [GuestDemand("c", share=uncapped), GuestDemand("d", share=uncapped)]
+    demands += [
+        GuestDemand("e", share=ShareSpec(mb=99)),
+        GuestDemand("f", share=ShareSpec(mb_per_cache={1: 99})),
+    ]
+    membership = resolve_groups(host, {}, demands, present).membership
     assert (membership["e"], membership["f"]) == ("ours.guest.e", "ours.guest.f")
     assert membership["a"] == "ours.guest.a"
     assert membership["b"] == "ours.guest.b"
-    assert membership["c"] == membership["d"] == host.wish_group(uncapped)
+    assert membership["c"] == membership["d"] == host.share_group(uncapped)
 
 
 def test_equal_annotations_over_different_classes_are_different_rules(tmp_path):
     host, present = world(fake.INTEL, tmp_path)
-    wish = Wish(WayRange(0, 50))
-    classes = {"BE": Wish(mb=40), "LS": Wish(mb=100)}
-    found = resolve(host, classes, [Demand("a", "BE", wish=wish), Demand("b", "LS", wish=wish)], present)
+    wish = ShareSpec(WayRange(0, 50))
+    classes = {"BE": ShareSpec(mb=40), "LS": ShareSpec(mb=100)}
+    found = resolve_groups(
+        host, classes, [GuestDemand("a", "BE", share=wish), GuestDemand("b", "LS", share=wish)], present
+    )
     assert found.membership["a"] != found.membership["b"]
 
 
 def present_with(present, *names):
     groups = dict(present.groups)
     for name in names:
-        groups[name] = Group(name, present.default.schemata)
-    return Present(groups)
+        groups[name] = ControlGroup(name, present.default_group.schemata)
+    return ResctrlGroups(groups)
 
 
 def test_when_groups_run_out_classes_allocations_and_priorities_go_first(tmp_path):
     host, present = world(fake.INTEL, tmp_path)  # eight groups, of which one is the default
     present = present_with(present, "somebody", "another", "a third", "ours.guest.z")
     demands = [
-        Demand("a", "BE", bandwidth={0: 50}, priority=1),
-        Demand("b", "BE", bandwidth={0: 50}, priority=5),
-        Demand("c", "BE", bandwidth={0: 50}),
-        Demand("x", "BE", wish=Wish(mb=50), priority=9),
-        Demand("z", "BE", bandwidth={0: 50}),
+        GuestDemand("a", "BE", bandwidth={0: 50}, priority=1),
+        GuestDemand("b", "BE", bandwidth={0: 50}, priority=5),
+        GuestDemand("c", "BE", bandwidth={0: 50}),
+        GuestDemand("x", "BE", share=ShareSpec(mb=50), priority=9),
+        GuestDemand("z", "BE", bandwidth={0: 50}),
     ]
-    found = resolve(host, DEFAULT_CLASSES, demands, present)
+    found = resolve_groups(host, DEFAULT_CLASSES, demands, present)
     assert found.refused == {
         "c": ("all 8 resctrl groups are taken",),
         "x": ("all 8 resctrl groups are taken",),
@@ -501,20 +514,22 @@ def test_when_groups_run_out_classes_allocations_and_priorities_go_first(tmp_pat
 @pytest.mark.parametrize(("priority", "served"), [(-1, "a"), (0, "a"), (1, "z")])
 def test_who_has_no_priority_is_as_one_of_0(priority, served, tmp_path):
     host, present = world(fake.INTEL, tmp_path)
-    demands = [Demand("a", bandwidth={0: 50}), Demand("z", bandwidth={0: 50}, priority=priority)]
-    found = resolve(host, {}, demands, present, max_groups=2)
+    demands = [GuestDemand("a", bandwidth={0: 50}), GuestDemand("z", bandwidth={0: 50}, priority=priority)]
+    found = resolve_groups(host, {}, demands, present, max_groups=2)
     assert found.membership == {"a": DEFAULT_GROUP, "z": DEFAULT_GROUP} | {served: f"ours.guest.{served}"}
 
 
 def test_a_class_for_which_there_is_no_group_is_told_of_and_its_guests_are_in_the_default_group(tmp_path):
     host, present = world(fake.INTEL, tmp_path)
-    classes = {"BE": Wish(mb=50), "LS": Wish(mb=80)}
-    found = resolve(host, classes, [Demand("a", "BE"), Demand("b", "LS")], present, max_groups=2)
+    classes = {"BE": ShareSpec(mb=50), "LS": ShareSpec(mb=80)}
+    found = resolve_groups(
+        host, classes, [GuestDemand("a", "BE"), GuestDemand("b", "LS")], present, max_groups=2
+    )
     assert found.groups.keys() == {DEFAULT_GROUP, "ours.class.BE"}
     assert found.membership == {"a": "ours.class.BE", "b": DEFAULT_GROUP}
     assert found.refused["ours.class.LS"] == ("all 2 resctrl groups are taken",)
     assert "ours.class.BE" not in found.refused
-    assert resolve(host, classes, [], present, max_groups=3).refused == {}
+    assert resolve_groups(host, classes, [], present, max_groups=3).refused == {}
 
 
 @pytest.mark.parametrize(
@@ -523,9 +538,9 @@ def test_a_class_for_which_there_is_no_group_is_told_of_and_its_guests_are_in_th
 def test_rmids_limit_the_number_of_groups_as_well(rmids, admitted, tmp_path):
     """The default group has one, and so have another group and each of its two monitoring groups."""
     host, present = world(replace(fake.INTEL, rmids=rmids), tmp_path)
-    others = Group("somebody", present.default.schemata, monitoring_groups=("x", "y"))
-    present = Present({**present.groups, "somebody": others})
-    found = resolve(host, {"BE": Wish(mb=50), "LS": Wish(mb=80)}, [], present)
+    others = ControlGroup("somebody", present.default_group.schemata, monitoring_groups=("x", "y"))
+    present = ResctrlGroups({**present.groups, "somebody": others})
+    found = resolve_groups(host, {"BE": ShareSpec(mb=50), "LS": ShareSpec(mb=80)}, [], present)
     classes = ["ours.class.BE", "ours.class.LS"]
     assert sorted(found.groups.keys() - {DEFAULT_GROUP}) == classes[:admitted]
     assert sorted(found.refused) == classes[admitted:]
@@ -533,73 +548,79 @@ def test_rmids_limit_the_number_of_groups_as_well(rmids, admitted, tmp_path):
 
 def test_a_guest_in_a_class_that_does_not_exist_is_in_the_default_group(tmp_path):
     host, present = world(fake.INTEL, tmp_path)
-    found = resolve(host, BE, [Demand("a", "GOLD"), Demand("b")], present)
+    found = resolve_groups(host, BE, [GuestDemand("a", "GOLD"), GuestDemand("b")], present)
     assert found.membership == {"a": DEFAULT_GROUP, "b": DEFAULT_GROUP}
     assert found.refused == {"a": ("there is no QoS class GOLD",)}
 
 
 def test_what_does_not_fit_is_refused_and_the_next_rule_applies(tmp_path):
     host, present = world(fake.INTEL, tmp_path)
-    demands = [Demand("a", "BE", {0: 12}), Demand("b", "BE", {0: 3}), Demand("c", "BE", {7: 1})]
-    found = resolve(host, BE, demands, present)
+    demands = [
+        GuestDemand("a", "BE", {0: 12}),
+        GuestDemand("b", "BE", {0: 3}),
+        GuestDemand("c", "BE", {7: 1}),
+    ]
+    found = resolve_groups(host, BE, demands, present)
     assert found.refused == {
         "b": ("L3 cache 0: 3 exclusive ways do not fit: 2 of 14 are left",),
         "c": ("there are no ways to give of L3 cache 7",),
     }
     assert found.membership == {"a": "ours.guest.a", "b": "ours.guest.b", "c": "ours.class.BE"}
     shared = found.groups["ours.class.BE"].schemata
-    assert found.groups["ours.guest.b"].schemata.get("L3", 0) == shared.get("L3", 0)
+    assert found.groups["ours.guest.b"].schemata.get_value("L3", 0) == shared.get_value("L3", 0)
 
 
 def test_none_of_one_cache_is_no_hindrance_to_some_of_another(tmp_path):
     host, present = world(fake.INTEL, tmp_path)
-    demand = Demand("a", "BE", ways={0: 0, 7: 0, 1: 3}, bandwidth={0: 0, 7: 0, 1: 30})
-    found = resolve(host, BE, [demand], present)
+    demand = GuestDemand("a", "BE", ways={0: 0, 7: 0, 1: 3}, bandwidth={0: 0, 7: 0, 1: 30})
+    found = resolve_groups(host, BE, [demand], present)
     assert found.refused == {}
     schemata = found.groups["ours.guest.a"].schemata
-    assert bin(schemata.get("L3", 1)).count("1") == 3
-    assert schemata.get("MB", 1) == 30
+    assert bin(schemata.get_value("L3", 1)).count("1") == 3
+    assert schemata.get_value("MB", 1) == 30
 
 
 def test_a_limit_cuts_what_a_guest_has_of_its_own_and_what_it_shares(tmp_path):
     host, present = world(fake.INTEL, tmp_path)
-    demand = Demand("a", "BE", ways={0: 4}, bandwidth={0: 60})
+    demand = GuestDemand("a", "BE", ways={0: 4}, bandwidth={0: 60})
     demand = replace(demand, way_limits={0: 2, 1: 3}, bandwidth_limits={0: 40, 1: 1})
-    found = resolve(host, {"BE": Wish(mb=80)}, [demand], present)
+    found = resolve_groups(host, {"BE": ShareSpec(mb=80)}, [demand], present)
     schemata = found.groups["ours.guest.a"].schemata
-    assert [bin(schemata.get("L3", cache)).count("1") for cache in (0, 1)] == [2, 3]
-    assert [schemata.get("MB", cache) for cache in (0, 1)] == [40, 10]  # no less than the processor can
+    assert [bin(schemata.get_value("L3", cache)).count("1") for cache in (0, 1)] == [2, 3]
+    assert [schemata.get_value("MB", cache) for cache in (0, 1)] == [40, 10]  # no less than the processor can
     assert found.refused == {}
 
 
 @pytest.mark.parametrize(("limit", "percent"), [(79, 79), (80, 80), (81, 80), (100, 80)])
 def test_a_limit_above_what_there_is_gives_no_more(limit, percent, tmp_path):
     host, present = world(fake.INTEL, tmp_path)
-    demand = Demand(
+    demand = GuestDemand(
         "a", "BE", ways={0: 2}, bandwidth={0: 30}, way_limits={0: 9}, bandwidth_limits={0: 90, 1: limit}
     )
-    found = resolve(host, {"BE": Wish(mb=80)}, [demand], present)
+    found = resolve_groups(host, {"BE": ShareSpec(mb=80)}, [demand], present)
     schemata = found.groups["ours.guest.a"].schemata
-    assert [schemata.get("MB", cache) for cache in (0, 1)] == [30, -(-percent // 10) * 10]
-    assert bin(schemata.get("L3", 0)).count("1") == 2
+    assert [schemata.get_value("MB", cache) for cache in (0, 1)] == [30, -(-percent // 10) * 10]
+    assert bin(schemata.get_value("L3", 0)).count("1") == 2
 
 
 def test_a_limit_of_a_cache_that_there_is_not_is_refused_and_the_others_count(tmp_path):
     host, present = world(fake.INTEL, tmp_path)
-    demand = Demand("a", "BE", bandwidth={1: 60}, way_limits={7: 1, 1: 3}, bandwidth_limits={7: 10, 1: 40})
-    found = resolve(host, BE, [demand], present)
+    demand = GuestDemand(
+        "a", "BE", bandwidth={1: 60}, way_limits={7: 1, 1: 3}, bandwidth_limits={7: 10, 1: 40}
+    )
+    found = resolve_groups(host, BE, [demand], present)
     assert found.refused == {
         "a": ("the ways of L3 cache 7 cannot be limited", "the bandwidth of L3 cache 7 cannot be limited")
     }
     schemata = found.groups["ours.guest.a"].schemata
-    assert (bin(schemata.get("L3", 1)).count("1"), schemata.get("MB", 1)) == (3, 40)
+    assert (bin(schemata.get_value("L3", 1)).count("1"), schemata.get_value("MB", 1)) == (3, 40)
 
 
 def test_bandwidth_that_nobody_knows_is_refused(tmp_path):
     host, present = world(fake.INTEL_MBPS, tmp_path)
-    classes = {"BE": Wish(mb=50), "LS": Wish(mb=100)}
-    demands = [Demand("a", "BE", bandwidth={0: 30}), Demand("b", "LS", wish=Wish(mb=20))]
-    found = resolve(host, classes, demands, present)
+    classes = {"BE": ShareSpec(mb=50), "LS": ShareSpec(mb=100)}
+    demands = [GuestDemand("a", "BE", bandwidth={0: 30}), GuestDemand("b", "LS", share=ShareSpec(mb=20))]
+    found = resolve_groups(host, classes, demands, present)
     assert set(found.refused) == {"ours.class.BE", "a", "b"}
     assert all("memory_bandwidth_gbps" in reason for (reason,) in found.refused.values())
     assert found.membership == {"a": DEFAULT_GROUP, "b": DEFAULT_GROUP}  # nobody's bandwidth can be cut
@@ -610,15 +631,17 @@ def test_groups_that_exist_keep_their_masks(tmp_path):
     host, present = world(fake.INTEL, tmp_path)
     groups = {
         **present.groups,
-        "ours.guest.a": Group("ours.guest.a", parse("L3:0=f0;1=ffff\nMB:0=100;1=100\n")),
+        "ours.guest.a": ControlGroup("ours.guest.a", parse_schemata("L3:0=f0;1=ffff\nMB:0=100;1=100\n")),
     }
-    found = resolve(host, {}, [Demand("a", ways={0: 4}), Demand("b", ways={0: 6})], Present(groups))
-    assert found.groups["ours.guest.a"].exclusive == {0: Mask(0xF0)}
-    assert found.groups["ours.guest.b"].exclusive == {0: Mask(0x3F00)}
+    found = resolve_groups(
+        host, {}, [GuestDemand("a", ways={0: 4}), GuestDemand("b", ways={0: 6})], ResctrlGroups(groups)
+    )
+    assert found.groups["ours.guest.a"].exclusive == {0: WayMask(0xF0)}
+    assert found.groups["ours.guest.b"].exclusive == {0: WayMask(0x3F00)}
     assert [move.owner for move in found.moves[0]] == ["ours.guest.b"]
 
 
 @pytest.mark.parametrize("prefix", ["", "a/b", "a\n"])
 def test_names_of_groups_need_a_beginning_of_ours(prefix):
     with pytest.raises(ValueError, match="cannot begin the names of groups"):
-        Host(Platform(Vendor.INTEL), None, {}, prefix)
+        ResctrlLayout(ResctrlPlatform(CpuVendor.INTEL), None, {}, prefix)

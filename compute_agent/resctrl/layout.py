@@ -1,0 +1,88 @@
+"""The layout of a platform: the partitions of its caches, and the names of the agent's groups."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from compute_agent.resctrl.bandwidth import BandwidthCodec
+from compute_agent.resctrl.groups import DEFAULT_GROUP, ResctrlGroups
+from compute_agent.resctrl.platform import ResctrlPlatform
+from compute_agent.resctrl.schemata import Schemata, WayMask
+from compute_agent.resctrl.share_spec import ShareSpec
+from compute_agent.resctrl.ways import NO_WAYS, WayPartition, partition_ways
+
+
+@dataclass(frozen=True, slots=True)
+class ResctrlLayout:
+    """A platform with its caches partitioned (``partitions``, by L3 cache id)."""
+
+    platform: ResctrlPlatform
+    codec: BandwidthCodec | None
+    partitions: Mapping[int, WayPartition]
+    prefix: str
+
+    def __post_init__(self) -> None:
+        if not self.prefix or "/" in self.prefix or "\n" in self.prefix:
+            raise ValueError(f"{self.prefix!r} cannot begin the names of groups")
+
+    def is_ours(self, group: str) -> bool:
+        """Whether a group belongs to the agent. All other groups are foreign and stay untouched."""
+        return group.startswith(self.prefix)
+
+    def class_group(self, name: str) -> str:
+        """The name of a QoS class's group."""
+        return class_group(self.prefix, name)
+
+    def guest_group(self, guest: str) -> str:
+        """The name of the group of a guest with exclusive ways or a cap of its own."""
+        return f"{self.prefix}guest.{guest}"
+
+    def share_group(self, share: ShareSpec, way_limits: Mapping[int, int] = MappingProxyType({})) -> str:
+        """The name of the group of all guests with equal shares and equal limits on ways."""
+        values = (
+            share.llc,
+            sorted(share.llc_per_cache.items()),
+            share.mb,
+            sorted(share.mb_per_cache.items()),
+        )
+        others = {"code": share.code, "data": share.data, "l2": share.l2}
+        said = [
+            (name, one) for name, one in others.items() if one
+        ]  # absent ones do not change names of earlier releases
+        text = repr((*values, sorted(way_limits.items()), *said))
+        return f"{self.prefix}wish.{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def class_group(prefix: str, name: str) -> str:
+    """The name of a QoS class's group, where the agent's groups begin with ``prefix``."""
+    return f"{prefix}class.{name}"
+
+
+def build_layout(
+    platform: ResctrlPlatform,
+    codec: BandwidthCodec | None,
+    present: ResctrlGroups,
+    prefix: str,
+    shared_ways: int,
+) -> ResctrlLayout:
+    """Partition the caches of a platform. Ways that foreign groups have locked are left out."""
+    partitions: dict[int, WayPartition] = {}
+    if platform.l3:
+        for cache in platform.l3.ids:
+            locked = NO_WAYS
+            for group in present.groups.values():
+                if group.is_locked and group.name != DEFAULT_GROUP and not group.name.startswith(prefix):
+                    locked = locked | cache_mask(platform, group.schemata, cache)
+            partitions[cache] = partition_ways(platform.l3.rules, platform.l3.shareable, shared_ways, locked)
+    return ResctrlLayout(platform, codec, partitions, prefix)
+
+
+def cache_mask(platform: ResctrlPlatform, schemata: Schemata, cache: int) -> WayMask:
+    """The ways of an L3 cache that a group can fill, with code or data."""
+    mask = NO_WAYS
+    for resource in platform.l3.resources if platform.l3 else ():
+        mask = mask | WayMask(schemata.get_value(resource, cache) or 0)
+    return mask

@@ -1,0 +1,402 @@
+"""Monitoring groups, their counters, and rates from counters that wrap, reset or cannot be read.
+
+Each control group counts the traffic of its tasks; a guest that shares a control group gets a monitoring
+group inside it. Each needs an RMID of its own.
+
+Counters may have to be assigned: in mode ``mbm_event`` of info/L3_MON/mbm_assign_mode (Linux 6.18), an
+event of a group is counted on an L3 cache only while it has one of the hardware's counters, of which there
+are fewer than groups. The file ``mbm_L3_assignments`` of a group shows and changes its counters, and
+``info/L3_MON/available_mbm_cntrs`` shows how many are free. The kernel gives counters to new groups as long
+as there are any.
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+import os
+import re
+import resource
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from compute_agent.resctrl.filesystem import ResctrlError, ResctrlFilesystem
+from compute_agent.resctrl.groups import ResctrlGroups, group_path
+from compute_agent.resctrl.platform import ResctrlPlatform
+
+OCCUPANCY: Final = "llc_occupancy"
+TOTAL_BYTES: Final = "mbm_total_bytes"
+LOCAL_BYTES: Final = "mbm_local_bytes"
+
+ASSIGNMENT_MODE: Final = "mbm_event"
+ASSIGNMENTS: Final = "mbm_L3_assignments"
+AVAILABLE_COUNTERS: Final = "info/L3_MON/available_mbm_cntrs"
+
+ASSIGNED, FREE = "e", "_"
+
+COUNTER_BITS: Final = 64
+"""Width of the kernel's counters, which add up the shorter ones of the hardware."""
+
+PLAUSIBLE_BYTES: Final = 2**48
+"""More than any memory moves between two readings: a larger increase is a reset, not a wrap-around."""
+
+
+class CounterState(enum.StrEnum):
+    """Text of a counter without a number."""
+
+    UNAVAILABLE = "Unavailable"
+    UNASSIGNED = "Unassigned"
+    ERROR = "Error"
+
+
+CounterValue = int | CounterState
+
+CounterKey = tuple[int, str]
+"""An L3 cache id and an event."""
+
+
+@dataclass(frozen=True, slots=True)
+class CounterSample:
+    """The counters of a group at a ``time`` in seconds of a monotonic clock."""
+
+    time: float
+    values: Mapping[CounterKey, CounterValue] = field(default_factory=dict)
+
+
+def monitoring_group(group: str, name: str) -> str:
+    """The path of a monitoring group inside a control group, the default group included."""
+    return group_path(group, f"mon_groups/{name}")
+
+
+def make_monitoring_group(files: ResctrlFilesystem, group: str, name: str) -> bool:
+    """Make a monitoring group.
+
+    :returns: whether it exists now; False where the kernel has no RMID for it. The kernel keeps a released
+        RMID back until its cache lines are gone.
+
+    :raises ResctrlError:
+    """
+    try:
+        files.make_folder(monitoring_group(group, name))
+    except ResctrlError as error:
+        if error.errno == errno.EEXIST:
+            return True
+        if error.errno in (errno.ENOSPC, errno.EBUSY):
+            return False
+        raise
+    return True
+
+
+def parse_counter(text: str) -> CounterValue | None:
+    """The value of a counter file; None for a text that no kernel writes."""
+    text = text.strip()
+    if re.fullmatch(r"[0-9]+", text, re.ASCII):
+        return int(text)
+    try:
+        return CounterState(text)
+    except ValueError:
+        return None
+
+
+def counter_increase(before: CounterValue | None, now: CounterValue | None) -> int | None:
+    """Bytes between two readings of a bandwidth counter; None where one of them has no number.
+
+    A counter that went down has wrapped around, or was reset to 0, in which case its value is the increase.
+    """
+    if not isinstance(before, int) or not isinstance(now, int):
+        return None
+    if now >= before:
+        return now - before
+    wrapped = now + 2**COUNTER_BITS - before
+    return wrapped if wrapped < PLAUSIBLE_BYTES else now
+
+
+class BandwidthTotals:
+    """Bandwidth counters for metrics: they only grow, even where the kernel's wrap or reset.
+
+    A reading without a number is skipped, and the next one is compared with the last number.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[CounterKey, tuple[float, int]] = {}
+        self.bytes: dict[CounterKey, int] = {}
+
+    def add_sample(self, sample: CounterSample) -> dict[CounterKey, float]:
+        """Add the increase since the last sample. Counting begins at the first sample.
+
+        :returns: bytes a second, for the counters with a number in this and in an earlier sample.
+        """
+        found = {}
+        for key, value in sample.values.items():
+            if key[1] == OCCUPANCY or not isinstance(value, int):
+                continue
+            before = self._last.get(key)
+            self._last[key] = (sample.time, value)
+            if before is None:
+                self.bytes.setdefault(key, 0)
+                continue
+            grown = value - before[1]
+            if grown < 0:
+                grown = counter_increase(before[1], value) or 0
+            self.bytes[key] += grown
+            if sample.time > before[0]:
+                found[key] = grown / (sample.time - before[0])
+        return found
+
+    def restart(self) -> None:
+        """Continue with the counters of another group, from its next sample on."""
+        self._last.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class MonitoredGroup:
+    """A guest or a class to monitor.
+
+    :ivar own_group: it has a control group, and so an RMID.
+    :ivar monitored: it has a monitoring group, which it keeps before others of its priority get one.
+    """
+
+    name: str
+    is_class: bool = False
+    priority: int = 0
+    own_group: bool = False
+    monitored: bool = False
+
+
+def spare_rmids(platform: ResctrlPlatform, present: ResctrlGroups, ours: Callable[[str], bool]) -> int:
+    """RMIDs used neither by control groups nor by foreign monitoring groups; ``ours`` decides by name."""
+    if platform.monitoring is None:
+        return 0
+    foreign = sum(
+        1 for group in present.groups.values() for name in group.monitoring_groups if not ours(name)
+    )
+    return max(0, platform.monitoring.rmids - len(present.groups) - foreign)
+
+
+def rmids_to_use(platform: ResctrlPlatform, present: ResctrlGroups, ours: Callable[[str], bool]) -> int:
+    """The number of monitoring groups that the agent may have.
+
+    A control group needs an RMID, too, and isolation comes before measurement: up to half of the spare
+    RMIDs are left for control groups that the platform could still have.
+    """
+    spare = spare_rmids(platform, present, ours)
+    to_come = max(0, platform.max_groups - len(present.groups))
+    return spare - min(to_come, -(-spare // 2))
+
+
+def choose_monitored(free_rmids: int, wanted: Iterable[MonitoredGroup]) -> Sequence[str]:
+    """The names to monitor when RMIDs are short: classes first, then guests by priority.
+
+    :param free_rmids: RMIDs that no group has, and those of the agent's own monitoring groups.
+    """
+    chosen = []
+    order = sorted(wanted, key=lambda one: (not one.is_class, -one.priority, not one.monitored, one.name))
+    for one in order:
+        if not one.own_group:
+            if free_rmids <= 0:
+                continue
+            free_rmids -= 1
+        chosen.append(one.name)
+    return chosen
+
+
+def monitoring_changes(
+    present: ResctrlGroups, wanted: Mapping[str, str], ours: Callable[[str], bool]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The paths of the monitoring groups to remove, and of those to make.
+
+    Removal comes first, which frees RMIDs.
+
+    :param wanted: the control group of each monitoring group, by its name.
+    :param ours: decides by name whether a monitoring group belongs to the agent; others stay.
+    """
+    there = {(group.name, name) for group in present.groups.values() for name in group.monitoring_groups}
+    should = {(group, name) for name, group in wanted.items()}
+    stale = sorted(one for one in there - should if ours(one[1]))
+    missing = sorted(one for one in should - there if one[0] in present.groups)
+    return tuple(monitoring_group(*one) for one in stale), tuple(monitoring_group(*one) for one in missing)
+
+
+EVENTS: Final = (OCCUPANCY, TOTAL_BYTES, LOCAL_BYTES)
+
+_COUNTER_BYTES: Final = 64
+"""Length of the longest content of a counter file, in bytes."""
+
+
+class _OpenCounters(NamedTuple):
+    """The counters of a group. A place is an open descriptor, or a path where too many files are open."""
+
+    keys: tuple[CounterKey, ...] = ()
+    places: tuple[int | str, ...] = ()
+
+
+def descriptors_to_keep() -> int:
+    """The number of counter files that may stay open: half of the process's limit."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 1 << 16 if soft == resource.RLIM_INFINITY else soft // 2
+
+
+class CounterFiles:
+    """The counter files of control and monitoring groups.
+
+    They stay open, so that a reading is one system call.
+    """
+
+    def __init__(self, files: ResctrlFilesystem, keep: int | None = None) -> None:
+        """Keep at most ``keep`` files open; the others are opened for each reading."""
+        self._files = files
+        self._spare = descriptors_to_keep() if keep is None else keep
+        self._groups: dict[str, _OpenCounters] = {}
+
+    def read_sample(self, group: str, time: float) -> CounterSample:
+        """The counters of a group.
+
+        :raises ResctrlError: the group is gone, or a cache that it had.
+        """
+        counters = self._groups.get(group)
+        try:
+            if counters is None:
+                counters = self._open_group(group)
+            texts = [
+                os.pread(where, _COUNTER_BYTES, 0) if isinstance(where, int) else _read_path(where)
+                for where in counters.places
+            ]
+        except OSError as error:
+            self.forget_group(group)
+            if isinstance(error, ResctrlError):
+                raise
+            raise ResctrlError(error.errno or errno.EIO, str(self._files.root / group)) from error
+        try:
+            return CounterSample(time, dict(zip(counters.keys, map(int, texts), strict=True)))
+        except ValueError:  # a text instead of a number: rare, and four times slower to read
+            return CounterSample(time, _parse_counters(counters.keys, texts))
+
+    def forget_group(self, group: str) -> None:
+        """Close the files of a group. The next reading looks for them again."""
+        for where in self._groups.pop(group, _OpenCounters()).places:
+            if isinstance(where, int):
+                os.close(where)
+                self._spare += 1
+
+    def keep_groups(self, groups: Collection[str]) -> None:
+        """Close the files of all other groups."""
+        for group in self._groups.keys() - set(groups):
+            self.forget_group(group)
+
+    def close(self) -> None:
+        """Close all files."""
+        self.keep_groups(())
+
+    def _open_group(self, group: str) -> _OpenCounters:
+        folder = group_path(group, "mon_data")
+        found: dict[CounterKey, int | str] = {}
+        try:
+            for name in self._files.list_folders(folder):
+                match = re.fullmatch(r"mon_L3_([0-9]+)", name)
+                for event in EVENTS if match else ():
+                    path = str(self._files.root / folder / name / event)
+                    if not match or not os.path.exists(path):
+                        continue
+                    if self._spare > 0:
+                        found[int(match[1]), event] = os.open(path, os.O_RDONLY)
+                        self._spare -= 1
+                    else:
+                        found[int(match[1]), event] = path
+        finally:
+            self._groups[group] = _OpenCounters(tuple(found), tuple(found.values()))
+        if not found and not (self._files.root / group).is_dir():
+            raise ResctrlError(errno.ENOENT, str(self._files.root / folder))
+        return self._groups[group]
+
+
+def _parse_counters(keys: Iterable[CounterKey], texts: Iterable[bytes]) -> dict[CounterKey, CounterValue]:
+    parsed = (
+        (key, parse_counter(text.decode(errors="replace"))) for key, text in zip(keys, texts, strict=True)
+    )
+    return {key: value for key, value in parsed if value is not None}
+
+
+def _read_path(path: str) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(descriptor, _COUNTER_BYTES)
+    finally:
+        os.close(descriptor)
+
+
+@dataclass(frozen=True, slots=True)
+class CounterAssignment:
+    """A counter to assign to an event of a group, or to release where ``assign`` is False."""
+
+    group: str
+    slot: CounterKey
+    assign: bool
+
+
+def needs_assignment(platform: ResctrlPlatform) -> bool:
+    """Whether a counter counts only where it is assigned."""
+    return platform.monitoring is not None and platform.monitoring.assign_mode == ASSIGNMENT_MODE
+
+
+def read_available_counters(files: ResctrlFilesystem) -> dict[int, int]:
+    """The number of free counters by L3 cache id."""
+    text = files.read_optional(AVAILABLE_COUNTERS) or ""
+    return {int(cache): int(count) for cache, count in re.findall(r"([0-9]+)=([0-9]+)", text)}
+
+
+def read_assigned_counters(files: ResctrlFilesystem, group: str) -> frozenset[CounterKey]:
+    """The counters of a group; none where the group is gone."""
+    found = set()
+    for line in (files.read_optional(group_path(group, ASSIGNMENTS)) or "").splitlines():
+        event, _, states = line.strip().partition(":")
+        found |= {(int(cache), event) for cache in re.findall(rf"([0-9]+)={ASSIGNED}", states)}
+    return frozenset(found)
+
+
+def plan_assignments(
+    available: Mapping[int, int], held: Mapping[str, frozenset[CounterKey]], order: Sequence[str]
+) -> tuple[CounterAssignment, ...]:
+    """The changes after which the first groups of ``order`` have counters, as long as there are any.
+
+    The total bandwidth of all groups comes before the local bandwidth of any. Counters are released before
+    others are assigned.
+
+    :param available: free counters by L3 cache id.
+    :param held: the counters of the groups of ``order``; those of other groups are not touched.
+    """
+    left = dict(available)
+    for slots in held.values():
+        for cache, _ in slots:
+            left[cache] = left.get(cache, 0) + 1
+    wanted = []
+    for event in (TOTAL_BYTES, LOCAL_BYTES):
+        for group in order:
+            for cache in left:
+                if left[cache] > 0:
+                    left[cache] -= 1
+                    wanted.append((group, (cache, event)))
+    keep = set(wanted)
+    return (
+        *(
+            CounterAssignment(group, slot, assign=False)
+            for group in order
+            for slot in sorted(held.get(group, ()))
+            if (group, slot) not in keep
+        ),
+        *(
+            CounterAssignment(group, slot, assign=True)
+            for group, slot in wanted
+            if slot not in held.get(group, frozenset())
+        ),
+    )
+
+
+def apply_assignment(files: ResctrlFilesystem, one: CounterAssignment) -> None:
+    """Carry out an assignment.
+
+    :raises ResctrlError:
+    """
+    cache, event = one.slot
+    state = ASSIGNED if one.assign else FREE
+    files.write_file(group_path(one.group, ASSIGNMENTS), f"{event}:{cache}={state}\n")
