@@ -138,6 +138,11 @@ class AgentShell(App):
         )
         return parser
 
+    def initialize_app(self, argv: list[str]) -> None:
+        """Refuse a line without a command: cliff's dialogue goes round for ever where its input has ended."""
+        if not argv and not self.options.deferred_help:
+            self.parser.error("a command is missing; --help lists all of them")
+
     def clean_up(self, cmd: Command, result: int, err: BaseException | None) -> None:
         """Name an error that has no text of its own, of which cliff prints an empty line."""
         if isinstance(err, Exception) and not str(err).strip():

@@ -311,3 +311,13 @@ def test_config_show_tells_what_is_set_and_where(write_ini):
     every = json.loads(run_here(ini, "config", "show", "--all", "-f", "json").stdout)
     assert len(every) > len(rows)
     assert every[0].keys() == {"section", "option", "value"}
+
+
+def test_a_line_without_a_command_is_wrong_usage_and_ends(write_ini):
+    """As cron has it: nobody types."""
+    command = [*MAIN, "--config-file", write_ini()]
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "a command is missing; --help lists all of them" in done.stderr
