@@ -10,14 +10,24 @@ from typing import Any, Final
 
 from compute_agent import conf as agent_conf
 from compute_agent.cmd.base import Commands, ShowOne, columns
+from compute_agent.extras import require_cryptography
 from compute_agent.files import write_durably
-from compute_agent.fleet import revision, signing
+from compute_agent.fleet import revision
 from compute_agent.fleet.configuration import problems
 from compute_agent.fleet.errors import FleetError
 from compute_agent.fleet.revision import MAX_BYTES
 
 
-class FleetKey(ShowOne):
+class _Signing(ShowOne):
+    """A command that makes signatures or checks them, for which an extra is needed; its help needs none."""
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        """:raises ConfigError: the extra is not installed."""
+        require_cryptography(f"compute-agent {self.cmd_name}")
+        return super().run(parsed_args)
+
+
+class FleetKey(_Signing):
     """Make a private key for signing, unless it is there, and show the public key for [fleet] public_keys."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -28,6 +38,8 @@ class FleetKey(ShowOne):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Make it, or read it."""
+        from compute_agent.fleet import signing  # needs the extra, here and below
+
         path: Path = parsed_args.file
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -46,7 +58,7 @@ class FleetKey(ShowOne):
         return columns({"file": str(path), "public_key": signing.public_key(private)})
 
 
-class FleetSign(ShowOne):
+class FleetSign(_Signing):
     """Sign settings for the hosts of a group, which take them up when their source has the file.
 
     Refused is what every host would refuse; what does not fit one host, that host refuses.
@@ -74,6 +86,8 @@ class FleetSign(ShowOne):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Check, sign, and put it in its place."""
+        from compute_agent.fleet import signing
+
         settings = parsed_args.settings.read_bytes()
         _check(parsed_args.settings)
         private = parsed_args.key.read_bytes()
@@ -87,7 +101,7 @@ class FleetSign(ShowOne):
         return columns({"file": str(target), **_document(made)})
 
 
-class FleetShow(ShowOne):
+class FleetShow(_Signing):
     """Show of which group and generation a signed file is, if one of the keys signed it."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -101,6 +115,8 @@ class FleetShow(ShowOne):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Read it."""
+        from compute_agent.fleet import signing
+
         keys = parsed_args.public_key or self.load_own_conf().fleet.public_keys
         with parsed_args.file.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
@@ -124,6 +140,8 @@ def _check(settings: Path) -> None:
 
 def _next_generation(target: Path, private: bytes) -> int:
     """:raises FleetError: what is there is no revision that was signed with this key."""
+    from compute_agent.fleet import signing
+
     try:
         present = target.read_bytes()
     except FileNotFoundError:

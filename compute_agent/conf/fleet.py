@@ -15,7 +15,7 @@ OPTS: Final = [
         regex=r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,63})?$",
         help="Group of hosts that this one belongs to. It then has settings from GROUP.conf of the source,"
         " below those of its own files, which overrule them. Unset, it has its own only. Needs the Python"
-        " package cryptography (pip install 'placement-compute[fleet]').",
+        " package cryptography, which the extra fleet of the wheel brings.",
     ),
     cfg.StrOpt(
         "source",

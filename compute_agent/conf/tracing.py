@@ -12,7 +12,7 @@ OPTS: Final = [
         default=False,
         help="Whether reports to Placement leave traces: one span for each report, and within it one for each"
         " request, which Placement's own spans are part of, as the header traceparent says. No query, body or"
-        " token is in them. Needs the packages that pip install 'placement-compute[tracing]' brings.",
+        " token is in them. Needs the packages that the extra tracing of the wheel brings.",
     ),
     cfg.URIOpt(
         "endpoint",

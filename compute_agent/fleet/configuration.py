@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 from oslo_config import cfg
@@ -11,6 +10,7 @@ from oslo_config import cfg
 from compute_agent import conf as agent_conf
 from compute_agent.conf import written
 from compute_agent.conf.fleet import GUEST
+from compute_agent.extras import require_cryptography
 from compute_agent.fleet import guests, kept, rules, source
 from compute_agent.fleet.errors import FleetError
 from compute_agent.fleet.revision import Revision
@@ -41,11 +41,7 @@ class Fleet:
         for name in ("source", "public_keys"):
             if not options[name]:
                 raise ConfigError(f"[fleet] group = {options.group} needs [fleet] {name}: set it")
-        if find_spec("cryptography") is None:
-            raise ConfigError(
-                "[fleet] group needs the Python package cryptography, which is not installed:"
-                " pip install 'placement-compute[fleet]'"
-            )
+        require_cryptography("[fleet] group")
         if bool(options.certfile) != bool(options.keyfile):
             raise ConfigError("[fleet] certfile and keyfile belong together: set both, or none")
         try:

@@ -21,7 +21,7 @@ from keystoneauth1 import loading
 from oslo_config import cfg
 
 from compute_agent.conf.placement import plugin_names
-from compute_agent.model.errors import ConfigError
+from compute_agent.extras import missing
 from compute_agent.report.errors import (
     ConcurrentUpdateError,
     ConflictError,
@@ -214,10 +214,7 @@ def _spans(conf: cfg.ConfigOpts) -> Spans:
     try:
         from compute_agent.report.tracing import tracing_to  # for those who want it
     except ImportError as error:
-        raise ConfigError(
-            f"[tracing] enabled: {error.name}, which traces need, is not installed; "
-            "pip install 'placement-compute[tracing]', or leave the option away"
-        ) from error
+        raise missing("[tracing] enabled", str(error.name), "tracing") from error
     return tracing_to(conf.tracing.endpoint, conf.tracing.sample_ratio)
 
 

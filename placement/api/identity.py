@@ -20,6 +20,7 @@ from oslo_config import cfg
 
 from placement import outage
 from placement.exceptions import Unavailable
+from placement.extras import missing
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
@@ -280,9 +281,6 @@ def _check_cache(conf: cfg.ConfigOpts) -> None:
     needed = {"memcache": "python-memcached"}
     if options.memcache_security_strategy.upper() == "ENCRYPT":
         needed["cryptography"] = "cryptography"
-    missing = [package for module, package in needed.items() if find_spec(module) is None]
-    if missing:
-        raise ValueError(
-            f"[{GROUP}] memcached_servers: {' and '.join(missing)} is not installed; "
-            "pip install 'placement-compute[memcached]', or leave the option away"
-        )
+    absent = [package for module, package in needed.items() if find_spec(module) is None]
+    if absent:
+        raise missing(f"[{GROUP}] memcached_servers", " and ".join(absent), "memcached")

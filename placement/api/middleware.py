@@ -21,6 +21,7 @@ from placement.api.garbage import Garbage
 from placement.api.request_log import RequestLog
 from placement.api.service import Service
 from placement.db.database import Database
+from placement.extras import missing
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -85,10 +86,7 @@ def _tracing_class() -> "type[Tracing]":
     try:
         from placement.api.tracing import Tracing  # for those who want it
     except ImportError as error:
-        raise ValueError(
-            f"[tracing] enabled: {error.name}, which traces need, is not installed; "
-            "pip install 'placement-compute[tracing]', or leave the option away"
-        ) from error
+        raise missing("[tracing] enabled", str(error.name), "tracing") from error
     return Tracing
 
 

@@ -20,7 +20,7 @@ browser, without scripts.
 
 Visitors sign in with a password or an application credential, which the
 Identity service of [keystone_authtoken] checks; that needs the Python package
-cryptography (pip install 'placement-compute[console]') and HTTPS in front.
+cryptography, which the extra console of the wheel brings, and HTTPS in front.
 With [api] auth_strategy = noauth2 it asks nobody who he is.
 """,
     ),

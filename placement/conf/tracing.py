@@ -17,7 +17,7 @@ Whether requests leave traces: one span for each, within it one for what the
 handlers took and one for each time the database was asked. It goes on with the
 trace of a client that sends the header traceparent, once it is known who that
 is. No query, body, token or name of a caller is in them. Needs the packages
-that pip install 'placement-compute[tracing]' brings.
+that the extra tracing of the wheel brings.
 """,
     ),
     cfg.URIOpt(

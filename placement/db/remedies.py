@@ -6,6 +6,7 @@ from sqlalchemy import exc
 from sqlalchemy.engine import URL
 
 from placement.db import errors
+from placement.extras import how_to_install
 
 _FORBIDDEN: Final = {"42501", 1044, 1142, 1143, 1227, 1370, "SQLITE_READONLY"}
 _FULL: Final = {"53100", 1021, 1114, "SQLITE_FULL"}
@@ -66,7 +67,7 @@ def missing_driver(url: URL, error: ImportError) -> str:
         return str(error)
     name, extra = known
     if driver == name:
-        return f"{error}: install placement-compute[{extra}], which brings {name}"
+        return f"{error}: to have {name}, {how_to_install(extra)}"
     return (
         f"{error}: write {backend}+{name}:// in place of {url.drivername}://, whose driver is not installed"
     )

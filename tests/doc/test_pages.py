@@ -37,12 +37,13 @@ def is_run(block: Block) -> bool:
 def test_the_blocks_of_a_page_do_what_it_says(page: Path) -> None:
     try:
         with machine(SETUPS.get(name_of(page), "")) as made:
-            _read(page, made)
+            read(page, made)
     except Missing as missing:
         pytest.skip(str(missing))
 
 
-def _read(page: Path, made: Machine) -> None:
+def read(page: Path, made: Machine) -> None:
+    """Do what the page says."""
     printed: str | None = ""
     for block in blocks(page):
         if block.language == "bash":

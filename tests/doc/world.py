@@ -14,6 +14,7 @@ import subprocess
 import sysconfig
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -121,8 +122,17 @@ class Machine:
         return told.stdout.strip()
 
 
+@dataclass(frozen=True)
+class Installed:
+    """Where the programs of this checkout are installed; by default as what runs the tests is."""
+
+    programs: Path = Path(sysconfig.get_path("scripts"))
+    libraries: str = sysconfig.get_path("purelib")
+    """Folders, as in ``PYTHONPATH``."""
+
+
 @contextlib.contextmanager
-def machine(setup: str = "") -> Iterator[Machine]:
+def machine(setup: str = "", installed: Installed = Installed()) -> Iterator[Machine]:
     """A machine in which `setup`, a shell script, has run.
 
     :raises Missing: none can be made here.
@@ -140,7 +150,7 @@ def machine(setup: str = "") -> Iterator[Machine]:
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
                 text=True,
-                env=_environment(),
+                env=_environment(installed),
             )
         made = Machine(folder, shell)
         if setup:
@@ -171,15 +181,15 @@ def _folders(folder: Path) -> list[str]:
     return mounts
 
 
-def _environment() -> dict[str, str]:
+def _environment(installed: Installed) -> dict[str, str]:
     """A plain one. The programs of this checkout are found last, and pip finds its libraries installed."""
     stand_ins = Path(__file__).parent / "stand_ins"
     system = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     return {
         "HOME": "/home/reader",
         "LANG": "C.UTF-8",
-        "PATH": f"{stand_ins}:{system}:{sysconfig.get_path('scripts')}",
-        "PYTHONPATH": sysconfig.get_path("purelib"),
+        "PATH": f"{stand_ins}:{system}:{installed.programs}",
+        "PYTHONPATH": installed.libraries,
         "PIP_NO_INDEX": "1",
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         "CHECKOUT": str(ROOT),

@@ -1,0 +1,136 @@
+"""All programs in environments as users have them: with no extra, and with each one."""
+
+import configparser
+import sys
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+
+import pytest
+
+from tests.doc.pages import SITE
+from tests.doc.test_pages import read
+from tests.doc.world import Installed, Missing, machine
+from tests.environments import NAME, ROOT, build_wheel, extras, install, link, needed, run
+
+pytestmark = [pytest.mark.slow]
+
+OF_DEVELOPERS = {"test", "mutants", "doc", "dist", "lint"}
+EXTRAS = tuple(extras())
+PROGRAMS = ("compute-agent", "placement-api", "placement-manage", "placement-shadow", "placement-status")
+
+ALL_HELP = """
+import argparse, contextlib, io, sys
+
+def subcommands(parser):
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, below in action.choices.items():
+                yield [name]
+                for rest in subcommands(below):
+                    yield [name, *rest]
+
+from compute_agent.cmd import main as agent
+from placement.cmd import manage, status
+asked = [(agent.main, name.split()) for name, _ in agent.Manager()]
+asked += [(manage.main, words) for words in subcommands(manage.parser())]
+asked += [(status.main, ["upgrade", "check"])]
+for program, words in asked:
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        try:
+            status = program([*words, "-h"])
+        except SystemExit as ended:
+            status = ended.code
+    assert status in (0, None) and "usage:" in printed.getvalue(), (words, status, printed.getvalue())
+    print(*words)
+"""
+
+PLUGIN_HELP = """
+from importlib.metadata import distribution
+for each in distribution("placement-compute").entry_points.select(group="openstack.placement.v1"):
+    command = each.load()(None, None)
+    assert command.get_parser(each.name).format_help()
+    print(each.name)
+"""
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment into which pip installed the wheel with no extra."""
+    folder = tmp_path_factory.mktemp("bare")
+    environment = folder / "environment"
+    run(sys.executable, "-m", "venv", environment, cwd=folder)
+    install(str(build_wheel(folder)), environment)
+    return environment
+
+
+def libraries_of(extra: str, folder: Path) -> str:
+    """A folder with what an extra brings beside what is always there."""
+    always = needed(NAME)
+    brought = {name: each for name, each in needed(f"{NAME}[{extra}]").items() if name not in always}
+    assert brought, extra
+    return str(link(list(brought.values()), folder))
+
+
+def test_the_page_of_the_installation_names_every_extra_for_users() -> None:
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    assert {*EXTRAS} == {*setup["options.extras_require"]} - OF_DEVELOPERS
+
+
+@pytest.mark.parametrize("extra", ["", *EXTRAS])
+def test_every_program_and_subcommand_has_help(bare: Path, extra: str, tmp_path: Path) -> None:
+    variables = {}
+    if extra:
+        try:
+            variables["PYTHONPATH"] = libraries_of(extra, tmp_path / "extra")
+        except PackageNotFoundError as error:
+            pytest.skip(f"what the extra {extra} brings is not installed beside the tests: {error}")
+    for program in PROGRAMS:
+        assert "usage:" in run(bare / "bin" / program, "--help", cwd=tmp_path, **variables).lower(), program
+    told = run(bare / "bin" / "python", "-c", ALL_HELP, cwd=tmp_path, **variables).splitlines()
+    assert {"fleet sign", "guest run", "db sync", "upgrade check"} <= {*told}
+
+
+@pytest.mark.parametrize(
+    "words", [("help",), ("complete",), ("help", "guest"), ("config", "check", "--help")]
+)
+def test_without_extras_commands_are_listed(bare: Path, words: tuple[str, ...], tmp_path: Path) -> None:
+    printed = run(bare / "bin" / "compute-agent", *words, cwd=tmp_path)
+    assert words[-1] == "--help" or "guest" in printed
+
+
+@pytest.mark.parametrize(
+    "words", [("key", "k"), ("show", "f"), ("sign", "s", "--key=k", "--group=g", "--to=.")]
+)
+def test_a_command_that_needs_an_extra_names_it(bare: Path, words: tuple[str, ...], tmp_path: Path) -> None:
+    with pytest.raises(AssertionError) as failed:
+        run(bare / "bin" / "compute-agent", "fleet", *words, cwd=tmp_path)
+    told = str(failed.value)
+    assert f"compute-agent fleet {words[0]} needs the Python package cryptography" in told
+    assert "with its extra fleet" in told
+    assert not [*tmp_path.iterdir()]
+
+
+def test_the_demo_needs_no_extra(bare: Path) -> None:
+    run(bare / "bin" / "python", "-m", "tests.demo", cwd=ROOT)
+
+
+def test_the_tutorial_needs_no_extra(bare: Path, tmp_path: Path) -> None:
+    """It has the reader install OpenStack's own command line, which brings what it needs."""
+    always = needed(NAME)
+    client = {**needed("python-openstackclient"), **needed("osc-placement")}
+    brought = link([each for name, each in client.items() if name not in always], tmp_path / "client")
+    (libraries,) = (bare / "lib").glob("python*/site-packages")
+    path = f"{libraries}:{brought}"
+    run(bare / "bin" / "python", "-c", PLUGIN_HELP, cwd=tmp_path, PYTHONPATH=str(brought))
+    program = bare / "bin" / "openstack"
+    program.write_text(
+        f"#!{bare}/bin/python\nimport sys\nfrom openstackclient.shell import main\nsys.exit(main())\n"
+    )
+    program.chmod(0o755)
+    try:
+        with machine("", Installed(bare / "bin", path)) as made:
+            read(SITE / "tutorial" / "index.md", made)
+    except Missing as missing:
+        pytest.skip(str(missing))
