@@ -13,6 +13,7 @@ from placement.api import auth, metrics_sharing, middleware
 from placement.cmd.listening import check_bind
 from placement.conf import PROJECT, new_config
 from placement.conf.unknown import unknown_options
+from placement.db import engine
 from placement.server.base import BundledServer
 from placement.server.worker import GatheringWorker
 
@@ -53,6 +54,8 @@ def main(args: Sequence[str] | None = None) -> int:
     try:
         auth.check(conf)
         middleware.check(conf)
+        console.check(conf)
+        engine.check(conf.placement_database.connection)
     except ValueError as error:
         print(f"placement-api: {error}", file=sys.stderr)
         return 1

@@ -18,9 +18,11 @@ def check_bind(bind: str) -> None:
     if any(name in os.environ for name in _HANDED_OVER):
         return
     try:
-        address = parse_address(bind)
+        address = parse_address(bind, default_port="")  # its own would be port 8000
     except RuntimeError as error:
-        raise ValueError(f"--bind {bind}: {error} It is ADDRESS:PORT or unix:PATH.") from error
+        raise ValueError(
+            f"--bind {bind}: {error} It is ADDRESS:PORT, as 127.0.0.1:8778, or unix:PATH."
+        ) from error
     try:
         if isinstance(address, str):
             _check_path(Path(address))

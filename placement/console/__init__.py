@@ -25,12 +25,21 @@ What always holds
     - Where the console is not enabled nothing of it is imported.
 """
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from oslo_config import cfg
 
+from placement.extras import missing
+
 if TYPE_CHECKING:
     from placement.api.middleware import Console
+
+
+def check(conf: cfg.ConfigOpts) -> None:
+    """:raises ValueError: visitors are to sign in, and what that needs is not installed."""
+    if conf.console.enabled and conf.api.auth_strategy != "noauth2" and find_spec("cryptography") is None:
+        raise missing("[console] enabled, where visitors sign in,", "cryptography", "console")
 
 
 def maker(conf: cfg.ConfigOpts) -> "Console | None":

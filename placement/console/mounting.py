@@ -1,12 +1,12 @@
 """The console as a WSGI application beside the REST API."""
 
-from importlib.util import find_spec
 from threading import BoundedSemaphore
 from typing import TYPE_CHECKING, Final
 
 from placement.api.auth import Keystone, NoAuth
 from placement.api.call import provide
 from placement.api.service import Service
+from placement.console import check
 from placement.console.app import create_app
 from placement.console.visit import HANDLERS
 
@@ -28,11 +28,7 @@ def mount(service: Service, handlers: "WSGIApplication") -> "WSGIApplication":
     pages = _asking(provide(app, service), handlers)
     if is_open:
         return _Unquestioned(NoAuth(pages))
-    if find_spec("cryptography") is None:
-        raise ValueError(
-            "[console] enabled: cryptography, which signing in needs, is not installed; "
-            "pip install 'placement-compute[console]', or leave the option away"
-        )
+    check(service.conf)
     from placement.console import signing_in
     from placement.console.admission import Admission, admitted
 

@@ -101,6 +101,17 @@ def create(url: str | URL, isolation_level: str, options: PoolOptions, *, ping: 
     return made
 
 
+def check(url: str) -> None:
+    """Whether engines can be made, which is known before any server is asked.
+
+    :raises ValueError: it is no URL, or its database or driver is not installed; the text names the option.
+    """
+    try:
+        create(url, "AUTOCOMMIT", PoolOptions()).dispose()
+    except (sa.exc.ArgumentError, ImportError) as error:
+        raise ValueError(f"[placement_database] connection cannot be used: {error}") from error
+
+
 def _session(url: URL, options: PoolOptions) -> dict[str, Any]:
     """What our connections are told beside what the driver's own take."""
     return {} if url.get_backend_name() == "postgresql" else {"wsrep_sync_wait": options.wsrep_sync_wait}

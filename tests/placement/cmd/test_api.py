@@ -54,7 +54,7 @@ def test_the_application_is_made_in_the_workers_and_requests_are_long_enough():
     [
         ("auth_type = passwort", "[keystone_authtoken] cannot be used: "),
         ("memcache_security_strategy = ENCRYPT", "[keystone_authtoken] cannot be used: memcache_secret_key"),
-        ("memcached_servers = 127.0.0.1", "[keystone_authtoken] memcached_servers: python-memcached is not"),
+        ("memcached_servers = 127.0.0.1", "[keystone_authtoken] memcached_servers needs python-memcached"),
     ],
 )
 def test_a_login_at_keystone_that_cannot_be_used_is_one_line_on_stderr(tmp_path, option, complaint):
@@ -93,6 +93,34 @@ def test_a_wrong_configuration_is_one_line_on_stderr(tmp_path, capsys, text, com
     assert complaint in err
 
 
+@pytest.mark.parametrize(
+    ("url", "complaint"),
+    [
+        ("nonsense", "Could not parse SQLAlchemy URL"),
+        ("oracle9://db/placement", "sqlalchemy.dialects:oracle9"),
+        ("postgresql+psycopg2://db/placement", "write postgresql+psycopg:// in place of postgresql+psycopg2"),
+    ],
+)
+def test_a_database_that_cannot_be_used_is_one_line_on_stderr(config_file, capsys, url, complaint):
+    config_file.write_text(f"[api]\nauth_strategy = noauth2\n[placement_database]\nconnection = {url}\n")
+    assert api.main(["--config-file", str(config_file), "--bind", f"127.0.0.1:{free_port()}"]) == 1
+    (told,) = capsys.readouterr().err.splitlines()
+    assert told.startswith("placement-api: [placement_database] connection cannot be used: ")
+    assert complaint in told
+
+
+def test_a_console_without_what_signing_in_needs_is_one_line_on_stderr(config_file, capsys, monkeypatch):
+    monkeypatch.setattr("placement.console.find_spec", lambda name: None)
+    config_file.write_text(
+        "[console]\nenabled = true\n[placement_database]\nconnection = sqlite://\n[keystone_authtoken]\n"
+        "auth_type = password\nauth_url = http://127.0.0.1:9/v3\nusername = placement\npassword = secret\n"
+    )
+    assert api.main(["--config-file", str(config_file), "--bind", f"127.0.0.1:{free_port()}"]) == 1
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told.startswith("placement-api: [console] enabled, where visitors sign in, needs cryptography")
+    assert "with its extra console: pip install '/PATH/TO/placement_compute-VERSION" in told
+
+
 def test_a_missing_configuration_file_is_named(capsys):
     assert api.main(["--config-file", "/nowhere/placement.conf"]) == 1
     assert "/nowhere/placement.conf" in capsys.readouterr().err
@@ -116,7 +144,9 @@ def file_that_is_no_socket(folder):
     ("place", "reason", "remedy"),
     [
         (taken_port, "Address already in use", "ss -ltnp shows it): end it, or choose another port"),
-        (lambda _: (None, "127.0.0.1:http"), "'http' is not a valid port", "It is ADDRESS:PORT or"),
+        (lambda _: (None, "127.0.0.1:http"), "'http' is not a valid port", "It is ADDRESS:PORT, as"),
+        (lambda _: (None, "127.0.0.1"), "'' is not a valid port", "It is ADDRESS:PORT, as 127.0.0.1:8778,"),
+        (lambda _: (None, "[::1]"), "'' is not a valid port", "It is ADDRESS:PORT, as 127.0.0.1:8778,"),
         (lambda _: (None, "127.0.0.1:99999"), "0-65535", "choose an address of this machine"),
         (lambda _: (None, "192.0.2.1:8778"), "Cannot assign requested", "choose an address of this machine"),
         (socket_in_no_folder, "/none is not a folder", "unix: and a path in a folder"),
