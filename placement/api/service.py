@@ -84,6 +84,7 @@ class Service:
             require_owner_nova=conf.flavors.require_owner_nova,
             disable_fallback_pcpu_query=conf.flavors.disable_fallback_pcpu_query,
             pci_aliases=pci.aliases(conf.flavors.pci_alias or ()),
+            own_classes=frozenset(conf.placement.additional_resource_classes),
         )
         return cls(conf, database, model, Enforcer(conf), explainer, rules, waiting)
 

@@ -47,8 +47,14 @@ def refusal(wanted: Sequence[Wanted], unplaced: Unplaced, budget: Budget) -> NoC
             said = f"all hosts that would do are left out by its group; without that: {said}"
         if left_out:
             said += f"; {_counts(left_out)}"
-    shown = {"microversion": microversion.text(each.version), **document(*found), "sentence": said}
-    return NoCandidate(f"{prefix}: {said}.", shown)
+    shown = {
+        "microversion": microversion.text(each.version),
+        **document(*found),
+        "sentence": said,
+        "warnings": list(each.warnings),
+    }
+    warned = f" Of the flavor was ignored: {'; '.join(each.warnings)}." if each.warnings else ""
+    return NoCandidate(f"{prefix}: {said}.{warned}", shown)
 
 
 def _split(world: World, wanted: Wanted, explanation: Explanation, budget: Budget) -> tuple[Explanation, str]:

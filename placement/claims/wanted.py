@@ -17,7 +17,7 @@ class Wanted:
     """A request for candidates, and the consumer that shall hold one instead of all that it holds.
 
     ``version`` is the one in whose grammar the request was written. ``fallback`` is what will do
-    as well, where nothing does that the request asks for.
+    as well, where nothing does that the request asks for; ``warnings`` say what of a flavor is not in either.
     ``generation`` is the consumer's as the client knows it, None for a new one. ``only`` and ``avoid`` are
     uuids of root providers: the hosts that may be chosen, None for all, and those of which nothing may be
     taken. By ``order`` the best choice is made; without it, any. It joins the ``group``, or leaves that in
@@ -31,6 +31,7 @@ class Wanted:
     request: CandidatesRequest
     version: Microversion
     fallback: CandidatesRequest | None = None
+    warnings: tuple[str, ...] = ()
     only: frozenset[str] | None = None
     avoid: frozenset[str] = frozenset()
     alternates: int = 0

@@ -11,7 +11,7 @@ from typing import Any, Final
 from osc_lib import exceptions
 from osc_lib.command import command
 
-from placement.cmd.osc_asking import in_words, pairs, request_ours
+from placement.cmd.osc_asking import in_words, pairs, request_ours, warn
 from placement.cmd.osc_flavors import add_by_options, add_wanted, by_options, read_flavor, wanted
 
 _EXPLANATIONS: Final = "/ext/v1/explanations"
@@ -51,6 +51,7 @@ class ExplainAllocationCandidates(command.Lister):
         """Ask, say it in a sentence, and show the part as a table."""
         answer = _ask(self, _EXPLANATIONS, wanted(parsed_args), parsed_args.query_version)
         print(f"{answer['sentence']}.", file=self.app.stderr)
+        warn(self, answer.get("warnings", ()))
         columns, rows = _PARTS[parsed_args.part]
         return columns, [tuple(row) for row in rows(answer)]
 
@@ -146,6 +147,8 @@ class ShowCapacity(command.Lister):
                 )
             flavors[0]["proportion"] = int(number)
         answer = _ask(self, _CAPACITY, body, parsed_args.query_version)
+        for each in answer["flavors"]:
+            warn(self, [f"{each['name']}: {warning}" for warning in each.get("warnings", ())])
         if answer["together"] is not None:
             guests = " and ".join(f"{number} {name}" for name, number in answer["together"]["guests"].items())
             sets = _fits(answer["together"])

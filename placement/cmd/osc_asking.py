@@ -36,6 +36,12 @@ def request_ours(asking: command.Command, method: str, path: str, **options: Any
         raise exceptions.CommandError(f"This Placement service has no {path}.") from None
 
 
+def warn(asking: command.Command, warnings: Iterable[str]) -> None:
+    """Say on the standard error what of a flavor was not understood."""
+    for each in warnings:
+        print(f"Warning: {each}.", file=asking.app.stderr)
+
+
 def pairs(given: Iterable[str], option: str, what: str) -> dict[str, str]:
     """Options of the form ``<name>=<value>``, by name.
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from osc_lib import exceptions
 from osc_lib.command import command
 
-from placement.cmd.osc_asking import in_words, pairs, request, request_ours
+from placement.cmd.osc_asking import in_words, pairs, request, request_ours, warn
 from placement.cmd.osc_flavors import add_wanted, wanted
 
 _CLAIMS: Final = "/ext/v1/claims"
@@ -21,7 +21,8 @@ _GENERATIONS: Final = "1.28"
 """The microversion since which allocations are shown with the generation of their consumer."""
 TOPOLOGIES: Final = ("single-numa", "restricted", "best-effort", "spread")
 """How what a query asks for may be split over NUMA nodes."""
-_SHOWN: Final = ("uuid", "project_id", "user_id", "group", "generation", "expires_at", "allocations")
+SHOWN: Final = ("uuid", "project_id", "user_id", "group", "generation", "expires_at", "allocations")
+"""What is shown of a reservation."""
 
 Row = tuple[Any, ...]
 
@@ -103,6 +104,7 @@ class CreateClaim(command.Lister):
                 f"{error}. Is it there already? --generation says which generation of it, whose allocations"
                 " are replaced."
             ) from None
+        warn(self, claimed.get("warnings", ()))
         held: Row = tuple(claimed[name] for name in ("consumer_uuid", "consumer_generation", "expires_at"))
         if parsed_args.dry_run:
             print("Nothing was claimed: this is what would be.", file=self.app.stderr)
@@ -166,7 +168,9 @@ class CreateReservation(command.ShowOne):
         """Reserve, and show it."""
         body = {**_wanted(parsed_args), **_end(parsed_args)}
         body |= _given(parsed_args, "uuid", "group")
-        return _one(request_ours(self, "POST", _RESERVATIONS, json=body))
+        answer = request_ours(self, "POST", _RESERVATIONS, json=body)
+        warn(self, answer.get("warnings", ()))
+        return _one(answer)
 
 
 class ListReservations(command.Lister):
@@ -315,7 +319,7 @@ def _end(parsed_args: argparse.Namespace) -> dict[str, Any]:
 
 def _one(answer: Mapping[str, Any]) -> tuple[tuple[str, ...], Row]:
     reservation = answer["reservation"]
-    return _SHOWN, tuple(reservation[name] for name in _SHOWN)
+    return SHOWN, tuple(reservation[name] for name in SHOWN)
 
 
 def _row(reservation: Mapping[str, Any]) -> Row:

@@ -17,6 +17,7 @@ from placement.console.visit import SEE_HOSTS, Visit, page
 from placement.exceptions import InvalidRequest
 from placement.policies import allocation_candidate, ext
 from placement.schemas import base, explanation
+from placement.schemas.explanation import Asked
 
 blueprint = Blueprint("exploring", __name__)
 
@@ -30,11 +31,14 @@ def explore(visit: Visit) -> str | tuple[str, int]:
     """The form, and what it asks for."""
     question = Question.of(request.args)
     found: offers.Offers | None = None
+    warnings: tuple[str, ...] = ()
     why: Mapping[str, Any] | None = None
     error = ""
     if question.is_asked:
         try:
-            found = _candidates(visit, question)
+            asked = explanation.parse(base.load(_BODY, question.body()), visit.service.flavor_rules)
+            warnings = asked.warnings
+            found = _candidates(visit, asked)
             if not found.shown and visit.may(ext.EXPLAIN):
                 why = ask("POST", "/ext/v1/explanations", body=question.body())
         except (InvalidRequest, Refused) as refusal:
@@ -47,14 +51,14 @@ def explore(visit: Visit) -> str | tuple[str, int]:
         found=found,
         why=why,
         funnels=list(_funnels(why)),
+        warnings=warnings,
         error=error,
         max_shown=_MAX_SHOWN,
     )
     return (shown, 400) if error else shown
 
 
-def _candidates(visit: Visit, question: Question) -> offers.Offers:
-    asked = explanation.parse(base.load(_BODY, question.body()), visit.service.flavor_rules)
+def _candidates(visit: Visit, asked: Asked) -> offers.Offers:
     options = visit.service.conf
     with visit.service.model.fresh() as view:
         found = offers.Offers((), False, False)

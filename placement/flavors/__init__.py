@@ -10,7 +10,8 @@ Who does what
     ``flavor`` and ``properties`` are the nouns as they come in; ``guest`` puts them together. ``pinning``,
     ``numa`` and ``memory`` decide about CPUs, nodes and memory, ``limits`` about what a guest may be beside
     that: they refuse. ``features`` says which traits all that needs, ``groups`` gathers amounts and traits by
-    suffix, and ``translate`` is the door, through which the request comes out.
+    suffix, ``spelling`` knows which names mean something and warns of others, and ``translate`` is the door,
+    through which the request comes out.
 
 A worked example
     vcpus 4, ram 2048, disk 10, swap 1500, with ``hw:cpu_policy=dedicated``, ``hw:cpu_thread_policy=isolate``
@@ -22,5 +23,7 @@ A worked example
 What always holds
     - Nova 34.0.0 is the judge: it would send the same query, or refuse the guest as well
       (``tests/nova/test_flavors.py``). What it would send and Placement then refuse is refused here at once.
+      This service also asks for its own resource classes, which Nova drops. What Nova drops because it does
+      not understand it is dropped here, too, with a warning.
     - Nothing is asked of anybody: the same flavor has the same translation, which is the same object.
 """

@@ -47,11 +47,12 @@ class PciAlias:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What Nova makes depend on its configuration, by its names.
+    """What Nova makes depend on its configuration, by its names; and what this service has beside.
 
     The defaults are its own but for ``disable_fallback_pcpu_query``: it looks at hosts once more afterwards.
     ``require_owner_nova`` is what Nova 34 does as soon as no older nova-compute is left. ``pci_aliases``, no
     two of the same name, are those of a Nova that has PCI devices in Placement.
+    ``own_classes`` are resource classes beside the standard ones, which Nova would not ask for.
     """
 
     query_placement_for_image_type_support: bool = False
@@ -59,6 +60,7 @@ class Rules:
     require_owner_nova: bool = False
     disable_fallback_pcpu_query: bool = True
     pci_aliases: tuple[PciAlias, ...] = ()
+    own_classes: frozenset[str] = frozenset()
 
 
 def refused(why: str) -> InvalidRequest:

@@ -8,6 +8,7 @@ from typing import Final
 import os_resource_classes
 
 from placement.candidates.request import RequestGroup
+from placement.flavors.spelling import FlavorWarnings
 
 _SPEC: Final = re.compile(r"(resources|trait)([a-zA-Z0-9_-]{1,64})?:(.*)", re.DOTALL)
 _STANDARD: Final = frozenset(os_resource_classes.STANDARDS)
@@ -21,14 +22,17 @@ class _Group:
 
 
 class Groups:
-    """Gathers them. What extra specs say that is no amount of a class and no trait is ignored."""
+    """Gathers them. Extra specs that are no amount of a class and no trait are ignored, with a warning.
 
-    def __init__(self) -> None:
+    :param own_classes: that this service has beside those of Nova.
+    """
+
+    def __init__(self, own_classes: frozenset[str], warnings: FlavorWarnings) -> None:
         self._groups: dict[str, _Group] = {"": _Group()}
         self._policy: str | None = None
         self._suffixes_of_specs = 0
-        #: What was ignored, as sentences.
-        self.ignored: list[str] = []
+        self._classes = _STANDARD | own_classes
+        self._warnings = warnings
 
     def add_specs(self, specs: dict[str, str]) -> None:
         """What extra specs ask for: ``resources<suffix>:CLASS``, ``trait<suffix>:TRAIT``, a policy."""
@@ -37,7 +41,7 @@ class Groups:
                 if value in ("none", "isolate"):
                     self._policy = value
                 else:
-                    self.ignored.append(f"group_policy cannot be {value!r}, only none or isolate")
+                    self._warnings.add(f"group_policy cannot be {value!r}, only none or isolate")
             elif match := _SPEC.fullmatch(key):
                 kind, suffix, name = match.groups(default="")
                 if kind == "trait":
@@ -53,19 +57,19 @@ class Groups:
         elif value == "forbidden":
             group.forbidden.add(name)
         else:
-            self.ignored.append(f"{key} cannot be {value!r}, only required or forbidden")
+            self._warnings.add(f"{key} cannot be {value!r}, only required or forbidden")
 
     def _add_amount(self, key: str, name: str, value: str, suffix: str) -> None:
         group = self._group(suffix)
-        if not name.startswith("CUSTOM_") and name not in _STANDARD:
-            self.ignored.append(f"{key} names no resource class that Nova knows")
+        if not name.startswith("CUSTOM_") and name not in self._classes:
+            self._warnings.add(f"{key} names no resource class", name.upper(), sorted(self._classes))
             return
         try:
             amount = int(value)
         except ValueError:
             amount = -1
         if amount < 0:
-            self.ignored.append(f"{key} cannot be {value!r}, only a number from 0 on")
+            self._warnings.add(f"{key} cannot be {value!r}, only a number from 0 on")
         else:
             group.resources[name] = amount
 

@@ -7,11 +7,12 @@ from functools import lru_cache
 import os_resource_classes
 
 from placement.candidates.request import CandidatesRequest, RequestGroup
-from placement.flavors import features, limits, memory, numa, pci, pinning
+from placement.flavors import features, limits, memory, numa, pci, pinning, spelling
 from placement.flavors.flavor import Flavor, Rules, refused
 from placement.flavors.groups import Groups
 from placement.flavors.guest import Guest
 from placement.flavors.pinning import DEDICATED, MIXED, Pinning
+from placement.flavors.spelling import FlavorWarnings
 from placement.model.provider import DISABLED
 
 _MIB_OF_GIB = 1024
@@ -22,13 +23,13 @@ class Translation:
     """What is to be asked for.
 
     ``fallback`` is what will do after all that does for the request: of a guest with CPUs of its own the same
-    with shared ones, which Nova asks for as well, for hosts that do not know the difference. ``ignored`` says
-    in sentences what of the flavor was not understood, and therefore has no part in it.
+    with shared ones, which Nova asks for as well, for hosts that do not know the difference. ``warnings``
+    say in sentences what of the flavor was not understood, and therefore has no part in it.
     """
 
     request: CandidatesRequest
     fallback: CandidatesRequest | None = None
-    ignored: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 @lru_cache(maxsize=256)
@@ -43,16 +44,18 @@ def translate(flavor: Flavor, rules: Rules) -> Translation:
     memory.check_locked(guest)
     numa.check(guest, pinned)
     root = frozenset(features.of_root(guest, rules))
-    gathered = _gather(guest, pinned, rules)
+    warnings = FlavorWarnings()
+    gathered = _gather(guest, pinned, rules, warnings)
+    spelling.check(flavor, warnings)
     fallback = None
     if pinned.policy == DEDICATED and not rules.disable_fallback_pcpu_query:
-        fallback = _request(_gather(guest, None, rules), root)
-    return Translation(_request(gathered, root), fallback, tuple(gathered.ignored))
+        fallback = _request(_gather(guest, None, rules, FlavorWarnings()), root)
+    return Translation(_request(gathered, root), fallback, warnings.sentences())
 
 
-def _gather(guest: Guest, pinned: Pinning | None, rules: Rules) -> Groups:
+def _gather(guest: Guest, pinned: Pinning | None, rules: Rules, warnings: FlavorWarnings) -> Groups:
     """The groups; without the translation of CPU policies if no pinning is given."""
-    groups = Groups()
+    groups = Groups(rules.own_classes, warnings)
     groups.add_specs(guest.specs)
     if pinned is not None:
         _add_cpus(groups, guest.flavor.vcpus, pinned)

@@ -50,7 +50,8 @@ def parse(body: dict[str, Any], rules: Rules) -> tuple[dict[str, Asked], Microve
         if name in found:
             raise InvalidRequest(f"Flavor {name!r} is there twice.")
         try:
-            found[name] = explanation.parse({**flavor, "microversion": body["microversion"]}, rules)
+            common = {each: body[each] for each in ("microversion", "strict")}
+            found[name] = explanation.parse({**flavor, **common}, rules)
         except InvalidRequest as error:
             raise InvalidRequest(f"Flavor {name!r}: {error.detail}", error.code) from None
     return found, explanation.version_of(body)

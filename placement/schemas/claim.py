@@ -133,6 +133,7 @@ def owned(
         request=asked.request,
         version=asked.version,
         fallback=asked.fallback,
+        warnings=asked.warnings,
         only=None if claim["hosts"] is None else frozenset(claim["hosts"]),
         avoid=frozenset(claim["avoid"]),
         order=_order(claim["order"], group),

@@ -7,12 +7,12 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 
 from placement import microversion
 from placement.candidates.request import CandidatesRequest
-from placement.exceptions import InvalidRequest
+from placement.exceptions import INVALID_FLAVOR, InvalidRequest
 from placement.flavors.flavor import Rules
 from placement.flavors.translate import translate
 from placement.microversion import Microversion
 from placement.schemas import flavor
-from placement.schemas.base import MAX_INT, Object, Schema, String
+from placement.schemas.base import MAX_INT, Boolean, Object, Schema, String
 from placement.schemas.flavor import FlavorAsked
 from placement.schemas.query_candidates import parse_candidates
 
@@ -24,13 +24,14 @@ LOG = logging.getLogger(__name__)
 
 
 class Versioned(Schema):
-    """A body with queries in the grammar of a microversion."""
+    """A body with queries in the grammar of a microversion, or with flavors: ``strict`` refuses warnings."""
 
     microversion = String(
         pattern=r"^1\.(1[0-9]|2[0-9]|3[0-9])$",
         meaning=f"a microversion from 1.10 to {microversion.text(microversion.MAX)}",
         load_default=microversion.text(microversion.MAX),
     )
+    strict = Boolean(load_default=False)
 
 
 class Asking(Schema):
@@ -48,12 +49,13 @@ class Explanation(Versioned, Asking):
 class Asked:
     """What a body asks for: a request, and the microversion in whose grammar it is.
 
-    Of a flavor there may be a request to fall back to.
+    Of a flavor there may be a request to fall back to, and warnings of what was not understood.
     """
 
     request: CandidatesRequest
     version: Microversion
     fallback: CandidatesRequest | None = None
+    warnings: tuple[str, ...] = ()
 
 
 def parse(body: dict[str, Any], rules: Rules) -> Asked:
@@ -71,7 +73,7 @@ def _asked(body: dict[str, Any], rules: Rules) -> Asked:
     if (body["query"] is None) == (body["flavor"] is None):
         raise InvalidRequest("Either a 'query' or a 'flavor' is needed, and not both.")
     if body["flavor"] is not None:
-        return _of_flavor(body["flavor"], rules)
+        return _of_flavor(body["flavor"], rules, strict=body["strict"])
     version = version_of(body)
     try:
         unquote_to_bytes(body["query"]).decode()
@@ -97,8 +99,13 @@ def version_of(body: dict[str, Any]) -> Microversion:
     return int(major), int(minor)
 
 
-def _of_flavor(body: dict[str, Any], rules: Rules) -> Asked:
+def _of_flavor(body: dict[str, Any], rules: Rules, *, strict: bool) -> Asked:
     translation = translate(flavor.parse(body), rules)
-    if translation.ignored:
-        LOG.warning("Of a flavor was ignored, as Nova does: %s", "; ".join(translation.ignored))
-    return Asked(translation.request, microversion.MAX, translation.fallback)
+    if translation.warnings:
+        said = "; ".join(translation.warnings)
+        if strict:
+            raise InvalidRequest(
+                f"The flavor is not understood: {said}. Correct it, or ask without 'strict'.", INVALID_FLAVOR
+            )
+        LOG.warning("Of a flavor was ignored, as Nova does: %s", said)
+    return Asked(translation.request, microversion.MAX, translation.fallback, translation.warnings)

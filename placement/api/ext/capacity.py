@@ -83,6 +83,7 @@ def create(call: Call) -> Response:
             "hosts": hosts,
             "flavors": [
                 document(name, each, fallen_back.get(name), making.get(name))
+                | {"warnings": list(asked[name].warnings)}
                 for name, each in counted.items()
             ],
             "together": None if sets is None else of_sets(sets, shares),

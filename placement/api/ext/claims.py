@@ -67,6 +67,7 @@ def _claim(placed: Placed) -> dict[str, Any]:
         "consumer_generation": 1 if known is None else known + 1,
         **_end(placed.expires_at),
         **_choice(placed.choice),
+        "warnings": list(placed.wanted.warnings),
         "alternates": [_choice(each) for each in placed.alternates],
     }
 

@@ -38,4 +38,6 @@ def create(call: Call) -> Response:
                 SEARCH_TOO_LONG,
             ) from None
     shown = document(explanation, fallback)
-    return call.answer({"microversion": microversion.text(asked.version), **shown})
+    return call.answer(
+        {"microversion": microversion.text(asked.version), **shown, "warnings": list(asked.warnings)}
+    )

@@ -37,7 +37,7 @@ def create(call: Call) -> Response:
     uuid = body["uuid"] or str(uuids.uuid4())
     wanted, end = schemas.wanted_of(body, call.service.flavor_rules, uuid), schemas.end_of(body)
     claimer(call).claim([wanted], also=lambda tx: store.make(tx, uuid, body["group"], end))
-    return call.located(_show(call, uuid, status=201), f"{PATH}/{uuid}")
+    return call.located(_show(call, uuid, status=201, warnings=wanted.warnings), f"{PATH}/{uuid}")
 
 
 @operation(blueprint, "GET", PATH, None, writes_json=True)
@@ -105,7 +105,7 @@ def _known(uuid: str) -> str:
     return canonical
 
 
-def _show(call: Call, uuid: str, status: int = 200) -> Response:
+def _show(call: Call, uuid: str, status: int = 200, **beside: Any) -> Response:
     with call.service.database.read() as conn:
         found = store.find(conn, uuid)
         held = allocations.of_consumer(conn, uuid)
@@ -113,7 +113,7 @@ def _show(call: Call, uuid: str, status: int = 200) -> Response:
         raise store.missing(uuid)
     if status == 200 and not _sees(call, found.project_id):
         raise store.missing(uuid)
-    return call.answer({"reservation": _document(found, held)}, status=status)
+    return call.answer({"reservation": _document(found, held), **beside}, status=status)
 
 
 def _sees(call: Call, project_id: str) -> bool:

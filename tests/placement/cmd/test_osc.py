@@ -11,8 +11,8 @@ from osc_lib import exceptions
 from osc_lib.command import command
 
 from placement.claims.topology import Topology
-from placement.cmd.osc import ExplainAllocationCandidates
-from placement.cmd.osc_claims import TOPOLOGIES, ConfirmClaim, CreateClaim
+from placement.cmd.osc import ExplainAllocationCandidates, ShowCapacity
+from placement.cmd.osc_claims import SHOWN, TOPOLOGIES, ConfirmClaim, CreateClaim, CreateReservation
 
 FIRST = "4e8e5957-649f-477b-9e5b-f1f75b21c03c"
 SECOND = "542df8ed-9be2-49b9-b4db-6d3183ff8ec8"
@@ -84,6 +84,39 @@ def test_a_dry_run_does_not_look_like_a_claim() -> None:
     assert said == "Nothing was claimed: this is what would be.\n"
     ((_, _, body),) = client.asked
     assert not body["claims"][0].keys() & {"topology", "alternates", "expires_in", "group"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "answer"),
+    [
+        (CreateClaim, OWNER, json.loads(claims(warnings=["hw:x is none"]))),
+        (
+            CreateReservation,
+            (*OWNER, "--for", "60"),
+            {"reservation": dict.fromkeys(SHOWN), "warnings": ["hw:x is none"]},
+        ),
+        (
+            ExplainAllocationCandidates,
+            ("--part", "relaxations"),
+            {"sentence": "so", "relaxations": [], "warnings": ["hw:x is none"]},
+        ),
+        (
+            ShowCapacity,
+            ("--part", "aggregates"),
+            {
+                "flavors": [{"name": "guest", "aggregates": [], "warnings": ["hw:x is none"]}],
+                "together": None,
+            },
+        ),
+    ],
+)
+def test_what_is_not_understood_of_a_flavor_is_said(
+    kind: type[command.Command], arguments: tuple[str, ...], answer: dict[str, Any]
+) -> None:
+    client = Client(json.dumps(answer))
+    _, said = run(kind, client, *arguments, "--vcpus", "2", "--ram", "1", "--property", "hw:x=1")
+    name = "guest: " if kind is ShowCapacity else ""
+    assert f"Warning: {name}hw:x is none.\n" in said
 
 
 def test_a_policy_without_a_group_is_refused_before_anything_is_claimed() -> None:

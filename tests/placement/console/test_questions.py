@@ -234,6 +234,19 @@ def test_a_line_that_is_no_flavor_is_said_to_be_none(client, line, words):
     assert words in page.text
 
 
+@pytest.mark.parametrize(
+    ("page", "asked"),
+    [
+        ("candidates", {"vcpus": "1", "ram": "1", "specs": "hw:cpu_polic=dedicated"}),
+        ("candidates", {"vcpus": "4096", "ram": "1", "specs": "hw:cpu_polic=dedicated"}),
+        ("capacity", {"flavors": "large: vcpus=1 ram=1 hw:cpu_polic=dedicated"}),
+    ],
+)
+def test_what_is_not_understood_of_a_flavor_is_said(client, page, asked):
+    warning = "hw:cpu_polic is no extra spec that Nova knows: did you mean hw:cpu_policy?"
+    assert warning in text_of(client, page, **asked)
+
+
 def test_a_number_is_digits_of_ascii():
     for text in ("²", "-1", "1e3", "1.5"):
         with pytest.raises(InvalidRequest):

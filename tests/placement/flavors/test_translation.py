@@ -110,12 +110,90 @@ def test_more_pci_devices_than_anybody_has_are_refused():
 
 def test_what_is_ignored_is_named():
     specs = {"resources:vgpu": "1", "resources:VGPU": "a", "trait:CUSTOM_A": "yes", "group_policy": "any"}
-    assert translate(flavor(**specs), Rules()).ignored == (
-        "resources:vgpu names no resource class that Nova knows",
+    assert translate(flavor(**specs), Rules()).warnings == (
+        "resources:vgpu names no resource class: did you mean VGPU?",
         "resources:VGPU cannot be 'a', only a number from 0 on",
         "trait:CUSTOM_A cannot be 'yes', only required or forbidden",
         "group_policy cannot be 'any', only none or isolate",
     )
+
+
+@pytest.mark.parametrize(
+    ("specs", "image", "warnings"),
+    [
+        (
+            {"hw:cpu_polic": "dedicated"},
+            {},
+            ["hw:cpu_polic is no extra spec that Nova knows: did you mean hw:cpu_policy?"],
+        ),
+        (
+            {"hw_cpu_policy": "dedicated"},
+            {},
+            ["hw_cpu_policy is no extra spec that Nova knows: did you mean hw:cpu_policy?"],
+        ),
+        ({"quota:colour": "red"}, {}, ["quota:colour is no extra spec that Nova knows"]),
+        ({"hw:numa_cpus.a": "1"}, {}, ["hw:numa_cpus.a is no extra spec that Nova knows"]),
+        (
+            {},
+            {"hw_disk_buss": "scsi"},
+            ["hw_disk_buss is no image property that Nova knows: did you mean hw_disk_bus?"],
+        ),
+        (
+            {},
+            {"hw:disk_bus": "scsi"},
+            ["hw:disk_bus is no image property that Nova knows: did you mean hw_disk_bus?"],
+        ),
+        (
+            {},
+            {"trait:CUSTOM_A": "forbidden"},
+            ["the image property trait:CUSTOM_A cannot be 'forbidden', only required"],
+        ),
+        (
+            {"hw:watchdog_action": "reset", "compute_agent:weight": "2", "colour": "red"},
+            {"os_distro": "debian"},
+            [],
+        ),
+        (
+            {
+                "aggregate_instance_extra_specs:a:b": "1",
+                "capabilities:cpu_info:arch": "x",
+                "os:secure_boot": "optional",
+            },
+            {},
+            [],
+        ),
+    ],
+)
+def test_what_says_nothing_is_warned_of(specs, image, warnings):
+    assert translate(flavor(image.items(), **specs), Rules()).warnings == tuple(warnings)
+
+
+def test_no_flavor_has_more_warnings_than_can_be_read():
+    warnings = translate(flavor(**{f"hw:{number}": "1" for number in range(100)}), Rules()).warnings
+    assert (len(warnings), warnings[-1]) == (17, "84 more are not understood")
+
+
+def test_nothing_that_nova_is_known_to_understand_is_warned_of():
+    """All that Nova's own tests and ours ask of it."""
+    said = [text for case in CHOSEN if ours(case) != REFUSED for text in translated(case).warnings]
+    assert said == [
+        "resources:VGPU cannot be 'many', only a number from 0 on",
+        "resources:CUSTOM_A cannot be '-1', only a number from 0 on",
+        "resources:vgpu names no resource class: did you mean VGPU?",
+        "resources:LLC names no resource class",
+        "trait:CUSTOM_GOLD cannot be 'preferred', only required or forbidden",
+        "the image property trait:CUSTOM_RUST cannot be 'forbidden', only required",
+    ]
+
+
+def test_own_classes_are_asked_for_as_standard_ones_are():
+    specs = {"resources:LLC": "4", "resources_A:MBA": "10"}
+    translation = translate(flavor(**specs), Rules(own_classes=frozenset(("LLC", "MBA"))))
+    assert translation.warnings == ()
+    assert [dict(each.resources) for each in translation.request.groups] == [
+        {"LLC": 4, "VCPU": 4, "MEMORY_MB": 2048},
+        {"MBA": 10},
+    ]
 
 
 @pytest.mark.parametrize(

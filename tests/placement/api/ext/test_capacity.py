@@ -74,6 +74,7 @@ def test_it_says_how_many_fit_and_what_is_stranded_where_none_does(admin):
                     }
                 ],
                 "moves": None,
+                "warnings": [],
             }
         ],
         "together": None,

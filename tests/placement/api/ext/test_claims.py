@@ -35,6 +35,7 @@ def test_what_is_found_is_held(admin):
             "allocations": allocations,
             "mappings": {"1": [big]},
             "score": None,
+            "warnings": [],
             "alternates": [],
         }
     ]

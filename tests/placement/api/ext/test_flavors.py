@@ -168,8 +168,76 @@ def test_what_is_ignored_of_a_flavor_is_logged(admin, caplog):
         assert claim(admin, asks(**{"resources:vgpu": "1"})).status_code == 201
     warnings = [record.getMessage() for record in caplog.records if record.name == logger]
     assert warnings == [
-        "Of a flavor was ignored, as Nova does: resources:vgpu names no resource class that Nova knows"
+        "Of a flavor was ignored, as Nova does: resources:vgpu names no resource class: did you mean VGPU?"
     ]
+
+
+WARNED = {"hw:cpu_polic": "dedicated"}
+WARNING = "hw:cpu_polic is no extra spec that Nova knows: did you mean hw:cpu_policy?"
+
+
+def bodies(**specs):
+    """What asks for a flavor in each way: the path, the body, and what the answer says of the flavor."""
+    flavor = {**FLAVOR, "extra_specs": specs}
+    owned = {"flavor": flavor, "project_id": "web", "user_id": "ann"}
+    return {
+        "explanations": ({"flavor": flavor}, lambda answer: answer),
+        "capacity": ({"flavors": [{"name": "a", "flavor": flavor}]}, lambda answer: answer["flavors"][0]),
+        "claims": ({"claims": [asks(**specs)]}, lambda answer: answer["claims"][0]),
+        "reservations": ({**owned, "expires_in": 60}, lambda answer: answer),
+    }
+
+
+@pytest.mark.parametrize("path", bodies())
+def test_what_is_not_understood_of_a_flavor_is_answered(admin, path):
+    host(admin, "cn", VCPU=8, **SIZES)
+    for specs, warnings in ((WARNED, [WARNING]), ({}, [])):
+        body, of_flavor = bodies(**specs)[path]
+        answer = admin("POST", f"/ext/v1/{path}", json=body)
+        assert answer.status_code in (200, 201)
+        assert of_flavor(answer.json)["warnings"] == warnings
+
+
+@pytest.mark.parametrize("path", bodies())
+def test_what_is_not_understood_of_a_flavor_is_refused_if_so_asked(admin, path):
+    host(admin, "cn", VCPU=8, **SIZES)
+    body, _ = bodies(**WARNED)[path]
+    strict = [{**each, "strict": True} for each in body["claims"]] if path == "claims" else None
+    answer = admin("POST", f"/ext/v1/{path}", json={"claims": strict} if strict else {**body, "strict": True})
+    status, code, detail = refused(answer)
+    assert (status, code) == (400, "placement.ext.invalid_flavor")
+    assert f"The flavor is not understood: {WARNING}" in detail
+
+
+def test_a_refused_claim_says_what_was_ignored(admin):
+    host(admin, "cn", VCPU=2, **SIZES)
+    answer = claim(admin, asks(**WARNED))
+    assert refused(answer)[2].endswith(f" Of the flavor was ignored: {WARNING}.")
+    assert answer.json["errors"][0]["explanation"]["warnings"] == [WARNING]
+
+
+@pytest.mark.parametrize("path", bodies())
+def test_cache_that_a_flavor_asks_for_is_what_it_gets(admin, path):
+    host(admin, "without", VCPU=8, **SIZES)
+    body, _ = bodies(**{"resources:LLC": "4"})[path]
+    first = admin("POST", f"/ext/v1/{path}", json=body)
+    if path in ("claims", "reservations"):
+        assert first.status_code == 409
+    elif path == "capacity":
+        assert first.json["flavors"][0]["fits"] == 0
+    else:
+        assert first.json["fitting_hosts"] == 0
+    cached = host(admin, "cached", VCPU=8, LLC=10, **SIZES)
+    second = admin("POST", f"/ext/v1/{path}", json=body)
+    assert second.status_code in (200, 201)
+    if path == "claims":
+        assert second.json["claims"][0]["allocations"][cached]["resources"]["LLC"] == 4
+    elif path == "reservations":
+        assert second.json["reservation"]["allocations"][cached]["resources"]["LLC"] == 4
+    elif path == "capacity":
+        assert second.json["flavors"][0]["fits"] == 2
+    else:
+        assert second.json["fitting_hosts"] == 1
 
 
 @pytest.mark.parametrize(
