@@ -13,7 +13,7 @@ from oslo_upgradecheck.upgradecheck import Code, Result
 from placement.api.identity import obstacle
 from placement.cmd.common import open_database
 from placement.conf import PROJECT, files_from_environment, new_config, opts
-from placement.db import migration
+from placement.db import migration, sqlite_file
 from placement.db.tables import consumers
 from placement.exceptions import Unavailable
 from placement.maintenance import audit
@@ -50,7 +50,17 @@ class Checks(upgradecheck.UpgradeCommands):
         return Result(Code.SUCCESS)
 
     def _database(self) -> Result:
-        return self._attempt(migration.version)
+        result = self._attempt(migration.version)
+        user = sqlite_file.User.named(sqlite_file.SERVICE_USER)
+        if result.code is not Code.SUCCESS or os.geteuid() != 0 or user is None:
+            return result
+        # What root may says nothing of the service.
+        reason = sqlite_file.obstacle(self._conf.placement_database.connection, user)
+        return (
+            result
+            if reason is None
+            else Result(Code.WARNING, f"If the service runs as {user.name}: {reason}")
+        )
 
     def _schema(self) -> Result:
         return self._attempt(migration.require_schema)
@@ -58,11 +68,20 @@ class Checks(upgradecheck.UpgradeCommands):
     def _attempt(self, action: Callable[[str], object]) -> Result:
         """Success when that can be done with the URL of the database."""
         try:
+            self._require_file()
             action(self._conf.placement_database.connection)
         except _UNUSABLE as error:
             self._told.add(str(error))
             return Result(Code.FAILURE, str(error))
         return Result(Code.SUCCESS)
+
+    def _require_file(self) -> None:
+        """See that there is a database, as a look at one of SQLite would make it.
+
+        :raises Unavailable: there is none.
+        """
+        if (reason := sqlite_file.missing(self._conf.placement_database.connection)) is not None:
+            raise Unavailable(sqlite_file.obstacle(self._conf.placement_database.connection) or reason)
 
     def _missing_roots(self) -> Result:
         def look(conn: sa.Connection) -> str | None:
@@ -121,6 +140,7 @@ class Checks(upgradecheck.UpgradeCommands):
     ) -> Result:
         """The result ``code`` with what ``find`` says is wrong, success when it says None."""
         try:
+            self._require_file()
             with open_database(self._conf) as database, database.read() as conn:
                 wrong = find(conn)
         except _UNUSABLE as error:

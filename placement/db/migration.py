@@ -16,7 +16,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import exc
 
-from placement.db import adoption, buckets, engine, errors, migration_lock, remedies
+from placement.db import adoption, buckets, engine, errors, migration_lock, remedies, sqlite_file
 from placement.db.batch import Batch
 from placement.db.engine import WHOLE_DATABASE, PoolOptions
 from placement.db.tables import change_buckets
@@ -210,6 +210,8 @@ def _connected(url: str, isolation_level: str, options: PoolOptions) -> Iterator
     :raises Unavailable: when the database does not answer, or others have what is needed for too long.
     """
     source = engine.create(url, isolation_level, options)
+    if (reason := sqlite_file.obstacle(url)) is not None:
+        raise Unavailable(f"The database is not available: {reason}")
     try:
         with source.connect() as conn:
             yield conn

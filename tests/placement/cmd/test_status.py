@@ -1,12 +1,13 @@
 """``placement-status upgrade check``: one row a check, the worst decides the exit status."""
 
 import json
+import os
 
 import pytest
 import sqlalchemy as sa
 
 from placement.cmd.status import main
-from placement.db import migration
+from placement.db import migration, sqlite_file
 from tests.ports import free_port
 
 NOBODY = "00000000-0000-0000-0000-000000000000"
@@ -97,6 +98,26 @@ def test_a_database_that_cannot_be_reached_is_a_failure(check, url):
         "Not checked: the database cannot be used yet, see above: check again when that is done."
     )
     assert results["Policy File JSON to YAML Migration"][0] == SUCCESS
+
+
+def test_a_database_that_is_not_there_is_a_failure_and_is_not_made(check, tmp_path):
+    file = tmp_path / "placement.sqlite"
+    file.unlink()
+    status, results = check()
+    assert status == FAILURE
+    assert results["Database"] == (
+        FAILURE,
+        f"There is no database {file}: 'placement-manage db sync' makes it, run as the service's user.",
+    )
+    assert not file.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root is warned of others")
+def test_root_is_warned_of_a_database_that_the_service_may_not_write(check, tmp_path, monkeypatch):
+    monkeypatch.setattr(sqlite_file, "SERVICE_USER", "nobody")
+    status, results = check()
+    assert (status, results["Database"][0]) == (WARNING, WARNING)
+    assert results["Database"][1].startswith("If the service runs as nobody: User nobody may not")
 
 
 def add_provider(uuid, number, root):

@@ -28,5 +28,7 @@ def test_the_mode_that_an_operator_gave_a_sqlite_file_stays(tmp_path: Path) -> N
 
 
 def test_a_folder_that_is_missing_is_told(tmp_path: Path) -> None:
-    with pytest.raises(Exception, match="unable to open database file"):
+    with pytest.raises(
+        Exception, match=f"There is no folder {tmp_path}/missing for the database placement.sqlite"
+    ):
         migration.upgrade(f"sqlite:///{tmp_path}/missing/placement.sqlite")

@@ -1,0 +1,109 @@
+"""Whether a user can work with the file of an SQLite database, and what to do if not.
+
+SQLite writes beside the file, too (``-wal``, ``-shm``), even to read: it needs the folder. Its own words
+("unable to open database file") name neither.
+"""
+
+import os
+import pwd
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy.engine import make_url
+
+SERVICE_USER: Final = "placement"
+"""As whom the units run the service."""
+
+_READ_WRITE: Final = os.R_OK | os.W_OK
+_BESIDE: Final = ("", "-wal", "-shm")
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A user of the system."""
+
+    name: str
+    uid: int
+    groups: frozenset[int]
+
+    @classmethod
+    def named(cls, name: str) -> "User | None":
+        """The user of that name, if there is one."""
+        try:
+            entry = pwd.getpwnam(name)
+        except KeyError:
+            return None
+        return cls(name, entry.pw_uid, frozenset(os.getgrouplist(name, entry.pw_gid)))
+
+
+def path_of(url: str) -> Path | None:
+    """The file of an SQLite database; None for other databases, and those in memory.
+
+    :raises sqlalchemy.exc.ArgumentError: that is no URL.
+    """
+    parsed = make_url(url)
+    name = parsed.database or ""
+    if parsed.get_backend_name() != "sqlite" or name in ("", ":memory:") or name.startswith("file:"):
+        return None
+    return Path(name).absolute()
+
+
+def missing(url: str) -> str | None:
+    """That the file is not there, and what makes it; None if it is."""
+    path = path_of(url)
+    if path is None or path.exists():
+        return None
+    return f"There is no database {path}: 'placement-manage db sync' makes it, run as the service's user."
+
+
+def obstacle(url: str, user: User | None = None) -> str | None:
+    """Why a user cannot work with the file, or make it, and what to do; None if nothing is in the way.
+
+    :param user: the one that this process runs as, unless given.
+    """
+    path = path_of(url)
+    if path is None:
+        return None
+    folder, owner = path.parent, SERVICE_USER if user is None else user.name
+    if not _exists(folder):
+        return (
+            f"There is no folder {folder} for the database {path.name}: make it, and let it be the service's"
+            f" user's: install --directory --mode 750 --owner {owner} --group {owner} {folder}"
+        )
+    who = _own_name() if user is None else user.name
+    if user is not None:
+        for above in reversed(folder.parents):
+            if not _may(above, os.X_OK, user):
+                return f"User {who} may not enter the folder {above}, in which the database {path} is."
+    remedy = f"let the service's user own all of it: chown --recursive {owner}: {folder}"
+    if not _may(folder, _READ_WRITE | os.X_OK, user):
+        return f"User {who} may not write in {folder}, as SQLite has to beside {path.name}: {remedy}"
+    for name in (path.with_name(path.name + suffix) for suffix in _BESIDE):
+        if _exists(name) and not _may(name, _READ_WRITE, user):
+            return f"User {who} may not write {name}: {remedy}"
+    return None
+
+
+def _exists(path: Path) -> bool:
+    """Whether it is there, as far as one may know: what may not be looked into is said by another check."""
+    try:
+        return path.exists()
+    except PermissionError:
+        return True
+
+
+def _may(path: Path, wanted: int, user: User | None) -> bool:
+    if user is None:
+        return os.access(path, wanted, effective_ids=True)
+    found = path.stat()
+    shift = 6 if found.st_uid == user.uid else 3 if found.st_gid in user.groups else 0
+    return found.st_mode >> shift & wanted == wanted
+
+
+def _own_name() -> str:
+    uid = os.geteuid()
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
