@@ -245,7 +245,14 @@ class _ReadOnlyDriver:
 class _ReadOnlyClient(PlacementClient):
     """A client that sends nothing but questions."""
 
-    def _send(self, method: str, url: str, body: Mapping[str, Any] | None, headers: dict[str, str]) -> Any:
+    def _send(
+        self,
+        method: str,
+        url: str,
+        body: Mapping[str, Any] | None,
+        headers: dict[str, str],
+        shape: Any,
+    ) -> Any:
         if method != "GET":
             raise AssertionError(f"{method} {url}: only questions are asked here")
-        return super()._send(method, url, body, headers)
+        return super()._send(method, url, body, headers, shape)

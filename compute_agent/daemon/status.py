@@ -76,9 +76,11 @@ def agent_document(shown: Shown) -> dict[str, Any]:
 def health_document(shown: Shown) -> tuple[bool, dict[str, Any]]:
     """Whether the worker works, and what else is wrong. Placement being away is no illness of ours."""
     alive = shown.pipeline.is_alive
+    reports = status_document(shown.reports.status)
     document = {
         "status": "ok" if alive else "the worker is dead",
-        "placement": status_document(shown.reports.status)["placement"],
+        "placement": reports["placement"],
+        "last_report_seconds_ago": reports["last_report_seconds_ago"],
         "driver": shown.host_driver.driver.name,
         "driver_status": shown.host_driver.status,
         "config_error": shown.config_error,

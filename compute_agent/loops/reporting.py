@@ -22,6 +22,7 @@ from compute_agent.loops.root_watch import RootWatch
 from compute_agent.model.errors import ConfigError, DriverError
 from compute_agent.pipeline.metrics import Metrics
 from compute_agent.pipeline.worker import Pipeline
+from compute_agent.report.bounded_http import round_deadline
 from compute_agent.report.capacity import CpuLocation
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import PlacementError, UnavailableError
@@ -236,7 +237,7 @@ class ReportLoop:
         self._take_client()
         report, reason, away = Report(), "", False
         try:
-            with self._client.spans.work("report"):
+            with round_deadline(), self._client.spans.work("report"):
                 self._follow_root()
                 try:
                     report = self._report()
@@ -253,12 +254,17 @@ class ReportLoop:
         except OSError as error:
             reason = f"what is to be reported cannot be remembered: {error}"
         except Exception as error:
-            LOG.exception("The report failed")
             reason = f"internal error: {type(error).__name__}: {error}"
+            # With the traceback once, not each round.
+            level = logging.DEBUG if reason == self.status.last_error else logging.ERROR
+            LOG.log(level, "The report failed", exc_info=True)
+            # Whatever was read so far may be the cause: the next round starts without it.
+            self._reporter.forget()
         if reason:
             self._failed(reason, away)
             return False
         self._metrics.placement_up.set(1)
+        self._metrics.last_report.set_to_current_time()
         self._metrics.refused_changes.set(len(report.refusals))
         self._metrics.reports.labels("refused" if report.refusals else "ok").inc()
         if report.refusals != self.status.refusals:
@@ -292,6 +298,7 @@ class ReportLoop:
         if reason != self.status.waiting:
             LOG.warning("Nothing can be reported: %s", reason)
         self._metrics.placement_up.set(1)
+        self._metrics.last_report.set_to_current_time()
         self._metrics.reports.labels("waiting").inc()
         self.status = replace(self.status, up=True, last_error="", away=False, refusals=(), waiting=reason)
 

@@ -133,6 +133,12 @@ class Metrics:
             "Whether Placement has an older copy of its database (1), so that guests keep what they hold.",
             registry=self.registry,
         )
+        self.last_report = Gauge(
+            "compute_agent_last_report_timestamp_seconds",
+            "When the last report to Placement was complete; before the first, when the agent started.",
+            registry=self.registry,
+        )
+        self.last_report.set_to_current_time()
         self.placement_up = Gauge(
             "compute_agent_placement_up",
             "Whether Placement answered the last report (1) or not (0).",

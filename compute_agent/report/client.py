@@ -12,6 +12,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from compute_agent.model.allocation import ConsumerAllocations
+from compute_agent.report.answers import Each, Maybe
 from compute_agent.report.transport import UNTYPED_MICROVERSION, Transport, as_json
 
 _ATTRIBUTES_SINCE: Final = (1, 8)
@@ -21,6 +22,42 @@ _TREES_SINCE: Final = (1, 11)
 _NO_TYPE: Final = "unknown"
 
 _UNCHANGED: Final = 304
+
+# Shapes of answers: see compute_agent.report.answers.
+_PROVIDER: Final = {"uuid": str, "name": str, "generation": int, "parent_provider_uuid": Maybe(str)}
+_PROVIDERS: Final = {"resource_providers": [_PROVIDER]}
+_GENERATION: Final = {"resource_provider_generation": int}
+_INVENTORY: Final = {
+    "total": int,
+    "reserved": int,
+    "min_unit": int,
+    "max_unit": int,
+    "step_size": int,
+    "allocation_ratio": float,
+}
+_INVENTORIES: Final = {"inventories": Each(_INVENTORY), **_GENERATION}
+_TRAITS: Final = {"traits": [str]}
+_HELD: Final = Each({"resources": Each(int)})
+_CONSUMER: Final = {
+    "allocations": _HELD,
+    "consumer_generation": Maybe(int),
+    "project_id": Maybe(str),
+    "user_id": Maybe(str),
+    "consumer_type": Maybe(str),
+}
+_ATTRIBUTES: Final = {"attributes": Each((str, float)), **_GENERATION}
+_TREE: Final = {
+    "resource_providers": [
+        {
+            **_PROVIDER,
+            "inventories": Each(_INVENTORY),
+            "traits": [str],
+            "attributes": Each((str, float)),
+            "allocations": _HELD,
+        }
+    ]
+}
+_WRITTEN: Final = {"resource_providers": [{"uuid": str, "generation": int}]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +88,12 @@ class PlacementClient(Transport):
 
     def providers_in_tree(self, root_uuid: str) -> list[ProviderRecord]:
         """Every provider of the tree that ``root_uuid`` is in; empty if there is none."""
-        answer = self._request("GET", f"/resource_providers?in_tree={root_uuid}")
+        answer = self._request("GET", f"/resource_providers?in_tree={root_uuid}", shape=_PROVIDERS)
         return [_provider(record) for record in answer["resource_providers"]]
 
     def provider_record(self, name: str) -> ProviderRecord | None:
         """The provider of that name, if there is one."""
-        answer = self._request("GET", f"/resource_providers?name={quote(name, safe='')}")
+        answer = self._request("GET", f"/resource_providers?name={quote(name, safe='')}", shape=_PROVIDERS)
         return next(map(_provider, answer["resource_providers"]), None)
 
     def provider_named(self, name: str) -> str | None:
@@ -72,12 +109,12 @@ class PlacementClient(Transport):
         body: dict[str, Any] = {"uuid": uuid, "name": name}
         if parent_uuid is not None:
             body["parent_provider_uuid"] = parent_uuid
-        return _provider(self._request("POST", "/resource_providers", body))
+        return _provider(self._request("POST", "/resource_providers", body, shape=_PROVIDER))
 
     def update_provider(self, uuid: str, name: str, parent_uuid: str | None) -> ProviderRecord:
         """Rename a provider or give it another parent."""
         body = {"name": name, "parent_provider_uuid": parent_uuid}
-        return _provider(self._request("PUT", f"/resource_providers/{uuid}", body))
+        return _provider(self._request("PUT", f"/resource_providers/{uuid}", body, shape=_PROVIDER))
 
     def delete_provider(self, uuid: str) -> None:
         """Delete a provider.
@@ -88,7 +125,7 @@ class PlacementClient(Transport):
 
     def inventories(self, uuid: str) -> tuple[dict[str, dict[str, Any]], int]:
         """The inventories of a provider by resource class, and the provider's generation."""
-        answer = self._request("GET", f"/resource_providers/{uuid}/inventories")
+        answer = self._request("GET", f"/resource_providers/{uuid}/inventories", shape=_INVENTORIES)
         return answer["inventories"], answer["resource_provider_generation"]
 
     def set_inventories(
@@ -96,18 +133,18 @@ class PlacementClient(Transport):
     ) -> int:
         """Replace all inventories of a provider. Returns its new generation."""
         body = {"inventories": inventories, "resource_provider_generation": generation}
-        answer = self._request("PUT", f"/resource_providers/{uuid}/inventories", body)
+        answer = self._request("PUT", f"/resource_providers/{uuid}/inventories", body, shape=_GENERATION)
         return int(answer["resource_provider_generation"])
 
     def traits(self, uuid: str) -> tuple[frozenset[str], int]:
         """The traits of a provider, and the provider's generation."""
-        answer = self._request("GET", f"/resource_providers/{uuid}/traits")
+        answer = self._request("GET", f"/resource_providers/{uuid}/traits", shape=_TRAITS | _GENERATION)
         return frozenset(answer["traits"]), answer["resource_provider_generation"]
 
     def set_traits(self, uuid: str, traits: frozenset[str], generation: int) -> int:
         """Replace all traits of a provider. Returns its new generation."""
         body = {"traits": sorted(traits), "resource_provider_generation": generation}
-        answer = self._request("PUT", f"/resource_providers/{uuid}/traits", body)
+        answer = self._request("PUT", f"/resource_providers/{uuid}/traits", body, shape=_GENERATION)
         return int(answer["resource_provider_generation"])
 
     # Attributes, which are of an API that not every Placement has
@@ -121,13 +158,15 @@ class PlacementClient(Transport):
 
     def attributes(self, uuid: str) -> tuple[dict[str, str | float], int]:
         """The attributes of a provider, and the provider's generation."""
-        answer = self._request("GET", f"/ext/v1/resource_providers/{uuid}/attributes")
+        answer = self._request("GET", f"/ext/v1/resource_providers/{uuid}/attributes", shape=_ATTRIBUTES)
         return answer["attributes"], answer["resource_provider_generation"]
 
     def set_attributes(self, uuid: str, attributes: Mapping[str, str | float], generation: int) -> int:
         """Replace all attributes of a provider. Returns its new generation."""
         body = {"attributes": attributes, "resource_provider_generation": generation}
-        answer = self._request("PUT", f"/ext/v1/resource_providers/{uuid}/attributes", body)
+        answer = self._request(
+            "PUT", f"/ext/v1/resource_providers/{uuid}/attributes", body, shape=_GENERATION
+        )
         return int(answer["resource_provider_generation"])
 
     # Whole trees, which are of that API, too
@@ -149,7 +188,7 @@ class PlacementClient(Transport):
         if response.status_code == _UNCHANGED:
             return None
         tag = response.headers.get("ETag", "").strip('"')
-        return TreeRecord(tag, tuple(as_json("GET", "/ext/v1/trees", response)["resource_providers"]))
+        return TreeRecord(tag, tuple(as_json("GET", "/ext/v1/trees", response, _TREE)["resource_providers"]))
 
     def write_tree(self, providers: Sequence[Mapping[str, Any]]) -> dict[str, int]:
         """Make and change providers of one tree, all or nothing; the generation of each afterwards, by uuid.
@@ -157,14 +196,14 @@ class PlacementClient(Transport):
         :raises ConcurrentUpdateError: one is not as it was described to be.
         :raises ConflictError: a name is taken, or an inventory that would go is in use.
         """
-        answer = self._request("POST", "/ext/v1/trees", {"resource_providers": providers})
+        answer = self._request("POST", "/ext/v1/trees", {"resource_providers": providers}, shape=_WRITTEN)
         return {record["uuid"]: record["generation"] for record in answer["resource_providers"]}
 
     # Names
 
     def resource_classes(self) -> frozenset[str]:
         """The names of all resource classes the server knows."""
-        answer = self._request("GET", "/resource_classes")
+        answer = self._request("GET", "/resource_classes", shape={"resource_classes": [{"name": str}]})
         return frozenset(record["name"] for record in answer["resource_classes"])
 
     def create_resource_class(self, name: str) -> None:
@@ -173,7 +212,7 @@ class PlacementClient(Transport):
 
     def known_traits(self) -> frozenset[str]:
         """The names of all traits the server knows."""
-        return frozenset(self._request("GET", "/traits")["traits"])
+        return frozenset(self._request("GET", "/traits", shape=_TRAITS)["traits"])
 
     def create_trait(self, name: str) -> None:
         """Make sure that a custom trait exists."""
@@ -183,7 +222,7 @@ class PlacementClient(Transport):
 
     def allocations(self, consumer: str) -> ConsumerAllocations:
         """What a consumer holds, on whatever provider."""
-        answer = self._request("GET", f"/allocations/{quote(consumer, safe='')}")
+        answer = self._request("GET", f"/allocations/{quote(consumer, safe='')}", shape=_CONSUMER)
         return ConsumerAllocations(
             consumer=consumer,
             resources={uuid: record["resources"] for uuid, record in answer["allocations"].items()},
@@ -213,7 +252,7 @@ class PlacementClient(Transport):
 
     def provider_allocations(self, uuid: str) -> dict[str, dict[str, int]]:
         """What is taken from one provider: amounts by consumer uuid and resource class."""
-        answer = self._request("GET", f"/resource_providers/{uuid}/allocations")
+        answer = self._request("GET", f"/resource_providers/{uuid}/allocations", shape={"allocations": _HELD})
         return {consumer: record["resources"] for consumer, record in answer["allocations"].items()}
 
     def reshape(self, body: Mapping[str, Any]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from compute_agent.model.naming import on_one_line
+
 
 class PlacementError(Exception):
     """A request to Placement failed.
@@ -17,7 +19,8 @@ class PlacementError(Exception):
     ) -> None:
         self.method = method
         self.url = url
-        self.detail = detail
+        # The peer's text, which goes to logs and terminals.
+        self.detail = detail = on_one_line(detail)
         self.status = status
         self.code = code
         answer = "" if status is None else f"HTTP {status}: "

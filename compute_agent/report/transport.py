@@ -22,6 +22,8 @@ from oslo_config import cfg
 
 from compute_agent.conf.placement import plugin_names
 from compute_agent.extras import missing
+from compute_agent.report.answers import BadAnswerError, check_shape
+from compute_agent.report.bounded_http import AnswerTooLargeError, AnswerTooSlowError, bounded_session
 from compute_agent.report.errors import (
     ConcurrentUpdateError,
     ConflictError,
@@ -40,6 +42,9 @@ MINIMUM_MICROVERSION: Final = (1, 28)
 
 _NO_EXTENSIONS: Final = (0, 0)
 UNTYPED_MICROVERSION: Final = "1.37"
+
+_MAX_DETAIL: Final = 10_000
+"""Characters of an error's text; a refused tree names each provider."""
 
 REQUEST_ID: Final = "X-Openstack-Request-Id"
 
@@ -102,7 +107,9 @@ class Transport:
             raise OptionsError(f"auth_type = {wanted}: there is no such plugin; there are {names}")
         try:
             auth = loading.load_auth_from_conf_options(conf, "placement")
-            session = loading.load_session_from_conf_options(conf, "placement", auth=auth)
+            session = loading.load_session_from_conf_options(
+                conf, "placement", auth=auth, session=bounded_session(conf.placement.timeout)
+            )
             adapter = loading.load_adapter_from_conf_options(conf, "placement", session=session, auth=auth)
         except ks_exceptions.ClientException as error:
             raise OptionsError(f"cannot be used: {error}") from error
@@ -125,7 +132,8 @@ class Transport:
 
     def _find_extensions(self) -> tuple[int, int]:
         try:
-            return _version(self._send("GET", "/ext/v1", None, {})["version"]["max_version"])
+            answer = self._send("GET", "/ext/v1", None, {}, {"version": {"max_version": str}})
+            return _version("GET", "/ext/v1", answer["version"]["max_version"])
         except (NotFoundError, CredentialsError):  # a proxy may let nobody ask for what it does not know
             return _NO_EXTENSIONS
 
@@ -144,11 +152,12 @@ class Transport:
 
         :raises PlacementError:
         """
-        return _version(self.microversion()) > _version(UNTYPED_MICROVERSION)
+        return parse_microversion(self.microversion()) > parse_microversion(UNTYPED_MICROVERSION)
 
     def _negotiate(self) -> str:
-        document = self._send("GET", "/", None, {})
-        newest = max((_version(entry["max_version"]) for entry in document["versions"]), default=(0, 0))
+        document = self._send("GET", "/", None, {}, {"versions": [{"max_version": str}]})
+        offered = (_version("GET", "/", entry["max_version"]) for entry in document["versions"])
+        newest = max(offered, default=(0, 0))
         chosen = min(PREFERRED_MICROVERSION, newest)
         if chosen < MINIMUM_MICROVERSION:
             needed = ".".join(map(str, MINIMUM_MICROVERSION))
@@ -159,13 +168,27 @@ class Transport:
         return f"{chosen[0]}.{chosen[1]}"
 
     def _request(
-        self, method: str, url: str, body: Mapping[str, Any] | None = None, microversion: str | None = None
+        self,
+        method: str,
+        url: str,
+        body: Mapping[str, Any] | None = None,
+        microversion: str | None = None,
+        shape: Any = None,
     ) -> Any:
+        """The answer to a request; without a ``shape`` nothing of it is read."""
         version = microversion or self.microversion()
-        return self._send(method, url, body, {"OpenStack-API-Version": f"placement {version}"})
+        return self._send(method, url, body, {"OpenStack-API-Version": f"placement {version}"}, shape)
 
-    def _send(self, method: str, url: str, body: Mapping[str, Any] | None, headers: dict[str, str]) -> Any:
-        return as_json(method, url, self._respond(method, url, body, headers))
+    def _send(
+        self,
+        method: str,
+        url: str,
+        body: Mapping[str, Any] | None,
+        headers: dict[str, str],
+        shape: Any,
+    ) -> Any:
+        response = self._respond(method, url, body, headers)
+        return None if shape is None else as_json(method, url, response, shape)
 
     def _respond(
         self,
@@ -190,6 +213,10 @@ class Transport:
             raise CredentialsError(method, url, str(error)) from error
         except ks_exceptions.MissingAuthPlugin as error:
             raise OptionsError("auth_type is not set: how to reach Placement is not said") from error
+        except ks_exceptions.UnknownConnectionError as error:
+            if isinstance(error.original, AnswerTooLargeError | AnswerTooSlowError):
+                raise UnavailableError(method, url, str(error.original)) from error
+            raise UnavailableError(method, url, f"no answer: {_shortened(error)}; {_WHERE}") from error
         except ks_exceptions.ConnectionError as error:
             raise UnavailableError(method, url, f"no answer: {_shortened(error)}; {_WHERE}") from error
         except ks_exceptions.EndpointNotFound as error:
@@ -218,15 +245,21 @@ def _spans(conf: cfg.ConfigOpts) -> Spans:
     return tracing_to(conf.tracing.endpoint, conf.tracing.sample_ratio)
 
 
-def as_json(method: str, url: str, response: Any) -> Any:
-    """What a response says; None if it says nothing."""
-    if not response.content:
-        return None
+def as_json(method: str, url: str, response: Any, shape: Any) -> Any:
+    """The document of a response, which has a shape of :mod:`compute_agent.report.answers`.
+
+    :raises PlacementError: it is not JSON, or has another shape.
+    """
     try:
-        return response.json()
-    except ValueError as error:
+        document = response.json()
+        check_shape(document, shape)
+    except BadAnswerError as error:
+        detail = f"the answer makes no sense: {error}"
+        raise PlacementError(method, url, detail, status=response.status_code) from error
+    except (ValueError, RecursionError) as error:
         detail = f"the answer is not JSON: {response.text[:200]!r}"
         raise PlacementError(method, url, detail, status=response.status_code) from error
+    return document
 
 
 def _shortened(error: BaseException) -> str:
@@ -240,9 +273,20 @@ def _shortened(error: BaseException) -> str:
     return f"{str(error).partition(': ')[0]}: {reason}" if reason else str(error)
 
 
-def _version(text: str) -> tuple[int, int]:
+def parse_microversion(text: str) -> tuple[int, int]:
+    """The two numbers of a version such as ``1.39``.
+
+    :raises ValueError:
+    """
     major, _, minor = text.partition(".")
     return int(major), int(minor or 0)
+
+
+def _version(method: str, url: str, text: str) -> tuple[int, int]:
+    try:
+        return parse_microversion(text)
+    except ValueError as error:
+        raise PlacementError(method, url, f"{text[:50]!r} is not a version", status=200) from error
 
 
 def _failure(method: str, url: str, response: Any) -> PlacementError:
@@ -251,9 +295,9 @@ def _failure(method: str, url: str, response: Any) -> PlacementError:
     code, detail = None, response.text[:500] or response.reason or "no text"
     try:
         first = response.json()["errors"][0]
-        code, detail = first.get("code"), first.get("detail") or detail
+        code, detail = first.get("code"), str(first.get("detail") or detail)[:_MAX_DETAIL]
         detail = detail.strip().rpartition("\n\n")[2]  # a general sentence is before it
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError):
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
         pass  # a proxy answered, or an older server: its text will do
     kind = PlacementError
     if status in _UNAVAILABLE:

@@ -34,6 +34,7 @@ FIRES: dict[str, list[tuple[str, str]]] = {
     ],
     "ComputeAgentAway": [('up{job="compute-agent"}', "0x200")],
     "ComputeAgentWithoutPlacement": [("compute_agent_placement_up", "0x200")],
+    "ComputeAgentReportsLate": [("compute_agent_last_report_timestamp_seconds", "0x200")],
     "ComputeAgentWithoutDriver": [("compute_agent_driver_up", "0x200")],
     "ComputeAgentChangesRefused": [("compute_agent_refused_changes", "1x200")],
     "ComputeAgentConfigurationRefused": [("compute_agent_configuration_refused", "1x200")],

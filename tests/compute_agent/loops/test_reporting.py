@@ -1,5 +1,6 @@
 """The thread that talks to Placement, on the real service and a fake host."""
 
+import json
 import logging
 import time
 from dataclasses import replace
@@ -93,6 +94,50 @@ def test_a_good_report_shows_in_status_and_metrics(rig):
     assert document["last_report_seconds_ago"] >= 0
     assert rig.metric("placement_up") == 1
     assert rig.metric("reports_total", outcome="ok") == 1
+
+
+def test_an_answer_without_sense_costs_one_report(rig, monkeypatch):
+    assert rig.loop.once()
+    rig.loop._reporter.forget()
+    request = rig.client._adapter.request
+
+    def corrupted(url, method, **arguments):
+        response = request(url, method, **arguments)
+        if "/ext/v1/trees" in url:
+            document = response.json()
+            document["resource_providers"][0]["traits"].append(7)
+            response._content = json.dumps(document).encode()
+        return response
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.client._adapter, "request", corrupted)
+        assert not rig.loop.once()
+    assert "resource_providers[0].traits" in rig.loop.status.last_error
+    assert "is a number, not text" in rig.loop.status.last_error
+    assert rig.loop.once()
+    assert rig.loop.status.last_error == ""
+
+
+def test_an_unforeseen_failure_is_logged_once_and_forgets_what_was_read(rig, monkeypatch, caplog):
+    assert rig.loop.once()
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.loop, "_read_allocations", lambda: 1 / 0)
+        assert not rig.loop.once()
+        assert rig.loop._reporter._reader.reported == {}
+        assert not rig.loop.once()
+    errors = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert [record.getMessage() for record in errors] == ["The report failed"]
+    assert rig.loop.once()
+
+
+def test_the_time_of_the_last_complete_report_is_a_metric(rig, live_placement, monkeypatch):
+    before = rig.metric("last_report_timestamp_seconds")
+    assert rig.loop.once()
+    after = rig.metric("last_report_timestamp_seconds")
+    assert after >= before
+    live_placement.stop()
+    assert not rig.loop.once()
+    assert rig.metric("last_report_timestamp_seconds") == after
 
 
 def test_an_absent_placement_is_told_once_and_shown(rig, live_placement, caplog):

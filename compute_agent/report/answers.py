@@ -1,0 +1,98 @@
+"""Shapes of Placement's answers, checked where they arrive.
+
+A wrong type that is noticed only where it is used leaves the reader with half an answer. A shape is
+
+- ``str``, ``int`` or ``float`` (which takes integers, too), none of which is a truth value, none out of
+  range;
+- ``(str, float)``: one of several such;
+- ``[shape]``: a list of that shape;
+- ``Each(shape)``: an object with any names, whose values have that shape;
+- ``{"name": shape}``: an object with at least these names; ``Maybe(shape)`` may be null or absent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+_KINDS: Final = {str: "text", int: "an integer", float: "a number"}
+
+_MAX_INTEGER: Final = 2**63
+"""Placement's own integers have 32 bits."""
+
+
+class BadAnswerError(ValueError):
+    """An answer of another shape. The message names the place and what is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Each:
+    """An object whose values all have a shape."""
+
+    shape: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Maybe:
+    """A value that may be null or absent."""
+
+    shape: Any
+
+
+def check_shape(document: Any, shape: Any, place: str = "the answer") -> None:
+    """Check that a document has a shape.
+
+    :raises BadAnswerError: it has not.
+    """
+    match shape:
+        case Maybe():
+            if document is not None:
+                check_shape(document, shape.shape, place)
+        case Each():
+            for name, value in _object(document, place).items():
+                check_shape(value, shape.shape, f"{place}.{name}")
+        case dict():
+            found = _object(document, place)
+            for name, inner in shape.items():
+                if name not in found and not isinstance(inner, Maybe):
+                    raise BadAnswerError(f"{place} has no {name!r}")
+                check_shape(found.get(name), inner, f"{place}.{name}")
+        case list():
+            if not isinstance(document, list):
+                raise BadAnswerError(f"{place} is {_kind(document)}, not a list")
+            for number, value in enumerate(document):
+                check_shape(value, shape[0], f"{place}[{number}]")
+        case _:
+            _check_value(document, shape if isinstance(shape, tuple) else (shape,), place)
+
+
+def _check_value(document: Any, kinds: tuple[type, ...], place: str) -> None:
+    accepted = (*kinds, int) if float in kinds else kinds
+    if not isinstance(document, accepted) or isinstance(document, bool):
+        wanted = " or ".join(_KINDS[kind] for kind in kinds)
+        raise BadAnswerError(f"{place} is {_kind(document)}, not {wanted}")
+    if isinstance(document, int | float) and not (math.isfinite(document) and abs(document) < _MAX_INTEGER):
+        raise BadAnswerError(f"{place} is out of range")
+
+
+def _object(document: Any, place: str) -> Mapping[str, Any]:
+    if not isinstance(document, dict):
+        raise BadAnswerError(f"{place} is {_kind(document)}, not an object")
+    return document
+
+
+def _kind(value: Any) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a truth value"
+        case int() | float():
+            return "a number"
+        case str():
+            return "text"
+        case list():
+            return "a list"
+    return "an object"

@@ -1,0 +1,243 @@
+"""HTTP answers with bounds on their size and on the time until their last byte.
+
+A peer is not trusted: a few megabytes of gzip decompress to gigabytes, and one byte every few seconds
+satisfies any timeout between two bytes. The agent runs as root on every compute host, so one such peer
+would stop them all. Each request therefore has a deadline, which ends it in whatever state its connection
+is (connecting, TLS handshake, headers, body), and each answer a limit after decompression. Both apply to
+Keystone's answers as to Placement's.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+import requests
+from keystoneauth1.session import TCPKeepAliveAdapter
+from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3.connection import HTTPConnection, HTTPSConnection
+
+MAX_ANSWER_BYTES: Final = 16 * 2**20
+"""After decompression.
+
+The tree of a host with 1,000 guests has about 1 MB; 16 MB of JSON parse to 400 MB at worst.
+"""
+
+REQUEST_TIMEOUTS: Final = 3
+"""A whole request may take this many times the timeout between two bytes."""
+
+ROUND_SECONDS: Final = 300.0
+"""All requests of one report: the first report of a large host sends some hundred."""
+
+_PIECE_BYTES: Final = 2**16
+
+_LOCAL: Final = threading.local()
+"""``deadline`` of the current round, and ``watch`` over the current request, of each thread."""
+
+
+class AnswerTooLargeError(requests.RequestException):
+    """The answer has more than ``MAX_ANSWER_BYTES``, or cannot be decompressed."""
+
+
+class AnswerTooSlowError(requests.RequestException):
+    """The last byte of the answer did not arrive in time."""
+
+
+@contextmanager
+def round_deadline(seconds: float = ROUND_SECONDS) -> Iterator[None]:
+    """Bound the time of all requests that this thread sends in the context."""
+    _LOCAL.deadline = time.monotonic() + seconds
+    try:
+        yield
+    finally:
+        _LOCAL.deadline = None
+
+
+def bounded_session(timeout: float | None) -> requests.Session:
+    """A session for keystoneauth1 whose answers have bounds.
+
+    :param timeout: seconds between two bytes, as ``[placement] timeout``; None without a limit.
+    """
+    session = requests.Session()
+    adapter = BoundedAdapter(REQUEST_TIMEOUTS * timeout if timeout else ROUND_SECONDS)
+    for scheme in list(session.adapters):
+        session.mount(scheme, adapter)
+    return session
+
+
+class BoundedAdapter(TCPKeepAliveAdapter):
+    """Reads answers completely, within ``MAX_ANSWER_BYTES`` and ``seconds``."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        super().__init__()
+
+    def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
+        """Have connections that a watch can end."""
+        super().init_poolmanager(*arguments, **options)
+        self.poolmanager.pool_classes_by_scheme = _POOLS
+
+    def proxy_manager_for(self, *arguments: Any, **options: Any) -> Any:
+        """Have connections that a watch can end, to proxies as well."""
+        manager = super().proxy_manager_for(*arguments, **options)
+        manager.pool_classes_by_scheme = _POOLS
+        return manager
+
+    def send(self, request: requests.PreparedRequest, *arguments: Any, **options: Any) -> requests.Response:
+        """Send a request and read its answer.
+
+        :raises AnswerTooLargeError:
+        :raises AnswerTooSlowError:
+        """
+        options["stream"] = True  # requests itself would read without a bound
+        seconds = self._seconds
+        if (deadline := getattr(_LOCAL, "deadline", None)) is not None:
+            seconds = min(seconds, deadline - time.monotonic())
+        too_slow = AnswerTooSlowError(f"the answer was not complete after {max(0.0, seconds):.0f} s")
+        if seconds <= 0:
+            raise too_slow
+        with _RequestWatch(seconds) as watch:
+            try:
+                response = super().send(request, *arguments, **options)
+                try:
+                    content = _read_bounded(response)
+                except BaseException:
+                    response.close()  # its connection has the rest of the answer
+                    raise
+            except AnswerTooLargeError:
+                raise
+            except Exception as error:
+                if watch.has_expired:
+                    raise too_slow from error
+                if isinstance(error, requests.RequestException):
+                    raise
+                raise requests.ConnectionError(error, request=request) from error
+            if watch.has_expired:  # without Content-Length, an answer that is cut looks complete
+                response.close()
+                raise too_slow
+        # Where requests keeps what it has read: `content`, `text` and `json()` read nothing more.
+        response._content = content
+        response._content_consumed = True  # type: ignore[attr-defined]
+        return response
+
+
+def _read_bounded(response: requests.Response) -> bytes:
+    """The decompressed body of a response.
+
+    :raises AnswerTooLargeError:
+    """
+    too_large = AnswerTooLargeError(f"the answer has more than {MAX_ANSWER_BYTES // 2**20} MiB")
+    encoding = response.headers.get("Content-Encoding", "").strip().lower()
+    if encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
+        # Several encodings in a row multiply: each gives a thousandfold.
+        raise AnswerTooLargeError(f"the answer has the encoding {encoding[:50]!r}, which is not accepted")
+    # 32 detects the headers of gzip and zlib.
+    inflater = zlib.decompressobj(32 + zlib.MAX_WBITS) if encoding not in ("", "identity") else None
+    content = bytearray()
+    while piece := response.raw.read(_PIECE_BYTES, decode_content=False):
+        while piece:
+            if inflater is None:
+                content += piece
+                break
+            try:
+                content += inflater.decompress(piece, MAX_ANSWER_BYTES + 1 - len(content))
+            except zlib.error as error:
+                raise AnswerTooLargeError(f"the answer cannot be decompressed: {error}") from error
+            piece = inflater.unconsumed_tail
+            if len(content) > MAX_ANSWER_BYTES:
+                raise too_large
+        if len(content) > MAX_ANSWER_BYTES:
+            raise too_large
+    return bytes(content)
+
+
+class _RequestWatch:
+    """Shuts the connection of a request down when its time is over, whatever it waits for."""
+
+    def __init__(self, seconds: float) -> None:
+        self.has_expired = False
+        self._lock = threading.Lock()
+        self._twins: list[socket.socket] = []
+        self._timer = threading.Timer(seconds, self._expire)
+        self._timer.name, self._timer.daemon = "request watch", True
+
+    def __enter__(self) -> _RequestWatch:
+        _LOCAL.watch = self
+        self._timer.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        _LOCAL.watch = None
+        self._timer.cancel()
+        with self._lock:
+            for twin in self._twins:
+                twin.close()
+            self._twins.clear()
+
+    def attach(self, connected: socket.socket) -> None:
+        """Watch a connection.
+
+        The twin is a second descriptor of it: TLS and ``Connection: close`` detach and close the first one
+        while an answer is still being read.
+        """
+        twin = socket.socket(fileno=os.dup(connected.fileno()))
+        with self._lock:
+            self._twins.append(twin)
+            if self.has_expired:
+                _shut_down(twin)
+
+    def _expire(self) -> None:
+        with self._lock:
+            self.has_expired = True
+            for twin in self._twins:
+                _shut_down(twin)
+
+
+def _shut_down(twin: socket.socket) -> None:
+    with suppress(OSError):  # it is not connected any more
+        twin.shutdown(socket.SHUT_RDWR)
+
+
+def _attach(connected: Any) -> None:
+    watch = getattr(_LOCAL, "watch", None)
+    if watch is not None and connected is not None:
+        watch.attach(connected)
+
+
+class _Connection(HTTPConnection):
+    def _new_conn(self) -> socket.socket:
+        made = super()._new_conn()
+        _attach(made)
+        return made
+
+    def request(self, *arguments: Any, **options: Any) -> None:
+        _attach(self.sock)  # an idle connection of the pool; a new one has been attached
+        super().request(*arguments, **options)
+
+
+class _TlsConnection(HTTPSConnection):
+    def _new_conn(self) -> socket.socket:
+        made = super()._new_conn()
+        _attach(made)
+        return made
+
+    def request(self, *arguments: Any, **options: Any) -> None:
+        _attach(self.sock)
+        super().request(*arguments, **options)
+
+
+class _Pool(HTTPConnectionPool):
+    ConnectionCls = _Connection
+
+
+class _TlsPool(HTTPSConnectionPool):
+    ConnectionCls = _TlsConnection
+
+
+_POOLS: Final = {"http": _Pool, "https": _TlsPool}

@@ -1,0 +1,208 @@
+"""Answers of peers that want the agent's memory or its time, over real sockets."""
+
+import contextlib
+import gzip
+import json
+import resource
+import socket
+import threading
+import time
+import zlib
+
+import pytest
+
+from compute_agent.report import bounded_http
+from compute_agent.report.bounded_http import MAX_ANSWER_BYTES, round_deadline
+from compute_agent.report.errors import PlacementError, UnavailableError
+from tests.compute_agent.report.test_client import make_client
+
+ROOT = json.dumps({"versions": [{"id": "v1.0", "min_version": "1.0", "max_version": "1.39"}]}).encode()
+
+
+class RawServer:
+    """Sends the pieces of a script to each connection, whatever is asked; ``pause`` seconds before each."""
+
+    def __init__(self, *pieces, pause=0.0):
+        self.pieces, self.pause, self.connections = pieces, pause, 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._over = threading.Event()
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self):
+        while not self._over.is_set():
+            with contextlib.suppress(OSError):
+                connection, _ = self._listener.accept()
+                self.connections += 1
+                threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+
+    def _answer(self, connection):
+        with connection, contextlib.suppress(OSError):
+            connection.recv(65536)
+            for piece in self.pieces:
+                if self._over.wait(self.pause):
+                    return
+                connection.sendall(piece)
+
+    def close(self):
+        self._over.set()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+
+@pytest.fixture
+def serve():
+    with contextlib.ExitStack() as stack:
+
+        def start(*pieces, **options):
+            server = RawServer(*pieces, **options)
+            stack.callback(server.close)
+            return server
+
+        yield start
+
+
+def head(**headers):
+    lines = [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    return "\r\n".join(["HTTP/1.1 200 OK", "Content-Type: application/json", *lines, "", ""]).encode()
+
+
+def blanks_in_gzip(size):
+    """A JSON text of so many bytes, nearly all of them blanks, compressed a thousandfold."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    packed = [packer.compress(b" " * 2**20) for _ in range(size // 2**20)]
+    return b"".join([*packed, packer.compress(ROOT), packer.flush()])
+
+
+def megabytes_at_most():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+
+def test_two_gigabytes_in_nine_megabytes_of_gzip_are_refused(serve, tmp_path):
+    body = blanks_in_gzip(2**31)
+    server = serve(head(Content_Encoding="gzip", Content_Length=len(body)), body)
+    client = make_client(tmp_path, server.url)
+    before = megabytes_at_most()
+    with pytest.raises(UnavailableError, match="more than 16 MiB"):
+        client.microversion()
+    assert megabytes_at_most() - before < 200
+
+
+def test_a_plain_answer_without_end_is_refused(serve, tmp_path):
+    server = serve(head(), *[b" " * 2**20] * 64)
+    before = megabytes_at_most()
+    with pytest.raises(UnavailableError, match="more than 16 MiB"):
+        make_client(tmp_path, server.url).microversion()
+    assert megabytes_at_most() - before < 200
+
+
+@pytest.mark.parametrize("encoding", ["gzip, gzip", "br", "zstd"])
+def test_encodings_that_multiply_or_are_unknown_are_refused(serve, tmp_path, encoding):
+    body = gzip.compress(gzip.compress(ROOT))
+    server = serve(head(Content_Encoding=encoding, Content_Length=len(body)), body)
+    with pytest.raises(UnavailableError, match="encoding"):
+        make_client(tmp_path, server.url).microversion()
+
+
+def test_what_is_no_gzip_is_refused(serve, tmp_path):
+    server = serve(head(Content_Encoding="gzip", Content_Length=7), b"no gzip")
+    with pytest.raises(UnavailableError, match="decompressed"):
+        make_client(tmp_path, server.url).microversion()
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zlib.compress])
+def test_a_compressed_answer_is_read(serve, tmp_path, pack):
+    body = pack(ROOT)
+    encoding = "gzip" if pack is gzip.compress else "deflate"
+    server = serve(head(Content_Encoding=encoding, Content_Length=len(body)), body)
+    assert make_client(tmp_path, server.url).microversion() == "1.39"
+
+
+def test_an_answer_of_nearly_the_limit_is_read(serve, tmp_path):
+    padding = b" " * (MAX_ANSWER_BYTES - len(ROOT))
+    server = serve(head(Content_Length=MAX_ANSWER_BYTES), ROOT, padding)
+    assert make_client(tmp_path, server.url).microversion() == "1.39"
+
+
+DRIPS = {
+    "body with length": (head(Content_Length=1000), *[b" "] * 1000),
+    "body until the connection ends": (b"HTTP/1.0 200 OK\r\n\r\n", *[b" "] * 1000),
+    "chunks": (head(Transfer_Encoding="chunked"), *[b"1\r\n \r\n"] * 1000),
+    "headers": (b"HTTP/1.1 200 OK\r\n", *[b"X"] * 1000),
+    "continuations without end": [b"HTTP/1.1 100 Continue\r\n\r\n"] * 1000,
+}
+
+
+@pytest.mark.parametrize("drip", DRIPS)
+def test_a_byte_now_and_then_does_not_keep_a_request_waiting(serve, tmp_path, drip, monkeypatch):
+    monkeypatch.setattr(bounded_http, "REQUEST_TIMEOUTS", 0.1)  # of the 10 s that are the default
+    server = serve(*DRIPS[drip], pause=0.05)
+    with pytest.raises(UnavailableError, match="not complete after 1 s"):
+        make_client(tmp_path, server.url).microversion()
+    assert server.connections == 1  # it is not tried again at once
+
+
+def test_a_handshake_that_drips_does_not_keep_a_request_waiting(serve, tmp_path, monkeypatch):
+    monkeypatch.setattr(bounded_http, "REQUEST_TIMEOUTS", 0.1)
+    record = b"\x16\x03\x03\x40\x00"  # the beginning of a handshake record of 16 KiB
+    server = serve(record, *[b"\x02"] * 1000, pause=0.05)
+    client = make_client(tmp_path, server.url.replace("http:", "https:"))
+    with pytest.raises(UnavailableError, match="not complete after 1 s"):
+        client.microversion()
+
+
+def test_all_requests_of_a_round_have_one_deadline(serve, tmp_path):
+    server = serve(head(Content_Length=1000), *[b" "] * 1000, pause=0.05)
+    client = make_client(tmp_path, server.url)
+    with round_deadline(0.5):
+        with pytest.raises(UnavailableError, match="not complete after"):
+            client.microversion()
+        while True:
+            with pytest.raises(UnavailableError, match="not complete after") as caught:
+                client.microversion()
+            if "after 0 s" in str(caught.value):
+                break
+            time.sleep(0.1)
+    assert server.connections <= 3
+
+
+def test_a_watch_ends_with_its_request(serve, tmp_path):
+    server = serve(head(Content_Length=len(ROOT)) + ROOT)
+    assert make_client(tmp_path, server.url).microversion() == "1.39"
+    for thread in threading.enumerate():
+        if thread.name == "request watch":
+            thread.join(10)
+            assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("document", "complaint"),
+    [
+        (b"[" * 100_000, "not JSON"),
+        (b'{"versions": [{"max_version": 1.39}]}', r"answer.versions\[0\].max_version is a number, not text"),
+        (b'{"versions": {}}', "answer.versions is an object, not a list"),
+        (b'{"versions": [{"max_version": "one"}]}', "'one' is not a version"),
+        (b"null", "the answer is null, not an object"),
+        (b"", "not JSON"),
+    ],
+)
+def test_answers_without_sense_are_refused_with_the_reason(serve, tmp_path, document, complaint):
+    server = serve(head(Content_Length=len(document)), document)
+    with pytest.raises(PlacementError, match=complaint):
+        make_client(tmp_path, server.url).microversion()
+
+
+def test_a_peers_text_has_no_control_characters(serve, tmp_path):
+    text = json.dumps({"errors": [{"detail": "gone \x1b]0;owned\x07\x1b[2J"}]}).encode()
+    server = serve(b"HTTP/1.1 500 X\r\nContent-Length: %d\r\n\r\n" % len(text), text)
+    with pytest.raises(PlacementError, match="gone") as caught:
+        make_client(tmp_path, server.url).microversion()
+    assert str(caught.value).isprintable()
+
+
+def test_a_peer_without_tls_is_refused_where_tls_is_asked_for(serve, tmp_path):
+    server = serve(b"plain text")
+    client = make_client(tmp_path, server.url.replace("http:", "https:"))
+    with pytest.raises(UnavailableError, match="SSL"):
+        client.microversion()
