@@ -11,7 +11,7 @@ from typing import Any, Final
 from osc_lib import exceptions
 from osc_lib.command import command
 
-from placement.cmd.osc_asking import in_words, pairs, request_ours, warn
+from placement.cmd.osc_asking import in_words, pairs, request_ours, roots, warn
 from placement.cmd.osc_flavors import add_by_options, add_wanted, by_options, read_flavor, wanted
 
 _EXPLANATIONS: Final = "/ext/v1/explanations"
@@ -105,10 +105,10 @@ class ShowCapacity(command.Lister):
         )
         parser.add_argument(
             "--without",
-            metavar="<uuid>",
+            metavar="<host>",
             action="append",
             default=[],
-            help="Root provider of a host that is to be drained, or fails (may be repeated)",
+            help="Name or root provider's UUID of a host that is to be drained, or fails (may be repeated)",
         )
         parser.add_argument(
             "--displaced",
@@ -120,7 +120,7 @@ class ShowCapacity(command.Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[Row]]:
         """Ask, and show the part as a table."""
-        body: dict[str, Any] = {"flavors": [], "without": parsed_args.without}
+        body: dict[str, Any] = {"flavors": [], "without": roots(self, parsed_args.without)}
         body |= {"displaced": True} if parsed_args.displaced or parsed_args.part == "displaced" else {}
         body |= {"moves": True} if parsed_args.part == "moves" else {}
         for flavor in parsed_args.flavor:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from osc_lib import exceptions
 from osc_lib.command import command
 
-from placement.cmd.osc_asking import in_words, pairs, request, request_ours, warn
+from placement.cmd.osc_asking import HostNames, in_words, pairs, request, request_ours, roots, warn
 from placement.cmd.osc_flavors import add_wanted, wanted
 
 _CLAIMS: Final = "/ext/v1/claims"
@@ -23,6 +23,10 @@ TOPOLOGIES: Final = ("single-numa", "restricted", "best-effort", "spread")
 """How what a query asks for may be split over NUMA nodes."""
 SHOWN: Final = ("uuid", "project_id", "user_id", "group", "generation", "expires_at", "allocations")
 """What is shown of a reservation."""
+CLAIMED: Final = (
+    *("#", "host", "resource_provider", "resources", "score"),
+    *("consumer", "generation", "expires_at"),
+)
 
 Row = tuple[Any, ...]
 
@@ -82,7 +86,7 @@ class CreateClaim(command.Lister):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[Row]]:
         """Claim, and show what is held."""
         claim = {
-            **_wanted(parsed_args),
+            **_wanted(self, parsed_args),
             "consumer_uuid": parsed_args.uuid or str(uuid.uuid4()),
             "consumer_generation": parsed_args.generation,
             "consumer_type": parsed_args.consumer_type,
@@ -109,11 +113,11 @@ class CreateClaim(command.Lister):
         if parsed_args.dry_run:
             print("Nothing was claimed: this is what would be.", file=self.app.stderr)
             held = None, None, None
-        rows = [(0, *row, *held) for row in _places(claimed)]
+        names = HostNames(self)
+        rows = [(0, *row, *held) for row in _places(claimed, names)]
         for number, alternate in enumerate(claimed["alternates"], start=1):
-            rows += [(number, *row, None, None, None) for row in _places(alternate)]
-        columns = ("#", "resource_provider", "resources", "score", "consumer", "generation", "expires_at")
-        return columns, rows
+            rows += [(number, *row, None, None, None) for row in _places(alternate, names)]
+        return CLAIMED, rows
 
 
 class ConfirmClaim(command.ShowOne):
@@ -166,11 +170,11 @@ class CreateReservation(command.ShowOne):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Row]:
         """Reserve, and show it."""
-        body = {**_wanted(parsed_args), **_end(parsed_args)}
+        body = {**_wanted(self, parsed_args), **_end(parsed_args)}
         body |= _given(parsed_args, "uuid", "group")
         answer = request_ours(self, "POST", _RESERVATIONS, json=body)
         warn(self, answer.get("warnings", ()))
-        return _one(answer)
+        return _one(self, answer)
 
 
 class ListReservations(command.Lister):
@@ -204,7 +208,7 @@ class ShowReservation(command.ShowOne):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Row]:
         """Ask and show."""
-        return _one(request(self, "GET", f"{_RESERVATIONS}/{parsed_args.uuid}"))
+        return _one(self, request(self, "GET", f"{_RESERVATIONS}/{parsed_args.uuid}"))
 
 
 class SetReservation(command.ShowOne):
@@ -220,7 +224,7 @@ class SetReservation(command.ShowOne):
         """Read its generation, and write."""
         path = f"{_RESERVATIONS}/{parsed_args.uuid}"
         generation = request(self, "GET", path)["reservation"]["generation"]
-        return _one(request(self, "PUT", path, json={"generation": generation, **_end(parsed_args)}))
+        return _one(self, request(self, "PUT", path, json={"generation": generation, **_end(parsed_args)}))
 
 
 class DeleteReservation(command.Command):
@@ -251,14 +255,18 @@ def _add_wanted(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--project-id", metavar="<project>", required=True, help="Project that it belongs to")
     parser.add_argument("--user-id", metavar="<user>", required=True, help="User that it belongs to")
     parser.add_argument(
-        "--only", metavar="<uuid>", action="append", help="Root provider that may be chosen (may be repeated)"
+        "--only",
+        metavar="<host>",
+        action="append",
+        default=[],
+        help="Name or root provider's UUID of a host that may be chosen (may be repeated)",
     )
     parser.add_argument(
         "--avoid",
-        metavar="<uuid>",
+        metavar="<host>",
         action="append",
         default=[],
-        help="Root provider of which nothing is to be taken (may be repeated)",
+        help="Name or root provider's UUID of a host of which nothing is to be taken (may be repeated)",
     )
     parser.add_argument(
         "--order",
@@ -269,17 +277,17 @@ def _add_wanted(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _wanted(parsed_args: argparse.Namespace) -> dict[str, Any]:
+def _wanted(asking: command.Command, parsed_args: argparse.Namespace) -> dict[str, Any]:
     body: dict[str, Any] = {
         **wanted(parsed_args),
         "project_id": parsed_args.project_id,
         "user_id": parsed_args.user_id,
-        "avoid": parsed_args.avoid,
+        "avoid": roots(asking, parsed_args.avoid),
     }
     if parsed_args.query_version is not None:
         body["microversion"] = parsed_args.query_version
     if parsed_args.only:
-        body["only"] = parsed_args.only
+        body["only"] = roots(asking, parsed_args.only)
     try:
         weights = pairs(parsed_args.order, "--order", "<weight>")
         body["order"] = {name: float(weight) for name, weight in weights.items()}
@@ -293,11 +301,12 @@ def _given(parsed_args: argparse.Namespace, *names: str) -> dict[str, Any]:
     return {name: getattr(parsed_args, name) for name in names if getattr(parsed_args, name) is not None}
 
 
-def _places(choice: Mapping[str, Any]) -> list[Row]:
-    """Of a claim, or an alternate: providers, what is taken of each, and what it scores."""
+def _places(choice: Mapping[str, Any], names: HostNames) -> list[Row]:
+    """Of a claim, or an alternate: hosts and providers, what is taken of each, and what it scores."""
     total = None if choice["score"] is None else choice["score"]["total"]
     return [
-        (provider, in_words(each["resources"]), total) for provider, each in choice["allocations"].items()
+        (names.of(provider), provider, in_words(each["resources"]), total)
+        for provider, each in choice["allocations"].items()
     ]
 
 
@@ -317,9 +326,11 @@ def _end(parsed_args: argparse.Namespace) -> dict[str, Any]:
     return {"expires_at": parsed_args.until} if parsed_args.until else {"expires_in": parsed_args.seconds}
 
 
-def _one(answer: Mapping[str, Any]) -> tuple[tuple[str, ...], Row]:
+def _one(asking: command.Command, answer: Mapping[str, Any]) -> tuple[tuple[str, ...], Row]:
     reservation = answer["reservation"]
-    return SHOWN, tuple(reservation[name] for name in SHOWN)
+    names = HostNames(asking)
+    hosts = sorted({name for provider in reservation["allocations"] if (name := names.of(provider))})
+    return (*SHOWN, "hosts"), (*(reservation[name] for name in SHOWN), hosts)
 
 
 def _row(reservation: Mapping[str, Any]) -> Row:

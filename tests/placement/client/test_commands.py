@@ -448,7 +448,8 @@ def walk_reservations(shell: Shell) -> None:
     assert (later["generation"], later["expires_at"]) == (2, "2126-01-01T00:00:00.000Z")
     assert shell(f"resource reservation show {RESERVED}") == later
     claim = f"allocation claim create resources=LLC:1 {whose} --uuid {CLAIMANT} --reservation {RESERVED}"
-    place = {"#": 0, "resource_provider": NODE, "resources": "LLC=1"}
+    host = "host" if shell.version >= (1, 14) else "node0"  # which is in no tree before
+    place = {"#": 0, "host": host, "resource_provider": NODE, "resources": "LLC=1"}
     (tried,) = shell(f"{claim} --dry-run --order pack=1 --expires-in 60")
     assert 0 < tried.pop("score") <= 1
     assert tried == {**place, "consumer": None, "generation": None, "expires_at": None}

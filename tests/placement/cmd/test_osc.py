@@ -7,16 +7,28 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import requests
+from keystoneauth1.exceptions import http
 from osc_lib import exceptions
 from osc_lib.command import command
 
 from placement.claims.topology import Topology
 from placement.cmd.osc import ExplainAllocationCandidates, ShowCapacity
-from placement.cmd.osc_claims import SHOWN, TOPOLOGIES, ConfirmClaim, CreateClaim, CreateReservation
+from placement.cmd.osc_claims import (
+    SHOWN,
+    TOPOLOGIES,
+    ConfirmClaim,
+    CreateClaim,
+    CreateReservation,
+    ShowReservation,
+)
 
 FIRST = "4e8e5957-649f-477b-9e5b-f1f75b21c03c"
 SECOND = "542df8ed-9be2-49b9-b4db-6d3183ff8ec8"
 GUEST = "67a82c9a-4a12-4b0a-8b5b-6e5d0b2a9b11"
+NODE = "d1ad1c8f-3cd9-4a36-9c8d-1c4a3b3f4e55"
+TREES = {FIRST: {FIRST: "web1"}, SECOND: {SECOND: "web2", NODE: "web2_NUMA_0"}}
+"""Names of providers by the root of their tree."""
 OWNER = ("--project-id", "web", "--user-id", "ann")
 
 
@@ -28,9 +40,22 @@ class Client:
         self.asked: list[tuple[str, str, Any]] = []
 
     def request(self, method: str, path: str, **options: Any) -> Any:
+        if path == "/resource_providers":
+            return self.providers(**options["params"])
         self.asked.append((method, path, options.get("json")))
         text = self.answers.pop(0)
         return SimpleNamespace(content=text.encode(), json=lambda: json.loads(text))
+
+    @staticmethod
+    def providers(in_tree: str = "", name: str = "") -> Any:
+        """The tree of a provider, or those of a name; each host has one node."""
+        found = [
+            {"uuid": uuid, "name": called, "root_provider_uuid": root}
+            for root, tree in TREES.items()
+            for uuid, called in tree.items()
+            if in_tree in tree or name == called
+        ]
+        return SimpleNamespace(content=b"some", json=lambda: {"resource_providers": found})
 
 
 def run(kind: type[command.Command], client: Client, *arguments: str) -> tuple[Any, str]:
@@ -66,10 +91,11 @@ def test_a_claim_is_shown_with_its_score_its_end_and_its_alternates() -> None:
     client = Client(claims(expires_at=end, alternates=[choice(SECOND, 0.25)], **choice(FIRST, 0.5)))
     asked = ("resources=VCPU:2", *OWNER, "--order", "pack=1", "--alternates", "1", "--expires-in", "60")
     (columns, rows), said = run(CreateClaim, client, *asked, "--topology", "best-effort")
-    assert columns == ("#", "resource_provider", "resources", "score", "consumer", "generation", "expires_at")
+    assert columns[:4] == ("#", "host", "resource_provider", "resources")
+    assert columns[4:] == ("score", "consumer", "generation", "expires_at")
     assert rows == [
-        (0, FIRST, "VCPU=2", 0.5, GUEST, 1, end),
-        (1, SECOND, "VCPU=2", 0.25, None, None, None),
+        (0, "web1", FIRST, "VCPU=2", 0.5, GUEST, 1, end),
+        (1, "web2", SECOND, "VCPU=2", 0.25, None, None, None),
     ]
     assert said == ""
     ((_, _, body),) = client.asked
@@ -80,7 +106,7 @@ def test_a_claim_is_shown_with_its_score_its_end_and_its_alternates() -> None:
 def test_a_dry_run_does_not_look_like_a_claim() -> None:
     client = Client(claims())
     (_, rows), said = run(CreateClaim, client, "resources=VCPU:2", *OWNER, "--dry-run")
-    assert rows == [(0, FIRST, "VCPU=2", None, None, None, None)]
+    assert rows == [(0, "web1", FIRST, "VCPU=2", None, None, None, None)]
     assert said == "Nothing was claimed: this is what would be.\n"
     ((_, _, body),) = client.asked
     assert not body["claims"][0].keys() & {"topology", "alternates", "expires_in", "group"}
@@ -93,7 +119,7 @@ def test_a_dry_run_does_not_look_like_a_claim() -> None:
         (
             CreateReservation,
             (*OWNER, "--for", "60"),
-            {"reservation": dict.fromkeys(SHOWN), "warnings": ["hw:x is none"]},
+            {"reservation": {**dict.fromkeys(SHOWN), "allocations": {}}, "warnings": ["hw:x is none"]},
         ),
         (
             ExplainAllocationCandidates,
@@ -166,3 +192,57 @@ def test_a_file_that_is_not_there_is_named_once() -> None:
 
 def test_topologies_are_those_that_the_service_has() -> None:
     assert set(TOPOLOGIES) == {each.value for each in Topology}
+
+
+def test_hosts_are_given_by_their_names_too() -> None:
+    client = Client(claims(**choice(NODE, None)))
+    hosts = ("--only", "web1", "--only", "web2_NUMA_0", "--avoid", GUEST)
+    (_, rows), _ = run(CreateClaim, client, "resources=VCPU:2", *OWNER, *hosts)
+    assert rows[0][:3] == (0, "web2", NODE)
+    (sent,) = client.asked[0][2]["claims"]
+    assert (sent["only"], sent["avoid"]) == ([FIRST, SECOND], [GUEST])
+    capacity = Client(json.dumps({"flavors": [], "together": None}))
+    run(ShowCapacity, capacity, "resources=VCPU:2", "--without", "web1")
+    assert capacity.asked[0][2]["without"] == [FIRST]
+    with pytest.raises(exceptions.CommandError, match="no resource provider of the name web3"):
+        run(ShowCapacity, Client(), "resources=VCPU:2", "--without", "web3")
+
+
+def test_a_reservation_is_shown_with_the_names_of_its_hosts() -> None:
+    reservation = dict.fromkeys(SHOWN) | {"allocations": {NODE: {}, FIRST: {}}}
+    (columns, row), _ = run(ShowReservation, Client(json.dumps({"reservation": reservation})), GUEST)
+    assert dict(zip(columns, row, strict=True))["hosts"] == ["web1", "web2"]
+
+
+def test_names_that_may_not_be_seen_are_empty_and_the_claim_is_shown() -> None:
+    class Narrow(Client):
+        @staticmethod
+        def providers(**_: str) -> Any:
+            raise exceptions.Forbidden(403, "not for you")
+
+    (_, rows), _ = run(CreateClaim, Narrow(claims()), "resources=VCPU:2", *OWNER)
+    assert rows[0][:4] == (0, "", FIRST, "VCPU=2")
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (
+            {"errors": [{"title": "Service Unavailable", "detail": "No disk."}]},
+            "(HTTP 503): No disk.",
+        ),
+        ({"errors": [{"title": "Service Unavailable"}]}, "Service Unavailable (HTTP 503)"),
+    ],
+)
+def test_why_a_service_is_not_available_is_said(body: dict[str, Any], told: str) -> None:
+    class Unavailable(Client):
+        def request(self, method: str, path: str, **options: Any) -> Any:
+            answer = requests.Response()
+            answer.status_code, answer.headers["Content-Type"] = 503, "application/json"
+            answer._content = json.dumps(body).encode()
+            raise http.from_response(answer, method, path)
+
+    for kind, more in ((CreateClaim, ()), (CreateReservation, ("--for=60",))):
+        with pytest.raises((exceptions.CommandError, http.ServiceUnavailable)) as refused:
+            run(kind, Unavailable(), "resources=VCPU:2", *OWNER, *more)
+        assert str(refused.value).endswith(told)
