@@ -48,7 +48,7 @@ _SECTIONS: Final = (
     ("exploring.explore", "Candidates", (*SEE_HOSTS, allocation_candidate.LIST)),
     ("counting.count", "Capacity", (*SEE_HOSTS, ext.CAPACITY)),
     ("holding.find", "Consumers", (allocation.LIST,)),
-    ("settings.show_settings", "Settings", settings.SEE_SETTINGS),
+    ("settings.show_settings", "Fleet settings", settings.SEE_SETTINGS),
     ("naming.show_names", "Names", (*SEE_HOSTS, resource_class.LIST, trait.LIST)),
     ("holding.show_project", "Project", (usage.TOTAL_USAGES,)),
 )

@@ -1,7 +1,6 @@
 """``/console/capacity``: how many guests still fit, what is short, and what if hosts were not there."""
 
 import re
-import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -10,7 +9,7 @@ from flask import Blueprint, render_template, request
 
 from placement.console.asking import Refused, ask
 from placement.console.forms import texts
-from placement.console.questions import Question, query_of
+from placement.console.questions import Question, query_of, words_of
 from placement.console.visit import SEE_HOSTS, Visit, page
 from placement.exceptions import InvalidRequest
 from placement.model.snapshot import Snapshot
@@ -63,10 +62,7 @@ def _flavor(line: str) -> dict[str, Any]:
     :raises InvalidRequest: the line is neither.
     """
     if of_nova := _OF_NOVA.fullmatch(line):
-        try:
-            words = shlex.split(of_nova[2])
-        except ValueError as error:
-            raise InvalidRequest(f"A quote is not closed in {line[:80]!r}.") from error
+        words = words_of(of_nova[2])
         known = dict(word.partition("=")[::2] for word in words if word.partition("=")[0] in _AMOUNTS)
         specs = [word for word in words if word.partition("=")[0] not in _AMOUNTS]
         return {"name": of_nova[1].strip(), **Question(specs="\n".join(specs), **known).body()}

@@ -1,4 +1,4 @@
-"""``/console/consumers/{uuid}``: what one holds; and ``/console/project``: what all of a project do."""
+"""``/console/consumers``: reservations, and one consumer; ``/console/project``: what a project holds."""
 
 from http import HTTPStatus
 from typing import Any, Final
@@ -19,11 +19,16 @@ _PER_PAGE: Final = 100
 
 @page(blueprint, "/console/consumers", allocation.LIST)
 def find(visit: Visit) -> str | Response:
-    """Where to ask for a consumer."""
+    """Where to ask for a consumer, and reservations: of all projects for whom that is allowed."""
     text = request.args.get("uuid", "").strip()
     uuid = canonical_uuid(text)
     if uuid is None:
-        return render_template("consumers.html", text=text[:64], is_wrong=bool(text))
+        reserved: dict[str, Any] | None = None
+        if visit.may(ext.RESERVATIONS):
+            after = canonical_uuid(request.args.get("after", ""))
+            page = {"limit": str(_PER_PAGE)} | ({} if after is None else {"marker": after})
+            reserved = ask("GET", "/ext/v1/reservations", page) | {"after": after}
+        return render_template("consumers.html", text=text[:64], is_wrong=bool(text), reserved=reserved)
     answer = redirect(url_for("holding.show_consumer", uuid=uuid), HTTPStatus.SEE_OTHER, Response)
     assert isinstance(answer, Response)
     return answer

@@ -1,13 +1,20 @@
 """What visitors ask for in forms: a query, or a flavor in Nova's words."""
 
+import re
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import quote
 
 from placement.console.forms import texts
 from placement.exceptions import InvalidRequest
 
 _MAX_TEXT: Final = 8192
+_ADDRESS: Final = re.compile(r"""allocation_candidates\?([^\s"'`<>#\\]*)([^\n]*)""")
+_CURL: Final = re.compile(r"(\$ *)?curl\s")
+_DATA: Final = ("-d", "--data", "--data-ascii", "--data-raw", "--data-urlencode")
+"""Options of curl for parameters, which ``-G`` puts into the address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +62,49 @@ class Question:
 
 
 def query_of(text: str) -> str:
-    """A query string, which may be on several lines, or be the end of a whole address."""
-    if "?" in text:
+    """A query string, on one line or several, as it is or where it stands in what was pasted.
+
+    That is an address, also in quotes or behind ``GET``, a line of a log, or a command of curl. The first of
+    several counts.
+
+    :raises InvalidRequest: a quote of such a command is not closed.
+    """
+    text = text.strip()
+    if _CURL.match(text):
+        return _of_curl(text)
+    if address := _ADDRESS.search(text):
+        # what follows on the same line is of the log; lines below go on with parameters
+        text = "\n".join((address[1], *_parameters(text[address.end() :])))
+    elif "?" in text:
         text = text.rpartition("?")[2]
     return "&".join(line.strip().strip("&") for line in text.splitlines() if line.strip())
+
+
+def _parameters(text: str) -> Iterable[str]:
+    return (line for line in text.splitlines() if re.fullmatch(r"\s*&?[a-z_A-Z0-9-]+=\S*\s*", line))
+
+
+def _of_curl(command: str) -> str:
+    words = iter(words_of(command.replace("\\\n", " ")))
+    found: list[str] = []
+    for word in words:
+        if word in _DATA:
+            name, equals, value = next(words, "").partition("=")
+            found.append(name + equals + (quote(value) if word == "--data-urlencode" else value))
+        elif address := _ADDRESS.search(word):
+            found.append(address[1])
+    return "&".join(filter(None, found))
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a command, as a shell has them.
+
+    :raises InvalidRequest: a quote is not closed.
+    """
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise InvalidRequest(f"A quote is not closed in {text[:80]!r}.") from error
 
 
 def _integer(what: str, text: str) -> int:

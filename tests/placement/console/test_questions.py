@@ -203,8 +203,83 @@ def test_a_host_is_not_disabled_without_a_reason_nor_by_another_site_nor_by_who_
     assert "Keep new guests away" in text_of(client, f"providers/{EDGE}")
 
 
+def test_an_administrator_sees_the_reservations_of_all_projects(app, client, monkeypatch):
+    assert "Reservations Nothing is reserved." in text_of(client, "consumers")
+    monkeypatch.setattr("placement.console.holding._PER_PAGE", 1)
+    admin, made = Admin(app), []
+    for number, project in enumerate((world.PROJECT, world.OTHER_PROJECT)):
+        uuid = world.uuid_of(f"reservation {number}")
+        body = {"uuid": uuid, "project_id": project, "user_id": "ann", "query": "resources=VCPU:1"}
+        body |= {"group": f"group-{number}", "expires_in": 3600}
+        assert admin("POST", "/ext/v1/reservations", json=body).status_code == HTTPStatus.CREATED
+        made.append((uuid, project, f"group-{number}"))
+    (first, second) = sorted(made)
+    text = text_of(client, "consumers")
+    assert " ".join(first) in text
+    assert second[0] not in text
+    assert " ".join(second) in text_of(client, "consumers", after=first[0])
+    assert f"{first[0]}" in text_of(client, f"consumers/{first[0]}")
+    for uuid, _, _ in made:
+        assert admin("DELETE", f"/ext/v1/reservations/{uuid}").status_code == HTTPStatus.NO_CONTENT
+
+
 def test_a_query_may_be_on_several_lines():
     assert questions.query_of("resources=VCPU:1 \n\n &required=A&\n") == "resources=VCPU:1&required=A"
+
+
+ASKED = "resources=VCPU:2,MEMORY_MB:1024&required=%21CUSTOM_GOLD"
+LOGGED = (
+    '10.0.0.7 - - [24/Nov/2026:00:01:02 +0000] "GET /placement/allocation_candidates?{} HTTP/1.1" 200 4711',
+    '2026-11-24 00:01:02.003 7 INFO placement.requestlog [req-1 - - - - -] 10.0.0.7 "GET '
+    '/allocation_candidates?{}" status: 200 len: 4711 microversion: 1.39 time: 0.001',
+)
+
+
+@pytest.mark.parametrize(
+    "pasted",
+    [
+        "http://controller/placement/allocation_candidates?{}",
+        "   http://controller/placement/allocation_candidates?{}  ",
+        '"http://controller/placement/allocation_candidates?{}"',
+        "'http://controller/placement/allocation_candidates?{}'",
+        "GET /allocation_candidates?{}",
+        "GET /placement/allocation_candidates?{} HTTP/1.1",
+        "curl -s -H 'X-Auth-Token: t?' 'http://controller/allocation_candidates?{}' | jq .",
+        '$ curl -s "http://controller/allocation_candidates?{}" \\\n  -H "Accept: a"',
+        *LOGGED,
+        "  " + LOGGED[1],
+        "\n".join((LOGGED[1], LOGGED[0])),
+        '{{"path": "/allocation_candidates?{}", "status": 200}}',
+        "?{}",
+    ],
+)
+def test_a_query_is_found_in_what_was_pasted(client, pasted):
+    text = pasted.format(*(ASKED for _ in range(pasted.count("{}"))))
+    assert questions.query_of(text) == ASKED
+    assert "on 6 hosts" in text_of(client, "candidates", query=text)
+
+
+def test_lines_below_an_address_go_on_with_parameters():
+    assert questions.query_of(f"http://a/allocation_candidates?{ASKED}\n  &limit=1\n") == f"{ASKED}&limit=1"
+
+
+def test_the_parameters_of_a_command_of_curl_may_be_options():
+    command = (
+        "curl -G http://controller/allocation_candidates -d resources=VCPU:2 --data-urlencode 'required=!A'"
+    )
+    assert questions.query_of(command) == "resources=VCPU:2&required=%21A"
+
+
+def test_a_command_of_curl_with_half_a_quote_is_refused(client):
+    text = text_of(
+        client, "candidates", HTTPStatus.BAD_REQUEST, query="curl 'http://a/allocation_candidates?"
+    )
+    assert "A quote is not closed" in text
+
+
+def test_a_flavor_for_which_no_moves_make_room_is_said_to_be_one(client):
+    text = text_of(client, "capacity", flavors="a=resources=LLC:9999", moves="1")
+    assert "Moves that make room for one more a No moves make room" in text
 
 
 def test_capacity_is_counted_for_flavors_as_nova_has_them(client):
