@@ -148,9 +148,7 @@ def look(browser: Any, address: str, *, slow: bool = False) -> Seen:
         page = context.new_page()
         devtools = context.new_cdp_session(page)
         sizes: list[int] = []
-        devtools.without_unsupported(
-            "Network.loadingFinished", lambda event: sizes.append(int(event["encodedDataLength"]))
-        )
+        devtools.on("Network.loadingFinished", lambda event: sizes.append(int(event["encodedDataLength"])))
         devtools.send("Network.enable")
         if slow:
             devtools.send("Network.emulateNetworkConditions", _SLOW)

@@ -36,8 +36,8 @@ def looking(browser: Any, *, but_of: Sequence[str] = (), **options: Any) -> Iter
     context = browser.new_context(viewport={"width": 1440, "height": 900}, reduced_motion="reduce", **options)
     page = context.new_page()
     complaints: list[str] = []
-    page.without_unsupported("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
-    page.without_unsupported("pageerror", lambda error: complaints.append(str(error)))
+    page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
     yield page
     context.close()
     assert [each for each in complaints if not any(part in each for part in but_of)] == []
