@@ -75,6 +75,7 @@ def load(
     """
     conf = cfg.ConfigOpts()
     log.register_options(conf)
+    conf.set_default("use_stderr", True)  # where service managers look
     for module in MODULES:
         module.register_opts(conf)
     said = io.StringIO()
@@ -127,9 +128,13 @@ def find_unknown_options(conf: cfg.ConfigOpts) -> list[str]:
 
 def known_options(conf: cfg.ConfigOpts) -> list[tuple[str, list[Any]]]:
     """All options that can be in the files of ``conf``, by section, those of libraries included."""
-    libraries = [pair for entry in entry_points(group=_OPTIONS, name="oslo.log") for pair in entry.load()()]
-    pairs = (*list_opts(), *libraries, (placement.GROUP, placement.auth_opts(conf) or []))
+    pairs = (*list_opts(), *log_options(), (placement.GROUP, placement.auth_opts(conf) or []))
     return [(group or "DEFAULT", options) for group, options in pairs]
+
+
+def log_options() -> list[tuple[str | None, list[Any]]]:
+    """The options of oslo.log, by section."""
+    return [pair for entry in entry_points(group=_OPTIONS, name="oslo.log") for pair in entry.load()()]
 
 
 def free_sections(conf: cfg.ConfigOpts) -> list[str]:

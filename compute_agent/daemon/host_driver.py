@@ -21,28 +21,17 @@ LOG = logging.getLogger(__name__)
 class HostDriver:
     """A driver that nobody else has.
 
-    ``conf`` is what it was opened with; ``notice`` is how it was chosen, if that is worth a word.
+    ``notice`` is how it was chosen, if that is worth a word.
     """
 
     driver: Driver
     lock: DriverLock
-    conf: cfg.ConfigOpts
     notice: str
 
     @property
     def status(self) -> str:
         """Whether what the guests depend on can be asked, and why not."""
         return f"away: {outage}" if (outage := self.driver.outage) else "up"
-
-    def warnings(self, conf: cfg.ConfigOpts) -> list[str]:
-        """What an operator should know: how the driver was chosen, what of ``conf`` waits for a restart."""
-        before = _fixed(self.conf)
-        waiting = [
-            f"{name} was changed, and takes effect when the agent is restarted"
-            for name, value in _fixed(conf).items()
-            if value != before[name]
-        ]
-        return [self.notice, *waiting] if self.notice else waiting
 
     def close(self) -> None:
         """Let go of everything but the guests."""
@@ -77,14 +66,4 @@ def open_host_driver(
         LOG.error("The driver cannot be remembered: %s; will be tried again with the next guest", error)
         metrics.state_failures.inc()
     metrics.driver_up.set_function(lambda: not driver.outage)
-    return HostDriver(driver, lock, conf, choice.notice)
-
-
-def _fixed(conf: cfg.ConfigOpts) -> dict[str, str | None]:
-    """The options that say what guests are, and keep other agents from them: they stay as they were."""
-    return {
-        "[guests] driver": conf.guests.driver,
-        "[libvirt] uri": conf.libvirt.uri,
-        "[cgroup] root": conf.cgroup.root,
-        "[DEFAULT] lock_path": conf.lock_path,
-    }
+    return HostDriver(driver, lock, choice.notice)

@@ -22,8 +22,7 @@ _SHORT: Final = 100
 
 
 def set_up(conf: cfg.ConfigOpts) -> None:
-    """Log as section [DEFAULT] says; to standard error, where service managers look, unless it says where."""
-    conf.set_default("use_stderr", True)
+    """Log as section [DEFAULT] says."""
     log.setup(conf, "compute-agent")
     for handler in logging.getLogger().handlers:
         if isinstance(old := handler.formatter, ContextFormatter):

@@ -11,6 +11,7 @@ from typing import Final
 
 from oslo_config import cfg
 
+from compute_agent.conf.restart_only import keep_started
 from compute_agent.controllers.base import Controller
 from compute_agent.daemon import logs
 from compute_agent.daemon.cache_control import Resctrl
@@ -77,6 +78,8 @@ class Reloading:
         self.resctrl = host.resctrl
         self.error = ""
         """Why the configuration is refused that the files have now; empty if it is in force."""
+        self._waiting: list[str] = []
+        """Options that were changed and wait for a restart, a sentence each."""
         self._config_warnings = self._warnings_of(host)
         for warning in self._config_warnings:  # the driver's have been told
             LOG.warning("%s", warning)
@@ -85,7 +88,7 @@ class Reloading:
     @property
     def warnings(self) -> list[str]:
         """How the driver was chosen, what waits for a restart, what of the configuration has no effect."""
-        return [*self._driver.warnings(self.conf.options), *self._config_warnings]
+        return [*filter(None, [self._driver.notice]), *self._waiting, *self._config_warnings]
 
     def look(self) -> None:
         """Look whether configuration or hardware changed since the last time, and take that up."""
@@ -107,6 +110,7 @@ class Reloading:
         """Work by the configuration and the host as they are now. Returns why that cannot be."""
         try:
             options = self._load_conf()
+            waiting = keep_started(self.conf.options, options)
             topology = read_topology(Path(options.host.root))
             client = PlacementClient.from_conf(options)
         except (cfg.Error, ConfigError, PlacementError, OSError) as error:
@@ -122,7 +126,7 @@ class Reloading:
             return str(error)
         with self._lock:
             self.conf = host.configuration(client, controllers)
-            self._config_warnings = warnings
+            self._config_warnings, self._waiting = warnings, waiting
             logs.set_level(options)
             for warning in self.warnings:
                 LOG.warning("%s", warning)

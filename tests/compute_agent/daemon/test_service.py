@@ -223,6 +223,32 @@ def test_a_configuration_to_refuse_changes_nothing_and_is_told(rig, section, lin
     assert rig.ask("status")["config_error"] == ""
 
 
+def test_options_that_wait_for_a_restart_keep_their_values_and_are_said(rig, tmp_path):
+    providers = {one.uuid for one in rig.client.providers_in_tree(rig.agent.pipeline.world.tree.root.uuid)}
+    assert providers
+    rig.ini = rig.write_ini(
+        DEFAULT=f"state_path = {tmp_path / 'elsewhere'}\nlock_path = {tmp_path / 'locks'}\n"
+        f"log_file = {tmp_path / 'log'}",
+        daemon="http_port = 1\nhttp_address = 127.0.0.2",
+    )
+    reports = rig.agent.metrics.reports.labels("ok")._value.get()
+    rig.agent.reload()
+    rig.wait_for(lambda: rig.agent.metrics.reports.labels("ok")._value.get() > reports)
+    status = rig.ask("status")
+    assert status["config_error"] == ""
+    assert [line.partition(" was changed, and takes effect when")[0] for line in status["warnings"]] == [
+        "[DEFAULT] state_path",
+        "[daemon] http_address",
+        "[daemon] http_port",
+        "[DEFAULT] log_file",
+    ]
+    assert not (tmp_path / "elsewhere").exists()
+    root = rig.agent.pipeline.world.tree.root.uuid
+    assert {one.uuid for one in rig.client.providers_in_tree(root)} == providers
+    rig.agent.reload()  # compared with what is in force, not with what the file had last
+    assert len(rig.ask("status")["warnings"]) == 4
+
+
 def test_signals_end_and_reload(rig, monkeypatch):
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
     calls = []
