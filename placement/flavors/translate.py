@@ -2,7 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass
-from functools import lru_cache
+from typing import Final
 
 import os_resource_classes
 
@@ -13,6 +13,7 @@ from placement.flavors.groups import Groups
 from placement.flavors.guest import Guest
 from placement.flavors.pinning import DEDICATED, MIXED, Pinning
 from placement.flavors.spelling import FlavorWarnings
+from placement.kept_results import KeptResults
 from placement.model.provider import DISABLED
 
 _MIB_OF_GIB = 1024
@@ -32,12 +33,18 @@ class Translation:
     warnings: tuple[str, ...] = ()
 
 
-@lru_cache(maxsize=256)
 def translate(flavor: Flavor, rules: Rules) -> Translation:
     """What Nova would ask Placement for.
 
     :raises InvalidRequest: there can be no guest of the flavor that boots its image.
     """
+    return _TRANSLATED.get((flavor, rules), lambda: _translate(flavor, rules))
+
+
+_TRANSLATED: Final = KeptResults[Translation](16 << 20)
+
+
+def _translate(flavor: Flavor, rules: Rules) -> Translation:
     guest = Guest.of(flavor)
     limits.check(guest)
     pinned = pinning.read(guest)

@@ -12,6 +12,7 @@ from typing import Final
 from placement import microversion
 from placement.candidates.request import CandidatesRequest, RequestGroup
 from placement.exceptions import BAD_VALUE, DUPLICATE_KEY, MISSING_VALUE, InvalidRequest
+from placement.kept_results import KeptResults
 from placement.microversion import Microversion
 from placement.schemas import terms
 from placement.schemas.base import Schema, String
@@ -47,10 +48,13 @@ def parse_candidates(params: Params, version: Microversion) -> CandidatesRequest
 
     :raises InvalidRequest: naming what is wrong with it.
     """
-    return _parse(tuple(params), version)
+    pairs = tuple(params)
+    return _PARSED.get((pairs, version), lambda: _parse(pairs, version))
 
 
-@lru_cache(maxsize=1024)
+_PARSED: Final = KeptResults[CandidatesRequest](32 << 20)
+
+
 def _parse(params: Params, version: Microversion) -> CandidatesRequest:
     grouped, others = _split(params, version)
     load_query(GranularQuery if version >= microversion.GRANULAR_GROUPS else UnsuffixedQuery, others, version)

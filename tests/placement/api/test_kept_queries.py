@@ -1,0 +1,43 @@
+"""Queries that were read are kept for the next one alike, but not for as much as a client likes."""
+
+import gc
+import tracemalloc
+
+import pytest
+
+from placement.schemas import query_candidates
+from tests.placement.running import Admin
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        lambda number: f"resources=CUSTOM_{number}:1," + ",".join(f"C{each}:1" for each in range(8_000)),
+        lambda number: f"resources=CUSTOM_{number}:1&required=in:" + ",".join(f"T{n}" for n in range(9_000)),
+        lambda number: (
+            f"resources=CUSTOM_{number}:1&group_policy=none&"
+            + "&".join(f"resources{n}=C:1&required{n}=!A" for n in range(1, 2_000))
+        ),
+    ],
+    ids=["resources", "traits", "groups"],
+)
+def test_long_queries_take_bounded_memory(admin: Admin, query) -> None:
+    admin("GET", f"/allocation_candidates?{query(0)}")
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for number in range(1, 50):
+            assert admin("GET", f"/allocation_candidates?{query(number)}").status_code == 400
+        gc.collect()
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 40 * MIB
+
+
+def test_the_same_query_is_read_once(admin: Admin) -> None:
+    pairs, version = [("resources", "VCPU:1"), ("required", "HW_CPU_X86_VMX")], (1, 39)
+    first = query_candidates.parse_candidates(pairs, version)
+    assert query_candidates.parse_candidates(list(pairs), version) is first

@@ -1,0 +1,35 @@
+"""Kept results: the latest used ones stay, and no more than there is room for."""
+
+import pytest
+
+from placement.exceptions import InvalidRequest
+from placement.kept_results import KeptResults
+
+ROOM = 3 * 64 * len(repr("aaaa"))
+
+
+def test_what_was_of_use_last_stays() -> None:
+    kept = KeptResults[str](ROOM)
+    for key in ("aaaa", "bbbb", "cccc", "aaaa", "dddd"):
+        kept.get(key, lambda key=key: key.upper())
+    assert len(kept) == 3
+    assert kept.get("aaaa", lambda: "made again") == "AAAA"
+    assert kept.get("bbbb", lambda: "made again") == "made again"
+
+
+def test_what_is_too_large_alone_drives_out_nothing() -> None:
+    kept = KeptResults[str](ROOM)
+    kept.get("aaaa", lambda: "A")
+    assert kept.get("b" * 100, lambda: "B") == "B"
+    assert kept.get("aaaa", lambda: "made again") == "A"
+    assert len(kept) == 1
+
+
+def test_errors_are_not_kept() -> None:
+    def refuse() -> str:
+        raise InvalidRequest("no")
+
+    kept = KeptResults[str](ROOM)
+    with pytest.raises(InvalidRequest):
+        kept.get("aaaa", refuse)
+    assert kept.get("aaaa", lambda: "A") == "A"
