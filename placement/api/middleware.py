@@ -1,7 +1,7 @@
 """The service as one WSGI application: what a request passes before the handlers see it.
 
 From outside to inside: addresses from a proxy's headers (if enabled), health
-check and metrics, request id and log, traces (if wanted), the console beside
+check and metrics, request id and log, chunks, traces (if wanted), the console beside
 the rest (if there is one), CORS (if configured), authentication, Flask.
 """
 
@@ -16,6 +16,7 @@ from oslo_middleware import CORS, Healthcheck, HTTPProxyToWSGI
 from placement.api import metrics_sharing
 from placement.api.app import create_app
 from placement.api.auth import authenticate
+from placement.api.body import check_chunks
 from placement.api.call import provide
 from placement.api.garbage import Garbage
 from placement.api.request_log import RequestLog
@@ -120,7 +121,7 @@ def wrap(
         app = _Below(app, CONSOLE_PATH, console)
     if tracing is not None:
         app = tracing.requests(app)
-    app = _HealthChecked(RequestLog(app), conf)
+    app = _HealthChecked(RequestLog(check_chunks(app)), conf)
     if metrics is not None:
         app = _Beside(app, METRICS_PATH, metrics)
     if conf.oslo_middleware.enable_proxy_headers_parsing:
