@@ -1,4 +1,4 @@
-"""Results of functions that are kept for the next call with the same arguments, in a bounded amount of memory."""
+"""Results of functions, kept for the next call with the same arguments in bounded memory."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -14,7 +14,7 @@ _EXPANSION: Final = 64
 class KeptResults(Generic[Result]):
     """The results that were of use last.
 
-    A client chooses how long its arguments are, so a count of results bounds no memory: their size is reckoned.
+    A client chooses how long its arguments are: a count of results would bound no memory, their size does.
 
     :param max_bytes: how much they take together, reckoned generously.
     """
@@ -29,7 +29,7 @@ class KeptResults(Generic[Result]):
         return len(self._kept)
 
     def get(self, key: Hashable, make: Callable[[], Result]) -> Result:
-        """The result that is kept for the key, or else a new one; what ``make`` raises is raised, and not kept."""
+        """The result that is kept for the key, or else a new one; errors of ``make`` are not kept."""
         with self._lock:
             if (known := self._kept.get(key)) is not None:
                 self._kept.move_to_end(key)
