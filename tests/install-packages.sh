@@ -11,6 +11,7 @@ set -u
 lacking() {
     [ -n "$(ls /usr/lib/postgresql/*/bin/initdb 2>/dev/null)" ] || command -v initdb >/dev/null || echo postgresql
     { [ -x /usr/sbin/mariadbd ] && command -v mariadb-install-db >/dev/null; } || echo mariadb-server
+    command -v sqlite3 >/dev/null || echo sqlite3
     [ -e /usr/lib/galera/libgalera_smm.so ] || echo galera-4
     [ -x /usr/sbin/pgbouncer ] || echo pgbouncer
     command -v lstopo-no-graphics >/dev/null || echo hwloc

@@ -32,6 +32,7 @@ HAS: Final = {
     "resctrl": Path("/sys/fs/resctrl/schemata").exists(),
     "postgresql": any(Path("/usr/lib/postgresql").glob("*/bin/initdb")),
     "mariadb": _program("mariadbd"),
+    "sqlite3": _program("sqlite3"),
     "nginx": _program("nginx"),
     "haproxy": _program("haproxy"),
     "libvirt": _program("libvirtd") and importlib.util.find_spec("libvirt") is not None,

@@ -98,6 +98,20 @@ until mariadb -e 'SELECT 1' > /dev/null 2>&1; do sleep 0.5; done
 KEYSTONE: Final = "export OPENSTACK_ONLY_READS=yes"
 """The cloud is one whose client only reads commands."""
 
+PLACEMENT_IN_MARIADB: Final = """
+mariadb -e "DELETE FROM mysql.global_priv WHERE User = ''; FLUSH PRIVILEGES"
+mariadb -e "CREATE DATABASE placement CHARACTER SET utf8mb4"
+mariadb -e "CREATE USER placement@'%' IDENTIFIED BY 'secret'"
+mariadb -e "GRANT ALL ON placement.* TO placement@'%'"
+"""
+"""The same; Debian's package makes no users without a name."""
+
+IN_MARIADB: Final = SERVICE.replace(
+    "sqlite:////var/lib/placement/placement.sqlite",
+    "mysql+pymysql://placement:secret@127.0.0.1/placement?charset=utf8mb4",
+)
+"""The service runs on MariaDB."""
+
 IN_POSTGRESQL: Final = SERVICE.replace(
     "sqlite:////var/lib/placement/placement.sqlite",
     "postgresql+psycopg://placement:secret@127.0.0.1/placement",
@@ -126,5 +140,7 @@ SETUPS: Final = {
     "howto/share-settings": SERVICE + AGENT,
     "howto/postgresql-failover": POSTGRESQL + PLACEMENT_IN_POSTGRESQL,
     "howto/restore-the-database": POSTGRESQL + PLACEMENT_IN_POSTGRESQL + IN_POSTGRESQL + AGENT,
+    "howto/restore-mariadb": MARIADB + PLACEMENT_IN_MARIADB + IN_MARIADB + AGENT,
+    "howto/restore-sqlite": SERVICE + AGENT,
 }
 """What has been done, by page; on the others nothing."""
