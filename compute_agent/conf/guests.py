@@ -39,6 +39,12 @@ GUESTS_OPTS: Final = [
         " cpu_shared_set those without an allocation. None of them ever runs on CPUs that another guest"
         " holds, unless guests hold all CPUs of the host. Those that run already are never stopped.",
     ),
+    cfg.BoolOpt(
+        "confirm_claims",
+        default=False,
+        help="Whether the agent confirms claims of guests that run and that would expire (expires_in of POST"
+        " /ext/v1/claims). Otherwise it only says that they do, and whoever started the guest has to.",
+    ),
     cfg.FloatOpt(
         "stop_timeout",
         default=10.0,

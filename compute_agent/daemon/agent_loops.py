@@ -12,6 +12,7 @@ from compute_agent.loops.announcements import Announcements
 from compute_agent.loops.arrivals import Arrivals
 from compute_agent.loops.base import Configuration, Loop
 from compute_agent.loops.cache_entitlements import open_entitlements
+from compute_agent.loops.claims import ClaimWatch
 from compute_agent.loops.cpu_locations import by_consumer, locate
 from compute_agent.loops.cpu_use import CpuUse
 from compute_agent.loops.event_log import EventLog
@@ -79,6 +80,7 @@ class AgentLoops:
             root,
             lambda tree: positions.offering(self.fleet.offering(self.reclaimed.offering(tree))),
             HistoryWatch(metrics, saved.history, state.keep_history, recorder),
+            ClaimWatch(lambda: bool(current().options.guests.confirm_claims), recorder),
         )
         self.reclaimed.changed = self.reports.wake
         self.fleet: FleetLoop = FleetLoop(

@@ -113,11 +113,11 @@ class Methods:
     def guest_list(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """All guests."""
         load(EmptySchema(), params)
-        return [guest_document(view) for view in self._views()]
+        return [self._document(view) for view in self._views()]
 
     def guest_show(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """One guest, by uuid or name."""
-        return guest_document(self._find(load(GuestSchema(), params)["guest"]))
+        return self._document(self._find(load(GuestSchema(), params)["guest"]))
 
     def guest_run(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Start a guest for a consumer, on what the consumer holds."""
@@ -176,7 +176,7 @@ class Methods:
         except DriverError as error:
             raise RequestError(str(error)) from error
         self._agent.pipeline.submit(GuestStarted(changed, None)).result(ANSWER_SECONDS)
-        return guest_document(self._find(guest.uuid))
+        return self._document(self._find(guest.uuid))
 
     def guest_move(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Move a guest off the CPUs that the present sets do not have, or just tell where it would go."""
@@ -364,6 +364,9 @@ class Methods:
             )
         return guest_uuid, as_of, world.own_part(resources)
 
+    def _document(self, view: GuestView) -> dict[str, Any]:
+        return guest_document(view, self._agent.reports.claims.expires(view.guest.uuid))
+
     def _begin(self, event: StartGuest | AdoptGuest) -> dict[str, Any]:
         """Have a guest begin, and a report learn the generations that belong to what it holds."""
         document = self._enter(event)
@@ -377,7 +380,7 @@ class Methods:
             raise RequestError(str(error)) from error
         except FutureTimeoutError as error:
             raise RequestError(_BUSY) from error
-        return guest_document(view)
+        return self._document(view)
 
     def _views(self) -> list[GuestView]:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from compute_agent.inventory.tree import FIELDS
@@ -15,8 +16,11 @@ from compute_agent.report.plan import to_api
 from compute_agent.report.reshape import ReshapePlan
 
 
-def guest_document(view: GuestView) -> dict[str, Any]:
-    """A guest as the command line shows it. CPUs are strings such as ``0-3,8``."""
+def guest_document(view: GuestView, claim_expires: float | None = None) -> dict[str, Any]:
+    """A guest as the command line shows it. CPUs are strings such as ``0-3,8``.
+
+    :param claim_expires: when its claim is gone by itself, in seconds since the epoch.
+    """
     assignment = view.assignment
     return {
         "uuid": view.guest.uuid,
@@ -32,6 +36,7 @@ def guest_document(view: GuestView) -> dict[str, Any]:
         "numa_nodes": "" if assignment is None else cpuset.format(assignment.mems),
         "cpu_numa_nodes": cpuset.format(view.cpu_nodes),
         "allocation": view.allocation,
+        "claim_expires": "" if claim_expires is None else _time(claim_expires),
         "migration": "" if view.migration is None else view.migration.consumer,
         "thread_policy": view.guest.settings.thread_policy.value,
         "emulator_policy": view.guest.settings.emulator_policy.value,
@@ -50,6 +55,10 @@ def guest_document(view: GuestView) -> dict[str, Any]:
         **view.guest.details,
         **({"cgroup": view.guest.cgroup} if view.guest.cgroup else {}),
     }
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat("T", "seconds")
 
 
 def guests_document(views: Iterable[GuestView]) -> dict[str, Any]:

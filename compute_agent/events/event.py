@@ -28,6 +28,7 @@ class Kind(enum.StrEnum):
     OOM_KILL = "oom_kill"
     AUDIT = "audit"
     HISTORY = "history"
+    CLAIM = "claim"
     OFFER = "offer"
     STOLEN = "stolen"
     BREAK = "break"

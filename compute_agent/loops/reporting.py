@@ -16,6 +16,7 @@ from typing import Any, Final
 from compute_agent.inventory.tree import ProviderTree
 from compute_agent.loops.allocations import allocations_read, hand_over
 from compute_agent.loops.base import Configuration
+from compute_agent.loops.claims import ClaimWatch
 from compute_agent.loops.history import HistoryWatch
 from compute_agent.loops.pauses import pause
 from compute_agent.loops.root_watch import RootWatch
@@ -77,15 +78,17 @@ class ReportLoop:
         root: RootWatch | None = None,
         offering: Callable[[ProviderTree], ProviderTree] = lambda tree: tree,
         history: HistoryWatch | None = None,
+        claims: ClaimWatch | None = None,
     ) -> None:
         """``locate`` tells where the guests really are; it may raise DriverError.
 
         ``causes`` are the causes for which new guests are kept away, until switch_scheduling() says something
         else. ``root`` tells whose the root provider is; without it, it is the agent's own. ``offering``
         gives a tree what changes from report to report. ``history`` says whether losses of
-        guests are believed.
+        guests are believed, ``claims`` sees to those that expire.
         """
         self.history = history or HistoryWatch(metrics)
+        self.claims = claims or ClaimWatch(lambda: False)
         self._root = root
         self._reporter = reporter
         self._client = client
@@ -340,6 +343,7 @@ class ReportLoop:
         if event is not None:
             self._pipeline.submit(event)
         self.history.settle(generations, self._holders())
+        self.claims.look(self._client, self._pipeline.views())
 
     def _holders(self) -> dict[str, Holder]:
         """Whose the guests are that hold something; those that are known are not asked for again."""

@@ -13,10 +13,12 @@ from urllib.parse import quote
 
 from compute_agent.model.allocation import ConsumerAllocations
 from compute_agent.report.answers import Each, Maybe
+from compute_agent.report.errors import NotFoundError
 from compute_agent.report.transport import UNTYPED_MICROVERSION, Transport, as_json
 
 _ATTRIBUTES_SINCE: Final = (1, 8)
 _TREES_SINCE: Final = (1, 11)
+_EXPIRIES_SINCE: Final = (1, 14)
 """Versions of the API below ``/ext/v1``."""
 
 _NO_TYPE: Final = "unknown"
@@ -45,6 +47,7 @@ _CONSUMER: Final = {
     "user_id": Maybe(str),
     "consumer_type": Maybe(str),
 }
+_CLAIM: Final = {"claim": {"consumer_generation": int, "expires_in": float}}
 _ATTRIBUTES: Final = {"attributes": Each((str, float)), **_GENERATION}
 _TREE: Final = {
     "resource_providers": [
@@ -79,6 +82,14 @@ class TreeRecord:
 
     tag: str
     providers: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiringClaim:
+    """A claim that is gone in so many ``seconds``, and the generation of its consumer."""
+
+    generation: int
+    seconds: float
 
 
 class PlacementClient(Transport):
@@ -249,6 +260,27 @@ class PlacementClient(Transport):
         elif held.consumer_type is not None:
             body["consumer_type"] = held.consumer_type
         self._request("PUT", f"/allocations/{quote(held.consumer, safe='')}", body, microversion)
+
+    def expiring_claim(self, consumer: str) -> ExpiringClaim | None:
+        """When what a consumer holds is gone by itself; None if it stays, or the server cannot tell.
+
+        :raises PlacementError:
+        """
+        if self.extensions() < _EXPIRIES_SINCE:
+            return None
+        try:
+            claim = self._request("GET", f"/ext/v1/claims/{consumer}", shape=_CLAIM)["claim"]
+        except NotFoundError:
+            return None
+        return ExpiringClaim(claim["consumer_generation"], claim["expires_in"])
+
+    def confirm_claim(self, consumer: str, generation: int) -> None:
+        """Have a claim stay that would expire.
+
+        :raises NotFoundError: it has expired, or stays already.
+        :raises ConcurrentUpdateError: somebody else has changed it.
+        """
+        self._request("PUT", f"/ext/v1/claims/{consumer}", {"consumer_generation": generation})
 
     def provider_allocations(self, uuid: str) -> dict[str, dict[str, int]]:
         """What is taken from one provider: amounts by consumer uuid and resource class."""

@@ -10,6 +10,7 @@ CAPACITY: Final = "placement:ext:capacity"
 CHANGES: Final = "placement:ext:changes:list"
 CLAIM: Final = "placement:ext:claims:create"
 CONFIRM: Final = "placement:ext:claims:update"
+SHOW_CLAIM: Final = "placement:ext:claims:show"
 EXPLAIN: Final = "placement:ext:explanations:list"
 RESERVATIONS: Final = "placement:ext:reservations:list"
 RESERVE: Final = "placement:ext:reservations:create"
@@ -30,6 +31,7 @@ RULES: Final = [
     operation(CHANGES, "List what changed since a cursor.", ("GET", "/ext/v1/changes")),
     operation(CLAIM, "Find candidates and claim them in one call.", ("POST", "/ext/v1/claims")),
     operation(CONFIRM, "Have a claim stay that would expire.", ("PUT", "/ext/v1/claims/{consumer_uuid}")),
+    operation(SHOW_CLAIM, "Show when a claim expires.", ("GET", "/ext/v1/claims/{consumer_uuid}")),
     operation(
         EXPLAIN,
         "Explain why a request has the allocation candidates that it has, or none.",

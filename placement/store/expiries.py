@@ -7,7 +7,7 @@ reservations are (:mod:`placement.store.reservations`).
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 import sqlalchemy as sa
 
@@ -66,6 +66,33 @@ def _times(count: int) -> Prepared:
         .select_from(claim_expiries.join(consumers, EXPIRES))
         .where(consumers.c.uuid.in_(bind_parameters("uuid", count)))
     )
+
+
+class Expiry(NamedTuple):
+    """When a claim expires (seconds since 1970, and from now), and the generation of its consumer."""
+
+    generation: int
+    expires_at: float
+    seconds: float
+
+
+def find(conn: sa.Connection, consumer: str) -> Expiry:
+    """When the claim of a consumer expires.
+
+    :raises NotFound: no claim of this consumer expires, or it has expired.
+    """
+    row = conn.execute(_present, {"consumer": consumer}).one_or_none()
+    if row is None:
+        raise missing(consumer)
+    generation, expires_at, present = row
+    return Expiry(generation, float(expires_at), float(expires_at) - float(present))
+
+
+_present: Final = (
+    sa.select(consumers.c.generation, claim_expiries.c.expires_at, clock.now())
+    .select_from(claim_expiries.join(consumers, EXPIRES))
+    .where(_consumer, claim_expiries.c.expires_at > clock.now())
+)
 
 
 def confirm(tx: Transaction, consumer: str, generation: int, seconds: float | None) -> float | None:

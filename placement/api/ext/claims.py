@@ -30,6 +30,23 @@ def create(call: Call) -> Response:
     return call.answer({"claims": [_claim(each) for each in placed]}, status=200 if dry_run else 201)
 
 
+@operation(blueprint, "GET", f"{EXT}/claims/<consumer_uuid>", rules.SHOW_CLAIM)
+def show(call: Call, consumer_uuid: str) -> Response:
+    """When a claim is gone by itself; of one that stays there is nothing to show."""
+    consumer = canonical_uuid(consumer_uuid)
+    if consumer is None:
+        raise expiries.missing(consumer_uuid)
+    with call.service.database.read() as conn:
+        found = expiries.find(conn, consumer)
+    shown = {
+        "consumer_uuid": consumer,
+        "consumer_generation": found.generation,
+        **_end(found.expires_at),
+        "expires_in": round(found.seconds, 3),
+    }
+    return call.answer({"claim": shown})
+
+
 @operation(
     blueprint, "PUT", f"{EXT}/claims/<consumer_uuid>", rules.CONFIRM, reads_json=True, writes_json=True
 )

@@ -82,6 +82,7 @@ STORY: Final[list[Step]] = [
     ("writeTree", 200),
     ("showTree", 200),
     ("POST", "/ext/v1/claims", {"claims": [EXPIRING]}),
+    ("showClaim", 200),
     ("confirmClaim", 200),
     ("DELETE", f"/allocations/{EXPIRING['consumer_uuid']}", None),
     ("deleteProviderTraits", 204),

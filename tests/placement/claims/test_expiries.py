@@ -192,3 +192,25 @@ def test_times_that_make_no_sense_are_refused(admin: Admin, fields: dict[str, ob
     host(admin, "cn", VCPU=4)
     assert claim(admin, wants("resources=VCPU:1", **fields)).status_code == 400
     assert admin("PUT", "/ext/v1/claims/none", json={"consumer_generation": 1}).status_code == 404
+
+
+def test_a_claim_shows_when_it_expires_until_it_stays_or_is_gone(admin: Admin, database_url: str) -> None:
+    provider = host(admin, "cn", VCPU=8)
+    consumer = made(admin, provider)
+    shown = admin("GET", f"/ext/v1/claims/{consumer}").json["claim"]
+    assert (shown["consumer_uuid"], shown["consumer_generation"]) == (consumer, 1)
+    assert 0 < shown["expires_in"] <= SOON
+    assert 0 < datetime.fromisoformat(shown["expires_at"]).timestamp() - time.time() <= SOON + 5
+    assert confirm(admin, consumer)[0] == 200
+    assert admin("GET", f"/ext/v1/claims/{consumer}").status_code == 404
+    other = made_beside(admin)
+    let_pass(database_url)
+    for one in (other, str(uuid.uuid4()), "nonsense"):
+        assert admin("GET", f"/ext/v1/claims/{one}").status_code == 404
+
+
+def made_beside(admin: Admin) -> str:
+    """The uuid of a consumer that holds the rest, which expires."""
+    wanted = wants("resources=VCPU:4", expires_in=SOON)
+    assert claim(admin, wanted).status_code == 201
+    return str(wanted["consumer_uuid"])

@@ -23,6 +23,7 @@ REQUESTS = {
     "placement:ext:capacity": ("POST", "/ext/v1/capacity"),
     "placement:ext:changes:list": ("GET", "/ext/v1/changes"),
     "placement:ext:claims:create": ("POST", "/ext/v1/claims"),
+    "placement:ext:claims:show": ("GET", f"/ext/v1/claims/{NOWHERE}"),
     "placement:ext:claims:update": ("PUT", f"/ext/v1/claims/{NOWHERE}"),
     "placement:ext:explanations:list": ("POST", "/ext/v1/explanations"),
     "placement:ext:resource_providers:attributes:list": ("GET", f"/ext/v1{PROVIDER}/attributes"),

@@ -17,6 +17,7 @@ ADMIN_OR_SERVICE = [
     "placement:ext:capacity",
     "placement:ext:changes:list",
     "placement:ext:claims:create",
+    "placement:ext:claims:show",
     "placement:ext:claims:update",
     "placement:ext:explanations:list",
     "placement:ext:resource_providers:attributes:list",

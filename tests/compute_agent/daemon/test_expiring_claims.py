@@ -1,0 +1,73 @@
+"""A guest whose claim expires: what the agent says, and that it confirms where it is told to."""
+
+import os
+
+import pytest
+
+from compute_agent.daemon.service import Agent
+from tests.compute_agent.daemon.test_service import Rig
+
+pytestmark = pytest.mark.slow
+
+UID = "3f1c9a5e-0000-4000-8000-000000000001"
+
+
+def start(rig):
+    """A guest on a claim that is gone in ten minutes, after a look at it."""
+    body = {
+        "claims": [
+            {
+                "consumer_uuid": UID,
+                "consumer_generation": None,
+                "consumer_type": "INSTANCE",
+                "project_id": "p",
+                "user_id": "u",
+                "query": "resources=PCPU:1",
+                "expires_in": 600,
+            }
+        ]
+    }
+    rig.client._request("POST", "/ext/v1/claims", body)
+    rig.ask("guest.run", uuid=UID, name="web", command=["sleep", "60"])
+    assert rig.agent.reports.once()
+
+
+def told(rig, caplog):
+    return [it for it in caplog.records if it.name == "compute_agent.loops.claims"]
+
+
+@pytest.fixture
+def rig(write_ini, client):
+    if not {0, 1} <= os.sched_getaffinity(0):
+        pytest.skip("needs CPUs 0 and 1")
+    rig = Rig(write_ini, client)
+    yield rig
+    rig.close()
+
+
+def test_a_claim_that_expires_under_a_guest_is_told_once_and_shown(rig, caplog):
+    start(rig)
+    assert rig.ask("guest.show", guest="web")["claim_expires"].startswith("20")
+    assert rig.agent.reports.once()
+    (line,) = told(rig, caplog)
+    assert line.levelname == "WARNING"
+    assert f"Guest web ({UID}) loses what it holds in" in line.getMessage()
+    assert "confirm_claims" in line.getMessage()
+    claim = rig.client.expiring_claim(UID)
+    rig.client.confirm_claim(UID, claim.generation)
+    assert rig.agent.reports.once()
+    assert rig.ask("guest.show", guest="web")["claim_expires"] == ""
+
+
+def test_the_agent_confirms_where_it_is_told_to(rig, caplog):
+    caplog.set_level("INFO", "compute_agent")
+    rig.agent.stop()
+    rig.ini = rig.write_ini(guests="driver = process\nconfirm_claims = true")
+    rig.agent = Agent(rig.load_conf)
+    rig.agent.start()
+    rig.wait_for(lambda: rig.ask("status")["placement"] == "up")
+    start(rig)
+    assert rig.client.expiring_claim(UID) is None
+    assert rig.client.allocations(UID).resources == {rig.node(): {"PCPU": 1}}
+    assert [it.levelname for it in told(rig, caplog)] == ["INFO"]
+    assert rig.ask("guest.show", guest="web")["claim_expires"] == ""
