@@ -259,8 +259,10 @@ class ReportLoop:
         except Exception as error:
             reason = f"internal error: {type(error).__name__}: {error}"
             # With the traceback once, not each round.
-            level = logging.DEBUG if reason == self.status.last_error else logging.ERROR
-            LOG.log(level, "The report failed", exc_info=True)
+            if reason == self.status.last_error:
+                LOG.debug("The report failed again", exc_info=True)
+            else:
+                LOG.exception("The report failed")
             # Whatever was read so far may be the cause: the next round starts without it.
             self._reporter.forget()
         if reason:
