@@ -137,7 +137,12 @@ def build_world(
     tree, unused = with_additions(
         tree_beside() if whose.beside else tree_of(settings.provider_tree), files.configs
     )
-    warnings = [*files.warnings, *unused, *steal_warnings(conf, whose.beside)]
+    warnings = [
+        *filter(None, [cpu_sets.offline_warning]),
+        *files.warnings,
+        *unused,
+        *steal_warnings(conf, whose.beside),
+    ]
     for warning in warnings:
         LOG.warning("%s", warning)
     former = {

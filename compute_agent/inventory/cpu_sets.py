@@ -33,7 +33,11 @@ def resolve(options: CpuOptions, topology: Topology) -> CpuSets:
 
     :raises ConfigError: that names options and CPUs.
     """
-    dedicated = _cpus("[compute] cpu_dedicated_set", options.cpu_dedicated_set, topology)
+    # nova-compute may keep dedicated CPUs offline as long as no guest holds them.
+    named_dedicated = _cpus(
+        "[compute] cpu_dedicated_set", options.cpu_dedicated_set, topology, may_be_offline=True
+    )
+    dedicated = None if named_dedicated is None else named_dedicated - topology.offline
     shared = _cpus("[compute] cpu_shared_set", options.cpu_shared_set, topology)
     pinned = _cpus("[DEFAULT] vcpu_pin_set", options.vcpu_pin_set, topology)
     nothing: frozenset[int] = frozenset()
@@ -43,7 +47,7 @@ def resolve(options: CpuOptions, topology: Topology) -> CpuSets:
         raise ConfigError(
             "[compute] cpu_dedicated_set and [DEFAULT] vcpu_pin_set are both set: unset vcpu_pin_set"
         )
-    if dedicated is not None and shared is not None and (both := dedicated & shared):
+    if named_dedicated is not None and shared is not None and (both := named_dedicated & shared):
         raise ConfigError(f"[compute] cpu_dedicated_set and cpu_shared_set overlap: both name {named(both)}")
     if options.reserved_host_cpus:
         _check_reserved(options, topology, pinned)
@@ -78,11 +82,17 @@ def resolve(options: CpuOptions, topology: Topology) -> CpuSets:
         emulator=shared or nothing,
         reserved_vcpus=options.reserved_host_cpus,
         warnings=tuple(warnings),
+        offline=(named_dedicated or nothing) & topology.offline,
     )
 
 
-def _cpus(option: str, text: str | None, topology: Topology) -> frozenset[int] | None:
-    """The CPUs that ``option`` names, all of them online; None where it is not set."""
+def _cpus(
+    option: str, text: str | None, topology: Topology, may_be_offline: bool = False
+) -> frozenset[int] | None:
+    """The CPUs that ``option`` names; None where it is not set.
+
+    :raises ConfigError: one is absent, or offline where it must not be.
+    """
     if text is None:
         return None
     try:
@@ -96,7 +106,7 @@ def _cpus(option: str, text: str | None, topology: Topology) -> frozenset[int] |
     problems = [
         f"CPUs {cpuset.format(wrong)} are {state}"
         for wrong, state in (
-            (cpus & topology.offline, "offline"),
+            (frozenset[int]() if may_be_offline else cpus & topology.offline, "offline"),
             (cpus - topology.online - topology.offline, "absent"),
         )
         if wrong

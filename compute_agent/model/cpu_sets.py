@@ -11,7 +11,8 @@ class CpuSets:
 
     ``dedicated`` and ``shared`` are disjoint but for the legacy ``vcpu_pin_set`` alone, which is both.
     ``emulator`` is where emulator threads run that have no CPU of their own; it is empty where there is no
-    shared CPU. ``pooled`` are those of them that are in a pool, for its members only.
+    shared CPU. ``pooled`` are those of them that are in a pool, for its members only. ``offline`` are CPUs
+    of ``[compute] cpu_dedicated_set`` that are offline, and so in no set until they are online.
     """
 
     dedicated: frozenset[int]
@@ -20,6 +21,18 @@ class CpuSets:
     reserved_vcpus: int = 0
     warnings: tuple[str, ...] = ()
     pooled: frozenset[int] = frozenset()
+    offline: frozenset[int] = frozenset()
+
+    @property
+    def offline_warning(self) -> str:
+        """A sentence on offline dedicated CPUs; empty if there are none."""
+        if not self.offline:
+            return ""
+        return (
+            f"[compute] cpu_dedicated_set: {named(self.offline)} {_are(self.offline)} offline, as"
+            " nova-compute's cpu_power_management has it with CPUs that no guest holds; dedicated again when"
+            " online"
+        )
 
     @property
     def open_shared(self) -> frozenset[int]:

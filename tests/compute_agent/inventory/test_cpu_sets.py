@@ -64,6 +64,23 @@ def test_reserved_host_cpus_alone_reserve_vcpu_with_a_warning() -> None:
     assert "reserved_host_cpus is deprecated" in sets.warnings[0]
 
 
+@pytest.mark.parametrize(("dedicated", "online"), [("12-15", "12-14"), ("15", "")])
+def test_dedicated_cpus_that_are_offline_are_in_no_set_and_named(dedicated: str, online: str) -> None:
+    sets = resolve(CpuOptions(cpu_dedicated_set=dedicated, cpu_shared_set="0-3"), HOST)
+    assert (sets.dedicated, sets.shared, sets.offline) == (
+        cpus(online) if online else frozenset(),
+        cpus("0-3"),
+        frozenset({15}),
+    )
+    assert "[compute] cpu_dedicated_set: CPU 15 is offline" in sets.offline_warning
+    assert "cpu_power_management" in sets.offline_warning
+
+
+def test_an_offline_cpu_in_both_sets_is_refused() -> None:
+    with pytest.raises(ConfigError, match="overlap"):
+        resolve(CpuOptions(cpu_dedicated_set="12-15", cpu_shared_set="12-14"), HOST)
+
+
 def test_reserved_host_cpus_reserve_of_the_legacy_set_too() -> None:
     sets = resolve(CpuOptions(vcpu_pin_set="2-5", reserved_host_cpus=1), HOST)
     assert (sets.shared, sets.reserved_vcpus, len(sets.warnings)) == (cpus("2-5"), 1, 2)
@@ -77,8 +94,11 @@ def test_reserved_host_cpus_reserve_of_the_legacy_set_too() -> None:
         ),
         pytest.param(
             CpuOptions(cpu_dedicated_set="14-17"),
-            ["cpu_dedicated_set", "15 are offline", "16-17 are absent"],
-            id="dedicated CPUs offline and absent",
+            ["cpu_dedicated_set", "16-17 are absent"],
+            id="dedicated CPUs absent",
+        ),
+        pytest.param(
+            CpuOptions(cpu_shared_set="14-15"), ["cpu_shared_set", "15 are offline"], id="shared CPU offline"
         ),
         pytest.param(
             CpuOptions(cpu_shared_set="99"), ["cpu_shared_set", "99 are absent"], id="shared CPU absent"
