@@ -19,6 +19,7 @@ from compute_agent.loops.event_log import EventLog
 from compute_agent.loops.evictions import Evictions
 from compute_agent.loops.fleet import FleetLoop
 from compute_agent.loops.fleet_guests import FleetGuests, Set
+from compute_agent.loops.heartbeats import Heartbeats
 from compute_agent.loops.history import HistoryWatch
 from compute_agent.loops.interference import Interference
 from compute_agent.loops.limits import LimitBook
@@ -67,7 +68,7 @@ class AgentLoops:
         self._driver = driver
         self._events = events
         self.reclaimed = Reclaimed(conf, pipeline, driver, recorder, metrics)
-        positions = Positions(current, pipeline.views)
+        positions, heartbeats = Positions(current, pipeline.views), Heartbeats(current)
         self.reports = ReportLoop(
             Reporter(conf.client, saved.owned, state.keep_owned, saved.history.generations),
             conf.client,
@@ -78,7 +79,9 @@ class AgentLoops:
             lambda: by_consumer(locate(driver, pipeline.world), pipeline.views()),
             causes,
             root,
-            lambda tree: positions.offering(self.fleet.offering(self.reclaimed.offering(tree))),
+            lambda tree: heartbeats.offering(
+                positions.offering(self.fleet.offering(self.reclaimed.offering(tree)))
+            ),
             HistoryWatch(metrics, saved.history, state.keep_history, recorder),
             ClaimWatch(lambda: bool(current().options.guests.confirm_claims), recorder),
         )

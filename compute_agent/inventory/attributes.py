@@ -29,15 +29,33 @@ POSITION: Final = "position."
 WATERMARK: Final = "watermark."
 """Of the same, where that is wanted: at what a watermark acts; the name of its section follows."""
 
+REPORTED_AT: Final = "agent.reported_at"
+"""Of the same, where that is wanted: when the agent reported, or shortly before, in seconds since 1970."""
+REPORT_DUE: Final = "agent.report_due"
+"""Of the same: by when it will have reported again, if it lives."""
+
 _MAX_DISTANCES: Final = 200
 """A provider takes 256 attributes, which others want to have some of, too."""
-_OURS: Final = frozenset({MEMORY_TIER, CPU_CAPACITY, FLEET_GROUP, FLEET_GENERATION, FLEET_TROUBLE})
+_OURS: Final = frozenset(
+    {MEMORY_TIER, CPU_CAPACITY, FLEET_GROUP, FLEET_GENERATION, FLEET_TROUBLE, REPORTED_AT, REPORT_DUE}
+)
 _FULL_CAPACITY: Final = 1024
+_MISSED: Final = 3
 
 
 def is_ours(name: str) -> bool:
     """Whether an attribute of that name on one of the agent's providers is the agent's."""
     return name in _OURS or name.startswith((DISTANCE, POSITION, WATERMARK))
+
+
+def heartbeat(now: float, interval: int, phase: int, longest: int) -> Mapping[str, float]:
+    """The attributes that say that the agent lives, which change once an interval.
+
+    :param phase: in which second of an interval.
+    :param longest: seconds between two that are nothing to worry about; three times as long are.
+    """
+    reported = (now - phase) // interval * interval + phase
+    return {REPORTED_AT: reported, REPORT_DUE: reported + _MISSED * longest}
 
 
 def of_zone(topology: Topology, zones: Sequence[Zone], zone: Zone, root_uuid: str) -> Mapping[str, float]:

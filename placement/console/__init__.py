@@ -9,7 +9,8 @@ Nouns
     the rules of all operations that would show the same, and every one of them has to allow it.
 
     A *host* is a tree of resource providers. It is *disabled* if its root has COMPUTE_STATUS_DISABLED, *full*
-    if it has CPUs and memory and one of the two is used up, and *open* otherwise. What is free on a full host
+    if it has CPUs and memory and one of the two is used up, and *open* otherwise. An open host is *silent*
+    if its agent has said by when it will report again, and has not done so. What is free on a full host
     is *stranded*: no guest can have it, as each needs both. What is free on a disabled host is not offered.
 
 A worked example

@@ -7,7 +7,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Final
 
-from placement.console import paging
+from placement.console import heartbeat, paging
 from placement.model.provider import DISABLED, SHARES, Provider
 from placement.model.snapshot import Snapshot
 from placement.model.trees import ZONE, Tree
@@ -27,6 +27,7 @@ class State(StrEnum):
 
     OPEN = "open"
     FULL = "full"
+    SILENT = "silent"
     DISABLED = "disabled"
 
 
@@ -102,8 +103,11 @@ class Fleet:
     pages: int
 
 
-def state_of(tree: Tree) -> State:
-    """How a host is."""
+def state_of(tree: Tree, now: float = 0.0) -> State:
+    """How a host is.
+
+    :param now: the time, by which agents are silent that said when they will have reported.
+    """
     if DISABLED in tree.root.traits:
         return State.DISABLED
     classes, most = tree.shape.classes, tree.max_free
@@ -111,14 +115,15 @@ def state_of(tree: Tree) -> State:
         has_cpus = any(most.get(name, 0) > 0 for name in _CPUS)
         if not has_cpus or most.get(_MEMORY, 0) <= 0:
             return State.FULL
-    return State.OPEN
+    beat = heartbeat.last(tree.members)
+    return State.SILENT if beat is not None and beat.is_overdue(now) else State.OPEN
 
 
-def show(snapshot: Snapshot, wanted: Wanted) -> Fleet:
-    """The fleet, as far as it is wanted. A page behind the last one is the last one."""
+def show(snapshot: Snapshot, wanted: Wanted, now: float = 0.0) -> Fleet:
+    """The fleet, as far as it is wanted, at a time. A page behind the last one is the last one."""
     trees = snapshot.whole_trees()
     passing = _passing(snapshot, trees, wanted)
-    states = {root: state_of(trees[root]) for root in passing}
+    states = {root: state_of(trees[root], now) for root in passing}
     if wanted.state is not None:
         passing = [root for root in passing if states[root] is wanted.state]
     classes = _classes(snapshot, trees, passing, wanted.resource_class)
@@ -177,7 +182,8 @@ def _total(snapshot: Snapshot, name: str, roots: Sequence[int], states: Mapping[
             capacity += found[1]
             if found[1] > found[0]:
                 free[states[root]] += found[1] - found[0]
-    return Total(name, hosts, capacity, used, free[State.OPEN], free[State.FULL], free[State.DISABLED])
+    offered = free[State.OPEN] + free[State.SILENT]
+    return Total(name, hosts, capacity, used, offered, free[State.FULL], free[State.DISABLED])
 
 
 def _ordered(

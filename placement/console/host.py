@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from placement.console import paging
+from placement.console import heartbeat, paging
 from placement.console.fleet import FIRST_CLASSES, Amounts, State, natural, state_of
+from placement.console.heartbeat import Heartbeat
 from placement.console.paging import Part
 from placement.model.provider import SHARES, Inventory, Provider, in_order
 from placement.model.snapshot import Snapshot
@@ -59,6 +60,7 @@ class HostPage:
     part: Part[Provider]
     sharing: tuple[Provider, ...]
     members: tuple[str, ...]
+    heartbeat: Heartbeat | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +73,8 @@ class Held:
     amounts: tuple[tuple[Provider, str, int], ...]
 
 
-def show(snapshot: Snapshot, provider: Provider, number: int = 1) -> HostPage:
-    """The page of a provider, be it a host or a part of one: the first, or a later one of a large tree."""
+def show(snapshot: Snapshot, provider: Provider, number: int = 1, now: float = 0.0) -> HostPage:
+    """The page of a provider, be it a host or a part of one, at a time; of a large tree one of several."""
     tree = snapshot.whole_trees()[provider.root_id]
     children: dict[int, list[Provider]] = {}
     for each in tree.members:
@@ -94,12 +96,13 @@ def show(snapshot: Snapshot, provider: Provider, number: int = 1) -> HostPage:
         node=_node(provider, children, shown.__contains__, _MAX_DEPTH),
         root=tree.root,
         above=upwards,
-        state=state_of(tree),
+        state=state_of(tree, now),
         amounts={name: Amounts(*sums[name]) for name in sorted(sums, key=order)},
         providers=len(members),
         part=part,
         sharing=tuple(_sharing(snapshot, tree.all_aggregates, tree.root.id)),
         members=tuple([each.uuid for each in members]),
+        heartbeat=heartbeat.last(tree.members),
     )
 
 

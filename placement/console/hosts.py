@@ -1,5 +1,6 @@
 """``/console/``: the fleet; and ``/console/providers/{uuid}``: a host, or a part of one."""
 
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -39,7 +40,7 @@ def show_fleet(visit: Visit) -> str:
     """All hosts, or those that the filters let through."""
     wanted = wanted_of(request.args)
     with visit.looking() as (snapshot, _):
-        shown = fleet.show(snapshot, wanted)
+        shown = fleet.show(snapshot, wanted, _now(visit))
         classes, traits, aggregates = fleet.choices(snapshot, _MAX_CHOICES)
 
     def address(**changes: Any) -> str:
@@ -57,6 +58,11 @@ def show_fleet(visit: Visit) -> str:
         address=address,
         address_of_page=lambda number: address(page=number),
     )
+
+
+def _now(visit: Visit) -> float:
+    """The time; the beginning of time for whom attributes are nothing to see, so that none tell of agents."""
+    return time.time() if visit.may(ext.ATTRIBUTES) else 0.0
 
 
 def wanted_of(arguments: Mapping[str, str]) -> Wanted:
@@ -85,7 +91,7 @@ def show_provider(visit: Visit, uuid: str) -> str:
     """A provider with all below it, and who holds what of them."""
     with visit.looking() as (snapshot, _):
         provider = existing(snapshot, uuid)
-        shown = host.show(snapshot, provider, paging.asked("providers"))
+        shown = host.show(snapshot, provider, paging.asked("providers"), _now(visit))
         members = snapshot.whole_trees()[shown.root.id].members
         following = settings.follower(shown.root, members)
         # kept: who holds what is read later
@@ -116,6 +122,7 @@ def show_provider(visit: Visit, uuid: str) -> str:
         address_of_holders=lambda number: address(holders=number),
         scheduling=scheduling.scheduling_of(shown.root),
         may_see_reason=may_see_attributes,
+        is_silent=shown.heartbeat is not None and shown.heartbeat.is_overdue(_now(visit)),
         follower=following if may_see_attributes else None,
         may_change=visit.may(*scheduling.CHANGE),
         may_see_consumers=visit.may(allocation.LIST),

@@ -385,3 +385,23 @@ def test_placement_is_told_where_guests_are_and_that_they_went_where_that_is_wan
         rig.wait_for(lambda: name not in told())
     finally:
         rig.close()
+
+
+def test_placement_is_told_that_the_agent_lives_where_that_is_wanted(write_host, client, files):
+    compute = "cpu_dedicated_set = 0\ncpu_shared_set = 1\nresource_provider_name = testhost"
+    rig = CacheRig(functools.partial(write_host, compute=f"{compute}\nheartbeat_interval = 2"), client, files)
+    try:
+        root, seen = rig.provider("testhost"), set()
+
+        def beats():
+            rig.agent.reports.wake()
+            told = rig.client.attributes(root)[0]
+            assert told["agent.report_due"] == told["agent.reported_at"] + 180
+            seen.add(told["agent.reported_at"])
+            return len(seen) >= 2
+
+        rig.wait_for(beats)
+        first, second = sorted(seen)[:2]
+        assert (second - first) % 2 == 0
+    finally:
+        rig.close()
