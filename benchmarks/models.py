@@ -36,7 +36,6 @@ def snapshot_of(
                         int(values["max_unit"]),
                         int(values.get("step_size", 1)),
                         values.get("allocation_ratio", 1.0),
-                        0.0,
                     ),
                 )
                 for name, values in each.inventories.items()

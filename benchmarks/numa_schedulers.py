@@ -288,7 +288,7 @@ def _snapshot(hosts: int) -> tuple[Snapshot, dict[tuple[int, int], int]]:
 
 
 def _inventory(total: int) -> Inventory:
-    return Inventory(total, 0, 1, total, 1, 1.0, updated_at=0.0)
+    return Inventory(total, 0, 1, total, 1, 1.0)
 
 
 def _provider(

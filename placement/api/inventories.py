@@ -36,7 +36,7 @@ def _shown(inventory: Inventory | Values) -> dict[str, Any]:
 
 
 def _show_all(call: Call, view: View, provider: Provider) -> Response:
-    newest = max((each.updated_at for each in provider.inventories.values()), default=time.time())
+    newest = max(provider.inventory_times, default=time.time())
     documents = {name: _shown(each) for name, each in provider.inventories.items()}
     document = {"resource_provider_generation": provider.generation, "inventories": documents}
     return call.answer(document, newest)
@@ -106,7 +106,7 @@ def show(call: Call, uuid: str, resource_class: str) -> Response:
         if inventory is None:
             raise NotFound(f"No inventory of class {resource_class} for {provider.uuid}")
         document = {"resource_provider_generation": provider.generation, **_shown(inventory)}
-        return call.answer(document, inventory.updated_at)
+        return call.answer(document, provider.offered_at(resource_class))
 
 
 @operation(blueprint, "PUT", f"{_PATH}/<resource_class>", rules.UPDATE, reads_json=True)

@@ -31,7 +31,7 @@ from placement.model.state import State
 
 T = TypeVar("T")
 
-_MAGIC: Final = b"placement read model 1\n"
+_MAGIC: Final = b"placement read model 2\n"
 _LENGTH: Final = 8
 _DIGEST: Final = hashlib.sha256
 _DIGEST_SIZE: Final = 32
@@ -39,7 +39,7 @@ _CHUNK: Final = 2_000
 """Rows between two pauses: few milliseconds."""
 _TEXT: Final = "text"
 _PLAIN: Final = ("total", "reserved", "min_unit", "max_unit", "step_size")
-_SETS: Final = ("inventories", "used", "traits", "aggregates", "attributes")
+_SETS: Final = ("inventories", "inventory_times", "used", "traits", "aggregates", "attributes")
 
 
 class Damaged(Exception):
@@ -119,6 +119,7 @@ def encode(model: Written, pause: Callable[[], None]) -> Iterator[bytes]:
         columns.add(name, "I", column)
     columns.add_texts("uuid", map(attrgetter("uuid"), model.providers), pause)
     columns.add_texts("name", map(attrgetter("name"), model.providers), pause)
+    columns.add_sets("inventory_times", distinct["inventory_times"].values, times.number)
     columns.add("times", "d", times.values)
     for name in ("inventories", "used"):
         columns.add_sets(name, distinct[name].values, classes.number)
@@ -128,8 +129,7 @@ def encode(model: Written, pause: Callable[[], None]) -> Iterator[bytes]:
     columns.add("used.values", "q", [each for some in distinct["used"].values for each in some.values()])
     for name in _PLAIN:
         columns.add(f"inventory.{name}", "q", map(attrgetter(name), inventories.values))
-    for name in ("allocation_ratio", "updated_at"):
-        columns.add(f"inventory.{name}", "d", map(attrgetter(name), inventories.values))
+    columns.add("inventory.allocation_ratio", "d", map(attrgetter("allocation_ratio"), inventories.values))
     for name in ("traits", "aggregates"):
         columns.add_sets(name, distinct[name].values, words.number)
     columns.add_texts("classes", classes.values, pause)
@@ -276,6 +276,7 @@ def _providers(columns: _Read) -> tuple[list[Provider], dict[int, dict[int, int]
     described = columns.numbers("described_seq", "q")
     parents, roots = columns.numbers("parent"), columns.numbers("root")
     _check_trees(parents, roots)
+    times = columns.numbers("times", "d")
     numbered = [None, *ids]
     found = {
         "id": ids,
@@ -285,10 +286,13 @@ def _providers(columns: _Read) -> tuple[list[Provider], dict[int, dict[int, int]
         "parent_id": [numbered[each] for each in parents],
         "root_id": [numbered[each] for each in roots],
         "described_seq": described,
-        "updated_at": _looked_up(columns, "updated_at", columns.numbers("times", "d")),
+        "updated_at": _looked_up(columns, "updated_at", times),
     }
-    for name, values in _parts(columns).items():
+    for name, values in _parts(columns, times).items():
         found[name] = _looked_up(columns, name, values)
+    for inventories, written in zip(found["inventories"], found["inventory_times"], strict=True):
+        if len(written) not in (len(inventories), min(1, len(inventories))):
+            raise Damaged("there are inventories of which it is not said when they were written")
     seqs = described.copy()
     for number, stamp in zip(columns.numbers("later"), columns.numbers("later.stamps", "q"), strict=True):
         seqs[number] = stamp
@@ -302,12 +306,11 @@ def _looked_up(columns: _Read, name: str, values: Sequence[Any]) -> list[Any]:
     return [values[each] for each in columns.numbers(name)]
 
 
-def _parts(columns: _Read) -> dict[str, list[Any]]:
+def _parts(columns: _Read, times: Sequence[float]) -> dict[str, list[Any]]:
     """What providers have, each once."""
     classes, words = ([sys.intern(each) for each in columns.texts(name)] for name in ("classes", "words"))
     values: dict[str, list[Any]] = {name: columns.numbers(f"inventory.{name}", "q") for name in _PLAIN}
-    for name in ("allocation_ratio", "updated_at"):
-        values[name] = columns.numbers(f"inventory.{name}", "d")
+    values["allocation_ratio"] = columns.numbers("inventory.allocation_ratio", "d")
     if min(values["step_size"], default=1) < 1:
         raise Damaged("an inventory comes in portions of nothing")
     values["capacity"] = list(map(capacity, values["total"], values["reserved"], values["allocation_ratio"]))
@@ -319,6 +322,9 @@ def _parts(columns: _Read) -> dict[str, list[Any]]:
     parts = {
         "inventories": columns.mappings(
             "inventories", classes, [inventories[each] for each in columns.numbers("inventories.values")]
+        ),
+        "inventory_times": columns.sets(
+            "inventory_times", tuple, [times[each] for each in columns.numbers("inventory_times.members")]
         ),
         "used": columns.mappings("used", classes, columns.numbers("used.values", "q")),
         "attributes": [each or NOTHING for each in attributes],

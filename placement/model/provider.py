@@ -30,7 +30,7 @@ def capacity(total: int, reserved: int, allocation_ratio: float) -> int:
 class Inventory:
     """How much of one resource class a provider has, and in which portions it gives it.
 
-    ``updated_at`` is in seconds since 1970 (UTC), as all times of the model.
+    Providers that have equal ones share them, so when it was written is said by the provider.
     """
 
     total: int
@@ -39,7 +39,6 @@ class Inventory:
     max_unit: int
     step_size: int
     allocation_ratio: float
-    updated_at: float
     capacity: int = field(init=False, compare=False)
     """What may be allocated in all."""
 
@@ -61,7 +60,10 @@ Attribute = str | float
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """A resource provider with all that belongs to it. Never changed, only replaced."""
+    """A resource provider with all that belongs to it. Never changed, only replaced.
+
+    ``updated_at`` is in seconds since 1970 (UTC), as all times of the model.
+    """
 
     id: int
     uuid: str
@@ -77,6 +79,13 @@ class Provider:
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
     described_seq: int = 0
     """Which description of it this is: another one if anything changed but how much is used."""
+    inventory_times: tuple[float, ...] = ()
+    """When each of its inventories was written, in their order; one time if that is the same of all."""
+
+    def offered_at(self, name: str) -> float:
+        """When its inventory of a resource class that it has was written."""
+        times = self.inventory_times
+        return times[0] if len(times) == 1 else times[list(self.inventories).index(name)]
 
     def free(self, name: str) -> int:
         """How much of a resource class that it has is not used; below zero where more is than there is."""

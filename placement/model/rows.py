@@ -53,11 +53,13 @@ INVENTORY_COLUMNS: Final = (
     inventories.c.max_unit,
     inventories.c.step_size,
     inventories.c.allocation_ratio,
-    inventories.c.updated_at,
 )
 """What an :class:`~placement.model.provider.Inventory` is made of, in the order of its fields."""
 _inventories: Final = sa.select(
-    inventories.c.provider_id, inventories.c.resource_class_id, *INVENTORY_COLUMNS
+    inventories.c.provider_id,
+    inventories.c.resource_class_id,
+    inventories.c.updated_at,
+    *INVENTORY_COLUMNS,
 )
 _used: Final = sa.select(
     allocations.c.provider_id, allocations.c.resource_class_id, sa.func.sum(allocations.c.used)
@@ -277,7 +279,9 @@ def _assemble(
 ) -> Iterator[tuple[Row, Provider]]:
     """Providers of these rows, and their parts, which are read first. What is used up is given back."""
     owned_inventories: dict[int, tuple[Any, ...]] = {}
-    for provider_id, class_id, *values in parts["inventories"]:
+    owned_times: dict[int, tuple[float, ...]] = {}
+    for provider_id, class_id, written_at, *values in parts["inventories"]:
+        owned_times[provider_id] = (*owned_times.get(provider_id, ()), written_at)
         before = owned_inventories.get(provider_id, ())
         owned_inventories[provider_id] = (*before, names.class_of[class_id], shared(Inventory(*values)))
     used = sum_up(parts["used"], names)
@@ -292,11 +296,13 @@ def _assemble(
         attributes.setdefault(provider_id, {})[shared(name)] = number if text is None else text
     ids: dict[int, int] = {}
     same = ids.setdefault  # an id is one object, whoever has it
-    updated_at = 0.0
+    updated_at, times = 0.0, NO_TIMES
     for row in rows:
         if row.updated_at != updated_at:  # those that were made together have one object
             updated_at = row.updated_at
         provider_id = same(row.id, row.id)
+        if (own_times := _shortened(owned_times.pop(provider_id, NO_TIMES))) != times:
+            times = own_times
         parent_id = None if row.parent_id is None else same(row.parent_id, row.parent_id)
         yield (
             row,
@@ -314,8 +320,15 @@ def _assemble(
                 aggregates=shared(frozenset(aggregates.pop(provider_id, ()))),
                 attributes=attributes.pop(provider_id, NOTHING),
                 described_seq=row.described_seq,
+                inventory_times=times,
             ),
         )
 
 
+def _shortened(times: tuple[float, ...]) -> tuple[float, ...]:
+    """Times as :attr:`~placement.model.provider.Provider.inventory_times` has them."""
+    return times[:1] if len(set(times)) == 1 else times
+
+
 NOTHING: Final[dict[str, Any]] = {}
+NO_TIMES: Final[tuple[float, ...]] = ()

@@ -37,7 +37,7 @@ def inventory(
     allocation_ratio: float = 1.0,
 ) -> Inventory:
     """An inventory with the defaults of the API."""
-    return Inventory(total, reserved, min_unit, max_unit, step_size, allocation_ratio, updated_at=0.0)
+    return Inventory(total, reserved, min_unit, max_unit, step_size, allocation_ratio)
 
 
 def build(*specs: Spec) -> Snapshot:
@@ -64,6 +64,7 @@ def build(*specs: Spec) -> Snapshot:
                 used=dict(spec.used),
                 traits=frozenset(spec.traits),
                 aggregates=frozenset(map(name_to_uuid, spec.aggregates)),
+                inventory_times=(0.0,) if spec.inventories else (),
             )
         )
     return snapshot

@@ -12,7 +12,7 @@ CLASSES = ("PCPU", "VCPU", "MEMORY_MB", "DISK_GB", "CUSTOM_A")
 
 
 def inventory(total: int) -> Inventory:
-    return Inventory(total, 0, 1, max(1, total), 1, 1.0, 0.0)
+    return Inventory(total, 0, 1, max(1, total), 1, 1.0)
 
 
 @st.composite

@@ -182,9 +182,7 @@ def test_what_users_wrote_is_text_and_no_markup(client):
 
 def test_a_page_of_a_large_fleet_is_small():
     """At most 150 kB, with names as long as names may be, and more classes than there are columns."""
-    owned = {
-        name: Inventory(10**6, 0, 1, 10**6, 1, 16.0, 0.0) for name in (*fleet.FIRST_CLASSES, *"ABCDEFGH")
-    }
+    owned = {name: Inventory(10**6, 0, 1, 10**6, 1, 16.0) for name in (*fleet.FIRST_CLASSES, *"ABCDEFGH")}
     hosts = [
         Provider(n, f"{n:032}", f"{n}-" + "n" * 190, 0, None, n, 0.0, owned, {"VCPU": 77_777}, NONE, NONE)
         for n in range(1, 2 * fleet.PER_PAGE)

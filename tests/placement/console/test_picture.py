@@ -19,7 +19,7 @@ def provider(number: int) -> Provider:
 
 def node(number: int, stocks: dict[str, tuple[int, int]], children: tuple[Node, ...] = ()) -> Node:
     made = tuple(
-        Stock(name, Inventory(total, 0, 1, max(1, total), 1, 1.0, 0.0), used)
+        Stock(name, Inventory(total, 0, 1, max(1, total), 1, 1.0), used)
         for name, (total, used) in stocks.items()
     )
     return Node(provider(number), made, (), (), children)

@@ -19,7 +19,7 @@ from tests.examples import examples
 from tests.placement.model.test_snapshot import content, providers
 
 NAMES = Names([NameRow(1, "VCPU", 1.5), NameRow(2, "MEMORY_MB", 0.0)], [NameRow(7, "T1", 2.0)])
-_HEADER = len(b"placement read model 1\n")
+_HEADER = len(b"placement read model 2\n")
 
 
 @st.composite
@@ -31,7 +31,12 @@ def models(draw: st.DrawFn) -> Written:
         attributes = draw(st.dictionaries(st.sampled_from(("rack", "weight")), st.text() | st.floats(-9, 9)))
         name = draw(st.text(max_size=5)) + provider.name
         seq = draw(st.integers(1, 1 << 62))
-        found.append(replace(provider, attributes=attributes, name=name, described_seq=seq))
+        count = draw(st.sampled_from(sorted({min(1, len(provider.inventories)), len(provider.inventories)})))
+        times = tuple(draw(st.lists(st.floats(0, 9), min_size=count, max_size=count)))
+        changed = replace(
+            provider, attributes=attributes, name=name, described_seq=seq, inventory_times=times
+        )
+        found.append(changed)
     stamps = {each.id: each.described_seq + draw(st.integers(0, 1)) for each in found}
     counters = {bucket: draw(st.integers(0, (1 << 62))) for bucket in range(3)}
     expiry = draw(st.just(math.inf) | st.floats(0, 1e10))
@@ -82,7 +87,7 @@ def test_what_was_cut_off_or_changed_is_damaged(data: st.DataObject) -> None:
 def signed(header: Any, columns: bytes) -> bytes:
     """What somebody wrote who knows how."""
     encoded = json.dumps(header).encode()
-    content = b"placement read model 1\n" + len(encoded).to_bytes(8, "big") + encoded + columns
+    content = b"placement read model 2\n" + len(encoded).to_bytes(8, "big") + encoded + columns
     return content + hashlib.sha256(content).digest()
 
 
@@ -147,4 +152,4 @@ def test_what_does_not_fit_together_is_named(change: Callable[[Any, bytes], byte
 
 def test_another_version_is_none_of_ours() -> None:
     with pytest.raises(Damaged, match="of this version"):
-        decode(written(EXAMPLE).replace(b"model 1", b"model 2"))
+        decode(written(EXAMPLE).replace(b"model 2", b"model 3"))

@@ -458,3 +458,41 @@ def test_what_is_read_together_is_of_one_state_of_the_database(writer: Database,
         assert Batch(conn).add(everything, {}).rows == before
         assert conn.execute(sa.select(resource_providers.c.name)).scalars().all() == ["host"]
     database.close()
+
+
+def test_hosts_that_report_the_same_at_other_times_share_it(writer: Database, model: Model) -> None:
+    uuids = [f"{number:08d}-0000-4000-8000-000000000000" for number in range(20)]
+    for uuid in uuids:
+        create(writer, uuid, f"host-{uuid}")
+    names(model)
+    written = {}
+    for uuid in uuids:
+        writer.write(
+            lambda tx, uuid=uuid: inventories.replace_all(
+                tx, uuid, 0, {"LLC": FOUR, "MBA": FOUR}, may_have_none=False
+            )
+        )
+        with writer.read() as conn:
+            written[uuid] = conn.execute(
+                sa.select(resource_providers.c.updated_at).where(resource_providers.c.uuid == uuid)
+            ).scalar_one()
+        names(model)
+    assert len(set(written.values())) > 1
+    for each in (model, Model(writer)):
+        with each.fresh() as view:
+            hosts = list(view.snapshot)
+        assert len({id(host.inventories) for host in hosts}) == 1
+        assert len({id(one) for host in hosts for one in host.inventories.values()}) == 1
+        assert {host.uuid: host.offered_at("MBA") for host in hosts} == written
+
+
+def test_each_inventory_of_a_host_has_its_own_time(writer: Database, model: Model) -> None:
+    create(writer)
+    writer.write(lambda tx: inventories.add(tx, HOST, "MBA", FOUR, may_have_none=False))
+    with model.fresh() as view:
+        (host,) = view.snapshot
+    first = host.offered_at("MBA")
+    writer.write(lambda tx: inventories.add(tx, HOST, "LLC", FOUR, may_have_none=False))
+    with model.fresh() as view:
+        (host,) = view.snapshot
+    assert host.offered_at("MBA") == first < host.offered_at("LLC")

@@ -19,7 +19,7 @@ def inventory(**changed: float) -> Inventory:
         "step_size": 2,
         "allocation_ratio": 1.5,
     }
-    return Inventory(**{**fields, **changed}, updated_at=0.0)  # type: ignore[arg-type]  # of many types
+    return Inventory(**{**fields, **changed})  # type: ignore[arg-type]  # of many types
 
 
 def test_a_key_without_providers_is_none() -> None:

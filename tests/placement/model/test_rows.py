@@ -10,7 +10,7 @@ from placement.model.rows import INVENTORY_COLUMNS, Shared, summand
 
 
 def inventory(total: int) -> Inventory:
-    return Inventory(total, 0, 1, total, 1, 1.0, 0.0)
+    return Inventory(total, 0, 1, total, 1, 1.0)
 
 
 def test_columns_are_in_the_order_in_which_an_inventory_takes_them() -> None:

@@ -29,9 +29,7 @@ def providers(draw: st.DrawFn, provider_id: int) -> Provider:
         parent_id=None if provider_id == root else root,
         root_id=root,
         updated_at=0.0,
-        inventories={
-            name: Inventory(draw(st.integers(1, 9)), 0, 1, 9, 1, 1.0, 0.0) for name in sorted(names)
-        },
+        inventories={name: Inventory(draw(st.integers(1, 9)), 0, 1, 9, 1, 1.0) for name in sorted(names)},
         used={name: draw(st.integers(0, 9)) for name in sorted(names)},
         traits=frozenset(draw(st.sets(st.sampled_from(("T1", "T2"))))),
         aggregates=frozenset(draw(st.sets(st.sampled_from(("a", "b"))))),

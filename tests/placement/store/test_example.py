@@ -17,7 +17,7 @@ def claim(consumer: str, **amounts: int) -> Claim:
 
 
 def supply(provider_id: int, total: int, used_by_others: int = 0) -> Supply:
-    inventory = Inventory(total, 0, 1, total, 1, 1.0, updated_at=0.0)
+    inventory = Inventory(total, 0, 1, total, 1, 1.0)
     return Supply(provider_id, {VCPU: inventory}, {VCPU: used_by_others})
 
 
@@ -29,7 +29,7 @@ def test_one_moves_away_and_another_grows() -> None:
 
 @pytest.mark.parametrize("amount", [1, 3, 4, 5])
 def test_who_holds_more_than_there_is_may_hold_as_much_again(amount: int) -> None:
-    inventory = Inventory(3, 0, 1, 8, 1, 1.0, updated_at=0.0)
+    inventory = Inventory(3, 0, 1, 8, 1, 1.0)
     supplies = {"host": Supply(1, {VCPU: inventory}, {VCPU: 0})}
     asked, holdings = [claim("b", host=amount)], [Holding("b", 1, "host", VCPU, 4)]
     if amount <= 4:
