@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import requests
 from keystoneauth1.session import TCPKeepAliveAdapter
+from oslo_config import cfg
 from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
@@ -59,13 +60,15 @@ def round_deadline(seconds: float = ROUND_SECONDS) -> Iterator[None]:
         _LOCAL.deadline = None
 
 
-def bounded_session(timeout: float | None) -> requests.Session:
+def bounded_session(options: cfg.ConfigOpts.GroupAttr) -> requests.Session:
     """A session for keystoneauth1 whose answers have bounds.
 
-    :param timeout: seconds between two bytes, as ``[placement] timeout``; None without a limit.
+    :param options: those of ``[placement]``; ``timeout`` is of seconds between two bytes.
     """
     session = requests.Session()
-    adapter = BoundedAdapter(REQUEST_TIMEOUTS * timeout if timeout else ROUND_SECONDS)
+    # keystoneauth1, where it has them, sets them on sessions that it makes itself only.
+    tls = {name: options[name] for name in ("tls_ciphers", "tls_min_version") if name in options}
+    adapter = BoundedAdapter(REQUEST_TIMEOUTS * options.timeout if options.timeout else ROUND_SECONDS, **tls)
     for scheme in list(session.adapters):
         session.mount(scheme, adapter)
     return session
@@ -74,9 +77,9 @@ def bounded_session(timeout: float | None) -> requests.Session:
 class BoundedAdapter(TCPKeepAliveAdapter):
     """Reads answers completely, within ``MAX_ANSWER_BYTES`` and ``seconds``."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, **tls: Any) -> None:
         self._seconds = seconds
-        super().__init__()
+        super().__init__(**tls)
 
     def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
         """Have connections that a watch can end."""
@@ -124,6 +127,7 @@ class BoundedAdapter(TCPKeepAliveAdapter):
         # Where requests keeps what it has read: `content`, `text` and `json()` read nothing more.
         response._content = content
         response._content_consumed = True  # type: ignore[attr-defined]
+        response.encoding = response.encoding or "utf-8"  # to guess takes minutes of a large answer
         return response
 
 

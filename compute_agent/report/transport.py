@@ -108,7 +108,7 @@ class Transport:
         try:
             auth = loading.load_auth_from_conf_options(conf, "placement")
             session = loading.load_session_from_conf_options(
-                conf, "placement", auth=auth, session=bounded_session(conf.placement.timeout)
+                conf, "placement", auth=auth, session=bounded_session(conf.placement)
             )
             adapter = loading.load_adapter_from_conf_options(conf, "placement", session=session, auth=auth)
         except ks_exceptions.ClientException as error:
@@ -223,6 +223,11 @@ class Transport:
             raise UnavailableError(method, url, f"{error}; {_WHICH}") from error
         except ks_exceptions.ClientException as error:
             raise UnavailableError(method, url, str(error)) from error
+        except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+            # keystoneauth1 takes answers as they come, and would keep a token made of such a one.
+            self._adapter.invalidate()
+            detail = f"an answer of Keystone or Placement makes no sense: {type(error).__name__}: {error}"
+            raise PlacementError(method, url, detail) from error
         LOG.log(
             logging.INFO if response.status_code >= 400 and response.status_code != 404 else logging.DEBUG,
             "%s %s: HTTP %d in %.3f s, %s",

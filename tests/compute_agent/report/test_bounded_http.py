@@ -206,3 +206,53 @@ def test_a_peer_without_tls_is_refused_where_tls_is_asked_for(serve, tmp_path):
     client = make_client(tmp_path, server.url.replace("http:", "https:"))
     with pytest.raises(UnavailableError, match="SSL"):
         client.microversion()
+
+
+KEYSTONE = """auth_type = v3password
+auth_url = {}
+username = u
+user_domain_id = d
+password = p
+project_name = s
+project_domain_id = d
+connect_retries = 0
+status_code_retries = 0
+"""
+
+
+def test_a_token_that_is_a_bomb_is_refused_as_other_answers_are(serve, tmp_path):
+    bomb = blanks_in_gzip(2 * MAX_ANSWER_BYTES)
+    server = serve(head(Content_Length=len(bomb), Content_Encoding="gzip"), bomb)
+    with pytest.raises(UnavailableError, match="more than 16 MiB"):
+        make_client(tmp_path, server.url, KEYSTONE.format(server.url)).known_traits()
+
+
+@pytest.mark.parametrize("token", [b"[" * 100_000, b'{"token": {"expires_at": []}}'])
+def test_a_token_without_sense_is_said_and_not_kept(serve, tmp_path, token):
+    created = b"HTTP/1.1 201 Created\r\nX-Subject-Token: t\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
+    keystone = serve(created % len(token), token)
+    placement = serve(head(Content_Length=len(ROOT), Connection="close"), ROOT)
+    client = make_client(tmp_path, placement.url, KEYSTONE.format(keystone.url))
+    with contextlib.suppress(PlacementError):
+        client.microversion()  # a time is read when the token is used again
+    with pytest.raises(PlacementError, match="makes no sense"):
+        client._send("GET", "/traits", None, {}, {})
+    times = {"expires_at": "2999-01-01T00:00:00Z", "issued_at": "2020-01-01T00:00:00Z"}
+    good = json.dumps({"token": {**times, "methods": ["password"]}}).encode()
+    keystone.pieces = (created % len(good), good)
+    assert client._send("GET", "/traits", None, {}, {"versions": [{}]}) == json.loads(ROOT)
+
+
+def test_a_large_answer_that_is_no_text_is_refused_without_guessing(serve, tmp_path):
+    content = bytes(range(256)) * 2**12
+    server = serve(head(Content_Length=len(content)), content)
+    client = make_client(tmp_path, server.url)
+    with pytest.raises(PlacementError, match="not JSON"):
+        client.microversion()
+
+
+def test_what_placement_options_say_of_tls_holds(tmp_path):
+    more = "tls_min_version = 1.3\ntls_ciphers = ECDHE+AESGCM"
+    client = make_client(tmp_path, "https://127.0.0.1:1", more)
+    adapter = client._adapter.session.session.get_adapter("https://127.0.0.1:1")
+    assert (str(adapter.tls_min_version), adapter.tls_ciphers) == ("1.3", "ECDHE+AESGCM")
