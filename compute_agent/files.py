@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -23,6 +24,9 @@ MAX_BYTES: Final = 64 << 20
 """Bytes of a file that are read into memory."""
 
 _ASIDE: Final = ".damaged-"
+
+_TEMPORARY: Final = re.compile(r"\..+\.[a-z0-9_]{8}")
+"""Names that write_durably() has from tempfile."""
 
 
 class UnsafeFileError(OSError):
@@ -164,11 +168,25 @@ def write_durably(path: Path, content: bytes, mode: int = 0o600) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)  # of a write the kernel does not say it
         raise
     sync_folder(path.parent)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what write_durably() left in a folder when it was killed. Nobody may write there meanwhile.
+
+    What cannot be removed stays: it is in nobody's way.
+    """
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            path = folder / name
+            if _TEMPORARY.fullmatch(name) and stat.S_ISREG(path.lstat().st_mode):
+                path.unlink()
 
 
 def put_aside(path: Path) -> Path:

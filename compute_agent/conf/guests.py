@@ -71,6 +71,13 @@ GUESTS_OPTS: Final = [
         help="Size in MB that the output of process guests that have ended may take; the oldest goes when"
         " there is more.",
     ),
+    cfg.IntOpt(
+        "log_guest_mb",
+        default=64,
+        min=1,
+        help="Size in MB that the output of one process guest may take while it runs: looked at each second,"
+        " and of more only the last MB (of a smaller size, the last half) stays.",
+    ),
 ]
 
 POLICY_OPTS: Final = [

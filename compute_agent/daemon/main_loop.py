@@ -34,6 +34,10 @@ class Duties(Protocol):
         """Have the worker look whether all guests are as they should be."""
         ...
 
+    def shorten_guest_logs(self) -> None:
+        """Shorten the logs of running guests that are too large."""
+        ...
+
     def prune_guest_logs(self) -> None:
         """Remove the logs of ended guests that have been kept long enough."""
         ...
@@ -72,6 +76,7 @@ class MainLoop:
                     return
                 else:
                     self._agent.look()
+                    self._agent.shorten_guest_logs()
                     if time.monotonic() >= due:
                         self._agent.reconcile()
                         due = time.monotonic() + self._agent.reconcile_interval

@@ -34,6 +34,7 @@ from compute_agent.daemon.trial import try_configuration
 from compute_agent.daemon.watermark_list import watermark_rows
 from compute_agent.drivers import guest_logs
 from compute_agent.events.recorder import Recorder
+from compute_agent.files import remove_leftovers
 from compute_agent.inventory import identity
 from compute_agent.loops.audit import Auditor, Outcome
 from compute_agent.loops.event_log import EventLog
@@ -70,9 +71,12 @@ class Agent:
         self._load_conf = load_conf
         options = load_conf()
         self._folder = folder = make_state_folder(options)
+        self._running_logs = guest_logs.RunningLogs(folder / GUESTS_FOLDER)
         self._lock = lock_state_folder(folder)  # first: whoever is refused must not have changed anything
         try:
             refuse_if_released(folder)
+            for part in (folder, folder / GUESTS_FOLDER):
+                remove_leftovers(part)
             self._assemble(folder, options)
         except BaseException:
             os.close(self._lock)
@@ -274,6 +278,10 @@ class Agent:
     def reconcile_interval(self) -> float:
         """Seconds from one such look to the next."""
         return float(self.options.guests.reconcile_interval)
+
+    def shorten_guest_logs(self) -> None:
+        """Shorten the logs of running guests that are larger than one may be."""
+        self._running_logs.shorten(self.options.guests.log_guest_mb * 10**6)
 
     def prune_guest_logs(self) -> None:
         """Remove the logs of ended guests that have been kept long enough."""

@@ -1,4 +1,4 @@
-"""The output of process guests that have ended: kept for a while, as far as there is room for it.
+"""The output of process guests: of those that have ended kept for a while, of all as far as there is room.
 
 The log of a guest is ``UUID.log`` beside its record ``UUID.json``; one without a record is of a guest that
 has ended. Its time of change is when the guest ended (see :meth:`RecordStore.remove`), or had its last
@@ -19,6 +19,7 @@ from typing import Final
 
 from oslo_config import cfg
 
+from compute_agent.files import open_own
 from compute_agent.model.naming import is_uuid
 
 LOG = logging.getLogger(__name__)
@@ -28,6 +29,10 @@ RECORD_SUFFIX: Final = ".json"
 
 GRACE_SECONDS: Final = 60.0
 """A log that changed later than so long ago may be of a guest that is just being started."""
+
+
+TAIL_BYTES: Final = 1 << 20
+"""Bytes at most that stay of the output of a guest when there is too much of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +78,64 @@ def try_prune(folder: Path, options: cfg.ConfigOpts.GroupAttr) -> None:
         prune(folder, options.log_retention, options.log_max_mb * 10**6)
     except OSError as error:
         LOG.warning("The logs of guests that have ended cannot be removed: %s", error)
+
+
+class RunningLogs:
+    """Keeps the logs of guests that run from filling the file system of the agent's own state.
+
+    Guests write them without the agent, whether it runs or not, and go on at the end of what there is
+    (O_APPEND): a log is shortened in its place. A guest that writes meanwhile may lose a part of its output.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._told: dict[str, str] = {}
+
+    def shorten(self, max_bytes: int) -> None:
+        """Have only the end of each log that is larger; a failure is a line of the log, once."""
+        try:
+            names = set(os.listdir(self._folder))
+        except OSError as error:
+            LOG.debug("There are no logs of guests to look at: %s", error)
+            return
+        for name in names:
+            guest_uuid, suffix = os.path.splitext(name)
+            if suffix == LOG_SUFFIX and guest_uuid + RECORD_SUFFIX in names and is_uuid(guest_uuid):
+                try:
+                    if (removed := _shorten(self._folder / name, max_bytes)) > 0:
+                        self._tell(
+                            guest_uuid, "has much output: [guests] log_guest_mb is what its log may have"
+                        )
+                        LOG.debug("Removed %d bytes of %s", removed, name)
+                except FileNotFoundError:
+                    continue
+                except OSError as error:
+                    self._tell(guest_uuid, f"has a log that cannot be shortened: {error}")
+        self._told = {guest: text for guest, text in self._told.items() if guest + LOG_SUFFIX in names}
+
+    def _tell(self, guest_uuid: str, text: str) -> None:
+        if self._told.get(guest_uuid) != text:
+            self._told[guest_uuid] = text
+            LOG.warning("Guest %s %s", guest_uuid, text)
+
+
+def _shorten(path: Path, max_bytes: int) -> int:
+    """The bytes that were removed of a log larger than that.
+
+    :raises OSError:
+    """
+    if path.lstat().st_size <= max_bytes:
+        return 0
+    descriptor = open_own(path, os.O_RDWR | os.O_APPEND)
+    try:
+        size = os.fstat(descriptor).st_size
+        start = max(0, size - min(TAIL_BYTES, max_bytes // 2))
+        tail = os.pread(descriptor, size - start, start)
+        os.ftruncate(descriptor, 0)  # before the tail is written: there may be no room for both
+        os.write(descriptor, b"[compute-agent removed %d bytes]\n" % start + tail)
+    finally:
+        os.close(descriptor)
+    return start
 
 
 def _ended(folder: Path) -> Iterator[EndedLog]:

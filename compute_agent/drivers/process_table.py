@@ -188,13 +188,18 @@ class ProcessTable:
         """Note that these limits of a guest are the agent's, on disk first.
 
         :raises GuestGoneError:
-        :raises OSError:
+        :raises DriverError: that cannot be kept.
         """
         with self._lock:
             record = self.running(guest_uuid)
             if not set(names) <= set(record.limits):
                 record = replace(record, limits=tuple(sorted({*record.limits, *names})))
-                self._store.save(record)
+                try:
+                    self._store.save(record)
+                except OSError as error:
+                    raise DriverError(
+                        f"guest {record} keeps the limits it has, as its record cannot be written: {error}"
+                    ) from error
                 self._records[guest_uuid] = record
         return record
 

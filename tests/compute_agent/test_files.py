@@ -1,6 +1,8 @@
 """The agent's own files: nobody else's, and what is kept of those that cannot be used."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -144,6 +146,43 @@ class TestOneFile:
             with pytest.raises(UnsafeFileError):
                 read_own(path)
         assert os.listdir("/proc/self/fd") == before
+
+
+def child(code, *arguments):
+    """The status of a process of its own, and its output."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_a_write_that_has_no_room_names_the_file(tmp_path):
+    code = (
+        "import resource, sys; from pathlib import Path; from compute_agent.files import write_durably\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))\n"
+        "try: write_durably(Path(sys.argv[1]), b'x' * 100)\n"
+        "except OSError as error: print(error)"
+    )
+    status, said = child(code, str(tmp_path / "state.json"))
+    assert (status, said) == (0, f"[Errno 27] File too large: '{tmp_path / 'state.json'}'\n")
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_is_left_of_a_write_that_was_killed_goes(tmp_path):
+    code = (
+        "import os, sys; from pathlib import Path; from compute_agent.files import write_durably\n"
+        "os.fsync = lambda descriptor: os.kill(os.getpid(), 9)\n"
+        "write_durably(Path(sys.argv[1]), b'x' * 100)"
+    )
+    assert child(code, str(tmp_path / "state.json"))[0] == -9
+    (left,) = os.listdir(tmp_path)
+    others = [".hidden", ".state.json.swp", "state.json.abcdefgh", f"{left}~", ".state.json.ABCDEFGH"]
+    for name in others:
+        (tmp_path / name).write_text("x")
+    (tmp_path / ".state.json.abcdefgh").mkdir()
+    files.remove_leftovers(tmp_path)
+    assert set(os.listdir(tmp_path)) == {*others, ".state.json.abcdefgh"}
+    files.remove_leftovers(tmp_path / "absent")
 
 
 def test_the_last_files_that_cannot_be_used_are_kept(tmp_path):

@@ -1,6 +1,8 @@
 """Which logs of process guests are removed."""
 
+import logging
 import os
+import subprocess
 import time
 import uuid
 from pathlib import Path
@@ -9,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.drivers.guest_logs import GRACE_SECONDS, EndedLog, choose, prune
+from compute_agent.drivers.guest_logs import GRACE_SECONDS, TAIL_BYTES, EndedLog, RunningLogs, choose, prune
 
 DAY = 86400.0
 NOW = 100 * DAY
@@ -95,3 +97,55 @@ def test_only_logs_of_guests_without_a_record_are_removed(folder):
 
 def test_there_need_be_no_folder(tmp_path):
     prune(tmp_path / "none", 0.0, 0)
+
+
+@pytest.fixture
+def running(tmp_path):
+    """The log of a running guest."""
+    guest = str(uuid.uuid4())
+    (tmp_path / f"{guest}.json").write_text("{}")
+    path = tmp_path / f"{guest}.log"
+    path.touch()
+    return path
+
+
+def test_a_guest_that_writes_without_end_has_a_log_with_an_end(running, caplog):
+    logs = RunningLogs(running.parent)
+    with running.open("ab") as output:
+        child = subprocess.Popen(["yes"], stdout=output)
+    try:
+        for _ in range(3):
+            while running.stat().st_size < 4 * TAIL_BYTES:
+                time.sleep(0.01)
+            os.kill(child.pid, 19)  # SIGSTOP, for what is counted to stay
+            logs.shorten(4 * TAIL_BYTES - 1)
+            assert TAIL_BYTES < running.stat().st_size < TAIL_BYTES + 100
+            assert running.read_bytes().startswith(b"[compute-agent removed ")
+            os.kill(child.pid, 18)
+    finally:
+        child.kill()
+        child.wait()
+    assert caplog.text.count("has much output") == 1
+
+
+def test_the_end_of_a_log_stays_and_one_in_bounds_is_not_touched(running):
+    running.write_bytes(b"a" * 60 + b"b" * 40)
+    RunningLogs(running.parent).shorten(100)
+    assert running.read_bytes() == b"a" * 60 + b"b" * 40
+    RunningLogs(running.parent).shorten(80)
+    assert running.read_bytes() == b"[compute-agent removed 60 bytes]\n" + b"b" * 40
+
+
+def test_only_logs_of_running_guests_are_shortened(running, caplog):
+    others = [running.with_name(name) for name in (f"{uuid.uuid4()}.log", "notes.log", f"{running.name}.1")]
+    for path in others:
+        path.write_bytes(b"x" * 100)
+    running.unlink()
+    running.symlink_to(others[0])
+    logs = RunningLogs(running.parent)
+    with caplog.at_level(logging.WARNING):
+        logs.shorten(50)
+        logs.shorten(10)
+    assert [path.stat().st_size for path in others] == [100, 100, 100]
+    assert caplog.text.count("cannot be shortened") == 1
+    RunningLogs(running.parent / "absent").shorten(10)
