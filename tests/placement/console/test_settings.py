@@ -113,7 +113,7 @@ def test_what_a_host_says_is_shown_as_text_and_odd_values_break_nothing(client):
 
 def test_the_page_of_a_host_tells_it_too_for_who_may_read_attributes(client):
     text = text_of(client, f"/console/providers/{world.uuid_of('compute-1')}")
-    assert "settings of the fleet for edge , generation 7" in text
+    assert "settings of the fleet for edge generation 7" in text
     text = text_of(client, f"/console/providers/{world.uuid_of(world.LONG)}")
     assert "does not follow the settings of its group: the revision" in text
     assert client.get("/console/settings", headers=READER).status_code == HTTPStatus.FORBIDDEN
