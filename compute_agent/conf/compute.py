@@ -133,7 +133,7 @@ COMPUTE_OPTS: Final = [
         "heartbeat_interval",
         default=0,
         min=0,
-        help="Seconds after which Placement is told anew that the agent lives, in attributes of its first"
+        help="Seconds after which Placement is told again that the agent lives, in attributes of its first"
         " provider, for the console to show hosts whose agent is silent. Each is a write, with the next"
         " report: 600 is one each ten minutes. 0 tells nothing: then a host looks the same to Placement"
         " whether its agent lives or not. Nothing is decided by it.",

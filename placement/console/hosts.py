@@ -61,7 +61,7 @@ def show_fleet(visit: Visit) -> str:
 
 
 def _now(visit: Visit) -> float:
-    """The time; the beginning of time for whom attributes are nothing to see, so that none tell of agents."""
+    """The time; 0 for a visitor who may not read attributes, to whom no agent is silent."""
     return time.time() if visit.may(ext.ATTRIBUTES) else 0.0
 
 
@@ -89,9 +89,10 @@ def parameters(wanted: Wanted) -> dict[str, Any]:
 @page(blueprint, "/console/providers/<uuid>", *SEE_HOSTS)
 def show_provider(visit: Visit, uuid: str) -> str:
     """A provider with all below it, and who holds what of them."""
+    now = _now(visit)
     with visit.looking() as (snapshot, _):
         provider = existing(snapshot, uuid)
-        shown = host.show(snapshot, provider, paging.asked("providers"), _now(visit))
+        shown = host.show(snapshot, provider, paging.asked("providers"), now)
         members = snapshot.whole_trees()[shown.root.id].members
         following = settings.follower(shown.root, members)
         # kept: who holds what is read later
@@ -122,7 +123,7 @@ def show_provider(visit: Visit, uuid: str) -> str:
         address_of_holders=lambda number: address(holders=number),
         scheduling=scheduling.scheduling_of(shown.root),
         may_see_reason=may_see_attributes,
-        is_silent=shown.heartbeat is not None and shown.heartbeat.is_overdue(_now(visit)),
+        is_silent=shown.heartbeat is not None and shown.heartbeat.is_overdue(now),
         follower=following if may_see_attributes else None,
         may_change=visit.may(*scheduling.CHANGE),
         may_see_consumers=visit.may(allocation.LIST),
