@@ -24,7 +24,7 @@ anew. It is no counter: each one is a number drawn from so many that no two hist
 come to the same, as two would that both went up from where a backup was made.
 """
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from functools import lru_cache
 from secrets import randbelow
 from typing import Any, Final
@@ -55,6 +55,22 @@ def bucket_of(uuid: str) -> int:
 def bucket_of_group(name: str) -> int:
     """The bucket of the group of consumers with this name."""
     return GROUP_BUCKETS[crc32(name.encode()) % len(GROUP_BUCKETS)]
+
+
+def missing(present: Container[int]) -> list[int]:
+    """The buckets that are not among these, which the table has."""
+    return [bucket for bucket in ALL if bucket not in present]
+
+
+def explain_missing(present: Container[int]) -> str | None:
+    """Why a database whose table has these buckets cannot be worked with, and what to do; None if it can."""
+    count = len(missing(present))
+    if not count:
+        return None
+    return (
+        f"The table change_buckets of the database lacks {count} of its {len(ALL)} rows, as if somebody had"
+        " deleted them: run 'placement-manage db sync', which puts them back."
+    )
 
 
 def counter(bucket: sa.ColumnElement[int]) -> sa.ScalarSelect[int]:

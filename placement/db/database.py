@@ -212,19 +212,20 @@ class Database:
             raise
 
     def _require_schema(self, error: exc.SQLAlchemyError) -> None:
-        """See what became of the database if the error says that a table is not there.
+        """See what became of the database if the error says that a table, or a value of a row, is not there.
 
-        :raises Unavailable: it is none of ours any more, as when it was given back to OpenStack Placement, or
-            does not answer.
+        :raises Unavailable: it is none of ours any more, as when it was given back to OpenStack Placement,
+            somebody deleted what every write needs, or it does not answer.
         """
-        if not errors.is_missing_table(error):
+        is_own_fault = isinstance(error, exc.IntegrityError) and not errors.is_conflict(error)
+        if not (errors.is_missing_table(error) or is_own_fault):
             return
         try:
             migration.require_schema(self.url)
         except Unavailable as reason:
             if not self._is_not_ours:
                 self._is_not_ours = True
-                LOG.error("the database was ours and is not any more: %s", reason)
+                LOG.error("the database cannot be used any more: %s", reason)
             raise
 
     def _look_elsewhere(self, error: exc.SQLAlchemyError) -> None:

@@ -1,7 +1,7 @@
 """Bringing the schema to the newest revision, safely when several processes do it at once."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
@@ -19,7 +19,7 @@ from sqlalchemy import exc
 from placement.db import adoption, buckets, engine, errors, migration_lock, remedies, sqlite_file
 from placement.db.batch import Batch
 from placement.db.engine import WHOLE_DATABASE, PoolOptions
-from placement.db.tables import change_buckets
+from placement.db.tables import change_buckets, resource_providers
 from placement.exceptions import Unavailable
 
 LOG = logging.getLogger(__name__)
@@ -131,8 +131,12 @@ def require_schema(url: str) -> str | None:
 
     :raises Unavailable: the database does not answer, or its schema will not do; the message says what to do.
     """
-    found = look(url)
-    if (reason := obstacle(found)) is not None:
+    with _connected(url, "AUTOCOMMIT", PoolOptions()) as conn:
+        found = state_of(conn)
+        reason = obstacle(found)
+        if reason is None and sa.inspect(conn).has_table(change_buckets.name):
+            reason = buckets.explain_missing(_listed_buckets(conn))
+    if reason is not None:
         raise Unavailable(reason)
     return found.revision
 
@@ -161,17 +165,28 @@ def bring_up(conn: sa.Connection, revision: str = "head") -> None:
         LOG.info("The database is at revision %s of a later version, and stays there", before)
         return
     command.upgrade(_config(conn), revision)
-    listed = set(conn.execute(sa.select(change_buckets.c.id)).scalars())
-    missing = [bucket for bucket in buckets.ALL if bucket not in listed]
+    missing = buckets.missing(_listed_buckets(conn))
     if missing:
-        conn.execute(
-            sa.insert(change_buckets),
-            [{"id": bucket, "counter": 0, "deletions": 0} for bucket in missing],
-        )
-    if state_of(conn).revision != before:
+        _add_buckets(conn, missing)
+    if missing or state_of(conn).revision != before:
         batch = Batch(conn)
         buckets.renew_epoch(batch)
         batch.send()
+
+
+def _listed_buckets(conn: sa.Connection) -> set[int]:
+    return set(conn.execute(sa.select(change_buckets.c.id)).scalars())
+
+
+def _add_buckets(conn: sa.Connection, missing: Sequence[int]) -> None:
+    """Add rows of buckets, whose counters go on from the stamps that providers have by them."""
+    p = resource_providers.c
+    stamps = sa.select(p.bucket, sa.func.max(p.change_seq)).group_by(p.bucket)
+    last: dict[int, int] = {bucket: stamp for bucket, stamp in conn.execute(stamps)}  # noqa: C416  # no pairs
+    conn.execute(
+        sa.insert(change_buckets),
+        [{"id": bucket, "counter": last.get(bucket, 0), "deletions": 0} for bucket in missing],
+    )
 
 
 def stamp(url: str, revision: str) -> None:

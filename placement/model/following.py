@@ -17,6 +17,7 @@ from sqlalchemy import exc
 from placement.db import buckets
 from placement.db.batch import Batch, Prepared
 from placement.db.tables import change_buckets, resource_providers
+from placement.exceptions import Unavailable
 from placement.model import rows
 from placement.model.provider import Provider
 from placement.model.snapshot import Snapshot
@@ -45,12 +46,16 @@ class Anew(NamedTuple):
 def read_all(conn: sa.Connection) -> State:
     """All that the database has.
 
+    :raises Unavailable: it lacks counters of changes, so that it could not be followed.
     :raises sqlalchemy.exc.SQLAlchemyError: it does not answer.
     """
     state = State(rows.read_names(conn))
     for bucket, counter, deletions in conn.execute(sa.select(change_buckets)):
         state.counters[bucket] = counter
         state.deletions[bucket] = deletions
+    if (reason := buckets.explain_missing(state.counters)) is not None:
+        LOG.error("the database cannot be followed: %s", reason)
+        raise Unavailable(reason)
     with nothing_but_to_keep():
         providers = []
         for row, provider in rows.read_all(conn, state.names, state.shared):

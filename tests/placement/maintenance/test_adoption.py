@@ -210,7 +210,7 @@ def test_a_worker_that_runs_on_says_that_the_database_was_given_back_and_serves_
         assert answer.status_int == 503
         assert "'placement-manage db adopt'" in answer.json["errors"][0]["detail"]
         assert service.put("/traits/CUSTOM_NEW", {}) == 503
-    told = [record.message for record in caplog.records if "was ours and is not any more" in record.message]
+    told = [record.message for record in caplog.records if "cannot be used any more" in record.message]
     assert len(told) == 1
     assert "The database is that of OpenStack Placement" in told[0]
     adopted(stock)

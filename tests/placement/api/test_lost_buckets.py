@@ -1,0 +1,71 @@
+"""Rows of ``change_buckets`` that somebody deleted: every request says what to do, which helps."""
+
+from collections.abc import Iterator
+from http import HTTPStatus
+
+import pytest
+import sqlalchemy as sa
+from werkzeug.test import TestResponse
+
+from placement.cmd.manage import main
+from placement.db import buckets
+from tests.placement.running import Admin, application
+
+HOST = "542df8ed-9be2-49b9-b4db-6d3183ff8ec8"
+INVENTORIES = f"/resource_providers/{HOST}/inventories"
+VCPUS = {"resource_provider_generation": 0, "inventories": {"VCPU": {"total": 8}}}
+
+
+@pytest.fixture
+def url(database_url: str) -> str:
+    """A database with one host, which has VCPUs."""
+    admin = Admin(application(database_url))
+    assert admin("POST", "/resource_providers", json={"name": "host", "uuid": HOST}).status_code == 200
+    assert admin("PUT", INVENTORIES, json=VCPUS).status_code == 200
+    return database_url
+
+
+@pytest.fixture
+def database(url: str) -> Iterator[sa.Engine]:
+    engine = sa.create_engine(url, poolclass=sa.NullPool)
+    yield engine
+    engine.dispose()
+
+
+def delete_buckets(database: sa.Engine, condition: str) -> None:
+    with database.begin() as conn:
+        conn.exec_driver_sql(f"DELETE FROM change_buckets WHERE {condition}")
+
+
+def read(admin: Admin) -> TestResponse:
+    return admin("GET", INVENTORIES)
+
+
+def write(admin: Admin) -> TestResponse:
+    return admin("PUT", INVENTORIES, json={**VCPUS, "resource_provider_generation": 1})
+
+
+@pytest.mark.parametrize("condition", ["1 = 1", f"id = {buckets.bucket_of(HOST)}"], ids=["all", "one"])
+@pytest.mark.parametrize("first", [read, write], ids=["read", "write"])
+@pytest.mark.parametrize("is_new", [False, True], ids=["running", "new"])
+def test_requests_say_what_to_do_and_it_helps(
+    url: str, database: sa.Engine, tmp_path, capsys, condition: str, first, is_new: bool
+) -> None:
+    running = Admin(application(url))
+    assert read(running).status_code == 200
+    delete_buckets(database, condition)
+    admin = Admin(application(url)) if is_new else running
+    for ask in (first, read, write):
+        answer = ask(admin)
+        assert answer.status_code == HTTPStatus.SERVICE_UNAVAILABLE, answer.text
+        assert "change_buckets" in answer.text
+        assert "placement-manage db sync" in answer.text
+    file = tmp_path / "placement.conf"
+    file.write_text(f"[placement_database]\nconnection = {url.replace('$', '$$')}\n")
+    assert main(["--config-file", str(file), "audit"]) == 1
+    assert "placement-manage db sync" in capsys.readouterr().err
+    assert main(["--config-file", str(file), "db", "sync"]) == 0
+    for each in (admin, Admin(application(url))):
+        assert read(each).json["resource_provider_generation"] == 1
+    assert write(admin).json["resource_provider_generation"] == 2
+    assert read(running).json["resource_provider_generation"] == 2
