@@ -14,6 +14,7 @@ from oslo_config import cfg
 
 from compute_agent.cmd.base import Commands, Lister, ShowOne, columns
 from compute_agent.cmd.drawn import offer
+from compute_agent.conf import find_unknown_options
 from compute_agent.daemon.cache_control import offered, open_resctrl
 from compute_agent.daemon.config_warnings import config_warnings
 from compute_agent.daemon.protocol import DaemonUnreachableError, RequestError
@@ -48,6 +49,9 @@ from compute_agent.report.errors import PlacementError
 from compute_agent.report.nova_root import RootOwner, owner_of, whose
 from compute_agent.report.plan import to_api
 from compute_agent.resctrl.share_spec import ShareSpec
+
+MISTAKEN: Final = 3
+"""Exit status of a check of a configuration that the agent starts with, and that is not as it is meant."""
 
 
 class HostShow(ShowOne):
@@ -150,16 +154,20 @@ class TopologyShow(ShowOne):
 class ConfigCheck(ShowOne):
     """Check the configuration against this host: what each CPU is for, and the inventories that follow.
 
-    Fails where the agent would refuse to start.
+    Exit status: 0 good, 1 the agent would refuse to start, 3 it would start, but options or sections are
+    unknown, or Placement cannot be asked as the configuration says.
     """
 
     def run(self, parsed_args: argparse.Namespace) -> int:
-        """Print the findings, every refusal on standard error as well. 1 if there is one."""
+        """Print the findings, and on standard error, too, those that the exit status is of."""
         self._refusals: list[str] = []
+        self._mistakes: list[str] = []
         super().run(parsed_args)
-        for refusal in self._refusals:
-            self.app.stderr.write(f"{refusal}\n")
-        return 1 if self._refusals else 0
+        for said in (*self._refusals, *self._mistakes):
+            self.app.stderr.write(f"{said}\n")
+        if self._refusals:
+            return 1
+        return MISTAKEN if self._mistakes else 0
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Resolve the CPU sets, derive the inventories."""
@@ -193,7 +201,8 @@ class ConfigCheck(ShowOne):
         except ConfigError as error:
             self._refusals.append(str(error))
         resctrl = open_resctrl(conf)
-        owner, root_is = _root_owner(conf, client)
+        owner, root_is, unasked = _root_owner(conf, client)
+        self._mistakes += [*find_unknown_options(conf), *filter(None, [unasked])]
         driver = choose(conf.guests.driver, libvirtd_is_usable(conf.libvirt.uri), "", 0).name
         warnings += config_warnings(conf, rules, resctrl, driver)
         try:
@@ -219,21 +228,29 @@ class ConfigCheck(ShowOne):
                 "policy": policy_of(conf, owner.beside),
                 "watermarks": [watermark.name for watermark in rules.watermarks] if rules else [],
                 "inventories": [dict(zip(_DERIVED, row, strict=True)) for row in inventories],
-                "warnings": [*sets.warnings, *overlaps(topology.numa_nodes), *warnings],
+                "warnings": [
+                    *sets.warnings,
+                    *overlaps(topology.numa_nodes),
+                    *warnings,
+                    *filter(None, [unasked]),
+                ],
                 "refusals": list(self._refusals),
             }
         )
 
 
-def _root_owner(conf: cfg.ConfigOpts, client: PlacementClient | None) -> tuple[RootOwner, str]:
-    """Whose the root provider is, and that in words. Placement is asked where the ini file says how."""
+def _root_owner(conf: cfg.ConfigOpts, client: PlacementClient | None) -> tuple[RootOwner, str, str]:
+    """Whose the root provider is, that in words, and why Placement cannot be asked, empty if it can be.
+
+    It is asked where the ini file says how.
+    """
     try:
         saved = state.look_up(Path(conf.state_path) / STATE_FILE)
     except (OSError, IdentityError):  # told by others
         saved = State()
     if client is None or not (conf.placement.auth_type or conf.placement.auth_section):
         owner = owner_of(conf.compute.provider_tree, saved.nova_root)
-        return owner, whose(owner.beside)
+        return owner, whose(owner.beside), ""
     return look_up_owner(conf, client, saved, _own_uuid(conf))
 
 
@@ -297,7 +314,7 @@ class InventoryShow(Lister):
         """Derive here, or ask the daemon for both sides."""
         if parsed_args.derived:
             conf = self.load_conf()
-            owner, _ = _root_owner(conf, None)
+            owner, *_ = _root_owner(conf, None)
             world = build_world(conf, None, PLACEHOLDER, open_resctrl(conf).control, owner)
             return _DERIVED, _inventories(world.tree)
         return ("provider", "kind", "name", "derived", "reported", "differs", "set_by"), _compare(

@@ -82,7 +82,7 @@ def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
     saved = state.look_up(folder / STATE_FILE)
     limits = kept_limits(settings.rules, saved.qos, folder)
     client = _ReadOnlyClient.from_conf(conf)
-    owner, whose = look_up_owner(conf, client, saved, uuid or NO_UUID)
+    owner, whose, _ = look_up_owner(conf, client, saved, uuid or NO_UUID)
     world = build_world(conf, root_uuid=uuid or NO_UUID, control=resctrl.control, root=owner)
     usable = libvirtd_is_usable(conf.libvirt.uri)
     choice = choose(conf.guests.driver, usable, saved.driver, len(saved.guests))

@@ -15,8 +15,11 @@ from compute_agent.report.nova_root import RootMissingError, RootOwner, Search, 
 
 def look_up_owner(
     conf: cfg.ConfigOpts, client: PlacementClient, state: State, own: str
-) -> tuple[RootOwner, str]:
-    """Whose the root is, and that in words. ``own`` is the uuid of the agent's own root."""
+) -> tuple[RootOwner, str, str]:
+    """Whose the root is, that in words, and why Placement cannot be asked, empty if it can be.
+
+    ``own`` is the uuid of the agent's own root.
+    """
     shape = conf.compute.provider_tree
     name = hypervisor_name(conf)
     explicit_own = shape not in (None, BESIDE)
@@ -25,12 +28,13 @@ def look_up_owner(
     try:
         found = find_root(client, Search(name, own, True if shape == BESIDE else None, last))
     except RootMissingError as error:
-        return presumed, str(error)
+        return presumed, str(error), ""
     except PlacementError as error:
-        return presumed, f"{whose(presumed.beside)}, as far as is known: Placement cannot be asked: {error}"
+        unasked = f"Placement cannot be asked: {error}"
+        return presumed, f"{whose(presumed.beside)}, as far as is known: {unasked}", unasked
     if found is None:
-        return RootOwner(), whose(False)
+        return RootOwner(), whose(False), ""
     root = f"{whose(True)}, {called(found.name, found.uuid)}"
     if explicit_own:
-        return RootOwner(), f"{root}: set [compute] provider_tree = {BESIDE}, or both write it for ever"
-    return RootOwner(True, found), root
+        return RootOwner(), f"{root}: set [compute] provider_tree = {BESIDE}, or both write it for ever", ""
+    return RootOwner(True, found), root, ""

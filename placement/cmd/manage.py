@@ -3,7 +3,6 @@
 import sys
 from argparse import ArgumentParser, Namespace, _SubParsersAction
 from collections.abc import Callable, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 from alembic.util.exc import CommandError
@@ -12,7 +11,7 @@ from sqlalchemy import exc
 
 from placement.cmd import adopting, auditing, importing
 from placement.cmd.common import open_database
-from placement.conf import new_config
+from placement.conf import installed_version, new_config
 from placement.conf.unknown import unknown_options
 from placement.db import adoption, migration, remedies
 from placement.exceptions import PlacementError
@@ -70,7 +69,7 @@ def parser() -> ArgumentParser:
     """The command line."""
     top = ArgumentParser(prog="placement-manage", description="Care of the service's database.")
     top.add_argument("--config-file", action="append", help="configuration file; may be given several times")
-    top.add_argument("--version", action="version", version=_version())
+    top.add_argument("--version", action="version", version=installed_version())
     groups = top.add_subparsers(required=True, metavar="COMMAND")
     db = groups.add_parser("db", help="schema and data of the database").add_subparsers(
         required=True, metavar="ACTION"
@@ -91,13 +90,6 @@ def parser() -> ArgumentParser:
     auditing.add_audit_arguments(_add(groups, "audit", auditing.audit))
     auditing.add_heal_arguments(_add(groups, "heal", auditing.heal))
     return top
-
-
-def _version() -> str:
-    try:
-        return version("placement-compute")
-    except PackageNotFoundError:
-        return "not installed"
 
 
 def _add(group: "_SubParsersAction[ArgumentParser]", name: str, command: Command) -> ArgumentParser:

@@ -12,7 +12,8 @@ from oslo_upgradecheck.upgradecheck import Code, Result
 
 from placement.api.identity import obstacle
 from placement.cmd.common import open_database
-from placement.conf import PROJECT, files_from_environment, new_config, opts
+from placement.conf import PROJECT, files_from_environment, installed_version, new_config, opts
+from placement.conf.unknown import misspelt_options
 from placement.db import migration, sqlite_file
 from placement.db.tables import consumers
 from placement.exceptions import Unavailable
@@ -47,6 +48,8 @@ class Checks(upgradecheck.UpgradeCommands):
             opts.check(self._conf)
         except (cfg.Error, ValueError) as error:
             return Result(Code.FAILURE, str(error))
+        if found := list(misspelt_options(self._conf)):
+            return Result(Code.WARNING, "; ".join(found))
         return Result(Code.SUCCESS)
 
     def _database(self) -> Result:
@@ -155,10 +158,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns 0 when all succeeded, 1 for a warning, 2 for a failure or a wrong
     command line, 255 when something unexpected happened; as oslo.upgradecheck documents.
     """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments == ["--version"]:  # which the library does not know
+        print(installed_version())
+        return 0
     conf = new_config(config_files=[])
     conf.clear()  # the options are known; the library reads the files that the command line names
     try:
-        arguments = list(sys.argv[1:] if argv is None else argv)
         return upgradecheck.main(conf, PROJECT, Checks(conf), arguments, files_from_environment(os.environ))
     except (cfg.Error, ValueError) as error:
         print(f"placement-status: {error}", file=sys.stderr)

@@ -6,6 +6,7 @@ that :func:`new_config` returns.
 
 import os
 from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +19,14 @@ from placement.conf import opts
 
 PROJECT: Final = "placement"
 CONFIG_FILE: Final = "placement.conf"
+
+
+def installed_version() -> str:
+    """The version of the distribution."""
+    try:
+        return version("placement-compute")
+    except PackageNotFoundError:
+        return "not installed"
 
 
 def new_config(
@@ -53,6 +62,7 @@ def new_config(
     conf(
         list(args),
         project=PROJECT,
+        version=installed_version(),
         default_config_files=files,
         default_config_dirs=None if files is None else [],
     )

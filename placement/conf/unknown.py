@@ -59,27 +59,51 @@ _SECTIONS: Final = tuple(group.name for group, _ in opts.list_opts())
 
 def unknown_options(conf: cfg.ConfigOpts) -> Iterator[str]:
     """What stands in the files of ``conf`` and is no option of the service, a sentence for each."""
+    for file, section, options in _sections(conf):
+        yield from _of_stock(conf, file, section, options)
+        yield from _misspelt(conf, file, section, options)
+
+
+def misspelt_options(conf: cfg.ConfigOpts) -> Iterator[str]:
+    """As :func:`unknown_options`, of those that OpenStack Placement has not either."""
+    for file, section, options in _sections(conf):
+        yield from _misspelt(conf, file, section, options)
+
+
+def _sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, str, list[str]]]:
+    """Of each file the sections with the names of their options."""
     for file in conf.config_file or ():
         found: dict[str, dict[str, list[str]]] = {}
         cfg.ConfigParser(str(file), found).parse()
         for section, options in found.items():
-            yield from _unknown(conf, str(file), section, options)
+            yield str(file), section, sorted(options)
 
 
-def _unknown(conf: cfg.ConfigOpts, file: str, section: str, options: dict[str, list[str]]) -> Iterator[str]:
+def _of_stock(conf: cfg.ConfigOpts, file: str, section: str, options: list[str]) -> Iterator[str]:
     if section in STOCK_SECTIONS:
         yield f"{file}: section [{section}] of OpenStack Placement is not used: {STOCK_SECTIONS[section]}"
         return
-    stock = STOCK.get(section, {})
-    known = set(conf[section]) if section in _SECTIONS else set()
-    for option in sorted(options):
+    stock, known = STOCK.get(section, {}), _known(conf, section)
+    for option in options:
         name = option.replace("-", "_")
         if name in stock and name not in known:
             yield f"{file}: [{section}] {option} of OpenStack Placement is not used: {stock[name]}"
-        elif section in _SECTIONS and name not in known:
+
+
+def _misspelt(conf: cfg.ConfigOpts, file: str, section: str, options: list[str]) -> Iterator[str]:
+    if section in STOCK_SECTIONS:
+        return
+    known = _known(conf, section)
+    for option in options:
+        name = option.replace("-", "_")
+        if section in _SECTIONS and name not in known and name not in STOCK.get(section, {}):
             yield f"{file}: [{section}] {option}: there is no such option{_instead(option, known, '{}')}"
     if section not in (*_SECTIONS, *_OTHERS, "DEFAULT"):
         yield f"{file}: there is no section [{section}]{_instead(section, (*_SECTIONS, *_OTHERS), '[{}]')}"
+
+
+def _known(conf: cfg.ConfigOpts, section: str) -> set[str]:
+    return set(conf[section]) if section in _SECTIONS else set()
 
 
 def _instead(name: str, known: "set[str] | tuple[str, ...]", form: str) -> str:

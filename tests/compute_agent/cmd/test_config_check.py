@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 from unittest.mock import Mock
 
@@ -45,9 +46,30 @@ def captured(two_nodes):
     return two_nodes
 
 
+def test_a_section_that_does_not_exist_fails_the_check_although_the_agent_starts(configure):
+    done = run_here(configure("cpu_shared_set = 1", compte="cpu_dedicated_set = 0"), "config", "check")
+    assert done.returncode == 3
+    assert "[compte]: there is no such section" in done.stderr
+    assert run_here(configure("cpu_shared_set = 1"), "config", "check").returncode == 0
+
+
+@pytest.mark.parametrize(("is_there", "token"), [(False, "admin"), (True, "nobody")])
+def test_a_placement_that_cannot_be_asked_fails_the_check(configure, live_placement, is_there, token):
+    """The address is wrong, or the token is."""
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        closed = f"http://127.0.0.1:{holder.getsockname()[1]}"
+    endpoint = live_placement.url if is_there else closed
+    placement = f"auth_type = admin_token\nendpoint = {endpoint}\ntoken = {token}\nconnect_retries = 0"
+    done = run_here(configure("cpu_shared_set = 1", placement=placement), "config", "check", "-f", "json")
+    assert done.returncode == 3
+    assert "Placement cannot be asked: " in done.stderr
+    (warning,) = json.loads(done.stdout)["warnings"]
+    assert warning in done.stderr
+
+
 def test_an_option_that_does_not_exist_is_a_warning(configure):
     status, found = check(configure("cpu_dedicate_set = 0\ncpu_shared_set = 1"))
-    assert (status, found["dedicated_cpus"]) == (0, "")
+    assert (status, found["dedicated_cpus"]) == (3, "")
     assert found["warnings"] == [
         "[compute] cpu_dedicate_set: there is no such option; did you mean cpu_dedicated_set?"
     ]

@@ -2,6 +2,7 @@
 
 import contextlib
 import http.client
+import logging
 import os
 import re
 import signal
@@ -15,12 +16,22 @@ from pathlib import Path
 import orjson
 import pytest
 
-from placement.cmd import api
+from placement.cmd import api, manage, shadow, status
 from placement.cmd.listening import check_bind
-from placement.conf import new_config
+from placement.conf import installed_version, new_config
 from tests.ports import free_port
 
 ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(autouse=True)
+def no_handler_is_left():
+    """A program that sets up its log writes to the standard error of the test, which is closed after it."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 @pytest.fixture
@@ -119,6 +130,13 @@ def test_a_console_without_what_signing_in_needs_is_one_line_on_stderr(config_fi
     told = capsys.readouterr().err.splitlines()[-1]
     assert told.startswith("placement-api: [console] enabled, where visitors sign in, needs cryptography")
     assert "with its extra console: pip install '/PATH/TO/placement_compute-VERSION" in told
+
+
+@pytest.mark.parametrize("program", [api, manage, shadow, status], ids=lambda each: each.__name__)
+def test_every_program_tells_its_version(program, capsys):
+    with contextlib.suppress(SystemExit):
+        assert program.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"{installed_version()}\n"
 
 
 def test_a_missing_configuration_file_is_named(capsys):

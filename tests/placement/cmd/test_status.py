@@ -223,3 +223,15 @@ def test_a_keystone_that_cannot_be_asked_is_a_warning(conf_file, url, capsys, se
     assert (warning["check"], warning["result"]) == ("Keystone", WARNING)
     assert warning["details"].startswith(complaint)
     assert warning["details"].endswith("clients are answered 503.")
+
+
+def test_a_misspelt_option_is_a_warning_and_one_of_openstack_placement_is_none(check, conf_file):
+    text = conf_file.read_text()
+    conf_file.write_text(text.replace("[placement_database]", "[placement_database]\nmax_retries = 3"))
+    assert check()[0] == SUCCESS
+    conf_file.write_text(f"{text}conection = sqlite://\n[plcement]\nx = 1\n")
+    status, results = check()
+    assert (status, results["Configuration"][0]) == (WARNING, WARNING)
+    told = results["Configuration"][1]
+    assert "[placement_database] conection: there is no such option; did you mean connection?" in told
+    assert "there is no section [plcement]; did you mean [placement]?" in told
