@@ -135,7 +135,7 @@ class RecordStore:
             return
         if record.newer:
             raise OSError(f"{self._path(record.uuid)} was written by a later release, and stays as it is")
-        content = {"format": _FORMAT, **dataclasses.asdict(record)}
+        content = {"format": _FORMAT, **dataclasses.asdict(record), "settings": _chosen(record.settings)}
         del content["newer"]
         if self.find_unusable(record.uuid) is not None:
             self._put_aside(record.uuid)
@@ -276,6 +276,15 @@ def parse_settings(content: Mapping[str, Any], strict: bool = True) -> GuestSett
     if settings.vcpus < 1:
         raise ValueError(f"vcpus must be a positive number, not {settings.vcpus!r}")
     return settings
+
+
+def _chosen(settings: GuestSettings) -> dict[str, Any]:
+    """The settings that are not at their defaults, as an earlier release refuses those that it does not know.
+
+    It would then find the guest without its record, and record it under its uuid in place of its name.
+    """
+    defaults = dataclasses.asdict(GuestSettings())
+    return {name: value for name, value in dataclasses.asdict(settings).items() if value != defaults[name]}
 
 
 def _identity(content: Mapping[str, Any]) -> ProcessIdentity:

@@ -24,10 +24,18 @@ _INVALID_COUNT: Final = 127  # as OpenStack documents it for this command
 
 def db_sync(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
     """Bring the schema of the database up to date."""
+    before = migration.version(conf.placement_database.connection)
     outcome = sync(conf, arguments.version or "head")
     if outcome is not None:
         adopting.print_adoption(outcome)
-    print(f"The database is at revision {migration.version(conf.placement_database.connection)}.")
+    after = migration.version(conf.placement_database.connection)
+    print(f"The database is at revision {after}.")
+    if before in migration.EXACT and after != before:
+        print(
+            f"Releases that made revision {before} answer every request with 503 on any other: before you go"
+            " back to one, restore the backup from before this command.",
+            file=sys.stderr,
+        )
     return 0
 
 

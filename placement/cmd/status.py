@@ -147,7 +147,8 @@ class Checks(upgradecheck.UpgradeCommands):
             with open_database(self._conf) as database, database.read() as conn:
                 wrong = find(conn)
         except _UNUSABLE as error:
-            reason = "the database cannot be used, see above." if str(error) in self._told else str(error)
+            see_above = "the database cannot be used yet, see above: check again when that is done."
+            reason = see_above if str(error) in self._told else str(error)
             return Result(Code.FAILURE, f"Not checked: {reason}")
         return Result(Code.SUCCESS) if wrong is None else Result(code, f"{wrong} {advice}")
 

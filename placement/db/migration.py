@@ -29,6 +29,9 @@ _LOCKING: Final = ("postgresql", "sqlite")
 _LOCK_ID: Final = 0x706C6163  # of PostgreSQL's advisory lock
 _LOCK_TIMEOUT: Final = 600
 
+EXACT: Final = frozenset({"0001", "0002"})
+"""Revisions whose releases work with no later one."""
+
 
 def script_location() -> Path:
     """The folder of the migrations, which is part of the package wherever it is installed."""

@@ -18,6 +18,7 @@ from compute_agent.drivers.base import Change, ChangeKind, CpuSettings
 from compute_agent.drivers.process import ProcessDriver
 from compute_agent.model.errors import DriverError, GuestGoneError
 from compute_agent.model.guest_settings import GuestSettings
+from compute_agent.model.memory_type import MemoryType
 
 ALL = frozenset(os.sched_getaffinity(0))
 ONE = frozenset({min(ALL)})
@@ -391,6 +392,19 @@ class TestRestart:
         assert make_driver().guests() == sorted([adopted, other], key=lambda it: it.uuid)
         (aside,) = folder.glob(f"{uid}.json.damaged-*")
         assert aside.read_bytes() == content
+
+    def test_a_record_has_only_settings_that_were_chosen_so_that_earlier_releases_read_it(
+        self, make_driver, uid, folder
+    ):
+        """They refuse settings that they do not know, and would find the guest again without its name."""
+        driver = make_driver()
+        guest = run(driver, uid, "sleep", "60")
+        path = folder / f"{uid}.json"
+        assert json.loads(path.read_bytes())["settings"] == {}
+        chosen = GuestSettings(qos_class="BE", memory_type=MemoryType.DRAM)
+        driver.configure(guest, chosen)
+        assert json.loads(path.read_bytes())["settings"] == {"qos_class": "BE", "memory_type": "dram"}
+        assert [each.settings for each in make_driver().guests()] == [chosen]
 
     def test_a_record_of_a_later_release_is_used_as_far_as_it_is_understood(self, make_driver, uid, folder):
         guest = run(make_driver(), uid, "sleep", "60")

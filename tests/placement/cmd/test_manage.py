@@ -60,6 +60,16 @@ def test_sync_then_version(manage):
     assert manage("db", "version")[:2] == (0, f"{migration.newest()}\n")
 
 
+@pytest.mark.parametrize(("before", "is_told"), [("0002", True), ("0004", False)])
+def test_sync_tells_where_there_is_no_way_back_without_the_backup(manage, url, before, is_told):
+    migration.upgrade(url, before)
+    status, output, errors = manage("db", "sync")
+    assert (status, output) == (0, f"The database is at revision {migration.newest()}.\n")
+    assert ("Releases that made revision 0002 answer every request with 503" in errors) == is_told
+    assert ("restore the backup" in errors) == is_told
+    assert "restore" not in manage("db", "sync")[2]
+
+
 def test_online_data_migrations_are_done_only_on_the_newest_schema(manage, url):
     status, _, errors = manage("db", "online_data_migrations")
     assert status == 1

@@ -94,7 +94,9 @@ def test_a_database_that_cannot_be_reached_is_a_failure(check, url):
     status, results = check()
     assert status == FAILURE
     assert results["Database"][0] == FAILURE
-    assert results["Missing Consumers"][1] == "Not checked: the database cannot be used, see above."
+    assert results["Missing Consumers"][1] == (
+        "Not checked: the database cannot be used yet, see above: check again when that is done."
+    )
     assert results["Policy File JSON to YAML Migration"][0] == SUCCESS
 
 
@@ -235,3 +237,19 @@ def test_a_misspelt_option_is_a_warning_and_one_of_openstack_placement_is_none(c
     told = results["Configuration"][1]
     assert "[placement_database] conection: there is no such option; did you mean connection?" in told
     assert "there is no section [plcement]; did you mean [placement]?" in told
+
+
+def test_before_the_migration_only_what_needs_it_fails_and_afterwards_nothing(
+    check, conf_file, tmp_path, url
+):
+    old = f"sqlite:///{tmp_path}/old.sqlite"
+    migration.upgrade(old, "0002")
+    conf_file.write_text(conf_file.read_text().replace(url, old))
+    status, results = check()
+    assert status == FAILURE
+    told = {name: details for name, (result, details) in results.items() if result != SUCCESS}
+    assert set(told) == {"Schema", "Missing Root Provider IDs", "Missing Consumers", "Incomplete Consumers"}
+    assert told.pop("Schema").endswith("run 'placement-manage db sync'.")
+    assert all(details.endswith("see above: check again when that is done.") for details in told.values())
+    migration.upgrade(old)
+    assert check()[0] == SUCCESS
