@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import os
+import selectors
 import shlex
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 from typing import Final
 
+from compute_agent.model.naming import printable
+
 _MAX_MESSAGE: Final = 500
 """Characters of a command's last words that are passed on."""
+
+_PIECE_BYTES: Final = 1 << 16
+
+_PASSED_ON: Final = frozenset(
+    {"HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TMPDIR", "TZ", "USER", "XDG_RUNTIME_DIR"}
+)
+"""Variables that commands have of the agent's: not OS_PASSWORD, nor what systemd tells the agent alone."""
 
 
 class CommandFailedError(Exception):
@@ -44,23 +55,42 @@ def guest_command(command: str, timeout: float) -> GuestCommand:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
+                env={name: value for name, value in os.environ.items() if name in _PASSED_ON},
                 start_new_session=True,
             )
         except OSError as error:
             raise CommandFailedError(f"{words[0]} cannot be run: {error}") from error
         with process:
             try:
-                output, _ = process.communicate(timeout=timeout)
+                output = _last_words(process, time.monotonic() + timeout)
             except subprocess.TimeoutExpired as error:
                 os.killpg(process.pid, signal.SIGKILL)  # with its children, which hold the pipe open as well
                 raise CommandFailedError(f"{words[0]} did not end within {timeout:g} seconds") from error
         if process.returncode:
-            message = output.strip()[-_MAX_MESSAGE:] or "no message"
+            message = printable(" ".join(output.split())[-_MAX_MESSAGE:]) or "no message"
             raise CommandFailedError(f"{words[0]} ended with {process.returncode}: {message}")
 
     return run
+
+
+def _last_words(process: subprocess.Popen[bytes], deadline: float) -> str:
+    """The end of what a process says, which may be without an end, when it has ended.
+
+    :raises subprocess.TimeoutExpired: it is later than the deadline (monotonic).
+    """
+    assert process.stdout is not None
+    words = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0 or not selector.select(left):
+                raise subprocess.TimeoutExpired(process.args, left)
+            if not (piece := os.read(process.stdout.fileno(), _PIECE_BYTES)):
+                break
+            words = (words + piece)[-4 * _MAX_MESSAGE :]
+    process.wait(max(0.0, deadline - time.monotonic()))
+    return words.decode(errors="replace")
 
 
 def missing_program(command: str) -> str:

@@ -1,5 +1,7 @@
 """Commands of the operator about a guest."""
 
+import tracemalloc
+
 import pytest
 
 from compute_agent.qos.guest_command import CommandFailedError, guest_command
@@ -32,3 +34,30 @@ def test_command_that_fails_tells_why(command, told):
 def test_command_that_is_none_is_refused(command):
     with pytest.raises(ValueError, match=r"."):
         guest_command(command, 1)
+
+
+def test_command_has_nothing_secret_of_the_agents_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("OS_PASSWORD", "secret")
+    monkeypatch.setenv("NOTIFY_SOCKET", "/run/systemd/notify")
+    guest_command(f"sh -c 'env > {tmp_path}/environment'", 30)("uuid-1")
+    names = {line.partition("=")[0] for line in (tmp_path / "environment").read_text().splitlines()}
+    assert "PATH" in names
+    assert not names & {"OS_PASSWORD", "NOTIFY_SOCKET"}
+
+
+def test_of_output_without_end_only_the_end_is_kept():
+    run = guest_command("sh -c 'head -c 64000000 /dev/zero; printf \"\\033[2Jlast\\nwords\" ; exit 1'", 60)
+    tracemalloc.start()
+    try:
+        with pytest.raises(CommandFailedError, match="last words") as raised:
+            run("uuid-1")
+        assert tracemalloc.get_traced_memory()[1] < 2_000_000
+    finally:
+        tracemalloc.stop()
+    assert str(raised.value).isprintable()
+    assert len(str(raised.value)) < 600
+
+
+def test_command_that_says_things_for_ever_is_ended():
+    with pytest.raises(CommandFailedError, match="did not end within"):
+        guest_command("sh -c yes", 0.3)("uuid-1")
