@@ -17,7 +17,10 @@ from typing import Final
 from compute_agent.model.errors import DriverError
 
 GUEST_VARIABLE: Final = "COMPUTE_AGENT_GUEST"
-"""Tells a guest its uuid. Nothing is made of it here: every process can have any environment."""
+"""Tells a guest its uuid. After its end, younger processes that have it are ended, too.
+
+Any process can have any environment: nothing comes of this except its own end.
+"""
 
 VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z", re.ASCII)
 

@@ -8,11 +8,14 @@ import os
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Collection
 from dataclasses import replace
+from typing import Final
 
 from compute_agent.drivers import adoption, procfs
 from compute_agent.drivers.base import Change, ChangeKind, Listener
+from compute_agent.drivers.launch import GUEST_VARIABLE
 from compute_agent.drivers.oom import OomWatch
 from compute_agent.drivers.pidwatch import PidWatch
 from compute_agent.drivers.procfs import ProcessIdentity
@@ -21,6 +24,9 @@ from compute_agent.model.errors import DriverError, GuestGoneError
 from compute_agent.model.guest_settings import GuestSettings
 
 LOG = logging.getLogger(__name__)
+
+_KILL_PAUSE: Final = 0.02
+"""Seconds that the kernel has to end what was killed, before it is looked for more."""
 
 
 class ProcessTable:
@@ -48,6 +54,7 @@ class ProcessTable:
                     del self._records[record.uuid]
                     continue
                 LOG.info("Guest %s (pid %d) ended while nobody looked", record, record.identity.pid)
+                _end_leftovers(record)
                 self.forget(record)
             elif record.newer:
                 LOG.warning(
@@ -240,10 +247,9 @@ class ProcessTable:
             if present is None or present.identity != record.identity:
                 return  # done before, and there may be a new guest of that consumer
             status = self._reap(record.uuid)
+            _end_leftovers(record)  # before there can be a new guest with this mark
             del self._records[record.uuid]
         self.forget(record)
-        if not record.cgroup and not record.adopted:
-            _end_leftovers(record)
         LOG.info("Guest %s ended%s", record, "" if status is None else f" with status {status}")
         self._report(ChangeKind.STOPPED, record)
 
@@ -287,10 +293,35 @@ def describe(it: UnusableRecord) -> str:
 
 
 def _end_leftovers(record: ProcessRecord) -> None:
-    """Processes that the guest left behind would go on using its CPUs."""
-    if procfs.identify(record.identity.pid) is not None:
-        return  # another process has the pid by now, which nothing that was left behind lets it have
-    for pid in procfs.session_members(record.identity.pid):
-        LOG.info("Guest %s ended and left process %d behind: killed", record, pid)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    """End the processes that the guest left behind, which would go on using its CPUs."""
+    if record.cgroup or record.adopted or record.identity.boot_id != procfs.boot_id():
+        return  # the group has them all; what others started is theirs; nothing outlives a boot
+    killed: set[int] = set()
+    for _ in range(procfs.MAX_PASSES):  # one may start another one while it is looked for
+        left = _leftovers(record)
+        if not left:
+            return
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for pid in left - killed:
+            LOG.warning("Guest %s ended and left process %d behind: killed", record, pid)
+        killed |= left
+        time.sleep(_KILL_PAUSE)
+    LOG.error("Guest %s ended, and there are processes of it still: %s", record, sorted(_leftovers(record)))
+
+
+def _leftovers(record: ProcessRecord) -> set[int]:
+    """The processes of the guest's session, and those of other ones that have its mark from it.
+
+    A mark in the environment of a process that is older than the guest is not from the guest.
+    """
+    leader = record.identity.pid
+    # A pid is not given to another process as long as there is a session of that number.
+    found = set(procfs.session_members(leader)) if procfs.identify(leader) is None else set()
+    for pid in procfs.pids():
+        if procfs.has_variable(pid, GUEST_VARIABLE, record.uuid):
+            identity = procfs.identify(pid)
+            if identity is not None and identity.start_time >= record.identity.start_time:
+                found.add(pid)
+    return found

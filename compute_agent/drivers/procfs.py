@@ -21,6 +21,9 @@ _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _MAX_COMMAND_LINE: Final = 1 << 17
 """Bytes; a process may make its own as long as its memory (PR_SET_MM_MAP)."""
 
+_MAX_ENVIRONMENT: Final = 1 << 20
+"""Bytes; as above."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
@@ -188,6 +191,15 @@ def session_members(session: int) -> list[int]:
         if pid != session and stat is not None and stat.session == session and not stat.is_dead:
             members.append(pid)
     return members
+
+
+def has_variable(pid: int, name: str, value: str) -> bool:
+    """Whether a process was started with a variable of that value; False where that may not be read."""
+    try:
+        environment = read(f"/proc/{pid}/environ", _MAX_ENVIRONMENT)
+    except OSError:
+        return False
+    return f"{name}={value}".encode() in environment.split(b"\0")
 
 
 def _stat(pid: int) -> ProcessStat | None:

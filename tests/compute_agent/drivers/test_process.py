@@ -234,6 +234,36 @@ def test_a_uuid_is_free_again_as_soon_as_its_guest_is_stopped(driver, uid):
     assert changes.empty()
 
 
+# In a session of its own, by a parent that is gone.
+DAEMON = "(setsid sh -c 'echo $$ > {0}.new; mv {0}.new {0}; exec sleep 600' &) ; while :; do sleep 0.05; done"
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_daemon_that_a_guest_leaves_behind_does_not_keep_its_cpus(
+    make_driver, uid, tmp_path, caplog, restarted
+):
+    driver, note = make_driver(), tmp_path / "pid"
+    guest = run(driver, uid, "sh", "-c", DAEMON.format(note))
+    stranger = subprocess.Popen(["sleep", "600"], env={**os.environ, "COMPUTE_AGENT_GUEST": OTHER})
+    try:
+        eventually(note.exists)
+        left = procfs.identify(int(note.read_text()))
+        assert left.pid not in procfs.descendants(guest.pid)
+        if restarted:
+            driver.close()
+            os.kill(guest.pid, signal.SIGKILL)
+            os.waitpid(guest.pid, 0)
+            make_driver()
+        else:
+            driver.stop(guest, 5)
+        eventually(lambda: not procfs.is_alive(left))
+        assert procfs.identify(stranger.pid) is not None
+    finally:
+        stranger.kill()
+        stranger.wait()
+    assert f"left process {left.pid} behind: killed" in caplog.text
+
+
 def test_processes_that_a_guest_leaves_behind_do_not_keep_its_cpus(driver, uid):
     changes = queue.SimpleQueue()
     driver.watch(changes.put)
