@@ -141,7 +141,7 @@ class Claimer:
                 also(tx)
             return times
 
-        times = self._database.write(work)
+        times = reservations.making_room(self._database, work)
         return [replace(each, expires_at=times.get(each.wanted.consumer)) for each in placed]
 
     def _place_at_once(self, wanted: Sequence[Wanted], seconds: float) -> list[Placed] | None:

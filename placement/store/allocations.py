@@ -17,21 +17,23 @@ from placement.db.tables import (
     resource_classes,
     resource_providers,
 )
-from placement.exceptions import NotFound
+from placement.exceptions import ConsumerExists, NotFound
 from placement.model.provider import Inventory
 from placement.model.rows import INVENTORY_COLUMNS
 from placement.store import consumers as consumer_store
 from placement.store import names
 from placement.store.claims import Claim, Holding, Supply, check_capacity
+from placement.store.consumers import ANY_GENERATION
 from placement.store.expired import COUNTS
 
 
 @dataclass(frozen=True, slots=True)
 class Locked:
-    """The consumers that existed, by uuid, and all that they hold."""
+    """The consumers that existed, by uuid, all that they hold, and the uuids of those whose time is over."""
 
     consumers: Mapping[str, consumer_store.Row]
     holdings: Sequence[Holding] = ()
+    expired: frozenset[str] = frozenset()
 
     @property
     def provider_ids(self) -> set[int]:
@@ -82,9 +84,16 @@ def lock_claimed(
 def check_generations(claims: Iterable[Claim], locked: Locked) -> None:
     """Refuse claims of who does not know the consumers as they are.
 
-    :raises ConcurrentUpdate: naming both generations.
+    A consumer whose time is over is not there to any of them. A claim that would make it again waits until
+    what it held is given back, as :func:`placement.store.reservations.making_room` does.
+
+    :raises ConcurrentUpdate: naming both generations; ConsumerExists where the consumer is to be given back.
     """
     for claim in claims:
+        if claim.consumer in locked.expired:
+            if claim.generation is not ANY_GENERATION:
+                consumer_store.check_generation(None, claim.generation)
+            raise ConsumerExists(f"consumer generation conflict - {claim.consumer} has expired just now")
         consumer_store.check_generation(locked.consumers.get(claim.consumer), claim.generation)
 
 
@@ -94,7 +103,8 @@ def _lock(tx: Transaction, uuids: Collection[str]) -> Locked:
     consumers_locked = consumer_store.lock(tx, uuids)
     held = tx.queue(_held_by(len(uuids)), bind_values("uuid", uuids))
     known = {row.uuid: row for row in consumer_store.rows(consumers_locked)}
-    return Locked(known, [Holding(*row) for row in held.rows])
+    expired = frozenset(uuid for uuid, *_, is_over in held.rows if is_over)
+    return Locked(known, [Holding(*row) for *row, _ in held.rows], expired)
 
 
 def write_claims(tx: Transaction, claims: Sequence[Claim], locked: Locked) -> None:
@@ -124,6 +134,7 @@ def _held_by(count: int) -> Prepared:
             resource_providers.c.uuid,
             allocations.c.resource_class_id,
             allocations.c.used,
+            sa.not_(COUNTS),
         )
         .select_from(allocations)
         .join(resource_providers, resource_providers.c.id == allocations.c.provider_id)
@@ -243,10 +254,12 @@ def _update_consumers(
 def delete(tx: Transaction, consumer: str) -> None:
     """Give back all that a consumer holds.
 
-    :raises NotFound: when it holds nothing.
+    :raises NotFound: when it holds nothing, or its time is over.
     """
-    if not give_back(tx, [consumer]):
+    locked = _lock(tx, [consumer])
+    if not locked.consumers or locked.expired:
         raise missing(consumer)
+    _give_back(tx, locked)
 
 
 def missing(consumer: str) -> NotFound:
@@ -257,13 +270,18 @@ def missing(consumer: str) -> NotFound:
 def give_back(tx: Transaction, uuids: Collection[str]) -> int:
     """Give back all that these consumers hold; how many of them held something."""
     locked = _lock(tx, uuids)
+    if locked.consumers:
+        _give_back(tx, locked)
+    return len(locked.consumers)
+
+
+def _give_back(tx: Transaction, locked: Locked) -> None:
+    """Give back all that these (locked) consumers hold."""
     ids = [row.id for row in locked.consumers.values()]
-    if ids:
-        tx.lock(locked.providers)
-        _remove(tx, ids)
-        consumer_store.remove(tx, ids)
-        tx.changed(locked.provider_ids, generation=False, usage_only=True)
-    return len(ids)
+    tx.lock(locked.providers)
+    _remove(tx, ids)
+    consumer_store.remove(tx, ids)
+    tx.changed(locked.provider_ids, generation=False, usage_only=True)
 
 
 @dataclass(frozen=True, slots=True)

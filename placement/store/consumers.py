@@ -12,6 +12,7 @@ from placement.db.batch import KEPT_SIZES, Answer, Prepared, bind_parameters, bi
 from placement.db.database import Transaction
 from placement.db.tables import RESERVATION, ConsumerId, consumers, reservations
 from placement.exceptions import ConcurrentUpdate, ConsumerExists
+from placement.store.expired import COUNTS
 
 
 class AnyGeneration(Enum):
@@ -31,7 +32,7 @@ _columns: Final = (
     consumers.c.consumer_type,
     consumers.c.generation,
 )
-_by_uuid: Final = sa.select(*_columns).where(consumers.c.uuid == sa.bindparam("uuid"))
+_by_uuid: Final = sa.select(*_columns).where(consumers.c.uuid == sa.bindparam("uuid"), COUNTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ def owner_after(present: Row, owner: Owner) -> Owner:
 
 
 def find(conn: sa.Connection, uuid: str) -> Row | None:
-    """The consumer of that uuid, if it has allocations."""
+    """The consumer of that uuid, if it has allocations, and its time is not over."""
     row = conn.execute(_by_uuid, {"uuid": uuid}).first()
     return None if row is None else Row(*row)
 

@@ -14,7 +14,8 @@ from placement.db import buckets
 from placement.db.batch import Answer, Prepared
 from placement.db.database import Database, Transaction
 from placement.db.tables import allocations, change_buckets, consumers, resource_providers
-from placement.store.allocations import give_back, missing
+from placement.store.allocations import delete, missing
+from placement.store.expired import COUNTS
 
 _NOBODY: Final = "0"
 _SETTING: Final[sa.ColumnElement[str]] = sa.literal_column("'placement.released'")
@@ -23,16 +24,17 @@ _SETTING: Final[sa.ColumnElement[str]] = sa.literal_column("'placement.released'
 def release(database: Database, consumer: str) -> None:
     """Give back all that a consumer holds, in a transaction of its own.
 
-    :raises NotFound: when it holds nothing.
+    :raises NotFound: when it holds nothing, or its time is over.
     """
 
-    def work(tx: Transaction) -> Answer | int:
-        return _at_once(tx, consumer) if tx.sends_at_once else give_back(tx, [consumer])
+    def work(tx: Transaction) -> Answer | None:
+        if tx.sends_at_once:
+            return _at_once(tx, consumer)
+        delete(tx, consumer)
+        return None
 
     released = database.write(work)
-    if isinstance(released, Answer):
-        released = released.scalars != [_NOBODY]
-    if not released:
+    if released is not None and released.scalars == [_NOBODY]:
         raise missing(consumer)
 
 
@@ -55,7 +57,7 @@ _lock: Final = Prepared(
             sa.func.coalesce(
                 sa.cast(
                     sa.select(consumers.c.id)
-                    .where(consumers.c.uuid == sa.bindparam("consumer", type_=sa.String))
+                    .where(consumers.c.uuid == sa.bindparam("consumer", type_=sa.String), COUNTS)
                     .with_for_update()
                     .scalar_subquery(),
                     sa.String,

@@ -107,7 +107,15 @@ def missing(uuid: str) -> NotFound:
     return NotFound(f"No reservation {uuid}: there never was one, or it expired, or all of it was taken.")
 
 
-def make(tx: Transaction, consumer: str, group: str | None, end: End) -> None:
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A reservation as a transaction left it, with what it holds: it may expire before it is read again."""
+
+    reservation: Reservation
+    held: Sequence[allocations.Allocation]
+
+
+def make(tx: Transaction, consumer: str, group: str | None, end: End) -> Written:
     """Make a consumer, which this transaction has made and has hold something, a reservation.
 
     :raises InvalidRequest: it would end before it begins.
@@ -116,10 +124,10 @@ def make(tx: Transaction, consumer: str, group: str | None, end: End) -> None:
     which = sa.select(consumers.c.id).where(consumers.c.uuid == consumer).scalar_subquery()
     values = {"consumer_id": which, "claim_group": group, "expires_at": _time_of(end)}
     tx.conn.execute(sa.insert(reservations).values(values))
-    _check_end(tx, consumer)
+    return _written(tx, consumer)
 
 
-def change(tx: Transaction, uuid: str, generation: int, end: End) -> None:
+def change(tx: Transaction, uuid: str, generation: int, end: End) -> Written:
     """Have a reservation end at another time; its generation goes up by one.
 
     :raises NotFound: there is no such reservation.
@@ -132,7 +140,7 @@ def change(tx: Transaction, uuid: str, generation: int, end: End) -> None:
     tx.lock_buckets([buckets.RESERVATIONS])
     query = sa.update(reservations).where(reservations.c.consumer_id == row.id)
     tx.conn.execute(query.values(expires_at=_time_of(end)))
-    _check_end(tx, uuid)
+    return _written(tx, uuid)
 
 
 def delete(tx: Transaction, uuid: str) -> None:
@@ -150,9 +158,11 @@ def _time_of(end: End) -> sa.ColumnElement[float]:
     )
 
 
-def _check_end(tx: Transaction, uuid: str) -> None:
-    if find(tx.conn, uuid) is None:
+def _written(tx: Transaction, uuid: str) -> Written:
+    found = find(tx.conn, uuid)
+    if found is None:
         raise InvalidRequest("A reservation has to end in the future, by the clock of the database.")
+    return Written(found, allocations.of_consumers(tx.conn, [uuid]))
 
 
 def _locked(tx: Transaction, uuid: str) -> consumer_store.Row:

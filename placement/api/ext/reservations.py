@@ -11,6 +11,7 @@ from placement.api.call import Call, operation, prefix
 from placement.api.ext import times
 from placement.api.ext.claims import claimer
 from placement.api.paths import EXT
+from placement.db.database import Transaction
 from placement.exceptions import Forbidden
 from placement.policies import ext as rules
 from placement.schemas import reservation as schemas
@@ -18,7 +19,7 @@ from placement.schemas.base import canonical_uuid
 from placement.store import allocations
 from placement.store import reservations as store
 from placement.store.allocations import Allocation
-from placement.store.reservations import Reservation
+from placement.store.reservations import Reservation, Written
 
 blueprint = Blueprint("ext_reservations", __name__)
 
@@ -36,8 +37,15 @@ def create(call: Call) -> Response:
     body = call.body(_CREATE)
     uuid = body["uuid"] or str(uuids.uuid4())
     wanted, end = schemas.wanted_of(body, call.service.flavor_rules, uuid), schemas.end_of(body)
-    claimer(call).claim([wanted], also=lambda tx: store.make(tx, uuid, body["group"], end))
-    return call.located(_show(call, uuid, status=201, warnings=wanted.warnings), f"{PATH}/{uuid}")
+    made: list[Written] = []
+
+    def make(tx: Transaction) -> None:
+        made[:] = [store.make(tx, uuid, body["group"], end)]
+
+    claimer(call).claim([wanted], also=make)
+    (written,) = made
+    shown = {"reservation": _document(written.reservation, written.held), "warnings": wanted.warnings}
+    return call.located(call.answer(shown, status=201), f"{PATH}/{uuid}")
 
 
 @operation(blueprint, "GET", PATH, None, writes_json=True)
@@ -66,7 +74,13 @@ def list_some(call: Call) -> Response:
 def show(call: Call, reservation_uuid: str) -> Response:
     """One reservation; one of another project is none to who may not see it."""
     call.authorize(rules.RESERVATIONS, {"project_id": call.project_id or _ANY_PROJECT})
-    return _show(call, _known(reservation_uuid))
+    uuid = _known(reservation_uuid)
+    with call.service.database.read() as conn:
+        found = store.find(conn, uuid)
+        held = allocations.of_consumer(conn, uuid)
+    if found is None or not _sees(call, found.project_id):
+        raise store.missing(uuid)
+    return call.answer({"reservation": _document(found, held)})
 
 
 @operation(
@@ -82,8 +96,10 @@ def update(call: Call, reservation_uuid: str) -> Response:
     known = _known(reservation_uuid)
     body = call.body(_UPDATE)
     end, generation = schemas.end_of(body), body["generation"]
-    call.service.database.write(lambda tx: store.change(tx, known, generation, end))
-    return _show(call, known)
+    written = call.service.database.write(lambda tx: store.change(tx, known, generation, end))
+    if not _sees(call, written.reservation.project_id):
+        raise store.missing(known)
+    return call.answer({"reservation": _document(written.reservation, written.held)})
 
 
 @operation(blueprint, "DELETE", _ONE, rules.DELETE_RESERVATION)
@@ -103,17 +119,6 @@ def _known(uuid: str) -> str:
     if canonical is None:
         raise store.missing(uuid)
     return canonical
-
-
-def _show(call: Call, uuid: str, status: int = 200, **beside: Any) -> Response:
-    with call.service.database.read() as conn:
-        found = store.find(conn, uuid)
-        held = allocations.of_consumer(conn, uuid)
-    if found is None:
-        raise store.missing(uuid)
-    if status == 200 and not _sees(call, found.project_id):
-        raise store.missing(uuid)
-    return call.answer({"reservation": _document(found, held), **beside}, status=status)
 
 
 def _sees(call: Call, project_id: str) -> bool:

@@ -67,6 +67,20 @@ def put(
     return admin("PUT", f"/allocations/{consumer or uuid.uuid4()}", json=body).status_code
 
 
+def post(admin: Admin, provider: str, amount: int, consumer: str, generation: int | None) -> int:
+    """The status of the answer to ``POST /allocations`` for one consumer."""
+    body = {
+        consumer: {
+            "allocations": {provider: {"resources": {"VCPU": amount}}},
+            "consumer_generation": generation,
+            "consumer_type": "INSTANCE",
+            "project_id": "project",
+            "user_id": "user",
+        }
+    }
+    return admin("POST", "/allocations", json=body).status_code
+
+
 def elsewhere(database_url: str) -> Admin:
     """Another worker, which has to find out about the time by itself."""
     return Admin(application(database_url))
@@ -111,6 +125,56 @@ def test_who_expired_may_come_again_as_new(admin: Admin, database_url: str) -> N
     let_pass(database_url)
     assert put(admin, provider, 4, consumer) == 204
     assert admin("GET", f"/allocations/{consumer}").json["consumer_generation"] == 1
+
+
+@pytest.mark.parametrize("ask", ["put", "post", "claim", "confirm", "dry run"])
+def test_an_expired_claim_is_not_there_for_who_knows_its_generation(
+    admin: Admin, database_url: str, ask: str
+) -> None:
+    provider = host(admin, "cn", VCPU=8)
+    consumer = made(admin, provider)
+    let_pass(database_url)
+    if ask == "put":
+        assert put(admin, provider, 4, consumer, 1) == 409
+    elif ask == "post":
+        assert post(admin, provider, 4, consumer, 1) == 409
+    elif ask == "confirm":
+        assert confirm(admin, consumer)[0] == 404
+    else:
+        wanted = wants("resources=VCPU:4", consumer_uuid=consumer, consumer_generation=1)
+        answer = claim(admin, wanted, dry_run=ask == "dry run")
+        assert refused(answer)[:2] == (409, "placement.concurrent_update")
+    assert admin("GET", f"/allocations/{consumer}").json == {"allocations": {}}
+
+
+@pytest.mark.parametrize("ask", ["put", "post", "claim", "before generations"])
+def test_an_expired_claim_is_made_as_new_at_once(admin: Admin, database_url: str, ask: str) -> None:
+    provider = host(admin, "cn", VCPU=8)
+    consumer = made(admin, provider)
+    let_pass(database_url)
+    if ask == "put":
+        assert put(admin, provider, 4, consumer) == 204
+    elif ask == "post":
+        assert post(admin, provider, 4, consumer, None) == 204
+    elif ask == "claim":
+        assert claim(admin, wants("resources=VCPU:4", consumer_uuid=consumer)).status_code == 201
+    else:
+        body = {
+            "allocations": [{"resource_provider": {"uuid": provider}, "resources": {"VCPU": 4}}],
+            "project_id": "project",
+            "user_id": "user",
+        }
+        old = {"OpenStack-API-Version": "placement 1.8"}
+        assert admin("PUT", f"/allocations/{consumer}", headers=old, json=body).status_code == 204
+    shown = admin("GET", f"/allocations/{consumer}").json
+    assert shown["consumer_generation"] == 1
+    assert shown["allocations"][provider]["resources"] == {"VCPU": 4}
+
+
+def test_an_expired_claim_cannot_be_deleted(admin: Admin, database_url: str) -> None:
+    consumer = made(admin, host(admin, "cn", VCPU=8))
+    let_pass(database_url)
+    assert admin("DELETE", f"/allocations/{consumer}").status_code == 404
 
 
 def test_put_allocations_finds_the_room_too(admin: Admin, database_url: str) -> None:
