@@ -5,11 +5,12 @@ of its providers can give of a class now. A *split* takes all that is asked for 
 as evenly as the rooms allow.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from itertools import combinations
-from math import lcm
+from itertools import accumulate, combinations, product
+from math import gcd, lcm, prod
 from typing import Final, NamedTuple
 
 from placement.candidates.budget import Budget
@@ -22,6 +23,9 @@ LOCAL: Final = 10
 """The distance within a zone, as firmware tables have it."""
 REMOTE: Final = 20
 """That of two zones of which none is known."""
+
+_MAX_BEGINNINGS: Final = 512
+"""So many ways are tried to begin parts of rooms whose steps differ."""
 
 Distances = Mapping[tuple[int, int], int]
 """Of two zones, by the ids of their providers in ascending order, how far apart they are."""
@@ -41,7 +45,7 @@ class Topology(StrEnum):
     SPREAD = "spread"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class Room:
     """What a provider can give of a class: multiples of ``step`` from ``least`` to ``most``."""
 
@@ -151,19 +155,25 @@ def _splits(
     asked: Mapping[str, int], zones: Sequence[Zone], budget: Budget, *, even: bool
 ) -> Iterator[Split]:
     """What may be taken of these zones: always as much of each, and of none nothing, of other providers."""
-    parts: list[tuple[str, int, Sequence[Room]]] = []
-    used: set[int] = set()
+    ways: list[list[list[int]]] = []
     for name, amount in asked.items():
-        rooms = [_together(zone.get(name, ())) for zone in zones]
-        divided = _evenly(amount, rooms) if even else divide(amount, rooms)
-        if divided is None:
-            return
-        for number, part in enumerate(divided):
-            if part:
-                used.add(number)
-                parts.append((name, part, zones[number][name]))
-    if len(used) == len(zones):
-        yield from _out_of(parts, budget)
+        divided: list[list[int]] = []
+        for common in (gcd, lcm):
+            budget.spend(len(zones))
+            rooms = [_together(zone.get(name, ()), common) for zone in zones]
+            found = _evenly(amount, rooms) if even else divide(amount, rooms)
+            if found is not None and found not in divided:
+                divided.append(found)
+        ways.append(divided)
+    for way in product(*ways):
+        parts = [
+            (name, part, zones[number][name])
+            for name, divided in zip(asked, way, strict=True)
+            for number, part in enumerate(divided)
+            if part
+        ]
+        if all(any(divided[number] for divided in way) for number in range(len(zones))):
+            yield from _out_of(parts, budget)
 
 
 def _out_of(parts: Sequence[tuple[str, int, Sequence[Room]]], budget: Budget) -> Iterator[Split]:
@@ -178,13 +188,18 @@ def _out_of(parts: Sequence[tuple[str, int, Sequence[Room]]], budget: Budget) ->
             yield (*shares, *more)
 
 
-def _together(rooms: Sequence[Room]) -> Room:
-    """What the providers of a zone can give together, mostly."""
+def _together(rooms: Sequence[Room], common: Callable[..., int]) -> Room:
+    """What the providers of a zone can give together, mostly.
+
+    :param common: of their steps: the greatest divisor for what some of them may give, the least multiple for
+        what any of them gives.
+    """
     useful = [room for room in rooms if room.least <= room.most]
     if not useful:
         return Room(0, 1, 0, 1)
-    least = min(room.least for room in useful)
-    return Room(0, least, sum(room.most for room in useful), lcm(*(room.step for room in useful)))
+    step = common(*(room.step for room in useful))
+    least = -(-min(room.least for room in useful) // step) * step
+    return Room(0, least, sum(room.most for room in useful) // step * step, step)
 
 
 def _of_zone(name: str, amount: int, rooms: Sequence[Room]) -> Iterator[Split]:
@@ -192,53 +207,98 @@ def _of_zone(name: str, amount: int, rooms: Sequence[Room]) -> Iterator[Split]:
     useful = sorted((room for room in rooms if room.least <= room.most), key=lambda room: room.most)
     for count in range(1, len(useful) + 1):
         for chosen in combinations(useful, count):
-            divided = divide(amount, chosen)
-            if divided is not None and all(divided):
+            divided = _equally(amount, chosen)
+            if divided is not None:
                 yield tuple(
                     Share(room.provider, name, part) for room, part in zip(chosen, divided, strict=True)
                 )
 
 
 def divide(amount: int, rooms: Sequence[Room]) -> list[int] | None:
-    """The amount in parts, as equal as the rooms allow; of a room that cannot give its part 0.
+    """The amount in parts of as many rooms as can give one, as equal as these allow; of the others 0.
 
-    Rooms of different steps give multiples of all of them. None if they cannot give so much.
+    None if they cannot give so much.
     """
-    unit = lcm(*(room.step for room in rooms))
-    bounds = {
-        number: (-(-room.least // unit) * unit, room.most // unit * unit) for number, room in enumerate(rooms)
-    }
-    largest_first = sorted(
-        (number for number, (least, most) in bounds.items() if least <= most),
-        key=lambda number: -bounds[number][1],
-    )
-    while sum(bounds[number][0] for number in largest_first) > amount:
-        largest_first.pop()
-    if amount % unit or sum(bounds[number][1] for number in largest_first) < amount:
-        return None
-    parts = [0] * len(rooms)
-    for number in largest_first:
-        parts[number] = bounds[number][0]
-    left = amount - sum(parts)
-    while left:
-        having = [number for number in largest_first if parts[number] < bounds[number][1]]
-        each = max(unit, left // len(having) // unit * unit)
-        for number in having:
-            more = min(each, bounds[number][1] - parts[number], left)
-            parts[number] += more
-            left -= more
-    return parts
+    useful = [number for number, room in enumerate(rooms) if room.least <= room.most]
+    least = list(accumulate(sorted(rooms[number].least for number in useful)))
+    most = list(accumulate(sorted((rooms[number].most for number in useful), reverse=True)))
+    counts = [count for count in range(len(useful), 0, -1) if least[count - 1] <= amount <= most[count - 1]]
+    for count in counts:
+        best: list[int] | None = None
+        tried = set[tuple[Room, ...]]()
+        for chosen in combinations(useful, count):
+            alike = tuple(sorted(replace(rooms[number], provider=0) for number in chosen))
+            if alike in tried:
+                continue
+            tried.add(alike)
+            found = _equally(amount, [rooms[number] for number in chosen])
+            if found is not None and (best is None or _spread(found) < _spread(best)):
+                best = [0] * len(rooms)
+                for number, part in zip(chosen, found, strict=True):
+                    best[number] = part
+        if best is not None:
+            return best
+    return None
 
 
 def _evenly(amount: int, rooms: Sequence[Room]) -> list[int] | None:
     """The amount in parts that differ by one step at most; None if a room cannot give its part."""
-    unit = lcm(*(room.step for room in rooms))
-    if amount % unit:
+    parts = _equally(amount, rooms)
+    if parts is None or max(parts) - min(parts) > lcm(*(room.step for room in rooms)):
         return None
-    each, more = divmod(amount // unit, len(rooms))
-    parts = [each * unit] * len(rooms)
-    for number in sorted(range(len(rooms)), key=lambda number: -rooms[number].most)[:more]:
+    return parts
+
+
+def _spread(parts: Iterable[int]) -> int:
+    """Less for parts of one sum that are more equal."""
+    return sum(part * part for part in parts)
+
+
+def _equally(amount: int, rooms: Sequence[Room]) -> list[int] | None:
+    """The amount in parts of all of these rooms, as equal as these allow; None if there is no way.
+
+    Parts of rooms whose steps differ go up by the least common multiple of the steps, from whatever each may
+    begin with; where these are too many to try, they are multiples of it themselves.
+    """
+    if not sum(room.least for room in rooms) <= amount <= sum(room.most for room in rooms):
+        return None
+    unit = lcm(*(room.step for room in rooms))
+    begin: list[Sequence[int]] = [range(0, unit, room.step) for room in rooms]
+    if prod(map(len, begin)) > _MAX_BEGINNINGS:
+        begin = [(0,)] * len(rooms)
+    best: list[int] | None = None
+    for beginnings in product(*begin):
+        if (amount - sum(beginnings)) % unit == 0:
+            bounds = [
+                (room.least + (first - room.least) % unit, room.most - (room.most - first) % unit)
+                for room, first in zip(rooms, beginnings, strict=True)
+            ]
+            found = _filled(amount, bounds, unit)
+            if found is not None and (best is None or _spread(found) < _spread(best)):
+                best = found
+    return best
+
+
+def _filled(amount: int, bounds: Sequence[tuple[int, int]], unit: int) -> list[int] | None:
+    """Parts that begin with the least and go up by ``unit``, always the smallest one next."""
+    if any(least > most for least, most in bounds) or not (
+        sum(least for least, _ in bounds) <= amount <= sum(most for _, most in bounds)
+    ):
+        return None
+
+    def up_to(level: int) -> list[int]:
+        return [max(least, min(most, level - (level - least) % unit)) for least, most in bounds]
+
+    levels = range(min(least for least, _ in bounds), max(most for _, most in bounds) + 1)
+    above = bisect_right(levels, amount, key=lambda level: sum(up_to(level)))
+    if not above:  # at the lowest level all have their least
+        return None
+    parts = up_to(levels[above - 1])
+    next_ones = sorted(
+        (part, -most, number)
+        for number, (part, (_, most)) in enumerate(zip(parts, bounds, strict=True))
+        if part < most
+    )
+    for _, _, number in next_ones[: (amount - sum(parts)) // unit]:
         parts[number] += unit
-    if all(room.least <= part <= room.most for room, part in zip(rooms, parts, strict=True)):
-        return parts
-    return None
+    return parts

@@ -266,26 +266,55 @@ def test_what_would_help_does(world: World, query: str, topology: Topology) -> N
             assert found[clause] == max(less)
 
 
-@given(
-    st.integers(1, 20),
-    st.lists(st.tuples(st.integers(1, 3), st.integers(0, 8)), min_size=1, max_size=3),
-    st.sampled_from((1, 2)),
-)
-def test_parts_are_as_equal_as_the_rooms_allow(amount: int, bounds: list[tuple[int, int]], step: int) -> None:
-    least = max(low for low, _ in bounds)  # what differs in that is not equal anyway
-    rooms = [Room(0, least * step, most * step, step) for _, most in bounds]
+@st.composite
+def rooms(draw: st.DrawFn) -> Room:
+    step = draw(st.integers(1, 3))
+    return Room(0, draw(st.integers(1, 3)) * step, draw(st.integers(0, 8)) // step * step, step)
+
+
+@settings(max_examples=examples(500), deadline=None)
+@given(st.integers(1, 20), st.lists(rooms(), min_size=1, max_size=3))
+def test_parts_are_as_equal_as_the_rooms_allow(amount: int, bounds: list[Room]) -> None:
     ways = [
         parts
-        for parts in product(*([0, *range(each.least, each.most + 1, step)] for each in rooms))
+        for parts in product(*([0, *range(each.least, each.most + 1, each.step)] for each in bounds))
         if sum(parts) == amount
     ]
-    found = divide(amount, rooms)
+    found = divide(amount, bounds)
     if found is None:
         assert ways == []
         return
     assert tuple(found) in ways
-    as_many = [parts for parts in ways if sum(map(bool, parts)) == sum(map(bool, found))]
+    used = max(sum(map(bool, parts)) for parts in ways)
+    as_many = [parts for parts in ways if sum(map(bool, parts)) == used]
     assert sum(part * part for part in found) == min(sum(part * part for part in parts) for parts in as_many)
+
+
+def unequal(*inventories: Inventory) -> list[Spec]:
+    """A host whose NUMA nodes give PCPU in portions of their own."""
+    return [Spec("h")] + [
+        Spec(f"h_{number}", "h", {"PCPU": each}, [ZONE]) for number, each in enumerate(inventories)
+    ]
+
+
+@pytest.mark.parametrize("topology", list(Topology))
+def test_caches_of_a_node_may_give_in_steps_of_their_own(topology: Topology) -> None:
+    specs = [Spec("h"), Spec("h_0", "h", {}, [ZONE])]
+    specs += [Spec(f"c{step}", "h_0", {"PCPU": inventory(6, step_size=step)}) for step in (3, 1)]
+    assert shares(*specs, query="resources=PCPU:2", topology=topology) == {"c1": {"PCPU": 2}}
+
+
+def test_spread_gives_a_node_the_share_that_it_may_give() -> None:
+    specs = unequal(inventory(8, min_unit=1), inventory(9, min_unit=1), inventory(10, min_unit=3))
+    found = shares(*specs[:2], specs[3], query="resources=PCPU:5", topology=Topology.SPREAD)
+    assert found == {"h_0": {"PCPU": 2}, "h_2": {"PCPU": 3}}
+    specs = unequal(inventory(10, min_unit=1), inventory(8, min_unit=3))
+    found = shares(*specs, query="resources=PCPU:5", topology=Topology.SPREAD)
+    assert found == {"h_0": {"PCPU": 2}, "h_1": {"PCPU": 3}}
+
+
+def test_parts_are_equal_although_the_least_of_one_node_is_more() -> None:
+    assert divide(10, [Room(0, 4, 8, 1), Room(0, 1, 8, 1)]) == [5, 5]
 
 
 def nodes(name: str, *free: int, memory: int = 64) -> list[Spec]:
