@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from placement.candidates.pattern import Candidate
+from placement.candidates.request import CandidatesRequest
 from placement.model.provider import SHARES, Provider
 from placement.model.snapshot import Snapshot
 from placement.store.allocations import Allocation
@@ -53,6 +54,16 @@ class Choice:
             yield provider
         for served in self.mappings.values():
             yield from served
+
+
+def stays_at_its_host(snapshot: Snapshot, request: CandidatesRequest) -> bool:
+    """Whether each choice takes something of the tree where it is anchored, so that it is on that host alone.
+
+    It is where it asks for a class that nothing has that shares; else a choice may be of pools alone.
+    """
+    pools = [snapshot.providers[each] for each in snapshot.by_trait.get(SHARES, ())]
+    shared = {name for pool in pools for name in pool.inventories}
+    return any(not shared.issuperset(group.resources) for group in request.groups)
 
 
 def holding(snapshot: Snapshot, choice: Choice) -> Snapshot:

@@ -14,7 +14,7 @@ from placement.candidates.search import Anchored
 from placement.candidates.sources import drained
 from placement.claims.best_first import Choices, best_first
 from placement.claims.ceilings import Ceilings
-from placement.claims.choice import Choice
+from placement.claims.choice import Choice, stays_at_its_host
 from placement.claims.scoring import Found, Scorer
 from placement.claims.splitting import Splitting
 from placement.claims.wanted import Wanted
@@ -239,7 +239,7 @@ def choices_at_hosts(
     roots = (possible if only is None else possible.among(only)).from_anywhere(rng)
     if avoided:
         roots = (root for root in roots if root not in avoided)
-    if group is not None and not shared:  # who is anchored at a root takes of that host alone
+    if group is not None and stays_at_its_host(snapshot, wanted.request):
         roots = (root for root in roots if group.allows((root,), beside))
 
     def is_allowed(each: Found | None) -> bool:

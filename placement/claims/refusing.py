@@ -1,17 +1,19 @@
 """Why there is no place for what is wanted: an explanation among the hosts that may be chosen."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from placement import microversion
 from placement.candidates.budget import Budget, Exhausted
 from placement.claims import relaxing
+from placement.claims.choice import stays_at_its_host
 from placement.claims.placing import Unplaced
 from placement.claims.topology import Topology
 from placement.claims.wanted import Wanted
 from placement.claims.world import World
 from placement.exceptions import NoCandidate
+from placement.explanations.clauses import resources, without
 from placement.explanations.document import document
 from placement.explanations.explain import Explanation, explain, gather
 from placement.explanations.relaxing import Relaxation
@@ -28,13 +30,14 @@ def refusal(wanted: Sequence[Wanted], unplaced: Unplaced, budget: Budget) -> NoC
     """Why the first of those without a place has none."""
     each, world = wanted[unplaced.number], unplaced.world
     prefix = _no_candidate(wanted, unplaced)
-    left, left_out = _left(world, each)
-    snapshot = _without_pools(world.snapshot, each)
     ways = [each] if each.fallback is None else [each, replace(each, request=each.fallback)]
+    left, left_out = _left(world, ways)
+    snapshot = _without_pools(world.snapshot, each)
     try:
         found = [explain(snapshot, way.request, budget, left, relaxing=each.topology is None) for way in ways]
     except Exhausted:
         return NoCandidate(f"{prefix}; why would take too long to find out.", None)
+    found = [_tried(world, *both, budget) for both in zip(ways, found, strict=True)]
     texts = list(map(sentence, found))
     if left_out and not left:
         said = f"no host may be chosen: {_counts(left_out)}"
@@ -55,6 +58,33 @@ def refusal(wanted: Sequence[Wanted], unplaced: Unplaced, budget: Budget) -> NoC
     }
     warned = f" Of the flavor was ignored: {'; '.join(each.warnings)}." if each.warnings else ""
     return NoCandidate(f"{prefix}: {said}.{warned}", shown)
+
+
+def _tried(world: World, wanted: Wanted, explanation: Explanation, budget: Budget) -> Explanation:
+    """The explanation with only the relaxations with which there is a place, and as many hosts as have one.
+
+    Where nothing shares, the hosts that are left tell that. Else a choice may take of a pool that is avoided,
+    or be of pools alone, which its group may not allow.
+    """
+    if SHARES not in world.snapshot.by_trait or (not wanted.avoid and wanted.group is None):
+        return explanation
+    kept = list[Relaxation]()
+    is_complete = gather(_helping(world, wanted, explanation.relaxations, budget), kept)
+    incomplete = dict.fromkeys((*explanation.incomplete, *([] if is_complete else ["relaxations"])))
+    return replace(explanation, relaxations=tuple(kept), incomplete=tuple(incomplete))
+
+
+def _helping(
+    world: World, wanted: Wanted, relaxations: Iterable[Relaxation], budget: Budget
+) -> Iterator[Relaxation]:
+    """Those of the relaxations that help, with the number of hosts that then have a place."""
+    for each in relaxations:
+        amounts = {resources(one.group, one.names[0]): one.amount or 0 for one in each.amounts}
+        request = without(wanted.request, each.left_out, amounts)
+        if request is not None:
+            hosts = sum(1 for _ in relaxing.fitting(world, replace(wanted, request=request), budget))
+            if hosts:
+                yield replace(each, hosts=hosts)
 
 
 def _split(world: World, wanted: Wanted, explanation: Explanation, budget: Budget) -> tuple[Explanation, str]:
@@ -86,14 +116,15 @@ def not_within(
     )
 
 
-def _left(world: World, wanted: Wanted) -> tuple[frozenset[int], Mapping[str, int]]:
+def _left(world: World, ways: Sequence[Wanted]) -> tuple[frozenset[int], Mapping[str, int]]:
     """The roots of the hosts that may be chosen, and how many others are left out by what."""
+    wanted = ways[0]
     snapshot, group, beside = world.snapshot, wanted.group, world.beside(wanted.group)
     left, left_out = set(snapshot.roots()), dict[str, int]()
     named = {root for root in left if wanted.only and snapshot.providers[root].uuid in wanted.only}
     avoided = {root for root in left if snapshot.providers[root].uuid in wanted.avoid}
     full = set[int]()
-    if group is not None and SHARES not in snapshot.by_trait:  # else a choice may be of a pool alone
+    if group is not None and all(stays_at_its_host(snapshot, way.request) for way in ways):
         full = {root for root in left if not group.allows((root,), beside)}
     for by, roots in (
         ("only", left - named if wanted.only is not None else set()),

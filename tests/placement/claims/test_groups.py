@@ -164,8 +164,44 @@ def test_who_shares_a_pool_is_not_on_one_host(admin: Admin, hosts: list[str]) ->
     assert sorted(found) == sorted(hosts)
     _, code, detail = refused(claim(admin, member("anti-affinity", query=query)))
     assert code == NO_CANDIDATE
-    assert "all hosts that would do are left out by its group; without that: " in detail
+    # the pool is the one host where nobody of the group is
+    why = "0 of 1 host: 1 has no VCPU; leaving out VCPU would leave 1 host"
+    assert detail.endswith(f": {why}; 3 hosts are left out by its group.")
+    alone = member("anti-affinity", query="resources=DISK_GB:10", avoid=hosts)
+    assert roots(claim(admin, alone)) == [pool]
     assert roots(claim(admin, member("affinity", query=query)))[0] in hosts
+
+
+def pool(admin: Admin, members: Sequence[str], **totals: int) -> str:
+    """A provider that shares with these hosts, which have been written to once."""
+    made = str(admin("POST", "/resource_providers", json={"name": "pool"}).json["uuid"])
+    inventories = {"inventories": {each: {"total": total} for each, total in totals.items()}}
+    for generation, (what, body) in enumerate(
+        (("inventories", inventories), ("traits", {"traits": ["MISC_SHARES_VIA_AGGREGATE"]}))
+    ):
+        path = f"/resource_providers/{made}/{what}"
+        answer = admin("PUT", path, json={**body, "resource_provider_generation": generation})
+        assert answer.status_code == 200, answer.text
+    for provider, generation in ((made, 2), *[(each, 1) for each in members]):
+        aggregates = {"aggregates": [made], "resource_provider_generation": generation}
+        answer = admin("PUT", f"/resource_providers/{provider}/aggregates", json=aggregates)
+        assert answer.status_code == 200, answer.text
+    return made
+
+
+def test_beside_a_pool_only_hosts_that_the_policy_leaves_are_spoken_of(admin: Admin) -> None:
+    small, large = host(admin, "small", 2), host(admin, "large", 8)
+    pool(admin, [small, large], DISK_GB=100)
+    assert roots(claim(admin, member("affinity", only=[small]))) == [small]
+    answer = claim(admin, member("affinity", query="resources=VCPU:4,DISK_GB:1"))
+    status, code, detail = refused(answer)
+    assert (status, code) == (409, NO_CANDIDATE)
+    # without VCPU it would be on the pool alone, which the group does not allow
+    (helping,) = answer.json["errors"][0]["explanation"]["relaxations"]
+    assert [(each["names"], each["amount"]) for each in helping["changes"]] == [(["VCPU"], 1)]
+    assert "0 of 1 host: 1 " in detail
+    assert detail.endswith("; asking for 1 VCPU would leave 1 host; 2 hosts are left out by its group.")
+    assert roots(claim(admin, member("affinity", query="resources=VCPU:1,DISK_GB:1"))) == [small]
 
 
 @pytest.mark.parametrize("policy", ["affinity", "anti-affinity"])
