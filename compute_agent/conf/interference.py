@@ -50,7 +50,7 @@ OPTS: Final = [
         "escalate_command",
         help="Program that ends it for good: one that migrates the guilty guest, for example. Called with"
         " its uuid as the last argument, once a day at most; ended after ten minutes. Blanks separate"
-        " arguments, quotes as in a shell; no shell is started.",
+        " arguments, quotes as in a shell; no shell is started. It has no OS_* variables of the agent's.",
     ),
 ]
 

@@ -71,7 +71,8 @@ OPTS: Final = [
         "evict_command",
         help="Program that makes an evicted guest leave, in place of asking it to stop: a live migration, for"
         " example. Called with the guest's uuid as its last argument; blanks separate arguments, quotes"
-        " as in a shell; no shell is started.",
+        " as in a shell; no shell is started. It has no OS_* variables of the agent's: it is to read its"
+        " credentials itself.",
     ),
     cfg.FloatOpt(
         "evict_command_timeout",

@@ -302,7 +302,7 @@ def _end_leftovers(record: ProcessRecord) -> None:
         if not left:
             return
         for pid in left:
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # what stays is said below
                 os.kill(pid, signal.SIGKILL)
         for pid in left - killed:
             LOG.warning("Guest %s ended and left process %d behind: killed", record, pid)
@@ -320,7 +320,7 @@ def _leftovers(record: ProcessRecord) -> set[int]:
     # A pid is not given to another process as long as there is a session of that number.
     found = set(procfs.session_members(leader)) if procfs.identify(leader) is None else set()
     for pid in procfs.pids():
-        if procfs.has_variable(pid, GUEST_VARIABLE, record.uuid):
+        if pid != os.getpid() and procfs.has_variable(pid, GUEST_VARIABLE, record.uuid):
             identity = procfs.identify(pid)
             if identity is not None and identity.start_time >= record.identity.start_time:
                 found.add(pid)
