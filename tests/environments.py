@@ -1,6 +1,7 @@
 """Environments as users have them: with nothing but what the wheel needs, and with single extras."""
 
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -13,6 +14,10 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 NAME = "placement-compute"
+SOURCES = [
+    *("setup.cfg", "pyproject.toml", "README.md", "LICENSE"),
+    *("bin", "placement", "compute_agent", "migrations", "etc"),
+]
 
 
 def run(*command: object, cwd: Path, **variables: str) -> str:
@@ -35,9 +40,23 @@ def run(*command: object, cwd: Path, **variables: str) -> str:
     return done.stdout
 
 
+def copy_sources(target: Path) -> Path:
+    """A copy of what a wheel is built from: building leaves files that the next wheel would have."""
+    target.mkdir()
+    for name in SOURCES:
+        if (ROOT / name).is_dir():
+            shutil.copytree(
+                ROOT / name, target / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
+            )
+        else:
+            shutil.copy(ROOT / name, target)
+    return target
+
+
 def build_wheel(folder: Path) -> Path:
     """The wheel of this checkout."""
-    run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", folder, ROOT, cwd=folder)
+    source = copy_sources(folder / "source")
+    run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", folder, source, cwd=folder)
     (wheel,) = folder.glob("*.whl")
     return wheel
 

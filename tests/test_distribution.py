@@ -13,11 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.environments import copy_sources
+
 ROOT = Path(__file__).parents[1]
-SOURCES = [
-    *("setup.cfg", "pyproject.toml", "README.md", "LICENSE"),
-    *("bin", "placement", "compute_agent", "migrations", "etc"),
-]
 FILES = Path("share/placement-compute")
 
 pytestmark = [
@@ -30,15 +28,7 @@ pytestmark = [
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder with the contents of a wheel; it is built from a copy, as building leaves files behind."""
     folder = tmp_path_factory.mktemp("wheel")
-    source = folder / "source"
-    source.mkdir()
-    for name in SOURCES:
-        if (ROOT / name).is_dir():
-            shutil.copytree(
-                ROOT / name, source / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
-            )
-        else:
-            shutil.copy(ROOT / name, source)
+    source = copy_sources(folder / "source")
     subprocess.run(
         [
             sys.executable,
