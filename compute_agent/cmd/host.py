@@ -20,7 +20,7 @@ from compute_agent.daemon.config_warnings import config_warnings
 from compute_agent.daemon.protocol import DaemonUnreachableError, RequestError
 from compute_agent.daemon.root_owner import look_up_owner
 from compute_agent.daemon.state_folder import STATE_FILE, check_state_folder
-from compute_agent.daemon.world import build_world, check_options, policy_of, steal_warnings
+from compute_agent.daemon.world import build_world, check_options, policy_of, pools_of, steal_warnings
 from compute_agent.drawing import tree
 from compute_agent.drawing.host import draw
 from compute_agent.drivers.factory import choose, libvirtd_is_usable
@@ -31,6 +31,7 @@ from compute_agent.interference.watch import parse_watches
 from compute_agent.inventory import identity, options
 from compute_agent.inventory.additions import with_additions
 from compute_agent.inventory.cache_platform import CachePlatform
+from compute_agent.inventory.cpu_pools import Positions
 from compute_agent.inventory.cpu_sets import resolve
 from compute_agent.inventory.derive import BESIDE, derive
 from compute_agent.inventory.identity import IdentityError
@@ -210,7 +211,11 @@ class ConfigCheck(ShowOne):
             settings = dataclasses.replace(options.settings(conf), provider_tree=_shape(conf, owner))
             name = options.hypervisor_name(conf) if owner.beside else options.root_name(conf)
             root_uuid = owner.novas.uuid if owner.novas is not None else _own_uuid(conf)
-            derived = derive(topology, sets, settings, root_uuid, name, platform)
+            positions: Positions = {}
+            if rules is not None:
+                _, positions, ignored = pools_of(conf, qos.classes.classes, sets, topology, owner.beside)
+                warnings += ignored
+            derived = derive(topology, sets, settings, root_uuid, name, platform, positions)
             files = options.provider_configs(conf)
             tree, unused = with_additions(derived, files.configs)
             warnings += [*files.warnings, *unused, *steal_warnings(conf, owner.beside)]

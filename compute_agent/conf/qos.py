@@ -8,7 +8,7 @@ That is [qos], and a section of its own for each watermark and for each class of
 not applied could cost guests.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from oslo_config import cfg
@@ -173,6 +173,9 @@ QOS_CLASS_OPTS: Final = [
     ),
 ]
 
+_SAMPLE_NAME: Final = "name"
+"""What ``oslo-config-generator`` calls the sections ``[KIND:NAME]``."""
+
 _TEMPLATES: Final = {
     WATERMARK: WATERMARK_OPTS,
     QOS_CLASS: QOS_CLASS_OPTS,
@@ -255,12 +258,17 @@ def cpu_pool_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
 
 
 def _sections(conf: cfg.ConfigOpts, prefix: str) -> Iterator[tuple[str, Any]]:
-    """The sections in which something is set: the sample file has one of each kind in which nothing is."""
+    """The sections of a kind, but for those called as in the sample file with nothing in them."""
     for section in conf.list_all_sections():
         if section.startswith(prefix):
-            values = conf[section]
-            if any(values[option.dest] != option.default for option in _TEMPLATES[prefix]):
-                yield section.removeprefix(prefix), values
+            name = section.removeprefix(prefix)
+            if name.lower() != _SAMPLE_NAME or _has_options(conf, section, _TEMPLATES[prefix]):
+                yield name, conf[section]
+
+
+def _has_options(conf: cfg.ConfigOpts, section: str, options: Iterable[Any]) -> bool:
+    locations = [conf.get_location(option.dest, section) for option in options]
+    return any(found is not None and found.location.is_user_controlled for found in locations)
 
 
 def _options_of(section: str) -> list[Any] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -17,10 +18,12 @@ from compute_agent.host.reader import read_topology
 from compute_agent.host.topology import Topology
 from compute_agent.inventory import former_pools, identity, options
 from compute_agent.inventory.additions import with_additions
-from compute_agent.inventory.cpu_pools import lay_out
+from compute_agent.inventory.cpu_pools import Positions, lay_out
 from compute_agent.inventory.cpu_sets import resolve
 from compute_agent.inventory.derive import BESIDE, SHAPES, derive
 from compute_agent.inventory.tree import ProviderTree
+from compute_agent.model.cpu_pool import CPU_POOL, CpuPool
+from compute_agent.model.cpu_sets import CpuSets
 from compute_agent.model.errors import ConfigError
 from compute_agent.pipeline.world import World
 from compute_agent.policy import POLICIES
@@ -79,6 +82,24 @@ def steal_warnings(conf: cfg.ConfigOpts, beside: bool) -> list[str]:
     ]
 
 
+def pools_of(
+    conf: cfg.ConfigOpts, guest_classes: Collection[str], cpu_sets: CpuSets, topology: Topology, beside: bool
+) -> tuple[tuple[CpuPool, ...], Positions, list[str]]:
+    """The pools that the host has, the CPUs of each by name, and a warning if those of the files are not had.
+
+    :raises ConfigError: naming section and option.
+    """
+    pools = parse_cpu_pools(conf, guest_classes)
+    positions = lay_out(pools, cpu_sets, topology)
+    if not (pools and beside):
+        return pools, positions, []
+    warning = (
+        f"[{CPU_POOL}{pools[0].name}] has no effect beside nova-compute: which CPUs are whose is its own."
+        " Remove the section"
+    )
+    return (), {}, [warning]
+
+
 def build_world(
     conf: cfg.ConfigOpts,
     topology: Topology | None = None,
@@ -113,15 +134,7 @@ def build_world(
     classes = parse_classes(conf)
     platform = offered(control, classes.wishes)
     settings = options.settings(conf)
-    pools = parse_cpu_pools(conf, classes.classes)
-    positions = lay_out(pools, cpu_sets, topology)
-    if pools and whose.beside:
-        LOG.warning(
-            "[cpu_pool:%s] has no effect beside nova-compute: which CPUs are whose is its own. Remove the"
-            " section",
-            pools[0].name,
-        )
-        pools, positions = (), {}
+    pools, positions, ignored = pools_of(conf, classes.classes, cpu_sets, topology, whose.beside)
     cpu_sets = replace(cpu_sets, pooled=frozenset[int]().union(*positions.values()))
 
     def tree_of(shape: str) -> ProviderTree:
@@ -139,6 +152,7 @@ def build_world(
     )
     warnings = [
         *filter(None, [cpu_sets.offline_warning]),
+        *ignored,
         *files.warnings,
         *unused,
         *steal_warnings(conf, whose.beside),

@@ -75,6 +75,49 @@ def test_an_option_that_does_not_exist_is_a_warning(configure):
     ]
 
 
+@pytest.mark.parametrize(
+    ("section", "line", "reason"),
+    [
+        ("watermark:x", "mode = act", "metric: which one is not said; there are "),
+        ("watermark:x", "", "metric: which one is not said; there are "),
+        ("qos_class:GOLD", "", "rank: a class of another name than BE, LS or LSR needs one"),
+        ("interference:x", "mode = preview", "signal: which one is not said; there are "),
+        ("cpu_pool:e", "", "a pool has either cpus, such as 4-7, or a number of dedicated_cpus"),
+        ("cpu_pool:name", "shared_cpus = 0", "a pool has either cpus, such as 4-7, or a number of"),
+    ],
+)
+def test_a_section_that_is_written_is_one_although_all_its_values_are_defaults(
+    configure, section, line, reason
+):
+    ini = configure("cpu_dedicated_set = 0\ncpu_shared_set = 1", **{section: line})
+    done = run_here(ini, "config", "check", "-f", "json")
+    assert done.returncode == 1
+    assert re.search(rf"\[{section}\]:? {reason}", done.stdout + done.stderr)
+
+
+def test_an_empty_class_is_one_that_limits_nothing_and_sections_of_the_sample_are_none(configure):
+    kinds = ("watermark", "qos_class", "interference", "blockio_class", "cpu_class", "cpu_pool")
+    written = {f"{kind}:name": "" for kind in kinds} | {"blockio_class:plain": "", "cpu_class:plain": ""}
+    named = {"qos_class:LSR": "cpu_class = plain"}
+    sets = "cpu_dedicated_set = 0\ncpu_shared_set = 1"
+    status, found = check(configure(sets, **written, **named))
+    assert (status, found["refusals"]) == (0, [])
+    done = run_here(configure(sets, **named), "config", "check")
+    assert done.returncode == 1
+    assert "there is no section [cpu_class:plain]" in done.stderr
+
+
+def test_pools_are_checked_and_their_inventories_shown(configure):
+    sets = "cpu_dedicated_set = 0\ncpu_shared_set = 1"
+    status, found = check(configure(sets, **{"cpu_pool:a": "cpus = 0"}))
+    assert (status, found["refusals"]) == (0, [])
+    providers = {row["provider"] for row in found["inventories"] if row["resource_class"] == "PCPU"}
+    assert [name for name in providers if name.endswith("_a")] == list(providers) != []
+    status, found = check(configure(sets, **{"cpu_pool:a": "cpus = 7"}))
+    assert status == 1
+    assert about(found["refusals"], "cpu_pool:a") != []
+
+
 def test_the_agent_tells_the_same_at_its_start_in_status_and_when_the_file_changes(agent, write_ini):
     told = "[compute] cpu_dedicate_set: there is no such option; did you mean cpu_dedicated_set?"
     lines = "cpu_dedicated_set = 0\ncpu_shared_set = 1\nresource_provider_name = testhost"

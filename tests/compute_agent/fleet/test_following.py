@@ -16,6 +16,7 @@ from compute_agent.fleet.revision import MAX_BYTES, Revision
 from compute_agent.fleet.rules import refusal
 from compute_agent.locks import LockedError
 from compute_agent.model.errors import ConfigError
+from compute_agent.qos.classes import parse_classes
 from tests.compute_agent.fleet.fleets import KEY, PUBLIC, Host, signed
 
 
@@ -98,6 +99,13 @@ def test_a_bad_revision_is_refused_as_a_whole_and_its_mending_needs_another_gene
     host.offer(signed(3, ratio_of(9)))
     host.follow()
     assert host.ratio == 9.0
+
+
+def test_an_empty_section_of_a_revision_is_one(host):
+    host.offer(signed(1, "[qos_class:GOLD]\n"))
+    with pytest.raises(FleetError, match=r"\[qos_class:GOLD\] rank: a class of another name .* needs one"):
+        host.follow(parse_classes)
+    assert host.ratio is None
 
 
 def test_what_the_host_cannot_work_by_is_refused_until_it_can(host):
