@@ -1,7 +1,8 @@
 """The annotation of a guest that asks for cache and bandwidth: Koordinator's ``node.koordinator.sh/resctrl``.
 
 Its design document spells the keys ``LLC``, ``MB`` and ``cacheid``, its API ``llc``, ``mb`` and ``cacheID``;
-both are understood, one at a time.
+both are understood, one at a time. Its API leaves out numbers that are 0 (Go's ``omitempty``): an override
+without a cache is of cache 0.
 """
 
 from __future__ import annotations
@@ -58,10 +59,9 @@ def _part(
     for index, body in enumerate(overrides):
         where = f"{name}.schemataPerCache[{index}]"
         override = _object(where, body, ("cacheid", key))
-        for needed in ("cacheid", key):
-            if needed not in override:
-                raise BadShareError(f"{where} has no {needed}")
-        cache = _whole(f"{where}.cacheid", override["cacheid"])
+        if key not in override:
+            raise BadShareError(f"{where} has no {key}")
+        cache = _whole(f"{where}.cacheid", override.get("cacheid", 0))
         if cache in per_cache:
             raise BadShareError(f"{where}: cache {cache} is named twice")
         per_cache[cache] = parse(f"{where}.{key}", override[key])

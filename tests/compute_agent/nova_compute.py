@@ -119,7 +119,9 @@ class NovaCompute:
 
     def _read(self, uuid):
         inventories, _ = self.client.inventories(uuid)
-        aggregates = self.client._request("GET", f"/resource_providers/{uuid}/aggregates")["aggregates"]
+        aggregates = self.client._request(
+            "GET", f"/resource_providers/{uuid}/aggregates", shape={"aggregates": [str]}
+        )["aggregates"]
         traits, generation = self.client.traits(uuid)
         return {
             "inventories": inventories,

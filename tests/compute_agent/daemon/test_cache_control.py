@@ -156,7 +156,9 @@ def test_candidates_have_the_cache_of_their_cpus_and_a_free_group(rig):
         "resources1=VCPU:1&resources2=LLC:4,MBA:30&resources3=CUSTOM_RESCTRL_GROUP:1"
         "&same_subtree=1,2&group_policy=none"
     )
-    found = rig.client._request("GET", f"/allocation_candidates?{query}")["allocation_requests"]
+    found = rig.client._request(
+        "GET", f"/allocation_candidates?{query}", shape={"allocation_requests": [{}]}
+    )["allocation_requests"]
     wanted = {
         frozenset(
             {(rig.node(), "VCPU"), (rig.l3(cache), "LLC"), (rig.provider("testhost"), "CUSTOM_RESCTRL_GROUP")}

@@ -33,6 +33,11 @@ def test_both_spellings_of_koordinator_mean_the_same():
         ('{"MB": {"schemata": {"percent": 0}}}', ShareSpec(mb=0)),
         ('{"mb": {"schemataPerCache": [{"cacheID": 3, "percent": 100}]}}', ShareSpec(mb_per_cache={3: 100})),
         ('{"llc": {"schemataPerCache": null}, "mb": null}', ShareSpec()),
+        (
+            '{"llc":{"schemata":{},"schemataPerCache":[{"range":[20,50]},{"cacheID":1,"range":[20,60]}]},"mb":{}}',
+            ShareSpec(llc_per_cache={0: WayRange(20, 50), 1: WayRange(20, 60)}),
+        ),
+        ('{"mb":{"schemataPerCache":[{"percent":40}]}}', ShareSpec(mb_per_cache={0: 40})),
     ],
 )
 def test_parts_may_be_missing(text, wish):
@@ -65,7 +70,10 @@ def test_parts_may_be_missing(text, wish):
         ('{"MB": {"schemata": {"percent": "20"}}}', "'20' is not a whole number"),
         ('{"MB": {"schemata": {"percent": 101}}}', "MB.schemata.percent: 101 is not within"),
         ('{"MB": {"schemataPerCache": {}}}', "MB.schemataPerCache is no list"),
-        ('{"MB": {"schemataPerCache": [{"percent": 1}]}}', "MB.schemataPerCache[0] has no cacheid"),
+        (
+            '{"mb": {"schemataPerCache": [{"percent": 1}, {"cacheID": 0, "percent": 2}]}}',
+            "MB.schemataPerCache[1]: cache 0 is named twice",
+        ),
         ('{"MB": {"schemataPerCache": [{"cacheid": 1}]}}', "has no percent"),
         ('{"MB": {"schemataPerCache": [{"cacheid": 1, "cacheID": 1, "percent": 1}]}}', "cacheid twice"),
         (

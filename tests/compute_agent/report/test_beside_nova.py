@@ -94,7 +94,9 @@ class Host:
     def candidates(self, query):
         """The classes by the last part of the provider's name, of each candidate on this host."""
         names = {each.uuid: name for name, each in self.shown().items()}
-        found = self.client._request("GET", f"/allocation_candidates?{query}")["allocation_requests"]
+        found = self.client._request(
+            "GET", f"/allocation_candidates?{query}", shape={"allocation_requests": [{}]}
+        )["allocation_requests"]
         return [
             {names[uuid]: one["resources"] for uuid, one in each["allocations"].items()}
             for each in found
