@@ -127,7 +127,8 @@ QOS_CLASS_OPTS: Final = [
     cfg.IntOpt(
         "rank",
         help="Position among the classes: guests of a lower rank give way first. BE is 0, LS 10, LSR 20."
-        " A class of another name needs one.",
+        " A class of another name needs one. CPUs of classes that rank no higher than BE weigh as those of BE"
+        " do: a hundredth.",
     ),
     cfg.StrOpt("llc_range", help="Part of the last-level cache ways open to the class in percent: 0-30."),
     cfg.StrOpt(
@@ -163,8 +164,8 @@ QOS_CLASS_OPTS: Final = [
         min=-1000,
         max=1000,
         help="Guests with more of it are killed first where memory runs out, those with -1000 never. Unless"
-        " set: 500 for BE, 0 for LSR, else 100. Less than 0 takes CAP_SYS_RESOURCE, which the unit does not"
-        " have.",
+        " set: 500 for BE and classes that rank no higher, 0 for LSR, else 100. Less than 0 takes"
+        " CAP_SYS_RESOURCE, which the unit does not have.",
     ),
     cfg.StrOpt(
         "cpu_class",

@@ -4,26 +4,24 @@ The weight follows what the guest holds, so that two guests that compete for the
 paid for them: each VCPU and each PCPU counts as much as the kernel gives a group by default (100 as
 ``cpu.weight`` of cgroup v2, 1024 as ``cpu.shares`` of cgroup v1, which is Nova's 1024 shares a VCPU). The
 emulator threads of guests with dedicated CPUs compete on the shared ones, and so they have a weight like all
-others. A best-effort guest lives on what the others leave: its CPUs count a hundredth. A guest that holds
-nothing counts as one CPU.
+others. A guest of a class that ranks no higher than best effort lives on what the others leave: its CPUs
+count a hundredth. A guest that holds nothing counts as one CPU.
 
 The quota is the limit of the watermarks for the time being, and none without one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from compute_agent.controllers.base import GuestController, Target
 from compute_agent.drivers.base import CpuLimits, Driver
 from compute_agent.model.allocation import Allocation
 from compute_agent.model.knob import Knob
-from compute_agent.model.qos_class import BEST_EFFORT
 from compute_agent.model.resource_class import CPU_CLASSES
 
 QUOTA: Final = Knob("cpu_quota")
-
-"""The class whose guests have no right to CPUs."""
 
 _PER_CPU: Final = 100
 _PER_CPU_OF_BEST_EFFORT: Final = 1
@@ -36,36 +34,38 @@ class CpuController(GuestController):
 
     name = "cpu"
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: Driver, best_effort: Collection[str]) -> None:
         self._driver = driver
+        #: Classes whose guests have no right to CPUs.
+        self._best_effort = best_effort
 
     def drifted(self, target: Target) -> str | None:
         """Which limits the guest has instead; None if it has those that it should have."""
-        wanted = cpu_limits(target)
+        wanted = self._wanted(target)
         has = self._driver.cpu_limits(target.guest, wanted)
         return None if has is None else f"CPU {_text(has)} in place of {_text(wanted)}"
 
     def apply(self, target: Target) -> bool:
         """Set what differs. True if anything did."""
-        return self._driver.apply_cpu_limits(target.guest, cpu_limits(target))
+        return self._driver.apply_cpu_limits(target.guest, self._wanted(target))
+
+    def _wanted(self, target: Target) -> CpuLimits:
+        """The limits that a guest should have.
+
+        The weight of a guest that is left where it is, or of which it is not known yet what it holds, stays
+        as it is.
+        """
+        quota = target.limits.get(QUOTA)
+        if target.assignment is None or target.allocation is None:
+            return CpuLimits(quota=quota)
+        best_effort = target.guest.settings.qos_class in self._best_effort
+        return CpuLimits(cpu_weight(target.allocation, best_effort), quota)
 
 
-def cpu_limits(target: Target) -> CpuLimits:
-    """The limits that a guest should have.
-
-    The weight of a guest that is left where it is, or of which it is not known yet what it holds, stays as it
-    is.
-    """
-    quota = target.limits.get(QUOTA)
-    if target.assignment is None or target.allocation is None:
-        return CpuLimits(quota=quota)
-    return CpuLimits(cpu_weight(target.allocation, target.guest.settings.qos_class), quota)
-
-
-def cpu_weight(allocation: Allocation, qos_class: str) -> int:
+def cpu_weight(allocation: Allocation, best_effort: bool) -> int:
     """The weight of a guest that holds ``allocation``, 1 to 10000."""
     cpus = sum(held.get(name, 0) for held in allocation.values() for name in CPU_CLASSES)
-    per_cpu = _PER_CPU_OF_BEST_EFFORT if qos_class == BEST_EFFORT else _PER_CPU
+    per_cpu = _PER_CPU_OF_BEST_EFFORT if best_effort else _PER_CPU
     return min(max(cpus, 1) * per_cpu, _MAX_WEIGHT)
 
 

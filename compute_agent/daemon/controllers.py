@@ -57,7 +57,7 @@ def build_controllers(
     blockio = BlockIoController(driver, parse_blockio_classes(conf), lambda: read_block_devices(root))
     count_drift = metrics.drift.labels(CpuClassController.name).inc
     power = CpuClassController(driver, configured, store, Files(root), count_drift)
-    controllers: list[Controller] = [CpuController(driver), limits, blockio, power]
+    controllers: list[Controller] = [CpuController(driver, guest_classes.best_effort), limits, blockio, power]
     if policy_of(conf, world.tree.beside) != FOLLOW:
         binding = MemoryController(driver, world.topology.memory_types)
         controllers = [CpusetController(driver), *controllers, binding]

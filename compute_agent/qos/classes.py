@@ -64,6 +64,12 @@ class Classes:
         """Their shares of caches and bandwidth."""
         return {name: one.wish for name, one in self.classes.items()}
 
+    @property
+    def best_effort(self) -> frozenset[str]:
+        """``BE``, and classes that give way no later: their guests live on what others leave."""
+        highest = self.classes[BEST_EFFORT].rank
+        return frozenset(name for name, one in self.classes.items() if one.rank <= highest)
+
     def rank(self, name: str) -> int:
         """The rank of a class; one that nobody has configured is above all others."""
         known = self.classes.get(name)
@@ -83,12 +89,11 @@ def parse_classes(conf: cfg.ConfigOpts) -> Classes:
         name: QosClass(name, _RANKS[name], wish, DEFAULT_SHARES.get(name, MemoryShare()))
         for name, wish in DEFAULT_CLASSES.items()
     }
+    ranks = _ranks(conf)
     for name, options in qos_class_sections(conf):
-        section = class_section(QOS_CLASS, name)
-        rank = _RANKS.get(name) if options.rank is None else options.rank
-        if rank is None:
-            raise ConfigError(f"{section} rank: a class of another name than BE, LS or LSR needs one")
-        default = classes.get(name, QosClass(name, rank))
+        section, rank = class_section(QOS_CLASS, name), ranks[name]
+        like = DEFAULT_SHARES[BEST_EFFORT] if rank <= ranks[BEST_EFFORT] else MemoryShare()
+        default = classes.get(name, QosClass(name, rank, memory=like))
         wish = _wish(section, options).overlaid_on(default.wish)
         cpu_class = _cpu_class(conf, name, options.cpu_class)
         classes[name] = QosClass(name, rank, wish, _memory(options, default.memory), cpu_class)
@@ -99,6 +104,17 @@ def parse_classes(conf: cfg.ConfigOpts) -> Classes:
             f" {', '.join(sorted(classes))}"
         )
     return Classes(classes, highest.rank)
+
+
+def _ranks(conf: cfg.ConfigOpts) -> dict[str, int]:
+    ranks = dict(_RANKS)
+    for name, options in qos_class_sections(conf):
+        section = class_section(QOS_CLASS, name)
+        rank = ranks.get(name) if options.rank is None else options.rank
+        if rank is None:
+            raise ConfigError(f"{section} rank: a class of another name than BE, LS or LSR needs one")
+        ranks[name] = rank
+    return ranks
 
 
 def _cpu_class(conf: cfg.ConfigOpts, name: str, cpu_class: str | None) -> str:

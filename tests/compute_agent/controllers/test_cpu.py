@@ -23,7 +23,7 @@ def driver():
 
 @pytest.fixture
 def controller(driver):
-    return CpuController(driver)
+    return CpuController(driver, {"BE"})
 
 
 @pytest.fixture
@@ -40,22 +40,22 @@ def target(driver):
 
 
 @pytest.mark.parametrize(
-    ("allocation", "qos_class", "weight"),
+    ("allocation", "best_effort", "weight"),
     [
-        ({"p": {"VCPU": 1}}, "LS", 100),
-        ({"p": {"VCPU": 4, "MEMORY_MB": 4096}}, "LS", 400),
-        ({"p": {"PCPU": 2}}, "LSR", 200),
-        ({"p": {"PCPU": 2, "VCPU": 1}, "q": {"VCPU": 3}}, "LS", 600),
-        ({"p": {"VCPU": 4}}, "BE", 4),
-        ({}, "LS", 100),
-        ({}, "BE", 1),
-        ({"p": {"MEMORY_MB": 4096}}, "LS", 100),
-        ({"p": {"VCPU": 100}}, "LS", 10_000),
-        ({"p": {"VCPU": 101}}, "LS", 10_000),
+        ({"p": {"VCPU": 1}}, False, 100),
+        ({"p": {"VCPU": 4, "MEMORY_MB": 4096}}, False, 400),
+        ({"p": {"PCPU": 2}}, False, 200),
+        ({"p": {"PCPU": 2, "VCPU": 1}, "q": {"VCPU": 3}}, False, 600),
+        ({"p": {"VCPU": 4}}, True, 4),
+        ({}, False, 100),
+        ({}, True, 1),
+        ({"p": {"MEMORY_MB": 4096}}, False, 100),
+        ({"p": {"VCPU": 100}}, False, 10_000),
+        ({"p": {"VCPU": 101}}, False, 10_000),
     ],
 )
-def test_the_weight_follows_what_the_guest_holds(allocation, qos_class, weight):
-    assert cpu_weight(allocation, qos_class) == weight
+def test_the_weight_follows_what_the_guest_holds(allocation, best_effort, weight):
+    assert cpu_weight(allocation, best_effort) == weight
 
 
 def test_a_guest_gets_its_weight_once(controller, driver, target):

@@ -134,7 +134,7 @@ class Overload:
 
     def controllers(self):
         """Those of the agent that boots."""
-        return (CpusetController(self.driver), CpuController(self.driver))
+        return (CpusetController(self.driver), CpuController(self.driver, {"BE"}))
 
     def caches(self, controllers):
         """What the watermarks have of caches."""

@@ -21,7 +21,7 @@ class Rig(rigs.Rig):
     """Guests that Nova pins."""
 
     def new_pipeline(self, world=FOLLOWING):
-        controllers = (CpuController(self.driver),)
+        controllers = (CpuController(self.driver, {"BE"}),)
         self.pipeline = Pipeline(world, self.driver, controllers, self._save, self.metrics)
 
     def boot(self, uuid, pins, emulator=SHARED, held=None):

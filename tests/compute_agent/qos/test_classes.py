@@ -2,8 +2,15 @@
 
 import pytest
 
-from compute_agent.qos.classes import DEFAULT_CLASSES, Classes, QosClass
+from compute_agent import conf as agent_conf
+from compute_agent.controllers.base import Target
+from compute_agent.controllers.cpu import CpuController
+from compute_agent.drivers.base import CpuLimits
+from compute_agent.model.assignment import Assignment
+from compute_agent.model.guest_settings import GuestSettings
+from compute_agent.qos.classes import DEFAULT_CLASSES, Classes, QosClass, parse_classes
 from compute_agent.resctrl.share_spec import ShareSpec, WayRange
+from tests.compute_agent.fakes import FakeDriver
 
 SHARES = {
     "LSR": ShareSpec(WayRange(0, 100), mb=100),
@@ -28,3 +35,29 @@ def test_a_class_that_nobody_has_configured_is_above_all_others() -> None:
 def test_without_configuration_all_but_best_effort_guests_may_use_all_of_a_cache() -> None:
     """As Koordinator has it."""
     assert DEFAULT_CLASSES == SHARES
+
+
+@pytest.mark.parametrize(
+    ("sections", "qos_class", "weight", "score"),
+    [
+        ("", "BE", 4, 500),
+        ("", "LS", 400, 100),
+        ("[qos_class:BATCH]\nrank = -5\n", "BATCH", 4, 500),
+        ("[qos_class:BATCH]\nrank = 0\n", "BATCH", 4, 500),
+        ("[qos_class:BATCH]\nrank = 1\n", "BATCH", 400, 100),
+        ("[qos_class:BATCH]\nrank = 1\n[qos_class:BE]\nrank = 2\n", "BATCH", 4, 500),
+        ("[qos_class:BATCH]\nrank = -5\noom_score_adj = 7\n", "BATCH", 4, 7),
+    ],
+)
+def test_no_class_that_gives_way_before_best_effort_has_more_than_it(
+    tmp_path, sections, qos_class, weight, score
+):
+    (tmp_path / "agent.ini").write_text(sections)
+    classes = parse_classes(agent_conf.load([], [str(tmp_path / "agent.ini")]))
+    cpus = frozenset({0, 1})
+    driver = FakeDriver(cpus)
+    guest = driver.create("a", "a", GuestSettings(qos_class=qos_class), ())
+    target = Target(guest, Assignment((cpus,), cpus), cpus, {"p": {"VCPU": 4}})
+    CpuController(driver, classes.best_effort).apply(target)
+    assert driver.limits["a"] == CpuLimits(weight)
+    assert classes.classes[qos_class].memory.oom_score_adj == score
