@@ -17,6 +17,7 @@ from typing import Final
 
 from compute_agent.drivers.base import UNLIMITED, MemoryLimits
 from compute_agent.drivers.cgroup import Group
+from compute_agent.drivers.file_owner import acting_as_owner
 from compute_agent.host import kernel_files
 from compute_agent.model.guest import Guest
 from compute_agent.model.resource_class import HUGE_PAGES
@@ -106,8 +107,9 @@ class OomScores:
         :raises OSError:
         """
         for pid in pids:
+            path = f"/proc/{pid}/oom_score_adj"
             try:
-                with open(f"/proc/{pid}/oom_score_adj", "w", encoding="ascii") as file:
+                with acting_as_owner(path), open(path, "w", encoding="ascii") as file:
                     file.write(str(score))
             except (FileNotFoundError, ProcessLookupError):
                 continue  # it has ended
@@ -115,7 +117,7 @@ class OomScores:
                 self._refused.add(guest.uuid)
                 LOG.warning(
                     "The oom_score_adj of guest %s stays as it is, in place of %d: %s; less than it was takes"
-                    " CAP_SYS_RESOURCE, a process of another user CAP_DAC_OVERRIDE (CapabilityBoundingSet= in"
+                    " CAP_SYS_RESOURCE, a process of another user CAP_SETUID (CapabilityBoundingSet= in"
                     " a drop-in of the unit)",
                     guest,
                     score,

@@ -64,6 +64,8 @@ def test_the_agent_pins_and_ends_guests_with_the_capabilities_of_the_unit(agent,
     adopted = agent.ask("guest", "adopt", "--name", "theirs", "--pid", foreign.pid)
     agent.wait_for(lambda: allowed_cpus(foreign.pid) == "1")
     assert adopted["pid"] == foreign.pid
+    agent.ask("guest", "set", "theirs", "--qos-class", "BE")
+    agent.wait_for(lambda: Path(f"/proc/{foreign.pid}/oom_score_adj").read_text() == "500\n")
     write_ini(guests="driver = process\nreconcile_interval = 0.3\nstop_timeout = 0.2")
     agent.reload()
     agent.wait_for(lambda: "Configuration and host read anew" in agent.log())
