@@ -39,11 +39,11 @@ class RecordingClient(PlacementClient):
         super().__init__(adapter)
         self.writes = []
 
-    def _send(self, method, url, body, headers):
+    def _send(self, method, url, body, headers, shape):
         if method == "GET":
-            return super()._send(method, url, body, headers)
+            return super()._send(method, url, body, headers, shape)
         try:
-            answer = super()._send(method, url, body, headers)
+            answer = super()._send(method, url, body, headers, shape)
         except Exception as error:
             self.writes.append((method, url, getattr(error, "status", None)))
             raise

@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from compute_agent.cmd.host import MISTAKEN
 from compute_agent.daemon.protocol import RequestError
 from compute_agent.daemon.service import Agent
 from compute_agent.pipeline.events import Reconcile
@@ -86,19 +87,19 @@ def test_a_nova_compute_is_found_and_its_root_left_alone(start, live_placement, 
     assert live_placement.writes() == []
     assert rig.status()["provider_is"] == "nova-compute's"
 
-    def checked(*arguments):
-        done = run_here(rig.ini, "config", "check", "-f", "json", *arguments)
-        assert done.returncode == 0, done.stderr
+    def checked(status):
+        done = run_here(rig.ini, "config", "check", "-f", "json")
+        assert done.returncode == status, done.stderr
         return json.loads(done.stdout)
 
-    found = checked()
+    found = checked(0)
     assert (found["provider_tree"], found["root_provider"]) == (
         "beside",
         f"nova-compute's, testhost ({NOVAS})",
     )
     assert {row["provider"] for row in found["inventories"]} == CHILDREN
     live_placement.stop()
-    found = checked()
+    found = checked(MISTAKEN)
     assert found["provider_tree"] == "beside"
     assert found["root_provider"].startswith("nova-compute's, as far as is known: Placement cannot be asked")
 
