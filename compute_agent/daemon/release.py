@@ -304,9 +304,7 @@ class Release:
         self._state.keep_qos(QosState(scheduling_off=False))
         self._state.keep_maintenance(Maintenance(False))
         if not self._beside:
-            with contextlib.suppress(
-                NotFoundError
-            ):  # the provider is given back by now, and its traits with it
+            with contextlib.suppress(NotFoundError):  # the provider is gone, and its traits with it
                 reporter.switch_scheduling(self._root_uuid, dict.fromkeys(Cause, False))
 
     def _of_providers(self, reported: dict[str, ReportedProvider]) -> Iterator[Item]:
