@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from oslo_config import cfg
 from oslo_log import log
 
+from placement.cmd.common import warn_of_password
 from placement.cmd.listening import check_bind
 from placement.conf import PROJECT, new_config
 from placement.exceptions import PlacementError
@@ -37,7 +38,8 @@ CLI_OPTIONS: Final[Sequence[cfg.Opt]] = (
         help=(
             "SQLAlchemy URL of OpenStack Placement's database, of which a copy is made at the start, in the "
             "database that [placement_database] connection names. Without it that has to be a copy "
-            "already, and clients must not write until they come here."
+            "already, and clients must not write until they come here. One with a password belongs in a file "
+            "for --config-file, as stock_database in section [DEFAULT]."
         ),
     ),
     cfg.FloatOpt(
@@ -127,6 +129,14 @@ def _settings(conf: cfg.ConfigOpts) -> Settings:
         raise ValueError(f"--report-bind has to be ADDRESS:PORT, and is {conf.report_bind!r}")
     databases = None
     if conf.stock_database:
+        found = conf.get_location("stock_database")
+        if found is not None and found.location is cfg.Locations.command_line:
+            warn_of_password(
+                "placement-shadow",
+                "--stock-database",
+                conf.stock_database,
+                "write stock_database into section [DEFAULT] of a file for --config-file.",
+            )
         databases = Databases(
             conf.stock_database,
             conf.placement_database.connection,

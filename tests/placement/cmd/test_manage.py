@@ -1,5 +1,6 @@
 """``placement-manage`` as operators call it: exit status and output."""
 
+import io
 import json
 
 import pytest
@@ -132,6 +133,50 @@ def test_a_dry_run_of_an_import_writes_nothing(synced, source, url):
     engine = sa.create_engine(url)
     with engine.connect() as conn:
         assert conn.exec_driver_sql("SELECT count(*) FROM resource_providers").scalar_one() == 0
+
+
+def test_the_url_of_the_source_comes_from_a_file_or_standard_input(synced, source, tmp_path, monkeypatch):
+    file = tmp_path / "source"
+    file.write_text(f"{source}\n")
+    assert synced("import", "--dry-run", "--source-file", str(file))[0] == 0
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{source}\n"))
+    status, output, errors = synced("import", "--source-file", "-")
+    assert (status, errors) == (0, "")
+    assert output.endswith("All is imported.\n")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "No such file"),
+        ("", "does not hold one URL"),
+        ("sqlite:// x", "does not hold one URL"),
+        ("\0", ""),
+    ],
+)
+def test_a_file_without_the_url_of_the_source_is_named(synced, tmp_path, content, said):
+    file = tmp_path / "source"
+    if content is not None:
+        file.write_text(content)
+    status, _, errors = synced("import", "--source-file", str(file))
+    assert status == 1
+    assert errors.startswith("placement-manage: ")
+    assert said in errors
+
+
+@pytest.mark.parametrize(
+    "address", ["placement:hidden@127.0.0.1:1/placement", "127.0.0.1:1/placement?password=hidden"]
+)
+def test_a_password_among_the_arguments_is_warned_of(synced, address):
+    status, _, errors = synced("import", f"mysql+pymysql://{address}")
+    assert status == 1
+    assert "warning: SOURCE_URL holds a password" in errors
+    assert "--source-file" in errors
+    assert "hidden" not in errors
+
+
+def test_a_url_without_a_password_is_not_warned_of(synced):
+    assert "warning" not in synced("import", "mysql+pymysql://placement@127.0.0.1:1/placement")[2]
 
 
 def test_a_refused_import_says_why(synced, source, url):

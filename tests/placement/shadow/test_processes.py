@@ -213,6 +213,13 @@ def test_ours_that_hangs_delays_nobody(small: Shadow) -> None:
             ],
             "There is no SQLite database",
         ),
+        (
+            [
+                *("--stock", "http://127.0.0.1:1", "--ours", "http://127.0.0.1:2"),
+                *("--stock-database", "mysql+pymysql://me:secret@127.0.0.1:1/placement"),
+            ],
+            "warning: --stock-database holds a password",
+        ),
     ],
 )
 def test_a_wrong_command_line_is_named(tmp_path: Path, options: list[str], said: str) -> None:
