@@ -43,6 +43,12 @@ def test_controllers_and_tests_that_the_table_names_are_there():
             assert (CHECKOUT / path).is_file(), path
 
 
+def test_the_page_of_the_pipeline_names_every_controller():
+    page = (CHECKOUT / "doc/concepts/pipeline.md").read_text()
+    step = page.partition("3. **Mark**")[2].partition("4. **")[0].partition(":\n   a host")[0]
+    assert set(re.findall(r"`(\w+)`", step)) == CONTROLLERS
+
+
 def test_every_controller_enforces_something():
     told = " ".join(row[1] for row in rows())
     assert {name for name in CONTROLLERS if f"`{name}`" in told} == CONTROLLERS
