@@ -7,8 +7,9 @@ from oslo_config import cfg
 from compute_agent.conf.duration import Duration
 
 FOLLOW: Final = "follow"
-DEFAULT_POLICY: Final = "topology-aware"
 """The policy of a host whose guests somebody else pins."""
+DEFAULT_POLICY: Final = "topology-aware"
+"""The policy of all others."""
 
 GUESTS_OPTS: Final = [
     cfg.StrOpt(
@@ -122,8 +123,8 @@ POLICY_OPTS: Final = [
         default=False,
         help="Whether it counts how busy guests with dedicated CPUs keep them, measured over load_minutes:"
         " new guests get the threads beside the least busy ones where it makes no other difference, and with"
-        " rebalance a core of which two guests keep threads busy counts 4 times as much of the time as both"
-        " do, in place of 1.",
+        " rebalance a core of which two guests have threads counts 4 times the use of the less busy of the"
+        " two (1 for a thread that is always busy), in place of 1.",
     ),
     cfg.FloatOpt(
         "load_minutes",

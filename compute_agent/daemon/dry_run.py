@@ -1,8 +1,8 @@
 """What the agent would change if it were started now, found out without changing anything.
 
-Who decides is the real worker, with what the driver, the kernel and Placement say now. Only its hands are
-tied: in the place of each controller there is an recorder that remembers what it was to bring about, nothing
-is saved, the driver can be asked and not told, and so can Placement.
+The real worker decides, by what the driver, the kernel and Placement say now, and cannot act: a recorder in
+place of each controller notes what that would be asked for, nothing is saved, and the driver and Placement
+are read and not written.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ PACKAGE_CROSSED: Final = 6.0
 CORE_SHARED: Final = 1.0
 """Each core that a guest shares with another one, for each such guest."""
 BUSY_SIBLINGS: Final = 4.0
-"""In place of that where use was measured: as much of it as both keep their threads busy."""
+"""In place of that where use was measured: times the average use of the less busy of the two."""
 OUTSIDE: Final = 4.0
 """Each CPU that is not in the dedicated set any more: more than a move of memory costs."""
 MEMORY_MOVED: Final = 2.0
@@ -98,7 +98,7 @@ def _crossed(zones: Sequence[CpuSet], cpus: CpuSet) -> int:
 
 
 def _shared_cores(topology: Topology, supply: Supply, request: Request, cpus: CpuSet) -> float:
-    """What cores that are shared with others cost: by how busy both are, where that was measured."""
+    """What cores that are shared with others cost: by how busy the less busy guest is, where measured."""
     cores = {topology.threads_of(cpu) for cpu in cpus}
     own = frozenset(supply.holdings.get(request.guest, frozenset()))
     mine = max((supply.busy[cpu] for cpu in own if cpu in supply.busy), default=None)
