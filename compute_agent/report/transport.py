@@ -11,9 +11,8 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Final, Protocol, Self
+from collections.abc import Mapping
+from typing import Any, Final, Self
 
 from keystoneauth1 import adapter as ks_adapter
 from keystoneauth1 import exceptions as ks_exceptions
@@ -33,6 +32,7 @@ from compute_agent.report.errors import (
     PlacementError,
     UnavailableError,
 )
+from compute_agent.report.spans import REQUEST_ID, NoSpans, Spans
 
 LOG = logging.getLogger(__name__)
 
@@ -46,8 +46,6 @@ UNTYPED_MICROVERSION: Final = "1.37"
 _MAX_DETAIL: Final = 10_000
 """Characters of an error's text; a refused tree names each provider."""
 
-REQUEST_ID: Final = "X-Openstack-Request-Id"
-
 _UNAVAILABLE: Final = frozenset({502, 503, 504})
 _CONCURRENT_UPDATE: Final = "placement.concurrent_update"
 
@@ -56,32 +54,6 @@ _WHERE: Final = "is it running where [placement] says (endpoint_override; endpoi
 _WHICH: Final = (
     "[placement] region_name and valid_interfaces choose it from the catalog, endpoint_override names it"
 )
-
-
-class Spans(Protocol):
-    """What is told of the agent's work and of its requests: see :mod:`compute_agent.report.tracing`."""
-
-    def work(self, name: str, /) -> AbstractContextManager[None]:
-        """Requests in this context belong together."""
-
-    def request(
-        self, method: str, url: str, headers: dict[str, str], /
-    ) -> AbstractContextManager[Callable[[int], None]]:
-        """One request; what it gives takes the status of the answer."""
-
-
-class NoSpans:
-    """Tells nobody."""
-
-    def work(self, name: str, /) -> AbstractContextManager[None]:
-        """Nothing."""
-        return nullcontext()
-
-    def request(
-        self, method: str, url: str, headers: dict[str, str], /
-    ) -> AbstractContextManager[Callable[[int], None]]:
-        """Nothing."""
-        return nullcontext(lambda status: None)
 
 
 class Transport:
