@@ -264,18 +264,20 @@ def _group_without(
     in_tree = group.in_tree
     if in_tree is not None and Clause("in_tree", suffix, (in_tree,)) in left_out:
         in_tree = None
-    return RequestGroup(
-        suffix,
-        {
+    return replace(
+        group,
+        resources={
             name: amounts.get(resources(suffix, name), amount)
             for name, amount in group.resources.items()
             if resources(suffix, name) not in left_out
         },
-        tuple(each for each in group.required if _any_of("required", suffix, each) not in left_out),
-        _kept("forbidden", group.forbidden, left_out, suffix),
-        tuple(each for each in group.member_of if _any_of("member_of", suffix, each) not in left_out),
-        _kept("forbidden_aggregates", group.forbidden_aggregates, left_out, suffix),
-        in_tree,
+        required=tuple(each for each in group.required if _any_of("required", suffix, each) not in left_out),
+        forbidden=_kept("forbidden", group.forbidden, left_out, suffix),
+        member_of=tuple(
+            each for each in group.member_of if _any_of("member_of", suffix, each) not in left_out
+        ),
+        forbidden_aggregates=_kept("forbidden_aggregates", group.forbidden_aggregates, left_out, suffix),
+        in_tree=in_tree,
     )
 
 
