@@ -73,6 +73,13 @@ class Board:
                 self.budget.spend(_AT_ONCE)
             yield host
 
+    def serves(self, request: CandidatesRequest, host: Host) -> bool:
+        """Whether a request has any way at a host, whatever is free.
+
+        :raises placement.candidates.budget.Exhausted: it takes too long.
+        """
+        return bool(self._asking_of(request).finder.at(*host).ways)
+
     def ways_at(self, request: CandidatesRequest, host: Host) -> Sequence[Way]:
         """All ways of a request at a host, whatever is free.
 

@@ -135,17 +135,23 @@ class _Places:
 
 
 def _by_volume(board: Board, guests: Sequence[Guest]) -> int:
-    """No more have a place: of some class there is not enough for the smallest of them."""
+    """No more have a place: of some class there is not enough, on hosts that serve any, for the smallest."""
     asked: dict[str, list[int]] = {}
     for guest in guests:
         for name, amount in guest.amounts.items():
             asked.setdefault(name, []).append(amount)
     there = dict.fromkeys(asked, 0)
-    for tree, _ in board.each_host():
-        for member in tree.members:
-            for name in member.inventories:
-                if name in there:
-                    there[name] += max(0, board.free((member.id, name)))
+    requests = {id(each.request): each.request for each in guests}.values()
+    serving = {
+        member.id: member
+        for tree, shared in board.each_host()
+        if any(board.serves(request, (tree, shared)) for request in requests)
+        for member in (*tree.members, *shared)
+    }
+    for member in serving.values():
+        for name in member.inventories:
+            if name in there:
+                there[name] += max(0, board.free((member.id, name)))
     bounds = [
         len(guests) - len(amounts) + sum(total <= there[name] for total in accumulate(sorted(amounts)))
         for name, amounts in asked.items()

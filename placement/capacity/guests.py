@@ -8,7 +8,7 @@ from itertools import chain
 from placement.candidates.budget import Budget, slices
 from placement.candidates.request import CandidatesRequest, RequestGroup
 from placement.capacity.ways import Slot
-from placement.model.provider import SHARES
+from placement.model.provider import DISABLED, SHARES
 from placement.model.snapshot import Snapshot
 from placement.store.groups import hosts_of
 from placement.store.holders import Held
@@ -21,7 +21,7 @@ class Guest:
     ``request`` is what it asks for elsewhere: the same object for all that ask for the same. Nobody knows
     what was asked for when it came: what it holds is looked for, each class at one provider, and no traits.
     What it holds of a class at several providers comes from a provider each again, with what else it has
-    there.
+    there. A disabled host takes no guest, as the requests of flavors ask it.
     """
 
     consumer: str
@@ -86,4 +86,4 @@ def _request(asked: tuple[_Amounts, tuple[_Amounts, ...]]) -> CandidatesRequest:
     common, apart = asked
     groups = [RequestGroup("", dict(common))] if common else []
     groups += [RequestGroup(f"_{number}", dict(amounts)) for number, amounts in enumerate(apart)]
-    return CandidatesRequest(tuple(groups), group_policy="none")
+    return CandidatesRequest(tuple(groups), group_policy="none", root_forbidden=frozenset((DISABLED,)))

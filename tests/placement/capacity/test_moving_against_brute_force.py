@@ -15,7 +15,7 @@ from placement.capacity.draining import displace
 from placement.capacity.guests import Guest, guests_of
 from placement.capacity.moving import Making, make_room, nearest
 from placement.capacity.packing import Fit
-from placement.model.provider import SHARES
+from placement.model.provider import DISABLED, SHARES
 from placement.model.snapshot import Snapshot
 from placement.store.holders import Held
 from tests.examples import examples
@@ -51,7 +51,7 @@ def clouds(draw: st.DrawFn) -> Cloud:
     specs = [Spec("pool", None, {"DISK_GB": draw(st.integers(1, 6))}, [SHARES], ["rack"])] if pooled else []
     for number in range(draw(st.integers(2, 4))):
         stock = {"VCPU": draw(st.integers(1, 4)), "MEMORY_MB": draw(st.integers(1, 4))}
-        traits = draw(st.sampled_from(((), ("T1",))))
+        traits = draw(st.sampled_from(((), ("T1",), (DISABLED,))))
         if draw(st.booleans()):
             specs.append(Spec(f"cn{number}", None, stock, traits, ["rack"] * pooled))
         else:
@@ -90,6 +90,24 @@ def using(snapshot: Snapshot, taken: Collection[Amounts], times: int = 1) -> Sna
 
 def amounts_of(held: Mapping[tuple[int, str], int]) -> Amounts:
     return frozenset((*slot, amount) for slot, amount in held.items())
+
+
+def test_a_bound_by_volume_counts_no_room_of_hosts_that_take_no_guest() -> None:
+    specs = [
+        Spec("cn1", None, {"VCPU": 4}),
+        Spec("cn2", None, {"VCPU": 64}, [DISABLED]),
+        Spec("cn3", None, {"VCPU": 3}),
+    ]
+    snapshot = build(*specs)
+    ids = {each.name: each.id for each in snapshot}
+    held = [
+        Held(f"{number:08}-0000-4000-8000-000000000000", "INSTANCE", ids["cn1"], "VCPU", 2)
+        for number in range(2)
+    ]
+    guests = guests_of(using(snapshot, [frozenset({(ids["cn1"], "VCPU", 4)})]), held, Budget())
+    with patch.object(draining, "_MAX_TRIES", 0):
+        found = displace(Board(snapshot, Budget(), {ids["cn1"]}), guests)
+    assert found.fit == Fit(1, 1)
 
 
 def most_placed(cloud: Cloud, guests: Collection[Guest], drained: int) -> int:
@@ -215,6 +233,7 @@ def assert_possible(cloud: Cloud, found: Making) -> None:
         after = amounts_of(dict(move.way))
         assert hosts(cloud.snapshot, before) == {move.source.id}
         assert move.target.id != move.source.id
+        assert DISABLED not in move.target.traits
         assert after in brute.choices(empty, move.guest.request)
         held[move.guest.consumer] = after
         assert fits(bare, list(held.values()))

@@ -202,6 +202,25 @@ def test_it_says_the_fewest_moves_that_make_room(crowded):
     assert five == {"at_least": None, "host": None, "host_uuid": None, "found": None}
 
 
+def test_a_host_in_maintenance_takes_neither_displaced_nor_moved_guests(crowded):
+    body = {"resource_provider_generation": 1, "traits": ["COMPUTE_STATUS_DISABLED"]}
+    assert crowded("PUT", f"/resource_providers/{THIRD}/traits", json=body).status_code == 200
+    asked = [
+        {"name": each, "query": f"resources=VCPU:{cpus}&root_required=!COMPUTE_STATUS_DISABLED"}
+        for each, cpus in (("two", 2), ("three", 3))
+    ]
+    body = {"flavors": asked, "displaced": True, "without": [SECOND]}
+    answer = crowded("POST", PATH, json=body).json["displaced"]
+    assert (answer["consumers"], answer["fits"], answer["at_most"]) == (2, 1, 1)
+    assert [each["consumer_uuid"] for each in answer["unplaced"]] == [MIDDLE]
+    assert not answer["unplaced"][0]["fits_alone"]
+    answer = crowded("POST", PATH, json={"flavors": asked, "moves": True}).json
+    two, three = (each["moves"] for each in answer["flavors"])
+    (move,) = two["found"]
+    assert (move["consumer_uuid"], move["to"]["host"], two["host"]) == (LITTLE, "cn1", "cn2")
+    assert (three["found"], three["at_least"]) == (None, None)
+
+
 def test_nobody_is_to_be_displaced_by_more_than_may_be_read(crowded, monkeypatch):
     monkeypatch.setattr(relocating, "MAX_HELD", 1)
     body = {"flavors": [SMALL], "displaced": True, "without": [SECOND]}
