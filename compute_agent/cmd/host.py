@@ -237,7 +237,7 @@ class ConfigCheck(ShowOne):
                     *sets.warnings,
                     *overlaps(topology.numa_nodes),
                     *warnings,
-                    *filter(None, [unasked]),
+                    *filter(None, [sets.offline_warning, unasked]),
                 ],
                 "refusals": list(self._refusals),
             }

@@ -90,9 +90,8 @@ def pools_of(
     :raises ConfigError: naming section and option.
     """
     pools = parse_cpu_pools(conf, guest_classes)
-    positions = lay_out(pools, cpu_sets, topology)
     if not (pools and beside):
-        return pools, positions, []
+        return pools, lay_out(pools, cpu_sets, topology), []
     warning = (
         f"[{CPU_POOL}{pools[0].name}] has no effect beside nova-compute: which CPUs are whose is its own."
         " Remove the section"

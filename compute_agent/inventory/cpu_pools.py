@@ -43,7 +43,7 @@ def pool_trait(pool: str) -> str:
 
 
 def lay_out(pools: Sequence[CpuPool], cpu_sets: CpuSets, topology: Topology) -> dict[str, CpuSet]:
-    """The CPUs of each pool.
+    """The CPUs of each pool that are online.
 
     :raises ConfigError: CPUs are in no set or in two pools, or there are too few.
     """
@@ -58,7 +58,7 @@ def lay_out(pools: Sequence[CpuPool], cpu_sets: CpuSets, topology: Topology) -> 
         taken = frozenset[int]().union(*found.values())
         if pool.cpus:
             _check_cpus(pool, cpu_sets, topology, found)
-            found[pool.name] = pool.cpus
+            found[pool.name] = pool.cpus - cpu_sets.offline
         else:
             found[pool.name] = _take(pool, cpu_sets, topology, taken)
         if pool.max_cpus is not None and not found[pool.name] & cpu_sets.shared:
@@ -92,7 +92,7 @@ def _check_traits(pools: Iterable[CpuPool]) -> None:
 
 def _check_cpus(pool: CpuPool, cpu_sets: CpuSets, topology: Topology, others: Positions) -> None:
     section = f"[{CPU_POOL}{pool.name}]"
-    if stray := pool.cpus - cpu_sets.dedicated - cpu_sets.shared:
+    if stray := pool.cpus - cpu_sets.dedicated - cpu_sets.shared - cpu_sets.offline:
         raise ConfigError(
             f"{section} cpus: {cpuset.format(stray)} are neither in [compute] cpu_dedicated_set nor in"
             " cpu_shared_set"

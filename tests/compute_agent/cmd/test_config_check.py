@@ -118,6 +118,20 @@ def test_pools_are_checked_and_their_inventories_shown(configure):
     assert about(found["refusals"], "cpu_pool:a") != []
 
 
+def test_a_pool_beside_nova_compute_has_no_effect_and_is_not_refused(configure):
+    sets = "provider_tree = beside\ncpu_dedicated_set = 0\ncpu_shared_set = 1"
+    status, found = check(configure(sets, **{"cpu_pool:a": "dedicated_cpus = 99"}))
+    assert (status, found["refusals"]) == (0, [])
+    assert about(found["warnings"], "cpu_pool:a")[0].startswith("[cpu_pool:a] has no effect beside nova")
+
+
+def test_a_dedicated_cpu_that_is_offline_is_told(configure, two_nodes):
+    (two_nodes / "sys/devices/system/cpu/online").write_text("1\n")
+    (two_nodes / "sys/devices/system/cpu/offline").write_text("0\n")
+    _, found = check(configure("cpu_dedicated_set = 0\ncpu_shared_set = 1"))
+    assert any("CPU 0 is offline" in text for text in found["warnings"])
+
+
 def test_the_agent_tells_the_same_at_its_start_in_status_and_when_the_file_changes(agent, write_ini):
     told = "[compute] cpu_dedicate_set: there is no such option; did you mean cpu_dedicated_set?"
     lines = "cpu_dedicated_set = 0\ncpu_shared_set = 1\nresource_provider_name = testhost"

@@ -194,3 +194,12 @@ def test_a_file_that_tells_no_pools_is_put_aside(tmp_path, content, caplog) -> N
     found = tree(CpuPool("gold", cpuset.parse("6-7")))
     keep(tmp_path, found)
     assert len(recall(tmp_path, tree(), TOPOLOGY)) == 1
+
+
+def test_a_pool_has_those_of_its_cpus_that_are_online():
+    online = replace(sets("2-6,10-15", "0-1,8-9"), offline=frozenset({7}))
+    host = machine(nodes=2, cores=4, threads=2, offline=frozenset({7}))
+    assert positions(CpuPool("a", cpuset.parse("4-7")), cpu_sets=online, topology=host) == {"a": "4-6"}
+    assert positions(CpuPool("a", frozenset({7})), cpu_sets=online, topology=host) == {"a": ""}
+    with pytest.raises(ConfigError, match="neither in"):
+        positions(CpuPool("a", cpuset.parse("7,16")), cpu_sets=online, topology=host)
