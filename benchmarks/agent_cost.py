@@ -25,9 +25,9 @@ from pathlib import Path
 
 from compute_agent import conf as agent_conf
 from compute_agent.daemon.protocol import DaemonUnreachableError, RequestError, ask
-from compute_agent.daemon.service import Agent
+from compute_agent.daemon.service import HostAgent
 from compute_agent.model.guest_settings import GuestSettings
-from compute_agent.pipeline.events import Reconcile, StartGuest
+from compute_agent.pipeline.events import ReconcileGuests, StartGuest
 from tests.demo.system import System
 
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -176,7 +176,7 @@ def here(guests, rounds):
             f"[compute]\n{compute_options()}\nstate_path = {folder}/state\n"
             "[placement]\nauth_type = none\nendpoint = http://127.0.0.1:9\n[guests]\ndriver = process\n"
         )
-        agent = Agent(lambda: agent_conf.load([], [str(ini)]))
+        agent = HostAgent(lambda: agent_conf.load([], [str(ini)]))
         pipeline = agent.pipeline
         pipeline.start({})
         stack.callback(pipeline.stop)
@@ -190,7 +190,7 @@ def here(guests, rounds):
             starts.append(_timed(lambda event=event: pipeline.submit(event).result()))
         for guest in agent.driver.guests():
             stack.callback(agent.driver.stop, guest, 1)
-        reconciles = [_timed(lambda: pipeline.submit(Reconcile()).result()) for _ in range(rounds)]
+        reconciles = [_timed(lambda: pipeline.submit(ReconcileGuests()).result()) for _ in range(rounds)]
         return _times(guests, starts), _times(guests, reconciles)
 
 

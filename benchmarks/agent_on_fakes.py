@@ -51,8 +51,8 @@ class Locked(FakeResctrl):
 
 
 if __name__ == "__main__":
-    processes = cgroup.Group.processes
+    processes = cgroup.GuestCgroup.processes
     FakeCgroups(Path(sys.argv[1]), Patch)
-    cgroup.Group.add, cgroup.Group.processes = add, processes
+    cgroup.GuestCgroup.add, cgroup.GuestCgroup.processes = add, processes
     mount.ResctrlFilesystem = Locked
     sys.exit(main(sys.argv[2:]))

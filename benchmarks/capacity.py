@@ -13,9 +13,9 @@ from urllib.parse import parse_qsl
 
 from benchmarks.explaining import shown, used_at_random
 from benchmarks.worlds import LLC, MBA, WORLDS
-from placement.candidates.budget import Budget
-from placement.capacity.counting import Cloud, count
-from placement.capacity.proportions import Share, together
+from placement.candidates.budget import SearchBudget
+from placement.capacity.counting import CloudHosts, count
+from placement.capacity.proportions import FlavorProportion, together
 from placement.microversion import MAX
 from placement.schemas.query_candidates import parse_candidates
 
@@ -56,7 +56,7 @@ def main() -> None:
             clock, work = [], []
             for _ in range(options.count):
                 began, cpu = time.perf_counter(), time.thread_time()
-                cloud = Cloud(snapshot, Budget(seconds=5.0))
+                cloud = CloudHosts(snapshot, SearchBudget(seconds=5.0))
                 found = [count(cloud, replace(flavors[name])) for name in asked]
                 work.append((time.thread_time() - cpu) * 1000)
                 clock.append((time.perf_counter() - began) * 1000)
@@ -70,11 +70,11 @@ def main() -> None:
             print(f"{world:8} {name:28} {shown(work)} ms of work, {shown(clock)} ms by the clock, {fits} fit")
             if len(asked) > 1:
                 shares = [
-                    Share(flavors[name], number, each.fit.at_most)
+                    FlavorProportion(flavors[name], number, each.fit.at_most)
                     for number, (name, each) in enumerate(zip(asked, found, strict=True), start=1)
                 ]
                 cpu = time.thread_time()
-                sets = together(Cloud(snapshot, Budget(seconds=5.0)), shares)
+                sets = together(CloudHosts(snapshot, SearchBudget(seconds=5.0)), shares)
                 took = (time.thread_time() - cpu) * 1000
                 print(
                     f"{world:8} {'together, 1 to 2 to 3'[: 9 + 5 * len(asked)]:28} "

@@ -21,12 +21,12 @@ from benchmarks.mixed import CLOUDS, Cloud
 from benchmarks.mixed_queries import FAMILIES, paths
 from benchmarks.models import Inventories, snapshot_of
 from benchmarks.worlds import Provider
-from placement.candidates.budget import Budget
+from placement.candidates.budget import SearchBudget
 from placement.candidates.order import topology_first
-from placement.candidates.render import Summaries, render
+from placement.candidates.render import ProviderSummaries, render
 from placement.candidates.search import search
 from placement.microversion import MAX
-from placement.model.snapshot import Snapshot
+from placement.model.snapshot import ModelSnapshot
 from placement.schemas.query_candidates import parse_candidates
 
 _PARTS: Final = ("parse", "search", "order", "render")
@@ -73,7 +73,7 @@ class Alone:
 
     def __init__(self, cloud: Cloud, hosts: int) -> None:
         self.snapshot = model_of(cloud, hosts)
-        self._summaries = Summaries()
+        self._summaries = ProviderSummaries()
         self._changing = [each.id for each in self.snapshot if "VCPU" in each.inventories]
         self._changes = 0
 
@@ -84,7 +84,7 @@ class Alone:
         stamps = [time.thread_time()]
         request = parse_candidates(parse_qsl(path.partition("?")[2]), MAX)
         stamps.append(time.thread_time())
-        found = search(self.snapshot, request, budget=Budget(60.0))
+        found = search(self.snapshot, request, budget=SearchBudget(60.0))
         stamps.append(time.thread_time())
         found = topology_first(found)
         stamps.append(time.thread_time())
@@ -106,7 +106,7 @@ class Alone:
         self._changes += 1
 
 
-def model_of(cloud: Cloud, hosts: int) -> Snapshot:
+def model_of(cloud: Cloud, hosts: int) -> ModelSnapshot:
     """The read model of a cloud."""
     usage: dict[str, dict[str, int]] = {}
     trees = [[pool] for pool in cloud.pools()]

@@ -26,7 +26,7 @@ from benchmarks.loading import load_directly
 from benchmarks.servers import Ours, Service
 from benchmarks.worlds import WORLDS, uuid_of
 from placement.db import tables
-from placement.db.database import Database, Transaction
+from placement.db.database import ServiceDatabase, WriteTransaction
 from tests.browser import PROGRAM, chromium
 
 MAX_CPU_MS: Final = 200
@@ -176,7 +176,7 @@ def _median(looks: Sequence[Seen]) -> Seen:
 def _follow(url: str, hosts: int) -> None:
     """Have all hosts say which settings they work by, and a hundredth of them that they do not follow."""
 
-    def write(tx: Transaction) -> None:
+    def write(tx: WriteTransaction) -> None:
         uuids = {uuid_of(f"numa-{number}"): number for number in range(hosts)}
         rows = []
         for each in tx.conn.execute(
@@ -193,7 +193,7 @@ def _follow(url: str, hosts: int) -> None:
                 rows += [_row(each.id, name, value) for name, value in told.items()]
         tx.conn.execute(sa.insert(tables.provider_attributes), rows)
 
-    database = Database(url)
+    database = ServiceDatabase(url)
     try:
         database.write(write)
     finally:

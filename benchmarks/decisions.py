@@ -18,28 +18,28 @@ from benchmarks import capacity, explaining
 from benchmarks.explaining import used_at_random
 from benchmarks.models import snapshot_of
 from benchmarks.worlds import WORLDS, uuid_of
-from placement.candidates.budget import Budget
+from placement.candidates.budget import SearchBudget
 from placement.candidates.request import CandidatesRequest
-from placement.capacity.board import Board
-from placement.capacity.counting import Cloud, count
+from placement.capacity.board import ClusterSimulation
+from placement.capacity.counting import CloudHosts, count
 from placement.capacity.draining import displace
 from placement.capacity.guests import guests_of
 from placement.capacity.moving import make_room, nearest
 from placement.claims.placing import place
-from placement.claims.topology import Topology
-from placement.claims.wanted import Wanted
-from placement.claims.world import World
+from placement.claims.topology import TopologyPolicy
+from placement.claims.wanted import WantedClaim
+from placement.claims.world import ClaimScenario
 from placement.explanations.explain import explain
 from placement.microversion import MAX
-from placement.model.snapshot import Snapshot
+from placement.model.snapshot import ModelSnapshot
 from placement.schemas.query_candidates import parse_candidates
-from placement.store.consumers import Owner
-from placement.store.holders import Held
+from placement.store.consumers import ConsumerOwnership
+from placement.store.holders import HeldAmount
 
 Deed = Callable[[], object]
 SECONDS: Final = 5.0
 DRAINED: Final = (1, 10)
-TOPOLOGIES: Final = (None, Topology.BEST_EFFORT)
+TOPOLOGIES: Final = (None, TopologyPolicy.BEST_EFFORT)
 CLASSES: Final = ("VCPU", "MEMORY_MB", "DISK_GB")
 SIZES: Final = ((1, 2_048, 20), (4, 8_192, 80), (16, 65_536, 100), (64, 262_144, 1_000))
 """CPUs, memory and disk of guests on flat hosts."""
@@ -61,7 +61,7 @@ def explanations(trees: int) -> Iterator[tuple[str, Deed]]:
             yield (
                 f"explanation, {world}: {title}",
                 lambda snapshot=snapshot, request=request: explain(
-                    snapshot, replace(request), Budget(seconds=SECONDS)
+                    snapshot, replace(request), SearchBudget(seconds=SECONDS)
                 ),
             )
 
@@ -75,7 +75,7 @@ def capacities(trees: int) -> Iterator[tuple[str, Deed]]:
             yield (
                 f"capacity, {world}: {title}",
                 lambda snapshot=snapshot, request=request: count(
-                    Cloud(snapshot, Budget(seconds=SECONDS)), replace(request)
+                    CloudHosts(snapshot, SearchBudget(seconds=SECONDS)), replace(request)
                 ),
             )
 
@@ -87,20 +87,22 @@ def placings(trees: int) -> Iterator[tuple[str, Deed]]:
         for order in ((), (("pack", 1.0),)):
 
             def deed(
-                topology: Topology | None = topology, order: tuple[tuple[str, float], ...] = order
+                topology: TopologyPolicy | None = topology, order: tuple[tuple[str, float], ...] = order
             ) -> object:
                 amount = rng.randint(1, 16)
                 query = f"resources=DISK_GB:10,VCPU:{amount},MEMORY_MB:{amount * 2048}"
-                wanted = Wanted(
+                wanted = WantedClaim(
                     "one",
                     None,
-                    Owner("p", "u", "INSTANCE"),
+                    ConsumerOwnership("p", "u", "INSTANCE"),
                     parse(query),
                     MAX,
                     topology=topology,
                     order=order,
                 )
-                return place(World.of(snapshot, {}, [wanted]), [wanted], Budget(seconds=SECONDS), rng)
+                return place(
+                    ClaimScenario.of(snapshot, {}, [wanted]), [wanted], SearchBudget(seconds=SECONDS), rng
+                )
 
             yield (
                 f"place of a claim, nested: {topology or 'no topology'}, {'by order' if order else 'any'}",
@@ -115,16 +117,16 @@ def moves(trees: int) -> Iterator[tuple[str, Deed]]:
         roots = set(range(1, drained + 1))
         there = [each for each in held if each.provider_id in roots]
 
-        def deed(roots: set[int] = roots, there: Sequence[Held] = there) -> object:
-            guests = guests_of(snapshot, there, Budget())
-            return displace(Board(snapshot, Budget(seconds=SECONDS), roots), guests)
+        def deed(roots: set[int] = roots, there: Sequence[HeldAmount] = there) -> object:
+            guests = guests_of(snapshot, there, SearchBudget())
+            return displace(ClusterSimulation(snapshot, SearchBudget(seconds=SECONDS), roots), guests)
 
         yield f"displaced of {drained} flat hosts ({len({each.consumer for each in there})} guests)", deed
     for query in ("resources=VCPU:4,MEMORY_MB:45000", "resources=VCPU:4,MEMORY_MB:60000"):
         request = parse(query)
 
         def making(request: CandidatesRequest = request) -> object:
-            board = Board(snapshot, Budget(seconds=SECONDS))
+            board = ClusterSimulation(snapshot, SearchBudget(seconds=SECONDS))
             hosts = nearest(board, request)
             roots = {tree.root.id for tree, _ in hosts}
             guests = guests_of(snapshot, [each for each in held if each.provider_id in roots], board.budget)
@@ -143,7 +145,7 @@ def filling(rng: random.Random) -> Iterator[tuple[int, int, int]]:
             yield guest
 
 
-def occupied(trees: int) -> tuple[Snapshot, list[Held]]:
+def occupied(trees: int) -> tuple[ModelSnapshot, list[HeldAmount]]:
     """Flat hosts that are nearly full of guests, and what these hold."""
     rng = random.Random(3)
     taken: dict[str, list[tuple[int, int, int]]] = {}
@@ -157,7 +159,7 @@ def occupied(trees: int) -> tuple[Snapshot, list[Held]]:
         },
     )
     held = [
-        Held(uuid_of(f"guest-{uuid}-{number}"), "INSTANCE", snapshot.by_uuid[uuid], name, guest[at])
+        HeldAmount(uuid_of(f"guest-{uuid}-{number}"), "INSTANCE", snapshot.by_uuid[uuid], name, guest[at])
         for uuid, guests in taken.items()
         for number, guest in enumerate(guests)
         for at, name in enumerate(names)

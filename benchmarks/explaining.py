@@ -19,12 +19,12 @@ from benchmarks.mixed import CLOUDS, DISABLED, NIC
 from benchmarks.models import Inventories, snapshot_of
 from benchmarks.queries import QUERIES
 from benchmarks.worlds import LLC, MBA, WORLDS, Provider, World, aggregate, uuid_of
-from placement.api.garbage import Garbage
-from placement.candidates.budget import Budget
+from placement.api.garbage import GcScheduler
+from placement.candidates.budget import SearchBudget
 from placement.explanations.explain import explain
 from placement.explanations.words import sentence
 from placement.microversion import MAX
-from placement.model.snapshot import Snapshot
+from placement.model.snapshot import ModelSnapshot
 from placement.schemas.query_candidates import parse_candidates
 
 _TWO_NODES: Final = next(query for query in QUERIES["numa"] if "isolate" in query.template)
@@ -81,7 +81,7 @@ IN_CLOUDS: Final[Sequence[tuple[str, str]]] = (
 """What is asked of the clouds of unlike hosts, nearly full."""
 
 
-def used_at_random(world: World, trees: int, rng: random.Random) -> Snapshot:
+def used_at_random(world: World, trees: int, rng: random.Random) -> ModelSnapshot:
     """The read model of so many trees, of each of which something is used."""
 
     def used(provider: Provider, inventories: Inventories) -> dict[str, int]:
@@ -101,7 +101,7 @@ def main() -> None:
     top.add_argument("--count", type=int, default=20, help="how many of each; default: %(default)s")
     top.add_argument("--sentences", action="store_true", help="print them, too")
     options = top.parse_args()
-    Garbage(lambda: 0)
+    GcScheduler(lambda: 0)
     for name in [options.world] if options.world else ASKED:
         if name in CLOUDS:
             snapshot, asked = model_of(CLOUDS[name], options.trees), IN_CLOUDS
@@ -112,7 +112,7 @@ def main() -> None:
             clock, work = [], []
             for _ in range(options.count):
                 began, cpu = time.perf_counter(), time.thread_time()
-                explanation = explain(snapshot, replace(request), Budget(seconds=1.0))
+                explanation = explain(snapshot, replace(request), SearchBudget(seconds=1.0))
                 work.append((time.thread_time() - cpu) * 1000)
                 clock.append((time.perf_counter() - began) * 1000)
             print(

@@ -32,11 +32,11 @@ from keystoneauth1 import adapter, session, token_endpoint
 
 from benchmarks.http import Connection, NoAnswer
 from benchmarks.servers import Ours, Service, ServiceFailed
-from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
+from compute_agent.inventory.tree import ProviderInventory, ProviderNode, ProviderTree
 from compute_agent.loops.pauses import pause
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import PlacementError
-from compute_agent.report.reporter import Reporter
+from compute_agent.report.reporter import HostReporter
 from tests import databases
 from tests.databases import ServerMissing
 
@@ -88,7 +88,7 @@ class Agent:
         endpoint = f"http://127.0.0.1:{port}"
         opened = session.Session(token_endpoint.Token(endpoint, "admin"), timeout=60)
         self.client = PlacementClient(adapter.Adapter(opened, endpoint_override=endpoint))
-        self.reporter = Reporter(self.client, {}, lambda owned: None)
+        self.reporter = HostReporter(self.client, {}, lambda owned: None)
         self.tree = _tree(number)
 
     def report(self) -> None:
@@ -104,14 +104,17 @@ def _tree(number: int) -> ProviderTree:
     uuids = [str(uuid.UUID(int=rng.getrandbits(128), version=4)) for _ in range(5)]
     name = f"host-{number}"
     root = ProviderNode(
-        name, uuids[0], None, {"DISK_GB": Inventory(1000, max_unit=1000)}, frozenset({"COMPUTE_NODE"})
+        name, uuids[0], None, {"DISK_GB": ProviderInventory(1000, max_unit=1000)}, frozenset({"COMPUTE_NODE"})
     )
     nodes = [root]
     for node in range(2):
-        offers = {"PCPU": Inventory(32, max_unit=32), "MEMORY_MB": Inventory(65536, max_unit=65536)}
+        offers = {
+            "PCPU": ProviderInventory(32, max_unit=32),
+            "MEMORY_MB": ProviderInventory(65536, max_unit=65536),
+        }
         numa = ProviderNode(f"{name}-{node}", uuids[1 + node], root.uuid, offers, frozenset({"HW_NUMA_ROOT"}))
         cache = ProviderNode(
-            f"{name}-{node}-l3", uuids[3 + node], numa.uuid, {"LLC": Inventory(11, max_unit=11)}
+            f"{name}-{node}-l3", uuids[3 + node], numa.uuid, {"LLC": ProviderInventory(11, max_unit=11)}
         )
         nodes += [numa, cache]
     return ProviderTree(tuple(nodes))

@@ -17,7 +17,7 @@ from prettytable import PrettyTable
 
 from benchmarks.measure import MIN_REPEATS, interleave
 from placement.db import migration
-from placement.db.database import Database
+from placement.db.database import ServiceDatabase
 from placement.db.engine import PoolOptions
 from placement.db.tables import change_buckets
 from placement.exceptions import Unavailable
@@ -25,16 +25,16 @@ from tests.databases.galera import Galera
 
 _SECONDS_PER_REPEAT: Final = 0.5
 
-Action = Callable[[Database], object]
+Action = Callable[[ServiceDatabase], object]
 
 
-def _read(database: Database) -> None:
+def _read(database: ServiceDatabase) -> None:
     with database.read() as conn:
         conn.execute(sa.select(change_buckets)).all()
 
 
 ACTIONS: Final[dict[str, Action]] = {
-    "the question before every answer": Database.position,
+    "the question before every answer": ServiceDatabase.position,
     "a reading transaction": _read,
     "a writing transaction": lambda database: database.write(lambda tx: tx.lock(["a provider"])),
 }
@@ -52,7 +52,8 @@ def main() -> int:
         own, *others = cluster.fresh_database()
         migration.upgrade(own)
         sides = {
-            name: Database(own, PoolOptions(wsrep_sync_wait=mask)) for name, mask in (("7", 7), ("0", 0))
+            name: ServiceDatabase(own, PoolOptions(wsrep_sync_wait=mask))
+            for name, mask in (("7", 7), ("0", 0))
         }
         for load, urls in (("quiet", ()), ("write", others)):
             with _writing(urls):
@@ -69,7 +70,7 @@ def main() -> int:
     return 0
 
 
-def _timed(action: Action, database: Database) -> Callable[[], float]:
+def _timed(action: Action, database: ServiceDatabase) -> Callable[[], float]:
     """A repeat: milliseconds for one of as many as fit into it."""
 
     def repeat() -> float:
@@ -88,7 +89,7 @@ def _writing(urls: Sequence[str]) -> Iterator[None]:
     ended = threading.Event()
 
     def write(url: str) -> None:
-        database = Database(url)
+        database = ServiceDatabase(url)
         while not ended.is_set():
             try:
                 database.write(lambda tx: tx.lock([url]))

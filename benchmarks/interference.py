@@ -18,15 +18,15 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.interference_worlds import KINDS, STEP, Limits, Use, World, world
-from compute_agent.drawing.chart import COLOURS, Curve, Panel, draw
-from compute_agent.interference.cases import What
-from compute_agent.interference.decide import Decision, State, advance, observe
-from compute_agent.interference.reading import Sample
+from compute_agent.drawing.chart import COLOURS, ChartCurve, ChartPanel, draw
+from compute_agent.interference.cases import CaseVerdict
+from compute_agent.interference.decide import CaseDecision, InterferenceState, advance, observe
+from compute_agent.interference.reading import GuestSamples
 from compute_agent.interference.signals import SIGNALS
 from compute_agent.interference.state import limits as limits_of
-from compute_agent.interference.watch import Watch
-from compute_agent.model.knob import Knob
-from compute_agent.qos.levers import Steps, floor
+from compute_agent.interference.watch import InterferenceWatch
+from compute_agent.model.knob import ThrottleControl
+from compute_agent.qos.levers import ThrottleSteps, floor
 
 HARM = 0.1
 """A guest of the upper class that is slower by this part is a victim of the culprit, and has to be helped."""
@@ -43,9 +43,9 @@ AFTER = 1000
 SIGNAL_NAMES = ("run_delay", "memory_bandwidth", "llc_occupancy")
 
 
-def watches_of(names: Iterable[str]) -> tuple[Watch, ...]:
+def watches_of(names: Iterable[str]) -> tuple[InterferenceWatch, ...]:
     """Watches in force of these signals."""
-    return tuple(Watch(name, SIGNALS[name], preview=False) for name in names)
+    return tuple(InterferenceWatch(name, SIGNALS[name], preview=False) for name in names)
 
 
 WATCHES = watches_of(SIGNAL_NAMES)
@@ -54,26 +54,26 @@ WATCHES = watches_of(SIGNAL_NAMES)
 class Controller:
     """Nobody: limits that never change."""
 
-    decisions: tuple[Decision, ...] = ()
+    decisions: tuple[CaseDecision, ...] = ()
 
     def __init__(self) -> None:
         self.limits: Limits = {}
 
-    def take(self, sample: Sample) -> None:
+    def take(self, sample: GuestSamples) -> None:
         """Decide by another sample."""
 
 
 class Agent(Controller):
     """What the agent decides."""
 
-    def __init__(self, watches: tuple[Watch, ...] = WATCHES) -> None:
+    def __init__(self, watches: tuple[InterferenceWatch, ...] = WATCHES) -> None:
         super().__init__()
         self.watches = watches
-        self.state, self.samples = State(), ()
+        self.state, self.samples = InterferenceState(), ()
 
-    def take(self, sample: Sample) -> None:
-        self.samples: tuple[Sample, ...] = (*self.samples[-59:], sample)
-        self.state, self.decisions = advance(self.watches, Steps(), self.state, self.samples)
+    def take(self, sample: GuestSamples) -> None:
+        self.samples: tuple[GuestSamples, ...] = (*self.samples[-59:], sample)
+        self.state, self.decisions = advance(self.watches, ThrottleSteps(), self.state, self.samples)
         self.limits = limits_of(self.state.cases)
 
 
@@ -85,10 +85,10 @@ class Minimum(Controller):
 
     def __init__(self) -> None:
         super().__init__()
-        self.state, self.steps, self.clean = State(), Steps(), Counter[str]()
+        self.state, self.steps, self.clean = InterferenceState(), ThrottleSteps(), Counter[str]()
 
-    def take(self, sample: Sample) -> None:
-        self.state = State(tracks=observe(WATCHES, self.state, sample))
+    def take(self, sample: GuestSamples) -> None:
+        self.state = InterferenceState(tracks=observe(WATCHES, self.state, sample))
         limits = {guest: dict(found) for guest, found in self.limits.items()}
         for watch in WATCHES:
             lever = watch.signal.lever
@@ -119,7 +119,7 @@ class Action:
     time: float
     suspect: str
     victim: str
-    knob: Knob
+    knob: ThrottleControl
     right: bool
     guilty: bool = False
 
@@ -148,12 +148,12 @@ def play(one: World, controller: Controller, quiet: bool = False) -> Trace:
         controller.take(one.sample(number, uses, controller.limits))
         for decision in controller.decisions:
             case = decision.case
-            if decision.what is What.TRY:
+            if decision.what is CaseVerdict.TRY:
                 found = one.without(number, before, case.suspect)[case.victim].speed
                 right = found >= (1 + RIGHT) * uses[case.victim].speed
                 action = Action(STEP * (number + 1), case.suspect, case.victim, case.knob, right)
                 trace.actions.append(action)
-            elif decision.what is What.GUILTY:
+            elif decision.what is CaseVerdict.GUILTY:
                 next(a for a in reversed(trace.actions) if a.suspect == case.suspect).guilty = True
     trace.returned = not controller.limits
     return trace
@@ -190,7 +190,7 @@ class Result:
                 setattr(self, name, mine + value)
 
 
-def judge(one: World, compare: bool = True, watches: tuple[Watch, ...] = WATCHES) -> Result:
+def judge(one: World, compare: bool = True, watches: tuple[InterferenceWatch, ...] = WATCHES) -> Result:
     """One world, played with the agent, and where there is a culprit without it, with none and with PRM's."""
     result, agent = Result(worlds=1), play(one, Agent(watches))
     result.not_returned = not agent.returned
@@ -311,7 +311,7 @@ def _part(some: int, of: int) -> str:
 
 def picture(seed: int) -> str:
     """A world of each kind: the victim with nobody and with the agent, and what the culprit may have."""
-    panels: list[Panel] = []
+    panels: list[ChartPanel] = []
     longest = 0.0
     for kind in KINDS[:3]:
         for number in range(100):
@@ -328,14 +328,16 @@ def picture(seed: int) -> str:
         times = [STEP * n for n in range(one.length)]
         longest = max(longest, times[-1])
         curves = [
-            Curve(
+            ChartCurve(
                 name,
                 colour,
                 [(t, 100 * uses[victim].speed) for t, uses in zip(times, trace.uses, strict=True)],
             )
             for name, colour, trace in (("nothing done", COLOURS[1], nobody), ("agent", COLOURS[0], agent))
         ]
-        panels.append(Panel(f"Speed of {victim} in % of alone; {one.culprit} disturbs it ({kind})", curves))
+        panels.append(
+            ChartPanel(f"Speed of {victim} in % of alone; {one.culprit} disturbs it ({kind})", curves)
+        )
         lines: dict[str, list[tuple[float, float]]] = {}
         for time, limits in zip(times, agent.limits, strict=True):
             entitled = one.guests[one.culprit].facts.entitlements
@@ -343,10 +345,10 @@ def picture(seed: int) -> str:
                 limit = limits.get(one.culprit, {}).get(knob, entitlement.full)
                 lines.setdefault(knob.lever, []).append((time, 100 * limit / entitlement.full))
         panels.append(
-            Panel(
+            ChartPanel(
                 f"What {one.culprit} may have, in % of what it is entitled to",
                 [
-                    Curve(name, COLOURS[n], points)
+                    ChartCurve(name, COLOURS[n], points)
                     for n, (name, points) in enumerate(lines.items())
                     if min(value for _, value in points) < 100
                 ],

@@ -19,9 +19,9 @@ from pathlib import Path
 from benchmarks.watermark_guests import BATCH, Bench, busy_sector, cpu_seconds, libvirt_bench, wait_for
 from compute_agent import conf as agent_conf
 from compute_agent.daemon import service
-from compute_agent.drawing.chart import COLOURS, Curve, Panel, draw
+from compute_agent.drawing.chart import COLOURS, ChartCurve, ChartPanel, draw
 from compute_agent.events.store import FILE, read_events
-from compute_agent.interference.cases import Phase
+from compute_agent.interference.cases import CasePhase
 from compute_agent.interference.signals import SIGNALS
 from compute_agent.loops import interference
 from tests.compute_agent.libvirtd import CGROUP_CONTROLLERS
@@ -37,7 +37,7 @@ class Fast:
     def __init__(self, ini, speed):
         self.speed, self.samples = speed, []
         interference.INTERVAL = 10.0 / speed
-        self.agent = service.Agent(lambda: agent_conf.load([], [str(ini)]))
+        self.agent = service.HostAgent(lambda: agent_conf.load([], [str(ini)]))
         self.loop = self.agent._loops.interference
         self.loop._clock = self.clock
         self._read = self.loop._reader.read
@@ -81,7 +81,7 @@ def disturbed(bench, libvirtd, speed, svg):
         domain.resume()
         wait_for(lambda: any(one[1].get(batch) for one in fast.samples[-1:]))
         limited = time.monotonic()
-        wait_for(lambda: any(case.phase is Phase.HOLD for case in fast.loop._state.cases))
+        wait_for(lambda: any(case.phase is CasePhase.HOLD for case in fast.loop._state.cases))
         fast.seconds(120)
         domain.suspend()
         wait_for(lambda: not fast.loop._state.cases)
@@ -115,13 +115,13 @@ def _picture(samples, server, batch):
     return draw(
         "Two QEMU guests on one CPU",
         [
-            Panel(
+            ChartPanel(
                 "Server waits for its CPU (% of the time it wants to run)",
-                [Curve("waits", COLOURS[0], waits)],
+                [ChartCurve("waits", COLOURS[0], waits)],
             ),
-            Panel(
+            ChartPanel(
                 "Batch job (cores)",
-                [Curve("uses", COLOURS[1], uses), Curve("may use", COLOURS[2], limits)],
+                [ChartCurve("uses", COLOURS[1], uses), ChartCurve("may use", COLOURS[2], limits)],
             ),
         ],
         0.0,

@@ -12,9 +12,9 @@ import random
 from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass, field
 
-from compute_agent.interference.reading import Reading, Sample
-from compute_agent.model.knob import CACHE_WAYS, CPU_QUOTA, MEMORY_BANDWIDTH, Knob
-from compute_agent.qos.snapshot import Entitlement, GuestUsage
+from compute_agent.interference.reading import GuestReading, GuestSamples
+from compute_agent.model.knob import CACHE_WAYS, CPU_QUOTA, MEMORY_BANDWIDTH, ThrottleControl
+from compute_agent.qos.snapshot import GuestAllotment, GuestUsage
 
 STEP = 10.0
 """Seconds."""
@@ -26,11 +26,15 @@ BANDWIDTH = 40e9
 CORE_BANDWIDTH = 8e9
 """Bytes a second that a core gets of memory nobody else uses."""
 
-QUOTA, WAY, BAND = Knob(CPU_QUOTA), Knob(CACHE_WAYS, "0"), Knob(MEMORY_BANDWIDTH, "0")
+QUOTA, WAY, BAND = (
+    ThrottleControl(CPU_QUOTA),
+    ThrottleControl(CACHE_WAYS, "0"),
+    ThrottleControl(MEMORY_BANDWIDTH, "0"),
+)
 
 KINDS = ("cpu", "bandwidth", "cache", "calm")
 
-Limits = Mapping[str, Mapping[Knob, float]]
+Limits = Mapping[str, Mapping[ThrottleControl, float]]
 
 
 @dataclass(frozen=True)
@@ -153,11 +157,11 @@ class World:
         self.occupancy = kept
         return found
 
-    def sample(self, number: int, uses: Mapping[str, Use], limits: Limits) -> Sample:
+    def sample(self, number: int, uses: Mapping[str, Use], limits: Limits) -> GuestSamples:
         """What an agent reads of it."""
         rng = self.noise
         readings = {
-            uuid: Reading(
+            uuid: GuestReading(
                 self.guests[uuid].facts,
                 limited=bool(limits.get(uuid)),
                 cpu=use.had * rng.gauss(1, 0.01),
@@ -168,7 +172,7 @@ class World:
             )
             for uuid, use in uses.items()
         }
-        return Sample(STEP * (number + 1), readings)
+        return GuestSamples(STEP * (number + 1), readings)
 
 
 def _run(asked: Mapping[str, tuple[float, float]]) -> tuple[dict[str, float], dict[str, float]]:
@@ -270,9 +274,9 @@ def world(seed: str, kind: str) -> World:
 
 def _facts(uuid: str, qos_class: str, rank: int, vcpus: float) -> GuestUsage:
     entitlements = {
-        QUOTA: Entitlement(vcpus),
-        WAY: Entitlement(float(WAYS), 1.0, CACHE / WAYS),
-        BAND: Entitlement(100.0, 5.0, BANDWIDTH / 100),
+        QUOTA: GuestAllotment(vcpus),
+        WAY: GuestAllotment(float(WAYS), 1.0, CACHE / WAYS),
+        BAND: GuestAllotment(100.0, 5.0, BANDWIDTH / 100),
     }
     return GuestUsage(uuid, qos_class, rank, entitlements=entitlements, name=uuid)
 

@@ -12,7 +12,7 @@ from benchmarks.measure import Result, interleave
 from benchmarks.servers import Service
 from benchmarks.worlds import Provider, Tree, World
 from placement.db import buckets, tables
-from placement.db.database import Database, Transaction
+from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.maintenance.sequences import advance_sequence
 from placement.store import classes
 
@@ -71,14 +71,14 @@ def load(services: Mapping[str, Service], world: World, scale: float, repeats: i
 
 def load_directly(url: str, world: World, trees: int) -> int:
     """Write the world into a (migrated, empty) database of this service; how many providers these are."""
-    database = Database(url)
+    database = ServiceDatabase(url)
     try:
         return database.write(lambda tx: _write(tx, world, trees))
     finally:
         database.close()
 
 
-def _write(tx: Transaction, world: World, trees: int) -> int:
+def _write(tx: WriteTransaction, world: World, trees: int) -> int:
     tx.lock_buckets(buckets.ALL)
     classes.make_standard_names(tx, ("LLC", "MBA"))
     for table, names in ((tables.resource_classes, world.classes), (tables.traits, world.traits)):

@@ -23,10 +23,10 @@ from benchmarks.queries import QUERIES
 from benchmarks.worlds import WORLDS, Provider
 from placement.candidates.search import search
 from placement.microversion import MAX
-from placement.model.columns import Written, decode, encode
+from placement.model.columns import WritableModel, decode, encode
 from placement.model.file import ModelFile
 from placement.model.following import nothing_but_to_keep
-from placement.model.rows import Names
+from placement.model.rows import NameTable
 from placement.schemas.query_candidates import parse_candidates
 
 T = TypeVar("T")
@@ -80,7 +80,7 @@ def write(path: Path, providers: int, share: float) -> None:
     snapshot = snapshot_of(map(WORLDS["numa"].tree, range(providers // _PER_HOST)), used)
     members = list(snapshot)
     stamps = {each.id: each.described_seq for each in members}
-    model = Written("benchmark", Names((), ()), {}, {}, float("inf"), members, stamps)
+    model = WritableModel("benchmark", NameTable((), ()), {}, {}, float("inf"), members, stamps)
     ModelFile(str(path)).write(encode(model, lambda: None))
 
 

@@ -7,20 +7,20 @@ from itertools import chain, count
 from benchmarks.worlds import Provider, Tree
 from placement.model import provider as model
 from placement.model.provider import Inventory
-from placement.model.rows import NOTHING, Shared
-from placement.model.snapshot import Snapshot
+from placement.model.rows import NOTHING, SharedValues
+from placement.model.snapshot import ModelSnapshot
 
 Inventories = Mapping[str, Inventory]
 
 
 def snapshot_of(
     trees: Iterable[Tree], used: Callable[[Provider, Inventories], Mapping[str, int]]
-) -> Snapshot:
+) -> ModelSnapshot:
     """The read model of these trees; ``used`` says how much of the inventories of a provider is."""
     ids: dict[str, int] = {}
     roots: dict[str, int] = {}
     numbers = count(1)
-    shared = Shared()
+    shared = SharedValues()
 
     def providers() -> Iterator[model.Provider]:
         for each in (each for tree in trees for each in tree):
@@ -48,7 +48,7 @@ def snapshot_of(
                 shared(frozenset(each.aggregates)),
             )  # fmt: skip
 
-    snapshot = Snapshot(providers())
+    snapshot = ModelSnapshot(providers())
     snapshot.whole_trees()
     gc.collect()
     gc.freeze()  # as the service does

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from compute_agent.monitoring.loop import MonitorLoop
 from compute_agent.monitoring.monitor import CacheMonitor
-from compute_agent.monitoring.settings import Settings
+from compute_agent.monitoring.settings import MonitoringSettings
 from compute_agent.monitoring.store import SampleStore
 from compute_agent.monitoring.targets import MonitorTarget
 from compute_agent.resctrl.mount import read_platform
@@ -37,7 +37,7 @@ def cost(folder: Path, guests: int, caches: int, rounds: int) -> float:
         MonitorTarget(str(uuid.uuid4()), "LS", "a.class.LS", threads=threads, cpu=0.5) for _ in range(guests)
     ]
     store = SampleStore(folder / "samples.db", 1e9, 10**9)
-    loop = MonitorLoop(lambda: targets, store, Settings())
+    loop = MonitorLoop(lambda: targets, store, MonitoringSettings())
     loop.monitor_with(CacheMonitor(files, read_platform(files), "a."))
     now = time.monotonic()
     loop.take(now, 0.0)

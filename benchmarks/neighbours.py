@@ -24,10 +24,10 @@ from benchmarks.decisions import CLASSES, filling
 from benchmarks.loading import load_directly
 from benchmarks.profile_query import application, environ
 from benchmarks.worlds import WORLDS, uuid_of
-from placement.api.garbage import Garbage
+from placement.api.garbage import GcScheduler
 from placement.db import migration, tables
-from placement.model.snapshot import Snapshot
-from placement.model.turns import Turn
+from placement.model.snapshot import ModelSnapshot
+from placement.model.turns import ReadTurn
 from tests import databases
 
 SMALL: Final = ("GET", "/allocation_candidates?resources=DISK_GB:1&limit=1")
@@ -157,23 +157,23 @@ class Turns:
 
     def watch(self) -> None:
         """Take notice of all turns from now on."""
-        enter, leave, give_way = Turn.__enter__, Turn.__exit__, Turn.give_way
+        enter, leave, give_way = ReadTurn.__enter__, ReadTurn.__exit__, ReadTurn.give_way
 
-        def entering(turn: Turn) -> Turn:
+        def entering(turn: ReadTurn) -> ReadTurn:
             enter(turn)
             self._began = thread_time()
             return turn
 
-        def leaving(turn: Turn, *how: Any) -> None:
+        def leaving(turn: ReadTurn, *how: Any) -> None:
             self._note()
             leave(turn, *how)
 
-        def giving_way(turn: Turn, snapshot: Snapshot) -> None:
+        def giving_way(turn: ReadTurn, snapshot: ModelSnapshot) -> None:
             self._note()
             give_way(turn, snapshot)
             self._began = thread_time()
 
-        Turn.__enter__, Turn.__exit__, Turn.give_way = entering, leaving, giving_way  # type: ignore[method-assign]  # to look on
+        ReadTurn.__enter__, ReadTurn.__exit__, ReadTurn.give_way = entering, leaving, giving_way  # type: ignore[method-assign]  # to look on
 
     def _note(self) -> None:
         assert self._began is not None
@@ -193,7 +193,7 @@ def main() -> None:
     top.add_argument("--only", default="", help="the questions whose names contain it")
     top.add_argument("--times", type=int, default=3, help="how often each is asked; default: %(default)s")
     options = top.parse_args()
-    Garbage(lambda: 0)  # Python looks for it as seldom as in the service
+    GcScheduler(lambda: 0)  # Python looks for it as seldom as in the service
     with databases.create("sqlite", durable=False) as server:
         url = server.fresh_database()
         migration.upgrade(url)

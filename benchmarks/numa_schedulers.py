@@ -16,18 +16,18 @@ from typing import Final
 from prettytable import PrettyTable, TableStyle
 
 from benchmarks.worlds import uuid_of
-from placement.candidates.budget import Budget
-from placement.claims.choice import Choice, holding
-from placement.claims.placing import Unplaced, place
-from placement.claims.topology import Topology
-from placement.claims.wanted import Wanted
-from placement.claims.world import World
-from placement.flavors.flavor import Rules
+from placement.candidates.budget import SearchBudget
+from placement.claims.choice import HostChoice, holding
+from placement.claims.placing import UnplacedClaim, place
+from placement.claims.topology import TopologyPolicy
+from placement.claims.wanted import WantedClaim
+from placement.claims.world import ClaimScenario
+from placement.flavors.flavor import TranslationRules
 from placement.model.provider import Inventory, Provider
-from placement.model.snapshot import Snapshot
+from placement.model.snapshot import ModelSnapshot
 from placement.model.trees import ZONE
 from placement.schemas import explanation
-from placement.store.consumers import Owner
+from placement.store.consumers import ConsumerOwnership
 
 CPUS: Final = 16
 MEMORY: Final = 65_536
@@ -224,12 +224,12 @@ def theirs(scheduler: Callable[[Sequence[Host], Amount], Chosen]) -> Callable[[i
     return run
 
 
-def ours(topology: Topology, order: Mapping[str, float]) -> Callable[[int, int, int], Outcome]:
+def ours(topology: TopologyPolicy, order: Mapping[str, float]) -> Callable[[int, int, int], Outcome]:
     """Runs claims with that topology and order."""
 
     def run(seed: int, hosts: int, count: int) -> Outcome:
         snapshot, distances = _snapshot(hosts)
-        there: dict[int, Choice] = {}
+        there: dict[int, HostChoice] = {}
         outcome, rng = Outcome(), random.Random(seed)
         for step in steps(seed, count):
             if step.wants is None:
@@ -242,18 +242,18 @@ def ours(topology: Topology, order: Mapping[str, float]) -> Callable[[int, int, 
                 "flavor": None,
                 "microversion": "1.39",
             }
-            asked = explanation.parse(body, Rules())
-            wanted = Wanted(
+            asked = explanation.parse(body, TranslationRules())
+            wanted = WantedClaim(
                 str(step.guest),
                 None,
-                Owner("project", "user", "INSTANCE"),
+                ConsumerOwnership("project", "user", "INSTANCE"),
                 asked.request,
                 asked.version,
                 order=tuple(order.items()),
                 topology=topology,
             )
-            found = place(World(snapshot, distances=distances), [wanted], Budget(), rng)
-            if isinstance(found, Unplaced):
+            found = place(ClaimScenario(snapshot, distances=distances), [wanted], SearchBudget(), rng)
+            if isinstance(found, UnplacedClaim):
                 outcome.note(None, step.wants)
                 continue
             choice = there[step.guest] = found[0].choice
@@ -266,15 +266,15 @@ def ours(topology: Topology, order: Mapping[str, float]) -> Callable[[int, int, 
     return run
 
 
-def _negative(choice: Choice) -> Choice:
+def _negative(choice: HostChoice) -> HostChoice:
     resources = tuple(
         (each, {name: -amount for name, amount in amounts.items()}) for each, amounts in choice.resources
     )
     return replace(choice, resources=resources)
 
 
-def _snapshot(hosts: int) -> tuple[Snapshot, dict[tuple[int, int], int]]:
-    snapshot, distances = Snapshot(), {}
+def _snapshot(hosts: int) -> tuple[ModelSnapshot, dict[tuple[int, int], int]]:
+    snapshot, distances = ModelSnapshot(), {}
     for number in range(hosts):
         root = len(snapshot) + 1
         snapshot.put(_provider(root, f"h{number}", None, root, {}, ()))
@@ -310,9 +310,9 @@ SCHEDULERS: Final[Mapping[str, Callable[[int, int, int], Outcome]]] = {
     "LeastNUMANodes, single-numa-node": theirs(single_numa),
     "crane": theirs(crane),
     "crane, aware": theirs(crane_aware),
-    "claims, best-effort": ours(Topology.BEST_EFFORT, ORDER),
-    "claims, restricted": ours(Topology.RESTRICTED, ORDER),
-    "claims, single-numa": ours(Topology.SINGLE_NUMA, ORDER),
+    "claims, best-effort": ours(TopologyPolicy.BEST_EFFORT, ORDER),
+    "claims, restricted": ours(TopologyPolicy.RESTRICTED, ORDER),
+    "claims, single-numa": ours(TopologyPolicy.SINGLE_NUMA, ORDER),
 }
 
 

@@ -30,7 +30,7 @@ from benchmarks.policy_sides import Nova, Ours, Side
 from benchmarks.policy_streams import Arrival, Departure, Guest, amount, stream
 from benchmarks.reference import ReferenceMissing, environment
 from compute_agent.host.reader import read_topology
-from compute_agent.host.topology import Topology
+from compute_agent.host.topology import HostTopology
 from compute_agent.model.guest_settings import ThreadPolicy
 from compute_agent.policy import POLICIES
 from tests.compute_agent.inventory.machines import machine
@@ -116,7 +116,7 @@ class WrongPlacement(Exception):
     """Somebody gave CPUs away that were not free, or not as many as were asked for."""
 
 
-def machines(folder: Path, wanted: Sequence[str]) -> Iterator[tuple[str, Topology]]:
+def machines(folder: Path, wanted: Sequence[str]) -> Iterator[tuple[str, HostTopology]]:
     """Names and topologies.
 
     :raises FileNotFoundError: where there is no such archive.
@@ -132,7 +132,7 @@ def machines(folder: Path, wanted: Sequence[str]) -> Iterator[tuple[str, Topolog
             yield name, read_topology(root)
 
 
-def run(topology: Topology, steps: Iterable[Arrival | Departure], side: Side, record: Record) -> None:
+def run(topology: HostTopology, steps: Iterable[Arrival | Departure], side: Side, record: Record) -> None:
     """Put a stream to a side.
 
     :raises WrongPlacement: when it gives away what is not free.
@@ -166,14 +166,14 @@ def run(topology: Topology, steps: Iterable[Arrival | Departure], side: Side, re
             record.loads.append(1 - len(free) / len(topology.online))
 
 
-def _taken(topology: Topology, guest: Guest, cpus: frozenset[int]) -> frozenset[int]:
+def _taken(topology: HostTopology, guest: Guest, cpus: frozenset[int]) -> frozenset[int]:
     if guest.thread_policy is not ThreadPolicy.ISOLATE:
         return cpus
     return cpus.union(*(topology.threads_of(cpu) for cpu in cpus))
 
 
 def without_thread_policies(
-    topology: Topology, steps: Iterable[Arrival | Departure]
+    topology: HostTopology, steps: Iterable[Arrival | Departure]
 ) -> Iterator[Arrival | Departure]:
     """The same amounts, for a policy that knows no thread policies."""
     for step in steps:
@@ -183,7 +183,9 @@ def without_thread_policies(
         yield step
 
 
-def compare(name: str, topology: Topology, arrivals: int, seeds: int, nova: Nova | None) -> Iterator[Score]:
+def compare(
+    name: str, topology: HostTopology, arrivals: int, seeds: int, nova: Nova | None
+) -> Iterator[Score]:
     """All sides on one machine, by turns on each stream. Nova has no guests that may be on several nodes."""
     nodes = [node.cpus for node in topology.numa_nodes if node.cpus]
     for zones in ZONES:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.policy_streams import Guest
-from compute_agent.host.topology import Topology
+from compute_agent.host.topology import HostTopology
 from compute_agent.model.guest_settings import ThreadPolicy
 
 CpuSet = frozenset[int]
@@ -26,7 +26,7 @@ class Split:
 class Judge:
     """Looks at the placements on one host."""
 
-    def __init__(self, topology: Topology) -> None:
+    def __init__(self, topology: HostTopology) -> None:
         self._cores = [core.cpus for core in topology.cores]
         self._nodes = self._domains(node.cpus for node in topology.numa_nodes if node.cpus)
         self._l3s = self._domains(cache.cpus for cache in topology.l3_domains)

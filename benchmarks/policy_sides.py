@@ -16,10 +16,10 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from benchmarks.policy_streams import Guest, amount
-from compute_agent.host.topology import Topology
-from compute_agent.model.assignment import Assignment
+from compute_agent.host.topology import HostTopology
+from compute_agent.model.assignment import CpuAssignment
 from compute_agent.model.cpu_sets import CpuSets
-from compute_agent.policy.base import Demand, Policy, Request, Supply
+from compute_agent.policy.base import CpuSupply, GuestRequest, Policy, ProviderDemand
 
 CpuSet = frozenset[int]
 
@@ -47,7 +47,7 @@ class Side(Protocol):
 class Ours:
     """One of our policies."""
 
-    def __init__(self, topology: Topology, policy: Policy, zones: Sequence[CpuSet], pack: bool) -> None:
+    def __init__(self, topology: HostTopology, policy: Policy, zones: Sequence[CpuSet], pack: bool) -> None:
         self._topology, self._policy, self._zones = topology, policy, zones
         self._sets = CpuSets(topology.online, frozenset(), frozenset())
         self._pack = pack
@@ -55,16 +55,16 @@ class Ours:
 
     def arrive(self, guest: Guest) -> Decision:
         """CpuLocation a guest, or refuse it."""
-        supply = Supply(self._topology, self._sets, dict(self._holdings))
+        supply = CpuSupply(self._topology, self._sets, dict(self._holdings))
         needed = amount(self._topology, guest)
         nanoseconds = 0
         for zone in self._zones_with(needed):
-            demand = Demand("zone", zone, pcpu=needed)
-            request = Request(guest.name, guest.vcpus, (demand,), guest.thread_policy)
+            demand = ProviderDemand("zone", zone, pcpu=needed)
+            request = GuestRequest(guest.name, guest.vcpus, (demand,), guest.thread_policy)
             started = time.process_time_ns()
             found = self._policy(supply, request)
             nanoseconds += time.process_time_ns() - started
-            if isinstance(found, Assignment):
+            if isinstance(found, CpuAssignment):
                 self._holdings[guest.name] = found.held
                 return Decision(found.cpus, nanoseconds)
         return Decision(None, nanoseconds)
@@ -110,7 +110,7 @@ class Nova:
         self._process.stdin.close()
         self._process.wait()
 
-    def begin(self, topology: Topology, pack: bool) -> None:
+    def begin(self, topology: HostTopology, pack: bool) -> None:
         """Go to an empty host."""
         cells = [
             {

@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from compute_agent.host.topology import Topology
+from compute_agent.host.topology import HostTopology
 from compute_agent.model.guest_settings import ThreadPolicy
 
 LOWEST_LOAD, MAX_LOAD = 0.75, 1.0
@@ -37,18 +37,18 @@ class Departure:
     name: str
 
 
-def threads_per_core(topology: Topology) -> int:
+def threads_per_core(topology: HostTopology) -> int:
     """How many threads a core has."""
     return max(len(core.cpus) for core in topology.cores)
 
 
-def amount(topology: Topology, guest: Guest) -> int:
+def amount(topology: HostTopology, guest: Guest) -> int:
     """The CPUs that a guest takes away from others: with thread policy isolate whole cores."""
     isolated = guest.thread_policy is ThreadPolicy.ISOLATE
     return guest.vcpus * (threads_per_core(topology) if isolated else 1)
 
 
-def stream(topology: Topology, arrivals: int, seed: int) -> Iterator[Arrival | Departure]:
+def stream(topology: HostTopology, arrivals: int, seed: int) -> Iterator[Arrival | Departure]:
     """So many arrivals, and departures of random guests between them as the load wants it.
 
     Guests take 1 CPU to half of the smallest NUMA node. Half of them are of thread policy prefer, a quarter

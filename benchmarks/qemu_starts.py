@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from compute_agent.drivers.libvirt.connection import Connection
+from compute_agent.drivers.libvirt.connection import LibvirtConnection
 from tests.compute_agent.libvirtd import Libvirtd, LibvirtMissing, thread_cpus
 from tests.demo.system import System
 
@@ -59,7 +59,7 @@ class Starts:
     def __init__(self, uri):
         self._heard = {}
         self._changed = threading.Condition()
-        self._connection = Connection(uri, self._happened)
+        self._connection = LibvirtConnection(uri, self._happened)
         self._connection.open()
 
     def _happened(self, guest_uuid):

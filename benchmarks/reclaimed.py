@@ -18,11 +18,11 @@ from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.reclaimed_traces import DAY, HostTrace, host, noise_table
-from compute_agent.capacity.breach import Breach, missing_cpus
-from compute_agent.capacity.estimate import Limits, estimate
-from compute_agent.capacity.history import PERIOD, SYSTEM, History, Reading
-from compute_agent.capacity.offer import Offer
-from compute_agent.drawing.chart import COLOURS, Curve, Panel, draw
+from compute_agent.capacity.breach import HeldBackShare, missing_cpus
+from compute_agent.capacity.estimate import EstimateLimits, estimate
+from compute_agent.capacity.history import PERIOD, SYSTEM, ZoneHistory, ZoneReading
+from compute_agent.capacity.offer import CapacityOffer
+from compute_agent.drawing.chart import COLOURS, ChartCurve, ChartPanel, draw
 
 HOUR = 12
 """Samples of an hour."""
@@ -53,9 +53,9 @@ class Result:
         self.shortage += other.shortage
 
 
-def promises(trace: HostTrace, limits: Limits) -> list[int]:
+def promises(trace: HostTrace, limits: EstimateLimits) -> list[int]:
     """What the agent publishes after each sample."""
-    history, offer, breach, published = History(), Offer(), Breach(), list[int]()
+    history, offer, breach, published = ZoneHistory(), CapacityOffer(), HeldBackShare(), list[int]()
     starts: dict[int, list[int]] = {}
     ends: dict[int, list[int]] = {}
     for index, guest in enumerate(trace.guests):
@@ -74,7 +74,7 @@ def promises(trace: HostTrace, limits: Limits) -> list[int]:
         used = {uuid: samples[n - begin] for uuid, begin, samples in running.values()}
         used[SYSTEM] = trace.system[n]
         now = EPOCH + n * PERIOD
-        history = history.after(Reading(now, total, used), limits.percentile)
+        history = history.after(ZoneReading(now, total, used), limits.percentile)
         left = estimate(history, entitlements, trace.capacity, limits, now).left
         missing = missing_cpus(total, offer.published, trace.capacity)
         breach = breach.after(missing, missing > 0, now)
@@ -108,7 +108,7 @@ def judge(trace: HostTrace, published: list[int]) -> Result:
     return result
 
 
-def simulate(seed: int, hosts: range, days: int, limits: Limits) -> Result:
+def simulate(seed: int, hosts: range, days: int, limits: EstimateLimits) -> Result:
     noise = noise_table(random.Random(f"{seed} noise"))
     found = Result()
     for number in hosts:
@@ -117,7 +117,7 @@ def simulate(seed: int, hosts: range, days: int, limits: Limits) -> Result:
     return found
 
 
-def picture(seed: int, days: int, limits: Limits) -> str:
+def picture(seed: int, days: int, limits: EstimateLimits) -> str:
     """Three hosts: what the others use, and above which line the rest is promised."""
     noise, panels = noise_table(random.Random(f"{seed} noise")), []
     for number in range(3):
@@ -126,11 +126,11 @@ def picture(seed: int, days: int, limits: Limits) -> str:
         times = [EPOCH + n * PERIOD for n in range(len(trace.total))]
         kept = [float(trace.capacity - one) for one in published]
         curves = [
-            Curve("others use", COLOURS[0], list(zip(times, trace.total, strict=True))),
-            Curve("reserved for them", COLOURS[1], list(zip(times, kept, strict=True))),
+            ChartCurve("others use", COLOURS[0], list(zip(times, trace.total, strict=True))),
+            ChartCurve("reserved for them", COLOURS[1], list(zip(times, kept, strict=True))),
         ]
         panels.append(
-            Panel(f"Host of {trace.capacity} shared CPUs (cores): what is above is promised", curves)
+            ChartPanel(f"Host of {trace.capacity} shared CPUs (cores): what is above is promised", curves)
         )
     return draw("Reclaimed capacity, simulated", panels, EPOCH, EPOCH + days * DAY * PERIOD, 2 * PERIOD)
 
@@ -151,14 +151,14 @@ def main() -> None:
     parser.add_argument("--hosts", type=int, default=1000)
     parser.add_argument("--days", type=int, default=14)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--sigma", type=float, default=Limits().sigma)
-    parser.add_argument("--percentile", type=float, default=Limits().percentile)
-    parser.add_argument("--margin", type=float, default=Limits().margin)
-    parser.add_argument("--burst", type=float, default=Limits().burst)
+    parser.add_argument("--sigma", type=float, default=EstimateLimits().sigma)
+    parser.add_argument("--percentile", type=float, default=EstimateLimits().percentile)
+    parser.add_argument("--margin", type=float, default=EstimateLimits().margin)
+    parser.add_argument("--burst", type=float, default=EstimateLimits().burst)
     parser.add_argument("--svg", type=Path, metavar="FILE", help="draw a few days of three hosts there")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
     arguments = parser.parse_args()
-    limits = Limits(arguments.sigma, arguments.percentile, arguments.margin, arguments.burst)
+    limits = EstimateLimits(arguments.sigma, arguments.percentile, arguments.margin, arguments.burst)
     parts = [range(first, arguments.hosts, 20) for first in range(20)]
     result = Result()
     with ProcessPoolExecutor(arguments.jobs) as pool:

@@ -16,12 +16,12 @@ from prettytable import PrettyTable, TableStyle
 
 from compute_agent import conf as agent_conf
 from compute_agent.inventory.cpu_sets import CpuOptions, resolve
-from compute_agent.inventory.derive import Settings, derive
+from compute_agent.inventory.derive import InventorySettings, derive
 from compute_agent.inventory.tree import ProviderTree
 from compute_agent.report.capacity import CpuLocation
 from compute_agent.report.client import PlacementClient
-from compute_agent.report.reporter import Reporter
-from compute_agent.report.reshape import Infeasible
+from compute_agent.report.reporter import HostReporter
+from compute_agent.report.reshape import InfeasibleReshape
 from tests.compute_agent.inventory.machines import machine
 from tests.compute_agent.servers import running
 
@@ -44,7 +44,7 @@ def tree(shape: str, dedicated: str | None) -> ProviderTree:
     """The providers of the host."""
     shared = None if dedicated is None else "400-511"
     sets = resolve(CpuOptions(cpu_dedicated_set=dedicated, cpu_shared_set=shared), TOPOLOGY)
-    return derive(TOPOLOGY, sets, Settings(provider_tree=shape, disk_gb=1000), ROOT, "host")
+    return derive(TOPOLOGY, sets, InventorySettings(provider_tree=shape, disk_gb=1000), ROOT, "host")
 
 
 def guest(number: int) -> str:
@@ -59,7 +59,7 @@ def measure(kind: str, folder: Path) -> list[list[object]]:
         ini.write_text(f"[placement]\nauth_type = admin_token\nendpoint = {url}\ntoken = admin\n")
         client = CountingClient.from_conf(agent_conf.load([], [str(ini)]))
         client.requests = Counter()
-        reporter = Reporter(client, {}, lambda owned: None)
+        reporter = HostReporter(client, {}, lambda owned: None)
         reporter.report(tree("flat", None))
         for number in range(GUESTS):
             body = {
@@ -90,7 +90,7 @@ def measure(kind: str, folder: Path) -> list[list[object]]:
             start = time.perf_counter()
             outcome = step()
             seconds = time.perf_counter() - start
-            assert not isinstance(outcome, Infeasible), outcome
+            assert not isinstance(outcome, InfeasibleReshape), outcome
             methods = ", ".join(f"{count} {method}" for method, count in sorted(client.requests.items()))
             rows.append([kind, name, client.requests.total(), methods, f"{seconds:.2f}"])
         held = [client.allocations(guest(number)).resources for number in range(GUESTS)]

@@ -17,7 +17,7 @@ from uuid import UUID
 from benchmarks.http import Connection, NoAnswer
 from benchmarks.reference import install
 from benchmarks.servers import OpenStack, Ours
-from placement.shadow.forward import Forward
+from placement.shadow.forward import RequestForwarder
 from placement.shadow.in_flight import InFlight
 from tests.placement.shadow.processes import shadow
 from tests.ports import free_port
@@ -33,7 +33,7 @@ _THREADS: Final = 8
 
 def bare() -> "WSGIApplication":
     """The proxy alone: what it passes on is copied to nowhere."""
-    return Forward(os.environ[_STOCK], InFlight(lambda copy: None), _THREADS, _SECONDS)
+    return RequestForwarder(os.environ[_STOCK], InFlight(lambda copy: None), _THREADS, _SECONDS)
 
 
 def main() -> None:

@@ -21,19 +21,19 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from compute_agent.model.knob import Knob
-from compute_agent.qos.actions import Throttle
-from compute_agent.qos.executor import Executor
-from compute_agent.qos.levers import Steps, floor
-from compute_agent.qos.metrics import Registry
+from compute_agent.model.knob import ThrottleControl
+from compute_agent.qos.actions import ThrottleAction
+from compute_agent.qos.executor import ThrottleExecutor
+from compute_agent.qos.levers import ThrottleSteps, floor
+from compute_agent.qos.metrics import MetricRegistry
 from compute_agent.qos.plan import make_plan
-from compute_agent.qos.rounds import Subject
-from compute_agent.qos.rules import Rules
-from compute_agent.qos.sampler import Sampler
-from compute_agent.qos.snapshot import Entitlement, GuestUsage
-from compute_agent.qos.state import QosState, Throttled
+from compute_agent.qos.rounds import MeasuredGuest
+from compute_agent.qos.rules import QosRules
+from compute_agent.qos.sampler import MetricSampler
+from compute_agent.qos.snapshot import GuestAllotment, GuestUsage
+from compute_agent.qos.state import QosState, ThrottledGuest
 from compute_agent.qos.streaks import observe
-from compute_agent.qos.telemetry import Telemetry
+from compute_agent.qos.telemetry import ThrottleTelemetry
 from tests.compute_agent.loops.overload import TOPOLOGY, Overload, StubbornDriver
 from tests.compute_agent.qos.builders import line, rules
 from tests.compute_agent.qos.simulate import Host, Loop, SimulatedGuest
@@ -101,12 +101,14 @@ def recovery(guests: int, over: float) -> Recovery:
         _rules(cpus),
     )
     history = loop.run(_CALM)
-    touched = {action.guest for seen in history for action in seen.actions if isinstance(action, Throttle)}
+    touched = {
+        action.guest for seen in history for action in seen.actions if isinstance(action, ThrottleAction)
+    }
     recovered = next(number for number, seen in enumerate(history) if seen.usage <= cpus * _LINE)
     loop.host.own_use = total / 2
     later = loop.run(500)
     restored = next(number for number, seen in enumerate(later) if seen.throttled == 0)
-    lowest = floor(Entitlement(4.0), Steps())
+    lowest = floor(GuestAllotment(4.0), ThrottleSteps())
     gains = [cores - lowest for cores in wants.values()]
     fewest = [_fewest(gains, widened) for widened in (gap, gap * (1 + _MARGIN))]
     return Recovery(guests, 100 * over, len(touched), *fewest, recovered, restored)
@@ -121,9 +123,11 @@ def cost(guests: int, rounds: int, folder: Path) -> Cost:
         line("memory", "memory_usage", evict=1e18),
         margin=0.1,
     )
-    sampler = Sampler()
+    sampler = MetricSampler()
     hands = Host(1.0, 1.0, {})
-    executor = Executor(by, QosState(scheduling_off=False), hands, hands, lambda state: None, _telemetry())
+    executor = ThrottleExecutor(
+        by, QosState(scheduling_off=False), hands, hands, lambda state: None, _telemetry()
+    )
     sampling, calm = [], []
     begun, began = time.process_time(), time.monotonic()
     for number in range(rounds):
@@ -177,7 +181,7 @@ def loop_cost(guests: int, rounds: int, folder: Path) -> LoopCost:
     the floor, so that nobody is left to be throttled.
     """
     host = Overload(folder)
-    host.registry, host.driver = Registry(), _GroupDriver(TOPOLOGY.online, folder)
+    host.registry, host.driver = MetricRegistry(), _GroupDriver(TOPOLOGY.online, folder)
     host.lines = _LOOP_LINES.format(line="100%", up="50%")
     host.boot()
     names = [f"guest-{number}" for number in range(guests)]
@@ -185,8 +189,10 @@ def loop_cost(guests: int, rounds: int, folder: Path) -> LoopCost:
         host.run(name, 0.0)
     calm = _rounds(host, rounds)
     host.crash()
-    lowest = floor(Entitlement(4.0), Steps())
-    host.state.keep_qos(QosState(tuple(Throttled(name, Knob("cpu_quota"), lowest) for name in names)))
+    lowest = floor(GuestAllotment(4.0), ThrottleSteps())
+    host.state.keep_qos(
+        QosState(tuple(ThrottledGuest(name, ThrottleControl("cpu_quota"), lowest) for name in names))
+    )
     host.lines = _LOOP_LINES.format(line="0.01%", up="0.001%")
     host.boot()
     throttled = _rounds(host, rounds)
@@ -228,7 +234,7 @@ def _until(last: int, cores: float) -> Callable[[int], float]:
     return lambda number: cores if number < last else cores / 2
 
 
-def _rules(cpus: float) -> Rules:
+def _rules(cpus: float) -> QosRules:
     return rules(
         line(
             throttle_down=cpus * _LINE,
@@ -240,12 +246,14 @@ def _rules(cpus: float) -> Rules:
     )
 
 
-def _subjects(guests: int, folder: Path) -> list[Subject]:
+def _subjects(guests: int, folder: Path) -> list[MeasuredGuest]:
     """Guests in groups of their own."""
     subjects = []
     for number in range(guests):
-        facts = GuestUsage(f"guest-{number}", "BE", 0, entitlements={Knob("cpu_quota"): Entitlement(4.0)})
-        subjects.append(Subject(facts, cgroup=str(_group(folder, facts.uuid))))
+        facts = GuestUsage(
+            f"guest-{number}", "BE", 0, entitlements={ThrottleControl("cpu_quota"): GuestAllotment(4.0)}
+        )
+        subjects.append(MeasuredGuest(facts, cgroup=str(_group(folder, facts.uuid))))
     return subjects
 
 
@@ -273,8 +281,8 @@ def _measured(work: Callable[[], None], times: int) -> list[float]:
     return spent
 
 
-def _telemetry() -> Telemetry:
-    return Telemetry(CollectorRegistry())
+def _telemetry() -> ThrottleTelemetry:
+    return ThrottleTelemetry(CollectorRegistry())
 
 
 def text(recoveries: Sequence[Recovery], costs: Sequence[Cost], loops: Sequence[LoopCost]) -> str:

@@ -26,15 +26,15 @@ from benchmarks.loading import load_directly
 from benchmarks.models import snapshot_of
 from benchmarks.servers import Ours
 from benchmarks.worlds import Provider, Tree, World, inventory, uuid_of
-from placement.api.garbage import Garbage
-from placement.candidates.budget import Budget
+from placement.api.garbage import GcScheduler
+from placement.candidates.budget import SearchBudget
 from placement.candidates.order import topology_first
-from placement.candidates.render import Summaries, in_pieces
+from placement.candidates.render import ProviderSummaries, in_pieces
 from placement.candidates.search import search
 from placement.db import migration
 from placement.exceptions import InvalidRequest
 from placement.microversion import MAX
-from placement.model.snapshot import Snapshot
+from placement.model.snapshot import ModelSnapshot
 from placement.schemas.query_candidates import parse_candidates
 
 MAX_BYTES: Final = 8192
@@ -91,7 +91,7 @@ WORLDS: Final[Mapping[str, Callable[[], Iterator[Tree]]]] = {
 }
 
 
-def world(name: str) -> Snapshot:
+def world(name: str) -> ModelSnapshot:
     """The read model of a world, of which nothing is used."""
     return snapshot_of(WORLDS[name](), lambda provider, inventories: {})
 
@@ -185,7 +185,7 @@ class Answered:
     outcome: str
 
 
-def ask(snapshot: Snapshot, query: str, seconds: float, max_size: int = 128 * _MIB) -> Answered:
+def ask(snapshot: ModelSnapshot, query: str, seconds: float, max_size: int = 128 * _MIB) -> Answered:
     """Answer a question as the service does."""
     began = last = time.thread_time()
     longest = 0.0
@@ -198,10 +198,12 @@ def ask(snapshot: Snapshot, query: str, seconds: float, max_size: int = 128 * _M
     size, outcome = 0, ""
     try:
         request = parse_candidates(parse_qsl(query, keep_blank_values=True), MAX)
-        budget = Budget(seconds, max_size, give_way)
+        budget = SearchBudget(seconds, max_size, give_way)
         found = search(snapshot, request, budget=budget)
         searched = time.thread_time()
-        size = sum(map(len, in_pieces(snapshot, topology_first(found, budget), MAX, Summaries(), budget)))
+        size = sum(
+            map(len, in_pieces(snapshot, topology_first(found, budget), MAX, ProviderSummaries(), budget))
+        )
         outcome = f"{sum(len(batch) for _, batch in found)} candidates" + (
             f", ended by {budget.ended}" if budget.ended else ""
         )
@@ -235,7 +237,7 @@ class Found:
 def worst(name: str, count: int, seed: int, seconds: float, max_size: int = 128 * _MIB) -> Found:
     """The question of so many that others waited for longest."""
     snapshot, rng = world(name), random.Random(seed)
-    tidy = Garbage(lambda: 0).tidy  # as the service does, and between questions alone
+    tidy = GcScheduler(lambda: 0).tidy  # as the service does, and between questions alone
     before = _peak()
     found: tuple[Question, Answered] | None = None
     for number in range(count):

@@ -25,7 +25,7 @@ SEARCH_TOO_LONG: Final = "placement.ext.search_too_long"  # not of OpenStack Pla
 CANNOT_DELETE_PARENT: Final = "placement.resource_provider.cannot_delete_parent"
 
 
-class PlacementError(Exception):
+class ServiceError(Exception):
     """Base of all errors; ``str(error)`` is the ``detail`` a client reads."""
 
     def __init__(self, detail: str, code: str = UNDEFINED) -> None:
@@ -34,19 +34,19 @@ class PlacementError(Exception):
         self.code = code
 
 
-class InvalidRequest(PlacementError):
+class InvalidRequest(ServiceError):
     """The request cannot be understood or asks for the impossible: 400."""
 
 
-class Forbidden(PlacementError):
+class Forbidden(ServiceError):
     """The caller may not do this: 403."""
 
 
-class NotFound(PlacementError):
+class NotFound(ServiceError):
     """What the request names does not exist: 404."""
 
 
-class Conflict(PlacementError):
+class Conflict(ServiceError):
     """The request contradicts the present state: 409."""
 
 
@@ -69,7 +69,7 @@ class NoCandidate(Conflict):
         self.explanation = explanation
 
 
-class Gone(PlacementError):
+class Gone(ServiceError):
     """What the request goes on from is not there any more: 410."""
 
 
@@ -77,5 +77,5 @@ RETRY_AFTER: Final = "5"
 """Seconds until who cannot be served now may ask again, where nobody knows how long it takes."""
 
 
-class Unavailable(PlacementError):
+class Unavailable(ServiceError):
     """The database cannot be reached or does not let us through: 503."""

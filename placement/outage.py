@@ -10,7 +10,7 @@ from typing import ClassVar
 from placement.exceptions import Unavailable
 
 
-class Outage(ABC):
+class PeerOutage(ABC):
     """Keeps requests from all waiting for somebody who swallows what he is sent.
 
     A worker has a few threads. If each of them waited until its limit, none would be left for requests

@@ -21,7 +21,7 @@ _ROUNDING: Final = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Breach:
+class HeldBackShare:
     """What is held back of a zone for promises that were broken.
 
     ``cpus`` are the most that were missing in the day, ``count`` is how often some were. ``remaining`` is
@@ -33,14 +33,16 @@ class Breach:
     remaining: float = 0.0
     time: float = 0.0
 
-    def after(self, missing: float, times: int, time: float) -> Breach:
+    def after(self, missing: float, times: int, time: float) -> HeldBackShare:
         """With so many promises broken since the last time, by ``missing`` CPUs at most."""
         passed = min(max(0.0, time - self.time), MAX_STEP_SECONDS) if self.time else 0.0
         remaining = max(0.0, self.remaining - passed)
         if times:
             cpus, count = (self.cpus, self.count) if remaining else (0.0, 0)
-            return Breach(max(cpus, missing), count + times, DAY_SECONDS, time)
-        return Breach(self.cpus, self.count, remaining, time) if remaining else Breach(time=time)
+            return HeldBackShare(max(cpus, missing), count + times, DAY_SECONDS, time)
+        return (
+            HeldBackShare(self.cpus, self.count, remaining, time) if remaining else HeldBackShare(time=time)
+        )
 
     def held_back(self, capacity: float) -> float:
         """How many of so many CPUs are not offered."""

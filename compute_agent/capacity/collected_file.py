@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from compute_agent import kept_json
-from compute_agent.capacity.collector import Collected
-from compute_agent.capacity.offer import Offer
+from compute_agent.capacity.collector import CollectedAmount
+from compute_agent.capacity.offer import CapacityOffer
 from compute_agent.kept_json import number
 
 FILE: Final = "collected.json"
@@ -19,14 +19,14 @@ VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class CollectedClasses:
     """Of one collector: its classes, and what is known of each, by class and uuid of the provider."""
 
     classes: frozenset[str] = frozenset()
-    collected: Mapping[tuple[str, str], Collected] = field(default_factory=dict)
+    collected: Mapping[tuple[str, str], CollectedAmount] = field(default_factory=dict)
 
 
-def dump(known: Mapping[str, Known]) -> bytes:
+def dump(known: Mapping[str, CollectedClasses]) -> bytes:
     """What is known of collectors, by name, as the content of the file."""
     collectors = {
         name: {
@@ -38,7 +38,7 @@ def dump(known: Mapping[str, Known]) -> bytes:
     return kept_json.dump(VERSION, {"collectors": collectors})
 
 
-def parse(content: bytes) -> dict[str, Known]:
+def parse(content: bytes) -> dict[str, CollectedClasses]:
     """What is known of collectors, from the content of the file.
 
     :raises ValueError: it is something else.
@@ -46,23 +46,23 @@ def parse(content: bytes) -> dict[str, Known]:
     return kept_json.parse(VERSION, content, _collectors)
 
 
-def _collectors(document: Any) -> dict[str, Known]:
+def _collectors(document: Any) -> dict[str, CollectedClasses]:
     return {str(name): _known(one) for name, one in document["collectors"].items()}
 
 
-def _known(content: Any) -> Known:
-    return Known(
+def _known(content: Any) -> CollectedClasses:
+    return CollectedClasses(
         frozenset(map(str, content["classes"])),
         {(str(name), str(uuid)): _collected(one) for name, uuid, one in content["collected"]},
     )
 
 
-def _collected(content: Any) -> Collected:
+def _collected(content: Any) -> CollectedAmount:
     offer = content["offer"]
-    return Collected(
+    return CollectedAmount(
         number(content["amount"], 1e15),
         number(content["margin"], 1e15),
         number(content["valid_until"], 1e15),
         # A clock that jumped must not let it grow at once.
-        Offer(math.floor(number(offer["published"], 1e15)), number(offer["level"], 1e15)),
+        CapacityOffer(math.floor(number(offer["published"], 1e15)), number(offer["level"], 1e15)),
     )

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final, Protocol
 
-from compute_agent.capacity.offer import Offer
+from compute_agent.capacity.offer import CapacityOffer
 from compute_agent.model.errors import ConfigError
 from compute_agent.model.naming import printable
 
@@ -32,7 +32,7 @@ _AT_ONCE: Final = 1e9
 
 
 @dataclass(frozen=True, slots=True)
-class Measurement:
+class ClassMeasurement:
     """So much of a resource class is there in a zone, and ``margin`` of it is rather not to be counted on.
 
     ``zone`` is the end of the name of the provider, such as ``NUMA_0``; empty: the host. ``valid_until`` is
@@ -46,7 +46,7 @@ class Measurement:
     valid_until: float
 
 
-class Collector(Protocol):
+class CapacityCollector(Protocol):
     """What a package has to offer."""
 
     @property
@@ -54,13 +54,13 @@ class Collector(Protocol):
         """The classes that it tells of, always the same: nothing of them is offered that it does not tell."""
         ...
 
-    def collect(self) -> Iterable[Measurement]:
+    def collect(self) -> Iterable[ClassMeasurement]:
         """How much there is now. Called once a minute in a thread of its own; it may take long, and raise."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Collected:
+class CollectedAmount:
     """What is known and offered of a class of one provider; amounts in the units of the class.
 
     ``offer`` is of what there is at most. ``valid_until`` of 0: nothing was ever told.
@@ -69,7 +69,7 @@ class Collected:
     amount: float = 0.0
     margin: float = 0.0
     valid_until: float = 0.0
-    offer: Offer = field(default_factory=Offer)
+    offer: CapacityOffer = field(default_factory=CapacityOffer)
 
     def left(self, now: float) -> float:
         """What is there and not expired; a clock that went back makes nothing valid for longer."""
@@ -80,7 +80,7 @@ class Collected:
         """What is offered of it now."""
         return min(self.offer.published, math.floor(self.left(now)))
 
-    def after(self, told: Measurement | None, most: int, now: float) -> Collected:
+    def after(self, told: ClassMeasurement | None, most: int, now: float) -> CollectedAmount:
         """With what was told last, of an inventory that offers ``most``.
 
         Less is offered at once; more when for a quarter of an hour it was a tenth more.
@@ -100,12 +100,12 @@ class Collected:
         return f"{collector} tells {self.amount:g}, of which {self.margin:g} are not to be counted on"
 
 
-def checked(told: Any, classes: Collection[str], now: float) -> Measurement:
+def checked(told: Any, classes: Collection[str], now: float) -> ClassMeasurement:
     """What a collector told, if it can be meant.
 
     :raises ValueError: it cannot.
     """
-    if not isinstance(told, Measurement):
+    if not isinstance(told, ClassMeasurement):
         raise ValueError(f"it told a {printable(type(told).__name__)}, not a Measurement")
     named = isinstance(told.zone, str) and isinstance(told.resource_class, str)
     if not named or told.resource_class not in classes:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from compute_agent.capacity.history import HOUR, HOURS, PERIODS, SYSTEM, History, Spread
+from compute_agent.capacity.history import HOUR, HOURS, PERIODS, SYSTEM, UseSpread, ZoneHistory
 
 STALE_SECONDS: Final = 900.0
 """A reading of so long ago tells nothing of now."""
@@ -17,7 +17,7 @@ KNOWN_HOURS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class EstimateLimits:
     """How careful an estimate is: deviations, percent of hours, and percent on top of these.
 
     ``burst`` is in how many percent of hours the largest guest is taken to use all that it may.
@@ -30,7 +30,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class UseEstimate:
     """How many of ``capacity`` CPUs the others may use next, all in cores.
 
     ``recent`` is the spread of their sums in the last two hours, ``daily`` that of the hourly peaks of the
@@ -41,9 +41,9 @@ class Estimate:
     """
 
     capacity: float
-    limits: Limits
-    recent: Spread = field(default_factory=Spread)
-    daily: Spread = field(default_factory=Spread)
+    limits: EstimateLimits
+    recent: UseSpread = field(default_factory=UseSpread)
+    daily: UseSpread = field(default_factory=UseSpread)
     largest: float = 0.0
     now: float = 0.0
     known: float = 0.0
@@ -52,19 +52,19 @@ class Estimate:
     unknown_guests: int = 0
     untold: str = ""
 
-    def by_spread(self, spread: Spread) -> float:
+    def by_spread(self, spread: UseSpread) -> float:
         """Mean and so many deviations."""
         return spread.mean + self.limits.sigma * spread.deviation
 
     @property
-    def peaks(self) -> Spread:
+    def peaks(self) -> UseSpread:
         """The spread of hourly peaks, if the largest guest used all that it may in a few hours.
 
         24 hours tell little of what happens in one of a hundred.
         """
         few = self.limits.burst / 100
         burst = self.largest * math.sqrt(few * (1 - few))
-        return Spread(self.daily.mean, math.hypot(self.daily.deviation, burst))
+        return UseSpread(self.daily.mean, math.hypot(self.daily.deviation, burst))
 
     @property
     def of_guests(self) -> float:
@@ -119,14 +119,18 @@ class Estimate:
 
 
 def estimate(
-    history: History, entitlements: Mapping[str, float], capacity: float, limits: Limits, time: float
-) -> Estimate:
+    history: ZoneHistory,
+    entitlements: Mapping[str, float],
+    capacity: float,
+    limits: EstimateLimits,
+    time: float,
+) -> UseEstimate:
     """What the others may use of ``capacity`` CPUs next, at ``time``.
 
     ``entitlements`` are the cores that each guest of the zone may use, by uuid.
     """
     if untold := _untold(history, time):
-        return Estimate(capacity, limits, untold=untold)
+        return UseEstimate(capacity, limits, untold=untold)
     known = unknown = largest = 0.0
     unknown_guests = 0
     peaks, hour = history.peaks, history.hour
@@ -140,7 +144,7 @@ def estimate(
             largest = max(largest, entitled)
     system = peaks.get(SYSTEM)
     known += max(0.0 if system is None else system.percentile, hour.get(SYSTEM, 0.0))
-    return Estimate(
+    return UseEstimate(
         capacity,
         limits,
         history.recent,
@@ -154,7 +158,7 @@ def estimate(
     )
 
 
-def _untold(history: History, time: float) -> str:
+def _untold(history: ZoneHistory, time: float) -> str:
     if not history.time:
         return "there is no reading yet"
     age = time - history.time

@@ -28,7 +28,7 @@ _NO_GUESTS: Final = frozenset({SYSTEM, SUM})
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ZoneReading:
     """What was used in a zone since the reading before, in cores, at ``time`` (seconds since the epoch).
 
     ``total`` is by the others together, ``guests`` by each of them, with that of the system under ``SYSTEM``
@@ -41,7 +41,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class UseSpread:
     """Mean and standard deviation."""
 
     mean: float = 0.0
@@ -49,7 +49,7 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class Peaks:
+class HourlyPeaks:
     """The peaks of the last hours in cores, oldest first; ``percentile`` is exceeded in few of them."""
 
     hours: tuple[float, ...] = ()
@@ -57,7 +57,7 @@ class Peaks:
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class ZoneHistory:
     """What is known of a zone at ``time``, that of the last reading; 0: nothing.
 
     ``periods`` are the largest sums of the last periods, oldest first, with their ``recent`` spread;
@@ -68,11 +68,11 @@ class History:
 
     time: float = 0.0
     periods: tuple[float, ...] = ()
-    recent: Spread = field(default_factory=Spread)
+    recent: UseSpread = field(default_factory=UseSpread)
     period: float = 0.0
     period_began: float = 0.0
-    peaks: Mapping[str, Peaks] = field(default_factory=dict)
-    daily: Spread = field(default_factory=Spread)
+    peaks: Mapping[str, HourlyPeaks] = field(default_factory=dict)
+    daily: UseSpread = field(default_factory=UseSpread)
     hour: Mapping[str, float] = field(default_factory=dict)
     hour_began: float = 0.0
 
@@ -82,7 +82,7 @@ class History:
         known = self.peaks.get(SUM)
         return 0 if known is None else len(known.hours)
 
-    def after(self, reading: Reading, percentile: float) -> History:
+    def after(self, reading: ZoneReading, percentile: float) -> ZoneHistory:
         """The history with one more reading.
 
         Guests that are not in it have ended. A gap is as if it had not been: what was used in it nobody
@@ -90,7 +90,9 @@ class History:
         """
         time = reading.time
         kept = (
-            self if self.time else History(period_began=_floor(time, PERIOD), hour_began=_floor(time, HOUR))
+            self
+            if self.time
+            else ZoneHistory(period_began=_floor(time, PERIOD), hour_began=_floor(time, HOUR))
         )
         if time < kept.time:
             kept = replace(kept, period_began=_floor(time, PERIOD), hour_began=_floor(time, HOUR))
@@ -103,7 +105,7 @@ class History:
         peaks = kept.peaks
         if not peaks.keys() <= guests.keys() | _NO_GUESTS:
             peaks = {uuid: one for uuid, one in peaks.items() if uuid in guests or uuid in _NO_GUESTS}
-        return History(
+        return ZoneHistory(
             time,
             kept.periods,
             kept.recent,
@@ -115,7 +117,7 @@ class History:
             kept.hour_began,
         )
 
-    def _closed(self, time: float, percentile: float) -> History:
+    def _closed(self, time: float, percentile: float) -> ZoneHistory:
         """With the period and the hour closed that ``time`` is beyond."""
         kept = self
         if time >= kept.period_began + PERIOD:
@@ -124,10 +126,10 @@ class History:
             kept = replace(kept, periods=periods, recent=spread(periods), period=0.0, period_began=began)
         if time >= kept.hour_began + HOUR:
             peaks = {
-                uuid: _grown(kept.peaks.get(uuid, Peaks()), peak, percentile)
+                uuid: _grown(kept.peaks.get(uuid, HourlyPeaks()), peak, percentile)
                 for uuid, peak in kept.hour.items()
             }
-            daily = spread(peaks[SUM].hours) if SUM in peaks else Spread()
+            daily = spread(peaks[SUM].hours) if SUM in peaks else UseSpread()
             kept = replace(kept, peaks=peaks, daily=daily, hour={}, hour_began=_floor(time, HOUR))
         return kept
 
@@ -136,9 +138,9 @@ def _floor(time: float, length: float) -> float:
     return math.floor(time / length) * length
 
 
-def _grown(peaks: Peaks, peak: float, percentile: float) -> Peaks:
+def _grown(peaks: HourlyPeaks, peak: float, percentile: float) -> HourlyPeaks:
     hours = (*peaks.hours, peak)[-HOURS:]
-    return Peaks(hours, percentile_of(hours, percentile))
+    return HourlyPeaks(hours, percentile_of(hours, percentile))
 
 
 def percentile_of(values: tuple[float, ...], percentile: float) -> float:
@@ -147,7 +149,7 @@ def percentile_of(values: tuple[float, ...], percentile: float) -> float:
     return ordered[max(0, math.ceil(len(ordered) * percentile / 100) - 1)]
 
 
-def spread(values: tuple[float, ...]) -> Spread:
+def spread(values: tuple[float, ...]) -> UseSpread:
     """Mean and standard deviation of some values."""
     mean = sum(values) / len(values)
-    return Spread(mean, math.sqrt(max(0.0, sum(map(mul, values, values)) / len(values) - mean * mean)))
+    return UseSpread(mean, math.sqrt(max(0.0, sum(map(mul, values, values)) / len(values) - mean * mean)))

@@ -21,7 +21,7 @@ ABOVE_SECONDS: Final = 900.0
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class CapacityOffer:
     """What is promised of a zone: ``published`` in whole CPUs.
 
     ``level`` is what could be, in cores, as of ``time``; ``above_since`` is since when enough more could be
@@ -34,7 +34,7 @@ class Offer:
     above_since: float = 0.0
     above: int = 0
 
-    def after(self, left: float, capacity: float, time: float, growth: float = GROWTH) -> Offer:
+    def after(self, left: float, capacity: float, time: float, growth: float = GROWTH) -> CapacityOffer:
         """The offer when the others leave ``left`` of ``capacity`` CPUs.
 
         ``growth`` is the part of these by which it grows at most.
@@ -44,7 +44,7 @@ class Offer:
         level = max(0.0, min(left, grown, capacity))
         whole = math.floor(level + _ROUNDING)
         if whole < self.published:
-            return Offer(whole, level, time)
+            return CapacityOffer(whole, level, time)
         if whole < self.published + step_of(self.published):
             return replace(self, level=level, time=time, above_since=0.0)
         # What was in a gap nobody knows, and after a change of the clock it cannot be told how long it was.
@@ -54,7 +54,7 @@ class Offer:
         if time - self.above_since < ABOVE_SECONDS:
             return replace(self, level=level, time=time, above=above)
         most = self.published + max(math.floor(growth * capacity), step_of(self.published))
-        return Offer(min(above, most), level, time)
+        return CapacityOffer(min(above, most), level, time)
 
 
 def step_of(published: int) -> int:

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from compute_agent import kept_json
-from compute_agent.capacity.breach import DAY_SECONDS, Breach
-from compute_agent.capacity.history import HOURS, PERIODS, SUM, History, Peaks, spread
-from compute_agent.capacity.offer import Offer
+from compute_agent.capacity.breach import DAY_SECONDS, HeldBackShare
+from compute_agent.capacity.history import HOURS, PERIODS, SUM, HourlyPeaks, ZoneHistory, spread
+from compute_agent.capacity.offer import CapacityOffer
 from compute_agent.kept_json import number
 
 FILE: Final = "capacity.json"
@@ -27,9 +27,9 @@ _MAX_AMOUNT: Final = 1e12
 class ZoneState:
     """What is known and promised of a zone, and what is held back of it."""
 
-    history: History = field(default_factory=History)
-    offer: Offer = field(default_factory=Offer)
-    breach: Breach = field(default_factory=Breach)
+    history: ZoneHistory = field(default_factory=ZoneHistory)
+    offer: CapacityOffer = field(default_factory=CapacityOffer)
+    breach: HeldBackShare = field(default_factory=HeldBackShare)
 
 
 def dump(zones: Mapping[str, ZoneState]) -> bytes:
@@ -53,21 +53,21 @@ def _zone(content: Any) -> ZoneState:
     kept, offered = content["history"], content["offer"]
     periods = tuple(map(_cores, kept["periods"]))[-PERIODS:]
     peaks = {
-        str(uuid): Peaks(tuple(map(_cores, one["hours"]))[-HOURS:], _cores(one["percentile"]))
+        str(uuid): HourlyPeaks(tuple(map(_cores, one["hours"]))[-HOURS:], _cores(one["percentile"]))
         for uuid, one in kept["peaks"].items()
     }
-    history = History(
+    history = ZoneHistory(
         _time(kept["time"]),
         periods,
-        spread(periods) if periods else History().recent,
+        spread(periods) if periods else ZoneHistory().recent,
         _cores(kept["period"]),
         _time(kept["period_began"]),
         peaks,
-        spread(peaks[SUM].hours) if SUM in peaks and peaks[SUM].hours else History().daily,
+        spread(peaks[SUM].hours) if SUM in peaks and peaks[SUM].hours else ZoneHistory().daily,
         {str(uuid): _cores(used) for uuid, used in kept["hour"].items()},
         _time(kept["hour_began"]),
     )
-    offer = Offer(
+    offer = CapacityOffer(
         math.floor(_cores(offered["published"])),
         _cores(offered["level"]),
         _time(offered["time"]),
@@ -75,8 +75,8 @@ def _zone(content: Any) -> ZoneState:
         math.floor(_cores(offered["above"])),
     )
     # Files of earlier agents have none.
-    held = content.get("breach") or asdict(Breach())
-    breach = Breach(
+    held = content.get("breach") or asdict(HeldBackShare())
+    breach = HeldBackShare(
         _cores(held["cpus"]),
         math.floor(_cores(held["count"])),
         number(held["remaining"], DAY_SECONDS),

@@ -45,7 +45,7 @@ _ROUNDING: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Stolen:
+class StolenReserve:
     """What is known and withheld of a zone.
 
     ``readings`` are times and the part of the CPUs that was stolen in the minute before; ``withheld`` are
@@ -70,29 +70,33 @@ class Stolen:
         """Whether there are enough readings."""
         return len(self.readings) >= MIN_READINGS
 
-    def after(self, part: float | None, cpus: int, time: float) -> Stolen:
+    def after(self, part: float | None, cpus: int, time: float) -> StolenReserve:
         """With a reading of the part of ``cpus`` that was stolen; None: it cannot be told."""
         kept = tuple(one for one in self.readings if 0 <= time - one[0] < WINDOW_SECONDS)
         if part is not None:
             kept = (*kept, (time, max(0.0, min(part, 1.0))))
         # A clock that went back must not have it wait until it is as late again.
         changed, since = min(self.changed, time), min(self.less_since, time)
-        now = Stolen(kept, min(self.withheld, cpus), changed, since, self.less)
+        now = StolenReserve(kept, min(self.withheld, cpus), changed, since, self.less)
         if not now.known:
-            return Stolen(kept, now.withheld, changed)
+            return StolenReserve(kept, now.withheld, changed)
         cores = now.part * cpus
         wanted = min(cpus, math.ceil(cores - _ROUNDING))
         may_change = time - changed >= PAUSE_SECONDS
         if cores > now.withheld + RISE:
-            return Stolen(kept, wanted, time) if may_change else Stolen(kept, now.withheld, changed)
+            return (
+                StolenReserve(kept, wanted, time)
+                if may_change
+                else StolenReserve(kept, now.withheld, changed)
+            )
         if wanted >= now.withheld:
-            return Stolen(kept, now.withheld, changed)
+            return StolenReserve(kept, now.withheld, changed)
         if not since:
-            return Stolen(kept, now.withheld, changed, time, wanted)
+            return StolenReserve(kept, now.withheld, changed, time, wanted)
         less = max(now.less, wanted)
         if time - since < ABOVE_SECONDS or not may_change:
-            return Stolen(kept, now.withheld, changed, since, less)
-        return Stolen(kept, max(less, now.withheld - max(1, math.floor(GROWTH * cpus))), time)
+            return StolenReserve(kept, now.withheld, changed, since, less)
+        return StolenReserve(kept, max(less, now.withheld - max(1, math.floor(GROWTH * cpus))), time)
 
     def in_words(self, cpus: int) -> Iterator[tuple[str, float]]:
         """The terms, a sentence and its cores each."""
@@ -112,12 +116,12 @@ def stolen_part(stolen: Mapping[int, float], cpus: frozenset[int]) -> float | No
     return sum(known) / len(known) if known else None
 
 
-def dump(zones: Mapping[str, Stolen]) -> bytes:
+def dump(zones: Mapping[str, StolenReserve]) -> bytes:
     """What is known of zones, by the uuid of their provider, as the content of the file."""
     return kept_json.dump(VERSION, {"zones": {uuid: asdict(one) for uuid, one in zones.items()}})
 
 
-def parse(content: bytes) -> dict[str, Stolen]:
+def parse(content: bytes) -> dict[str, StolenReserve]:
     """What is known of zones, from the content of the file.
 
     :raises ValueError: it is something else.
@@ -125,12 +129,12 @@ def parse(content: bytes) -> dict[str, Stolen]:
     return kept_json.parse(VERSION, content, _zones)
 
 
-def _zones(document: Any) -> dict[str, Stolen]:
+def _zones(document: Any) -> dict[str, StolenReserve]:
     return {str(uuid): _zone(zone) for uuid, zone in document["zones"].items()}
 
 
-def _zone(content: Any) -> Stolen:
-    return Stolen(
+def _zone(content: Any) -> StolenReserve:
+    return StolenReserve(
         tuple((number(time, 1e12), number(part, 1.0)) for time, part in content["readings"])[-100:],
         math.floor(number(content["withheld"], 1e6)),
         number(content["changed"], 1e12),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from compute_agent.capacity.history import SYSTEM, Reading
+from compute_agent.capacity.history import SYSTEM, ZoneReading
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class HostUse:
     stolen: Mapping[int, float] = field(default_factory=dict)
 
 
-def read_zone(use: HostUse, shared: frozenset[int]) -> Reading | None:
+def read_zone(use: HostUse, shared: frozenset[int]) -> ZoneReading | None:
     """What the others used of the ``shared`` CPUs of a zone; None where that cannot be told.
 
     What a guest uses lies evenly on the CPUs that it may run on, unless more is known. What is nobody's is
@@ -68,7 +68,7 @@ def read_zone(use: HostUse, shared: frozenset[int]) -> Reading | None:
     total = max(0.0, total)
     if complete:
         others[SYSTEM] = max(0.0, total - sum(others.values()))
-    return Reading(use.time, total, others)
+    return ZoneReading(use.time, total, others)
 
 
 def used_part(guest: GuestUse, shared: frozenset[int]) -> float:

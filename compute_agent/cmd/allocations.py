@@ -6,18 +6,18 @@ import argparse
 from pathlib import Path
 from typing import Any, Final
 
-from compute_agent.cmd.base import Commands, Lines, Lister
+from compute_agent.cmd.base import AgentLister, Commands, LinesColumn
 from compute_agent.model.errors import ConfigError
 from compute_agent.pipeline.state import parse
 from compute_agent.report.client import PlacementClient
-from compute_agent.report.history import Holder
-from compute_agent.report.restore import Held, Restored, restore
+from compute_agent.report.history import ConsumerOwner
+from compute_agent.report.restore import HeldAllocation, RestoredConsumer, restore
 
 _LOST: Final = ("guest", "name", "held", "holds")
 _RESTORED: Final = ("consumer", "resources", "project", "user", "outcome")
 
 
-class AllocationsAccept(Lister):
+class AllocationsAccept(AgentLister):
     """Believe what Placement says of guests, though it may have an older copy of its database.
 
     Guests lose what they hold and Placement does not have; they are listed.
@@ -29,11 +29,12 @@ class AllocationsAccept(Lister):
         if not rows:
             self.say_why_empty("No guest lost anything: see placement_history in compute-agent status.")
         return _LOST, [
-            tuple(Lines(row[name]) if name in _LOST[2:] else row[name] for name in _LOST) for row in rows
+            tuple(LinesColumn(row[name]) if name in _LOST[2:] else row[name] for name in _LOST)
+            for row in rows
         ]
 
 
-class AllocationsRestore(Lister):
+class AllocationsRestore(AgentLister):
     """Give guests of many hosts back in Placement what they held, as the state files of their agents say.
 
     For a database that was restored from an older copy. Only consumers that hold nothing at all get
@@ -70,7 +71,7 @@ class AllocationsRestore(Lister):
         return _RESTORED, [_shown(row) for row in rows]
 
 
-def _held_of(path: Path) -> list[Held]:
+def _held_of(path: Path) -> list[HeldAllocation]:
     """What the guests of a host held. A guest that migrates is left to who moves it.
 
     :raises ConfigError: the file is no state of an agent.
@@ -81,15 +82,15 @@ def _held_of(path: Path) -> list[Held]:
         raise ConfigError(f"{path} cannot be used as the state of an agent: {error}") from error
     migrating = frozenset(state.migrations.values())
     return [
-        Held(uuid, guest.allocation, state.history.holders.get(uuid))
+        HeldAllocation(uuid, guest.allocation, state.history.holders.get(uuid))
         for uuid, guest in state.guests.items()
         if guest.allocation and uuid not in migrating
     ]
 
 
-def _shown(row: Restored) -> tuple[Any, ...]:
-    held, holder = row.held, row.held.holder or Holder("", "")
-    return held.consumer, Lines(held.resources), holder.project_id, holder.user_id, row.outcome
+def _shown(row: RestoredConsumer) -> tuple[Any, ...]:
+    held, holder = row.held, row.held.holder or ConsumerOwner("", "")
+    return held.consumer, LinesColumn(held.resources), holder.project_id, holder.user_id, row.outcome
 
 
 COMMANDS: Final[Commands] = {

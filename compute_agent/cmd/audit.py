@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any, Final
 
-from compute_agent.cmd.base import Commands, Lines, Lister
-from compute_agent.report.audit import DEFAULT_MIN_AGE, Kind
+from compute_agent.cmd.base import AgentLister, Commands, LinesColumn
+from compute_agent.report.audit import DEFAULT_MIN_AGE, FindingKind
 
 _COLUMNS: Final = ("finding", "consumer", "name", "resources", "detail", "remedy", "outcome")
 
@@ -15,7 +15,7 @@ FOUND: Final = 3
 ALL_MENDED: Final = 4
 
 
-class Audit(Lister):
+class AuditCommand(AgentLister):
     """Compare the guests of this host with what Placement says they hold.
 
     Found are guests without an allocation, allocations without a guest, other amounts than guests use, and
@@ -71,12 +71,13 @@ class Audit(Lister):
         if parsed_args.delete and not parsed_args.dry_run and not parsed_args.yes:
             options["confirmed"] = self._confirmed(params)
         rows = self.ask("audit", {**params, **options})
-        wrong = [row for row in rows if row["finding"] != Kind.MIGRATING]
+        wrong = [row for row in rows if row["finding"] != FindingKind.MIGRATING]
         if wrong:
             mended = all(row["outcome"] == "done" for row in wrong)
             self._status = ALL_MENDED if mended else FOUND
         return _COLUMNS, [
-            tuple(Lines(row[name]) if name == "resources" else row[name] for name in _COLUMNS) for row in rows
+            tuple(LinesColumn(row[name]) if name == "resources" else row[name] for name in _COLUMNS)
+            for row in rows
         ]
 
     def _confirmed(self, params: dict[str, Any]) -> list[str]:
@@ -86,7 +87,7 @@ class Audit(Lister):
         if not doomed:
             return []
         for row in doomed:
-            held = Lines(row["resources"]).human_readable().replace("\n", "; ")
+            held = LinesColumn(row["resources"]).human_readable().replace("\n", "; ")
             self.app.stderr.write(f"to be deleted: {row['consumer']} ({held}), {row['detail']}\n")
         self.app.stderr.write(f"Delete these {len(doomed)} allocations? [y/N] ")
         self.app.stderr.flush()
@@ -96,4 +97,4 @@ class Audit(Lister):
         return [row["consumer"] for row in doomed]
 
 
-COMMANDS: Final[Commands] = {"audit": Audit}
+COMMANDS: Final[Commands] = {"audit": AuditCommand}

@@ -71,11 +71,11 @@ class _CsvOne(CSVLister, SingleFormatter):
         self.emit_list(column_names, [data], stdout, parsed_args)
 
 
-class Command(ConfigMixin, CliffCommand):
+class AgentCommand(ConfigMixin, CliffCommand):
     """A command that prints nothing but messages."""
 
 
-class Lister(ConfigMixin, CliffLister):
+class AgentLister(ConfigMixin, CliffLister):
     """A command that prints a list."""
 
     def say_why_empty(self, sentence: str) -> None:
@@ -101,7 +101,7 @@ def offer_format(
         formatters.extensions.append(Extension(name, None, formatter, formatter()))  # type: ignore[arg-type]
 
 
-class Lines(FormattableColumn[Any]):
+class LinesColumn(FormattableColumn[Any]):
     """A list or mapping that is shown to people line by line."""
 
     def human_readable(self) -> str:
@@ -120,5 +120,5 @@ def _one_line(value: Any) -> str:
 
 def columns(document: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[Any, ...]]:
     """A document as names and values for ShowOne; what is nested keeps its form in JSON and YAML."""
-    values = (Lines(value) if isinstance(value, list | dict) else value for value in document.values())
+    values = (LinesColumn(value) if isinstance(value, list | dict) else value for value in document.values())
     return tuple(document), tuple(values)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import Any, Final
 
-from compute_agent.cmd.base import Commands, Lister
+from compute_agent.cmd.base import AgentLister, Commands
 
 _COLUMNS: Final = ("provider", "term", "amount", "unit")
 
 
-class CapacityShow(Lister):
+class CapacityShow(AgentLister):
     """Show what others leave unused of shared CPUs and memory, and what of that is offered, term by term."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:

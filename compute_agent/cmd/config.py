@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import Any, Final
 
-from compute_agent.cmd.base import Commands, Lister
+from compute_agent.cmd.base import AgentLister, Commands
 from compute_agent.conf.origins import DEFAULT, settings
 from compute_agent.fleet.configuration import origins
 
 
-class ConfigShow(Lister):
+class ConfigShow(AgentLister):
     """Show the options that are not at their defaults, as the files have them now.
 
     Passwords and the like are not shown.

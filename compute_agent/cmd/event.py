@@ -17,10 +17,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from compute_agent.cmd.base import Commands, Lister
+from compute_agent.cmd.base import AgentLister, Commands
 from compute_agent.cmd.moment import moment
 from compute_agent.daemon.protocol import DaemonUnreachableError, RequestError
-from compute_agent.events.event import Event, Kind
+from compute_agent.events.event import AgentEvent, EventKind
 from compute_agent.events.store import FILE, read_events
 
 _FOR_PEOPLE: Final = ("time", "kind", "outcome", "text", "reason")
@@ -29,7 +29,7 @@ _COLUMNS: Final = ("id", "time", "kind", "outcome", "guest", "name", "text", "re
 _POLL_SECONDS: Final = 0.5
 
 
-class _Events(Lister):
+class _EventLister(AgentLister):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument(
@@ -40,9 +40,9 @@ class _Events(Lister):
         parser.add_argument(
             "--kind",
             action="append",
-            choices=list(map(str, Kind)),
+            choices=list(map(str, EventKind)),
             metavar="KIND",
-            help=f"only those of a kind: {', '.join(Kind)}; may be given several times",
+            help=f"only those of a kind: {', '.join(EventKind)}; may be given several times",
         )
         return parser
 
@@ -69,7 +69,7 @@ class _Events(Lister):
             self.say_why_empty(self._why_empty(events, parsed_args))
         return names, [tuple(_shown(event, for_people)[name] for name in names) for event in found]
 
-    def _why_empty(self, events: list[Event], wanted: argparse.Namespace) -> str:
+    def _why_empty(self, events: list[AgentEvent], wanted: argparse.Namespace) -> str:
         """Why none of these events is one that is wanted.
 
         :raises RequestError: it is of a guest that nobody knows.
@@ -93,7 +93,7 @@ class _Events(Lister):
         return Path(self.load_conf().state_path) / FILE
 
 
-class EventList(_Events):
+class EventList(_EventLister):
     """List what the agent decided and why, oldest first: of guests, and for the host.
 
     Answered from the events that are kept on this host, whether the daemon runs or not.
@@ -113,7 +113,7 @@ class EventList(_Events):
         return parser
 
 
-class GuestHistory(_Events):
+class GuestHistory(_EventLister):
     """List all that is kept of what the agent decided about a guest and why, also when it has ended.
 
     Answered from the events that are kept on this host, whether the daemon runs or not.
@@ -127,11 +127,11 @@ class GuestHistory(_Events):
         return parser
 
 
-def _is_about(event: Event, guest: str | None) -> bool:
+def _is_about(event: AgentEvent, guest: str | None) -> bool:
     return guest is None or guest in (event.guest, event.name)
 
 
-def _chosen(events: list[Event], wanted: argparse.Namespace) -> list[Event]:
+def _chosen(events: list[AgentEvent], wanted: argparse.Namespace) -> list[AgentEvent]:
     return [
         event
         for event in events
@@ -141,7 +141,7 @@ def _chosen(events: list[Event], wanted: argparse.Namespace) -> list[Event]:
     ]
 
 
-def _followed(path: Path, wanted: argparse.Namespace) -> Iterator[Event]:
+def _followed(path: Path, wanted: argparse.Namespace) -> Iterator[AgentEvent]:
     """Events as they come, those since then first."""
     last, seen = 0, None
     while True:
@@ -165,13 +165,13 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return status.st_ino, status.st_size
 
 
-def _shown(event: Event, for_people: bool) -> dict[str, Any]:
+def _shown(event: AgentEvent, for_people: bool) -> dict[str, Any]:
     local = datetime.fromtimestamp(event.time).astimezone()
     written = f"{local:%Y-%m-%d %H:%M:%S}" if for_people else local.isoformat(timespec="milliseconds")
     return {**asdict(event), "time": written}
 
 
-def _line(event: Event, as_json: bool) -> str:
+def _line(event: AgentEvent, as_json: bool) -> str:
     if as_json:
         return json.dumps({name: _shown(event, False)[name] for name in _COLUMNS}) + "\n"
     shown = _shown(event, True)

@@ -18,7 +18,7 @@ from compute_agent.fleet.errors import FleetError
 from compute_agent.fleet.revision import MAX_BYTES
 
 
-class _Signing(ShowOne):
+class _SigningCommand(ShowOne):
     """A command that makes signatures or checks them, for which an extra is needed; its help needs none."""
 
     def run(self, parsed_args: argparse.Namespace) -> int:
@@ -27,7 +27,7 @@ class _Signing(ShowOne):
         return super().run(parsed_args)
 
 
-class FleetKey(_Signing):
+class FleetKey(_SigningCommand):
     """Make a private key for signing, unless it is there, and show the public key for [fleet] public_keys."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -58,7 +58,7 @@ class FleetKey(_Signing):
         return columns({"file": str(path), "public_key": signing.public_key(private)})
 
 
-class FleetSign(_Signing):
+class FleetSign(_SigningCommand):
     """Sign settings for the hosts of a group, which take them up when their source has the file.
 
     Refused is what every host would refuse; what does not fit one host, that host refuses.
@@ -101,7 +101,7 @@ class FleetSign(_Signing):
         return columns({"file": str(target), **_document(made)})
 
 
-class FleetShow(_Signing):
+class FleetShow(_SigningCommand):
     """Show of which group and generation a signed file is, if one of the keys signed it."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -123,7 +123,7 @@ class FleetShow(_Signing):
         return columns(_document(signing.read(content, keys)))
 
 
-def _document(shown: revision.Revision) -> dict[str, Any]:
+def _document(shown: revision.FleetRevision) -> dict[str, Any]:
     expires = "" if shown.expires is None else shown.expires.isoformat()
     return {"group": shown.group, "generation": shown.generation, "expires": expires}
 

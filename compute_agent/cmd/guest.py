@@ -6,7 +6,7 @@ import argparse
 import os
 from typing import Any, Final
 
-from compute_agent.cmd.base import Commands, Lines, Lister, ShowOne, columns
+from compute_agent.cmd.base import AgentLister, Commands, LinesColumn, ShowOne, columns
 from compute_agent.model.guest_settings import EmulatorPolicy, ThreadPolicy
 from compute_agent.model.memory_type import MemoryType
 
@@ -128,7 +128,7 @@ class GuestAdopt(_GuestStart):
         return columns(self.ask("guest.adopt", {**self.settings(parsed_args), **origin}))
 
 
-class GuestList(Lister):
+class GuestList(AgentLister):
     """List the guests of this host and their CPUs."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
@@ -138,7 +138,7 @@ class GuestList(Lister):
         if not rows:
             self.say_why_empty("Nothing so far: this host has no guests that the agent knows of.")
         return (*names, "refused"), [
-            (*(guest[name] for name in names), Lines(guest["refused"])) for guest in rows
+            (*(guest[name] for name in names), LinesColumn(guest["refused"])) for guest in rows
         ]
 
 

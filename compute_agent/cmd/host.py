@@ -12,7 +12,7 @@ import stevedore
 from cliff.formatters.base import SingleFormatter
 from oslo_config import cfg
 
-from compute_agent.cmd.base import Commands, Lister, ShowOne, columns
+from compute_agent.cmd.base import AgentLister, Commands, ShowOne, columns
 from compute_agent.cmd.drawn import offer
 from compute_agent.conf import find_unknown_options
 from compute_agent.daemon.cache_control import offered, open_resctrl
@@ -26,7 +26,7 @@ from compute_agent.drawing.host import draw
 from compute_agent.drivers.factory import choose, libvirtd_is_usable
 from compute_agent.host.memory import overlaps
 from compute_agent.host.reader import read_topology
-from compute_agent.host.topology import Topology
+from compute_agent.host.topology import HostTopology
 from compute_agent.interference.watch import parse_watches
 from compute_agent.inventory import identity, options
 from compute_agent.inventory.additions import with_additions
@@ -41,7 +41,7 @@ from compute_agent.model.cpu_sets import CpuSets
 from compute_agent.model.errors import ConfigError
 from compute_agent.pipeline import state
 from compute_agent.pipeline.placer import stray_warning
-from compute_agent.pipeline.state import State
+from compute_agent.pipeline.state import AgentState
 from compute_agent.qos.classes import parse_classes
 from compute_agent.qos.metrics import load_registry
 from compute_agent.qos.settings import read_settings
@@ -136,7 +136,7 @@ class TopologyShow(ShowOne):
             return ("tree",), ("".join(f"{line}\n" for line in tree.lines(topology, sets, guests)),)
         return columns(topology.to_dict())
 
-    def _cpu_sets(self, conf: cfg.ConfigOpts, topology: Topology) -> CpuSets:
+    def _cpu_sets(self, conf: cfg.ConfigOpts, topology: HostTopology) -> CpuSets:
         """What CPUs are for; nothing, with a word about it, where the configuration contradicts itself."""
         try:
             return resolve(options.cpu_options(conf), topology)
@@ -252,7 +252,7 @@ def _root_owner(conf: cfg.ConfigOpts, client: PlacementClient | None) -> tuple[R
     try:
         saved = state.look_up(Path(conf.state_path) / STATE_FILE)
     except (OSError, IdentityError):  # told by others
-        saved = State()
+        saved = AgentState()
     if client is None or not (conf.placement.auth_type or conf.placement.auth_section):
         owner = owner_of(conf.compute.provider_tree, saved.nova_root)
         return owner, whose(owner.beside), ""
@@ -271,7 +271,7 @@ def _shape(conf: cfg.ConfigOpts, owner: RootOwner) -> str:
     return BESIDE if owner.beside else conf.compute.provider_tree or options.DEFAULT_SHAPE
 
 
-def _strays(path: Path, sets: CpuSets, topology: Topology) -> list[str]:
+def _strays(path: Path, sets: CpuSets, topology: HostTopology) -> list[str]:
     """A warning for each guest, of those last known, that holds CPUs which the sets do not have."""
     try:
         guests = state.parse(path.read_bytes()).guests
@@ -302,7 +302,7 @@ def _inventories(tree: ProviderTree) -> list[tuple[Any, ...]]:
     ]
 
 
-class InventoryShow(Lister):
+class InventoryShow(AgentLister):
     """Show the inventories and traits of the host's providers: derived against reported, with differences."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

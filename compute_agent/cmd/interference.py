@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import Any, Final
 
-from compute_agent.cmd.base import Commands, Lister
+from compute_agent.cmd.base import AgentLister, Commands
 
 _COLUMNS: Final = ("section", "victim", "before", "level", "suspect", "correlation", "limit", "state")
 
 
-class InterferenceList(Lister):
+class InterferenceList(AgentLister):
     """List who is limited for whom and why, and whom nothing is done about for a while.
 
     What was decided before is in `compute-agent event list`.

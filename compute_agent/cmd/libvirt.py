@@ -6,14 +6,14 @@ import argparse
 from pathlib import Path
 from typing import Any, Final
 
-from compute_agent.cmd.base import Command, Commands, ShowOne, columns
+from compute_agent.cmd.base import AgentCommand, Commands, ShowOne, columns
 from compute_agent.daemon.protocol import socket_path
 from compute_agent.drivers.libvirt import hook
 
 _RESTART: Final = "libvirtd (or virtqemud) looks for hooks when it starts: restart it, guests run on"
 
 
-class _Hook:
+class _HookCommand:
     """What the commands have in common."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -28,7 +28,7 @@ class _Hook:
         return parser
 
 
-class HookInstall(_Hook, Command):
+class HookInstall(_HookCommand, AgentCommand):
     """Have libvirt say which guests are about to start, so that they have their cache groups from the start.
 
     Needs libvirt 6.5 or later. A hook that somebody else has put there is never overwritten.
@@ -41,7 +41,7 @@ class HookInstall(_Hook, Command):
         self.app.stdout.write(f"{path} is installed. {_RESTART}.\n" if new else f"{path} is there already.\n")
 
 
-class HookRemove(_Hook, Command):
+class HookRemove(_HookCommand, AgentCommand):
     """Take the hook away that ``libvirt hook install`` has made."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
@@ -51,7 +51,7 @@ class HookRemove(_Hook, Command):
         self.app.stdout.write(f"{path} is {'removed' if removed else 'not there'}.\n")
 
 
-class HookShow(_Hook, ShowOne):
+class HookShow(_HookCommand, ShowOne):
     """Show whether the hook is installed: absent, installed, outdated (install it anew) or foreign."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:

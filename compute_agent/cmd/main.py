@@ -89,7 +89,7 @@ def commands_of(word: str) -> Commands:
     return COMMANDS
 
 
-class Manager(CommandManager):
+class AgentCommandManager(CommandManager):
     """Finds commands by their words."""
 
     def find_command(self, argv: list[str]) -> tuple[type[Command], str, list[str]]:
@@ -109,7 +109,7 @@ class Manager(CommandManager):
                 self.add_command(name, command)
 
 
-class Help(ConfigMixin, HelpCommand):
+class AgentHelp(ConfigMixin, HelpCommand):
     """Print detailed help for another command."""
 
 
@@ -117,14 +117,14 @@ class AgentShell(App):
     """The command line: global options, then a command."""
 
     def __init__(self) -> None:
-        manager = Manager()
+        manager = AgentCommandManager()
         super().__init__(
             description="The host agent of the placement service: inventories, guests, pinning.",
             version=_version(),
             command_manager=manager,
             deferred_help=True,
         )
-        manager.add_command("help", Help)
+        manager.add_command("help", AgentHelp)
 
     def build_option_parser(self, *args: object, **kwargs: object) -> argparse.ArgumentParser:
         """Add ``--config-file`` to cliff's own options."""

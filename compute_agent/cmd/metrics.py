@@ -13,11 +13,11 @@ from typing import Any, Final
 import stevedore
 from cliff.formatters.base import ListFormatter
 
-from compute_agent.cmd.base import Commands, Lister
+from compute_agent.cmd.base import AgentLister, Commands
 from compute_agent.cmd.drawn import offer
 from compute_agent.cmd.moment import moment
 from compute_agent.drawing.boxes import size
-from compute_agent.monitoring.history import History, HistoryError, Span
+from compute_agent.monitoring.history import HistoryError, SampleHistory, TimeSpan
 from compute_agent.monitoring.plot import plot
 from compute_agent.monitoring.samples import StoredSample
 from compute_agent.monitoring.tables import FILE
@@ -25,7 +25,7 @@ from compute_agent.monitoring.tables import FILE
 USE: Final = ("llc_occupancy_bytes", "local_bytes_per_second", "total_bytes_per_second", "cpu_cores")
 
 
-class MetricsShow(Lister):
+class MetricsShow(AgentLister):
     """Show what a guest or class used of caches and memory bandwidth; without GUEST the last values of all.
 
     Answered from the samples that are kept on this host, whether the daemon runs or not.
@@ -58,11 +58,11 @@ class MetricsShow(Lister):
         drawing = parsed_args.svg is not None or parsed_args.formatter == "svg"
         if drawing and not parsed_args.guest:
             raise HistoryError("a picture is of one guest or class: name it")
-        history = History(Path(self.load_conf().state_path) / FILE)
+        history = SampleHistory(Path(self.load_conf().state_path) / FILE)
         for_people = parsed_args.formatter == "table"
         if not parsed_args.guest:
             return _last(history, for_people)
-        span = Span(parsed_args.since, parsed_args.until)
+        span = TimeSpan(parsed_args.since, parsed_args.until)
         if span.until < span.since:
             raise HistoryError("the time to show ends before it begins: see --since and --until")
         samples = history.of(parsed_args.guest, span)
@@ -78,7 +78,7 @@ class MetricsShow(Lister):
         return ("time", "cache_id", *USE), rows
 
 
-def _last(history: History, for_people: bool) -> tuple[Any, Any]:
+def _last(history: SampleHistory, for_people: bool) -> tuple[Any, Any]:
     rows = []
     for one in history.latest_together():
         use = _use(one, for_people)

@@ -8,10 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from compute_agent.cmd.base import Commands, Lister
+from compute_agent.cmd.base import AgentLister, Commands
 from compute_agent.daemon import release
 from compute_agent.daemon.protocol import DaemonUnreachableError
-from compute_agent.daemon.release import Options
+from compute_agent.daemon.release import ReleaseOptions
 from compute_agent.daemon.retirement import open_release
 from compute_agent.daemon.state_folder import make_state_folder
 from compute_agent.inventory import identity
@@ -22,7 +22,7 @@ LOCK_TIMEOUT: Final = 30.0
 """Seconds that a running agent has to end."""
 
 
-class Release(Lister):
+class ReleaseCommand(AgentLister):
     """Leave this host: end the agent for good, and give back what it has set.
 
     That is CPU quotas, cache ways, bandwidth and the scheduling switch; listed is what was given back and
@@ -67,7 +67,7 @@ class Release(Lister):
         release.mark(folder)
         with contextlib.suppress(DaemonUnreachableError):
             self.ask("release.retire")
-        with open_release(conf, Options(**wanted), LOCK_TIMEOUT) as found:
+        with open_release(conf, ReleaseOptions(**wanted), LOCK_TIMEOUT) as found:
             return self._table([asdict(row) for row in found.carry_out()])
 
     def _survey(self, conf: Any, wanted: dict[str, bool]) -> list[dict[str, Any]]:
@@ -76,7 +76,7 @@ class Release(Lister):
         except DaemonUnreachableError:
             if identity.look_up(Path(conf.state_path)) is None:
                 return []  # no agent has worked here, and a look leaves nothing behind
-            with open_release(conf, Options(**wanted), 0.0) as found:
+            with open_release(conf, ReleaseOptions(**wanted), 0.0) as found:
                 rows = [asdict(row) for row in found.survey()]
         return rows
 
@@ -85,4 +85,4 @@ class Release(Lister):
         return _COLUMNS, [tuple(row[name] for name in _COLUMNS) for row in rows]
 
 
-COMMANDS: Final[Commands] = {"release": Release}
+COMMANDS: Final[Commands] = {"release": ReleaseCommand}

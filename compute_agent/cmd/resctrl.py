@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any, Final
 
-from compute_agent.cmd.base import Commands, Lines, Lister
+from compute_agent.cmd.base import AgentLister, Commands, LinesColumn
 
 _COLUMNS: Final = (
     "group",
@@ -20,7 +20,7 @@ _COLUMNS: Final = (
 )
 
 
-class ResctrlGroupList(Lister):
+class ResctrlGroupList(AgentLister):
     """List the resctrl groups of this host with their cache ways and bandwidth, and the guests in them.
 
     Those that the agent did not make are of kind foreign.
@@ -32,7 +32,7 @@ class ResctrlGroupList(Lister):
 
 
 def _cell(value: Any) -> Any:
-    return Lines(value) if isinstance(value, list | dict) else value
+    return LinesColumn(value) if isinstance(value, list | dict) else value
 
 
 COMMANDS: Final[Commands] = {"resctrl group list": ResctrlGroupList}

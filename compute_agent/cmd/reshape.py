@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any, Final
 
-from compute_agent.cmd.base import Commands, Lister
+from compute_agent.cmd.base import AgentLister, Commands
 
 _COLUMNS: Final = (
     "kind",
@@ -19,7 +19,7 @@ _COLUMNS: Final = (
 )
 
 
-class Reshape(Lister):
+class ReshapeCommand(AgentLister):
     """Move what guests hold to where the provider tree has it now, in one atomic request.
 
     What moved is listed.
@@ -51,4 +51,4 @@ def _inventory(change: dict[str, Any]) -> tuple[Any, ...]:
     )
 
 
-COMMANDS: Final[Commands] = {"reshape": Reshape}
+COMMANDS: Final[Commands] = {"reshape": ReshapeCommand}

@@ -10,11 +10,11 @@ from typing import Any, Final
 
 from oslo_config import cfg
 
-from compute_agent.cmd.base import Commands, Lister
+from compute_agent.cmd.base import AgentLister, Commands
 from compute_agent.daemon import logs
 from compute_agent.daemon.dry_run import dry_run
 from compute_agent.daemon.release import ReleasedError
-from compute_agent.daemon.service import Agent
+from compute_agent.daemon.service import HostAgent
 from compute_agent.daemon.trial import try_configuration
 from compute_agent.inventory.identity import IdentityError
 from compute_agent.locks import LockedError
@@ -38,7 +38,7 @@ REASONS_NOT_TO_START: Final = (
 _COLUMNS: Final = ("where", "subject", "change")
 
 
-class Run(Lister):
+class RunCommand(AgentLister):
     """Run the agent in the foreground until SIGTERM; or list what that would change, and change nothing."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -60,7 +60,7 @@ class Run(Lister):
             own = self.load_own_conf()
             logs.set_up(own)
             with _by_fleet(own):
-                agent = Agent(self.load_conf)
+                agent = HostAgent(self.load_conf)
                 agent.main_loop.catch_signals()
                 agent.start()
         except REASONS_NOT_TO_START as error:
@@ -85,4 +85,4 @@ def _by_fleet(own: cfg.ConfigOpts) -> AbstractContextManager[None]:
     return starting(own, try_configuration, but_for=(LockedError, ReleasedError))
 
 
-COMMANDS: Final[Commands] = {"run": Run}
+COMMANDS: Final[Commands] = {"run": RunCommand}

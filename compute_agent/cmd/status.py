@@ -8,7 +8,7 @@ from typing import Any, Final
 from compute_agent.cmd.base import Commands, ShowOne, columns
 
 
-class Status(ShowOne):
+class StatusCommand(ShowOne):
     """Show how the running agent does."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
@@ -16,4 +16,4 @@ class Status(ShowOne):
         return columns(self.ask("status"))
 
 
-COMMANDS: Final[Commands] = {"status": Status}
+COMMANDS: Final[Commands] = {"status": StatusCommand}

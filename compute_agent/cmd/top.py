@@ -15,10 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from compute_agent.cmd.base import Command, Commands
+from compute_agent.cmd.base import AgentCommand, Commands
 from compute_agent.daemon.protocol import DaemonUnreachableError, RequestError, ask, socket_path
-from compute_agent.drawing.top import ORDERS, Seen, Use, frame
-from compute_agent.monitoring.history import History, HistoryError
+from compute_agent.drawing.top import ORDERS, AgentSnapshot, ShownUse, frame
+from compute_agent.monitoring.history import HistoryError, SampleHistory
 from compute_agent.monitoring.tables import FILE
 
 _OLDEST_SAMPLE: Final = 120.0
@@ -27,7 +27,7 @@ _SCREEN, _BACK = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 _HOME, _REST_OF_LINE, _REST = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
-class Top(Command):
+class TopCommand(AgentCommand):
     """Show guests, their CPUs, cache ways and bandwidth, and the watermarks, again and again; q ends it.
 
     Into a file or a pipe it is shown once.
@@ -62,28 +62,30 @@ class Top(Command):
                     return
 
 
-def _look(tell: Callable[[str], Any], samples: Path) -> Seen:
+def _look(tell: Callable[[str], Any], samples: Path) -> AgentSnapshot:
     """What the agent tells now when it is asked, and its last samples."""
     now = time.strftime("%H:%M:%S")
     try:
         status, guests, watermarks = tell("status"), tell("guest.list"), tell("watermark.list")
     except (DaemonUnreachableError, RequestError) as error:
-        return Seen(now, trouble=str(error))
+        return AgentSnapshot(now, trouble=str(error))
     groups: list[dict[str, Any]] = []
     with contextlib.suppress(RequestError):  # there is no resctrl, as the status says
         groups = tell("resctrl.groups")
-    return Seen(now, status, guests, watermarks, groups, _uses(samples))
+    return AgentSnapshot(now, status, guests, watermarks, groups, _uses(samples))
 
 
-def _uses(file: Path) -> dict[str, Use]:
+def _uses(file: Path) -> dict[str, ShownUse]:
     """What guests use, by their uuids, as far as there are samples."""
     try:
-        latest = History(file).latest_together()
+        latest = SampleHistory(file).latest_together()
     except HistoryError:
         return {}
     oldest = time.time() - _OLDEST_SAMPLE
     return {
-        one.guest: Use(one.cpu, one.occupancy, one.total) for one in latest if one.guest and one.time > oldest
+        one.guest: ShownUse(one.cpu, one.occupancy, one.total)
+        for one in latest
+        if one.guest and one.time > oldest
     }
 
 
@@ -116,4 +118,4 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-COMMANDS: Final[Commands] = {"top": Top}
+COMMANDS: Final[Commands] = {"top": TopCommand}

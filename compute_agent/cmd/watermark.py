@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from cliff.columns import FormattableColumn
 
-from compute_agent.cmd.base import Commands, Lines, Lister
-from compute_agent.qos.metrics import Metric, Unit, load_registry
+from compute_agent.cmd.base import AgentLister, Commands, LinesColumn
+from compute_agent.qos.metrics import MetricUnit, WatermarkMetric, load_registry
 
 _COLUMNS: Final = (
     "section",
@@ -28,7 +28,7 @@ _COLUMNS: Final = (
 _METRIC_COLUMNS: Final = ("metric", "unit", "action_priority", "throttled_by", "evicts", "computed")
 
 
-class WatermarkList(Lister):
+class WatermarkList(AgentLister):
     """List the lines of the watermarks: how usage stands to them, and what is done about it now."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -55,12 +55,12 @@ class WatermarkList(Lister):
         return _COLUMNS, [tuple(row[name] for name in _COLUMNS) for row in map(_readable, rows)]
 
 
-class Amount(FormattableColumn[Any]):
+class AmountColumn(FormattableColumn[Any]):
     """A number that is shown to people with its unit; a percentage of what there is is shown as it is."""
 
     def __init__(self, value: Any, unit: str) -> None:
         super().__init__(value)
-        self._unit = Unit(unit)
+        self._unit = MetricUnit(unit)
 
     def human_readable(self) -> str:
         """With the unit; empty where there is none."""
@@ -70,11 +70,11 @@ class Amount(FormattableColumn[Any]):
             return str(self._value)
         amount = float(self._value)
         match self._unit:
-            case Unit.BYTES:
+            case MetricUnit.BYTES:
                 return _binary(amount)
-            case Unit.BYTES_PER_SECOND:
+            case MetricUnit.BYTES_PER_SECOND:
                 return f"{_binary(amount)}/s"
-            case Unit.PERCENT:
+            case MetricUnit.PERCENT:
                 return f"{amount:.4g} %"
             case _:
                 return f"{amount:.4g} {self._unit.value}".rstrip()
@@ -90,11 +90,11 @@ def _binary(amount: float) -> str:
 
 
 def _readable(row: dict[str, Any]) -> dict[str, Any]:
-    amounts = {name: Amount(row[name], row["unit"]) for name in ("line", "amount", "usage", "gap")}
-    return {**row, **amounts, "in_force": Lines(row["in_force"])}
+    amounts = {name: AmountColumn(row[name], row["unit"]) for name in ("line", "amount", "usage", "gap")}
+    return {**row, **amounts, "in_force": LinesColumn(row["in_force"])}
 
 
-def _metric_row(metric: Metric) -> tuple[Any, ...]:
+def _metric_row(metric: WatermarkMetric) -> tuple[Any, ...]:
     """``computed``: the actions of which it can be told beforehand what they free."""
     computed = {"throttle": metric.throttle_quantified, "evict": metric.evict_quantified}
     return (

@@ -19,7 +19,7 @@ def parse_duration(text: object) -> float:
     return float(match[1]) * SECONDS[match[2]]
 
 
-class Duration(types.ConfigType):
+class DurationType(types.ConfigType):
     """A type for options; their values are seconds."""
 
     def __init__(self) -> None:
@@ -33,10 +33,10 @@ class Duration(types.ConfigType):
         return parse_duration(value)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Duration)
+        return isinstance(other, DurationType)
 
     def __hash__(self) -> int:
-        return hash(Duration)
+        return hash(DurationType)
 
     def __repr__(self) -> str:
         return "Duration"

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from oslo_config import cfg
 
-from compute_agent.conf.duration import Duration
+from compute_agent.conf.duration import DurationType
 
 FOLLOW: Final = "follow"
 """The policy of a host whose guests somebody else pins."""
@@ -60,7 +60,7 @@ GUESTS_OPTS: Final = [
     ),
     cfg.Opt(
         "log_retention",
-        type=Duration(),
+        type=DurationType(),
         default="7d",
         help="How long the output of process guests is kept after their end: seconds, or a number with m, h,"
         " d or w. It is in guests/UUID.log in [DEFAULT] state_path.",

@@ -4,14 +4,14 @@ from typing import Any, Final
 
 from oslo_config import cfg
 
-from compute_agent.conf.duration import Duration
+from compute_agent.conf.duration import DurationType
 
 GROUP = "monitoring"
 
 OPTS: Final = [
     cfg.Opt(
         "interval",
-        type=Duration(),
+        type=DurationType(),
         default="1",
         help="Time between two readings of the counters for cache occupancy and memory bandwidth, in seconds"
         " or as 5s, 1m, as long as somebody asks for them: watermarks, interference, a scrape of the metrics."
@@ -20,14 +20,14 @@ OPTS: Final = [
     ),
     cfg.Opt(
         "store_interval",
-        type=Duration(),
+        type=DurationType(),
         default="10",
         help="Time between two samples that are kept for `compute-agent metrics show`, in samples.db in"
         " [DEFAULT] state_path. 0: none are kept.",
     ),
     cfg.Opt(
         "retention",
-        type=Duration(),
+        type=DurationType(),
         default="7d",
         help="How long samples are kept: seconds, or a number with m, h, d or w.",
     ),

@@ -19,7 +19,7 @@ _SOUNDS_SECRET: Final = re.compile(r"password|secret|token", re.I)
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class OptionOrigin:
     """An option in force.
 
     :param value: as it would be in a file, those of secret options hidden.
@@ -33,7 +33,9 @@ class Setting:
     origin: str
 
 
-def settings(conf: cfg.ConfigOpts, called: Mapping[Path, str] = MappingProxyType({})) -> Iterator[Setting]:
+def settings(
+    conf: cfg.ConfigOpts, called: Mapping[Path, str] = MappingProxyType({})
+) -> Iterator[OptionOrigin]:
     """All options that there are, by section, and what else is in the files.
 
     :param called: how files are called that are not called by their paths.
@@ -51,7 +53,7 @@ def settings(conf: cfg.ConfigOpts, called: Mapping[Path, str] = MappingProxyType
             value = getattr(holder, option.dest)
         except (cfg.NoSuchOptError, cfg.NoSuchGroupError):  # a plugin makes it known, when it is used
             for text, file in texts.values():
-                yield Setting(section, option.dest, SECRET if option.secret else text, file)
+                yield OptionOrigin(section, option.dest, SECRET if option.secret else text, file)
             continue
         location = conf.get_location(option.dest, None if section == "DEFAULT" else section)
         if location is not None and location.location is cfg.Locations.environment:
@@ -62,12 +64,12 @@ def settings(conf: cfg.ConfigOpts, called: Mapping[Path, str] = MappingProxyType
             origin = f"{texts[place][1]}{there}"
         else:
             origin = DEFAULT
-        yield Setting(section, option.dest, SECRET if option.secret and value else _text(value), origin)
+        yield OptionOrigin(section, option.dest, SECRET if option.secret and value else _text(value), origin)
     free = agent_conf.free_sections(conf)
     families = tuple(name for name in free if name.endswith(":"))
     for (section, name), (text, file) in found.items():
         effect = "" if section in free or section.startswith(families) else ", without effect"
-        yield Setting(section, name, SECRET if _SOUNDS_SECRET.search(name) else text, f"{file}{effect}")
+        yield OptionOrigin(section, name, SECRET if _SOUNDS_SECRET.search(name) else text, f"{file}{effect}")
 
 
 def _written(conf: cfg.ConfigOpts, called: Mapping[Path, str]) -> dict[tuple[str, str], tuple[str, str]]:

@@ -9,13 +9,13 @@ from typing import Protocol
 
 from compute_agent.inventory.tree import ProviderNode
 from compute_agent.model.allocation import Allocation
-from compute_agent.model.assignment import Assignment
+from compute_agent.model.assignment import CpuAssignment
 from compute_agent.model.guest import Guest
-from compute_agent.model.knob import Knob
+from compute_agent.model.knob import ThrottleControl
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class GuestTarget:
     """A guest as it should be.
 
     ``assignment`` is where it runs (None: wherever it likes), ``online`` are the CPUs that are online now,
@@ -25,14 +25,14 @@ class Target:
     """
 
     guest: Guest
-    assignment: Assignment | None
+    assignment: CpuAssignment | None
     online: frozenset[int]
     allocation: Allocation | None = None
-    limits: Mapping[Knob, float] = field(default_factory=dict)
+    limits: Mapping[ThrottleControl, float] = field(default_factory=dict)
     spare: frozenset[int] = frozenset()
 
 
-class Controller(Protocol):
+class KernelController(Protocol):
     """Keeps one domain of the kernel as the targets say. Called by the worker only.
 
     A controller remembers nothing that it could not read back: another one of its kind takes its place when
@@ -48,7 +48,7 @@ class Controller(Protocol):
         """What guests, by uuid, do not get of what they ask for, and why; as of the last sync()."""
         ...
 
-    def sync(self, targets: Sequence[Target], zones: Sequence[ProviderNode]) -> None:
+    def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
         """Do what concerns all guests together, such as dividing what they share.
 
         It comes before drifted() and apply(), and when a guest came, left or became another.
@@ -60,7 +60,7 @@ class Controller(Protocol):
         """
         ...
 
-    def drifted(self, target: Target) -> str | None:
+    def drifted(self, target: GuestTarget) -> str | None:
         """How the kernel differs from the target, in words for the log; None if it does not.
 
         :raises GuestGoneError:
@@ -69,7 +69,7 @@ class Controller(Protocol):
         """
         ...
 
-    def apply(self, target: Target) -> bool:
+    def apply(self, target: GuestTarget) -> bool:
         """Make the kernel what the target says: compare, write differences, read back.
 
         True if anything had to be written.
@@ -87,5 +87,5 @@ class GuestController:
     acts_early = False
     refused: Mapping[str, Sequence[str]] = MappingProxyType({})
 
-    def sync(self, targets: Sequence[Target], zones: Sequence[ProviderNode]) -> None:
+    def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
         """Guests share nothing here."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from compute_agent.controllers.base import Target
-from compute_agent.drivers.base import Driver
+from compute_agent.controllers.base import GuestTarget
+from compute_agent.drivers.base import GuestDriver
 from compute_agent.host.block_devices import BlockDevices
 from compute_agent.inventory.tree import ProviderNode
 from compute_agent.model.blockio import GUEST_DISKS, BlockIo, BlockIoClass
 from compute_agent.model.errors import DriverError, GuestGoneError
-from compute_agent.model.knob import BLOCKIO, Knob
+from compute_agent.model.knob import BLOCKIO, ThrottleControl
 
 
 class BlockIoController:
@@ -25,7 +25,10 @@ class BlockIoController:
     acts_early = False
 
     def __init__(
-        self, driver: Driver, classes: Mapping[str, BlockIoClass], read_devices: Callable[[], BlockDevices]
+        self,
+        driver: GuestDriver,
+        classes: Mapping[str, BlockIoClass],
+        read_devices: Callable[[], BlockDevices],
     ) -> None:
         """``read_devices`` tells the block devices of the host as they are now."""
         self._driver = driver
@@ -36,7 +39,7 @@ class BlockIoController:
         self.refused: Mapping[str, Sequence[str]] = {}
         self._look()
 
-    def sync(self, targets: Sequence[Target], zones: Sequence[ProviderNode]) -> None:
+    def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
         """Look which devices there are, and who does not get all of its class."""
         self._look()
         found = {target.guest.uuid: self._missing(target) for target in targets}
@@ -47,26 +50,26 @@ class BlockIoController:
             self._devices = self._read_devices()
         self._resolved = {name: resolve(one, self._devices) for name, one in self._classes.items()}
 
-    def drifted(self, target: Target) -> str | None:
+    def drifted(self, target: GuestTarget) -> str | None:
         """What the guest has instead; None if it has what it should have."""
         return self._driver.blockio_drift(target.guest, self._wanted(target)) or None
 
-    def apply(self, target: Target) -> bool:
+    def apply(self, target: GuestTarget) -> bool:
         """Set what differs. True if anything did."""
         wanted = self._wanted(target)
-        limited = wanted if Knob(BLOCKIO) in target.limits else None
+        limited = wanted if ThrottleControl(BLOCKIO) in target.limits else None
         if limited is not None and not (limited.rates and limited.devices):
             reasons = self._driver.blockio_missing(target.guest, BlockIo(limited.weight))
             if reasons:  # without rates it is held down by its weight alone
                 raise DriverError(f"guest {target.guest} cannot be limited: {'; '.join(reasons)}")
         return self._driver.apply_blockio(target.guest, wanted)
 
-    def _wanted(self, target: Target) -> BlockIo | None:
+    def _wanted(self, target: GuestTarget) -> BlockIo | None:
         wanted = self._resolved.get(target.guest.settings.blockio_class)
-        percent = target.limits.get(Knob(BLOCKIO))
+        percent = target.limits.get(ThrottleControl(BLOCKIO))
         return wanted if percent is None else (wanted or BlockIo()).scaled(percent)
 
-    def _missing(self, target: Target) -> list[str]:
+    def _missing(self, target: GuestTarget) -> list[str]:
         """Why a guest does not get all of its class."""
         name = target.guest.settings.blockio_class
         if not name:

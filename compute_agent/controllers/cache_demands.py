@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from compute_agent.controllers.base import Target
+from compute_agent.controllers.base import GuestTarget
 from compute_agent.inventory.tree import ProviderNode
 from compute_agent.model.allocation import Allocation
 from compute_agent.model.cpuset import CpuSet
-from compute_agent.model.knob import CACHE_WAYS, MEMORY_BANDWIDTH, Knob
+from compute_agent.model.knob import CACHE_WAYS, MEMORY_BANDWIDTH, ThrottleControl
 from compute_agent.model.resource_class import RESCTRL_GROUP, STOCK_NAMES
 from compute_agent.qos.annotation import parse_annotation
 from compute_agent.resctrl.groups import ResctrlGroups
@@ -29,7 +29,7 @@ _parse_annotation = functools.lru_cache(maxsize=1024)(parse_annotation)
 
 
 @dataclass(frozen=True, slots=True)
-class Demands:
+class CacheDemands:
     """The demands of all guests, and by guest why something of it makes no sense."""
 
     demands: tuple[GuestDemand, ...] = ()
@@ -37,8 +37,8 @@ class Demands:
 
 
 def demands(
-    targets: Iterable[Target], zones: Sequence[ProviderNode], host: ResctrlLayout, present: ResctrlGroups
-) -> Demands:
+    targets: Iterable[GuestTarget], zones: Sequence[ProviderNode], host: ResctrlLayout, present: ResctrlGroups
+) -> CacheDemands:
     """What guests may have. One of which it is not known what it holds keeps what its group has."""
     caches = {zone.uuid: next(iter(zone.l3_ids)) for zone in zones if len(zone.l3_ids) == 1}
     domains = {caches[zone.uuid]: zone.cpus for zone in zones if zone.uuid in caches}
@@ -50,11 +50,11 @@ def demands(
         found.append(demand)
         if reasons:
             faults[demand.guest] = reasons
-    return Demands(tuple(found), faults)
+    return CacheDemands(tuple(found), faults)
 
 
 def _demand(
-    target: Target, caches: Mapping[str, int], host: ResctrlLayout, present: ResctrlGroups
+    target: GuestTarget, caches: Mapping[str, int], host: ResctrlLayout, present: ResctrlGroups
 ) -> tuple[GuestDemand, tuple[str, ...]]:
     uuid, settings = target.guest.uuid, target.guest.settings
     reasons: list[str] = []
@@ -138,6 +138,6 @@ def _kept(uuid: str, host: ResctrlLayout, present: ResctrlGroups) -> tuple[dict[
     return ways, bandwidth
 
 
-def _limits(limits: Mapping[Knob, float], lever: str) -> dict[int, int]:
+def _limits(limits: Mapping[ThrottleControl, float], lever: str) -> dict[int, int]:
     """The limits of one lever by L3 cache id, in whole percents or ways."""
     return {int(knob.domain): int(limit) for knob, limit in limits.items() if knob.lever == lever}

@@ -15,13 +15,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from compute_agent.controllers.base import GuestController, Target
-from compute_agent.drivers.base import CpuLimits, Driver
+from compute_agent.controllers.base import GuestController, GuestTarget
+from compute_agent.drivers.base import CpuLimits, GuestDriver
 from compute_agent.model.allocation import Allocation
-from compute_agent.model.knob import Knob
+from compute_agent.model.knob import ThrottleControl
 from compute_agent.model.resource_class import CPU_CLASSES
 
-QUOTA: Final = Knob("cpu_quota")
+QUOTA: Final = ThrottleControl("cpu_quota")
 
 _PER_CPU: Final = 100
 _PER_CPU_OF_BEST_EFFORT: Final = 1
@@ -34,22 +34,22 @@ class CpuController(GuestController):
 
     name = "cpu"
 
-    def __init__(self, driver: Driver, best_effort: Collection[str]) -> None:
+    def __init__(self, driver: GuestDriver, best_effort: Collection[str]) -> None:
         self._driver = driver
         #: Classes whose guests have no right to CPUs.
         self._best_effort = best_effort
 
-    def drifted(self, target: Target) -> str | None:
+    def drifted(self, target: GuestTarget) -> str | None:
         """Which limits the guest has instead; None if it has those that it should have."""
         wanted = self._wanted(target)
         has = self._driver.cpu_limits(target.guest, wanted)
         return None if has is None else f"CPU {_text(has)} in place of {_text(wanted)}"
 
-    def apply(self, target: Target) -> bool:
+    def apply(self, target: GuestTarget) -> bool:
         """Set what differs. True if anything did."""
         return self._driver.apply_cpu_limits(target.guest, self._wanted(target))
 
-    def _wanted(self, target: Target) -> CpuLimits:
+    def _wanted(self, target: GuestTarget) -> CpuLimits:
         """The limits that a guest should have.
 
         The weight of a guest that is left where it is, or of which it is not known yet what it holds, stays

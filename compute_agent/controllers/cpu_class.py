@@ -16,17 +16,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol
 
-from compute_agent.controllers.base import Controller, Target
+from compute_agent.controllers.base import GuestTarget, KernelController
 from compute_agent.controllers.cpu_class_plan import (
     NO_BINDING,
-    Binding,
+    ClassBinding,
     CpuClassPlan,
-    Setting,
+    FileSetting,
     decide,
     in_words,
     make_claims,
 )
-from compute_agent.drivers.base import Driver
+from compute_agent.drivers.base import GuestDriver
 from compute_agent.host import cpu_power, kernel_files
 from compute_agent.host.cpu_power import CpuPower, read_cpu_power
 from compute_agent.inventory.tree import ProviderNode
@@ -74,7 +74,7 @@ class CpuClasses:
     """What the configuration says: classes by name, what classes of guests mean, and the CPU sets."""
 
     classes: Mapping[str, CpuClass]
-    bindings: Mapping[str, Binding]
+    bindings: Mapping[str, ClassBinding]
     cpu_sets: CpuSets
 
 
@@ -86,7 +86,7 @@ class CpuClassStatus:
     refusals: tuple[str, ...] = ()
 
 
-class Files:
+class KernelFiles:
     """Files of the kernel below a root; paths are relative to it."""
 
     def __init__(self, root: Path) -> None:
@@ -113,10 +113,10 @@ class CpuClassController:
 
     def __init__(
         self,
-        driver: Driver,
+        driver: GuestDriver,
         configured: CpuClasses,
         store: FormerStore,
-        files: Files,
+        files: KernelFiles,
         count_drift: Callable[[], object] = lambda: None,
     ) -> None:
         """``count_drift`` is called for each file that somebody else has changed."""
@@ -131,7 +131,7 @@ class CpuClassController:
         self.status = CpuClassStatus({})
         self.refused: Mapping[str, Sequence[str]] = {}
 
-    def sync(self, targets: Sequence[Target], zones: Sequence[ProviderNode]) -> None:
+    def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
         """Bring every file into line, each folder for itself.
 
         :raises OSError: what files hold cannot be kept; nothing is written then.
@@ -167,15 +167,15 @@ class CpuClassController:
         }
         self._show(plan, _sentences(wanted, failures), targets)
 
-    def drifted(self, target: Target) -> str | None:
+    def drifted(self, target: GuestTarget) -> str | None:
         """Nothing: sync() has looked at all CPUs, and repaired them."""
         return None
 
-    def apply(self, target: Target) -> bool:
+    def apply(self, target: GuestTarget) -> bool:
         """Nothing is left to do for a guest alone."""
         return False
 
-    def plan(self, targets: Sequence[Target]) -> Iterator[tuple[str, str]]:
+    def plan(self, targets: Sequence[GuestTarget]) -> Iterator[tuple[str, str]]:
         """What sync() would change: CPUs, and what; nothing is done."""
         _, wanted = self._decide(targets)
         found: dict[str, set[int]] = defaultdict(set)
@@ -186,7 +186,7 @@ class CpuClassController:
         for change, cpus in sorted(found.items()):
             yield (named(frozenset(cpus)) if cpus else "host"), change
 
-    def _decide(self, targets: Sequence[Target]) -> tuple[CpuClassPlan, dict[str, Setting]]:
+    def _decide(self, targets: Sequence[GuestTarget]) -> tuple[CpuClassPlan, dict[str, FileSetting]]:
         """The plan, and what files are to hold: those of the plan, and those to be as they were found."""
         former = self._former()
         configured = self._configured
@@ -197,7 +197,7 @@ class CpuClassController:
         )
         plan = decide(self._layout(), claims)
         back = {
-            path: Setting(text, frozenset())
+            path: FileSetting(text, frozenset())
             for path, text in former.values.items()
             if path not in plan.settings and path.rpartition("/")[0] not in plan.frozen
         }
@@ -237,14 +237,14 @@ class CpuClassController:
             if now[path] != text
         }
 
-    def _tell_drift(self, wanted: Mapping[str, Setting], has: Mapping[str, str]) -> None:
+    def _tell_drift(self, wanted: Mapping[str, FileSetting], has: Mapping[str, str]) -> None:
         for path, text in self._in_force.items():
             if path in has and path in wanted and wanted[path].text == text != has[path]:
                 LOG.warning("%s was %s in place of %s: repaired", path, has[path], text)
                 self._count_drift()
 
     def _show(
-        self, plan: CpuClassPlan, failures: Iterable[tuple[str, str]], targets: Sequence[Target]
+        self, plan: CpuClassPlan, failures: Iterable[tuple[str, str]], targets: Sequence[GuestTarget]
     ) -> None:
         """Tell who has which class, and what cannot be had: guests of theirs, the operator of all."""
         by_class: dict[str, list[str]] = {name: list(reasons) for name, reasons in plan.missing.items()}
@@ -266,7 +266,7 @@ class CpuClassController:
         self.refused = refused
 
 
-def give_back(driver: Driver, store: FormerStore, files: Files) -> None:
+def give_back(driver: GuestDriver, store: FormerStore, files: KernelFiles) -> None:
     """Write back what files held before the first class of CPUs.
 
     :raises DriverError: the kernel does not take all of it.
@@ -279,13 +279,13 @@ def give_back(driver: Driver, store: FormerStore, files: Files) -> None:
         raise DriverError("; ".join(controller.status.refusals))
 
 
-def cpu_class_status(controllers: Iterable[Controller]) -> CpuClassStatus:
+def cpu_class_status(controllers: Iterable[KernelController]) -> CpuClassStatus:
     """Which CPUs work by which class, as the controller among these has it."""
     found = (one.status for one in controllers if isinstance(one, CpuClassController))
     return next(found, CpuClassStatus({}))
 
 
-def _sentences(wanted: Mapping[str, Setting], failures: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _sentences(wanted: Mapping[str, FileSetting], failures: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """What is not in force, by class, a sentence for all CPUs of which it is the same."""
     together: dict[tuple[str, str], set[int]] = defaultdict(set)
     for path, reason in failures.items():

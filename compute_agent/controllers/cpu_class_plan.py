@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from compute_agent.conf.cpu_class import CPU_CLASS
-from compute_agent.controllers.base import Target
+from compute_agent.controllers.base import GuestTarget
 from compute_agent.host import cpu_power
 from compute_agent.host.cpu_power import CpuPower, FrequencyDomain, UncoreDomain
 from compute_agent.model import cpuset
-from compute_agent.model.cpu_class import IDLE, SHARED, Bound, CpuClass, Frequency
+from compute_agent.model.cpu_class import IDLE, SHARED, Bound, CpuClass, NamedFrequency
 from compute_agent.model.cpu_sets import CpuSets, named
 
 _ONE_PREFERENCE: Final = {"intel_pstate", "amd-pstate-epp"}
@@ -31,18 +31,18 @@ _ONE_PREFERENCE: Final = {"intel_pstate", "amd-pstate-epp"}
 
 
 @dataclass(frozen=True, slots=True)
-class Binding:
+class ClassBinding:
     """What a class of guests means for CPUs: its rank, and the class of its dedicated CPUs."""
 
     rank: int
     cpu_class: CpuClass | None = None
 
 
-NO_BINDING: Final = Binding(0)
+NO_BINDING: Final = ClassBinding(0)
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class CpuClassClaim:
     """CPUs and the class that they ask for; None: as they were found. ``frozen``: as they are now."""
 
     cpus: frozenset[int]
@@ -51,7 +51,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class FileSetting:
     """What a file is to hold: for which CPUs, by which class (empty: as it was found)."""
 
     text: str
@@ -66,41 +66,41 @@ class CpuClassPlan:
     ``missing`` says, by class, what of it cannot be had.
     """
 
-    settings: Mapping[str, Setting] = field(default_factory=dict)
+    settings: Mapping[str, FileSetting] = field(default_factory=dict)
     frozen: frozenset[str] = frozenset()
     classes: Mapping[str, frozenset[int]] = field(default_factory=dict)
     missing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def make_claims(
-    targets: Iterable[Target],
+    targets: Iterable[GuestTarget],
     cpu_sets: CpuSets,
-    bindings: Mapping[str, Binding],
+    bindings: Mapping[str, ClassBinding],
     classes: Mapping[str, CpuClass],
     lost: bool,
-) -> list[Claim]:
+) -> list[CpuClassClaim]:
     """The claims of a host: those of guests by rank, of shared CPUs, of dedicated ones that nobody holds.
 
     ``lost``: there may be guests that nobody can look after, and it is not known which CPUs they hold.
     """
-    highest = Binding(max((one.rank for one in bindings.values()), default=0) + 1)
-    held: list[tuple[tuple[int, bool, str, str], Claim]] = []
+    highest = ClassBinding(max((one.rank for one in bindings.values()), default=0) + 1)
+    held: list[tuple[tuple[int, bool, str, str], CpuClassClaim]] = []
     for target in targets:
         if target.assignment is not None and target.assignment.held:
             bound = bindings.get(target.guest.settings.qos_class, highest)
             name = "" if bound.cpu_class is None else bound.cpu_class.name
             strength = (-bound.rank, not name, name, target.guest.uuid)
-            held.append((strength, Claim(target.assignment.held, bound.cpu_class)))
+            held.append((strength, CpuClassClaim(target.assignment.held, bound.cpu_class)))
     shared = cpu_sets.shared | cpu_sets.emulator
-    nobodys = Claim(cpu_sets.dedicated - shared, None if lost else classes.get(IDLE), frozen=lost)
+    nobodys = CpuClassClaim(cpu_sets.dedicated - shared, None if lost else classes.get(IDLE), frozen=lost)
     of_guests = [claim for _, claim in sorted(held, key=lambda each: each[0])]
-    rest = [Claim(shared, classes.get(SHARED)), nobodys]
+    rest = [CpuClassClaim(shared, classes.get(SHARED)), nobodys]
     return [*of_guests, *(reversed(rest) if lost else rest)]
 
 
-def decide(power: CpuPower, claims: Sequence[Claim]) -> CpuClassPlan:
+def decide(power: CpuPower, claims: Sequence[CpuClassClaim]) -> CpuClassPlan:
     """What the files of a host are to hold for these claims."""
-    maker = _Maker()
+    maker = _PlanBuilder()
     for domain in power.frequency_domains:
         if (claim := _winner(claims, domain.cpus)) is not None:
             maker.decide(domain.folder, domain.cpus, claim, maker.frequency(domain, claim.cpu_class))
@@ -120,15 +120,15 @@ def decide(power: CpuPower, claims: Sequence[Claim]) -> CpuClassPlan:
     return maker.plan()
 
 
-def _winner(claims: Sequence[Claim], cpus: frozenset[int]) -> Claim | None:
+def _winner(claims: Sequence[CpuClassClaim], cpus: frozenset[int]) -> CpuClassClaim | None:
     return next((claim for claim in claims if not claim.cpus.isdisjoint(cpus)), None)
 
 
-class _Maker:
+class _PlanBuilder:
     """Gathers a plan."""
 
     def __init__(self) -> None:
-        self._settings: dict[str, Setting] = {}
+        self._settings: dict[str, FileSetting] = {}
         self._frozen: set[str] = set()
         self._classes: dict[str, set[int]] = defaultdict(set)
         self._missing: dict[str, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
@@ -150,14 +150,14 @@ class _Maker:
         self._missing[cpu_class.name][f"[{CPU_CLASS}{cpu_class.name}] {reason}"].update(cpus)
 
     def decide(
-        self, folder: str, cpus: frozenset[int], claim: Claim, texts: Iterable[tuple[str, str]]
+        self, folder: str, cpus: frozenset[int], claim: CpuClassClaim, texts: Iterable[tuple[str, str]]
     ) -> None:
         """Note what the files of a folder are to hold."""
         if claim.frozen:
             self._frozen.add(folder)
         elif claim.cpu_class is not None:
             for name, text in texts:
-                self._settings[f"{folder}/{name}"] = Setting(text, cpus, claim.cpu_class.name)
+                self._settings[f"{folder}/{name}"] = FileSetting(text, cpus, claim.cpu_class.name)
             if folder.rpartition("/")[2].startswith("policy"):
                 self._classes[claim.cpu_class.name] |= cpus
 
@@ -198,7 +198,7 @@ class _Maker:
                 (cpu_power.MIN_UNCORE, cpu_power.MAX_UNCORE),
             )  # fmt: skip
 
-    def idle(self, cpu: int, claim: Claim, states: Mapping[str, str]) -> None:
+    def idle(self, cpu: int, claim: CpuClassClaim, states: Mapping[str, str]) -> None:
         """Which idle states a CPU is not to have."""
         if claim.frozen:
             self._frozen.update(states.values())
@@ -207,7 +207,7 @@ class _Maker:
             for state in wanted.disabled_c_states:
                 if state in states:
                     path = f"{states[state]}/{cpu_power.DISABLE}"
-                    self._settings[path] = Setting("1", frozenset({cpu}), wanted.name)
+                    self._settings[path] = FileSetting("1", frozenset({cpu}), wanted.name)
                 else:
                     there = ", ".join(states) or "none"
                     self.miss(wanted, f"disabled_c_states = {state}: the kernel has {there} here", [cpu])
@@ -228,10 +228,14 @@ class _Maker:
     ) -> Iterator[tuple[str, str]]:
         """The lowest and the highest frequency, within what the domain can."""
         prefix, *pair = bounds
-        known = {Frequency.MIN: domain.min_khz, Frequency.BASE: base_khz, Frequency.TURBO: domain.max_khz}
+        known = {
+            NamedFrequency.MIN: domain.min_khz,
+            NamedFrequency.BASE: base_khz,
+            NamedFrequency.TURBO: domain.max_khz,
+        }
         found: list[int | None] = []
         for option, bound in zip((f"{prefix}min_frequency", f"{prefix}max_frequency"), pair, strict=True):
-            khz = known[bound] if isinstance(bound, Frequency) else bound
+            khz = known[bound] if isinstance(bound, NamedFrequency) else bound
             text = f"{option} = {bound}"
             if bound is not None and khz is None:
                 self.miss(wanted, f"{text}: the kernel does not tell that frequency here", domain.cpus)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from compute_agent.controllers.base import GuestController, Target
-from compute_agent.drivers.base import CpuSettings, Driver
+from compute_agent.controllers.base import GuestController, GuestTarget
+from compute_agent.drivers.base import CpuSettings, GuestDriver
 from compute_agent.model import cpuset
-from compute_agent.model.assignment import Assignment
+from compute_agent.model.assignment import CpuAssignment
 
 
 class CpusetController(GuestController):
@@ -13,10 +13,10 @@ class CpusetController(GuestController):
 
     name = "cpuset"
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: GuestDriver) -> None:
         self._driver = driver
 
-    def drifted(self, target: Target) -> str | None:
+    def drifted(self, target: GuestTarget) -> str | None:
         """Which threads run elsewhere, or would at the next start; None if all are where they should be."""
         if target.assignment is None:
             return None
@@ -27,7 +27,7 @@ class CpusetController(GuestController):
         tid, cpus = min(misplaced.items())
         return f"{len(misplaced)} threads elsewhere, such as {tid} on CPUs {cpuset.format(cpus)}"
 
-    def apply(self, target: Target) -> bool:
+    def apply(self, target: GuestTarget) -> bool:
         """Pin what is elsewhere. True if anything was."""
         if self.drifted(target) is None or target.assignment is None:
             return False
@@ -35,7 +35,7 @@ class CpusetController(GuestController):
         return True
 
 
-def _settings(target: Target, assignment: Assignment) -> CpuSettings:
+def _settings(target: GuestTarget, assignment: CpuAssignment) -> CpuSettings:
     """The CPU settings of a target's assignment on the CPUs that are online.
 
     A guest CPU whose CPUs are all offline runs on what else the guest has, or else on those that nobody

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from compute_agent.controllers.base import Target
-from compute_agent.drivers.base import Driver
+from compute_agent.controllers.base import GuestTarget
+from compute_agent.drivers.base import GuestDriver
 from compute_agent.inventory.traits import memory_trait
 from compute_agent.inventory.tree import ProviderNode
 from compute_agent.model import cpuset
@@ -25,18 +25,20 @@ class MemoryController:
     name = "memory"
     acts_early = False
 
-    def __init__(self, driver: Driver, memory_types: Mapping[int, MemoryType] = MappingProxyType({})) -> None:
+    def __init__(
+        self, driver: GuestDriver, memory_types: Mapping[int, MemoryType] = MappingProxyType({})
+    ) -> None:
         """``memory_types`` are the kinds of memory of the host's NUMA nodes."""
         self._driver = driver
         self._memory_types = memory_types
         self.refused: Mapping[str, Sequence[str]] = {}
 
-    def sync(self, targets: Sequence[Target], zones: Sequence[ProviderNode]) -> None:
+    def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
         """Find those who do not get the kind of memory that they ask for."""
         found = {target.guest.uuid: self._refusal(target) for target in targets}
         self.refused = {uuid: (reason,) for uuid, reason in found.items() if reason}
 
-    def _refusal(self, target: Target) -> str:
+    def _refusal(self, target: GuestTarget) -> str:
         wanted, place = target.guest.settings.memory_type, target.assignment
         if wanted is MemoryType.ANY or place is None:
             return ""
@@ -48,7 +50,7 @@ class MemoryController:
             f" hold MEMORY_MB of a provider with the trait {memory_trait(wanted)}"
         )
 
-    def drifted(self, target: Target) -> str | None:
+    def drifted(self, target: GuestTarget) -> str | None:
         """Which nodes memory comes from instead; None if it comes from where it should."""
         if target.assignment is None:
             return None
@@ -57,7 +59,7 @@ class MemoryController:
             return None
         return f"memory from NUMA nodes {_text(has)} in place of {_text(target.assignment.mems)}"
 
-    def apply(self, target: Target) -> bool:
+    def apply(self, target: GuestTarget) -> bool:
         """Bind memory, or lift what binds it. True if anything had to be changed."""
         if target.assignment is None:
             return False

@@ -17,8 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from compute_agent.controllers.base import Target
-from compute_agent.drivers.base import UNLIMITED, Driver, MemoryLimits
+from compute_agent.controllers.base import GuestTarget
+from compute_agent.drivers.base import UNLIMITED, GuestDriver, MemoryLimits
 from compute_agent.inventory.tree import ProviderNode
 from compute_agent.model.allocation import Allocation
 from compute_agent.model.errors import GuestGoneError
@@ -39,7 +39,7 @@ class MemoryLimitController:
 
     def __init__(
         self,
-        driver: Driver,
+        driver: GuestDriver,
         classes: Mapping[str, MemoryShare],
         overhead_mb: int,
         limits_pages: bool = False,
@@ -54,12 +54,12 @@ class MemoryLimitController:
         self._overhead_mb = overhead_mb
         self.refused: Mapping[str, Sequence[str]] = {}
 
-    def sync(self, targets: Sequence[Target], zones: Sequence[ProviderNode]) -> None:
+    def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
         """Find those who use more than they may have: they are not killed for that."""
         found = {target.guest.uuid: tuple(self._refusals(target)) for target in targets}
         self.refused = {uuid: reasons for uuid, reasons in found.items() if reasons}
 
-    def _refusals(self, target: Target) -> Iterator[str]:
+    def _refusals(self, target: GuestTarget) -> Iterator[str]:
         limits = self._limits(target)
         try:
             if used := self._used_beyond(target, limits):
@@ -80,14 +80,14 @@ class MemoryLimitController:
                     f" {HUGE_PAGES[size]}, or stop it"
                 )
 
-    def _used_beyond(self, target: Target, limits: MemoryLimits) -> int:
+    def _used_beyond(self, target: GuestTarget, limits: MemoryLimits) -> int:
         """The bytes that a guest uses, if they are more than its limit is to be; else 0."""
         if limits.maximum is None or limits.maximum == UNLIMITED:
             return 0
         used = self._driver.memory_use(target.guest) or 0
         return used if used > limits.maximum else 0
 
-    def drifted(self, target: Target) -> str | None:
+    def drifted(self, target: GuestTarget) -> str | None:
         """Which limits the guest has instead; None if it has those that it should have."""
         if self._driver.memory_limits(target.guest, self._limits(target)) is None:
             return None  # mostly, and then nobody has to know how much is used
@@ -95,11 +95,11 @@ class MemoryLimitController:
         has = self._driver.memory_limits(target.guest, wanted)
         return None if has is None else f"memory {_text(has)} in place of {_text(wanted)}"
 
-    def apply(self, target: Target) -> bool:
+    def apply(self, target: GuestTarget) -> bool:
         """Set what differs. True if anything did."""
         return self._driver.limit_memory(target.guest, self._wanted(target))
 
-    def _wanted(self, target: Target) -> MemoryLimits:
+    def _wanted(self, target: GuestTarget) -> MemoryLimits:
         limits = self._limits(target)
         if self._used_beyond(target, limits):
             limits = replace(limits, maximum=None)
@@ -109,7 +109,7 @@ class MemoryLimitController:
             limits = replace(limits, huge_pages=tuple(pages))
         return limits
 
-    def _limits(self, target: Target) -> MemoryLimits:
+    def _limits(self, target: GuestTarget) -> MemoryLimits:
         if target.allocation is None:
             return MemoryLimits()
         share = self._classes.get(target.guest.settings.qos_class, MemoryShare())

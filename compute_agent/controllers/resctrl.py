@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from compute_agent.controllers.base import Controller, Target
-from compute_agent.controllers.cache_demands import Demands, demands
-from compute_agent.drivers.base import Driver
+from compute_agent.controllers.base import GuestTarget, KernelController
+from compute_agent.controllers.cache_demands import CacheDemands, demands
+from compute_agent.drivers.base import GuestDriver
 from compute_agent.inventory.tree import ProviderNode
 from compute_agent.model.errors import DriverError, GuestGoneError
 from compute_agent.model.guest import Guest
@@ -35,7 +35,7 @@ _FULL: Final = (errno.ENOSPC, errno.EBUSY)
 
 
 @dataclass(frozen=True, slots=True)
-class _Outcome:
+class _RoundOutcome:
     """What came of a round: ``held_up`` are the groups that are not as resolved, and why.
 
     ``complete``: everything is as it was counted on.
@@ -68,13 +68,13 @@ class ResctrlController:
     name = "resctrl"
     acts_early = True
 
-    def __init__(self, driver: Driver, control: ResctrlHandle, classes: Mapping[str, ShareSpec]) -> None:
+    def __init__(self, driver: GuestDriver, control: ResctrlHandle, classes: Mapping[str, ShareSpec]) -> None:
         """``classes`` are the shares of the QoS classes."""
         self._driver = driver
         self.control = control
         self.classes = classes
-        self._wanted: Demands | None = None
-        self._synced: tuple[Demands, ResctrlGroups] | None = None
+        self._wanted: CacheDemands | None = None
+        self._synced: tuple[CacheDemands, ResctrlGroups] | None = None
         self._repaired: frozenset[str] = frozenset()
         self._placed: dict[str, str | None] = {}
         self._tasks: dict[str, frozenset[int]] = {}
@@ -88,7 +88,7 @@ class ResctrlController:
         self.refused: Mapping[str, tuple[str, ...]] = {}
         """What guests (and, by the names of their groups, classes) do not get, and why."""
 
-    def sync(self, targets: Sequence[Target], zones: Sequence[ProviderNode]) -> None:
+    def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
         """Make the groups of classes and guests what they should be, and take away those of guests that left.
 
         :raises OSError: the kernel's; as much as can be is in effect then.
@@ -119,7 +119,7 @@ class ResctrlController:
         if outcome.held_up:
             raise DriverError("; ".join(map(str, outcome.held_up.values())))
 
-    def plan(self, targets: Sequence[Target], zones: Sequence[ProviderNode]) -> tuple[PlanStep, ...]:
+    def plan(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> tuple[PlanStep, ...]:
         """What sync() would do to groups; nothing is done.
 
         :raises OSError:
@@ -132,7 +132,7 @@ class ResctrlController:
             host, present, resolve_groups(host, self.classes, wanted.demands, present, None)
         ).steps
 
-    def drifted(self, target: Target) -> str | None:
+    def drifted(self, target: GuestTarget) -> str | None:
         """Whether somebody changed the guest's group, or has moved its threads."""
         group = self.membership.get(target.guest.uuid)
         if group is None:
@@ -144,7 +144,7 @@ class ResctrlController:
             return None
         return f"{len(outside)} threads outside of resctrl group {_shown(group)}, such as {min(outside)}"
 
-    def apply(self, target: Target) -> bool:
+    def apply(self, target: GuestTarget) -> bool:
         """Move the guest's threads into its group, until none is new. True if any had to be moved."""
         guest = target.guest
         group = self.membership.get(guest.uuid)
@@ -163,7 +163,7 @@ class ResctrlController:
         except BadSchemataError as error:
             raise DriverError(f"resctrl cannot be understood: {error}") from error
 
-    def _carry_out(self, wanted: Iterable[GuestDemand], present: ResctrlGroups) -> _Outcome:
+    def _carry_out(self, wanted: Iterable[GuestDemand], present: ResctrlGroups) -> _RoundOutcome:
         """Resolve and make it so, each group for itself; whose group cannot be made has the next rule."""
         control, max_groups = self.control, None
         barred: dict[str, str] = {}
@@ -186,9 +186,9 @@ class ResctrlController:
                 else:
                     LOG.warning("A resctrl group cannot be made: %s", error)
                     barred[name] = f"its resctrl group cannot be made: {error}"
-        return _Outcome(resolution, plan, held_up, not held_up and not barred and max_groups is None)
+        return _RoundOutcome(resolution, plan, held_up, not held_up and not barred and max_groups is None)
 
-    def _move_all(self, targets: Iterable[Target]) -> None:
+    def _move_all(self, targets: Iterable[GuestTarget]) -> None:
         """Move those guests whose group is another one now. Raises the first error after trying all."""
         guests = {target.guest.uuid: target.guest for target in targets}
         self._placed = {uuid: group for uuid, group in self._placed.items() if uuid in guests}
@@ -252,6 +252,6 @@ def _shown(group: str) -> str:
     return group or "(default)"
 
 
-def resctrl_of(controllers: Iterable[Controller]) -> ResctrlController | None:
+def resctrl_of(controllers: Iterable[KernelController]) -> ResctrlController | None:
     """The one that keeps resctrl groups; None where there is none."""
     return next((one for one in controllers if isinstance(one, ResctrlController)), None)

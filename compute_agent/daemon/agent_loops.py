@@ -5,39 +5,39 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from compute_agent.drivers.base import Driver
-from compute_agent.events.recorder import Recorder
+from compute_agent.drivers.base import GuestDriver
+from compute_agent.events.recorder import EventRecorder
 from compute_agent.fleet.following import Check
-from compute_agent.loops.announcements import Announcements
-from compute_agent.loops.arrivals import Arrivals
-from compute_agent.loops.base import Configuration, Loop
+from compute_agent.loops.announcements import PreStartHook
+from compute_agent.loops.arrivals import GuestEvents
+from compute_agent.loops.base import AgentLoop, ReloadedConfiguration
 from compute_agent.loops.cache_entitlements import open_entitlements
 from compute_agent.loops.claims import ClaimWatch
 from compute_agent.loops.cpu_locations import by_consumer, locate
 from compute_agent.loops.cpu_use import CpuUse
 from compute_agent.loops.event_log import EventLog
-from compute_agent.loops.evictions import Evictions
+from compute_agent.loops.evictions import GuestEvictions
 from compute_agent.loops.fleet import FleetLoop
 from compute_agent.loops.fleet_guests import FleetGuests, Set
-from compute_agent.loops.heartbeats import Heartbeats
+from compute_agent.loops.heartbeats import AgentHeartbeats
 from compute_agent.loops.history import HistoryWatch
-from compute_agent.loops.interference import Interference
+from compute_agent.loops.interference import InterferenceLoop
 from compute_agent.loops.limits import LimitBook
 from compute_agent.loops.monitored import MonitorTargets
-from compute_agent.loops.monitoring import Monitoring
+from compute_agent.loops.monitoring import CacheMonitoring
 from compute_agent.loops.oom import OomEvents
-from compute_agent.loops.positions import Positions
-from compute_agent.loops.reclaimed import Reclaimed
+from compute_agent.loops.positions import PositionReporter
+from compute_agent.loops.reclaimed import ReclaimLoop
 from compute_agent.loops.reporting import ReportLoop
 from compute_agent.loops.root_watch import RootWatch
-from compute_agent.loops.watermarks import Watermarks
+from compute_agent.loops.watermarks import WatermarkLoop
 from compute_agent.monitoring.targets import MonitorTarget
-from compute_agent.pipeline.metrics import Metrics
+from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.state import StateFile
-from compute_agent.pipeline.worker import Pipeline
-from compute_agent.qos.telemetry import Telemetry
-from compute_agent.report.reporter import Reporter
-from compute_agent.report.scheduling import Cause, Causes
+from compute_agent.pipeline.worker import GuestPipeline
+from compute_agent.qos.telemetry import ThrottleTelemetry
+from compute_agent.report.reporter import HostReporter
+from compute_agent.report.scheduling import Causes, DisableCause
 
 
 class AgentLoops:
@@ -45,13 +45,13 @@ class AgentLoops:
 
     def __init__(
         self,
-        current: Callable[[], Configuration],
-        pipeline: Pipeline,
-        driver: Driver,
+        current: Callable[[], ReloadedConfiguration],
+        pipeline: GuestPipeline,
+        driver: GuestDriver,
         state: StateFile,
-        metrics: Metrics,
+        metrics: AgentMetrics,
         events: EventLog,
-        recorder: Recorder,
+        recorder: EventRecorder,
         root: RootWatch,
         causes: Causes,
         check: Check,
@@ -67,10 +67,10 @@ class AgentLoops:
         self._pipeline = pipeline
         self._driver = driver
         self._events = events
-        self.reclaimed = Reclaimed(conf, pipeline, driver, recorder, metrics)
-        positions, heartbeats = Positions(current, pipeline.views), Heartbeats(current)
+        self.reclaimed = ReclaimLoop(conf, pipeline, driver, recorder, metrics)
+        positions, heartbeats = PositionReporter(current, pipeline.views), AgentHeartbeats(current)
         self.reports = ReportLoop(
-            Reporter(conf.client, saved.owned, state.keep_owned, saved.history.generations),
+            HostReporter(conf.client, saved.owned, state.keep_owned, saved.history.generations),
             conf.client,
             pipeline,
             metrics,
@@ -94,23 +94,23 @@ class AgentLoops:
             FleetGuests(pipeline, set_guest).bring_about,
         )
         self._targets = MonitorTargets(driver)
-        self.monitoring = Monitoring(conf, self._monitored, registry)
+        self.monitoring = CacheMonitoring(conf, self._monitored, registry)
         self.limits = LimitBook(pipeline)
-        self.watermarks = Watermarks(
+        self.watermarks = WatermarkLoop(
             conf.settings,
             saved.qos,
             pipeline,
             driver,
-            Evictions(conf.settings, pipeline, driver, conf.client),
-            partial(self.reports.switch_scheduling, Cause.WATERMARK),
+            GuestEvictions(conf.settings, pipeline, driver, conf.client),
+            partial(self.reports.switch_scheduling, DisableCause.WATERMARK),
             state.keep_qos,
-            Telemetry(registry, recorder, self.reclaimed.blame),
+            ThrottleTelemetry(registry, recorder, self.reclaimed.blame),
             book=self.limits,
             root=conf.options.host.root,
             cache=self.monitoring.reader,
             cache_entitlements=open_entitlements(conf.controllers, lambda: pipeline.world.zones),
         )
-        self.interference = Interference(
+        self.interference = InterferenceLoop(
             conf,
             pipeline,
             driver,
@@ -121,15 +121,15 @@ class AgentLoops:
             blame=self.reclaimed.blame,
         )
         self.oom = OomEvents(driver, recorder, registry, conf.options.host.root)
-        self.arrivals = Arrivals(pipeline, conf.client, self.reports.wake)
-        self.announcements = Announcements(pipeline, driver.expecting, conf.client)
-        self._before_listening: tuple[Loop, ...] = (
+        self.arrivals = GuestEvents(pipeline, conf.client, self.reports.wake)
+        self.announcements = PreStartHook(pipeline, driver.expecting, conf.client)
+        self._before_listening: tuple[AgentLoop, ...] = (
             events,
             self.monitoring,
             self.arrivals,
             self.announcements,
         )
-        self._after_listening: tuple[Loop, ...] = (
+        self._after_listening: tuple[AgentLoop, ...] = (
             self.reports,
             self.watermarks,
             self.interference,
@@ -140,7 +140,7 @@ class AgentLoops:
         )
 
     @property
-    def _all(self) -> tuple[Loop, ...]:
+    def _all(self) -> tuple[AgentLoop, ...]:
         return (*self._before_listening, *self._after_listening)
 
     def start_before_listening(self) -> None:
@@ -153,7 +153,7 @@ class AgentLoops:
         for loop in self._after_listening:
             loop.start()
 
-    def reload(self, conf: Configuration) -> None:
+    def reload(self, conf: ReloadedConfiguration) -> None:
         """Go on by another configuration."""
         for loop in self._all:
             loop.reload(conf)

@@ -9,12 +9,12 @@ from oslo_config import cfg
 
 from compute_agent.daemon import release
 from compute_agent.daemon.maintenance import MaintenanceMode
-from compute_agent.drivers.base import Driver
-from compute_agent.loops.announcements import Announcements
-from compute_agent.loops.audit import Outcome
+from compute_agent.drivers.base import GuestDriver
+from compute_agent.loops.announcements import PreStartHook
+from compute_agent.loops.audit import AuditOutcome
 from compute_agent.loops.reporting import ReportLoop
-from compute_agent.pipeline.worker import Pipeline
-from compute_agent.report.audit import Options
+from compute_agent.pipeline.worker import GuestPipeline
+from compute_agent.report.audit import HealOptions
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.plan import Ownership
 
@@ -28,12 +28,12 @@ class AgentParts(Protocol):
         ...
 
     @property
-    def pipeline(self) -> Pipeline:
+    def pipeline(self) -> GuestPipeline:
         """The guests and the worker."""
         ...
 
     @property
-    def driver(self) -> Driver:
+    def driver(self) -> GuestDriver:
         """What runs the guests."""
         ...
 
@@ -53,7 +53,7 @@ class AgentParts(Protocol):
         ...
 
     @property
-    def announcements(self) -> Announcements:
+    def announcements(self) -> PreStartHook:
         """What hears of guests that are about to start."""
         ...
 
@@ -87,7 +87,7 @@ class AgentParts(Protocol):
         """Who is limited for whom, and what is remembered of others."""
         ...
 
-    def audit(self, options: Options) -> list[Outcome]:
+    def audit(self, options: HealOptions) -> list[AuditOutcome]:
         """Compare guests and allocations, and mend them as asked for.
 
         :raises PlacementError:
@@ -95,7 +95,7 @@ class AgentParts(Protocol):
         """
         ...
 
-    def survey_release(self, options: release.Options) -> list[release.Row]:
+    def survey_release(self, options: release.ReleaseOptions) -> list[release.ReleaseRow]:
         """What there is to give back when this host is left."""
         ...
 

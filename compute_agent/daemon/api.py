@@ -47,11 +47,11 @@ from compute_agent.model.resource_class import CPU_CLASSES
 from compute_agent.pipeline.events import AdoptGuest, Event, GuestStarted, GuestStopped, MoveGuest, StartGuest
 from compute_agent.pipeline.view import GuestView
 from compute_agent.pipeline.worker import GuestRefusedError
-from compute_agent.report.audit import Options
+from compute_agent.report.audit import HealOptions
 from compute_agent.report.errors import PlacementError, UnavailableError
 from compute_agent.report.plan import assume_ownership, settled_inventories
-from compute_agent.report.reporter import Reporter
-from compute_agent.report.reshape import Infeasible
+from compute_agent.report.reporter import HostReporter
+from compute_agent.report.reshape import InfeasibleReshape
 from compute_agent.resctrl.filesystem import ResctrlError
 from compute_agent.resctrl.schemata import BadSchemataError
 
@@ -73,7 +73,7 @@ OPEN_METHODS: Final = frozenset(
 """Those that change nothing, for everybody who may open the socket."""
 
 
-class Methods:
+class ApiMethods:
     """The methods, bound to one agent."""
 
     def __init__(self, agent: AgentParts) -> None:
@@ -211,7 +211,7 @@ class Methods:
         """The provider tree as derived, with the names the server knows, and as Placement has it."""
         load(EmptySchema(), params)
         tree = self._agent.reports.offered_tree
-        reader = Reporter(self._agent.client, self._agent.owned, lambda owned: None)
+        reader = HostReporter(self._agent.client, self._agent.owned, lambda owned: None)
         try:
             reported = reader.reported(tree.root.uuid)
             tree = reader.reportable(tree, reported)
@@ -244,7 +244,7 @@ class Methods:
             planned = self._agent.reports.reshape(load(ReshapeSchema(), params)["dry_run"])
         except (PlacementError, DriverError) as error:
             raise RequestError(str(error)) from error
-        if isinstance(planned, Infeasible):
+        if isinstance(planned, InfeasibleReshape):
             raise RequestError(f"the reshape cannot be: {planned.reason}")
         return reshape_document(planned, {zone.uuid: zone.name for zone in self._agent.pipeline.world.zones})
 
@@ -260,7 +260,7 @@ class Methods:
         """What is wrong between guests and allocations, and what was done about it."""
         body = load(AuditSchema(), params)
         confirmed = body["confirmed"]
-        options = Options(
+        options = HealOptions(
             heal=body["heal"],
             delete=body["delete"],
             confirmed=None if confirmed is None else frozenset(confirmed),
@@ -310,7 +310,7 @@ class Methods:
 
     def release_survey(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """What there is to give back when this host is left."""
-        options = release.Options(**load(ReleaseSchema(), params))
+        options = release.ReleaseOptions(**load(ReleaseSchema(), params))
         return [asdict(row) for row in self._agent.survey_release(options)]
 
     def release_retire(self, params: Mapping[str, Any]) -> dict[str, Any]:

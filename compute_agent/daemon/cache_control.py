@@ -30,14 +30,14 @@ LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Resctrl:
+class HostResctrl:
     """The mount of this host, as far as there is one; ``off`` says why guests are not controlled with it."""
 
     control: ResctrlHandle | None
     off: str = ""
 
 
-def open_resctrl(conf: cfg.ConfigOpts, acting: bool = False) -> Resctrl:
+def open_resctrl(conf: cfg.ConfigOpts, acting: bool = False) -> HostResctrl:
     """The mount that the configuration wants to be used.
 
     ``acting`` is for the daemon, which mounts it if the configuration says so, and has to be able to write.
@@ -46,16 +46,16 @@ def open_resctrl(conf: cfg.ConfigOpts, acting: bool = False) -> Resctrl:
     try:
         mount = open_mount(root, acting and options.mount, options.mount_options)
         if acting and not mount.captured and not os.access(mount.path, os.W_OK):
-            return Resctrl(None, f"{mount.path} cannot be written by this user")
+            return HostResctrl(None, f"{mount.path} cannot be written by this user")
         choices = ResctrlOptions(options.group_prefix, options.shared_ways, options.memory_bandwidth_gbps)
         control = open_handle(mount, choices, root)
     except (NoMountError, ResctrlError, BadSchemataError) as error:
-        return Resctrl(None, str(error))
+        return HostResctrl(None, str(error))
     if not control.writable:
-        return Resctrl(control, f"{mount.path} is not mounted, but a copy of one")
+        return HostResctrl(control, f"{mount.path} is not mounted, but a copy of one")
     if not control.platform.cache_ids:
-        return Resctrl(control, "the processor can limit neither cache ways nor bandwidth")
-    return Resctrl(control)
+        return HostResctrl(control, "the processor can limit neither cache ways nor bandwidth")
+    return HostResctrl(control)
 
 
 def offered(control: ResctrlHandle | None, classes: Mapping[str, ShareSpec]) -> CachePlatform | None:

@@ -10,8 +10,8 @@ from oslo_config import cfg
 from compute_agent.conf import find_unknown_options
 from compute_agent.conf.cpu_class import CPU_CLASS
 from compute_agent.conf.guests import FOLLOW
-from compute_agent.controllers.cpu_class_plan import Claim, decide
-from compute_agent.daemon.cache_control import Resctrl
+from compute_agent.controllers.cpu_class_plan import CpuClassClaim, decide
+from compute_agent.daemon.cache_control import HostResctrl
 from compute_agent.daemon.interference_support import interference_warnings
 from compute_agent.daemon.watermark_support import unmeasured_metrics, unusable_levers
 from compute_agent.host.block_devices import read_block_devices
@@ -22,7 +22,7 @@ from compute_agent.qos.blockio import blockio_warnings, parse_blockio_classes
 from compute_agent.qos.classes import parse_classes
 from compute_agent.qos.cpu_classes import parse_cpu_classes
 from compute_agent.qos.guest_command import missing_program
-from compute_agent.qos.rules import Rules
+from compute_agent.qos.rules import QosRules
 from compute_agent.qos.unenforceable import unenforceable
 
 
@@ -36,11 +36,13 @@ def cpu_class_warnings(
                 f"[{CPU_CLASS}{name}] is of no CPU: name it in cpu_class of a [qos_class:NAME], or call it"
                 f" {IDLE} or {SHARED}"
             )
-        for reasons in decide(power, [Claim(power.cpus, one)]).missing.values():
+        for reasons in decide(power, [CpuClassClaim(power.cpus, one)]).missing.values():
             yield from reasons
 
 
-def config_warnings(conf: cfg.ConfigOpts, rules: Rules | None, resctrl: Resctrl, driver: str) -> list[str]:
+def config_warnings(
+    conf: cfg.ConfigOpts, rules: QosRules | None, resctrl: HostResctrl, driver: str
+) -> list[str]:
     """A sentence each, that names section, option and remedy.
 
     ``rules`` are those of the watermarks (None: refused), ``resctrl`` is the mount of this host, ``driver``

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 from oslo_config import cfg
 
-from compute_agent.controllers.base import Controller
-from compute_agent.daemon.cache_control import Resctrl, open_resctrl
+from compute_agent.controllers.base import KernelController
+from compute_agent.daemon.cache_control import HostResctrl, open_resctrl
 from compute_agent.daemon.world import build_world
-from compute_agent.host.topology import Topology
-from compute_agent.interference.watch import Watch, parse_watches
-from compute_agent.loops.base import Configuration
-from compute_agent.pipeline.world import World
-from compute_agent.qos.metrics import Registry
-from compute_agent.qos.settings import Settings, read_settings
+from compute_agent.host.topology import HostTopology
+from compute_agent.interference.watch import InterferenceWatch, parse_watches
+from compute_agent.loops.base import ReloadedConfiguration
+from compute_agent.pipeline.world import HostState
+from compute_agent.qos.metrics import MetricRegistry
+from compute_agent.qos.settings import QosSettings, read_settings
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.nova_root import RootOwner
 
@@ -24,22 +24,24 @@ class ConfiguredHost:
     """What follows from ``options`` on this host, but for what needs the driver of its guests."""
 
     options: cfg.ConfigOpts
-    resctrl: Resctrl
-    world: World
-    settings: Settings
-    watches: tuple[Watch, ...]
+    resctrl: HostResctrl
+    world: HostState
+    settings: QosSettings
+    watches: tuple[InterferenceWatch, ...]
 
-    def configuration(self, client: PlacementClient, controllers: tuple[Controller, ...]) -> Configuration:
+    def configuration(
+        self, client: PlacementClient, controllers: tuple[KernelController, ...]
+    ) -> ReloadedConfiguration:
         """The configuration that loops take."""
-        return Configuration(
+        return ReloadedConfiguration(
             self.options, client, self.settings, controllers, self.resctrl.control, self.watches
         )
 
 
 def configured_host(
     options: cfg.ConfigOpts,
-    registry: Registry,
-    topology: Topology | None = None,
+    registry: MetricRegistry,
+    topology: HostTopology | None = None,
     *,
     root: RootOwner | None = None,
     root_uuid: str | None = None,

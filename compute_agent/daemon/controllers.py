@@ -7,21 +7,21 @@ from pathlib import Path
 from oslo_config import cfg
 
 from compute_agent.conf.guests import FOLLOW
-from compute_agent.controllers.base import Controller
+from compute_agent.controllers.base import KernelController
 from compute_agent.controllers.blockio import BlockIoController
 from compute_agent.controllers.cpu import CpuController
-from compute_agent.controllers.cpu_class import CpuClassController, CpuClasses, Files, FormerStore
-from compute_agent.controllers.cpu_class_plan import Binding
+from compute_agent.controllers.cpu_class import CpuClassController, CpuClasses, FormerStore, KernelFiles
+from compute_agent.controllers.cpu_class_plan import ClassBinding
 from compute_agent.controllers.cpuset import CpusetController
 from compute_agent.controllers.memory import MemoryController
 from compute_agent.controllers.memory_limit import MemoryLimitController
 from compute_agent.controllers.resctrl import ResctrlController
-from compute_agent.daemon.cache_control import Resctrl
+from compute_agent.daemon.cache_control import HostResctrl
 from compute_agent.daemon.world import policy_of
-from compute_agent.drivers.base import Driver
+from compute_agent.drivers.base import GuestDriver
 from compute_agent.host.block_devices import read_block_devices
-from compute_agent.pipeline.metrics import Metrics
-from compute_agent.pipeline.world import World
+from compute_agent.pipeline.metrics import AgentMetrics
+from compute_agent.pipeline.world import HostState
 from compute_agent.qos.blockio import parse_blockio_classes
 from compute_agent.qos.classes import parse_classes
 from compute_agent.qos.cpu_classes import parse_cpu_classes
@@ -29,12 +29,12 @@ from compute_agent.qos.cpu_classes import parse_cpu_classes
 
 def build_controllers(
     conf: cfg.ConfigOpts,
-    driver: Driver,
-    resctrl: Resctrl,
-    world: World,
+    driver: GuestDriver,
+    resctrl: HostResctrl,
+    world: HostState,
     store: FormerStore,
-    metrics: Metrics,
-) -> tuple[Controller, ...]:
+    metrics: AgentMetrics,
+) -> tuple[KernelController, ...]:
     """The controllers in the order in which they act. ``resctrl`` is the mount of this host.
 
     Where the agent follows somebody else, as it does beside nova-compute unless told otherwise, none of them
@@ -47,7 +47,7 @@ def build_controllers(
     cpu_classes = parse_cpu_classes(conf)
     configured = CpuClasses(
         cpu_classes,
-        {name: Binding(one.rank, cpu_classes.get(one.cpu_class)) for name, one in known.items()},
+        {name: ClassBinding(one.rank, cpu_classes.get(one.cpu_class)) for name, one in known.items()},
         world.cpu_sets,
     )
     shares = {name: one.memory for name, one in known.items()}
@@ -56,8 +56,13 @@ def build_controllers(
     root = Path(conf.host.root)
     blockio = BlockIoController(driver, parse_blockio_classes(conf), lambda: read_block_devices(root))
     count_drift = metrics.drift.labels(CpuClassController.name).inc
-    power = CpuClassController(driver, configured, store, Files(root), count_drift)
-    controllers: list[Controller] = [CpuController(driver, guest_classes.best_effort), limits, blockio, power]
+    power = CpuClassController(driver, configured, store, KernelFiles(root), count_drift)
+    controllers: list[KernelController] = [
+        CpuController(driver, guest_classes.best_effort),
+        limits,
+        blockio,
+        power,
+    ]
     if policy_of(conf, world.tree.beside) != FOLLOW:
         binding = MemoryController(driver, world.topology.memory_types)
         controllers = [CpusetController(driver), *controllers, binding]

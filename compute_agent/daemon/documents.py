@@ -8,10 +8,10 @@ from typing import Any
 
 from compute_agent.inventory.tree import FIELDS
 from compute_agent.model import cpuset
-from compute_agent.model.assignment import Assignment
+from compute_agent.model.assignment import CpuAssignment
 from compute_agent.pipeline.view import GuestView
-from compute_agent.report.adjustments import Settled
-from compute_agent.report.history import Loss
+from compute_agent.report.adjustments import SettledInventory
+from compute_agent.report.history import AllocationLoss
 from compute_agent.report.plan import to_api
 from compute_agent.report.reshape import ReshapePlan
 
@@ -83,7 +83,7 @@ def guest_reason(view: GuestView) -> str:
     return "; ".join(filter(None, (migrating, view.refusal or unknown, view.stray)))
 
 
-def move_document(view: GuestView, to: Assignment | None, outcome: str) -> dict[str, Any]:
+def move_document(view: GuestView, to: CpuAssignment | None, outcome: str) -> dict[str, Any]:
     """What became of moving a guest into the present CPU sets; ``view`` is the guest as it was before."""
     held = frozenset[int]() if view.assignment is None else view.assignment.held
     return {
@@ -118,13 +118,13 @@ def provider_document(
     }
 
 
-def origin_document(settled: Settled) -> dict[str, str]:
+def origin_document(settled: SettledInventory) -> dict[str, str]:
     """Who decides about the fields of an inventory that others set as well."""
     others = {one.field: f"set through the API, {one.verdict}" for one in settled.adjustments}
     return {field: others.get(field, "agent") for field in FIELDS}
 
 
-def loss_document(loss: Loss, names: Mapping[str, str]) -> dict[str, Any]:
+def loss_document(loss: AllocationLoss, names: Mapping[str, str]) -> dict[str, Any]:
     """What a guest loses; ``names`` are those of providers by uuid."""
     return {
         "guest": loss.uuid,

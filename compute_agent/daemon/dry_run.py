@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 
 from oslo_config import cfg
 
-from compute_agent.controllers.base import Controller, Target
+from compute_agent.controllers.base import GuestTarget, KernelController
 from compute_agent.controllers.cpu_class import CpuClassController
 from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.daemon.cache_control import open_resctrl
@@ -24,7 +24,7 @@ from compute_agent.daemon.planned_changes import PLACEMENT, PlannedChange, of_ac
 from compute_agent.daemon.root_owner import look_up_owner
 from compute_agent.daemon.state_folder import GUESTS_FOLDER, STATE_FILE
 from compute_agent.daemon.world import build_world
-from compute_agent.drivers.base import Driver, Listener
+from compute_agent.drivers.base import GuestDriver, Listener
 from compute_agent.drivers.factory import choose, libvirtd_is_usable, open_driver
 from compute_agent.interference import state as interference
 from compute_agent.interference.watch import parse_watches
@@ -40,16 +40,16 @@ from compute_agent.model import cpuset
 from compute_agent.model.cpu_class import FormerValues
 from compute_agent.model.errors import DriverError, GuestGoneError
 from compute_agent.pipeline import state
-from compute_agent.pipeline.metrics import Metrics
-from compute_agent.pipeline.worker import Pipeline
+from compute_agent.pipeline.metrics import AgentMetrics
+from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.qos.metrics import load_registry
-from compute_agent.qos.rules import Rules
+from compute_agent.qos.rules import QosRules
 from compute_agent.qos.settings import read_settings
 from compute_agent.qos.state import QosState
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import PlacementError
-from compute_agent.report.reporter import Reporter
-from compute_agent.report.reshape import Infeasible
+from compute_agent.report.reporter import HostReporter
+from compute_agent.report.reshape import InfeasibleReshape
 
 NO_UUID: Final = "00000000-0000-0000-0000-000000000000"
 """Stands for the uuid of a root provider that is made at the first start."""
@@ -90,14 +90,14 @@ def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
     try:
         if driver.outage:
             raise DriverError(driver.outage)
-        controllers = build_controllers(conf, driver, resctrl, world, _Kept(saved), Metrics())
+        controllers = build_controllers(conf, driver, resctrl, world, _KeptValues(saved), AgentMetrics())
         recorders = [RecordingController(each, driver) for each in controllers]
-        pipeline = Pipeline(
-            world, cast(Driver, _ReadOnlyDriver(driver)), recorders, lambda *saved: None, Metrics()
+        pipeline = GuestPipeline(
+            world, cast(GuestDriver, _ReadOnlyDriver(driver)), recorders, lambda *saved: None, AgentMetrics()
         )
         pipeline.start(saved.guests, limits=limits, unclaimed=saved.unclaimed, migrations=saved.migrations)
         try:
-            reporter = Reporter(client, saved.owned, lambda owned: None)
+            reporter = HostReporter(client, saved.owned, lambda owned: None)
             if owner.beside and owner.novas is None:
                 found = [PlannedChange(PLACEMENT, world.tree.root.name, whose)]
             else:
@@ -110,7 +110,7 @@ def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
         driver.close()
 
 
-def kept_limits(rules: Rules, qos: QosState, folder: Path) -> Limits:
+def kept_limits(rules: QosRules, qos: QosState, folder: Path) -> Limits:
     """The limits that a start goes on with: those that watermarks and interference have set."""
     path = folder / interference.FILE
     kept = KeptFile(path, lambda content: interference.parse(content, time.monotonic()), "").look()
@@ -121,9 +121,9 @@ def kept_limits(rules: Rules, qos: QosState, folder: Path) -> Limits:
 def _in_placement(
     conf: cfg.ConfigOpts,
     client: _ReadOnlyClient,
-    reporter: Reporter,
-    driver: Driver,
-    pipeline: Pipeline,
+    reporter: HostReporter,
+    driver: GuestDriver,
+    pipeline: GuestPipeline,
     nameless: Path | None,
 ) -> Iterator[PlannedChange]:
     """What would be sent, and the worker knows what guests hold. ``nameless`` is a folder without a uuid."""
@@ -142,7 +142,7 @@ def _in_placement(
         names = {zone.uuid: zone.name for zone in world.zones}
         reported = reporter.reported(world.tree.root.uuid)
         names |= {each.uuid: each.name for each in reported.values()}
-        if isinstance(planned, Infeasible):
+        if isinstance(planned, InfeasibleReshape):
             yield PlannedChange(PLACEMENT, world.tree.root.name, f"refused: {planned.reason}")
         else:
             yield from (of_move(move, names) for move in planned.moves)
@@ -161,22 +161,22 @@ class RecordingController:
 
     refused: Mapping[str, Sequence[str]] = MappingProxyType({})
 
-    def __init__(self, controller: Controller, driver: Driver) -> None:
+    def __init__(self, controller: KernelController, driver: GuestDriver) -> None:
         self.name, self.acts_early = controller.name, controller.acts_early
         self._controller = controller
         self._driver = driver
-        self._targets: dict[str, Target] = {}
-        self._together: tuple[Sequence[Target], Sequence[ProviderNode]] = ((), ())
+        self._targets: dict[str, GuestTarget] = {}
+        self._together: tuple[Sequence[GuestTarget], Sequence[ProviderNode]] = ((), ())
 
-    def sync(self, targets: Sequence[Target], zones: Sequence[ProviderNode]) -> None:
+    def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
         """Remember what concerns all guests together."""
         self._together = targets, zones
 
-    def drifted(self, target: Target) -> str | None:
+    def drifted(self, target: GuestTarget) -> str | None:
         """Nothing is repaired."""
         return None
 
-    def apply(self, target: Target) -> bool:
+    def apply(self, target: GuestTarget) -> bool:
         """Remember what a guest should be."""
         self._targets[target.guest.uuid] = target
         return False
@@ -202,7 +202,7 @@ class RecordingController:
             except (DriverError, OSError) as error:
                 yield PlannedChange(self.name, str(target.guest), f"cannot be done: {error}")
 
-    def _words(self, target: Target, difference: str) -> str:
+    def _words(self, target: GuestTarget, difference: str) -> str:
         if self.name != "cpuset" or target.assignment is None:
             return difference
         goes = target.assignment
@@ -214,10 +214,10 @@ class RecordingController:
         return f"{text}, emulator CPUs {cpuset.format(goes.emulator_cpus)}"
 
 
-class _Kept:
+class _KeptValues:
     """What an agent has kept of former values; nothing more is."""
 
-    def __init__(self, saved: state.State) -> None:
+    def __init__(self, saved: state.AgentState) -> None:
         self.former_values = saved.former_values
 
     def keep_former_values(self, former: FormerValues) -> None:
@@ -230,7 +230,7 @@ class _ReadOnlyDriver:
     Ends of guests are not heard of: who does forgets their records.
     """
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: GuestDriver) -> None:
         self._driver = driver
 
     def __getattr__(self, name: str) -> Any:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from oslo_config import cfg
 
-from compute_agent.drivers.base import Driver
+from compute_agent.drivers.base import GuestDriver
 from compute_agent.drivers.driver_lock import DriverLock
 from compute_agent.drivers.factory import choose, libvirtd_is_usable, lock_for, open_driver
-from compute_agent.pipeline.metrics import Metrics
+from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.state import StateFile
 
 LOG = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ class HostDriver:
     ``notice`` is how it was chosen, if that is worth a word.
     """
 
-    driver: Driver
+    driver: GuestDriver
     lock: DriverLock
     notice: str
 
@@ -40,7 +40,7 @@ class HostDriver:
 
 
 def open_host_driver(
-    conf: cfg.ConfigOpts, state: StateFile, folder: Path, holder: str, metrics: Metrics
+    conf: cfg.ConfigOpts, state: StateFile, folder: Path, holder: str, metrics: AgentMetrics
 ) -> HostDriver:
     """The driver of this host.
 

@@ -20,13 +20,13 @@ LOG = logging.getLogger(__name__)
 Health = Callable[[], tuple[bool, dict[str, Any]]]
 
 
-class _Server(LimitedThreads, WSGIServer):
+class _MetricsServer(LimitedThreads, WSGIServer):
     """Requests are small, and so are answers: the whole exchange is waited for, and no longer."""
 
     max_connections = 32
 
 
-class _Handler(WSGIRequestHandler):
+class _MetricsHandler(WSGIRequestHandler):
     timeout = 10
 
     def handle(self) -> None:
@@ -56,7 +56,7 @@ class HttpServer:
         self._health = health
         try:
             self._server = make_server(
-                address, port, self._serve, server_class=_Server, handler_class=_Handler
+                address, port, self._serve, server_class=_MetricsServer, handler_class=_MetricsHandler
             )
         except OSError as error:
             raise OSError(

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from compute_agent.events.event import Event
+from compute_agent.events.event import AgentEvent
 from compute_agent.events.recorder import FIELDS
 
 SOCKET: Final = "/run/systemd/journal/socket"
@@ -44,7 +44,7 @@ class EventHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Write one line; to standard error where the journal does not take it at once."""
         event = getattr(record, FIELDS, None)
-        if isinstance(event, Event):
+        if isinstance(event, AgentEvent):
             try:
                 with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
                     sender.setblocking(False)
@@ -55,7 +55,7 @@ class EventHandler(logging.Handler):
         self._rest.handle(record)
 
 
-def entry(record: logging.LogRecord, event: Event, line: Callable[[logging.LogRecord], str]) -> bytes:
+def entry(record: logging.LogRecord, event: AgentEvent, line: Callable[[logging.LogRecord], str]) -> bytes:
     """The datagram of an event; ``line`` makes the whole line of the log of a record."""
     fields = {
         "MESSAGE": " ".join(line(record).splitlines()),

@@ -9,18 +9,18 @@ from typing import Any
 from oslo_config import cfg
 from prometheus_client import CollectorRegistry
 
-from compute_agent.daemon.api import OPEN_METHODS, Methods
+from compute_agent.daemon.api import OPEN_METHODS, ApiMethods
 from compute_agent.daemon.http import HttpServer
 from compute_agent.daemon.protocol import SocketServer, socket_path
 
 
-class Listeners:
+class AgentListeners:
     """Both of them, as long as they are open."""
 
     def __init__(
         self,
         options: cfg.ConfigOpts,
-        methods: Methods,
+        methods: ApiMethods,
         registry: CollectorRegistry,
         health: Callable[[], tuple[bool, dict[str, Any]]],
     ) -> None:

@@ -27,7 +27,7 @@ def set_up(conf: cfg.ConfigOpts) -> None:
     for handler in logging.getLogger().handlers:
         if isinstance(old := handler.formatter, ContextFormatter):
             handler.setFormatter(
-                _Formatter(datefmt=old.datefmt, project=old.project, version=old.version, config=old.conf)
+                _LogFormatter(datefmt=old.datefmt, project=old.project, version=old.version, config=old.conf)
             )
     send_events_to_journal(logging.getLogger())
     talkative = logging.getLogger(VERBOSE_LOGGERS)
@@ -41,7 +41,7 @@ def set_level(conf: cfg.ConfigOpts) -> None:
         logging.getLogger().setLevel(logging.DEBUG if conf.debug else logging.INFO)
 
 
-class _Formatter(ContextFormatter):
+class _LogFormatter(ContextFormatter):
     """Leaves away what oslo.log adds to warnings: the exception that is being handled just then.
 
     Messages have the reason in them. That exception says it twice, or is another's, such as the queue.Empty

@@ -14,7 +14,7 @@ PRUNE_SECONDS: Final = 600.0
 """How often it is looked for logs of ended guests that have been kept long enough."""
 
 
-class Duties(Protocol):
+class MainDuties(Protocol):
     """What the main thread does of the agent."""
 
     @property
@@ -50,7 +50,7 @@ class Duties(Protocol):
 class MainLoop:
     """Lives until it is told to end. Python runs handlers of signals in the main thread only."""
 
-    def __init__(self, agent: Duties) -> None:
+    def __init__(self, agent: MainDuties) -> None:
         self._agent = agent
         self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()
 

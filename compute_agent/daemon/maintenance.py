@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from compute_agent.daemon.protocol import RequestError
 from compute_agent.loops.reporting import DISABLE_SERVICE, ReportLoop
-from compute_agent.pipeline.state import State
-from compute_agent.report.scheduling import Cause, Causes, Maintenance, in_words
+from compute_agent.pipeline.state import AgentState
+from compute_agent.report.scheduling import Causes, DisableCause, HostMaintenance, in_words
 
 LOG = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ class MaintenanceMode:
     """The operator's switch. What was said is kept before it is done, and outlives the agent."""
 
     def __init__(
-        self, said: Maintenance | None, keep: Callable[[Maintenance], None], reports: ReportLoop
+        self, said: HostMaintenance | None, keep: Callable[[HostMaintenance], None], reports: ReportLoop
     ) -> None:
         """``said`` is what ``keep`` was last called with, which has to keep it durably or raise OSError."""
         self._said = said
@@ -37,7 +37,7 @@ class MaintenanceMode:
         """Whether new guests are kept away for maintenance; as Placement has it, if nobody remembers."""
         if self._said is not None:
             return self._said.off
-        return Cause.MAINTENANCE in (self._reports.root_traits or ())
+        return DisableCause.MAINTENANCE in (self._reports.root_traits or ())
 
     def switch(self, off: bool, reason: str = "") -> dict[str, Any]:
         """Keep new guests away, or let them in again; the state that follows.
@@ -49,14 +49,14 @@ class MaintenanceMode:
         with self._lock:
             again = off and self._said is not None and self._said.off
             since = self._said.since if again and self._said is not None else time.time()
-            said = Maintenance(off, reason, since)
+            said = HostMaintenance(off, reason, since)
             try:
                 self._keep(said)
             except OSError as error:
                 raise RequestError(f"nothing is changed, as it cannot be remembered: {error}") from error
             self._said = said
             LOG.info("The host was %s by an operator%s", _verb(off), f": {reason}" if reason else "")
-            self._reports.switch_scheduling(Cause.MAINTENANCE, off)
+            self._reports.switch_scheduling(DisableCause.MAINTENANCE, off)
         if not self._reports.wait_for_switch(ANSWER_SECONDS):
             LOG.warning("Placement has not been told yet that the host was %s", _verb(off))
         return self.document()
@@ -79,10 +79,10 @@ def _verb(off: bool) -> str:
     return "disabled" if off else "enabled"
 
 
-def causes_kept(state: State, has_watermarks: bool) -> Causes:
+def causes_kept(state: AgentState, has_watermarks: bool) -> Causes:
     """Why new guests were kept away when the agent ended, and still are until somebody says otherwise."""
     # Where nothing can switch it off nothing has to be waited for until it may be switched on again.
     by_watermarks = state.qos.scheduling_off if has_watermarks else False
     by_operator = None if state.maintenance is None else state.maintenance.off
-    causes = {Cause.WATERMARK: by_watermarks, Cause.MAINTENANCE: by_operator}
+    causes = {DisableCause.WATERMARK: by_watermarks, DisableCause.MAINTENANCE: by_operator}
     return {cause: off for cause, off in causes.items() if off is not None}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Final
 
-from compute_agent.inventory.tree import Inventory
+from compute_agent.inventory.tree import ProviderInventory
 from compute_agent.report.plan import (
     Action,
     CreateProvider,
@@ -20,7 +20,7 @@ from compute_agent.report.plan import (
     UpdateProvider,
     to_api,
 )
-from compute_agent.report.reshape import Move
+from compute_agent.report.reshape import AllocationMove
 
 PLACEMENT: Final = "placement"
 
@@ -36,7 +36,7 @@ class PlannedChange:
     change: str
 
 
-def of_move(move: Move, names: Mapping[str, str]) -> PlannedChange:
+def of_move(move: AllocationMove, names: Mapping[str, str]) -> PlannedChange:
     """A part of an allocation that goes elsewhere; ``names`` are those of providers by uuid."""
     source = f"{move.source_class} {move.source_amount} of {names.get(move.source, move.source)}"
     target = f"{move.target_class} {move.target_amount} of {names.get(move.target, move.target)}"
@@ -73,7 +73,7 @@ def of_action(
                 yield PlannedChange(PLACEMENT, names.get(uuid, uuid), f"traits {' '.join(few).strip()}")
 
 
-def _amounts(inventory: Inventory | None) -> str:
+def _amounts(inventory: ProviderInventory | None) -> str:
     """An inventory in short: its total, and what is not as usual."""
     if inventory is None:
         return "none"

@@ -54,7 +54,7 @@ class DaemonUnreachableError(Exception):
     """No daemon answers on the socket."""
 
 
-class _Handler(socketserver.StreamRequestHandler):
+class _SocketHandler(socketserver.StreamRequestHandler):
     timeout = ANSWER_SECONDS
     server: SocketServer
 
@@ -91,7 +91,7 @@ class SocketServer(LimitedThreads, socketserver.UnixStreamServer):
         _remove_left(path)
         old = os.umask(0o117)
         try:
-            super().__init__(str(path), _Handler)
+            super().__init__(str(path), _SocketHandler)
         except OSError as error:
             raise OSError(error.errno, f"cannot listen on {path}: {error.strerror or error}") from error
         finally:

@@ -17,8 +17,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from compute_agent.controllers.cpu_class import Files, give_back
-from compute_agent.drivers.base import CpuLimits, CpuSettings, Driver
+from compute_agent.controllers.cpu_class import KernelFiles, give_back
+from compute_agent.drivers.base import CpuLimits, CpuSettings, GuestDriver
 from compute_agent.files import remove_durably, write_durably
 from compute_agent.interference.state import FILE as INTERFERENCE_FILE
 from compute_agent.loops.allocations import allocations_by_consumer
@@ -27,13 +27,13 @@ from compute_agent.model.errors import DriverError, GuestGoneError
 from compute_agent.model.guest import Guest
 from compute_agent.model.naming import called
 from compute_agent.pipeline.state import StateFile
-from compute_agent.pipeline.world import World
+from compute_agent.pipeline.world import HostState
 from compute_agent.qos.state import QosState
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import NotFoundError, PlacementError
 from compute_agent.report.plan import Ownership, ReportedProvider
-from compute_agent.report.reporter import Reporter
-from compute_agent.report.scheduling import MARKS, Cause, Maintenance, in_words
+from compute_agent.report.reporter import HostReporter
+from compute_agent.report.scheduling import MARKS, DisableCause, HostMaintenance, in_words
 from compute_agent.resctrl import apply, groups
 from compute_agent.resctrl.groups import DEFAULT_GROUP, read_groups
 from compute_agent.resctrl.monitoring import monitoring_group
@@ -91,7 +91,7 @@ def refuse_if_released(folder: Path) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ReleaseOptions:
     """What to give back beside limits, ways and the scheduling switch.
 
     ``pins`` come with memory binding and weights; those that are ``given`` by somebody else stay.
@@ -104,7 +104,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ReleaseRow:
     """One thing that the agent has set: its kind, whose it is, how it is, and what came of it."""
 
     kind: str
@@ -114,7 +114,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class ReleaseItem:
     """One thing that there is now; ``give_back`` None: it stays, for a ``reason``."""
 
     kind: str
@@ -128,25 +128,25 @@ class Item:
         """Whether it is ordered to be given back, and cannot be."""
         return self.give_back is None and self.reason.startswith(FAILED)
 
-    def row(self, outcome: str) -> Row:
+    def row(self, outcome: str) -> ReleaseRow:
         """The item with what came of it."""
-        return Row(self.kind, self.name, self.detail, outcome)
+        return ReleaseRow(self.kind, self.name, self.detail, outcome)
 
 
-class Release:
+class HostRelease:
     """What one host has, and how it is given back. Nothing else may act on the host meanwhile."""
 
     def __init__(
         self,
-        driver: Driver,
+        driver: GuestDriver,
         control: ResctrlHandle | None,
         client: PlacementClient,
         state: StateFile,
         root_uuid: str,
         online: frozenset[int],
-        options: Options,
+        options: ReleaseOptions,
         beside: bool = False,
-        files: Files | None = None,
+        files: KernelFiles | None = None,
     ) -> None:
         """``control`` None: there is no resctrl that the agent could have changed.
 
@@ -161,15 +161,15 @@ class Release:
         self._online = online
         self._options = options
         self._beside = beside
-        self._files = files or Files(Path("/"))
+        self._files = files or KernelFiles(Path("/"))
 
-    def survey(self) -> list[Row]:
+    def survey(self) -> list[ReleaseRow]:
         """What there is, and what would become of it."""
         items = list(self._items())
         open_again = not any(item.fails for item in items)
         return [item.row(_survives(item, open_again) or WOULD) for item in items]
 
-    def carry_out(self) -> list[Row]:
+    def carry_out(self) -> list[ReleaseRow]:
         """Give back what is ordered, each thing for itself, and look what is left at the end."""
         rows, open_again = [], True
         for item in self._items():
@@ -195,45 +195,45 @@ class Release:
 
     # What there is, in the order in which it is given back
 
-    def _items(self) -> Iterator[Item]:
+    def _items(self) -> Iterator[ReleaseItem]:
         guests: Sequence[Guest] = ()
         try:
             guests = self._driver.guests()
         except DriverError as error:
-            yield Item("guests", self._driver.name, "", None, f"failed: {error}")
+            yield ReleaseItem("guests", self._driver.name, "", None, f"failed: {error}")
         for guest in guests:
             yield from self._of_guest(guest)
         if values := self._state.former_values.values:
             detail = f"{len(values)} files of frequencies and idle states"
-            yield Item(
+            yield ReleaseItem(
                 "CPU classes", "host", detail, _bound(give_back, self._driver, self._state, self._files)
             )
         if self._control is not None:
             try:
                 yield from self._of_resctrl(self._control)
             except (BadSchemataError, OSError) as error:
-                yield Item("cache and bandwidth", "resctrl", "", None, f"failed: {error}")
+                yield ReleaseItem("cache and bandwidth", "resctrl", "", None, f"failed: {error}")
         try:
             yield from self._of_placement()
         except PlacementError as error:
-            yield Item("placement", self._root_uuid, "", None, f"failed: {error}")
+            yield ReleaseItem("placement", self._root_uuid, "", None, f"failed: {error}")
 
-    def _of_guest(self, guest: Guest) -> Iterator[Item]:
+    def _of_guest(self, guest: Guest) -> Iterator[ReleaseItem]:
         driver, unlimited = self._driver, CpuLimits()
         try:
             has = driver.cpu_limits(guest, unlimited)
             if has is not None and has.quota is not None:
                 give_back = _bound(driver.apply_cpu_limits, guest, unlimited)
-                yield Item("quota", str(guest), f"{has.quota:g} cores", give_back)
+                yield ReleaseItem("quota", str(guest), f"{has.quota:g} cores", give_back)
             if detail := self._pins(guest):
                 if self._options.pins:
-                    yield Item("pins", str(guest), detail, _bound(self._unpin, guest))
+                    yield ReleaseItem("pins", str(guest), detail, _bound(self._unpin, guest))
                 else:
-                    yield Item("pins", str(guest), detail, None, f"{STAYS}: --pins gives it back")
+                    yield ReleaseItem("pins", str(guest), detail, None, f"{STAYS}: --pins gives it back")
         except GuestGoneError:
             return
         except DriverError as error:
-            yield Item("quota", str(guest), "", None, f"failed: {error}")
+            yield ReleaseItem("quota", str(guest), "", None, f"failed: {error}")
 
     def _pins(self, guest: Guest) -> str:
         """What binds a guest, in words; empty if nothing does."""
@@ -261,26 +261,26 @@ class Release:
         vcpus = (demanded.get(number, self._online) for number in range(guest.settings.vcpus))
         return CpuSettings(tuple(vcpus), guest.constraints.emulator or self._online)
 
-    def _of_resctrl(self, control: ResctrlHandle) -> Iterator[Item]:
+    def _of_resctrl(self, control: ResctrlHandle) -> Iterator[ReleaseItem]:
         present = read_groups(control.files)
         for name in present.default_group.monitoring_groups:
             if control.is_ours(name):
                 path = monitoring_group(DEFAULT_GROUP, name)
-                yield Item("monitoring", name, "", _bound(groups.remove_group, control.files, path))
+                yield ReleaseItem("monitoring", name, "", _bound(groups.remove_group, control.files, path))
         host = control.build_layout(present)
         # As for a host that has neither guests nor classes: the default group gets all that is not others'.
         steps = make_plan(host, present, resolve_groups(host, {}, (), present)).steps
         if steps:
             ours = sorted(name for name in present.groups if control.is_ours(name))
-            yield Item(
+            yield ReleaseItem(
                 "cache and bandwidth",
                 ", ".join(ours) or "default group",
                 f"{len(steps)} changes of resctrl groups",
                 _bound(_give_back_groups, control, steps),
             )
 
-    def _of_placement(self) -> Iterator[Item]:
-        reporter = Reporter(self._client, {}, lambda owned: None)
+    def _of_placement(self) -> Iterator[ReleaseItem]:
+        reporter = HostReporter(self._client, {}, lambda owned: None)
         reported = reporter.reported(self._root_uuid)
         yield from self._of_providers(reported)
         root = reported.get(self._root_uuid)
@@ -297,17 +297,17 @@ class Release:
                 if root is None
                 else f"new guests {in_words(root.traits)}"
             )
-            yield Item(SCHEDULING, name, detail, _bound(self._let_in, reporter))
+            yield ReleaseItem(SCHEDULING, name, detail, _bound(self._let_in, reporter))
 
-    def _let_in(self, reporter: Reporter) -> None:
+    def _let_in(self, reporter: HostReporter) -> None:
         """The state first: an agent that worked here again would go by it."""
         self._state.keep_qos(QosState(scheduling_off=False))
-        self._state.keep_maintenance(Maintenance(False))
+        self._state.keep_maintenance(HostMaintenance(False))
         if not self._beside:
             with contextlib.suppress(NotFoundError):  # the provider is gone, and its traits with it
-                reporter.switch_scheduling(self._root_uuid, dict.fromkeys(Cause, False))
+                reporter.switch_scheduling(self._root_uuid, dict.fromkeys(DisableCause, False))
 
-    def _of_providers(self, reported: dict[str, ReportedProvider]) -> Iterator[Item]:
+    def _of_providers(self, reported: dict[str, ReportedProvider]) -> Iterator[ReleaseItem]:
         if self._beside:
             owned = self._state.state.owned
             reported = {uuid: provider for uuid, provider in reported.items() if uuid in owned}
@@ -317,16 +317,16 @@ class Release:
             provider = reported[uuid]
             name, detail = called(provider.name, uuid), ", ".join(sorted(provider.inventories))
             if not self._options.provider:
-                yield Item("provider", name, detail, None, f"{STAYS}: --provider gives it back")
+                yield ReleaseItem("provider", name, detail, None, f"{STAYS}: --provider gives it back")
             elif held:
                 names = ", ".join(sorted(held)[:3]) + (", ..." if len(held) > 3 else "")
-                yield Item(
+                yield ReleaseItem(
                     "provider", name, detail, None, f"failed: {len(held)} consumers hold something: {names}"
                 )
             elif uuid in reasons:
-                yield Item("provider", name, detail, None, f"failed: {reasons[uuid]}")
+                yield ReleaseItem("provider", name, detail, None, f"failed: {reasons[uuid]}")
             else:
-                yield Item("provider", name, detail, _bound(self._delete, uuid))
+                yield ReleaseItem("provider", name, detail, _bound(self._delete, uuid))
 
     def _delete(self, uuid: str) -> None:
         with contextlib.suppress(NotFoundError):  # somebody else was faster
@@ -335,7 +335,7 @@ class Release:
         self._state.keep_owned({key: one for key, one in owned.items() if key != uuid})
 
 
-def _survives(item: Item, open_again: bool) -> str:
+def _survives(item: ReleaseItem, open_again: bool) -> str:
     """Why something stays, in words; empty if it is given back. ``open_again``: all else was."""
     if item.give_back is None:
         return item.reason
@@ -386,15 +386,17 @@ def _bound(function: Callable[..., object], *arguments: object) -> Callable[[], 
 
 
 def survey(
-    world: World,
-    driver: Driver,
+    world: HostState,
+    driver: GuestDriver,
     control: ResctrlHandle | None,
     client: PlacementClient,
     state: StateFile,
-    options: Options,
-    files: Files,
-) -> list[Row]:
+    options: ReleaseOptions,
+    files: KernelFiles,
+) -> list[ReleaseRow]:
     """What there is to give back of the host that an agent works on."""
     options = replace(options, given=world.follows)
     root, online = world.tree.root.uuid, world.topology.online
-    return Release(driver, control, client, state, root, online, options, world.tree.beside, files).survey()
+    return HostRelease(
+        driver, control, client, state, root, online, options, world.tree.beside, files
+    ).survey()

@@ -12,9 +12,9 @@ from typing import Final
 from oslo_config import cfg
 
 from compute_agent.conf.restart_only import keep_started
-from compute_agent.controllers.base import Controller
+from compute_agent.controllers.base import KernelController
 from compute_agent.daemon import logs
-from compute_agent.daemon.cache_control import Resctrl
+from compute_agent.daemon.cache_control import HostResctrl
 from compute_agent.daemon.config_warnings import config_warnings
 from compute_agent.daemon.configured_host import ConfiguredHost, configured_host
 from compute_agent.daemon.host_driver import HostDriver
@@ -22,14 +22,14 @@ from compute_agent.daemon.signature import host_signature
 from compute_agent.daemon.world import build_world
 from compute_agent.host.reader import read_topology
 from compute_agent.inventory.identity import IdentityError
-from compute_agent.loops.base import Configuration
+from compute_agent.loops.base import ReloadedConfiguration
 from compute_agent.loops.root_watch import RootWatch
 from compute_agent.model.errors import ConfigError
 from compute_agent.pipeline.events import WorldChanged
-from compute_agent.pipeline.metrics import Metrics
-from compute_agent.pipeline.worker import Pipeline
-from compute_agent.pipeline.world import World
-from compute_agent.qos.metrics import Registry
+from compute_agent.pipeline.metrics import AgentMetrics
+from compute_agent.pipeline.worker import GuestPipeline
+from compute_agent.pipeline.world import HostState
+from compute_agent.qos.metrics import MetricRegistry
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import PlacementError
 from compute_agent.report.nova_root import RootOwner
@@ -41,24 +41,24 @@ WORKER_SECONDS: Final = 60.0
 
 ConfLoader = Callable[[], cfg.ConfigOpts]
 
-BuildControllers = Callable[[cfg.ConfigOpts, Resctrl, World], tuple[Controller, ...]]
+BuildControllers = Callable[[cfg.ConfigOpts, HostResctrl, HostState], tuple[KernelController, ...]]
 
 
-class Reloading:
+class ConfigReloader:
     """The configuration in force, and the way to another one. For the main thread; use_root() for any."""
 
     def __init__(
         self,
         load_conf: ConfLoader,
-        registry: Registry,
+        registry: MetricRegistry,
         build_controllers: BuildControllers,
         root: RootWatch,
         driver: HostDriver,
-        pipeline: Pipeline,
-        metrics: Metrics,
+        pipeline: GuestPipeline,
+        metrics: AgentMetrics,
         host: ConfiguredHost,
-        conf: Configuration,
-        reload_loops: Callable[[Configuration], None],
+        conf: ReloadedConfiguration,
+        reload_loops: Callable[[ReloadedConfiguration], None],
     ) -> None:
         """``host`` and ``conf`` are what the agent starts with; ``registry`` has the metrics of watermarks.
 

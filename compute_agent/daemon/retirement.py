@@ -13,16 +13,16 @@ from typing import Final
 from oslo_config import cfg
 
 from compute_agent.conf.guests import FOLLOW
-from compute_agent.controllers.cpu_class import Files
+from compute_agent.controllers.cpu_class import KernelFiles
 from compute_agent.daemon.cache_control import open_resctrl
 from compute_agent.daemon.host_driver import open_host_driver
-from compute_agent.daemon.release import Options, Release
+from compute_agent.daemon.release import HostRelease, ReleaseOptions
 from compute_agent.daemon.state_folder import GUESTS_FOLDER, STATE_FILE, make_state_folder
 from compute_agent.daemon.world import policy_of
 from compute_agent.host.reader import read_topology
 from compute_agent.inventory import identity
 from compute_agent.locks import LockedError
-from compute_agent.pipeline.metrics import Metrics
+from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.state import StateFile, lock_state_folder
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.nova_root import owner_of
@@ -31,7 +31,7 @@ _POLL_SECONDS: Final = 0.1
 
 
 @contextlib.contextmanager
-def open_release(conf: cfg.ConfigOpts, options: Options, lock_timeout: float) -> Iterator[Release]:
+def open_release(conf: cfg.ConfigOpts, options: ReleaseOptions, lock_timeout: float) -> Iterator[HostRelease]:
     """The release of this host, as long as no agent works on its state folder.
 
     One that ends is waited for, ``lock_timeout`` seconds at most.
@@ -48,11 +48,11 @@ def open_release(conf: cfg.ConfigOpts, options: Options, lock_timeout: float) ->
     try:
         state = StateFile(folder / STATE_FILE)
         holder = f"compute-agent release, pid {os.getpid()}"
-        opened = open_host_driver(conf, state, folder / GUESTS_FOLDER, holder, Metrics())
+        opened = open_host_driver(conf, state, folder / GUESTS_FOLDER, holder, AgentMetrics())
         try:
             owner = owner_of(conf.compute.provider_tree, state.state.nova_root)
             own = identity.load_or_create(folder)
-            yield Release(
+            yield HostRelease(
                 opened.driver,
                 open_resctrl(conf).control,
                 PlacementClient.from_conf(conf),
@@ -61,7 +61,7 @@ def open_release(conf: cfg.ConfigOpts, options: Options, lock_timeout: float) ->
                 read_topology(Path(conf.host.root)).online,
                 replace(options, given=policy_of(conf, owner.beside) == FOLLOW),
                 owner.beside,
-                Files(Path(conf.host.root)),
+                KernelFiles(Path(conf.host.root)),
             )
         finally:
             opened.close()

@@ -7,14 +7,14 @@ from oslo_config import cfg
 from compute_agent.inventory.derive import BESIDE
 from compute_agent.inventory.options import hypervisor_name
 from compute_agent.model.naming import called
-from compute_agent.pipeline.state import State
+from compute_agent.pipeline.state import AgentState
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import PlacementError
-from compute_agent.report.nova_root import RootMissingError, RootOwner, Search, find_root, owner_of, whose
+from compute_agent.report.nova_root import RootMissingError, RootOwner, RootSearch, find_root, owner_of, whose
 
 
 def look_up_owner(
-    conf: cfg.ConfigOpts, client: PlacementClient, state: State, own: str
+    conf: cfg.ConfigOpts, client: PlacementClient, state: AgentState, own: str
 ) -> tuple[RootOwner, str, str]:
     """Whose the root is, that in words, and why Placement cannot be asked, empty if it can be.
 
@@ -26,7 +26,7 @@ def look_up_owner(
     last = None if explicit_own else state.nova_root
     presumed = owner_of(shape, last, bool(state.owned))
     try:
-        found = find_root(client, Search(name, own, True if shape == BESIDE else None, last))
+        found = find_root(client, RootSearch(name, own, True if shape == BESIDE else None, last))
     except RootMissingError as error:
         return presumed, str(error), ""
     except PlacementError as error:

@@ -11,49 +11,49 @@ from typing import Any
 from oslo_config import cfg
 from prometheus_client import ProcessCollector
 
-from compute_agent.controllers.base import Controller
-from compute_agent.controllers.cpu_class import CpuClassStatus, Files, cpu_class_status
+from compute_agent.controllers.base import KernelController
+from compute_agent.controllers.cpu_class import CpuClassStatus, KernelFiles, cpu_class_status
 from compute_agent.controllers.resctrl import resctrl_of
 from compute_agent.daemon import release
 from compute_agent.daemon.agent_loops import AgentLoops
-from compute_agent.daemon.api import Methods
-from compute_agent.daemon.cache_control import Resctrl
+from compute_agent.daemon.api import ApiMethods
+from compute_agent.daemon.cache_control import HostResctrl
 from compute_agent.daemon.configured_host import configured_host
 from compute_agent.daemon.controllers import build_controllers
 from compute_agent.daemon.host_driver import open_host_driver
-from compute_agent.daemon.listeners import Listeners
+from compute_agent.daemon.listeners import AgentListeners
 from compute_agent.daemon.main_loop import MainLoop
 from compute_agent.daemon.maintenance import MaintenanceMode, causes_kept
 from compute_agent.daemon.protocol import RequestError
 from compute_agent.daemon.release import refuse_if_released
-from compute_agent.daemon.reloading import ConfLoader, Reloading
+from compute_agent.daemon.reloading import ConfigReloader, ConfLoader
 from compute_agent.daemon.resctrl_groups import group_documents
 from compute_agent.daemon.state_folder import GUESTS_FOLDER, STATE_FILE, make_state_folder
-from compute_agent.daemon.status import Shown, agent_document, health_document
+from compute_agent.daemon.status import StatusSources, agent_document, health_document
 from compute_agent.daemon.trial import try_configuration
 from compute_agent.daemon.watermark_list import watermark_rows
 from compute_agent.drivers import guest_logs
-from compute_agent.events.recorder import Recorder
+from compute_agent.events.recorder import EventRecorder
 from compute_agent.files import remove_leftovers
 from compute_agent.inventory import identity
-from compute_agent.loops.audit import Auditor, Outcome
+from compute_agent.loops.audit import AuditOutcome, HostAuditor
 from compute_agent.loops.event_log import EventLog
 from compute_agent.loops.root_watch import RootWatch
-from compute_agent.pipeline.events import Reconcile
-from compute_agent.pipeline.metrics import Metrics
+from compute_agent.pipeline.events import ReconcileGuests
+from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.state import StateFile, lock_state_folder
-from compute_agent.pipeline.worker import Pipeline
-from compute_agent.pipeline.world import World
+from compute_agent.pipeline.worker import GuestPipeline
+from compute_agent.pipeline.world import HostState
 from compute_agent.qos.blockio import parse_blockio_classes
 from compute_agent.qos.metrics import load_registry
-from compute_agent.report.audit import Options
+from compute_agent.report.audit import HealOptions
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.plan import Ownership
 
 LOG = logging.getLogger(__name__)
 
 
-class Agent:
+class HostAgent:
     """One agent on one state folder. Everything listens and runs after start() until stop()."""
 
     def __init__(self, load_conf: ConfLoader) -> None:
@@ -95,9 +95,9 @@ class Agent:
             lambda owner: self._reloading.use_root(owner),
         )
         host = configured_host(options, registry, root=root.owner, acting=True)
-        self.metrics = Metrics()
+        self.metrics = AgentMetrics()
         self._events = EventLog(options, self.metrics.registry)
-        self._recorder = Recorder(self._events.add)
+        self._recorder = EventRecorder(self._events.add)
         ProcessCollector(registry=self.metrics.registry)  # what the agent itself costs
         holder = f"pid {os.getpid()}, agent of {host.world.tree.root.name}, state folder {folder}"
         self._host_driver = open_host_driver(
@@ -105,10 +105,10 @@ class Agent:
         )
         self.driver = self._host_driver.driver
         controllers = self._build_controllers(options, host.resctrl, host.world)
-        self.pipeline = Pipeline(
+        self.pipeline = GuestPipeline(
             host.world, self.driver, controllers, self._state.keep_guests, self.metrics, self._recorder
         )
-        self._reloading = Reloading(
+        self._reloading = ConfigReloader(
             self._load_conf,
             registry,
             self._build_controllers,
@@ -138,7 +138,7 @@ class Agent:
         self.metrics.host_disabled.set_function(lambda: self.maintenance.is_on)
         self.metrics.cpu_class_refusals.set_function(lambda: len(self._cpu_classes.refusals))
         self.main_loop = MainLoop(self)
-        self._listeners: Listeners | None = None
+        self._listeners: AgentListeners | None = None
 
     @property
     def options(self) -> cfg.ConfigOpts:
@@ -171,7 +171,7 @@ class Agent:
         if self._reloading.resctrl.off:
             LOG.info("Cache and bandwidth control is off: %s", self._reloading.resctrl.off)
         self._loops.start_before_listening()
-        self._listeners = Listeners(self.options, Methods(self), self.metrics.registry, self.health)
+        self._listeners = AgentListeners(self.options, ApiMethods(self), self.metrics.registry, self.health)
         self._loops.start_after_listening()
         LOG.info("The agent of %s is up", self.pipeline.world.tree.root.name)
 
@@ -214,8 +214,8 @@ class Agent:
         """Whether the worker works, and what else is wrong."""
         return health_document(self._shown())
 
-    def _shown(self) -> Shown:
-        return Shown(
+    def _shown(self) -> StatusSources:
+        return StatusSources(
             self.options,
             self.pipeline,
             self.reports,
@@ -243,25 +243,27 @@ class Agent:
         """Who is limited for whom, and what is remembered of others."""
         return self._loops.interference.document()
 
-    def audit(self, options: Options) -> list[Outcome]:
+    def audit(self, options: HealOptions) -> list[AuditOutcome]:
         """Compare guests with allocations, and mend what is asked for.
 
         :raises PlacementError:
         :raises DriverError:
         """
         holders = self.reports.history.holders
-        auditor = Auditor(self.pipeline, self.driver, self.client, self.reports.wake, self._recorder, holders)
+        auditor = HostAuditor(
+            self.pipeline, self.driver, self.client, self.reports.wake, self._recorder, holders
+        )
         return auditor.audit(options)
 
-    def survey_release(self, options: release.Options) -> list[release.Row]:
+    def survey_release(self, options: release.ReleaseOptions) -> list[release.ReleaseRow]:
         """What there is to give back when this host is left."""
-        files, control = Files(Path(self.options.host.root)), self._reloading.resctrl.control
+        files, control = KernelFiles(Path(self.options.host.root)), self._reloading.resctrl.control
         world = self.pipeline.world
         return release.survey(world, self.driver, control, self.client, self._state, options, files)
 
     def _set_guest(self, guest: str, values: Mapping[str, Any]) -> str:
         try:
-            Methods(self).guest_set({"guest": guest, **values})
+            ApiMethods(self).guest_set({"guest": guest, **values})
         except (RequestError, TimeoutError) as error:
             return str(error) or "the agent is busy"
         return ""
@@ -272,7 +274,7 @@ class Agent:
 
     def reconcile(self) -> None:
         """Have the worker look whether all guests are as they should be."""
-        self.pipeline.submit(Reconcile())
+        self.pipeline.submit(ReconcileGuests())
 
     @property
     def reconcile_interval(self) -> float:
@@ -300,6 +302,6 @@ class Agent:
         return cpu_class_status(self._reloading.conf.controllers)
 
     def _build_controllers(
-        self, options: cfg.ConfigOpts, resctrl: Resctrl, world: World
-    ) -> tuple[Controller, ...]:
+        self, options: cfg.ConfigOpts, resctrl: HostResctrl, world: HostState
+    ) -> tuple[KernelController, ...]:
         return build_controllers(options, self.driver, resctrl, world, self._state, self.metrics)

@@ -11,30 +11,30 @@ from oslo_config import cfg
 
 from compute_agent.controllers.cpu_class import CpuClassStatus
 from compute_agent.controllers.cpu_class_plan import in_words
-from compute_agent.daemon.cache_control import Resctrl
+from compute_agent.daemon.cache_control import HostResctrl
 from compute_agent.daemon.documents import guests_document
 from compute_agent.daemon.host_driver import HostDriver
 from compute_agent.daemon.maintenance import MaintenanceMode
 from compute_agent.daemon.world import policy_of
 from compute_agent.loops.event_log import EventLog
-from compute_agent.loops.monitoring import Monitoring
+from compute_agent.loops.monitoring import CacheMonitoring
 from compute_agent.loops.oom import OomEvents
 from compute_agent.loops.reporting import ReportLoop, status_document
-from compute_agent.pipeline.worker import Pipeline
+from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.report.nova_root import whose
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class StatusSources:
     """The parts of an agent that are told of, as they are now."""
 
     options: cfg.ConfigOpts
-    pipeline: Pipeline
+    pipeline: GuestPipeline
     reports: ReportLoop
     maintenance: MaintenanceMode
     host_driver: HostDriver
-    resctrl: Resctrl
-    monitoring: Monitoring
+    resctrl: HostResctrl
+    monitoring: CacheMonitoring
     oom: OomEvents
     events: EventLog
     cpu_classes: CpuClassStatus
@@ -43,7 +43,7 @@ class Shown:
     fleet: Mapping[str, Any]
 
 
-def agent_document(shown: Shown) -> dict[str, Any]:
+def agent_document(shown: StatusSources) -> dict[str, Any]:
     """The agent's state, for the command line."""
     pipeline, driver = shown.pipeline, shown.host_driver.driver
     world, views = pipeline.world, pipeline.views()
@@ -73,7 +73,7 @@ def agent_document(shown: Shown) -> dict[str, Any]:
     }
 
 
-def health_document(shown: Shown) -> tuple[bool, dict[str, Any]]:
+def health_document(shown: StatusSources) -> tuple[bool, dict[str, Any]]:
     """Whether the worker works, and what else is wrong. Placement being away is no illness of ours."""
     alive = shown.pipeline.is_alive
     reports = status_document(shown.reports.status)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from oslo_config import cfg
 
 from compute_agent.conf import written
-from compute_agent.daemon.cache_control import Resctrl
+from compute_agent.daemon.cache_control import HostResctrl
 from compute_agent.daemon.configured_host import configured_host
 from compute_agent.daemon.parameters import SetSchema, load
 from compute_agent.daemon.protocol import RequestError
@@ -16,7 +16,7 @@ from compute_agent.fleet.errors import FleetError
 from compute_agent.fleet.guests import parse
 from compute_agent.inventory.identity import IdentityError
 from compute_agent.model.errors import ConfigError
-from compute_agent.pipeline.world import World
+from compute_agent.pipeline.world import HostState
 from compute_agent.qos.blockio import parse_blockio_classes
 from compute_agent.qos.cpu_classes import parse_cpu_classes
 from compute_agent.qos.metrics import load_registry
@@ -24,7 +24,7 @@ from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import PlacementError
 from compute_agent.report.nova_root import RootOwner
 
-Build = Callable[[cfg.ConfigOpts, Resctrl, World], object]
+Build = Callable[[cfg.ConfigOpts, HostResctrl, HostState], object]
 
 
 def try_configuration(

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from compute_agent.loops.watermarks import Status
-from compute_agent.qos.metrics import Metric
-from compute_agent.qos.snapshot import Series
-from compute_agent.qos.streaks import Watch, quiet
-from compute_agent.qos.watermarks import Action, Watermark
+from compute_agent.loops.watermarks import WatermarkStatus
+from compute_agent.qos.metrics import WatermarkMetric
+from compute_agent.qos.snapshot import MetricSeries
+from compute_agent.qos.streaks import WatermarkWatch, quiet
+from compute_agent.qos.watermarks import WatermarkAction, WatermarkSection
 
 
-def watermark_rows(status: Status) -> list[dict[str, Any]]:
+def watermark_rows(status: WatermarkStatus) -> list[dict[str, Any]]:
     """All watermarks, by section.
 
     ``usage``, ``amount`` (the threshold) and ``gap`` are in the metric's unit, None where they are not known;
@@ -26,20 +26,22 @@ def watermark_rows(status: Status) -> list[dict[str, Any]]:
         measured = {} if status.snapshot is None else status.snapshot.host
         domains = sorted(series.domain for series in measured if series.metric == watermark.metric)
         for domain in domains or [""]:
-            for action in Action:
+            for action in WatermarkAction:
                 if watermark.threshold(action) is not None:
                     rows.append(_row(status, watermark, action, domain))
     return rows
 
 
-def _row(status: Status, watermark: Watermark, action: Action, domain: str) -> dict[str, Any]:
+def _row(
+    status: WatermarkStatus, watermark: WatermarkSection, action: WatermarkAction, domain: str
+) -> dict[str, Any]:
     snapshot = status.snapshot
-    usage = None if snapshot is None else snapshot.host.get(Series(watermark.metric, domain))
+    usage = None if snapshot is None else snapshot.host.get(MetricSeries(watermark.metric, domain))
     amount = None if snapshot is None else watermark.amount(action, snapshot, domain)
     gap = None
     if usage is not None and amount is not None:
-        gap = amount - usage if action is Action.THROTTLE_UP else usage - amount
-    watched = status.streaks.get(Watch(watermark.name, action, domain))
+        gap = amount - usage if action is WatermarkAction.THROTTLE_UP else usage - amount
+    watched = status.streaks.get(WatermarkWatch(watermark.name, action, domain))
     metric = status.rules.registry[watermark.metric]
     return {
         "section": watermark.name,
@@ -59,27 +61,31 @@ def _row(status: Status, watermark: Watermark, action: Action, domain: str) -> d
 
 
 def _in_force(
-    status: Status, watermark: Watermark, metric: Metric, action: Action, domain: str
+    status: WatermarkStatus,
+    watermark: WatermarkSection,
+    metric: WatermarkMetric,
+    action: WatermarkAction,
+    domain: str,
 ) -> Iterator[str]:
     state = status.state
     match action:
-        case Action.DISABLE_SCHEDULING if state.scheduling_off:
+        case WatermarkAction.DISABLE_SCHEDULING if state.scheduling_off:
             yield from _kept_away(status, watermark, domain)
-        case Action.EVICT:
+        case WatermarkAction.EVICT:
             yield from (f"{one.guest} leaves" for one in state.evictions if one.metric == metric.name)
-        case Action.THROTTLE_DOWN if metric.lever is not None:
+        case WatermarkAction.THROTTLE_DOWN if metric.lever is not None:
             for one in state.throttles:
                 if one.knob == (metric.lever.name, domain):
                     yield f"{one.guest} has {one.limit:g} {metric.lever.unit}"
 
 
-def _kept_away(status: Status, watermark: Watermark, domain: str) -> Iterator[str]:
+def _kept_away(status: WatermarkStatus, watermark: WatermarkSection, domain: str) -> Iterator[str]:
     """Whether it is this watermark for which new guests are kept away.
 
     It is in breach, or, if none is, it has been within its cool-down. Before the first round it could be any.
     """
-    switch = Action.DISABLE_SCHEDULING
-    streak = status.streaks.get(Watch(watermark.name, switch, domain))
+    switch = WatermarkAction.DISABLE_SCHEDULING
+    streak = status.streaks.get(WatermarkWatch(watermark.name, switch, domain))
     in_breach = any(one.samples for watch, one in status.streaks.items() if watch.action is switch)
     if status.snapshot is None or streak is None or streak.samples:
         yield "new guests are kept away"

@@ -7,7 +7,7 @@ from typing import Final
 
 from oslo_config import cfg
 
-from compute_agent.daemon.cache_control import Resctrl
+from compute_agent.daemon.cache_control import HostResctrl
 from compute_agent.drivers.factory import unlimited
 from compute_agent.host import kernel_files
 from compute_agent.model.knob import BLOCKIO, CACHE_WAYS, CPU_QUOTA, MEMORY_BANDWIDTH
@@ -43,7 +43,7 @@ def unmeasured_metrics(conf: cfg.ConfigOpts, control: ResctrlHandle | None) -> d
     return found
 
 
-def unusable_levers(conf: cfg.ConfigOpts, resctrl: Resctrl, driver: str) -> dict[str, str]:
+def unusable_levers(conf: cfg.ConfigOpts, resctrl: HostResctrl, driver: str) -> dict[str, str]:
     """By lever that throttles nobody here the reason, and what to do.
 
     ``driver`` is the name of that of the guests.

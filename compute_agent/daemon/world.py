@@ -15,7 +15,7 @@ from compute_agent.conf.guests import DEFAULT_POLICY, FOLLOW
 from compute_agent.conf.qos import cpu_pool_sections
 from compute_agent.daemon.cache_control import offered
 from compute_agent.host.reader import read_topology
-from compute_agent.host.topology import Topology
+from compute_agent.host.topology import HostTopology
 from compute_agent.inventory import former_pools, identity, options
 from compute_agent.inventory.additions import with_additions
 from compute_agent.inventory.cpu_pools import Positions, lay_out
@@ -25,7 +25,7 @@ from compute_agent.inventory.tree import ProviderTree
 from compute_agent.model.cpu_pool import CPU_POOL, CpuPool
 from compute_agent.model.cpu_sets import CpuSets
 from compute_agent.model.errors import ConfigError
-from compute_agent.pipeline.world import World
+from compute_agent.pipeline.world import HostState
 from compute_agent.policy import POLICIES
 from compute_agent.qos.classes import parse_classes
 from compute_agent.qos.cpu_pools import parse_cpu_pools
@@ -83,7 +83,11 @@ def steal_warnings(conf: cfg.ConfigOpts, beside: bool) -> list[str]:
 
 
 def pools_of(
-    conf: cfg.ConfigOpts, guest_classes: Collection[str], cpu_sets: CpuSets, topology: Topology, beside: bool
+    conf: cfg.ConfigOpts,
+    guest_classes: Collection[str],
+    cpu_sets: CpuSets,
+    topology: HostTopology,
+    beside: bool,
 ) -> tuple[tuple[CpuPool, ...], Positions, list[str]]:
     """The pools that the host has, the CPUs of each by name, and a warning if those of the files are not had.
 
@@ -101,11 +105,11 @@ def pools_of(
 
 def build_world(
     conf: cfg.ConfigOpts,
-    topology: Topology | None = None,
+    topology: HostTopology | None = None,
     root_uuid: str | None = None,
     control: ResctrlHandle | None = None,
     root: RootOwner | None = None,
-) -> World:
+) -> HostState:
     """The host as the configuration wants it. Deprecated options cost a log line each.
 
     ``root_uuid`` is the uuid of the agent's own root provider; without it that of the state folder, where it
@@ -175,7 +179,7 @@ def build_world(
             "[policy] rebalance = true and [guests] unplaced = refuse have no effect beside nova-compute: the"
             " positions of guests are its own. Remove them, or set [policy] name"
         )
-    return World(
+    return HostState(
         topology=topology,
         cpu_sets=cpu_sets,
         tree=tree,

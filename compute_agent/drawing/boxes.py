@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from compute_agent.host.topology import Core, NumaNode, Topology
+from compute_agent.host.topology import CpuCore, HostTopology, NumaNode
 from compute_agent.model import cpuset
 
 HOST, PACKAGE, DIE, NUMA, L3, CORE = range(6)
@@ -14,18 +14,18 @@ _KINDS: Final = {"performance": "P", "efficiency": "E", "low-power": "LP"}
 
 
 @dataclass(slots=True)
-class Box:
+class CpuBox:
     """One box with a line of text for each thing it stands for; things with the same CPUs share a box."""
 
     kind: int
     lines: list[str]
     cpus: frozenset[int]
-    children: list["Box"] = field(default_factory=list)
+    children: list["CpuBox"] = field(default_factory=list)
 
 
-def nest(topology: Topology) -> tuple[Box, list[str]]:
+def nest(topology: HostTopology) -> tuple[CpuBox, list[str]]:
     """The box of the host, and a line for each thing that crosses others and so has no box."""
-    host = Box(HOST, [_host_line(topology)], topology.online)
+    host = CpuBox(HOST, [_host_line(topology)], topology.online)
     crossing = []
     for box in sorted(_boxes(topology), key=lambda box: (-len(box.cpus), box.kind)):
         around = _innermost(host, box.cpus)
@@ -37,7 +37,9 @@ def nest(topology: Topology) -> tuple[Box, list[str]]:
             crossing.append(f"{box.lines[0]}: CPUs {cpuset.format(box.cpus)}")
     _order(host)
     host.children += [
-        Box(NUMA, [_node_line(node), "no CPUs"], frozenset()) for node in topology.numa_nodes if not node.cpus
+        CpuBox(NUMA, [_node_line(node), "no CPUs"], frozenset())
+        for node in topology.numa_nodes
+        if not node.cpus
     ]
     return host, crossing
 
@@ -52,23 +54,23 @@ def size(kib: int) -> str:
     return f"{amount:.3g} {unit}" if amount < 1000 else f"{amount:.0f} {unit}"
 
 
-def _boxes(topology: Topology) -> Iterator[Box]:
+def _boxes(topology: HostTopology) -> Iterator[CpuBox]:
     for package in topology.packages:
-        yield Box(PACKAGE, [f"Package {package.id}"], package.cpus)
+        yield CpuBox(PACKAGE, [f"Package {package.id}"], package.cpus)
     for die in topology.dies:
         if sum(other.package == die.package for other in topology.dies) > 1:
-            yield Box(DIE, [f"Die {die.id}"], die.cpus)
+            yield CpuBox(DIE, [f"Die {die.id}"], die.cpus)
     for node in topology.numa_nodes:
         if node.cpus:
-            yield Box(NUMA, [_node_line(node)], node.cpus)
+            yield CpuBox(NUMA, [_node_line(node)], node.cpus)
     for cache in topology.l3_domains:
         size_text = "" if cache.size_kib is None else f", {size(cache.size_kib)}"
-        yield Box(L3, [f"L3 {cache.id}{size_text}"], cache.cpus)
+        yield CpuBox(L3, [f"L3 {cache.id}{size_text}"], cache.cpus)
     for core in topology.cores:
-        yield Box(CORE, _core_lines(core), core.cpus)
+        yield CpuBox(CORE, _core_lines(core), core.cpus)
 
 
-def _host_line(topology: Topology) -> str:
+def _host_line(topology: HostTopology) -> str:
     parts = [topology.model_name or topology.architecture, f"{len(topology.online)} CPUs"]
     memory_kib = sum(node.memory_kib for node in topology.numa_nodes)
     if memory_kib:
@@ -80,16 +82,16 @@ def _node_line(node: NumaNode) -> str:
     return f"NUMA node {node.id}, {size(node.memory_kib)}"
 
 
-def _core_lines(core: Core) -> list[str]:
+def _core_lines(core: CpuCore) -> list[str]:
     return [] if core.kind is None else [_KINDS.get(core.kind, core.kind.removeprefix("capacity-"))]
 
 
-def _innermost(box: Box, cpus: frozenset[int]) -> Box:
+def _innermost(box: CpuBox, cpus: frozenset[int]) -> CpuBox:
     inner = next((child for child in box.children if cpus <= child.cpus and child.kind != CORE), None)
     return box if inner is None else _innermost(inner, cpus)
 
 
-def _order(box: Box) -> None:
+def _order(box: CpuBox) -> None:
     box.children.sort(key=lambda child: min(child.cpus))
     for child in box.children:
         _order(child)

@@ -27,7 +27,7 @@ Point = tuple[float, float | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class ChartCurve:
     """``dashed`` tells curves of one colour apart."""
 
     name: str
@@ -37,14 +37,14 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
-class Panel:
+class ChartPanel:
     """Curves with a common axis from 0 on. ``title`` has the unit in it."""
 
     title: str
-    curves: Sequence[Curve]
+    curves: Sequence[ChartCurve]
 
 
-def draw(title: str, panels: Sequence[Panel], since: float, until: float, gap: float) -> str:
+def draw(title: str, panels: Sequence[ChartPanel], since: float, until: float, gap: float) -> str:
     """An SVG document of the time from ``since`` to ``until``.
 
     Curves are broken where there are no values for more than ``gap`` seconds. Times are those of the local
@@ -52,7 +52,7 @@ def draw(title: str, panels: Sequence[Panel], since: float, until: float, gap: f
     """
     height = _TOP + len(panels) * (_HEIGHT + _GAP) - _GAP + _BOTTOM
     width = _LEFT + _WIDTH + _RIGHT
-    axis = _Time(since, max(until, since + 1))
+    axis = _TimeAxis(since, max(until, since + 1))
     parts = [text(_LEFT, 24, title, weight="bold")]
     for index, panel in enumerate(panels):
         parts += _panel(panel, _TOP + index * (_HEIGHT + _GAP), axis, gap)
@@ -62,7 +62,7 @@ def draw(title: str, panels: Sequence[Panel], since: float, until: float, gap: f
 
 
 @dataclass(frozen=True, slots=True)
-class _Time:
+class _TimeAxis:
     since: float
     until: float
 
@@ -97,7 +97,7 @@ class _Time:
 
 
 @dataclass(frozen=True, slots=True)
-class _Scale:
+class _ValueAxis:
     """Values from 0 at the bottom of a panel to ``highest`` at its ``top``, with a line at each ``step``."""
 
     top: float
@@ -105,7 +105,7 @@ class _Scale:
     highest: float
 
     @classmethod
-    def to(cls, highest: float, top: float) -> _Scale:
+    def to(cls, highest: float, top: float) -> _ValueAxis:
         """At most five round steps."""
         if highest <= 0:
             return cls(top, 1.0, 1.0)
@@ -123,8 +123,8 @@ class _Scale:
             yield text(_LEFT - 8, y + 4, f"{round(index * self.step, 9):g}", "end")
 
 
-def _panel(panel: Panel, top: float, axis: _Time, gap: float) -> Iterator[str]:
-    scale = _Scale.to(
+def _panel(panel: ChartPanel, top: float, axis: _TimeAxis, gap: float) -> Iterator[str]:
+    scale = _ValueAxis.to(
         max((value or 0.0 for curve in panel.curves for _, value in curve.points), default=0.0), top
     )
     yield text(_LEFT, top - 10, panel.title, weight="bold")
@@ -156,13 +156,13 @@ def _pieces(points: Sequence[Point], gap: float) -> Iterator[list[tuple[float, f
         yield piece
 
 
-def _path(piece: Sequence[tuple[float, float]], axis: _Time, scale: _Scale) -> str:
+def _path(piece: Sequence[tuple[float, float]], axis: _TimeAxis, scale: _ValueAxis) -> str:
     points = [f"{axis.x(time):.1f} {scale.y(value):.1f}" for time, value in _thinned(piece, axis)]
     # A value alone is a dot: a line of no length with round ends.
     return f"M{'L'.join(points)}" + ("h0" if len(points) == 1 else "")
 
 
-def _thinned(piece: Sequence[tuple[float, float]], axis: _Time) -> Iterator[tuple[float, float]]:
+def _thinned(piece: Sequence[tuple[float, float]], axis: _TimeAxis) -> Iterator[tuple[float, float]]:
     """Of values that share a pixel the first, the lowest, the highest and the last."""
     for _, group in groupby(piece, key=lambda point: int(axis.x(point[0]))):
         points = list(group)

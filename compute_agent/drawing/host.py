@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from compute_agent.drawing import boxes
-from compute_agent.drawing.boxes import CORE, Box
-from compute_agent.drawing.roles import Role, roles
+from compute_agent.drawing.boxes import CORE, CpuBox
+from compute_agent.drawing.roles import CpuRole, roles
 from compute_agent.drawing.svg import document, escaped, text
-from compute_agent.host.topology import Topology
+from compute_agent.host.topology import HostTopology
 from compute_agent.model import cpuset
 from compute_agent.model.cpu_sets import CpuSets
 
@@ -24,13 +24,18 @@ _SHAPE: Final = 1.7
 
 _FILL: Final = {boxes.HOST: "#ffffff", boxes.PACKAGE: "#eceff1", boxes.DIE: "#e3e0ec", boxes.NUMA: "#dbe7f3",
          boxes.L3: "#f5ecd9", boxes.CORE: "#ffffff"}  # fmt: skip
-_FREE: Final = {Role.DEDICATED: "#ffffff", Role.SHARED: "#ffffff", Role.BOTH: "#ffffff", Role.HOST: "#cfd4d7"}
+_FREE: Final = {
+    CpuRole.DEDICATED: "#ffffff",
+    CpuRole.SHARED: "#ffffff",
+    CpuRole.BOTH: "#ffffff",
+    CpuRole.HOST: "#cfd4d7",
+}
 _FRAME: Final = {
     None: 'stroke="#78868f"',
-    Role.DEDICATED: 'stroke="#22272b" stroke-width="1.6"',
-    Role.SHARED: 'stroke="#22272b" stroke-width="1.6" stroke-dasharray="4 3"',
-    Role.BOTH: 'stroke="#22272b" stroke-width="1.6" stroke-dasharray="9 3"',
-    Role.HOST: 'stroke="#78868f"',
+    CpuRole.DEDICATED: 'stroke="#22272b" stroke-width="1.6"',
+    CpuRole.SHARED: 'stroke="#22272b" stroke-width="1.6" stroke-dasharray="4 3"',
+    CpuRole.BOTH: 'stroke="#22272b" stroke-width="1.6" stroke-dasharray="9 3"',
+    CpuRole.HOST: 'stroke="#78868f"',
 }
 """Told apart by more than colour: solid, dashed, or none but a grey filling."""
 
@@ -39,26 +44,26 @@ _STRIPES: Final = 4
 
 
 @dataclass(slots=True)
-class _Placed:
+class _PlacedBox:
     """A box with its size and the places of its children relative to its own corner."""
 
-    box: Box
+    box: CpuBox
     width: float
     height: float
-    children: list[tuple[float, float, "_Placed"]]
+    children: list[tuple[float, float, "_PlacedBox"]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Scene:
+class _DrawingScene:
     """What all cells are drawn by."""
 
-    topology: Topology
-    role_of: Mapping[int, Role]
+    topology: HostTopology
+    role_of: Mapping[int, CpuRole]
     guests: Mapping[str, frozenset[int]]
     colours: Mapping[str, str]
 
 
-def draw(topology: Topology, sets: CpuSets, guests: Mapping[str, frozenset[int]] | None = None) -> str:
+def draw(topology: HostTopology, sets: CpuSets, guests: Mapping[str, frozenset[int]] | None = None) -> str:
     """An SVG document of the host; ``guests`` are the CPUs of each guest by its name.
 
     The frame of a CPU tells what it is for, its filling who is there: one with several guests is striped.
@@ -67,13 +72,15 @@ def draw(topology: Topology, sets: CpuSets, guests: Mapping[str, frozenset[int]]
     guests = guests or {}
     colours = {name: _colour(index) for index, name in enumerate(guests)}
     by_role = roles(topology.online, sets)
-    scene = _Scene(topology, {cpu: role for role, cpus in by_role.items() for cpu in cpus}, guests, colours)
+    scene = _DrawingScene(
+        topology, {cpu: role for role, cpus in by_role.items() for cpu in cpus}, guests, colours
+    )
     host, notes = boxes.nest(topology)
     if topology.offline:
         notes = [f"Offline CPUs: {cpuset.format(topology.offline)}", *notes]
     placed = _place(host)
     body = [*_box(placed, 0, 0, scene)]
-    entries: list[tuple[str, Role | None, str]] = []
+    entries: list[tuple[str, CpuRole | None, str]] = []
     entries += [(_FREE[role], role, f"{role}: {cpuset.format(cpus)}") for role, cpus in by_role.items()]
     entries += [
         (colours[name], None, f"{name}: {cpuset.format(cpus) or 'no CPU'}") for name, cpus in guests.items()
@@ -86,25 +93,25 @@ def draw(topology: Topology, sets: CpuSets, guests: Mapping[str, frozenset[int]]
     return document(host.lines[0], description, width, height, parts, left=-_GAP, top=-_GAP, ink="#000000")
 
 
-def _place(box: Box) -> _Placed:
+def _place(box: CpuBox) -> _PlacedBox:
     """The box with its children in rows, broken where the whole comes nearest to the wanted shape."""
     if box.kind == CORE:
         cells = len(box.cpus)
         columns = min(cells, 4)
         heading = _LINE if box.lines else 0
         width = max(columns * _CELL_WIDTH, *(len(line) * _CHARACTER + 4 for line in box.lines), 0)
-        return _Placed(box, width, heading + -(-cells // columns) * _CELL_HEIGHT, [])
+        return _PlacedBox(box, width, heading + -(-cells // columns) * _CELL_HEIGHT, [])
     children = [_place(child) for child in box.children]
     heading = len(box.lines) * _LINE + _GAP
     least = max(len(line) for line in box.lines) * _CHARACTER + 2 * _GAP
     options = [_rows(children, columns, heading) for columns in range(1, len(children) + 1)]
     placed, width, height = min(options, key=_distortion, default=([], 0.0, float(heading)))
-    return _Placed(box, max(width, least), height, placed)
+    return _PlacedBox(box, max(width, least), height, placed)
 
 
 def _rows(
-    children: Sequence[_Placed], columns: int, heading: float
-) -> tuple[list[tuple[float, float, _Placed]], float, float]:
+    children: Sequence[_PlacedBox], columns: int, heading: float
+) -> tuple[list[tuple[float, float, _PlacedBox]], float, float]:
     places = []
     width, y = 0.0, heading
     for start in range(0, len(children), columns):
@@ -123,7 +130,7 @@ def _distortion(option: tuple[object, float, float]) -> float:
     return max(width / height / _SHAPE, height / width * _SHAPE)
 
 
-def _box(placed: _Placed, x: float, y: float, scene: _Scene) -> list[str]:
+def _box(placed: _PlacedBox, x: float, y: float, scene: _DrawingScene) -> list[str]:
     box = placed.box
     parts = [_rectangle(x, y, placed.width, placed.height, _FILL[box.kind], radius=3)]
     parts += [text(x + _GAP, y + (n + 0.8) * _LINE, line) for n, line in enumerate(box.lines)]
@@ -137,11 +144,11 @@ def _box(placed: _Placed, x: float, y: float, scene: _Scene) -> list[str]:
     return parts
 
 
-def _cell(cpu: int, x: float, y: float, scene: _Scene) -> str:
+def _cell(cpu: int, x: float, y: float, scene: _DrawingScene) -> str:
     core, role = scene.topology.core_of(cpu), scene.role_of[cpu]
     guests = [name for name, cpus in scene.guests.items() if cpu in cpus]
     where = "" if core is None else f", core {core.id} of package {core.package}"
-    free = "nobody" if role is Role.HOST else "free"
+    free = "nobody" if role is CpuRole.HOST else "free"
     title = f"CPU {cpu}{where}, {role}: {', '.join(guests) or free}"
     fills = [scene.colours[name] for name in guests[:_STRIPES]] or [_FREE[role]]
     stripe = _CELL_WIDTH / len(fills)
@@ -156,7 +163,7 @@ def _cell(cpu: int, x: float, y: float, scene: _Scene) -> str:
 
 
 def _legend(
-    entries: Sequence[tuple[str, Role | None, str]], notes: Sequence[str], width: float, top: float
+    entries: Sequence[tuple[str, CpuRole | None, str]], notes: Sequence[str], width: float, top: float
 ) -> tuple[list[str], float, float]:
     """What frames and colours mean in as many columns as fit, then the notes; with width and height."""
     column = max((len(words) for *_, words in entries), default=0) * _CHARACTER + 3 * _GAP + _LINE
@@ -173,7 +180,7 @@ def _legend(
 
 
 def _rectangle(
-    x: float, y: float, width: float, height: float, fill: str, role: Role | None = None, radius: int = 0
+    x: float, y: float, width: float, height: float, fill: str, role: CpuRole | None = None, radius: int = 0
 ) -> str:
     return (
         f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="{radius}" fill="{fill}"'

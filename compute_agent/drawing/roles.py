@@ -6,7 +6,7 @@ from enum import StrEnum
 from compute_agent.model.cpu_sets import CpuSets
 
 
-class Role(StrEnum):
+class CpuRole(StrEnum):
     """What one CPU is for."""
 
     DEDICATED = "dedicated"
@@ -17,12 +17,12 @@ class Role(StrEnum):
     """In no set: no guest runs there."""
 
 
-def roles(cpus: frozenset[int], sets: CpuSets) -> Mapping[Role, frozenset[int]]:
+def roles(cpus: frozenset[int], sets: CpuSets) -> Mapping[CpuRole, frozenset[int]]:
     """These CPUs by what they are for, in the order of :class:`Role`; only those that there are."""
     found = {
-        Role.DEDICATED: cpus & sets.dedicated - sets.shared,
-        Role.SHARED: cpus & sets.shared - sets.dedicated,
-        Role.BOTH: cpus & sets.dedicated & sets.shared,
-        Role.HOST: cpus - sets.dedicated - sets.shared,
+        CpuRole.DEDICATED: cpus & sets.dedicated - sets.shared,
+        CpuRole.SHARED: cpus & sets.shared - sets.dedicated,
+        CpuRole.BOTH: cpus & sets.dedicated & sets.shared,
+        CpuRole.HOST: cpus - sets.dedicated - sets.shared,
     }
     return {role: those for role, those in found.items() if those}

@@ -16,7 +16,7 @@ _CPUS: Final = 18
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class ShownUse:
     """What a guest uses: cores, bytes of cache, and bytes of memory a second; None where it is not known."""
 
     cpu: float | None = None
@@ -25,7 +25,7 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class AgentSnapshot:
     """What the agent told at a time; its documents are those of the command line.
 
     :param time: as it is shown.
@@ -37,11 +37,11 @@ class Seen:
     guests: Sequence[Document] = ()
     watermarks: Sequence[Document] = ()
     groups: Sequence[Document] = ()
-    uses: Mapping[str, Use] = field(default_factory=dict)
+    uses: Mapping[str, ShownUse] = field(default_factory=dict)
     trouble: str = ""
 
 
-ORDERS: Final[Mapping[str, Callable[[Document, Use], float]]] = {
+ORDERS: Final[Mapping[str, Callable[[Document, ShownUse], float]]] = {
     "cpu": lambda guest, use: -(use.cpu or 0.0),
     "cache": lambda guest, use: -(use.cache or 0),
     "bandwidth": lambda guest, use: -(use.bandwidth or 0.0),
@@ -50,7 +50,7 @@ ORDERS: Final[Mapping[str, Callable[[Document, Use], float]]] = {
 """What guests can be sorted by; names decide between those that are alike."""
 
 
-def frame(seen: Seen, order: str, width: int, height: int) -> list[str]:
+def frame(seen: AgentSnapshot, order: str, width: int, height: int) -> list[str]:
     """At most ``height`` lines of at most ``width`` characters.
 
     :param order: one of :data:`ORDERS`.
@@ -65,7 +65,7 @@ def frame(seen: Seen, order: str, width: int, height: int) -> list[str]:
     return [on_one_line(line)[:width] for line in lines[:height]]
 
 
-def _head(seen: Seen) -> Iterator[str]:
+def _head(seen: AgentSnapshot) -> Iterator[str]:
     status = seen.status
     new = status.get("new_guests")
     parts = [
@@ -127,10 +127,10 @@ _COLUMNS: Final = "{:" + str(_NAME) + "} {:5} {:" + str(_CPUS) + "} {:6} {:>6} {
 _HEADING: Final = _COLUMNS.format("GUEST", "CLASS", "CPUS", "NODES", "CORES", "CACHE", "MEMORY/s", "WAYS", "")
 
 
-def _guests(seen: Seen, order: str) -> Iterator[str]:
+def _guests(seen: AgentSnapshot, order: str) -> Iterator[str]:
     ways = {name: _ways(group) for group in seen.groups for name in group["guests"]}
     key = ORDERS[order]
-    none = Use()
+    none = ShownUse()
     for guest in sorted(
         seen.guests, key=lambda one: (key(one, seen.uses.get(one["uuid"], none)), one["name"])
     ):

@@ -4,19 +4,19 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from compute_agent.drawing import boxes
-from compute_agent.drawing.boxes import CORE, Box
-from compute_agent.drawing.roles import Role, roles
-from compute_agent.host.topology import Topology
+from compute_agent.drawing.boxes import CORE, CpuBox
+from compute_agent.drawing.roles import CpuRole, roles
+from compute_agent.host.topology import HostTopology
 from compute_agent.model import cpuset
 from compute_agent.model.cpu_sets import CpuSets
 from compute_agent.model.naming import on_one_line
 
-_WIDTH: Final = len(Role.DEDICATED)
+_WIDTH: Final = len(CpuRole.DEDICATED)
 
 Guests = Mapping[str, frozenset[int]]
 
 
-def lines(topology: Topology, sets: CpuSets, guests: Guests | None) -> Iterator[str]:
+def lines(topology: HostTopology, sets: CpuSets, guests: Guests | None) -> Iterator[str]:
     """The tree, a line at a time.
 
     :param guests: the CPUs of each guest by its name; None where nobody knows, so that nothing is said to be
@@ -30,7 +30,7 @@ def lines(topology: Topology, sets: CpuSets, guests: Guests | None) -> Iterator[
     yield from crossing
 
 
-def _threads(topology: Topology) -> Iterator[str]:
+def _threads(topology: HostTopology) -> Iterator[str]:
     """Which CPUs are threads of one core, where one rule tells it of all that have all their threads."""
     offsets = [tuple(cpu - min(core.cpus) for cpu in sorted(core.cpus)) for core in topology.cores]
     most = max(map(len, offsets), default=1)
@@ -39,7 +39,7 @@ def _threads(topology: Topology) -> Iterator[str]:
 
 
 def _box(
-    box: Box, first: str, rest: str, topology: Topology, sets: CpuSets, guests: Guests | None
+    box: CpuBox, first: str, rest: str, topology: HostTopology, sets: CpuSets, guests: Guests | None
 ) -> Iterator[str]:
     """A box after ``first``, and all in it after ``rest``."""
     yield first + " · ".join(box.lines)
@@ -48,7 +48,7 @@ def _box(
     below = rest + ("│  " if inner else "   ")
     for role, cpus in roles(cores, sets).items():
         yield f"{below}{_role(role, cpus, topology, guests)}".rstrip()
-        if role in (Role.DEDICATED, Role.BOTH):
+        if role in (CpuRole.DEDICATED, CpuRole.BOTH):
             yield from (f"{below}{'':{_WIDTH}}  {each}" for each in _holders(cpus, sets, guests or {}))
     for child in inner:
         last = child is inner[-1]
@@ -62,12 +62,12 @@ def _box(
         )
 
 
-def _role(role: Role, cpus: frozenset[int], topology: Topology, guests: Guests | None) -> str:
+def _role(role: CpuRole, cpus: frozenset[int], topology: HostTopology, guests: Guests | None) -> str:
     cores = {topology.threads_of(cpu) for cpu in cpus}
     counted = [f"{len(cores)} core{'s' * (len(cores) != 1)}"]
     if split := sum(not threads <= cpus for threads in cores):
         counted.append(f"{split} of them shared with others" if split < len(cores) else "shared with others")
-    if role is Role.DEDICATED and guests is not None:
+    if role is CpuRole.DEDICATED and guests is not None:
         free = cpus.difference(*guests.values())
         counted.append(f"free: {cpuset.format(free) or 'none'}")
     return f"{role:{_WIDTH}}  {cpuset.format(cpus)}  ({'; '.join(counted)})"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from compute_agent.drivers import procfs
-from compute_agent.drivers.cgroup import CgroupRoot, Group
+from compute_agent.drivers.cgroup import CgroupRoot, GuestCgroup
 from compute_agent.drivers.procfs import ProcessIdentity
 from compute_agent.model.errors import DriverError
 
@@ -32,7 +32,7 @@ def adoptable_process(pid: int) -> ProcessIdentity:
 
 def adoptable_group(
     folder: Path, groups: CgroupRoot | None, guests: Collection[str]
-) -> tuple[Group, ProcessIdentity]:
+) -> tuple[GuestCgroup, ProcessIdentity]:
     """The cgroup v2 group in a folder and its main process, the oldest.
 
     All of its processes are to be one guest.
@@ -47,7 +47,7 @@ def adoptable_group(
             f"group {folder} cannot be a guest: guests have no groups of their own here ([cgroup] root)"
         )
     try:
-        group = Group(folder.resolve(strict=True))
+        group = GuestCgroup(folder.resolve(strict=True))
         same_system = group.folder.stat().st_dev == groups.folder.stat().st_dev
     except OSError as error:
         raise DriverError(f"group {folder} cannot be a guest: {error}") from error
@@ -68,7 +68,7 @@ def oldest(pids: Iterable[int]) -> ProcessIdentity | None:
     return min(alive, key=lambda identity: (identity.start_time, identity.pid), default=None)
 
 
-def _objection(group: Group, groups: CgroupRoot, guests: Collection[str]) -> str:
+def _objection(group: GuestCgroup, groups: CgroupRoot, guests: Collection[str]) -> str:
     """Why a group cannot be a guest; empty if it can."""
     folder, root = group.folder, groups.folder.resolve()
     if not (folder / "cgroup.procs").is_file() or not (folder / "cgroup.controllers").is_file():

@@ -89,14 +89,14 @@ class ChangeKind(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class GuestChange:
     """One thing that happened to one guest, as a driver reports it."""
 
     kind: ChangeKind
     guest: Guest
 
 
-Listener = Callable[[Change], None]
+Listener = Callable[[GuestChange], None]
 
 
 class ExpectingDriver(Protocol):
@@ -117,7 +117,7 @@ class ExpectingDriver(Protocol):
         ...
 
 
-class Driver(Protocol):
+class GuestDriver(Protocol):
     """One kind of guests. Methods may be called from any thread."""
 
     name: str
@@ -345,7 +345,7 @@ class Driver(Protocol):
         ...
 
 
-class StartingDriver(Driver, Protocol):
+class StartingDriver(GuestDriver, Protocol):
     """A driver through which the agent itself starts guests, and which records them."""
 
     def create(

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Final
 
-from compute_agent.drivers.cgroup import Group
-from compute_agent.model.blockio import DEFAULT_WEIGHT, BlockIo, Rates
+from compute_agent.drivers.cgroup import GuestCgroup
+from compute_agent.model.blockio import DEFAULT_WEIGHT, BlockIo, DeviceRates
 
 MAX: Final = "io.max"
 LATENCY: Final = "io.latency"
@@ -21,7 +21,7 @@ _KEYS: Final = ("rbps", "wbps", "riops", "wiops")
 _NO_LIMIT: Final = "max"
 
 
-def writes(group: Group, wanted: BlockIo | None, noted: Collection[str]) -> list[tuple[str, str]]:
+def writes(group: GuestCgroup, wanted: BlockIo | None, noted: Collection[str]) -> list[tuple[str, str]]:
     """What is to be written to become as ``wanted`` (None: as nobody says anything), file by file.
 
     ``noted`` are the files that the agent has written before. Others of which nothing is wanted are not read:
@@ -36,7 +36,7 @@ def writes(group: Group, wanted: BlockIo | None, noted: Collection[str]) -> list
     return todo
 
 
-def missing(group: Group | None, wanted: BlockIo) -> list[str]:
+def missing(group: GuestCgroup | None, wanted: BlockIo) -> list[str]:
     """Why some of it cannot be had, a sentence each."""
     if group is None:
         return ["it is in no cgroup v2 group of its own ([cgroup] root), which limits take"]
@@ -53,7 +53,7 @@ def missing(group: Group | None, wanted: BlockIo) -> list[str]:
     return found
 
 
-def _weights(group: Group, goal: BlockIo, noted: Collection[str]) -> Iterator[tuple[str, str]]:
+def _weights(group: GuestCgroup, goal: BlockIo, noted: Collection[str]) -> Iterator[tuple[str, str]]:
     for name, most in WEIGHTS.items():
         if goal.weight is None and name not in noted:
             continue
@@ -67,21 +67,21 @@ def _weights(group: Group, goal: BlockIo, noted: Collection[str]) -> Iterator[tu
 
 
 def _lines(
-    group: Group, name: str, wanted: dict[str, str], noted: Collection[str]
+    group: GuestCgroup, name: str, wanted: dict[str, str], noted: Collection[str]
 ) -> Iterator[tuple[str, str]]:
     """The lines of a file with one for each device that has limits."""
     text = group.io_text(name)
     if text is None:
         return
     has = {device: rest for device, _, rest in (line.partition(" ") for line in text.splitlines()) if device}
-    nothing = _max_text(Rates()) if name == MAX else _latency_text(None)
+    nothing = _max_text(DeviceRates()) if name == MAX else _latency_text(None)
     for device in sorted({*has, *wanted}):
         goal = wanted.get(device, nothing)
         if has.get(device, nothing).split() != goal.split() and (name in noted or device not in has):
             yield name, f"{device} {goal}"
 
 
-def _max_text(rates: Rates) -> str:
+def _max_text(rates: DeviceRates) -> str:
     return " ".join(
         f"{key}={_NO_LIMIT if amount is None else amount}"
         for key, amount in zip(_KEYS, rates.amounts, strict=True)

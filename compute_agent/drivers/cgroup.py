@@ -93,12 +93,12 @@ class CgroupRoot:
                     LOG.warning("Controller %s cannot be handed down in %s: %s", controller, folder, error)
         return cls(folder.resolve())
 
-    def make(self, guest_uuid: str) -> Group:
+    def make(self, guest_uuid: str) -> GuestCgroup:
         """The group of a guest, made if absent.
 
         :raises OSError:
         """
-        group = Group(self.folder / group_name(guest_uuid))
+        group = GuestCgroup(self.folder / group_name(guest_uuid))
         group.folder.mkdir(exist_ok=True)
         return group
 
@@ -107,8 +107,8 @@ class CgroupRoot:
 
         :raises OSError:
         """
-        root = Group(self.folder)
-        found = [Group(folder).memory_limit("memory.low") for folder in self.folder.glob(f"{_PREFIX}*")]
+        root = GuestCgroup(self.folder)
+        found = [GuestCgroup(folder).memory_limit("memory.low") for folder in self.folder.glob(f"{_PREFIX}*")]
         whole = sum(amount for amount in found if amount is not None)
         if root.memory_limit("memory.low") not in (None, whole):
             root.limit_memory("memory.low", whole)
@@ -123,7 +123,7 @@ class CgroupRoot:
         return name.removeprefix(_PREFIX) if name.startswith(_PREFIX) else ""
 
 
-class Group:
+class GuestCgroup:
     """The group of one guest."""
 
     def __init__(self, folder: Path) -> None:
@@ -141,7 +141,7 @@ class Group:
             raise ProcessLookupError(errno.ESRCH, "a process of another pid namespace", str(self.folder))
         (self.folder / "cgroup.procs").write_text(str(pid))
 
-    def take(self, source: Group) -> None:
+    def take(self, source: GuestCgroup) -> None:
         """Move all processes of another group, and of those below it, here; until no new one appears there.
 
         One that ends meanwhile is no error.
@@ -182,7 +182,7 @@ class Group:
 
     def possible_nodes(self) -> frozenset[int]:
         """The NUMA nodes that the group could have memory of."""
-        return Group(self.folder.parent)._numbers("cpuset.mems.effective") or frozenset()
+        return GuestCgroup(self.folder.parent)._numbers("cpuset.mems.effective") or frozenset()
 
     def bind_memory(self, nodes: frozenset[int]) -> None:
         """Write the NUMA nodes if they differ; the kernel moves what is elsewhere.

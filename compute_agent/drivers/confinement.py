@@ -6,13 +6,13 @@ A guest without a group cannot be confined in this way: it has None for one.
 from __future__ import annotations
 
 from compute_agent.drivers.base import CpuLimits, QuotaError
-from compute_agent.drivers.cgroup import Group, agree
+from compute_agent.drivers.cgroup import GuestCgroup, agree
 from compute_agent.model import cpuset
 from compute_agent.model.errors import DriverError
 from compute_agent.model.guest import Guest
 
 
-def other_limits(guest: Guest, group: Group | None, wanted: CpuLimits) -> CpuLimits | None:
+def other_limits(guest: Guest, group: GuestCgroup | None, wanted: CpuLimits) -> CpuLimits | None:
     """The limits of the group where they are not those wanted; None if they agree.
 
     :raises DriverError: a guest that cannot have a quota is to have one.
@@ -24,7 +24,7 @@ def other_limits(guest: Guest, group: Group | None, wanted: CpuLimits) -> CpuLim
     return None if has is None or agree(has, wanted) else has
 
 
-def limit(guest: Guest, group: Group | None, wanted: CpuLimits) -> bool:
+def limit(guest: Guest, group: GuestCgroup | None, wanted: CpuLimits) -> bool:
     """Write the limits that differ, and read them back. True if any did.
 
     :raises DriverError:
@@ -41,7 +41,7 @@ def limit(guest: Guest, group: Group | None, wanted: CpuLimits) -> bool:
     return True
 
 
-def other_nodes(group: Group | None, wanted: frozenset[int]) -> frozenset[int] | None:
+def other_nodes(group: GuestCgroup | None, wanted: frozenset[int]) -> frozenset[int] | None:
     """The NUMA nodes of the group where they are not those wanted (empty: all that it could have).
 
     None if they agree or cannot be set.
@@ -52,7 +52,7 @@ def other_nodes(group: Group | None, wanted: frozenset[int]) -> frozenset[int] |
     return None if not wanted and has >= group.possible_nodes() else has
 
 
-def bind(guest: Guest, group: Group | None, wanted: frozenset[int]) -> bool:
+def bind(guest: Guest, group: GuestCgroup | None, wanted: frozenset[int]) -> bool:
     """Write the NUMA nodes if they differ, and read them back. True if they did.
 
     :raises DriverError:

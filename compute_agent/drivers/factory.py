@@ -15,7 +15,7 @@ from typing import Final
 
 from oslo_config import cfg
 
-from compute_agent.drivers.base import Driver
+from compute_agent.drivers.base import GuestDriver
 from compute_agent.drivers.cgroup import CgroupRoot
 from compute_agent.drivers.driver_lock import DriverLock, cgroup_lock, libvirt_lock
 from compute_agent.drivers.libvirt import address
@@ -28,14 +28,14 @@ _LIBVIRT, _PROCESS = LibvirtDriver.name, ProcessDriver.name
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class DriverChoice:
     """The name of a driver, and what an operator should know about how it was chosen (empty: nothing)."""
 
     name: str
     notice: str = ""
 
 
-def choose(configured: str | None, usable: bool, remembered: str, guests: int) -> Choice:
+def choose(configured: str | None, usable: bool, remembered: str, guests: int) -> DriverChoice:
     """The driver to use: ``configured`` is that of the options, ``usable`` whether libvirtd can be had.
 
     ``remembered`` is the driver that this host had last (empty: none is known), with so many ``guests``. It
@@ -44,8 +44,8 @@ def choose(configured: str | None, usable: bool, remembered: str, guests: int) -
     """
     if configured is not None:
         if remembered in ("", configured):
-            return Choice(configured)
-        return Choice(
+            return DriverChoice(configured)
+        return DriverChoice(
             configured,
             f"Guests are those of driver {configured} from now on, as [guests] driver says. The {guests} of"
             f" driver {remembered} run on where they are, but are not looked after any more, and audit shows"
@@ -53,23 +53,23 @@ def choose(configured: str | None, usable: bool, remembered: str, guests: int) -
         )
     found = _LIBVIRT if usable else _PROCESS
     if remembered in ("", found):
-        return Choice(found)
+        return DriverChoice(found)
     if remembered == _LIBVIRT:
-        return Choice(
+        return DriverChoice(
             _LIBVIRT,
             "libvirtd cannot be had, but the guests of this host are domains, and so the driver stays"
             f" {_LIBVIRT} and waits for it. If they are to be processes from now on, set [guests] driver ="
             f" {_PROCESS}",
         )
     if remembered != _PROCESS:
-        return Choice(remembered)  # a newer version may have had it; opening it says what to do
+        return DriverChoice(remembered)  # a newer version may have had it; opening it says what to do
     if guests:
-        return Choice(
+        return DriverChoice(
             _PROCESS,
             f"libvirtd is here, but the {guests} guests of this host are processes, and so the driver stays"
             f" {_PROCESS}. If they are to be domains from now on, set [guests] driver = {_LIBVIRT}",
         )
-    return Choice(
+    return DriverChoice(
         _LIBVIRT,
         f"Guests are domains from now on, as libvirtd is here and there was no process guest left. If they"
         f" are to be processes, set [guests] driver = {_PROCESS}",
@@ -82,7 +82,7 @@ def libvirtd_is_usable(uri: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class DriverKind:
     """What has to be known of a driver before it is opened.
 
     ``lock`` is that of an agent, which calls itself by a text, on the guests; ``open`` makes the driver from
@@ -92,7 +92,7 @@ class Kind:
 
     name: str
     lock: Callable[[cfg.ConfigOpts, str], DriverLock]
-    open: Callable[[cfg.ConfigOpts, Path, DriverLock | None], Driver]
+    open: Callable[[cfg.ConfigOpts, Path, DriverLock | None], GuestDriver]
     unlimited: Callable[[cfg.ConfigOpts], str]
 
 
@@ -104,7 +104,7 @@ def lock_for(name: str, conf: cfg.ConfigOpts, holder: str) -> DriverLock:
     return _kind(name).lock(conf, holder)
 
 
-def open_driver(name: str, conf: cfg.ConfigOpts, folder: Path, lock: DriverLock | None) -> Driver:
+def open_driver(name: str, conf: cfg.ConfigOpts, folder: Path, lock: DriverLock | None) -> GuestDriver:
     """The driver of that name.
 
     Process guests are recorded in ``folder``. Without a ``lock`` on them it changes nothing as long as it is
@@ -123,7 +123,7 @@ def unlimited(name: str, conf: cfg.ConfigOpts) -> str:
     return KINDS[name].unlimited(conf) if name in KINDS else ""
 
 
-def _kind(name: str) -> Kind:
+def _kind(name: str) -> DriverKind:
     if name not in KINDS:
         raise DriverError(f"there is no driver {name!r}: set [guests] driver to {' or '.join(KINDS)}")
     return KINDS[name]
@@ -137,7 +137,7 @@ def _lock_domains(conf: cfg.ConfigOpts, holder: str) -> DriverLock:
     return libvirt_lock(conf, address.sockets(conf.libvirt.uri), holder)
 
 
-def _open_libvirt(conf: cfg.ConfigOpts, folder: Path, lock: DriverLock | None) -> Driver:
+def _open_libvirt(conf: cfg.ConfigOpts, folder: Path, lock: DriverLock | None) -> GuestDriver:
     return LibvirtDriver(conf.libvirt.uri, conf.guests.reconcile_interval, _checked(lock))
 
 
@@ -146,7 +146,7 @@ def _lock_processes(conf: cfg.ConfigOpts, holder: str) -> DriverLock:
     return cgroup_lock(conf, holder) if conf.cgroup.root else DriverLock(holder)
 
 
-def _open_processes(conf: cfg.ConfigOpts, folder: Path, lock: DriverLock | None) -> Driver:
+def _open_processes(conf: cfg.ConfigOpts, folder: Path, lock: DriverLock | None) -> GuestDriver:
     look_only = lock is None
     groups = CgroupRoot.open(Path(conf.cgroup.root)) if conf.cgroup.root and not look_only else None
     return ProcessDriver(folder, groups, look_only)
@@ -168,11 +168,11 @@ def _without_groups(root: str | None) -> str:
     return "" if "cpu" in controllers else f"[cgroup] root = {root} has not the controller cpu"
 
 
-KINDS: Final[Mapping[str, Kind]] = {
+KINDS: Final[Mapping[str, DriverKind]] = {
     kind.name: kind
     for kind in (
-        Kind(_LIBVIRT, _lock_domains, _open_libvirt, lambda conf: ""),
-        Kind(_PROCESS, _lock_processes, _open_processes, _processes_unlimited),
+        DriverKind(_LIBVIRT, _lock_domains, _open_libvirt, lambda conf: ""),
+        DriverKind(_PROCESS, _lock_processes, _open_processes, _processes_unlimited),
     )
 }
 """By the name that ``[guests] driver`` knows them under."""

@@ -10,7 +10,7 @@ from compute_agent.model.guest import Guest
 
 
 @dataclass(frozen=True, slots=True)
-class Flavor:
+class GuestFlavor:
     """An order: amounts by resource class, CPUs left out, and the ids of its owner (empty if unknown).
 
     ``dedicated`` is how many guest CPUs are to have CPUs of their own; None if that is not said.
@@ -25,7 +25,7 @@ class Flavor:
 class FlavorSource(Protocol):
     """A driver whose guests are defined by somebody else, and outlive their processes."""
 
-    def flavor(self, guest: Guest) -> Flavor:
+    def flavor(self, guest: Guest) -> GuestFlavor:
         """What a guest was ordered with.
 
         :raises GuestGoneError:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Final
 
 from compute_agent.drivers.base import UNLIMITED, MemoryLimits
-from compute_agent.drivers.cgroup import Group
+from compute_agent.drivers.cgroup import GuestCgroup
 from compute_agent.drivers.file_owner import acting_as_owner
 from compute_agent.host import kernel_files
 from compute_agent.model.guest import Guest
@@ -40,7 +40,7 @@ _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 def differing(
-    group: Group | None, pids: Iterable[int], wanted: MemoryLimits, noted: Collection[str]
+    group: GuestCgroup | None, pids: Iterable[int], wanted: MemoryLimits, noted: Collection[str]
 ) -> dict[str, int]:
     """What is to be written to become as ``wanted``, by file; those in ``noted`` are the agent's.
 
@@ -63,7 +63,7 @@ def differing(
     return todo
 
 
-def present(group: Group | None, pids: Iterable[int], wanted: MemoryLimits) -> MemoryLimits:
+def present(group: GuestCgroup | None, pids: Iterable[int], wanted: MemoryLimits) -> MemoryLimits:
     """The limits as they are, as far as something is wanted of them."""
     has = {
         name: None if group is None or amount is None else group.memory_limit(name)
@@ -126,7 +126,7 @@ class OomScores:
                 return
 
 
-def huge_page_use(group: Group | None) -> dict[int, int]:
+def huge_page_use(group: GuestCgroup | None) -> dict[int, int]:
     """Bytes in huge pages that a group uses or has reserved, by the size of the page in KiB."""
     if group is None:
         return {}

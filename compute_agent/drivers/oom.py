@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 
 from compute_agent.drivers.base import OomKill
-from compute_agent.drivers.cgroup import Group
+from compute_agent.drivers.cgroup import GuestCgroup
 from compute_agent.model.guest import Guest
 
 
@@ -21,13 +21,13 @@ class OomWatch:
         self._counted: dict[str, tuple[int, int]] = {}
         self._news: list[OomKill] = []
 
-    def begin(self, guest_uuid: str, group: Group | None) -> None:
+    def begin(self, guest_uuid: str, group: GuestCgroup | None) -> None:
         """Count from now on what happens to a guest that ran before: who came before has told of the rest."""
         if group is not None and (counts := group.oom_events()) is not None:
             with self._lock:
                 self._counted[guest_uuid] = counts
 
-    def look(self, guest: Guest, group: Group, last: bool = False) -> None:
+    def look(self, guest: Guest, group: GuestCgroup, last: bool = False) -> None:
         """Look for kills in the group of a guest; ``last``: it has ended."""
         counts = group.oom_events()
         with self._lock:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from compute_agent.drivers import blockio_limits, confinement, memory_limits, procfs
 from compute_agent.drivers.base import CpuLimits, CpuSettings, MemoryLimits
-from compute_agent.drivers.cgroup import Group
+from compute_agent.drivers.cgroup import GuestCgroup
 from compute_agent.drivers.process_guests import ProcessGuests
 from compute_agent.drivers.records import ProcessRecord
 from compute_agent.model.blockio import BlockIo
@@ -221,7 +221,7 @@ class ProcessDriver(ProcessGuests):
 
     # Inner parts
 
-    def _group(self, guest: Guest) -> Group | None:
+    def _group(self, guest: Guest) -> GuestCgroup | None:
         """The guest's group; None if it has none.
 
         :raises GuestGoneError: where there is a group, also for an end that nobody has seen yet.

@@ -20,7 +20,7 @@ from typing import Final
 
 from compute_agent.drivers import adoption, launch, procfs
 from compute_agent.drivers.base import Listener, OomKill
-from compute_agent.drivers.cgroup import CgroupRoot, Group, group_name
+from compute_agent.drivers.cgroup import CgroupRoot, GuestCgroup, group_name
 from compute_agent.drivers.memory_limits import OomScores
 from compute_agent.drivers.process_table import ProcessTable
 from compute_agent.drivers.records import DRIVER, ProcessRecord, RecordStore
@@ -142,7 +142,7 @@ class ProcessGuests:
         :raises DriverError: it cannot be.
         """
         self._table.forbid_double(guest_uuid)
-        source: Group | None = None
+        source: GuestCgroup | None = None
         if isinstance(origin, int):
             identity = adoption.adoptable_process(origin)
             self._table.forbid_guests({origin})
@@ -202,7 +202,7 @@ class ProcessGuests:
 
     # Inner parts
 
-    def _grouped(self, record: ProcessRecord, source: Group | None = None) -> ProcessRecord:
+    def _grouped(self, record: ProcessRecord, source: GuestCgroup | None = None) -> ProcessRecord:
         """The record with the group, if there are any, that its processes or ``source`` were moved into.
 
         :raises OSError:
@@ -217,7 +217,7 @@ class ProcessGuests:
                 group.add(pid)
         return replace(record, cgroup=str(group.folder))
 
-    def _give_back(self, guest_uuid: str, source: Group | None) -> None:
+    def _give_back(self, guest_uuid: str, source: GuestCgroup | None) -> None:
         """Move the processes of a group that cannot be a guest back to where they were."""
         if source is None or self._groups is None:
             return

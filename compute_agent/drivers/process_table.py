@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Final
 
 from compute_agent.drivers import adoption, procfs
-from compute_agent.drivers.base import Change, ChangeKind, Listener
+from compute_agent.drivers.base import ChangeKind, GuestChange, Listener
 from compute_agent.drivers.launch import GUEST_VARIABLE
 from compute_agent.drivers.oom import OomWatch
 from compute_agent.drivers.pidwatch import PidWatch
@@ -280,7 +280,7 @@ class ProcessTable:
 
     def _report(self, kind: ChangeKind, record: ProcessRecord) -> None:
         if self._listener is not None:
-            self._listener(Change(kind, record.guest()))
+            self._listener(GuestChange(kind, record.guest()))
 
 
 def describe(it: UnusableRecord) -> str:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from compute_agent.drivers.cgroup import Group, group_name
+from compute_agent.drivers.cgroup import GuestCgroup, group_name
 from compute_agent.drivers.guest_logs import LOG_SUFFIX, RECORD_SUFFIX
 from compute_agent.drivers.procfs import ProcessIdentity
 from compute_agent.files import (
@@ -47,9 +47,9 @@ T = TypeVar("T")
 
 
 @functools.lru_cache(maxsize=4096)
-def _group(folder: str) -> Group:
+def _group(folder: str) -> GuestCgroup:
     """The group in a folder; every round asks for it a dozen times."""
-    return Group(Path(folder))
+    return GuestCgroup(Path(folder))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class ProcessRecord:
         return called(self.name, self.uuid)
 
     @property
-    def group(self) -> Group | None:
+    def group(self) -> GuestCgroup | None:
         """The guest's own group; None if it has none."""
         return _group(self.cgroup) if self.cgroup else None
 

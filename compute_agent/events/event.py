@@ -10,7 +10,7 @@ from typing import Any, Final
 _MAX_ID: Final = 1 << 53
 
 
-class Kind(enum.StrEnum):
+class EventKind(enum.StrEnum):
     """What was decided. For watermarks these are the words of their options and metrics.
 
     ``OOM_KILL`` the kernel has decided.
@@ -40,7 +40,7 @@ class Kind(enum.StrEnum):
     ENABLE_SCHEDULING = "enable_scheduling"
 
 
-class Outcome(enum.StrEnum):
+class EventOutcome(enum.StrEnum):
     """What came of a decision."""
 
     DONE = "done"
@@ -49,7 +49,7 @@ class Outcome(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class AgentEvent:
     """One decision. ``time`` is in seconds since the epoch; ``id`` grows with it, 0: not kept yet.
 
     ``guest`` and ``name`` are the uuid and name of whom it is about, empty where it is about the host.
@@ -60,23 +60,23 @@ class Event:
     time: float
     kind: str
     text: str
-    outcome: str = Outcome.DONE
+    outcome: str = EventOutcome.DONE
     guest: str = ""
     name: str = ""
     reason: str = ""
     id: int = 0
 
 
-_FIELDS: Final = {field.name: str(field.type) for field in fields(Event)}
+_FIELDS: Final = {field.name: str(field.type) for field in fields(AgentEvent)}
 _TYPES: Final[dict[str, tuple[type, ...]]] = {"float": (int, float), "str": (str,), "int": (int,)}
 
 
-def to_line(event: Event) -> bytes:
+def to_line(event: AgentEvent) -> bytes:
     """An event as a line of its file: JSON, in ASCII."""
     return json.dumps(asdict(event), separators=(",", ":")).encode() + b"\n"
 
 
-def from_line(line: bytes) -> Event | None:
+def from_line(line: bytes) -> AgentEvent | None:
     """The event of a line; None for what is none, such as a line that a crash has cut."""
     try:
         content = json.loads(line)
@@ -90,6 +90,6 @@ def from_line(line: bytes) -> Event | None:
             return None
         if isinstance(value, str) and value and not value.isprintable():
             return None
-    event = Event(**values)
+    event = AgentEvent(**values)
     usable = 0 < event.id < _MAX_ID and 0 <= event.time < _MAX_ID
     return event if usable else None

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from compute_agent.events.event import Event, Kind, Outcome
+from compute_agent.events.event import AgentEvent, EventKind, EventOutcome
 from compute_agent.model.naming import called, printable
 
 FIELDS: Final = "event"
 """The attribute of a log record that has the event which it tells of."""
 
 
-class Log(Protocol):
+class LogMethod(Protocol):
     """A method of a logger, such as ``LOG.info``."""
 
     def __call__(self, message: str, /, *args: object, extra: dict[str, object], stacklevel: int) -> None:
@@ -22,7 +22,7 @@ class Log(Protocol):
         ...
 
 
-class Whom(Protocol):
+class EventSubject(Protocol):
     """Whom an event is about: a guest."""
 
     @property
@@ -37,7 +37,7 @@ class Whom(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedSubject:
     """A guest of which there is no more than this."""
 
     uuid: str
@@ -47,26 +47,34 @@ class Named:
         return called(self.name, self.uuid)
 
 
-class Recorder:
+class EventRecorder:
     """Logs decisions, and hands them on as events. For several threads."""
 
-    def __init__(self, keep: Callable[[Event], None] = lambda event: None) -> None:
+    def __init__(self, keep: Callable[[AgentEvent], None] = lambda event: None) -> None:
         """``keep`` must neither wait nor raise anything. Without it decisions are logged and no more."""
         self._keep = keep
 
-    def tell(self, log: Log, kind: Kind, guest: Whom, message: str, *args: object, reason: str = "") -> None:
-        """As record(), of a decision that was carried out; the first argument of the message is the guest."""
-        self._record(log, kind, guest, message, (guest, *args), reason, Outcome.DONE)
-
-    def record(
+    def tell(
         self,
-        log: Log,
-        kind: Kind,
-        guest: Whom | None,
+        log: LogMethod,
+        kind: EventKind,
+        guest: EventSubject,
         message: str,
         *args: object,
         reason: str = "",
-        outcome: Outcome = Outcome.DONE,
+    ) -> None:
+        """As record(), of a decision that was carried out; the first argument of the message is the guest."""
+        self._record(log, kind, guest, message, (guest, *args), reason, EventOutcome.DONE)
+
+    def record(
+        self,
+        log: LogMethod,
+        kind: EventKind,
+        guest: EventSubject | None,
+        message: str,
+        *args: object,
+        reason: str = "",
+        outcome: EventOutcome = EventOutcome.DONE,
     ) -> None:
         """Log ``message % args`` by ``log``, and have it kept as an event, in printable characters.
 
@@ -76,15 +84,15 @@ class Recorder:
 
     def _record(
         self,
-        log: Log,
-        kind: Kind,
-        guest: Whom | None,
+        log: LogMethod,
+        kind: EventKind,
+        guest: EventSubject | None,
         message: str,
         args: tuple[object, ...],
         reason: str,
-        outcome: Outcome,
+        outcome: EventOutcome,
     ) -> None:
-        event = Event(
+        event = AgentEvent(
             time=time.time(),
             kind=kind,
             text=printable(message % args),

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from compute_agent.events.event import Event, from_line, to_line
+from compute_agent.events.event import AgentEvent, from_line, to_line
 from compute_agent.files import MAX_BYTES, open_own, sync_folder
 
 FILE: Final = "events.jsonl"
@@ -35,7 +35,7 @@ class EventStore:
         self._descriptor: int | None = None
         self._size = self._count = self._last = 0
 
-    def append(self, events: Iterable[Event]) -> int:
+    def append(self, events: Iterable[AgentEvent]) -> int:
         """Keep events, numbered; durable when this returns. How many are kept, from the first on.
 
         :raises OSError: of the events none was kept that was not before.
@@ -61,7 +61,7 @@ class EventStore:
                 os.close(self._descriptor)
             self._descriptor = None
 
-    def _add(self, event: Event) -> None:
+    def _add(self, event: AgentEvent) -> None:
         line = to_line(replace(event, id=self._last + 1))
         if self._size and (
             self._size + len(line) > self.max_bytes // 2 or self._count + 1 > max(1, self.max_events // 2)
@@ -107,14 +107,14 @@ def before(path: Path) -> Path:
     return path.with_name(f"{path.name}.1")
 
 
-def read_events(path: Path) -> list[Event]:
+def read_events(path: Path) -> list[AgentEvent]:
     """All events that are kept, oldest first; empty where nothing ever was.
 
     Somebody may append meanwhile.
 
     :raises OSError: a file cannot be read, or is not ours.
     """
-    found: dict[int, Event] = {}
+    found: dict[int, AgentEvent] = {}
     for content in (_content(path), _content(before(path))):
         for line in content.splitlines():
             if (event := from_line(line)) is not None:

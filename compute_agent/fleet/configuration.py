@@ -13,24 +13,24 @@ from compute_agent.conf.fleet import GUEST
 from compute_agent.extras import require_cryptography
 from compute_agent.fleet import guests, kept, rules, source
 from compute_agent.fleet.errors import FleetError
-from compute_agent.fleet.revision import Revision
-from compute_agent.fleet.source import Secured
+from compute_agent.fleet.revision import FleetRevision
+from compute_agent.fleet.source import TlsIdentity
 from compute_agent.model.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class FleetSettings:
     """What ``[fleet]`` says; ``folder`` is the state folder."""
 
     group: str
     source: str
     public_keys: tuple[str, ...]
-    secured: Secured
+    secured: TlsIdentity
     interval: float
     folder: Path
 
     @classmethod
-    def of(cls, conf: cfg.ConfigOpts) -> Fleet | None:
+    def of(cls, conf: cfg.ConfigOpts) -> FleetSettings | None:
         """None where the host is of no group.
 
         :raises ConfigError: something is missing.
@@ -50,28 +50,28 @@ class Fleet:
             raise ConfigError(str(error)) from error
         folder = Path(conf.state_path)
         keys = tuple(options.public_keys)
-        secured = Secured(options.cafile, options.certfile, options.keyfile)
+        secured = TlsIdentity(options.cafile, options.certfile, options.keyfile)
         return cls(options.group, options.source, keys, secured, options.interval, folder)
 
-    def kept(self) -> Revision | None:
+    def kept(self) -> FleetRevision | None:
         """The revision that the host works by.
 
         :raises FleetError: what is kept cannot be used.
         """
         return self._read(kept.KEPT)
 
-    def refused(self) -> Revision | None:
+    def refused(self) -> FleetRevision | None:
         """The revision that was offered last and is not taken up; None, too, if what is kept is none."""
         try:
             return self._read(kept.OFFERED)
         except FleetError:
             return None
 
-    def _read(self, name: str) -> Revision | None:
+    def _read(self, name: str) -> FleetRevision | None:
         content = kept.read(self.folder / name)
         return None if content is None else self.read(content)
 
-    def read(self, content: bytes) -> Revision:
+    def read(self, content: bytes) -> FleetRevision:
         """The revision of a file.
 
         :raises FleetError: it is none that this host believes.
@@ -87,7 +87,7 @@ def with_kept(conf: cfg.ConfigOpts) -> cfg.ConfigOpts:
     :raises ConfigError: what is kept cannot be used; without it the host would be another one.
     :raises cfg.Error: they do not go together.
     """
-    fleet = Fleet.of(conf)
+    fleet = FleetSettings.of(conf)
     if fleet is None:
         return conf
     path = fleet.folder / kept.KEPT
@@ -130,7 +130,7 @@ def problems(path: Path, conf: cfg.ConfigOpts) -> list[str]:
 
 def origins(conf: cfg.ConfigOpts) -> dict[Path, str]:
     """How the files of a configuration are called that are not the host's own."""
-    fleet = Fleet.of(conf)
+    fleet = FleetSettings.of(conf)
     if fleet is None:
         return {}
     path = fleet.folder / kept.KEPT

@@ -12,9 +12,9 @@ from oslo_config import cfg
 
 from compute_agent.files import secure_folder
 from compute_agent.fleet import kept, rules, source
-from compute_agent.fleet.configuration import Fleet, problems, with_file
+from compute_agent.fleet.configuration import FleetSettings, problems, with_file
 from compute_agent.fleet.errors import FleetError
-from compute_agent.fleet.revision import Revision
+from compute_agent.fleet.revision import FleetRevision
 from compute_agent.model.errors import ConfigError
 
 LOG = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ def starting(conf: cfg.ConfigOpts, check: Check, but_for: tuple[type[Exception],
     :param but_for: what keeps an agent from starting whatever its settings are.
     :raises ConfigError: ``[fleet]`` is not complete.
     """
-    fleet = Fleet.of(conf)
+    fleet = FleetSettings.of(conf)
     if fleet is None:
         yield
         return
@@ -58,7 +58,7 @@ def _remember(note: Callable[[Path], None], folder: Path) -> None:
         LOG.warning("How the agent started cannot be remembered: %s", error)
 
 
-def _get_usable(fleet: Fleet, conf: cfg.ConfigOpts, check: Check, has_failed: bool) -> None:
+def _get_usable(fleet: FleetSettings, conf: cfg.ConfigOpts, check: Check, has_failed: bool) -> None:
     try:
         secure_folder(fleet.folder)
         if fleet.kept() is not None:
@@ -76,7 +76,7 @@ def _get_usable(fleet: Fleet, conf: cfg.ConfigOpts, check: Check, has_failed: bo
         LOG.error("There are no other settings of the fleet to start with: %s", error)
 
 
-def follow(fleet: Fleet, conf: cfg.ConfigOpts, check: Check) -> Revision | None:
+def follow(fleet: FleetSettings, conf: cfg.ConfigOpts, check: Check) -> FleetRevision | None:
     """The revision that has been taken up now; None if the source has the one that the host works by.
 
     :param conf: the configuration of the host, with a revision or without.

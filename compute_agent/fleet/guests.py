@@ -28,7 +28,7 @@ ByGuest = Mapping[str, Values]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class GuestSettingsPlan:
     """What is to be set, what counts as applied once that is done, and conflicts in sentences."""
 
     changes: ByGuest
@@ -60,7 +60,7 @@ def parse(revision: Written) -> dict[str, dict[str, str | int]]:
     return found
 
 
-def plan(wanted: ByGuest, applied: ByGuest, present: ByGuest) -> Plan:
+def plan(wanted: ByGuest, applied: ByGuest, present: ByGuest) -> GuestSettingsPlan:
     """What follows from what is wanted of guests, was applied, and is so now.
 
     Of guests that are not there nothing is remembered: when they come back, they have what they started with.
@@ -84,4 +84,4 @@ def plan(wanted: ByGuest, applied: ByGuest, present: ByGuest) -> Plan:
             after.setdefault(guest, {})[name] = value
             if now != value:
                 changes.setdefault(guest, {})[name] = value
-    return Plan(changes, after, tuple(conflicts))
+    return GuestSettingsPlan(changes, after, tuple(conflicts))

@@ -23,7 +23,7 @@ _FIELD: Final = re.compile(r"# (group|generation|expires) = (\S+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Revision:
+class FleetRevision:
     """What the head of a revision says; ``digest`` is that of all of it, its signature apart."""
 
     group: str
@@ -51,7 +51,7 @@ def write(settings: bytes, group: str, generation: int, expires: datetime | None
     return head.encode() + _END + settings
 
 
-def read(signed: bytes) -> Revision:
+def read(signed: bytes) -> FleetRevision:
     """The revision of what write() returned.
 
     :raises FleetError: another release has written it, or nobody.
@@ -70,4 +70,4 @@ def read(signed: bytes) -> Revision:
         raise FleetError(f"its head is not complete: {error}") from error
     if not end or (until is not None and until.tzinfo is None) or not 0 < generation <= MAX_GENERATION:
         raise FleetError("its head is damaged")
-    return Revision(group, generation, until, hashlib.blake2b(signed, digest_size=16).hexdigest())
+    return FleetRevision(group, generation, until, hashlib.blake2b(signed, digest_size=16).hexdigest())

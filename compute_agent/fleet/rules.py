@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from compute_agent.conf import compute
 from compute_agent.conf.written import Written
-from compute_agent.fleet.revision import Revision
+from compute_agent.fleet.revision import FleetRevision
 
 DEFAULT: Final = "DEFAULT"
 
@@ -53,7 +53,7 @@ IN_DEFAULT: Final = frozenset(
 _REFERENCE: Final = "$"
 
 
-def refusal(offered: Revision, group: str, known: Iterable[Revision], now: datetime) -> str:
+def refusal(offered: FleetRevision, group: str, known: Iterable[FleetRevision], now: datetime) -> str:
     """Why a revision is not for this host now; empty if it is.
 
     :param known: those that it had before: the one that it works by, and one that was refused.
@@ -70,7 +70,7 @@ def refusal(offered: Revision, group: str, known: Iterable[Revision], now: datet
     return expiry(offered, now)
 
 
-def expiry(revision: Revision, now: datetime) -> str:
+def expiry(revision: FleetRevision, now: datetime) -> str:
     """A sentence about a revision that is too old by what it says itself; empty if it is not."""
     if revision.expires is None or now < revision.expires:
         return ""

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from compute_agent.fleet import revision
 from compute_agent.fleet.errors import FleetError
-from compute_agent.fleet.revision import MAX_BYTES, Revision
+from compute_agent.fleet.revision import MAX_BYTES, FleetRevision
 
 _FIRST_LINE: Final = b"# compute-agent fleet revision 1, signed: "
 _PURPOSE: Final = b"compute-agent fleet revision 1\n"
@@ -50,7 +50,7 @@ def sign(signed: bytes, private: bytes) -> bytes:
     return content
 
 
-def read(content: bytes, public_keys: Sequence[str]) -> Revision:
+def read(content: bytes, public_keys: Sequence[str]) -> FleetRevision:
     """The revision of a file that one of the keys has signed.
 
     :raises FleetError: it is none, nobody signed it, or a key is none.

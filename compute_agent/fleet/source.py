@@ -30,7 +30,7 @@ _OK: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Secured:
+class TlsIdentity:
     """How an agent and a server over HTTPS know each other.
 
     ``cafile``: certificates that the server's has to follow from; None for those of the system. ``certfile``
@@ -68,7 +68,7 @@ def check(source: str) -> None:
         raise FleetError(f"[fleet] source = {source}: it has to be https://HOST[:PORT]/FOLDER")
 
 
-def fetch(source: str, group: str, secured: Secured, deadline: float = DEADLINE) -> bytes:
+def fetch(source: str, group: str, secured: TlsIdentity, deadline: float = DEADLINE) -> bytes:
     """The content of the file of a group.
 
     :raises SourceError: it cannot be had.
@@ -85,7 +85,7 @@ def fetch(source: str, group: str, secured: Secured, deadline: float = DEADLINE)
         raise SourceError(f"{source} cannot be read: {str(error) or type(error).__name__}") from error
 
 
-def _context(secured: Secured) -> ssl.SSLContext:
+def _context(secured: TlsIdentity) -> ssl.SSLContext:
     """By what a connection is secured.
 
     :raises FleetError: the certificate or the key cannot be used.

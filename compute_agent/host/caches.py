@@ -12,7 +12,7 @@ from typing import Final
 
 from compute_agent.host.cpus import CPU_FOLDER
 from compute_agent.host.sysfiles import SysFiles
-from compute_agent.host.topology import Cache, Core
+from compute_agent.host.topology import CpuCache, CpuCore
 
 LOG = logging.getLogger(__name__)
 
@@ -22,14 +22,14 @@ _KIB: Final = {"": 1 / 1024, "K": 1, "M": 1024, "G": 1024 * 1024}
 _Kind = tuple[int, str]
 
 
-def read_caches(files: SysFiles, cores: Iterable[Core]) -> tuple[Cache, ...]:
+def read_caches(files: SysFiles, cores: Iterable[CpuCore]) -> tuple[CpuCache, ...]:
     """The caches by level, type and id; empty where the kernel tells none.
 
     Caches of one level and type are disjoint, whatever the files say. Ids are the kernel's where all caches
     of the level and type have one of their own, and else the number of the lowest CPU, which stays the same
     as long as that CPU is online (the rank among the caches would change whenever a package is added).
     """
-    found: dict[_Kind, list[tuple[Cache, int | None]]] = defaultdict(list)
+    found: dict[_Kind, list[tuple[CpuCache, int | None]]] = defaultdict(list)
     covered: dict[_Kind, set[int]] = defaultdict(set)
     threads_of = {cpu: core.cpus for core in cores for cpu in core.cpus}
     online = frozenset(threads_of)
@@ -47,7 +47,7 @@ def read_caches(files: SysFiles, cores: Iterable[Core]) -> tuple[Cache, ...]:
             sharing = files.peers(cpu, folder, "shared_cpu_list", "shared_cpu_map") or threads_of[cpu]
             cpus = (sharing & online - seen) | {cpu}
             seen |= cpus
-            cache = Cache(
+            cache = CpuCache(
                 level=level,
                 type=kind,
                 id=min(cpus),
@@ -61,7 +61,7 @@ def read_caches(files: SysFiles, cores: Iterable[Core]) -> tuple[Cache, ...]:
     return tuple(cache for _, caches in sorted(found.items()) for cache in _with_ids(caches))
 
 
-def _with_ids(caches: list[tuple[Cache, int | None]]) -> list[Cache]:
+def _with_ids(caches: list[tuple[CpuCache, int | None]]) -> list[CpuCache]:
     """The caches of one level and type, with the kernel's ids if these tell them apart, by id."""
     ids = {known for _, known in caches if known is not None}
     if len(ids) == len(caches):

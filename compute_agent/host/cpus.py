@@ -11,7 +11,7 @@ from typing import Final
 
 from compute_agent.host.processor import CpuInfo, base_frequency_khz
 from compute_agent.host.sysfiles import SysFiles
-from compute_agent.host.topology import Cluster, Core, Die, Package
+from compute_agent.host.topology import CpuCluster, CpuCore, CpuDie, CpuPackage
 
 LOG = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ def read_states(files: SysFiles, info: CpuInfo) -> CpuStates:
     return CpuStates(present=(folders if present is None else present) | online, online=online)
 
 
-def read_packages(files: SysFiles, online: frozenset[int]) -> tuple[Package, ...]:
+def read_packages(files: SysFiles, online: frozenset[int]) -> tuple[CpuPackage, ...]:
     """The packages; CPUs whose package the kernel does not tell are on package 0.
 
     Ids are the kernel's. Where CPUs of one id do not list each other as siblings, as on old Itanium machines
@@ -66,32 +66,34 @@ def read_packages(files: SysFiles, online: frozenset[int]) -> tuple[Package, ...
     ids = {cpu: _known(files.number(f"{_topology(cpu)}/physical_package_id")) for cpu in online}
     if unknown := [cpu for cpu, package in ids.items() if package is None]:
         LOG.info("The package of %d CPUs is not known: they count as package 0", len(unknown))
-    packages: list[Package] = []
+    packages: list[CpuPackage] = []
     for package, cpus in sorted(_grouped(online, lambda cpu: ids[cpu] or 0).items()):
         packages += [
-            Package(package, members)
+            CpuPackage(package, members)
             for members in _split(cpus, lambda cpu: files.peers(cpu, _topology(cpu), *_PACKAGE_FILES))
         ]
     return tuple(packages)
 
 
-def read_dies(files: SysFiles, packages: Iterable[Package]) -> tuple[Die, ...]:
+def read_dies(files: SysFiles, packages: Iterable[CpuPackage]) -> tuple[CpuDie, ...]:
     """The dies where the kernel tells them (since 5.2)."""
     return tuple(
-        Die(die, package.id, cpus) for package in packages for die, cpus in _parts(files, package, "die_id")
+        CpuDie(die, package.id, cpus)
+        for package in packages
+        for die, cpus in _parts(files, package, "die_id")
     )
 
 
-def read_clusters(files: SysFiles, packages: Iterable[Package]) -> tuple[Cluster, ...]:
+def read_clusters(files: SysFiles, packages: Iterable[CpuPackage]) -> tuple[CpuCluster, ...]:
     """The clusters where the kernel tells them (since 5.16)."""
     return tuple(
-        Cluster(cluster, package.id, cpus)
+        CpuCluster(cluster, package.id, cpus)
         for package in packages
         for cluster, cpus in _parts(files, package, "cluster_id")
     )
 
 
-def read_cores(files: SysFiles, info: CpuInfo, packages: Iterable[Package]) -> tuple[Core, ...]:
+def read_cores(files: SysFiles, info: CpuInfo, packages: Iterable[CpuPackage]) -> tuple[CpuCore, ...]:
     """The cores with their online threads, by package and id.
 
     A CPU without topology files is a core of its own.
@@ -111,7 +113,7 @@ def read_cores(files: SysFiles, info: CpuInfo, packages: Iterable[Package]) -> t
         cpu = min(threads)
         core_id = ids[cpu]
         cores.append(
-            Core(
+            CpuCore(
                 id=cpu if core_id is None else core_id,
                 package=package_of[cpu],
                 cpus=threads,
@@ -142,7 +144,7 @@ def read_capacities(files: SysFiles, online: frozenset[int]) -> Mapping[int, int
     return {cpu: capacity for cpu, capacity in found.items() if capacity is not None}
 
 
-def _parts(files: SysFiles, package: Package, name: str) -> Iterable[tuple[int, frozenset[int]]]:
+def _parts(files: SysFiles, package: CpuPackage, name: str) -> Iterable[tuple[int, frozenset[int]]]:
     ids = {cpu: _known(files.number(f"{_topology(cpu)}/{name}")) for cpu in package.cpus}
     groups = _grouped((cpu for cpu in package.cpus if ids[cpu] is not None), lambda cpu: ids[cpu] or 0)
     return sorted(groups.items())

@@ -37,7 +37,7 @@ _NO_COUNTERS: Final = frozenset({errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP, e
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class ThreadCycles:
     """By one thread, since it began to be counted."""
 
     cycles: int
@@ -52,7 +52,7 @@ class CycleCounters(Protocol):
         """Why nothing can be counted, a sentence; empty if it can, or nobody has tried."""
         ...
 
-    def read(self, threads: Collection[int]) -> Mapping[int, Counted]:
+    def read(self, threads: Collection[int]) -> Mapping[int, ThreadCycles]:
         """What these threads have done; from now on they are counted, and no others.
 
         Threads that have ended, or cannot be counted, are not in it.
@@ -72,9 +72,9 @@ class PerfEvents:
         self._events = events
         self._opened: dict[int, tuple[int, int]] = {}
         """Two descriptors by thread; the first is read for both."""
-        self._last: Mapping[int, Counted] = {}
+        self._last: Mapping[int, ThreadCycles] = {}
 
-    def read(self, threads: Collection[int]) -> dict[int, Counted]:
+    def read(self, threads: Collection[int]) -> dict[int, ThreadCycles]:
         """What these threads have done; from now on they are counted, and no others."""
         most = _threads_allowed() if self._most is None else self._most
         if len(threads) > most:
@@ -99,7 +99,7 @@ class PerfEvents:
         self._last = found
         return found
 
-    def _counted(self, thread: int) -> Counted:
+    def _counted(self, thread: int) -> ThreadCycles:
         """What a thread has done.
 
         A counter that stands still begins anew: its thread sleeps, or has ended, and the id may be another's.
@@ -112,9 +112,9 @@ class PerfEvents:
         self._open(thread)
         return self._read(thread)
 
-    def _read(self, thread: int) -> Counted:
+    def _read(self, thread: int) -> ThreadCycles:
         _, cycles, instructions = _COUNTS.unpack(os.read(self._opened[thread][0], _COUNTS.size))
-        return Counted(cycles, instructions)
+        return ThreadCycles(cycles, instructions)
 
     def _open(self, thread: int) -> None:
         leader = _open_event(self._events[0], thread, -1)

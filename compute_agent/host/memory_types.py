@@ -44,7 +44,7 @@ _GPU_NODE: Final = re.compile(r"^Node:\s*([0-9]{1,9})\s*$", re.ASCII | re.MULTIL
 
 
 @dataclass(frozen=True, slots=True)
-class Speed:
+class MemorySpeed:
     """How fast CPUs get at memory, as the firmware tells; 0: it does not. The units are those of HMAT."""
 
     bandwidth: int = 0
@@ -52,7 +52,7 @@ class Speed:
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class MemoryEvidence:
     """What the files say about the memory of NUMA nodes, by their ids.
 
     ``devices`` are the kinds of those whose memory is a DAX device of a known kind. ``has_cxl``: there are
@@ -61,14 +61,14 @@ class Evidence:
 
     gpus: frozenset[int] = frozenset()
     devices: Mapping[int, MemoryType] = field(default_factory=dict)
-    speeds: Mapping[int, Speed] = field(default_factory=dict)
+    speeds: Mapping[int, MemorySpeed] = field(default_factory=dict)
     tiers: Mapping[int, int] = field(default_factory=dict)
     has_cxl: bool = False
     special: frozenset[int] = frozenset()
     """Nodes whose memory the firmware keeps for a special purpose (DAX devices ``hmem``)."""
 
 
-def read_evidence(files: SysFiles, nodes: Iterable[NumaNode], tiers: Mapping[int, int]) -> Evidence:
+def read_evidence(files: SysFiles, nodes: Iterable[NumaNode], tiers: Mapping[int, int]) -> MemoryEvidence:
     """What the files say; ``tiers`` are the kernel's memory tiers of nodes."""
     devices: dict[int, MemoryType] = {}
     special: set[int] = set()
@@ -84,7 +84,7 @@ def read_evidence(files: SysFiles, nodes: Iterable[NumaNode], tiers: Mapping[int
         else:
             special.add(target)
     statuses = (files.text(f"{NVIDIA_GPUS}/{gpu}/numa_status") or "" for gpu in files.names(NVIDIA_GPUS))
-    return Evidence(
+    return MemoryEvidence(
         gpus=frozenset(int(match[1]) for status in statuses for match in _GPU_NODE.finditer(status)),
         devices=devices,
         speeds={node.id: _speed(files, node.id) for node in nodes},
@@ -94,7 +94,7 @@ def read_evidence(files: SysFiles, nodes: Iterable[NumaNode], tiers: Mapping[int
     )
 
 
-def tell_types(nodes: Iterable[NumaNode], evidence: Evidence) -> dict[int, MemoryType]:
+def tell_types(nodes: Iterable[NumaNode], evidence: MemoryEvidence) -> dict[int, MemoryType]:
     """The kind of the memory of each node that has any, as far as it can be told."""
     with_memory = [node for node in nodes if node.memory_kib]
     by_device = {**evidence.devices, **dict.fromkeys(evidence.gpus, MemoryType.GPU)}
@@ -112,14 +112,14 @@ def tell_types(nodes: Iterable[NumaNode], evidence: Evidence) -> dict[int, Memor
     return found
 
 
-def _by_speed(node: int, usual: Iterable[int], evidence: Evidence) -> MemoryType | None:
+def _by_speed(node: int, usual: Iterable[int], evidence: MemoryEvidence) -> MemoryType | None:
     """The kind of memory that is faster or slower than that of the ``usual`` nodes."""
-    beside = [evidence.speeds.get(other, Speed()) for other in usual]
+    beside = [evidence.speeds.get(other, MemorySpeed()) for other in usual]
     bandwidth = max((speed.bandwidth for speed in beside), default=0)
     latency = max((speed.latency for speed in beside), default=0)
     tiers = [evidence.tiers[other] for other in usual if other in evidence.tiers]
     tier = evidence.tiers.get(node)
-    its = evidence.speeds.get(node, Speed())
+    its = evidence.speeds.get(node, MemorySpeed())
     if bandwidth and its.bandwidth >= HBM_BANDWIDTH * bandwidth:
         return MemoryType.HBM
     if tier is not None and tiers and tier < min(tiers):
@@ -132,12 +132,12 @@ def _by_speed(node: int, usual: Iterable[int], evidence: Evidence) -> MemoryType
     return MemoryType.CXL if slower and evidence.has_cxl else None
 
 
-def _speed(files: SysFiles, node: int) -> Speed:
+def _speed(files: SysFiles, node: int) -> MemorySpeed:
     """Of the nearest CPUs (class 1), or of whatever is nearest (class 0)."""
     for access in (1, 0):
         folder = f"{NODE_FOLDER}/node{node}/access{access}/initiators"
         bandwidth = files.number(f"{folder}/read_bandwidth") or 0
         latency = files.number(f"{folder}/read_latency") or 0
         if bandwidth > 0 or latency > 0:
-            return Speed(max(bandwidth, 0), max(latency, 0))
-    return Speed()
+            return MemorySpeed(max(bandwidth, 0), max(latency, 0))
+    return MemorySpeed()

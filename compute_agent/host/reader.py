@@ -6,12 +6,12 @@ from pathlib import Path
 from compute_agent.host import caches, cpus, memory, processor
 from compute_agent.host.memory_types import read_evidence, tell_types
 from compute_agent.host.sysfiles import SysFiles
-from compute_agent.host.topology import Topology
+from compute_agent.host.topology import HostTopology
 
 LOG = logging.getLogger(__name__)
 
 
-def read_topology(root: Path) -> Topology:
+def read_topology(root: Path) -> HostTopology:
     """The topology told by the /sys and /proc below ``root``.
 
     What no file tells is left out with a log line; nothing is raised for missing or odd files. CPUs that a
@@ -35,7 +35,7 @@ def read_topology(root: Path) -> Topology:
         )
     for warning in memory.overlaps(nodes):
         LOG.warning("%s", warning)
-    return Topology(
+    return HostTopology(
         packages=packages,
         dies=cpus.read_dies(files, packages),
         clusters=cpus.read_clusters(files, packages),

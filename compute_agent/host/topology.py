@@ -14,7 +14,7 @@ from compute_agent.model.memory_type import MemoryType
 
 
 @dataclass(frozen=True, slots=True)
-class Package:
+class CpuPackage:
     """A processor as it is plugged in (a socket); ``id`` is the kernel's physical_package_id.
 
     Ids are unique on all but some old Itanium machines.
@@ -25,7 +25,7 @@ class Package:
 
 
 @dataclass(frozen=True, slots=True)
-class Die:
+class CpuDie:
     """A die of a package; ``id`` (die_id) is unique within its package only."""
 
     id: int
@@ -34,7 +34,7 @@ class Die:
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class CpuCluster:
     """Cores that share an L2 cache or a bus (cluster_id); ``id`` is unique within its package only."""
 
     id: int
@@ -43,7 +43,7 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True)
-class Core:
+class CpuCore:
     """A core and its hardware threads.
 
     ``id`` (core_id) is unique at most within its package. ``kind`` tells the cores of a hybrid processor
@@ -69,7 +69,7 @@ class NumaNode:
 
 
 @dataclass(frozen=True, slots=True)
-class Cache:
+class CpuCache:
     """One cache, ``unified``, ``data`` or ``instruction``; ``id`` is unique within level and type.
 
     ``size_kib`` and ``ways`` are None where the kernel does not tell.
@@ -84,14 +84,14 @@ class Cache:
 
 
 @dataclass(frozen=True, slots=True)
-class Topology:
+class HostTopology:
     """What is known of one host; everything is ordered by id (caches by level, type and id)."""
 
-    packages: tuple[Package, ...]
-    dies: tuple[Die, ...]
-    clusters: tuple[Cluster, ...]
-    cores: tuple[Core, ...]
-    caches: tuple[Cache, ...]
+    packages: tuple[CpuPackage, ...]
+    dies: tuple[CpuDie, ...]
+    clusters: tuple[CpuCluster, ...]
+    cores: tuple[CpuCore, ...]
+    caches: tuple[CpuCache, ...]
     numa_nodes: tuple[NumaNode, ...]
     online: CpuSet
     offline: CpuSet = frozenset()
@@ -116,7 +116,7 @@ class Topology:
     model_name: str | None = None
     base_frequency_khz: int | None = None
     """Of the fastest kind of core."""
-    _core_of: Mapping[int, Core] = field(init=False, repr=False, compare=False, hash=False)
+    _core_of: Mapping[int, CpuCore] = field(init=False, repr=False, compare=False, hash=False)
     _node_of: Mapping[int, int] = field(init=False, repr=False, compare=False, hash=False)
 
     def __post_init__(self) -> None:
@@ -126,7 +126,7 @@ class Topology:
         nodes = {cpu: node.id for node in reversed(self.numa_nodes) for cpu in node.cpus}
         object.__setattr__(self, "_node_of", nodes)
 
-    def core_of(self, cpu: int) -> Core | None:
+    def core_of(self, cpu: int) -> CpuCore | None:
         """The core that ``cpu`` is a thread of, None for a CPU that is not online."""
         return self._core_of.get(cpu)
 
@@ -149,7 +149,7 @@ class Topology:
         return frozenset(node.id for node in self.numa_nodes if not cpus.isdisjoint(node.cpus))
 
     @property
-    def l3_domains(self) -> tuple[Cache, ...]:
+    def l3_domains(self) -> tuple[CpuCache, ...]:
         """The unified caches of level 3, by id; empty on machines that have or tell none."""
         return tuple(cache for cache in self.caches if cache.level == 3 and cache.type == "unified")
 

@@ -21,7 +21,7 @@ _ALPHA: Final = 1 - 0.5 ** (1 / HALF_LIFE)
 
 
 @dataclass(frozen=True, slots=True)
-class Baseline:
+class SignalBaseline:
     """Mean and variance, in which what is older counts less; ``count`` samples, as far as that matters."""
 
     mean: float = 0.0
@@ -37,11 +37,11 @@ class Baseline:
         """Above which a sample is a violation: by 2 sigma, by ``least``, and by ``share`` of the mean."""
         return self.mean + max(SIGMAS * math.sqrt(self.variance), least, share * abs(self.mean))
 
-    def after(self, value: float) -> Baseline:
+    def after(self, value: float) -> SignalBaseline:
         """With another sample."""
         weight = max(_ALPHA, 1 / (self.count + 1))
         delta = value - self.mean
-        return Baseline(
+        return SignalBaseline(
             self.mean + weight * delta,
             (1 - weight) * (self.variance + weight * delta * delta),
             min(self.count + 1, HALF_LIFE),
@@ -49,19 +49,19 @@ class Baseline:
 
 
 @dataclass(frozen=True, slots=True)
-class Track:
+class SignalTrack:
     """One signal of one guest on one domain: its baseline, and how it was of late.
 
     ``threshold`` is that of the latest sample, ``recent`` are time and value of those in a window. ``since``
     is the time of the first violation after the last calm sample; inf if the latest was calm.
     """
 
-    baseline: Baseline = Baseline()
+    baseline: SignalBaseline = SignalBaseline()
     threshold: float = math.inf
     recent: tuple[tuple[float, float], ...] = ()
     since: float = math.inf
 
-    def after(self, time: float, value: float, least: float, share: float, learns: bool) -> Track:
+    def after(self, time: float, value: float, least: float, share: float, learns: bool) -> SignalTrack:
         """With another sample; one that does not teach (``learns``) leaves the baseline as it is.
 
         A violation counts no more than the threshold: what becomes usual becomes the baseline, but slowly.
@@ -70,14 +70,14 @@ class Track:
         threshold = baseline.threshold(least, share) if baseline.usable else math.inf
         recent = tuple(one for one in self.recent if one[0] > time - WINDOW_SECONDS)
         since = min(self.since, time) if recent else time
-        return Track(
+        return SignalTrack(
             baseline.after(min(value, threshold)) if learns else baseline,
             threshold,
             (*recent, (time, value)),
             since if value > threshold else math.inf,
         )
 
-    def forgetting(self) -> Track:
+    def forgetting(self) -> SignalTrack:
         """Without what was of late; after a start, or when the guest was limited itself."""
         return replace(self, recent=(), since=math.inf) if self.recent else self
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from compute_agent.interference.baseline import WINDOW_SECONDS
-from compute_agent.model.knob import Knob
+from compute_agent.model.knob import ThrottleControl
 
 IMPROVEMENT: Final = 0.1
 """The part of what it suffered by which the victim must be better off, in two windows in a row."""
@@ -28,7 +28,7 @@ MAX_RELAPSES: Final = 4
 """Counted up to this: what helps is then held 16 times as long."""
 
 
-class Phase(enum.StrEnum):
+class CasePhase(enum.StrEnum):
     """Where a case is."""
 
     TRIAL = "trial"
@@ -36,7 +36,7 @@ class Phase(enum.StrEnum):
     RETURN = "giving back"
 
 
-class What(enum.StrEnum):
+class CaseVerdict(enum.StrEnum):
     """What was decided."""
 
     TRY = "try"
@@ -50,12 +50,12 @@ class What(enum.StrEnum):
     PREVIEW = "preview"
 
 
-VERDICTS: Final = frozenset({What.GUILTY, What.RELAPSE})
+VERDICTS: Final = frozenset({CaseVerdict.GUILTY, CaseVerdict.RELAPSE})
 """What says that the suspect disturbs its victim, for the first time or again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class InterferenceCase:
     """A suspect that is limited for a victim.
 
     ``watch`` is the name of the section, ``before`` the level of the victim's signal before the latest step,
@@ -67,12 +67,12 @@ class Case:
     watch: str
     victim: str
     suspect: str
-    knob: Knob
+    knob: ThrottleControl
     correlation: float
     before: float
     limits: tuple[float, ...]
     depth: int = 1
-    phase: Phase = Phase.TRIAL
+    phase: CasePhase = CasePhase.TRIAL
     since: float = 0.0
     relapses: int = 0
     guilty: bool = False
@@ -80,16 +80,16 @@ class Case:
 
     def settled(self, time: float) -> bool:
         """Whether all that this suspect can give was given, a while ago: only then another one is tried."""
-        return self.phase is Phase.HOLD and self.exhausted and time - self.since >= TRIAL_SECONDS
+        return self.phase is CasePhase.HOLD and self.exhausted and time - self.since >= TRIAL_SECONDS
 
     def overdue(self, time: float) -> bool:
         """Whether something was to be given back so long ago that others wait for it."""
         match self.phase:
-            case Phase.HOLD:
+            case CasePhase.HOLD:
                 due = self.since + _hold_seconds(self)
-            case Phase.RETURN:
+            case CasePhase.RETURN:
                 due = self.since + RETURN_SECONDS
-            case Phase.TRIAL:
+            case CasePhase.TRIAL:
                 return False
         return time - due >= WAIT_SECONDS
 
@@ -100,7 +100,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class VictimLevels:
     """The victim now: levels of the two windows of a trial (None: not known), and that of the latest.
 
     It ``suffers`` if that is above its threshold, and that ``lasts`` if it was for all of the window.
@@ -113,12 +113,17 @@ class Seen:
     lasts: bool = False
 
 
-Turn = tuple[Case | None, tuple[What, ...]]
+Turn = tuple[InterferenceCase | None, tuple[CaseVerdict, ...]]
 """The case as it goes on (None: it is closed), and what was decided."""
 
 
 def proceed(
-    case: Case, seen: Seen, lower: float | None, time: float, waits: bool = False, tries: bool = True
+    case: InterferenceCase,
+    seen: VictimLevels,
+    lower: float | None,
+    time: float,
+    waits: bool = False,
+    tries: bool = True,
 ) -> Turn:
     """What becomes of a case at ``time``.
 
@@ -127,32 +132,32 @@ def proceed(
     """
     elapsed = time - case.since
     match case.phase:
-        case Phase.TRIAL if elapsed >= TRIAL_SECONDS:
+        case CasePhase.TRIAL if elapsed >= TRIAL_SECONDS:
             return _judge(case, seen, lower, time, tries)
-        case Phase.HOLD if (
+        case CasePhase.HOLD if (
             elapsed >= WINDOW_SECONDS and seen.lasts and not case.exhausted and not waits and tries
         ):
             return _further(case, seen.latest, lower, time)
-        case Phase.HOLD if elapsed >= _hold_seconds(case) and not waits:
+        case CasePhase.HOLD if elapsed >= _hold_seconds(case) and not waits:
             return _give_back(replace(case, before=seen.latest or 0.0), time)
-        case Phase.RETURN if elapsed >= RETURN_SECONDS and relapsed(case, seen):
+        case CasePhase.RETURN if elapsed >= RETURN_SECONDS and relapsed(case, seen):
             depth, relapses = min(case.depth + 1, len(case.limits)), min(case.relapses + 1, MAX_RELAPSES)
-            held = replace(case, depth=depth, relapses=relapses, phase=Phase.HOLD, since=time)
-            return replace(held, exhausted=False), (What.RELAPSE,)
-        case Phase.RETURN if elapsed >= RETURN_SECONDS and not case.depth:
-            return None, (What.CLOSE,)
-        case Phase.RETURN if elapsed >= RETURN_SECONDS and not waits:
+            held = replace(case, depth=depth, relapses=relapses, phase=CasePhase.HOLD, since=time)
+            return replace(held, exhausted=False), (CaseVerdict.RELAPSE,)
+        case CasePhase.RETURN if elapsed >= RETURN_SECONDS and not case.depth:
+            return None, (CaseVerdict.CLOSE,)
+        case CasePhase.RETURN if elapsed >= RETURN_SECONDS and not waits:
             return _give_back(case, time)
     return case, ()
 
 
-def improved(case: Case, seen: Seen) -> bool:
+def improved(case: InterferenceCase, seen: VictimLevels) -> bool:
     """Whether the victim was better off in both windows."""
     line = case.before * (1 - IMPROVEMENT)
     return all(level is not None and level <= line for level in (seen.first, seen.second))
 
 
-def relapsed(case: Case, seen: Seen) -> bool:
+def relapsed(case: InterferenceCase, seen: VictimLevels) -> bool:
     """Whether the victim suffers, and more than it did as long as the guilty one was held.
 
     Who suffers all the same does so by something else.
@@ -161,34 +166,34 @@ def relapsed(case: Case, seen: Seen) -> bool:
     return case.guilty and seen.suffers and worse
 
 
-def _hold_seconds(case: Case) -> float:
+def _hold_seconds(case: InterferenceCase) -> float:
     return HOLD_SECONDS * 2.0 ** min(case.relapses, MAX_RELAPSES)
 
 
-def _judge(case: Case, seen: Seen, lower: float | None, time: float, tries: bool) -> Turn:
+def _judge(case: InterferenceCase, seen: VictimLevels, lower: float | None, time: float, tries: bool) -> Turn:
     if improved(case, seen):
-        first = () if case.guilty else (What.GUILTY,)
-        case = replace(case, guilty=True, phase=Phase.HOLD, since=time)
+        first = () if case.guilty else (CaseVerdict.GUILTY,)
+        case = replace(case, guilty=True, phase=CasePhase.HOLD, since=time)
         if not seen.lasts or not tries:
             return case, first
         after, whats = _further(case, seen.second, lower, time)
         return after, (*first, *whats)
     if case.depth == 1:
-        return None, (What.NOT_GUILTY,)
+        return None, (CaseVerdict.NOT_GUILTY,)
     # The last step made no difference: those before it did.
     limits = case.limits[:-1]
-    held = replace(case, limits=limits, depth=len(limits), phase=Phase.HOLD, since=time, exhausted=True)
-    return held, (What.GIVE_BACK,)
+    held = replace(case, limits=limits, depth=len(limits), phase=CasePhase.HOLD, since=time, exhausted=True)
+    return held, (CaseVerdict.GIVE_BACK,)
 
 
-def _further(case: Case, level: float | None, lower: float | None, time: float) -> Turn:
+def _further(case: InterferenceCase, level: float | None, lower: float | None, time: float) -> Turn:
     """Another step, tried as the first was, from the level of now; or none, at the floor."""
     if lower is None or level is None:
         return replace(case, exhausted=True), ()
     limits = (*case.limits[: case.depth], lower)
-    after = replace(case, before=level, limits=limits, depth=len(limits), phase=Phase.TRIAL, since=time)
-    return after, (What.FURTHER,)
+    after = replace(case, before=level, limits=limits, depth=len(limits), phase=CasePhase.TRIAL, since=time)
+    return after, (CaseVerdict.FURTHER,)
 
 
-def _give_back(case: Case, time: float) -> Turn:
-    return replace(case, depth=case.depth - 1, phase=Phase.RETURN, since=time), (What.GIVE_BACK,)
+def _give_back(case: InterferenceCase, time: float) -> Turn:
+    return replace(case, depth=case.depth - 1, phase=CasePhase.RETURN, since=time), (CaseVerdict.GIVE_BACK,)

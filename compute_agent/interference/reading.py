@@ -9,7 +9,7 @@ from compute_agent.qos.snapshot import GuestUsage
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class GuestReading:
     """One guest. What is None or missing is not known.
 
     ``facts`` say who it is and what it is entitled to. ``cpus`` are those that it may run on, ``near`` with
@@ -34,8 +34,8 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class GuestSamples:
     """All guests by uuid, over the seconds up to ``time`` (monotonic)."""
 
     time: float
-    readings: Mapping[str, Reading]
+    readings: Mapping[str, GuestReading]

@@ -12,21 +12,21 @@ from dataclasses import replace
 from typing import Any, Final
 
 from compute_agent import kept_json
-from compute_agent.interference.baseline import HALF_LIFE, Baseline, Track
-from compute_agent.interference.cases import MAX_RELAPSES, Case, Phase
-from compute_agent.interference.decide import DAY, Key, Pair, Record, State
+from compute_agent.interference.baseline import HALF_LIFE, SignalBaseline, SignalTrack
+from compute_agent.interference.cases import MAX_RELAPSES, CasePhase, InterferenceCase
+from compute_agent.interference.decide import DAY, InterferenceState, PairRecord, SignalKey, SuspectPair
 from compute_agent.kept_json import number
-from compute_agent.model.knob import Knob
+from compute_agent.model.knob import ThrottleControl
 
 FILE: Final = "interference.json"
 """In the state folder."""
 
 VERSION: Final = 1
 
-Limits = dict[str, dict[Knob, float]]
+Limits = dict[str, dict[ThrottleControl, float]]
 
 
-def limits(cases: Iterable[Case]) -> Limits:
+def limits(cases: Iterable[InterferenceCase]) -> Limits:
     """The limits in force, by guest."""
     found: Limits = {}
     for case in cases:
@@ -35,7 +35,7 @@ def limits(cases: Iterable[Case]) -> Limits:
     return found
 
 
-def dump(state: State, now: float) -> bytes:
+def dump(state: InterferenceState, now: float) -> bytes:
     """The content of the file; ``now`` is in monotonic seconds."""
     document = {
         "cases": [
@@ -58,7 +58,7 @@ def dump(state: State, now: float) -> bytes:
     return kept_json.dump(VERSION, document)
 
 
-def parse(content: bytes, now: float) -> State:
+def parse(content: bytes, now: float) -> InterferenceState:
     """The state of a file.
 
     :raises ValueError: it is something else.
@@ -66,49 +66,49 @@ def parse(content: bytes, now: float) -> State:
     return kept_json.parse(VERSION, content, lambda document: _state(document, now))
 
 
-def _state(document: Any, now: float) -> State:
-    return State(
+def _state(document: Any, now: float) -> InterferenceState:
+    return InterferenceState(
         tuple(_case(row, now) for row in document["cases"]),
         dict(_record(row, now) for row in document["pairs"]),
         dict(map(_track, document["baselines"])),
     )
 
 
-def _case(row: Any, now: float) -> Case:
+def _case(row: Any, now: float) -> InterferenceCase:
     watch, victim, suspect, lever, domain, correlation, before, *more = row
     taken, depth, phase, age, relapses, guilty, exhausted = more
     steps = tuple(number(one, 1e6) for one in taken)
     if not steps or min(steps) <= 0 or not 0 <= _whole(depth) <= len(steps):
         raise ValueError(f"{taken!r}, {depth!r} are no limits")
-    case = Case(
+    case = InterferenceCase(
         _text(watch),
         _text(victim),
         _text(suspect),
-        Knob(_text(lever), _text(domain)),
+        ThrottleControl(_text(lever), _text(domain)),
         number(correlation, 2),
         number(before, 1e15),
         steps,
         _whole(depth),
-        Phase(phase),
+        CasePhase(phase),
         now - number(age, 100 * DAY),
         min(_whole(relapses), MAX_RELAPSES),
         guilty is True,
         exhausted is True,
     )
-    return case if case.phase is not Phase.TRIAL else replace(case, phase=Phase.RETURN, since=now)
+    return case if case.phase is not CasePhase.TRIAL else replace(case, phase=CasePhase.RETURN, since=now)
 
 
-def _record(row: Any, now: float) -> tuple[Pair, Record]:
+def _record(row: Any, now: float) -> tuple[SuspectPair, PairRecord]:
     watch, victim, suspect, aside, verdicts, age, escalated = row
     aside = min(max(number(abs(aside), 1e12) * math.copysign(1, aside), -DAY), DAY)
-    record = Record(now + aside, _whole(verdicts), now - number(age, 1e12), escalated is True)
-    return Pair(_text(watch), _text(victim), _text(suspect)), record
+    record = PairRecord(now + aside, _whole(verdicts), now - number(age, 1e12), escalated is True)
+    return SuspectPair(_text(watch), _text(victim), _text(suspect)), record
 
 
-def _track(row: Any) -> tuple[Key, Track]:
+def _track(row: Any) -> tuple[SignalKey, SignalTrack]:
     guest, signal, domain, mean, variance, count = row
-    baseline = Baseline(number(mean, 1e15), number(variance, 1e30), min(_whole(count), HALF_LIFE))
-    return Key(_text(guest), _text(signal), _text(domain)), Track(baseline)
+    baseline = SignalBaseline(number(mean, 1e15), number(variance, 1e30), min(_whole(count), HALF_LIFE))
+    return SignalKey(_text(guest), _text(signal), _text(domain)), SignalTrack(baseline)
 
 
 def _text(value: Any) -> str:

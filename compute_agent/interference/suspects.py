@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from compute_agent.interference.reading import Reading, Sample
-from compute_agent.interference.watch import Watch
-from compute_agent.model.knob import Knob
+from compute_agent.interference.reading import GuestReading, GuestSamples
+from compute_agent.interference.watch import InterferenceWatch
+from compute_agent.model.knob import ThrottleControl
 
 CORRELATION_SECONDS: Final = 600.0
 
@@ -23,7 +23,7 @@ _ALIKE: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Suspect:
+class SuspectGuest:
     """A guest, and how its use went with the signal of the victim.
 
     ``part`` is how much of the signal's ups and downs its own explain, in its units of use.
@@ -34,7 +34,9 @@ class Suspect:
     part: float
 
 
-def find_suspects(watch: Watch, victim: str, domain: str, samples: Sequence[Sample]) -> list[Suspect]:
+def find_suspects(
+    watch: InterferenceWatch, victim: str, domain: str, samples: Sequence[GuestSamples]
+) -> list[SuspectGuest]:
     """All suspects in the newest of ``samples``, the likeliest first."""
     now = samples[-1]
     reading = now.readings[victim]
@@ -52,13 +54,13 @@ def find_suspects(watch: Watch, victim: str, domain: str, samples: Sequence[Samp
         ]
         correlation, part = _correlation(pairs)
         if sure(correlation, len(pairs)) >= MIN_CORRELATION:
-            found.append(Suspect(guest, correlation, part))
+            found.append(SuspectGuest(guest, correlation, part))
     most = max((one.part for one in found), default=0.0)
     likely = [one for one in found if one.part >= LEAST_PART * most]
     return sorted(likely, key=lambda one: (-one.part, one.guest))
 
 
-def may_be_limited(watch: Watch, victim: Reading, other: Reading, domain: str) -> bool:
+def may_be_limited(watch: InterferenceWatch, victim: GuestReading, other: GuestReading, domain: str) -> bool:
     """Whether a guest may be limited for a victim: not protected, of a lower class, on the same resource."""
     mine, its = victim.facts, other.facts
     lower = its.rank < mine.rank or (its.rank == mine.rank and its.qos_class in watch.consenting)
@@ -66,7 +68,7 @@ def may_be_limited(watch: Watch, victim: Reading, other: Reading, domain: str) -
         its.uuid != mine.uuid
         and not its.protected
         and lower
-        and Knob(watch.signal.lever.name, domain) in its.entitlements
+        and ThrottleControl(watch.signal.lever.name, domain) in its.entitlements
         and (bool(domain) or not (reach := watch.signal.reach(victim)) or not other.cpus.isdisjoint(reach))
     )
 
@@ -81,7 +83,7 @@ def sure(correlation: float, points: int) -> float:
     return math.tanh(math.atanh(bounded) - 2 / math.sqrt(independent - 3)) if independent > 3 else -1.0
 
 
-def _amount(watch: Watch, sample: Sample, guest: str, domain: str) -> float | None:
+def _amount(watch: InterferenceWatch, sample: GuestSamples, guest: str, domain: str) -> float | None:
     reading = sample.readings.get(guest)
     return None if reading is None else watch.signal.amounts(reading).get(domain)
 

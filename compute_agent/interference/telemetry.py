@@ -8,21 +8,21 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from compute_agent.events.event import Kind, Outcome
-from compute_agent.events.recorder import Named, Recorder
-from compute_agent.interference.cases import Case, What
-from compute_agent.interference.decide import Decision, Key, Record, State
-from compute_agent.interference.reading import Sample
-from compute_agent.interference.watch import Watch
+from compute_agent.events.event import EventKind, EventOutcome
+from compute_agent.events.recorder import EventRecorder, NamedSubject
+from compute_agent.interference.cases import CaseVerdict, InterferenceCase
+from compute_agent.interference.decide import CaseDecision, InterferenceState, PairRecord, SignalKey
+from compute_agent.interference.reading import GuestSamples
+from compute_agent.interference.watch import InterferenceWatch
 from compute_agent.model.naming import called
 
 LOG = logging.getLogger(__name__)
 
 
-class Telemetry:
+class InterferenceTelemetry:
     """Tells of decisions, and counts them. tell() is for several threads."""
 
-    def __init__(self, registry: CollectorRegistry, recorder: Recorder) -> None:
+    def __init__(self, registry: CollectorRegistry, recorder: EventRecorder) -> None:
         self._recorder = recorder
         self._names: dict[str, str] = {}
         self._decisions = Counter(
@@ -48,31 +48,39 @@ class Telemetry:
             registry=registry,
         )
 
-    def tell(self, decision: Decision, watch: Watch | None, sample: Sample, failure: str = "") -> None:
+    def tell(
+        self, decision: CaseDecision, watch: InterferenceWatch | None, sample: GuestSamples, failure: str = ""
+    ) -> None:
         """Tell of a decision: of what is done to the suspect, of a verdict to the victim."""
         case, what = decision.case, decision.what
-        outcome = Outcome.PREVIEW if what is What.PREVIEW else Outcome.FAILED if failure else Outcome.DONE
+        outcome = (
+            EventOutcome.PREVIEW
+            if what is CaseVerdict.PREVIEW
+            else EventOutcome.FAILED
+            if failure
+            else EventOutcome.DONE
+        )
         self._decisions.labels(case.watch, what.value, outcome).inc()
         suspect, victim = self._named(case.suspect, sample), self._named(case.victim, sample)
         shown = _limit(decision.limit, case)
         match what:
-            case What.TRY | What.FURTHER | What.RELAPSE:
-                kind, whom = Kind.THROTTLE_DOWN, suspect
+            case CaseVerdict.TRY | CaseVerdict.FURTHER | CaseVerdict.RELAPSE:
+                kind, whom = EventKind.THROTTLE_DOWN, suspect
                 text = f"limit {suspect} to {shown} for {victim} ({case.watch})"
-            case What.GIVE_BACK:
-                kind, whom = Kind.THROTTLE_UP, suspect
+            case CaseVerdict.GIVE_BACK:
+                kind, whom = EventKind.THROTTLE_UP, suspect
                 text = f"give {suspect} back {shown}, limited for {victim} ({case.watch})"
-            case What.CLOSE:
-                kind, whom = Kind.THROTTLE_UP, suspect
+            case CaseVerdict.CLOSE:
+                kind, whom = EventKind.THROTTLE_UP, suspect
                 text = f"{suspect} has {shown} again that was taken for {victim} ({case.watch})"
-            case What.PREVIEW:
-                kind, whom = Kind.VERDICT, victim
+            case CaseVerdict.PREVIEW:
+                kind, whom = EventKind.VERDICT, victim
                 text = f"{suspect} may disturb {victim}, limit it to {shown} ({case.watch})"
-            case What.ESCALATE:
-                kind, whom = Kind.VERDICT, victim
+            case CaseVerdict.ESCALATE:
+                kind, whom = EventKind.VERDICT, victim
                 text = f"escalate_command for {suspect}, which disturbs {victim} ({case.watch})"
             case _:
-                kind, whom = Kind.VERDICT, victim
+                kind, whom = EventKind.VERDICT, victim
                 text = f"{suspect} is {what} of disturbing {victim} ({case.watch})"
         why = _why(decision, watch)
         if failure:
@@ -80,10 +88,12 @@ class Telemetry:
                 LOG.error, kind, whom, "Failed: %s: %s", text, failure, reason=failure, outcome=outcome
             )
         else:
-            message = "Preview: %s: %s" if outcome is Outcome.PREVIEW else "Interference: %s: %s"
+            message = "Preview: %s: %s" if outcome is EventOutcome.PREVIEW else "Interference: %s: %s"
             self._recorder.record(LOG.info, kind, whom, message, text, why, reason=why, outcome=outcome)
 
-    def show(self, state: State, watches: Sequence[Watch], sample: Sample) -> None:
+    def show(
+        self, state: InterferenceState, watches: Sequence[InterferenceWatch], sample: GuestSamples
+    ) -> None:
         """Set the gauges at the end of a round."""
         self._names = {guest: one.facts.name for guest, one in sample.readings.items()}
         self._limited.set(len({case.suspect for case in state.cases if case.limit is not None}))
@@ -96,7 +106,9 @@ class Telemetry:
             }
             self._disturbed.labels(watch.name).set(len(disturbed))
 
-    def document(self, state: State, watches: Sequence[Watch], now: float) -> list[dict[str, Any]]:
+    def document(
+        self, state: InterferenceState, watches: Sequence[InterferenceWatch], now: float
+    ) -> list[dict[str, Any]]:
         """A row for each case, and then for each pair that is remembered.
 
         ``before`` and ``level`` are the victim's signal in words, ``limit`` is in the lever's unit.
@@ -110,11 +122,13 @@ class Telemetry:
             if tuple(pair) not in open_pairs
         ]
 
-    def _case_row(self, case: Case, watch: Watch | None, state: State, now: float) -> dict[str, Any]:
+    def _case_row(
+        self, case: InterferenceCase, watch: InterferenceWatch | None, state: InterferenceState, now: float
+    ) -> dict[str, Any]:
         row = self._row(case.watch, case.victim, case.suspect, f"{case.phase}, {now - case.since:.0f} s")
         row |= {"correlation": round(case.correlation, 2), "limit": _limit(case.limit, case)}
         if watch is not None:
-            track = state.tracks.get(Key(case.victim, watch.signal.name, case.knob.domain))
+            track = state.tracks.get(SignalKey(case.victim, watch.signal.name, case.knob.domain))
             level = None if track is None else track.level(now)
             row["before"] = watch.signal.shown(case.before)
             row["level"] = "" if level is None else watch.signal.shown(level)
@@ -132,31 +146,31 @@ class Telemetry:
             "state": now,
         }
 
-    def _named(self, guest: str, sample: Sample) -> Named:
+    def _named(self, guest: str, sample: GuestSamples) -> NamedSubject:
         reading = sample.readings.get(guest)
-        return Named(guest, self._names.get(guest, "") if reading is None else reading.facts.name)
+        return NamedSubject(guest, self._names.get(guest, "") if reading is None else reading.facts.name)
 
 
-def _why(decision: Decision, watch: Watch | None) -> str:
+def _why(decision: CaseDecision, watch: InterferenceWatch | None) -> str:
     """What the victim suffers, and how the suspect goes with it."""
     case = decision.case
     if watch is None:
         return "its section is gone, or does not act"
     parts = [f"it {watch.signal.words}: {watch.signal.shown(case.before)}"]
-    if decision.level is not None and decision.what not in (What.TRY, What.PREVIEW):
+    if decision.level is not None and decision.what not in (CaseVerdict.TRY, CaseVerdict.PREVIEW):
         parts.append(f"now {watch.signal.shown(decision.level)}")
     return ", ".join((*parts, f"correlation {case.correlation:.2f}"))
 
 
-def _limit(limit: float | None, case: Case) -> str:
+def _limit(limit: float | None, case: InterferenceCase) -> str:
     return f"all of {case.knob}" if limit is None else f"{limit:.3g} of {case.knob}"
 
 
-def _remembered(record: Record, now: float) -> str:
+def _remembered(record: PairRecord, now: float) -> str:
     return ", ".join(_facts(record, now)) or "forgotten"
 
 
-def _facts(record: Record, now: float) -> Iterator[str]:
+def _facts(record: PairRecord, now: float) -> Iterator[str]:
     if record.aside_until > now:
         yield f"left alone for {(record.aside_until - now) / 60:.0f} min"
     if record.verdicts:

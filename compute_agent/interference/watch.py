@@ -9,16 +9,16 @@ from oslo_config import cfg
 
 from compute_agent.conf.interference import INTERFERENCE
 from compute_agent.conf.qos import interference_sections
-from compute_agent.interference.signals import SIGNALS, Signal
+from compute_agent.interference.signals import SIGNALS, InterferenceSignal
 from compute_agent.model.errors import ConfigError
-from compute_agent.qos.classes import Classes
+from compute_agent.qos.classes import QosClasses
 from compute_agent.qos.guest_command import GuestCommand, guest_command
 
 _COMMAND_SECONDS: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class InterferenceWatch:
     """One section. ``victims`` are the classes that it is about (empty: all).
 
     Guests of ``consenting`` classes may be limited for others of their class. After ``escalate_after``
@@ -26,7 +26,7 @@ class Watch:
     """
 
     name: str
-    signal: Signal
+    signal: InterferenceSignal
     preview: bool = True
     victims: frozenset[str] = frozenset()
     consenting: frozenset[str] = frozenset()
@@ -34,7 +34,7 @@ class Watch:
     escalate: GuestCommand | None = None
 
 
-def parse_watches(conf: cfg.ConfigOpts, classes: Classes) -> tuple[Watch, ...]:
+def parse_watches(conf: cfg.ConfigOpts, classes: QosClasses) -> tuple[InterferenceWatch, ...]:
     """The watches that ``conf`` has, by name.
 
     :raises ConfigError: naming section and option.
@@ -55,7 +55,7 @@ def parse_watches(conf: cfg.ConfigOpts, classes: Classes) -> tuple[Watch, ...]:
                     f"{section} consenting: {word} is above [qos] highest_class and never acted on"
                 )
         watches.append(
-            Watch(
+            InterferenceWatch(
                 name,
                 SIGNALS[options.signal],
                 options.mode == "preview",

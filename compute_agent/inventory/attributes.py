@@ -6,9 +6,9 @@ For claims that go by it, where the service keeps attributes. Other names are so
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from compute_agent.host.topology import Topology
+from compute_agent.host.topology import HostTopology
 from compute_agent.inventory.tree import child_uuid
-from compute_agent.inventory.zones import Zone
+from compute_agent.inventory.zones import HostZone
 
 DISTANCE: Final = "numa_distance."
 """Of a NUMA node to another, as in SLIT (10 is local); the uuid of that one's provider follows."""
@@ -58,7 +58,9 @@ def heartbeat(now: float, interval: int, phase: int, longest: int) -> Mapping[st
     return {REPORTED_AT: reported, REPORT_DUE: reported + _MISSED * longest}
 
 
-def of_zone(topology: Topology, zones: Sequence[Zone], zone: Zone, root_uuid: str) -> Mapping[str, float]:
+def of_zone(
+    topology: HostTopology, zones: Sequence[HostZone], zone: HostZone, root_uuid: str
+) -> Mapping[str, float]:
     """The attributes of the provider of a zone."""
     found: dict[str, float] = {}
     capacities = [topology.cpu_capacities[cpu] for cpu in zone.cpus if cpu in topology.cpu_capacities]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from compute_agent.host.topology import Topology
+from compute_agent.host.topology import HostTopology
 from compute_agent.model import cpuset
 from compute_agent.model.cpu_pool import CPU_POOL, CpuPool
 from compute_agent.model.cpu_sets import CpuSets
@@ -42,7 +42,7 @@ def pool_trait(pool: str) -> str:
     return POOL_PREFIX + pool.upper().replace("-", "_")
 
 
-def lay_out(pools: Sequence[CpuPool], cpu_sets: CpuSets, topology: Topology) -> dict[str, CpuSet]:
+def lay_out(pools: Sequence[CpuPool], cpu_sets: CpuSets, topology: HostTopology) -> dict[str, CpuSet]:
     """The CPUs of each pool that are online.
 
     :raises ConfigError: CPUs are in no set or in two pools, or there are too few.
@@ -90,7 +90,7 @@ def _check_traits(pools: Iterable[CpuPool]) -> None:
             )
 
 
-def _check_cpus(pool: CpuPool, cpu_sets: CpuSets, topology: Topology, others: Positions) -> None:
+def _check_cpus(pool: CpuPool, cpu_sets: CpuSets, topology: HostTopology, others: Positions) -> None:
     section = f"[{CPU_POOL}{pool.name}]"
     if stray := pool.cpus - cpu_sets.dedicated - cpu_sets.shared - cpu_sets.offline:
         raise ConfigError(
@@ -102,7 +102,7 @@ def _check_cpus(pool: CpuPool, cpu_sets: CpuSets, topology: Topology, others: Po
             raise ConfigError(f"{section} cpus: {cpuset.format(both)} are in [{CPU_POOL}{other}], too")
 
 
-def _take(pool: CpuPool, cpu_sets: CpuSets, topology: Topology, taken: CpuSet) -> CpuSet:
+def _take(pool: CpuPool, cpu_sets: CpuSets, topology: HostTopology, taken: CpuSet) -> CpuSet:
     nodes = [node.cpus for node in topology.numa_nodes if node.cpus] or [topology.online]
     found: list[CpuSet] = []
     for node in nodes:
@@ -123,7 +123,7 @@ def _take(pool: CpuPool, cpu_sets: CpuSets, topology: Topology, taken: CpuSet) -
     return frozenset[int]().union(*found)
 
 
-def _from_the_end(free: CpuSet, count: int, topology: Topology) -> CpuSet | None:
+def _from_the_end(free: CpuSet, count: int, topology: HostTopology) -> CpuSet | None:
     """So many CPUs; None if there are not as many.
 
     Whole cores first, the last ones of all; then the fullest of the others.

@@ -6,7 +6,7 @@ The option names and their legacy combinations are Nova's (``[compute] cpu_dedic
 
 from dataclasses import dataclass
 
-from compute_agent.host.topology import Topology
+from compute_agent.host.topology import HostTopology
 from compute_agent.inventory.split_cores import split_warning
 from compute_agent.model import cpuset
 from compute_agent.model.cpu_sets import CpuSets, named
@@ -23,7 +23,7 @@ class CpuOptions:
     reserved_host_cpus: int = 0
 
 
-def resolve(options: CpuOptions, topology: Topology) -> CpuSets:
+def resolve(options: CpuOptions, topology: HostTopology) -> CpuSets:
     """The CPU sets that ``options`` mean on the host.
 
     | options set | dedicated | shared | emulator | | --- | --- | --- | --- | | none | | all online | all
@@ -87,7 +87,7 @@ def resolve(options: CpuOptions, topology: Topology) -> CpuSets:
 
 
 def _cpus(
-    option: str, text: str | None, topology: Topology, may_be_offline: bool = False
+    option: str, text: str | None, topology: HostTopology, may_be_offline: bool = False
 ) -> frozenset[int] | None:
     """The CPUs that ``option`` names; None where it is not set.
 
@@ -118,7 +118,7 @@ def _cpus(
     return cpus
 
 
-def _check_reserved(options: CpuOptions, topology: Topology, pinned: frozenset[int] | None) -> None:
+def _check_reserved(options: CpuOptions, topology: HostTopology, pinned: frozenset[int] | None) -> None:
     reserved = options.reserved_host_cpus
     new = [
         name

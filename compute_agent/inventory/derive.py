@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from compute_agent.host.topology import NumaNode, Topology
+from compute_agent.host.topology import HostTopology, NumaNode
 from compute_agent.inventory import attributes, traits
 from compute_agent.inventory.cache_platform import CacheDomain, CachePlatform
 from compute_agent.inventory.cpu_pools import PoolPart, Positions, parts, pool_trait
@@ -13,13 +13,13 @@ from compute_agent.inventory.huge_pages import check_reserved, page_inventories,
 from compute_agent.inventory.reclaimed import SUFFIX, with_reclaimed
 from compute_agent.inventory.tree import (
     Field,
-    Inventory,
+    ProviderInventory,
     ProviderNode,
     ProviderTree,
     child_uuid,
     with_stock_names,
 )
-from compute_agent.inventory.zones import Zone, layout
+from compute_agent.inventory.zones import HostZone, layout
 from compute_agent.model.cpu_sets import CpuSets
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.errors import ConfigError
@@ -48,7 +48,7 @@ _NAME_LIMIT: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class InventorySettings:
     """The options that shape inventories; amounts in the units of their names.
 
     ``reserved_huge_pages`` are pages by NUMA node and size in KiB.
@@ -72,9 +72,9 @@ class Settings:
 
 
 def derive(
-    topology: Topology,
+    topology: HostTopology,
     cpu_sets: CpuSets,
-    settings: Settings,
+    settings: InventorySettings,
     root_uuid: str,
     root_name: str,
     platform: CachePlatform | None = None,
@@ -120,14 +120,14 @@ def derive(
 
 
 def _beside(
-    topology: Topology, control: CachePlatform, zones: Sequence[Zone], root_uuid: str, root_name: str
+    topology: HostTopology, control: CachePlatform, zones: Sequence[HostZone], root_uuid: str, root_name: str
 ) -> ProviderTree:
     """The root of a nova-compute, as far as it is needed to know where guests are, and what is below it.
 
     Class names are those that Nova takes in extra specs (from microversion 2.86 on: CUSTOM_LLC, not LLC).
     """
     root = _root(topology, root_uuid, root_name, {}, frozenset())
-    found: dict[str, Mapping[str, Inventory]] = {
+    found: dict[str, Mapping[str, ProviderInventory]] = {
         zone.name: _cache_inventories(control.domains[zone.l3.id])
         for zone in zones
         if zone.l3 is not None and zone.l3.id in control.domains
@@ -146,10 +146,10 @@ def _beside(
 
 
 def _root(
-    topology: Topology,
+    topology: HostTopology,
     uuid: str,
     name: str,
-    inventories: Mapping[str, Inventory],
+    inventories: Mapping[str, ProviderInventory],
     offered: frozenset[str],
 ) -> ProviderNode:
     return ProviderNode(
@@ -166,10 +166,10 @@ def _root(
 
 def _children(
     root: ProviderNode,
-    zones: Sequence[Zone],
-    inventories: Mapping[str, Mapping[str, Inventory]],
+    zones: Sequence[HostZone],
+    inventories: Mapping[str, Mapping[str, ProviderInventory]],
     control: CachePlatform,
-    topology: Topology,
+    topology: HostTopology,
 ) -> list[ProviderNode]:
     """The providers of the zones, with these inventories by the zone's name."""
     return [
@@ -188,14 +188,14 @@ def _children(
     ]
 
 
-def _homes(topology: Topology, zones: Sequence[Zone]) -> list[tuple[str | None, CpuSet]]:
+def _homes(topology: HostTopology, zones: Sequence[HostZone]) -> list[tuple[str | None, CpuSet]]:
     """The CPUs that are at home on the root (None), and in each zone by its name."""
     homeless = topology.online.difference(*(zone.home_of for zone in zones))
     return [(None, homeless), *((zone.name, zone.home_of) for zone in zones)]
 
 
 def _pool(
-    root: ProviderNode, part: PoolPart, cpu_sets: CpuSets, settings: Settings, topology: Topology
+    root: ProviderNode, part: PoolPart, cpu_sets: CpuSets, settings: InventorySettings, topology: HostTopology
 ) -> ProviderNode:
     """The provider of what a pool has in a zone."""
     offered = {
@@ -216,12 +216,12 @@ def _pool(
 
 
 def _inventories(
-    topology: Topology,
+    topology: HostTopology,
     cpu_sets: CpuSets,
-    settings: Settings,
-    zones: Sequence[Zone],
+    settings: InventorySettings,
+    zones: Sequence[HostZone],
     places: Sequence[CpuSet],
-) -> tuple[dict[str, Inventory], dict[str, dict[str, Inventory]]]:
+) -> tuple[dict[str, ProviderInventory], dict[str, dict[str, ProviderInventory]]]:
     """CPU and memory inventories of the root, and those of each zone by its name.
 
     ``places`` are the CPUs of the root and of each zone that are in no pool.
@@ -233,7 +233,7 @@ def _inventories(
     if not any(memory_mb):
         nodes[0] = topology.numa_nodes
         memory_mb[0] = (sum(node.memory_kib for node in topology.numa_nodes) or topology.memory_kib) // 1024
-    pages: list[dict[str, Inventory]] = [{} for _ in places]
+    pages: list[dict[str, ProviderInventory]] = [{} for _ in places]
     if settings.huge_pages:
         check_reserved(settings.reserved_huge_pages, topology)
         pages = [page_inventories(here, settings.reserved_huge_pages) for here in nodes]
@@ -252,7 +252,7 @@ def _inventories(
     ]
     enough = sum(near_mb) >= settings.reserved_host_memory_mb
     reserved_mb = spread(settings.reserved_host_memory_mb, near_mb if enough else memory_mb)
-    found: list[dict[str, Inventory]] = []
+    found: list[dict[str, ProviderInventory]] = []
     for place, vcpu, vcpu_reserved, memory, memory_reserved, in_pages in zip(
         places, vcpus, reserved_vcpus, memory_mb, reserved_mb, pages, strict=True
     ):
@@ -285,11 +285,11 @@ def spread(amount: int, weights: Sequence[int]) -> list[int]:
     return parts
 
 
-def _inventory(total: int, reserved: int = 0, ratio: float = 1.0) -> Inventory:
-    return Inventory(total=total, reserved=reserved, max_unit=max(total, 1), allocation_ratio=ratio)
+def _inventory(total: int, reserved: int = 0, ratio: float = 1.0) -> ProviderInventory:
+    return ProviderInventory(total=total, reserved=reserved, max_unit=max(total, 1), allocation_ratio=ratio)
 
 
-def _disk(settings: Settings) -> Mapping[str, Inventory]:
+def _disk(settings: InventorySettings) -> Mapping[str, ProviderInventory]:
     if settings.disk_gb <= 0:
         return {}
     reserved_gb = -(-settings.reserved_host_disk_mb // 1024)
@@ -301,24 +301,24 @@ def _disk(settings: Settings) -> Mapping[str, Inventory]:
     return {"DISK_GB": _inventory(settings.disk_gb, reserved_gb, settings.disk_allocation_ratio)}
 
 
-def _cache_inventories(domain: CacheDomain) -> Mapping[str, Inventory]:
+def _cache_inventories(domain: CacheDomain) -> Mapping[str, ProviderInventory]:
     """``LLC`` in ways, of which those shared by everybody else are reserved, and ``MBA`` in percent."""
     found = {}
     if domain.ways > 0:
-        found["LLC"] = Inventory(
+        found["LLC"] = ProviderInventory(
             total=domain.ways,
             reserved=min(domain.reserved_ways, domain.ways),
             min_unit=domain.min_ways,
             max_unit=domain.ways,
         )
     if domain.bandwidth_min is not None:
-        found["MBA"] = Inventory(
+        found["MBA"] = ProviderInventory(
             total=100, min_unit=domain.bandwidth_min, max_unit=100, step_size=domain.bandwidth_step or 1
         )
     return found
 
 
-def _zone_traits(zone: Zone, control: CachePlatform, topology: Topology) -> frozenset[str]:
+def _zone_traits(zone: HostZone, control: CachePlatform, topology: HostTopology) -> frozenset[str]:
     if zone.node is not None:
         memory = topology.memory_types.get(zone.node.id)
         return frozenset({traits.NUMA_ROOT, *([] if memory is None else [traits.memory_trait(memory)])})
@@ -331,7 +331,7 @@ def _zone_traits(zone: Zone, control: CachePlatform, topology: Topology) -> froz
     return frozenset({traits.way_size_trait(way_kib)} if way_kib else ())
 
 
-def _check(settings: Settings, root_name: str, pools: Positions) -> None:
+def _check(settings: InventorySettings, root_name: str, pools: Positions) -> None:
     if settings.provider_tree not in (*SHAPES, BESIDE):
         raise ConfigError(
             f"[compute] provider_tree = {settings.provider_tree!r} is not one of"

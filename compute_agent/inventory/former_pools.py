@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from compute_agent.files import UnsafeFileError, put_aside, read_own, write_durably
-from compute_agent.host.topology import Topology
+from compute_agent.host.topology import HostTopology
 from compute_agent.inventory.tree import ProviderNode, ProviderTree
 from compute_agent.model import cpuset
 from compute_agent.model.naming import is_uuid
@@ -25,7 +25,7 @@ _MAX_KEPT: Final = 1000
 """Providers of pools; the oldest go."""
 
 
-def recall(state_path: Path, tree: ProviderTree, topology: Topology) -> tuple[ProviderNode, ...]:
+def recall(state_path: Path, tree: ProviderTree, topology: HostTopology) -> tuple[ProviderNode, ...]:
     """The providers of pools that were there before and are not in ``tree``, without inventories.
 
     A file that is no such file tells nothing, with a log line.

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from compute_agent.host.topology import NumaNode, Topology
-from compute_agent.inventory.tree import Inventory
+from compute_agent.host.topology import HostTopology, NumaNode
+from compute_agent.inventory.tree import ProviderInventory
 from compute_agent.model.errors import ConfigError
 from compute_agent.model.resource_class import HUGE_PAGES
 
@@ -41,7 +41,7 @@ def parse_reserved(entries: Iterable[str]) -> dict[tuple[int, int], int]:
     return found
 
 
-def check_reserved(reserved: Reserved, topology: Topology) -> None:
+def check_reserved(reserved: Reserved, topology: HostTopology) -> None:
     """See that the host has what is reserved.
 
     :raises ConfigError:
@@ -55,7 +55,7 @@ def check_reserved(reserved: Reserved, topology: Topology) -> None:
             )
 
 
-def page_inventories(nodes: Iterable[NumaNode], reserved: Reserved) -> dict[str, Inventory]:
+def page_inventories(nodes: Iterable[NumaNode], reserved: Reserved) -> dict[str, ProviderInventory]:
     """The inventories of the pages that some nodes have together, in pages."""
     nodes = tuple(nodes)
     found = {}
@@ -63,7 +63,7 @@ def page_inventories(nodes: Iterable[NumaNode], reserved: Reserved) -> dict[str,
         total = sum(node.huge_pages.get(size, 0) for node in nodes)
         if total:
             kept = sum(reserved.get((node.id, size), 0) for node in nodes)
-            found[name] = Inventory(total=total, reserved=kept, max_unit=total)
+            found[name] = ProviderInventory(total=total, reserved=kept, max_unit=total)
     return found
 
 

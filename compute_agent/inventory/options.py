@@ -9,7 +9,7 @@ from oslo_config import cfg
 
 from compute_agent.inventory import identity
 from compute_agent.inventory.cpu_sets import CpuOptions
-from compute_agent.inventory.derive import CONFIGURABLE, Settings
+from compute_agent.inventory.derive import CONFIGURABLE, InventorySettings
 from compute_agent.inventory.huge_pages import parse_reserved
 from compute_agent.inventory.provider_config import ProviderConfigs, read_provider_configs
 
@@ -30,12 +30,12 @@ DEFAULT_SHAPE: Final = "numa"
 """The shape of the tree where the ini file says none and the root is the agent's own."""
 
 
-def settings(conf: cfg.ConfigOpts) -> Settings:
+def settings(conf: cfg.ConfigOpts) -> InventorySettings:
     """The options that shape inventories, with the size of the file system of the state path as it is now.
 
     :raises ConfigError:
     """
-    return Settings(
+    return InventorySettings(
         provider_tree=conf.compute.provider_tree or DEFAULT_SHAPE,
         cpu_allocation_ratio=conf.cpu_allocation_ratio or conf.initial_cpu_allocation_ratio,
         ram_allocation_ratio=conf.ram_allocation_ratio or conf.initial_ram_allocation_ratio,

@@ -19,7 +19,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,50}")
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class GuestCpuMap:
     """The CPUs of a guest, and by L3 cache the ways that it can fill, and how many there are."""
 
     consumer: str
@@ -35,7 +35,7 @@ class Where:
         return "; ".join([f"cpus {cpuset.format(self.cpus)}", *ways])
 
 
-def described(guests: Iterable[Where], watermarks: Mapping[str, str]) -> dict[str, str]:
+def described(guests: Iterable[GuestCpuMap], watermarks: Mapping[str, str]) -> dict[str, str]:
     """The attributes that say it; of very many guests some, always the same.
 
     :param watermarks: what each acts at, by its section.

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from compute_agent.files import read_bounded
-from compute_agent.inventory.tree import Inventory
+from compute_agent.inventory.tree import ProviderInventory
 from compute_agent.model.errors import ConfigError
 from compute_agent.model.naming import printable
 
@@ -44,7 +44,7 @@ class ProviderConfig:
     source: str
     uuid: str = ""
     name: str = ""
-    inventories: Mapping[str, Inventory] = field(default_factory=dict, hash=False)
+    inventories: Mapping[str, ProviderInventory] = field(default_factory=dict, hash=False)
     traits: frozenset[str] = frozenset()
 
     @property
@@ -187,7 +187,7 @@ def _additional(provider: Mapping[Any, Any], kind: str, where: str) -> tuple[lis
     return _list(found, where), where
 
 
-def _inventories(additional: Iterable[Any], where: str) -> Iterator[tuple[str, Inventory]]:
+def _inventories(additional: Iterable[Any], where: str) -> Iterator[tuple[str, ProviderInventory]]:
     seen = set()
     for item in additional:
         for name, amounts in _mapping(item, f"each of {where}").items():
@@ -198,7 +198,7 @@ def _inventories(additional: Iterable[Any], where: str) -> Iterator[tuple[str, I
             yield name, _inventory(_mapping(amounts, f"{name} in {where}"), f"{name} in {where}")
 
 
-def _inventory(amounts: Mapping[Any, Any], where: str) -> Inventory:
+def _inventory(amounts: Mapping[Any, Any], where: str) -> ProviderInventory:
     if unknown := sorted(map(_shown, amounts.keys() - _LEAST.keys() - {"allocation_ratio"})):
         raise ConfigError(f"{where} has {', '.join(unknown)}, which no inventory has")
     if "total" not in amounts:
@@ -218,7 +218,7 @@ def _inventory(amounts: Mapping[Any, Any], where: str) -> Inventory:
         raise ConfigError(f"allocation_ratio of {where} is no number above 0: {_shown(ratio)}")
     if math.floor((found["total"] - found["reserved"]) * ratio) > _MAX_AMOUNT:
         raise ConfigError(f"{where} is more than {_MAX_AMOUNT} with its allocation_ratio")
-    return Inventory(**found, allocation_ratio=float(ratio))
+    return ProviderInventory(**found, allocation_ratio=float(ratio))
 
 
 def _traits(additional: Iterable[Any], where: str) -> Iterator[str]:

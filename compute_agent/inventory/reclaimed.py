@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from compute_agent.inventory import traits
-from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree, child_uuid
+from compute_agent.inventory.tree import ProviderInventory, ProviderNode, ProviderTree, child_uuid
 from compute_agent.model.cpu_sets import CpuSets
 from compute_agent.model.resource_class import MEMORY, RECLAIMED_MEMORY, RECLAIMED_VCPU
 
@@ -28,7 +28,9 @@ def _child(root: ProviderNode, zone: ProviderNode, cpu_sets: CpuSets, memory: bo
     most = {RECLAIMED_VCPU: len(reclaimable(zone, cpu_sets))}
     if memory and (has := zone.inventories.get(MEMORY)) is not None:
         most[RECLAIMED_MEMORY] = has.total - has.reserved
-    offered = {name: Inventory(amount, amount, max_unit=amount) for name, amount in most.items() if amount}
+    offered = {
+        name: ProviderInventory(amount, amount, max_unit=amount) for name, amount in most.items() if amount
+    }
     name = f"{zone.name}{SUFFIX}"
     uuid = child_uuid(root.uuid, name.removeprefix(root.name).lstrip("_"))
     return replace(

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from compute_agent.host.topology import Topology
+from compute_agent.host.topology import HostTopology
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet
 
 
-def split_cores(dedicated: CpuSet, shared: CpuSet, topology: Topology) -> list[CpuSet]:
+def split_cores(dedicated: CpuSet, shared: CpuSet, topology: HostTopology) -> list[CpuSet]:
     """The threads of each core that has some in both sets, lowest first."""
     return sorted(
         (core.cpus for core in topology.cores if core.cpus & dedicated and core.cpus & shared), key=min
     )
 
 
-def better_sets(dedicated: CpuSet, shared: CpuSet, topology: Topology) -> tuple[CpuSet, CpuSet]:
+def better_sets(dedicated: CpuSet, shared: CpuSet, topology: HostTopology) -> tuple[CpuSet, CpuSet]:
     """Dedicated and shared CPUs, the same altogether, without a core in both.
 
     On each NUMA node are as many dedicated ones as before, or those more that a whole core takes.
@@ -38,7 +38,7 @@ def better_sets(dedicated: CpuSet, shared: CpuSet, topology: Topology) -> tuple[
     return dedicated, ours - dedicated
 
 
-def split_warning(dedicated: CpuSet, shared: CpuSet, topology: Topology) -> str:
+def split_warning(dedicated: CpuSet, shared: CpuSet, topology: HostTopology) -> str:
     """What to tell the operator; empty where no core is split."""
     cores = split_cores(dedicated, shared, topology)
     if not cores:

@@ -11,7 +11,7 @@ from typing import Final
 
 import os_traits
 
-from compute_agent.host.topology import Topology
+from compute_agent.host.topology import HostTopology
 from compute_agent.model.memory_type import MemoryType
 
 NUMA_ROOT: Final[str] = os_traits.HW_NUMA_ROOT
@@ -71,7 +71,7 @@ _BY_NAME: Final[Mapping[str, Mapping[str, str]]] = {
 }
 
 
-def cpu_traits(topology: Topology) -> frozenset[str]:
+def cpu_traits(topology: HostTopology) -> frozenset[str]:
     """The traits of the processors: what all online CPUs can do, so that it holds wherever a guest runs."""
     namespace = _NAMESPACES.get(topology.architecture)
     if namespace is None:
@@ -87,7 +87,7 @@ def cpu_traits(topology: Topology) -> frozenset[str]:
     return frozenset(found)
 
 
-def root_traits(topology: Topology, resctrl_features: frozenset[str] = frozenset()) -> frozenset[str]:
+def root_traits(topology: HostTopology, resctrl_features: frozenset[str] = frozenset()) -> frozenset[str]:
     """All traits of the root provider."""
     traits = {os_traits.COMPUTE_NODE} | cpu_traits(topology)
     if topology.hyperthreaded:

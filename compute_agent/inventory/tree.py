@@ -19,7 +19,7 @@ FIELDS: Final[tuple[Field, ...]] = ("reserved", "allocation_ratio")
 
 
 @dataclass(frozen=True, slots=True)
-class Inventory:
+class ProviderInventory:
     """How much of one resource class a provider has."""
 
     total: int
@@ -43,7 +43,7 @@ class ProviderNode:
     name: str
     uuid: str
     parent: str | None
-    inventories: Mapping[str, Inventory] = field(default_factory=dict, hash=False)
+    inventories: Mapping[str, ProviderInventory] = field(default_factory=dict, hash=False)
     traits: frozenset[str] = frozenset()
     attributes: Mapping[str, str | float] = field(default_factory=dict, hash=False)
     cpus: frozenset[int] = frozenset()

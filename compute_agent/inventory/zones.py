@@ -3,11 +3,11 @@
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
-from compute_agent.host.topology import Cache, NumaNode, Topology
+from compute_agent.host.topology import CpuCache, HostTopology, NumaNode
 
 
 @dataclass(frozen=True, slots=True)
-class Zone:
+class HostZone:
     """A NUMA node (then ``node`` is set) or an L3 domain (then ``l3`` is).
 
     ``parent`` is the name of the zone around it, None for the host itself. ``home_of`` are the CPUs whose
@@ -20,11 +20,11 @@ class Zone:
     numa_nodes: frozenset[int]
     l3_ids: frozenset[int]
     node: NumaNode | None = field(default=None, hash=False)
-    l3: Cache | None = None
+    l3: CpuCache | None = None
     home_of: frozenset[int] = frozenset()
 
 
-def layout(topology: Topology, shape: str, controlled_l3: Collection[int] = ()) -> tuple[Zone, ...]:
+def layout(topology: HostTopology, shape: str, controlled_l3: Collection[int] = ()) -> tuple[HostZone, ...]:
     """The zones of the tree ``shape`` (``flat``, ``numa`` or ``l3``), every one after the zone around it.
 
     NUMA nodes are zones in ``numa`` and ``l3``; L3 domains are in ``l3``, and wherever their cache is
@@ -33,7 +33,7 @@ def layout(topology: Topology, shape: str, controlled_l3: Collection[int] = ()) 
     are children of the host.
     """
     node_zones = [
-        Zone(
+        HostZone(
             name=f"NUMA_{node.id}",
             parent=None,
             cpus=node.cpus,
@@ -45,7 +45,7 @@ def layout(topology: Topology, shape: str, controlled_l3: Collection[int] = ()) 
         if shape != "flat" and (node.cpus or node.memory_kib)
     ]
     l3_zones = [
-        Zone(
+        HostZone(
             name=f"L3_{cache.id}",
             parent=next((zone.name for zone in node_zones if _inside(cache, zone)), None),
             cpus=cache.cpus,
@@ -68,15 +68,15 @@ def layout(topology: Topology, shape: str, controlled_l3: Collection[int] = ()) 
     return _with_homes([*outer, *node_zones, *inner], shape)
 
 
-def _inside(cache: Cache, node: Zone) -> bool:
+def _inside(cache: CpuCache, node: HostZone) -> bool:
     return cache.cpus <= node.cpus
 
 
-def _covers_its_nodes(l3: Zone, nodes: Iterable[Zone]) -> bool:
+def _covers_its_nodes(l3: HostZone, nodes: Iterable[HostZone]) -> bool:
     return all(node.cpus <= l3.cpus for node in nodes if node.cpus & l3.cpus)
 
 
-def _with_homes(zones: list[Zone], shape: str) -> tuple[Zone, ...]:
+def _with_homes(zones: list[HostZone], shape: str) -> tuple[HostZone, ...]:
     """Each CPU at home in the innermost zone that ``shape`` puts CPUs on.
 
     Where two zones cross, that is the NUMA node.

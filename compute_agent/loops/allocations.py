@@ -11,17 +11,17 @@ from typing import Final
 from compute_agent.loops.history import HistoryWatch
 from compute_agent.model.allocation import Allocation, ConsumerAllocations
 from compute_agent.model.errors import DriverError
-from compute_agent.model.migration import Holding
+from compute_agent.model.migration import GuestHolding
 from compute_agent.pipeline.events import AllocationsRead
 from compute_agent.pipeline.view import GuestView
-from compute_agent.pipeline.worker import Pipeline
-from compute_agent.pipeline.world import World, request_for
+from compute_agent.pipeline.worker import GuestPipeline
+from compute_agent.pipeline.world import HostState, request_for
 from compute_agent.policy.base import refit
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import NotFoundError
-from compute_agent.report.history import Loss
-from compute_agent.report.host_reader import Listing
-from compute_agent.report.migration import Claim, Moved, Owner, resolve
+from compute_agent.report.history import AllocationLoss
+from compute_agent.report.host_reader import HoldingsListing
+from compute_agent.report.migration import MigrationClaim, MovedGuest, Owner, resolve
 
 _ANSWER_SECONDS: Final = 50.0
 
@@ -31,9 +31,9 @@ Held = Mapping[str, Allocation]
 
 def allocations_read(
     client: PlacementClient,
-    pipeline: Pipeline,
+    pipeline: GuestPipeline,
     offering: frozenset[str],
-    listing: Listing | None = None,
+    listing: HoldingsListing | None = None,
     watch: HistoryWatch | None = None,
 ) -> AllocationsRead | None:
     """What the worker has to be told of allocations on these providers; None if it knows.
@@ -72,7 +72,7 @@ def allocations_read(
         view.guest.uuid: holding
         for view in views
         if (holding := found.get(view.guest.uuid)) is not None
-        and (view.allocation is None or holding != Holding(view.allocation, view.migration))
+        and (view.allocation is None or holding != GuestHolding(view.allocation, view.migration))
     }
     losses = _losses(views, changed)
     if watch is not None and watch.withholds(losses, sum(bool(view.allocation) for view in views)):
@@ -90,7 +90,7 @@ def allocations_read(
     )
 
 
-def hand_over(pipeline: Pipeline, event: AllocationsRead) -> None:
+def hand_over(pipeline: GuestPipeline, event: AllocationsRead) -> None:
     """Have the worker know of allocations, and wait until it does.
 
     :raises DriverError: the worker is busy.
@@ -101,10 +101,10 @@ def hand_over(pipeline: Pipeline, event: AllocationsRead) -> None:
         raise DriverError(f"the agent is busy: no answer within {_ANSWER_SECONDS:g} s") from error
 
 
-def _losses(views: Iterable[GuestView], changed: Mapping[str, Holding]) -> list[Loss]:
+def _losses(views: Iterable[GuestView], changed: Mapping[str, GuestHolding]) -> list[AllocationLoss]:
     """The guests that held something and hold something else now, whoever holds it for them."""
     return [
-        Loss(view.guest.uuid, view.guest.name, view.allocation, now)
+        AllocationLoss(view.guest.uuid, view.guest.name, view.allocation, now)
         for view in views
         if view.allocation and view.guest.uuid in changed
         for now in [changed[view.guest.uuid].allocation]
@@ -122,12 +122,12 @@ def _holds_the_same(view: GuestView, held: Held) -> bool:
 
 def _holdings(
     client: PlacementClient,
-    world: World,
+    world: HostState,
     views: Iterable[GuestView],
     records: Mapping[str, ConsumerAllocations],
     held: Held,
     known: Held,
-) -> dict[str, Holding]:
+) -> dict[str, GuestHolding]:
     """What the guests hold whose ``records`` were read."""
     views = list(views)
     waiting = [view for view in views if view.guest.uuid in records]
@@ -143,14 +143,14 @@ def _holdings(
             record = client.allocations(consumer)
             if part := world.own_part(record.resources):
                 new = known.get(consumer) != part
-                claims.append(Claim(consumer, part, _owner(record), record.consumer_type, new))
+                claims.append(MigrationClaim(consumer, part, _owner(record), record.consumer_type, new))
     moved = []
     for view in waiting:
         uuid = view.guest.uuid
         own, migration = world.own_part(records[uuid].resources), view.migration
         consumer = "" if migration is None else migration.consumer
         owner = _owner(records[uuid])
-        moved.append(Moved(uuid, view.allocation, own, consumer, owner, suitable.get(uuid, frozenset())))
+        moved.append(MovedGuest(uuid, view.allocation, own, consumer, owner, suitable.get(uuid, frozenset())))
     return resolve(moved, claims)
 
 
@@ -160,12 +160,12 @@ def _owner(record: ConsumerAllocations) -> Owner | None:
     return record.project_id, record.user_id
 
 
-def _suitable(world: World, view: GuestView, claims: Held) -> frozenset[str]:
+def _suitable(world: HostState, view: GuestView, claims: Held) -> frozenset[str]:
     """The consumers whose claims are what a guest needs where it runs."""
     return frozenset(consumer for consumer, allocation in claims.items() if _suits(world, view, allocation))
 
 
-def _suits(world: World, view: GuestView, allocation: Allocation) -> bool:
+def _suits(world: HostState, view: GuestView, allocation: Allocation) -> bool:
     request = request_for(world, view.guest, allocation)
     if view.assignment is None or not view.assignment.held:
         return request.pcpu == 0 and sum(demand.vcpu for demand in request.demands) == request.vcpus

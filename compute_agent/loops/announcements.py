@@ -16,11 +16,11 @@ from typing import Any, Final
 
 from compute_agent.drivers.base import ExpectingDriver
 from compute_agent.in_thread import in_thread
-from compute_agent.loops.base import Configuration
+from compute_agent.loops.base import ReloadedConfiguration
 from compute_agent.model.allocation import Allocation
 from compute_agent.model.guest import Guest
 from compute_agent.pipeline.events import GuestAppeared, GuestExpected
-from compute_agent.pipeline.worker import Pipeline
+from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import PlacementError
 
@@ -36,11 +36,11 @@ _SOON: Final = 2.0
 """Seconds in which a process is there mostly; afterwards it is looked for less often."""
 
 
-class Announcements:
+class PreStartHook:
     """Takes announcements, and looks for the processes."""
 
     def __init__(
-        self, pipeline: Pipeline, expecting: ExpectingDriver | None, client: PlacementClient
+        self, pipeline: GuestPipeline, expecting: ExpectingDriver | None, client: PlacementClient
     ) -> None:
         """``expecting`` is the driver's; without it nothing is ever announced."""
         self._pipeline = pipeline
@@ -56,7 +56,7 @@ class Announcements:
         """Begin to look, as soon as a guest is announced."""
         self._thread.start()
 
-    def reload(self, conf: Configuration) -> None:
+    def reload(self, conf: ReloadedConfiguration) -> None:
         """Ask with another client about the next guest."""
         self._client = conf.client
 

@@ -8,37 +8,37 @@ import threading
 import time
 from collections.abc import Callable
 
-from compute_agent.drivers.base import Change, ChangeKind
-from compute_agent.loops.base import Configuration
+from compute_agent.drivers.base import ChangeKind, GuestChange
+from compute_agent.loops.base import ReloadedConfiguration
 from compute_agent.model.allocation import Allocation
 from compute_agent.pipeline.events import Event, GuestStarted, GuestStopped
-from compute_agent.pipeline.worker import Pipeline
+from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import PlacementError
 
 LOG = logging.getLogger(__name__)
 
 
-class Arrivals:
+class GuestEvents:
     """Hands a driver's changes to the pipeline, in their order."""
 
-    def __init__(self, pipeline: Pipeline, client: PlacementClient, missed: Callable[[], None]) -> None:
+    def __init__(self, pipeline: GuestPipeline, client: PlacementClient, missed: Callable[[], None]) -> None:
         """``missed`` is called when the pipeline has a guest for which Placement has to be asked again."""
         self._pipeline = pipeline
         self._client = client
         self._missed = missed
-        self._changes: queue.SimpleQueue[tuple[Change, float] | None] = queue.SimpleQueue()
+        self._changes: queue.SimpleQueue[tuple[GuestChange, float] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="arrivals", daemon=True)
 
     def start(self) -> None:
         """Begin to hand over."""
         self._thread.start()
 
-    def reload(self, conf: Configuration) -> None:
+    def reload(self, conf: ReloadedConfiguration) -> None:
         """Ask with another client about the next guest."""
         self._client = conf.client
 
-    def report(self, change: Change) -> None:
+    def report(self, change: GuestChange) -> None:
         """Take a change; for the driver's threads."""
         self._changes.put((change, time.monotonic()))
 
@@ -57,7 +57,7 @@ class Arrivals:
             except Exception:
                 LOG.exception("A change of guest %s could not be handed over", item[0].guest)
 
-    def _event(self, change: Change, since: float) -> Event:
+    def _event(self, change: GuestChange, since: float) -> Event:
         guest = change.guest
         match change.kind:
             case ChangeKind.STOPPED:

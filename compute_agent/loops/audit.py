@@ -15,26 +15,26 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from compute_agent.drivers.base import Driver
-from compute_agent.drivers.flavor import Flavor
-from compute_agent.events.event import Kind as EventKind
-from compute_agent.events.recorder import Named, Recorder
+from compute_agent.drivers.base import GuestDriver
+from compute_agent.drivers.flavor import GuestFlavor
+from compute_agent.events.event import EventKind as EventKind
+from compute_agent.events.recorder import EventRecorder, NamedSubject
 from compute_agent.loops.allocations import allocations_by_consumer, allocations_read, hand_over
 from compute_agent.loops.cpu_locations import locate
 from compute_agent.model.allocation import Allocation
-from compute_agent.model.assignment import Assignment
+from compute_agent.model.assignment import CpuAssignment
 from compute_agent.model.errors import GuestGoneError
 from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import EmulatorPolicy
 from compute_agent.pipeline.view import GuestView
-from compute_agent.pipeline.worker import Pipeline
+from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.report.audit import (
     AuditedGuest,
+    AuditFinding,
+    ConsumerRecord,
     Decision,
-    Finding,
-    Kind,
-    Options,
-    Record,
+    FindingKind,
+    HealOptions,
     allocation_for,
     compare,
     create,
@@ -43,8 +43,8 @@ from compute_agent.report.audit import (
 from compute_agent.report.capacity import CpuLocation, FreeCapacity
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import ConcurrentUpdateError, ConflictError
-from compute_agent.report.history import Holder
-from compute_agent.report.reporter import Reporter
+from compute_agent.report.history import ConsumerOwner
+from compute_agent.report.reporter import HostReporter
 
 LOG = logging.getLogger(__name__)
 
@@ -53,43 +53,43 @@ MAX_ATTEMPTS: Final = 4
 _HEAL, _DELETE, _MOVE = "--heal", "--delete", "guest move"
 
 _NOVA_REMEDIES: Final = {
-    Kind.UNALLOCATED: "nova-manage placement heal_allocations",
-    Kind.UNUSED: "nova-manage placement audit",
+    FindingKind.UNALLOCATED: "nova-manage placement heal_allocations",
+    FindingKind.UNUSED: "nova-manage placement audit",
 }
 """Beside nova-compute guests and their allocations are Nova's, and so is what mends them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class AuditOutcome:
     """A finding, the switch or command that mends it (empty: none does), and what came of that."""
 
-    finding: Finding
+    finding: AuditFinding
     remedy: str = ""
     outcome: str = ""
 
 
-class Auditor:
+class HostAuditor:
     """One audit of one host."""
 
     def __init__(
         self,
-        pipeline: Pipeline,
-        driver: Driver,
+        pipeline: GuestPipeline,
+        driver: GuestDriver,
         client: PlacementClient,
         changed: Callable[[], None],
-        recorder: Recorder | None = None,
-        holders: Mapping[str, Holder] = MappingProxyType({}),
+        recorder: EventRecorder | None = None,
+        holders: Mapping[str, ConsumerOwner] = MappingProxyType({}),
     ) -> None:
         """``changed`` is called after allocations were changed. ``holders`` tell whose the guests are."""
         self._holders = holders
-        self._recorder = recorder or Recorder()
+        self._recorder = recorder or EventRecorder()
         self._pipeline = pipeline
         self._driver = driver
         self._client = client
         self._changed = changed
-        self._flavors: dict[str, Flavor] = {}
+        self._flavors: dict[str, GuestFlavor] = {}
 
-    def audit(self, options: Options) -> list[Outcome]:
+    def audit(self, options: HealOptions) -> list[AuditOutcome]:
         """What is wrong, and what was done about it.
 
         :raises PlacementError:
@@ -97,7 +97,7 @@ class Auditor:
         """
         self._pipeline.check_taken_over()
         world = self._pipeline.world
-        reader = Reporter(self._client, {}, lambda owned: None)
+        reader = HostReporter(self._client, {}, lambda owned: None)
         reported = reader.reported(world.tree.root.uuid)
         self._read_anew(frozenset(uuid for uuid, provider in reported.items() if provider.inventories))
         # What is held before who is there: a guest that comes in between has what it was given before.
@@ -109,7 +109,7 @@ class Auditor:
         free = FreeCapacity(reader.server_tree(world.tree), inventories, held)
         findings = compare(guests.values(), held, self._inactive(), self._pipeline.migrations)
         for finding in findings:
-            if finding.kind is Kind.UNALLOCATED:  # no other guest is to get what is known to be held
+            if finding.kind is FindingKind.UNALLOCATED:  # no other guest is to get what is known to be held
                 _take(free, guests[finding.consumer].known)
         outcomes = []
         for finding in findings:
@@ -117,15 +117,15 @@ class Auditor:
                 continue
             match finding.kind:
                 case kind if world.tree.beside and kind in _NOVA_REMEDIES:
-                    outcome = Outcome(finding, _NOVA_REMEDIES[kind])
-                case Kind.UNALLOCATED:
+                    outcome = AuditOutcome(finding, _NOVA_REMEDIES[kind])
+                case FindingKind.UNALLOCATED:
                     outcome = self._create(finding, guests[finding.consumer], free, options)
-                case Kind.UNUSED:
+                case FindingKind.UNUSED:
                     outcome = self._delete(finding, options)
-                case Kind.STRAY:
-                    outcome = Outcome(finding, _MOVE)
+                case FindingKind.STRAY:
+                    outcome = AuditOutcome(finding, _MOVE)
                 case _:
-                    outcome = Outcome(finding)
+                    outcome = AuditOutcome(finding)
             LOG.debug("Audit: %s", outcome)
             outcomes.append(outcome)
         return outcomes
@@ -161,8 +161,8 @@ class Auditor:
             found.append(_audited_guest(guest, flavor, views.get(guest.uuid), location))
         return found
 
-    def _flavor(self, guest: Guest) -> Flavor:
-        return Flavor() if (flavors := self._driver.flavors) is None else flavors.flavor(guest)
+    def _flavor(self, guest: Guest) -> GuestFlavor:
+        return GuestFlavor() if (flavors := self._driver.flavors) is None else flavors.flavor(guest)
 
     def _inactive(self) -> frozenset[str]:
         """Guests that belong here without being seen to run: what they hold is not given away."""
@@ -176,15 +176,17 @@ class Auditor:
 
     # What is done
 
-    def _create(self, finding: Finding, guest: AuditedGuest, free: FreeCapacity, options: Options) -> Outcome:
+    def _create(
+        self, finding: AuditFinding, guest: AuditedGuest, free: FreeCapacity, options: HealOptions
+    ) -> AuditOutcome:
         allocation = allocation_for(guest, free)
         if isinstance(allocation, str):
-            return Outcome(finding, _HEAL, f"not possible: {allocation}")
+            return AuditOutcome(finding, _HEAL, f"not possible: {allocation}")
 
         flavor, typed = self._flavors[guest.uuid], self._client.knows_consumer_types
-        holder = self._holders.get(guest.uuid, Holder(flavor.project_id, flavor.user_id))
+        holder = self._holders.get(guest.uuid, ConsumerOwner(flavor.project_id, flavor.user_id))
 
-        def decide(record: Record) -> Decision:
+        def decide(record: ConsumerRecord) -> Decision:
             return create(
                 record, allocation, holder.project_id, holder.user_id, typed(), holder.consumer_type
             )
@@ -192,9 +194,9 @@ class Auditor:
         outcome = self._carry_out(guest.uuid, decide, options.heal, options.dry_run)
         if not guest.known:
             _take(free, allocation)
-        return Outcome(replace(finding, allocation=allocation), _HEAL, outcome)
+        return AuditOutcome(replace(finding, allocation=allocation), _HEAL, outcome)
 
-    def _delete(self, finding: Finding, options: Options) -> Outcome:
+    def _delete(self, finding: AuditFinding, options: HealOptions) -> AuditOutcome:
         age = self._age(finding)
         outcome = self._carry_out(
             finding.consumer,
@@ -202,22 +204,22 @@ class Auditor:
             options.delete,
             options.dry_run,
         )
-        return Outcome(replace(finding, detail=f"without a guest for {age:.0f} s"), _DELETE, outcome)
+        return AuditOutcome(replace(finding, detail=f"without a guest for {age:.0f} s"), _DELETE, outcome)
 
-    def _age(self, finding: Finding) -> float:
+    def _age(self, finding: AuditFinding) -> float:
         """For how many seconds an allocation is known to have been as it is, without a guest."""
         known = self._pipeline.unclaimed.get(finding.consumer)
         if known is None or known.allocation != finding.allocation:
             return 0.0
         return time.monotonic() - known.since
 
-    def _record(self, consumer: str) -> Record:
+    def _record(self, consumer: str) -> ConsumerRecord:
         """What is known of a consumer now: what it holds before who is there."""
         holds = self._client.allocations(consumer)
-        return Record(holds, self._pipeline.world.own_part(holds.resources), self._is_here(consumer))
+        return ConsumerRecord(holds, self._pipeline.world.own_part(holds.resources), self._is_here(consumer))
 
     def _carry_out(
-        self, consumer: str, decide: Callable[[Record], Decision], asked_for: bool, dry_run: bool
+        self, consumer: str, decide: Callable[[ConsumerRecord], Decision], asked_for: bool, dry_run: bool
     ) -> str:
         """What came of it, in words. What a consumer holds is read again when somebody else changed it."""
         if not asked_for and not dry_run:
@@ -239,7 +241,7 @@ class Auditor:
             self._recorder.tell(
                 LOG.info,
                 EventKind.AUDIT,
-                Named(consumer),
+                NamedSubject(consumer),
                 "The audit made consumer %s hold %s",
                 wanted.resources or "nothing",
             )
@@ -249,7 +251,7 @@ class Auditor:
 
 
 def _audited_guest(
-    guest: Guest, flavor: Flavor, view: GuestView | None, location: CpuLocation
+    guest: Guest, flavor: GuestFlavor, view: GuestView | None, location: CpuLocation
 ) -> AuditedGuest:
     settings = guest.settings
     if view is not None and view.assignment is not None and view.assignment.held:
@@ -270,7 +272,7 @@ def _audited_guest(
     )
 
 
-def _location_of(assignment: Assignment) -> CpuLocation:
+def _location_of(assignment: CpuAssignment) -> CpuLocation:
     alone = all(cpus <= assignment.held for cpus in assignment.vcpu_cpus)
     vcpus = len(assignment.vcpu_cpus)
     return CpuLocation(assignment.held, assignment.cpus - assignment.held, vcpus if alone else 0)
@@ -282,7 +284,7 @@ def _take(free: FreeCapacity, allocation: Allocation) -> None:
             free.take(provider, name, amount)
 
 
-def audit_document(outcomes: list[Outcome], names: dict[str, str]) -> list[dict[str, Any]]:
+def audit_document(outcomes: list[AuditOutcome], names: dict[str, str]) -> list[dict[str, Any]]:
     """An audit as the command line shows it; ``names`` are those of providers by uuid."""
     return [
         {

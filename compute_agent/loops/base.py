@@ -7,15 +7,15 @@ from typing import Protocol
 
 from oslo_config import cfg
 
-from compute_agent.controllers.base import Controller
-from compute_agent.interference.watch import Watch
-from compute_agent.qos.settings import Settings
+from compute_agent.controllers.base import KernelController
+from compute_agent.interference.watch import InterferenceWatch
+from compute_agent.qos.settings import QosSettings
 from compute_agent.report.client import PlacementClient
 from compute_agent.resctrl.mount import ResctrlHandle
 
 
 @dataclass(frozen=True, slots=True)
-class Configuration:
+class ReloadedConfiguration:
     """A configuration that was found to be good, and what was made of it on this host.
 
     ``options`` are those of the files, ``client`` is the way to Placement, ``settings`` are those of the
@@ -24,20 +24,20 @@ class Configuration:
 
     options: cfg.ConfigOpts
     client: PlacementClient
-    settings: Settings
-    controllers: tuple[Controller, ...] = ()
+    settings: QosSettings
+    controllers: tuple[KernelController, ...] = ()
     control: ResctrlHandle | None = None
-    watches: tuple[Watch, ...] = ()
+    watches: tuple[InterferenceWatch, ...] = ()
 
 
-class Loop(Protocol):
+class AgentLoop(Protocol):
     """A thread of the agent."""
 
     def start(self) -> None:
         """Begin."""
         ...
 
-    def reload(self, conf: Configuration) -> None:
+    def reload(self, conf: ReloadedConfiguration) -> None:
         """Go on by another configuration, from the next round on; for any thread."""
         ...
 

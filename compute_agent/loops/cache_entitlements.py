@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from compute_agent.controllers.base import Controller, Target
+from compute_agent.controllers.base import GuestTarget, KernelController
 from compute_agent.controllers.cache_demands import demands
 from compute_agent.controllers.resctrl import resctrl_of
 from compute_agent.inventory.tree import ProviderNode
-from compute_agent.model.knob import CACHE_WAYS, MEMORY_BANDWIDTH, Knob
+from compute_agent.model.knob import CACHE_WAYS, MEMORY_BANDWIDTH, ThrottleControl
 from compute_agent.pipeline.view import GuestView
-from compute_agent.qos.snapshot import Entitlement
+from compute_agent.qos.snapshot import GuestAllotment
 from compute_agent.resctrl.bandwidth import BYTES_PER_GB, BandwidthUnknownError
 from compute_agent.resctrl.filesystem import ResctrlError
 from compute_agent.resctrl.groups import read_groups
@@ -25,7 +25,7 @@ LOG = logging.getLogger(__name__)
 
 
 def open_entitlements(
-    controllers: Iterable[Controller], zones: Callable[[], Sequence[ProviderNode]]
+    controllers: Iterable[KernelController], zones: Callable[[], Sequence[ProviderNode]]
 ) -> CacheEntitlements | None:
     """Entitlements on the mount that a controller works on; None where none does."""
     controller = resctrl_of(controllers)
@@ -62,16 +62,16 @@ class CacheEntitlements:
         self._present = read_groups(control.files)
         self._host = control.build_layout(self._present)
 
-    def __call__(self, view: GuestView) -> dict[Knob, Entitlement]:
+    def __call__(self, view: GuestView) -> dict[ThrottleControl, GuestAllotment]:
         """By L3 cache; nothing for a guest of which it is not known what it holds."""
         if view.allocation is None:
             return {}
-        target = Target(view.guest, view.assignment, frozenset(), view.allocation)
+        target = GuestTarget(view.guest, view.assignment, frozenset(), view.allocation)
         (demand,) = demands((target,), self._zones(), self._host, self._present).demands
         wish = demand.share.overlaid_on(self._classes.get(demand.qos_class, ShareSpec()))
         return self._ways(demand, wish) | self._bandwidth(demand, wish)
 
-    def _ways(self, demand: GuestDemand, wish: ShareSpec) -> dict[Knob, Entitlement]:
+    def _ways(self, demand: GuestDemand, wish: ShareSpec) -> dict[ThrottleControl, GuestAllotment]:
         control = self._host.platform.l3
         found = {}
         for cache in control.ids if control else ():
@@ -84,10 +84,10 @@ class CacheEntitlements:
             if control and full:
                 size = control.way_bytes.get(cache)
                 per_way = None if size is None else float(size)
-                found[Knob(CACHE_WAYS, str(cache))] = Entitlement(float(full), 1.0, per_way)
+                found[ThrottleControl(CACHE_WAYS, str(cache))] = GuestAllotment(float(full), 1.0, per_way)
         return found
 
-    def _bandwidth(self, demand: GuestDemand, wish: ShareSpec) -> dict[Knob, Entitlement]:
+    def _bandwidth(self, demand: GuestDemand, wish: ShareSpec) -> dict[ThrottleControl, GuestAllotment]:
         platform, engine = self._host.platform, self._host.codec
         found = {}
         for cache in platform.cache_ids if engine else ():
@@ -100,8 +100,8 @@ class CacheEntitlements:
                 continue  # there is no limit but 100 %
             full = demand.bandwidth.get(cache) or wish.percent_on(domain) or 100
             step = float(min(engine.percent_step, full))
-            knob = Knob(MEMORY_BANDWIDTH, str(cache))
-            found[knob] = Entitlement(float(full), step, self._per_percent())
+            knob = ThrottleControl(MEMORY_BANDWIDTH, str(cache))
+            found[knob] = GuestAllotment(float(full), step, self._per_percent())
         return found
 
     def _per_percent(self) -> float | None:

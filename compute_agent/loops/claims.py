@@ -10,8 +10,8 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from compute_agent.events.event import Kind
-from compute_agent.events.recorder import Recorder
+from compute_agent.events.event import EventKind
+from compute_agent.events.recorder import EventRecorder
 from compute_agent.model.allocation import Allocation
 from compute_agent.pipeline.view import GuestView
 from compute_agent.report.client import ExpiringClaim, PlacementClient
@@ -23,10 +23,10 @@ LOG = logging.getLogger(__name__)
 class ClaimWatch:
     """The claims that expire. Looked at by the report thread, asked by any."""
 
-    def __init__(self, confirms: Callable[[], bool], recorder: Recorder | None = None) -> None:
+    def __init__(self, confirms: Callable[[], bool], recorder: EventRecorder | None = None) -> None:
         """``confirms`` says whether claims are to be confirmed, by the configuration in force."""
         self._confirms = confirms
-        self._recorder = recorder or Recorder()
+        self._recorder = recorder or EventRecorder()
         self._asked: dict[str, Allocation] = {}
         self._expiring: Mapping[str, float] = {}
 
@@ -72,13 +72,13 @@ class ClaimWatch:
         except ConflictError:
             return False
         message = "The claim of guest %s would have expired in %.0f s, and was confirmed"
-        self._recorder.tell(LOG.info, Kind.CLAIM, view.guest, message, claim.seconds)
+        self._recorder.tell(LOG.info, EventKind.CLAIM, view.guest, message, claim.seconds)
         return True
 
     def _warn(self, view: GuestView, claim: ExpiringClaim) -> None:
         self._recorder.tell(
             LOG.warning,
-            Kind.CLAIM,
+            EventKind.CLAIM,
             view.guest,
             "Guest %s loses what it holds in %.0f s, as its claim expires: confirm it (PUT /ext/v1/claims),"
             " or have the agent do so by [guests] confirm_claims",

@@ -18,17 +18,17 @@ from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from compute_agent.capacity.collected_file import FILE, Known, dump, parse
+from compute_agent.capacity.collected_file import FILE, CollectedClasses, dump, parse
 from compute_agent.capacity.collector import (
     MAX_MEASUREMENTS,
-    Collected,
-    Measurement,
+    ClassMeasurement,
+    CollectedAmount,
     checked,
     found_collectors,
 )
 from compute_agent.capacity.terms import term_row
-from compute_agent.events.event import Kind
-from compute_agent.events.recorder import Recorder
+from compute_agent.events.event import EventKind
+from compute_agent.events.recorder import EventRecorder
 from compute_agent.inventory.tree import ProviderNode, ProviderTree
 from compute_agent.loops.kept_file import KeptFile
 from compute_agent.model.naming import printable
@@ -43,20 +43,20 @@ HANGING_SECONDS: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Heard:
+class _CollectorAnswer:
     """What a collector told last, by class and zone, and what is wrong with it."""
 
     classes: frozenset[str] = frozenset()
-    told: Mapping[tuple[str, str], Measurement] = field(default_factory=dict)
+    told: Mapping[tuple[str, str], ClassMeasurement] = field(default_factory=dict)
     trouble: str = ""
 
 
-class _Runner:
+class _CollectorRunner:
     """One collector in its thread."""
 
     def __init__(self, point: EntryPoint, clock: Callable[[], float]) -> None:
         self.name = point.name
-        self.heard = _Heard()
+        self.heard = _CollectorAnswer()
         self._point = point
         self._clock = clock
         self._collector: Any = None
@@ -96,7 +96,7 @@ class _Runner:
         finally:
             self._began = None
 
-    def _listen(self) -> _Heard:
+    def _listen(self) -> _CollectorAnswer:
         if self._collector is None:
             loaded = self._point.load()
             self._collector = loaded() if callable(loaded) else loaded
@@ -104,7 +104,7 @@ class _Runner:
         if not classes or not all(isinstance(name, str) and name.isprintable() for name in classes):
             raise ValueError("resource_classes are no names of classes")
         self.heard = replace(self.heard, classes=classes)  # even if it fails now
-        told: dict[tuple[str, str], Measurement] = {}
+        told: dict[tuple[str, str], ClassMeasurement] = {}
         trouble = ""
         for number, one in enumerate(islice(self._collector.collect(), MAX_MEASUREMENTS + 1)):
             try:
@@ -117,7 +117,7 @@ class _Runner:
                 told[key] = measured
             except ValueError as error:
                 trouble = trouble or str(error)
-        return _Heard(classes, told, trouble)
+        return _CollectorAnswer(classes, told, trouble)
 
 
 def _said(error: BaseException) -> str:
@@ -128,22 +128,22 @@ def _said(error: BaseException) -> str:
         return printable(type(error).__name__)
 
 
-class Collectors:
+class CollectorLoops:
     """Those that the configuration names. offering() is for any thread, the rest for one."""
 
     def __init__(
         self,
         names: Sequence[str],
         state_path: Path,
-        recorder: Recorder,
+        recorder: EventRecorder,
         registry: CollectorRegistry,
         clock: Callable[[], float],
     ) -> None:
         self._file = _file(state_path)
         self._recorder = recorder
         self._clock = clock
-        self._runners: dict[str, _Runner] = {}
-        self._known: Mapping[str, Known] = {}
+        self._runners: dict[str, _CollectorRunner] = {}
+        self._known: Mapping[str, CollectedClasses] = {}
         self._troubles: Mapping[str, str] = {}
         self._failing = Gauge(
             "compute_agent_collector_failing",
@@ -171,7 +171,9 @@ class Collectors:
             self._known = self._file.load() or {}
         points = found_collectors()
         self._runners = {
-            name: before.get(name) or _Runner(points[name], self._clock) for name in names if name in points
+            name: before.get(name) or _CollectorRunner(points[name], self._clock)
+            for name in names
+            if name in points
         }
         for name in before.keys() - self._runners.keys():
             before[name].stop()
@@ -198,7 +200,7 @@ class Collectors:
         return not self._runners
 
     @property
-    def _current(self) -> Mapping[str, Known]:
+    def _current(self) -> Mapping[str, CollectedClasses]:
         """What is known of those that are asked; a round may have begun when there were others."""
         runners = self._runners
         return {name: one for name, one in self._known.items() if name in runners}
@@ -219,18 +221,18 @@ class Collectors:
             return False
         now, changed = self._clock(), False
         taken: dict[str, str] = {}
-        known: dict[str, Known] = {}
+        known: dict[str, CollectedClasses] = {}
         for name, runner in self._runners.items():
-            heard, before = runner.heard, self._known.get(name, Known())
+            heard, before = runner.heard, self._known.get(name, CollectedClasses())
             classes = heard.classes or before.classes
             twice = sorted(classes & taken.keys())
             classes -= taken.keys()
             taken |= dict.fromkeys(classes, name)
             found = _heard(tree, classes, heard, before, now)
-            known[name] = Known(classes, found)
+            known[name] = CollectedClasses(classes, found)
             for node, resource_class in _of(tree, classes):
                 key = resource_class, node.uuid
-                was, is_now = before.collected.get(key, Collected()), found[key]
+                was, is_now = before.collected.get(key, CollectedAmount()), found[key]
                 self._offered.labels(node.name, resource_class).set(is_now.offered(now))
                 if is_now.offer.published != was.offer.published:
                     changed = True
@@ -251,12 +253,18 @@ class Collectors:
         self._troubles = {**others, name: trouble} if trouble else others
 
     def _tell(
-        self, name: str, node: ProviderNode, resource_class: str, was: Collected, found: Collected, now: float
+        self,
+        name: str,
+        node: ProviderNode,
+        resource_class: str,
+        was: CollectedAmount,
+        found: CollectedAmount,
+        now: float,
     ) -> None:
         self._rounds.inc()
         self._recorder.record(
             LOG.info,
-            Kind.OFFER,
+            EventKind.OFFER,
             None,
             "Of %s %d of %d %s are offered, after %d",
             node.name,
@@ -279,7 +287,7 @@ class Collectors:
         now, rows = self._clock(), []
         for name, known in self._current.items():
             for node, resource_class in _of(tree, known.classes):
-                found = known.collected.get((resource_class, node.uuid), Collected())
+                found = known.collected.get((resource_class, node.uuid), CollectedAmount())
                 for words, amount in (
                     (found.words(name, now), found.left(now)),
                     (
@@ -292,19 +300,19 @@ class Collectors:
 
 
 def _heard(
-    tree: ProviderTree, classes: frozenset[str], heard: _Heard, before: Known, now: float
-) -> dict[tuple[str, str], Collected]:
+    tree: ProviderTree, classes: frozenset[str], heard: _CollectorAnswer, before: CollectedClasses, now: float
+) -> dict[tuple[str, str], CollectedAmount]:
     """What is known now of each class and provider."""
     found = {}
     for node, resource_class in _of(tree, classes):
         key = resource_class, node.uuid
         told = heard.told.get((resource_class, zone_of(tree, node)))
-        was = before.collected.get(key, Collected())
+        was = before.collected.get(key, CollectedAmount())
         found[key] = was.after(told, _most(node, resource_class), now)
     return found
 
 
-def _misplaced(tree: ProviderTree, classes: frozenset[str], heard: _Heard) -> str:
+def _misplaced(tree: ProviderTree, classes: frozenset[str], heard: _CollectorAnswer) -> str:
     """What was told and cannot be so here; empty if all can."""
     totals = {(name, zone_of(tree, node)): node.inventories[name].total for node, name in _of(tree, classes)}
     for key, told in heard.told.items():
@@ -322,12 +330,12 @@ def with_kept(tree: ProviderTree, names: Sequence[str], state_path: Path, now: f
     return withholding(tree, {name: one for name, one in kept.items() if name in names}, now)
 
 
-def withholding(tree: ProviderTree, known: Mapping[str, Known], now: float) -> ProviderTree:
+def withholding(tree: ProviderTree, known: Mapping[str, CollectedClasses], now: float) -> ProviderTree:
     """The tree with all withheld of the classes of collectors but what is offered of them."""
     more: dict[str, dict[str, int]] = {}
     for one in known.values():
         for node, resource_class in _of(tree, one.classes):
-            found = one.collected.get((resource_class, node.uuid), Collected())
+            found = one.collected.get((resource_class, node.uuid), CollectedAmount())
             amount = _most(node, resource_class) - found.offered(now)
             withheld = more.setdefault(node.uuid, dict(node.withheld))
             withheld[resource_class] = max(amount, withheld.get(resource_class, 0))
@@ -349,5 +357,5 @@ def _most(node: ProviderNode, resource_class: str) -> int:
     return max(0, own.total - own.reserved)
 
 
-def _file(state_path: Path) -> KeptFile[Mapping[str, Known]]:
+def _file(state_path: Path) -> KeptFile[Mapping[str, CollectedClasses]]:
     return KeptFile(state_path / FILE, parse, "What collectors told")

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from compute_agent.drivers import procfs
-from compute_agent.drivers.base import Driver
+from compute_agent.drivers.base import GuestDriver
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.errors import GuestGoneError
 from compute_agent.model.guest_settings import EmulatorPolicy, GuestSettings, ThreadPolicy
 from compute_agent.pipeline.view import GuestView
-from compute_agent.pipeline.world import World
+from compute_agent.pipeline.world import HostState
 from compute_agent.report.capacity import CpuLocation
 
 
-def locate(driver: Driver, world: World) -> dict[str, CpuLocation]:
+def locate(driver: GuestDriver, world: HostState) -> dict[str, CpuLocation]:
     """Where the guests that run are, by consumer.
 
     :raises DriverError: as long as that cannot be learnt.
@@ -42,7 +42,7 @@ def by_consumer(locations: Mapping[str, CpuLocation], views: Iterable[GuestView]
 
 
 def from_affinities(
-    settings: Mapping[str, GuestSettings], affinities: Mapping[str, frozenset[CpuSet]], world: World
+    settings: Mapping[str, GuestSettings], affinities: Mapping[str, frozenset[CpuSet]], world: HostState
 ) -> dict[str, CpuLocation]:
     """The locations of guests from the CPU sets that their threads have (a set of sets for each guest).
 

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from compute_agent.drivers.base import Driver
-from compute_agent.loops.base import Configuration
-from compute_agent.loops.subjects import Subjects
+from compute_agent.drivers.base import GuestDriver
+from compute_agent.loops.base import ReloadedConfiguration
+from compute_agent.loops.subjects import SubjectFactory
 from compute_agent.pipeline.events import UseMeasured
-from compute_agent.pipeline.worker import Pipeline
-from compute_agent.qos.rounds import Round
+from compute_agent.pipeline.worker import GuestPipeline
+from compute_agent.qos.rounds import MeasuringRound
 from compute_agent.qos.sources import guests
 
 LOG = logging.getLogger(__name__)
@@ -25,18 +25,20 @@ _STOP_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Average:
+class CpuAverage:
     """The CPU use of a guest, in cores, and over how many seconds it has been measured."""
 
     cores: float
     seconds: float
 
 
-Averages = Mapping[str, Average]
+Averages = Mapping[str, CpuAverage]
 """By uuid of the guest."""
 
 
-def smooth(before: Averages, use: Mapping[str, float], elapsed: float, window: float) -> dict[str, Average]:
+def smooth(
+    before: Averages, use: Mapping[str, float], elapsed: float, window: float
+) -> dict[str, CpuAverage]:
     """The averages with the use of another ``elapsed`` seconds; what is older than ``window`` counts little.
 
     Guests of which nothing was measured this time are not in it any more.
@@ -44,19 +46,19 @@ def smooth(before: Averages, use: Mapping[str, float], elapsed: float, window: f
     share = 1 - math.exp(-elapsed / window)
     found = {}
     for guest, cores in use.items():
-        last = before.get(guest, Average(cores, 0.0))
-        found[guest] = Average(last.cores + share * (cores - last.cores), last.seconds + elapsed)
+        last = before.get(guest, CpuAverage(cores, 0.0))
+        found[guest] = CpuAverage(last.cores + share * (cores - last.cores), last.seconds + elapsed)
     return found
 
 
 class CpuUse:
     """Tells the worker what guests use, as long as ``[policy] load_aware`` is on."""
 
-    def __init__(self, conf: Configuration, pipeline: Pipeline, driver: Driver) -> None:
+    def __init__(self, conf: ReloadedConfiguration, pipeline: GuestPipeline, driver: GuestDriver) -> None:
         self._conf = conf
         self._pipeline = pipeline
-        self._subjects = Subjects(driver)
-        self._before: Round | None = None
+        self._subjects = SubjectFactory(driver)
+        self._before: MeasuringRound | None = None
         self._averages: Averages = {}
         self._told: Mapping[str, float] = {}
         self._stopped = threading.Event()
@@ -71,7 +73,7 @@ class CpuUse:
         self._stopped.set()
         self._thread.join(_STOP_SECONDS)
 
-    def reload(self, conf: Configuration) -> None:
+    def reload(self, conf: ReloadedConfiguration) -> None:
         """Go by another configuration from the next round on."""
         self._conf = conf
 
@@ -84,7 +86,7 @@ class CpuUse:
             return
         window = policy.load_minutes * 60
         subjects = self._subjects.build(self._pipeline.views(), self._conf.settings.classes)
-        this = Round(now, self._conf.options.host.root, subjects)
+        this = MeasuringRound(now, self._conf.options.host.root, subjects)
         use = guests.cpu(this, self._before)
         if self._before is not None and now > self._before.time:
             self._averages = smooth(self._averages, use, now - self._before.time, window)

@@ -11,9 +11,9 @@ from typing import Final
 from oslo_config import cfg
 from prometheus_client import CollectorRegistry, Counter
 
-from compute_agent.events.event import Event
+from compute_agent.events.event import AgentEvent
 from compute_agent.events.store import FILE, EventStore
-from compute_agent.loops.base import Configuration
+from compute_agent.loops.base import ReloadedConfiguration
 
 LOG = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ class EventLog:
 
     def __init__(self, options: cfg.ConfigOpts, registry: CollectorRegistry) -> None:
         self._store = EventStore(Path(options.state_path) / FILE, *_limits(options))
-        self._pending: deque[Event] = deque()
+        self._pending: deque[AgentEvent] = deque()
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._stopped = threading.Event()
@@ -41,7 +41,7 @@ class EventLog:
         self.trouble = ""
         """Why events are not written now; empty if they are."""
 
-    def add(self, event: Event) -> None:
+    def add(self, event: AgentEvent) -> None:
         """Have an event written. For all threads; waits for nobody."""
         with self._lock:
             if len(self._pending) < MAX_PENDING:
@@ -54,7 +54,7 @@ class EventLog:
         """Begin to write."""
         self._thread.start()
 
-    def reload(self, conf: Configuration) -> None:
+    def reload(self, conf: ReloadedConfiguration) -> None:
         """Keep as much as the configuration says now, from the next event on."""
         self._store.max_events, self._store.max_bytes = _limits(conf.options)
 

@@ -9,15 +9,15 @@ import time
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Final
 
-from compute_agent.drivers.base import Driver
-from compute_agent.loops.base import Configuration
+from compute_agent.drivers.base import GuestDriver
+from compute_agent.loops.base import ReloadedConfiguration
 from compute_agent.model.errors import DriverError
 from compute_agent.model.guest import Guest
 from compute_agent.pipeline.events import GuestStopped
-from compute_agent.pipeline.worker import Pipeline
+from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.qos.evictor import EvictionFailedError
 from compute_agent.qos.guest_command import CommandFailedError
-from compute_agent.qos.settings import Settings
+from compute_agent.qos.settings import QosSettings
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import PlacementError
 
@@ -30,14 +30,14 @@ _FIRST_PAUSE: Final = 0.1
 _MAX_PAUSE: Final = 60.0
 
 
-class Evictions:
+class GuestEvictions:
     """Stops guests and gives back what they hold. For several threads, which may wait here for long."""
 
     def __init__(
         self,
-        settings: Settings,
-        pipeline: Pipeline,
-        driver: Driver,
+        settings: QosSettings,
+        pipeline: GuestPipeline,
+        driver: GuestDriver,
         client: PlacementClient,
     ) -> None:
         self._settings = settings
@@ -48,7 +48,7 @@ class Evictions:
         self._called: dict[str, str] = {}
         """What the log calls guests, also when they are gone."""
 
-    def reload(self, conf: Configuration) -> None:
+    def reload(self, conf: ReloadedConfiguration) -> None:
         """Go by another configuration with the next guest, and the next attempt to give back."""
         self._settings, self._client = conf.settings, conf.client
 

@@ -19,14 +19,14 @@ from oslo_config import cfg
 from prometheus_client import CollectorRegistry, Gauge
 
 from compute_agent.conf import written
-from compute_agent.fleet.configuration import Fleet, overruled
+from compute_agent.fleet.configuration import FleetSettings, overruled
 from compute_agent.fleet.errors import FleetError, SourceError
 from compute_agent.fleet.following import Check, follow
 from compute_agent.fleet.kept import KEPT
-from compute_agent.fleet.revision import Revision
+from compute_agent.fleet.revision import FleetRevision
 from compute_agent.inventory.attributes import FLEET_GENERATION, FLEET_GROUP, FLEET_TROUBLE
 from compute_agent.inventory.tree import ProviderTree
-from compute_agent.loops.base import Configuration
+from compute_agent.loops.base import ReloadedConfiguration
 from compute_agent.model.errors import ConfigError
 
 LOG = logging.getLogger(__name__)
@@ -76,14 +76,14 @@ class FleetLoop:
             ["reason"],
             registry=registry,
         )
-        for reason in Reason:
+        for reason in FleetTrouble:
             trouble.labels(reason).set_function(partial(self._is_troubled, reason))
 
     def start(self) -> None:
         """Begin, with a look at once."""
         self._thread.start()
 
-    def reload(self, conf: Configuration) -> None:
+    def reload(self, conf: ReloadedConfiguration) -> None:
         """Go on by another configuration, which may be of another revision, and look at once."""
         self._conf = conf.options
         state = _state_of(conf.options)
@@ -116,7 +116,7 @@ class FleetLoop:
         if not state.group:
             return tree
         told: dict[str, str | float] = {FLEET_GROUP: state.group, FLEET_GENERATION: state.generation}
-        if state.reasons - {Reason.SOURCE}:
+        if state.reasons - {FleetTrouble.SOURCE}:
             told[FLEET_TROUBLE] = state.trouble[:_MAX_TOLD]
         return tree.with_attributes(told)
 
@@ -124,15 +124,15 @@ class FleetLoop:
         """Look at the source once."""
         conf = self._conf
         try:
-            fleet = Fleet.of(conf)
+            fleet = FleetSettings.of(conf)
             taken = None if fleet is None else follow(fleet, conf, self._check)
             trouble, reasons = "", set()
         except (FleetError, ConfigError) as error:
-            reason = Reason.SOURCE if isinstance(error, SourceError) else Reason.REVISION
+            reason = FleetTrouble.SOURCE if isinstance(error, SourceError) else FleetTrouble.REVISION
             taken, trouble, reasons = None, str(error), {reason}
         of_guests = self._of_guests(conf)
         if of_guests:
-            reasons.add(Reason.GUESTS)
+            reasons.add(FleetTrouble.GUESTS)
         trouble = "; ".join(filter(None, (trouble, *of_guests)))
         if taken is not None:
             LOG.info("Settings of the fleet: %s is taken up", taken)
@@ -145,7 +145,7 @@ class FleetLoop:
         with self._changing:
             self._tell(replace(self._state, trouble=trouble, reasons=frozenset(reasons)))
 
-    def _is_troubled(self, reason: Reason) -> bool:
+    def _is_troubled(self, reason: FleetTrouble) -> bool:
         return reason in self._state.reasons
 
     def _of_guests(self, conf: cfg.ConfigOpts) -> list[str]:
@@ -158,7 +158,7 @@ class FleetLoop:
         except (FleetError, cfg.Error, OSError) as error:
             return [str(error)]
 
-    def _tell(self, state: _State) -> None:
+    def _tell(self, state: _FleetState) -> None:
         if state != self._state:
             self._state = state
             self._generation.clear()
@@ -177,7 +177,7 @@ class FleetLoop:
             self._wake.wait(self._conf.fleet.interval if self._conf.fleet.group else _IDLE_SECONDS)
 
 
-class Reason(StrEnum):
+class FleetTrouble(StrEnum):
     """Why a host does not follow its fleet: what the label of the metric says."""
 
     SOURCE = "source"
@@ -189,14 +189,14 @@ class Reason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class _State:
+class _FleetState:
     """The group, the revision in force, options that the host's own files overrule, and what is wrong."""
 
     group: str = ""
-    revision: Revision | None = None
+    revision: FleetRevision | None = None
     overruled: tuple[str, ...] = ()
     trouble: str = ""
-    reasons: frozenset[Reason] = frozenset()
+    reasons: frozenset[FleetTrouble] = frozenset()
 
     @property
     def generation(self) -> int:
@@ -204,11 +204,11 @@ class _State:
         return self.revision.generation if self.revision and self.revision.group == self.group else 0
 
 
-def _state_of(conf: cfg.ConfigOpts) -> _State:
+def _state_of(conf: cfg.ConfigOpts) -> _FleetState:
     try:
-        fleet = Fleet.of(conf)
+        fleet = FleetSettings.of(conf)
         if fleet is None:
-            return _State()
-        return _State(fleet.group, fleet.kept(), tuple(overruled(conf)))
+            return _FleetState()
+        return _FleetState(fleet.group, fleet.kept(), tuple(overruled(conf)))
     except (FleetError, ConfigError, cfg.Error, OSError) as error:
-        return _State(conf.fleet.group, trouble=str(error), reasons=frozenset({Reason.REVISION}))
+        return _FleetState(conf.fleet.group, trouble=str(error), reasons=frozenset({FleetTrouble.REVISION}))

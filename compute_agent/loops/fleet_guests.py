@@ -11,8 +11,8 @@ from typing import Any, Final
 from compute_agent.conf import written
 from compute_agent.files import read_own, write_durably
 from compute_agent.fleet.errors import FleetError
-from compute_agent.fleet.guests import OPTIONS, ByGuest, Plan, parse, plan
-from compute_agent.pipeline.worker import Pipeline
+from compute_agent.fleet.guests import OPTIONS, ByGuest, GuestSettingsPlan, parse, plan
+from compute_agent.pipeline.worker import GuestPipeline
 
 LOG = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ Set = Callable[[str, Mapping[str, Any]], str]
 class FleetGuests:
     """Of one agent; ``set_guest`` changes a guest."""
 
-    def __init__(self, pipeline: Pipeline, set_guest: Set) -> None:
+    def __init__(self, pipeline: GuestPipeline, set_guest: Set) -> None:
         self._pipeline = pipeline
         self._set = set_guest
 
@@ -60,7 +60,7 @@ class FleetGuests:
             for view in self._pipeline.views()
         }
 
-    def _change(self, planned: Plan) -> dict[str, str]:
+    def _change(self, planned: GuestSettingsPlan) -> dict[str, str]:
         """Those that could not be changed, with the reason."""
         refused = {}
         for guest, values in planned.changes.items():

@@ -6,14 +6,14 @@ import heapq
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from compute_agent.drivers.base import Driver
-from compute_agent.host.cycles import Counted, CycleCounters, PerfEvents
-from compute_agent.interference.reading import Reading, Sample
-from compute_agent.loops.subjects import CacheEntitlements, Subjects
+from compute_agent.drivers.base import GuestDriver
+from compute_agent.host.cycles import CycleCounters, PerfEvents, ThreadCycles
+from compute_agent.interference.reading import GuestReading, GuestSamples
+from compute_agent.loops.subjects import CacheEntitlements, SubjectFactory
 from compute_agent.model.errors import DriverError
 from compute_agent.pipeline.view import GuestView
-from compute_agent.qos.classes import Classes
-from compute_agent.qos.rounds import CacheReader, Round, Subject
+from compute_agent.qos.classes import QosClasses
+from compute_agent.qos.rounds import CacheReader, MeasuredGuest, MeasuringRound
 from compute_agent.qos.sources import guests, host
 
 MAX_SECONDS: Final = 60.0
@@ -41,7 +41,7 @@ def parse_io_stat(text: str) -> int:
     )
 
 
-class _Threads(NamedTuple):
+class _SampledThreads(NamedTuple):
     """Threads of a guest that are read, and how many of its threads each stands for."""
 
     ids: frozenset[int] = frozenset()
@@ -53,8 +53,8 @@ class GuestReader:
 
     def __init__(
         self,
-        driver: Driver,
-        classes: Callable[[], Classes],
+        driver: GuestDriver,
+        classes: Callable[[], QosClasses],
         root: str = "/",
         cache: CacheReader | None = None,
         entitlements: CacheEntitlements | None = None,
@@ -63,13 +63,13 @@ class GuestReader:
         """``root`` is the folder that /proc is below; the folders of cgroups are taken as they are."""
         self.cycles = PerfEvents() if cycles is None else cycles
         self._driver = driver
-        self._subjects = Subjects(driver, entitlements)
+        self._subjects = SubjectFactory(driver, entitlements)
         self._classes = classes
         self._root = root
         self._cache = cache
-        self._before: Round | None = None
+        self._before: MeasuringRound | None = None
         self._waits: Mapping[str, Waits] = {}
-        self._counted: Mapping[int, Counted] = {}
+        self._counted: Mapping[int, ThreadCycles] = {}
 
     def entitled_by(self, entitlements: CacheEntitlements | None) -> None:
         """Go by other entitlements from the next read on."""
@@ -82,12 +82,12 @@ class GuestReader:
         signals: Collection[str],
         time: float,
         caches: Collection[frozenset[int]] = (),
-    ) -> Sample | None:
+    ) -> GuestSamples | None:
         """All guests since the read before, at ``time`` (monotonic seconds).
 
         ``caches`` are the CPUs of each L3 cache. None the first time, and if the last time was long ago.
         """
-        now = Round(time, self._root, self._subjects.build(views, self._classes()), self._cache)
+        now = MeasuringRound(time, self._root, self._subjects.build(views, self._classes()), self._cache)
         before = self._before
         cores = guests.cpu(now, before)
         by_thread = not {"run_delay", "cpi"}.isdisjoint(signals)
@@ -103,10 +103,10 @@ class GuestReader:
         readings = {}
         for view, subject in zip(views, now.subjects, strict=True):
             uuid = view.guest.uuid
-            own = threads.get(uuid, _Threads())
+            own = threads.get(uuid, _SampledThreads())
             waited = _grown(self._waits.get(uuid, {}), waits.get(uuid, {}))
             cpus = online if view.assignment is None else view.assignment.cpus & online
-            readings[uuid] = Reading(
+            readings[uuid] = GuestReading(
                 subject.facts,
                 cpus,
                 bool(view.limits),
@@ -122,25 +122,25 @@ class GuestReader:
             )
         now.close()
         self._before, self._waits, self._counted = now, waits, counted
-        return Sample(time, readings) if 0 < elapsed <= MAX_SECONDS else None
+        return GuestSamples(time, readings) if 0 < elapsed <= MAX_SECONDS else None
 
-    def _threads(self, view: GuestView) -> _Threads:
+    def _threads(self, view: GuestView) -> _SampledThreads:
         try:
             found = self._driver.vcpu_threads(view.guest)
         except DriverError:  # it has ended, or nobody can say now
-            return _Threads()
+            return _SampledThreads()
         if len(found) <= MAX_THREADS:
-            return _Threads(found)
-        return _Threads(frozenset(heapq.nsmallest(MAX_THREADS, found)), len(found) / MAX_THREADS)
+            return _SampledThreads(found)
+        return _SampledThreads(frozenset(heapq.nsmallest(MAX_THREADS, found)), len(found) / MAX_THREADS)
 
 
-def _waited(now: Round, threads: Iterable[int]) -> Waits:
+def _waited(now: MeasuringRound, threads: Iterable[int]) -> Waits:
     found = {tid: now.parsed(f"{now.root}/proc/{tid}/schedstat", parse_schedstat) for tid in threads}
     return {tid: waited for tid, waited in found.items() if waited is not None}
 
 
 def _cycles_each(
-    first: Mapping[int, Counted], last: Mapping[int, Counted], threads: Collection[int]
+    first: Mapping[int, ThreadCycles], last: Mapping[int, ThreadCycles], threads: Collection[int]
 ) -> float | None:
     """Cycles for each instruction of some threads; None if they were not counted, or did nothing."""
     common = [(first[tid], last[tid]) for tid in threads if tid in first and tid in last]
@@ -155,13 +155,15 @@ def _grown(first: Waits, last: Waits) -> int | None:
     return sum(max(0, last[tid] - first[tid]) for tid in common) if common else None
 
 
-def _pressure(resource: str, subject: Subject, now: Round, before: Round | None) -> float | None:
+def _pressure(
+    resource: str, subject: MeasuredGuest, now: MeasuringRound, before: MeasuringRound | None
+) -> float | None:
     if not subject.cgroup:
         return None
     return host.pressure(f"{subject.cgroup}/{resource}.pressure", now, before)
 
 
-def _io(subject: Subject, now: Round, before: Round | None) -> float | None:
+def _io(subject: MeasuredGuest, now: MeasuringRound, before: MeasuringRound | None) -> float | None:
     """Bytes a second, of a guest with a cgroup."""
     if not subject.cgroup:
         return None

@@ -8,13 +8,15 @@ from collections.abc import Callable
 
 from compute_agent.inventory.attributes import heartbeat
 from compute_agent.inventory.tree import ProviderTree
-from compute_agent.loops.base import Configuration
+from compute_agent.loops.base import ReloadedConfiguration
 
 
-class Heartbeats:
+class AgentHeartbeats:
     """What is told with a report. For the thread that reports."""
 
-    def __init__(self, current: Callable[[], Configuration], clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, current: Callable[[], ReloadedConfiguration], clock: Callable[[], float] = time.time
+    ) -> None:
         self._current = current
         self._clock = clock
 

@@ -13,10 +13,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from compute_agent.events.event import Kind
-from compute_agent.events.recorder import Recorder
-from compute_agent.pipeline.metrics import Metrics
-from compute_agent.report.history import Generations, History, Holder, Loss, Older, why_older
+from compute_agent.events.event import EventKind
+from compute_agent.events.recorder import EventRecorder
+from compute_agent.pipeline.metrics import AgentMetrics
+from compute_agent.report.history import (
+    AllocationLoss,
+    ConsumerOwner,
+    Generations,
+    OlderCopy,
+    PlacementHistory,
+    why_older,
+)
 
 LOG = logging.getLogger(__name__)
 
@@ -26,26 +33,26 @@ class HistoryWatch:
 
     def __init__(
         self,
-        metrics: Metrics,
-        saved: History | None = None,
-        keep: Callable[[History], None] = lambda history: None,
-        recorder: Recorder | None = None,
+        metrics: AgentMetrics,
+        saved: PlacementHistory | None = None,
+        keep: Callable[[PlacementHistory], None] = lambda history: None,
+        recorder: EventRecorder | None = None,
     ) -> None:
         """``saved`` is what ``keep`` was last called with, which has to keep it durably.
 
         It may raise OSError.
         """
-        self._history = saved or History()
+        self._history = saved or PlacementHistory()
         self._keep = keep
-        self._recorder = recorder or Recorder()
+        self._recorder = recorder or EventRecorder()
         self._metrics = metrics
         self._evidence = ""
-        self._losses: tuple[Loss, ...] = ()
+        self._losses: tuple[AllocationLoss, ...] = ()
         self._lock = threading.Lock()
         metrics.placement_older.set(self.older is not None)
 
     @property
-    def older(self) -> Older | None:
+    def older(self) -> OlderCopy | None:
         """Since when Placement has an older copy, and why; None if it goes on."""
         return self._history.older
 
@@ -55,12 +62,12 @@ class HistoryWatch:
         return self._history.generations
 
     @property
-    def holders(self) -> Mapping[str, Holder]:
+    def holders(self) -> Mapping[str, ConsumerOwner]:
         """Whose the guests are that hold something, by uuid."""
         return self._history.holders
 
     @property
-    def losses(self) -> tuple[Loss, ...]:
+    def losses(self) -> tuple[AllocationLoss, ...]:
         """The losses that were not believed at the last look."""
         return self._losses
 
@@ -68,7 +75,7 @@ class HistoryWatch:
         """Count this, if it says anything, at the next judgement."""
         self._evidence = evidence or self._evidence
 
-    def withholds(self, losses: Sequence[Loss], holding: int) -> bool:
+    def withholds(self, losses: Sequence[AllocationLoss], holding: int) -> bool:
         """Whether these losses, all there are at one look, are not believed.
 
         ``holding`` guests held anything before.
@@ -78,13 +85,13 @@ class HistoryWatch:
         with self._lock:
             if self.older is None:
                 if reason := why_older(self._evidence, losses, holding):
-                    self._begin(Older(reason, time.time()), losses)
+                    self._begin(OlderCopy(reason, time.time()), losses)
             elif not losses:
                 self._end("all guests hold what they did again")
             self._losses = tuple(losses) if self.older is not None else ()
             return self.older is not None
 
-    def settle(self, generations: Generations, holders: Mapping[str, Holder]) -> None:
+    def settle(self, generations: Generations, holders: Mapping[str, ConsumerOwner]) -> None:
         """A look is over: these are the generations to go on from, and whose the guests are.
 
         :raises OSError: they cannot be kept.
@@ -113,12 +120,12 @@ class HistoryWatch:
             "guests_kept": [loss.uuid for loss in self._losses],
         }
 
-    def _begin(self, older: Older, losses: Sequence[Loss]) -> None:
+    def _begin(self, older: OlderCopy, losses: Sequence[AllocationLoss]) -> None:
         self._change(replace(self._history, older=older))
         self._metrics.placement_older.set(1)
         self._recorder.record(
             LOG.error,
-            Kind.HISTORY,
+            EventKind.HISTORY,
             None,
             "Placement has an older copy of its database: %s; %d guests keep what they hold."
             " compute-agent audit --heal brings their allocations back,"
@@ -131,10 +138,10 @@ class HistoryWatch:
         self._change(replace(self._history, older=None))
         self._metrics.placement_older.set(0)
         self._recorder.record(
-            LOG.info, Kind.HISTORY, None, "What Placement says of guests is believed again: %s", why
+            LOG.info, EventKind.HISTORY, None, "What Placement says of guests is believed again: %s", why
         )
 
-    def _change(self, history: History) -> None:
+    def _change(self, history: PlacementHistory) -> None:
         if history != self._history:
             self._keep(history)
             self._history = history

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from compute_agent.capacity.zone import GuestUse, HostUse
-from compute_agent.drivers.base import Driver
+from compute_agent.drivers.base import GuestDriver
 from compute_agent.host.cpu_times import busy_parts, parse_cpu_times, stolen_parts
-from compute_agent.loops.subjects import Subjects
+from compute_agent.loops.subjects import SubjectFactory
 from compute_agent.model.qos_class import BEST_EFFORT
 from compute_agent.model.resource_class import RECLAIMED_VCPU
 from compute_agent.pipeline.view import GuestView
-from compute_agent.pipeline.worker import Pipeline
-from compute_agent.qos.classes import Classes
-from compute_agent.qos.rounds import Round
+from compute_agent.pipeline.worker import GuestPipeline
+from compute_agent.qos.classes import QosClasses
+from compute_agent.qos.rounds import MeasuringRound
 from compute_agent.qos.sources import guests
 
 MAX_SECONDS: Final = 300.0
@@ -24,34 +24,34 @@ MAX_SECONDS: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
-    round: Round
+class _CounterReading:
+    round: MeasuringRound
     reclaimed: frozenset[str]
 
 
-class HostReader:
+class HostUseReader:
     """Reads again and again, in one thread."""
 
     def __init__(
         self,
-        pipeline: Pipeline,
-        driver: Driver,
-        classes: Callable[[], Classes],
+        pipeline: GuestPipeline,
+        driver: GuestDriver,
+        classes: Callable[[], QosClasses],
         root: str = "/",
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """``root`` is the folder that /proc is below; the folders of cgroups are taken as they are."""
         self._pipeline = pipeline
-        self._subjects = Subjects(driver)
+        self._subjects = SubjectFactory(driver)
         self._classes = classes
         self._root = root
         self._monotonic = monotonic
-        self._before: _Read | None = None
+        self._before: _CounterReading | None = None
 
     def read(self, wall: float) -> HostUse | None:
         """What was used since the read before, at ``wall`` (seconds since the epoch); None the first time."""
         views = self._pipeline.views()
-        now = Round(self._monotonic(), self._root, self._subjects.build(views, self._classes()))
+        now = MeasuringRound(self._monotonic(), self._root, self._subjects.build(views, self._classes()))
         path = f"{now.root}/proc/stat"
         last = self._before
         before = None if last is None else last.round
@@ -59,7 +59,7 @@ class HostReader:
         times = now.parsed(path, parse_cpu_times)
         now.close()
         reclaimed = frozenset(view.guest.uuid for view in views if lives_on_rest(view))
-        self._before = _Read(now, reclaimed)
+        self._before = _CounterReading(now, reclaimed)
         first = None if before is None else before.parsed(path, parse_cpu_times)
         if last is None or times is None or first is None or now.time - last.round.time > MAX_SECONDS:
             return None

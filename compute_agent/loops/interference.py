@@ -11,24 +11,24 @@ from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
 
-from compute_agent.drivers.base import Driver
-from compute_agent.events.recorder import Recorder
-from compute_agent.interference.cases import VERDICTS, What
-from compute_agent.interference.decide import Decision, State, advance
-from compute_agent.interference.reading import Sample
+from compute_agent.drivers.base import GuestDriver
+from compute_agent.events.recorder import EventRecorder
+from compute_agent.interference.cases import VERDICTS, CaseVerdict
+from compute_agent.interference.decide import CaseDecision, InterferenceState, advance
+from compute_agent.interference.reading import GuestSamples
 from compute_agent.interference.signals import MIN_CPU
 from compute_agent.interference.state import FILE, dump, limits, parse
 from compute_agent.interference.suspects import CORRELATION_SECONDS
-from compute_agent.interference.telemetry import Telemetry
-from compute_agent.interference.watch import Watch
-from compute_agent.loops.base import Configuration
+from compute_agent.interference.telemetry import InterferenceTelemetry
+from compute_agent.interference.watch import InterferenceWatch
+from compute_agent.loops.base import ReloadedConfiguration
 from compute_agent.loops.cache_entitlements import open_entitlements
 from compute_agent.loops.guest_readings import GuestReader
 from compute_agent.loops.kept_file import KeptFile
 from compute_agent.loops.limits import LimitBook
 from compute_agent.loops.rounds_thread import RoundsThread
 from compute_agent.model.errors import GuestGoneError
-from compute_agent.pipeline.worker import Pipeline
+from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.qos.rounds import CacheReader
 
 LOG = logging.getLogger(__name__)
@@ -40,16 +40,16 @@ OWNER: Final = "interference"
 """In the book of limits."""
 
 
-class Interference:
+class InterferenceLoop:
     """The loop. Its thread runs while there are watches, or something is still to be given back."""
 
     def __init__(
         self,
-        conf: Configuration,
-        pipeline: Pipeline,
-        driver: Driver,
+        conf: ReloadedConfiguration,
+        pipeline: GuestPipeline,
+        driver: GuestDriver,
         book: LimitBook,
-        recorder: Recorder,
+        recorder: EventRecorder,
         registry: CollectorRegistry,
         cache: CacheReader | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -67,14 +67,14 @@ class Interference:
         self._clock = clock
         self._reader = GuestReader(driver, lambda: self._conf.settings.classes, conf.options.host.root, cache)
         self._take_up_entitlements()
-        self._telemetry = Telemetry(registry, recorder)
+        self._telemetry = InterferenceTelemetry(registry, recorder)
         self._file = KeptFile(
             Path(conf.options.state_path) / FILE,
             lambda content: parse(content, clock()),
             "What is known of interference",
         )
-        self._state = self._file.load() or State()
-        self._samples: tuple[Sample, ...] = ()
+        self._state = self._file.load() or InterferenceState()
+        self._samples: tuple[GuestSamples, ...] = ()
         self._untold: frozenset[str] = frozenset()
         self._owing = False
         """Whether something could not be given back yet."""
@@ -95,7 +95,7 @@ class Interference:
         """Begin, if there is anything to do."""
         self._thread.start()
 
-    def reload(self, conf: Configuration) -> None:
+    def reload(self, conf: ReloadedConfiguration) -> None:
         """Go by other watches from the next round on."""
         self._conf = conf
         self._take_up_entitlements()
@@ -123,7 +123,7 @@ class Interference:
         return bool(self._conf.watches or self._state.cases or self._owing)
 
     def _rest(self) -> None:
-        self._samples, self._state = (), State()
+        self._samples, self._state = (), InterferenceState()
         self._reader.cycles.read(())  # whose counters are open files
         self._save()
 
@@ -157,7 +157,7 @@ class Interference:
         self._book.keep(OWNER, limits(self._state.cases))
         self._telemetry.show(self._state, conf.watches, sample)
 
-    def _say_untold(self, sample: Sample) -> None:
+    def _say_untold(self, sample: GuestSamples) -> None:
         """Warn, when that begins, of signals that nobody on this host tells though somebody works."""
         if not any((one.cpu or 0.0) >= MIN_CPU for one in sample.readings.values()):
             return
@@ -179,9 +179,11 @@ class Interference:
             LOG.info("Guests tell %s again", name)
         self._untold = untold
 
-    def _carry_out(self, decision: Decision, watch: Watch | None, sample: Sample) -> None:
+    def _carry_out(
+        self, decision: CaseDecision, watch: InterferenceWatch | None, sample: GuestSamples
+    ) -> None:
         case = decision.case
-        if decision.what is What.ESCALATE and watch is not None:
+        if decision.what is CaseVerdict.ESCALATE and watch is not None:
             threading.Thread(
                 target=self._escalate, args=(decision, watch, sample), name="escalate", daemon=True
             ).start()
@@ -202,7 +204,7 @@ class Interference:
         if decision.what in VERDICTS and watch is not None:
             self._blame(case.suspect, watch.signal.lever.metric, watch.signal.name)
 
-    def _escalate(self, decision: Decision, watch: Watch, sample: Sample) -> None:
+    def _escalate(self, decision: CaseDecision, watch: InterferenceWatch, sample: GuestSamples) -> None:
         assert watch.escalate is not None, "nobody escalates without a command"
         try:
             watch.escalate(decision.case.suspect)

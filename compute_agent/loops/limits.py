@@ -8,16 +8,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from compute_agent.model.errors import GuestGoneError
-from compute_agent.model.knob import Knob
+from compute_agent.model.knob import ThrottleControl
 from compute_agent.pipeline.events import LimitGuest
 from compute_agent.pipeline.view import GuestView
-from compute_agent.pipeline.worker import Pipeline
+from compute_agent.pipeline.worker import GuestPipeline
 
 LOG = logging.getLogger(__name__)
 
 ANSWER_SECONDS: Final = 10.0
 
-Limits = dict[str, dict[Knob, float]]
+Limits = dict[str, dict[ThrottleControl, float]]
 """By guest."""
 
 
@@ -27,18 +27,18 @@ class LimitBook:
     Nothing is kept here: each of them has its own state, and says after a start what is in it.
     """
 
-    def __init__(self, pipeline: Pipeline) -> None:
+    def __init__(self, pipeline: GuestPipeline) -> None:
         self._pipeline = pipeline
         self._wanted: dict[str, Limits] = {}
         self._refused: dict[LimitGuest, str] = {}
         self._lock = threading.Lock()
 
-    def keep(self, owner: str, limits: Mapping[str, Mapping[Knob, float]]) -> None:
+    def keep(self, owner: str, limits: Mapping[str, Mapping[ThrottleControl, float]]) -> None:
         """These are all limits that ``owner`` asks for. Takes effect with the next repair()."""
         with self._lock:
             self._wanted[owner] = {guest: dict(of_guest) for guest, of_guest in limits.items()}
 
-    def limit(self, owner: str, guest: str, knob: Knob, limit: float | None) -> None:
+    def limit(self, owner: str, guest: str, knob: ThrottleControl, limit: float | None) -> None:
         """Set a limit in the name of ``owner``, in the lever's unit, or take it away (None).
 
         :raises GuestGoneError:
@@ -90,7 +90,7 @@ class LimitBook:
         return lowest_of(self._wanted.values())
 
 
-def lowest_of(wanted: Iterable[Mapping[str, Mapping[Knob, float]]]) -> Limits:
+def lowest_of(wanted: Iterable[Mapping[str, Mapping[ThrottleControl, float]]]) -> Limits:
     """What is in force where several ask for limits."""
     found: Limits = {}
     for limits in wanted:
@@ -101,7 +101,9 @@ def lowest_of(wanted: Iterable[Mapping[str, Mapping[Knob, float]]]) -> Limits:
     return found
 
 
-def differences(wanted: Mapping[str, Mapping[Knob, float]], views: Sequence[GuestView]) -> list[LimitGuest]:
+def differences(
+    wanted: Mapping[str, Mapping[ThrottleControl, float]], views: Sequence[GuestView]
+) -> list[LimitGuest]:
     """What makes the limits that the worker has those that are ``wanted``."""
     found = []
     for view in views:

@@ -15,20 +15,20 @@ from compute_agent.capacity.memory import (
     parse_swapped,
 )
 from compute_agent.capacity.zone import GuestUse, HostUse, used_part
-from compute_agent.drivers.base import Driver
+from compute_agent.drivers.base import GuestDriver
 from compute_agent.host.memory import NODE_FOLDER
 from compute_agent.loops.host_use import holds_of_rest_alone
-from compute_agent.loops.subjects import Subjects
+from compute_agent.loops.subjects import SubjectFactory
 from compute_agent.model.resource_class import MEMORY, RECLAIMED_MEMORY
 from compute_agent.pipeline.view import GuestView
-from compute_agent.pipeline.worker import Pipeline
-from compute_agent.qos.classes import Classes
-from compute_agent.qos.rounds import Round, Subject
+from compute_agent.pipeline.worker import GuestPipeline
+from compute_agent.qos.classes import QosClasses
+from compute_agent.qos.rounds import MeasuredGuest, MeasuringRound
 from compute_agent.qos.sources.guests import parse_resident
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _MemoryHeld:
     """What a guest has in memory (None: not known) and in swap, in MiB, and the parts of it by NUMA node."""
 
     mib: float | None = None
@@ -40,11 +40,11 @@ class MemoryReader:
     """Reads in one thread."""
 
     def __init__(
-        self, pipeline: Pipeline, driver: Driver, classes: Callable[[], Classes], root: str = "/"
+        self, pipeline: GuestPipeline, driver: GuestDriver, classes: Callable[[], QosClasses], root: str = "/"
     ) -> None:
         """``root`` is the folder that /proc and /sys are below; those of cgroups are taken as they are."""
         self._pipeline = pipeline
-        self._subjects = Subjects(driver)
+        self._subjects = SubjectFactory(driver)
         self._classes = classes
         self._root = root
 
@@ -55,7 +55,7 @@ class MemoryReader:
         """
         views = self._pipeline.views()
         nodes = [node.id for node in self._pipeline.world.topology.numa_nodes]
-        now = Round(time.monotonic(), self._root, self._subjects.build(views, self._classes()))
+        now = MeasuringRound(time.monotonic(), self._root, self._subjects.build(views, self._classes()))
         # The host first: who ends before its turn is not known, and with it not what the others use.
         paths = {node: f"{now.root}/{NODE_FOLDER}/node{node}/meminfo" for node in nodes}
         found = {node: now.parsed(path, parse_node_use) for node, path in paths.items()}
@@ -70,7 +70,7 @@ class MemoryReader:
         used = {node: mib for node, mib in found.items() if mib is not None}
         return HostUse(wall, _with_swapped(used, swapped, guests), tuple(use for use, _ in guests))
 
-    def _use(self, view: GuestView, held: _Held) -> tuple[GuestUse, float]:
+    def _use(self, view: GuestView, held: _MemoryHeld) -> tuple[GuestUse, float]:
         """What a guest uses, and MiB of it in swap."""
         topology = self._pipeline.world.topology
         nodes = frozenset(node.id for node in topology.numa_nodes)
@@ -112,17 +112,17 @@ def has_memory_of_rest(view: GuestView) -> bool:
     return holds_of_rest_alone(view, RECLAIMED_MEMORY, {MEMORY})
 
 
-def _held_by(now: Round, subject: Subject, swaps: bool) -> _Held:
+def _held_by(now: MeasuringRound, subject: MeasuredGuest, swaps: bool) -> _MemoryHeld:
     """``swaps``: whether anything of the host is in swap."""
     group = subject.cgroup
     if group and (held := now.parsed(f"{group}/memory.current", int)) is not None:
         files = now.parsed(f"{group}/memory.stat", parse_inactive_file) or 0
         swapped = (now.parsed(f"{group}/memory.swap.current", int) or 0) if swaps else 0
         parts = now.parsed(f"{group}/memory.numa_stat", parse_parts) or {}
-        return _Held(max(0, held - files) / MIB, swapped / MIB, parts)
+        return _MemoryHeld(max(0, held - files) / MIB, swapped / MIB, parts)
     resident = [now.parsed(f"{now.root}/proc/{pid}/statm", parse_resident) for pid in subject.pids]
     known = [size for size in resident if size is not None]
     if not known:
-        return _Held()
+        return _MemoryHeld()
     status = (now.parsed(f"{now.root}/proc/{pid}/status", parse_swapped) for pid in subject.pids if swaps)
-    return _Held(sum(known) / MIB, sum(one or 0 for one in status) / MIB)
+    return _MemoryHeld(sum(known) / MIB, sum(one or 0 for one in status) / MIB)

@@ -5,26 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from compute_agent.controllers.base import Controller
+from compute_agent.controllers.base import KernelController
 from compute_agent.controllers.resctrl import resctrl_of
-from compute_agent.drivers.base import Driver
+from compute_agent.drivers.base import GuestDriver
 from compute_agent.model.guest import Guest
 from compute_agent.monitoring.targets import MonitorTarget, build_targets
-from compute_agent.qos.snapshot import Series, Snapshot
+from compute_agent.qos.snapshot import MetricSeries, UsageSnapshot
 
-_CPU: Final = Series("cpu_usage")
+_CPU: Final = MetricSeries("cpu_usage")
 
 
 class MonitorTargets:
     """Guests and classes in the groups that the controller of resctrl has put them in."""
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: GuestDriver) -> None:
         self._driver = driver
         self._made_of: tuple[object, ...] | None = None
         self._targets: tuple[MonitorTarget, ...] = ()
 
     def build(
-        self, controllers: Iterable[Controller], guests: Sequence[Guest], snapshot: Snapshot | None = None
+        self,
+        controllers: Iterable[KernelController],
+        guests: Sequence[Guest],
+        snapshot: UsageSnapshot | None = None,
     ) -> tuple[MonitorTarget, ...] | None:
         """The targets now: those of the last time, as long as they are made of the same.
 

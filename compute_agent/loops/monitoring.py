@@ -7,26 +7,26 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from compute_agent.loops.base import Configuration
+from compute_agent.loops.base import ReloadedConfiguration
 from compute_agent.monitoring.cache_reader import MonitoredCaches
 from compute_agent.monitoring.loop import MonitorLoop, Targets
 from compute_agent.monitoring.metrics import MonitoringCollector
 from compute_agent.monitoring.monitor import CacheMonitor
-from compute_agent.monitoring.settings import Settings
+from compute_agent.monitoring.settings import MonitoringSettings
 from compute_agent.monitoring.store import SampleStore
 from compute_agent.monitoring.tables import FILE
 from compute_agent.resctrl.mount import ResctrlHandle
 
 
-class Monitoring:
+class CacheMonitoring:
     """What the daemon has of monitoring: a thread, metrics in a registry, and ``reader`` for watermarks."""
 
-    def __init__(self, conf: Configuration, targets: Targets, registry: CollectorRegistry) -> None:
+    def __init__(self, conf: ReloadedConfiguration, targets: Targets, registry: CollectorRegistry) -> None:
         """``targets`` tells whom to measure, from the thread and in every round: it has to be quick.
 
         Who is no longer told of loses its monitoring group; None is for when it is not known.
         """
-        settings = Settings.of(conf.options)
+        settings = MonitoringSettings.of(conf.options)
         store = SampleStore(Path(conf.options.state_path) / FILE, settings.retention, settings.store_bytes)
         self._measured: tuple[Any, ...] | None = None
         self._loop = MonitorLoop(targets, store, settings)
@@ -49,7 +49,7 @@ class Monitoring:
         """Stop measuring; groups stay for the next agent."""
         self._loop.stop()
 
-    def reload(self, conf: Configuration) -> None:
+    def reload(self, conf: ReloadedConfiguration) -> None:
         """Go on with another configuration, and the mount that there is now."""
         control = conf.control
         usable = control is not None and control.writable and control.platform.monitoring is not None
@@ -64,7 +64,7 @@ class Monitoring:
         self._measured = measured
         if control is not None:
             self.reader.use(control.platform, control.options.memory_bandwidth_gbps)
-        self._loop.reload(Settings.of(conf.options))
+        self._loop.reload(MonitoringSettings.of(conf.options))
 
 
 def _measured(control: ResctrlHandle) -> tuple[Any, ...]:

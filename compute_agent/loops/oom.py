@@ -10,11 +10,11 @@ from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter
 
-from compute_agent.drivers.base import Driver, OomKill
-from compute_agent.events.event import Kind
-from compute_agent.events.recorder import Recorder
+from compute_agent.drivers.base import GuestDriver, OomKill
+from compute_agent.events.event import EventKind
+from compute_agent.events.recorder import EventRecorder
 from compute_agent.host import kernel_files
-from compute_agent.loops.base import Configuration
+from compute_agent.loops.base import ReloadedConfiguration
 
 LOG = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class OomEvents:
     """Log, event, metric and the list in ``status``."""
 
     def __init__(
-        self, driver: Driver, recorder: Recorder, registry: CollectorRegistry, root: str = "/"
+        self, driver: GuestDriver, recorder: EventRecorder, registry: CollectorRegistry, root: str = "/"
     ) -> None:
         """``root`` is the folder that /proc is below."""
         self._driver = driver
@@ -78,7 +78,7 @@ class OomEvents:
         self._stopped.set()
         self._thread.join(_PAUSE)
 
-    def reload(self, conf: Configuration) -> None:
+    def reload(self, conf: ReloadedConfiguration) -> None:
         """No option changes it."""
 
     def document(self) -> list[dict[str, Any]]:
@@ -101,7 +101,7 @@ class OomEvents:
         reason = REASONS[kill.at_own_limit]
         message = "Guest %s: the kernel killed %d of its processes: %s"
         self._recorder.tell(
-            LOG.warning, Kind.OOM_KILL, kill.guest, message, kill.kills, reason, reason=reason
+            LOG.warning, EventKind.OOM_KILL, kill.guest, message, kill.kills, reason, reason=reason
         )
         self._kills.labels("guest" if kill.at_own_limit else "host").inc(kill.kills)
         self._recent.append(

@@ -6,11 +6,11 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 
 from compute_agent.controllers.resctrl import resctrl_of
-from compute_agent.inventory.positions import Where, described
+from compute_agent.inventory.positions import GuestCpuMap, described
 from compute_agent.inventory.tree import ProviderTree
-from compute_agent.loops.base import Configuration
+from compute_agent.loops.base import ReloadedConfiguration
 from compute_agent.pipeline.view import GuestView
-from compute_agent.qos.watermarks import Action, Watermark
+from compute_agent.qos.watermarks import WatermarkAction, WatermarkSection
 from compute_agent.resctrl.filesystem import ResctrlError
 from compute_agent.resctrl.groups import read_groups
 from compute_agent.resctrl.layout import cache_mask
@@ -21,11 +21,11 @@ LOG = logging.getLogger(__name__)
 Ways = Mapping[int, tuple[frozenset[int], int]]
 
 
-class Positions:
+class PositionReporter:
     """What is told with a report. For the thread that reports."""
 
     def __init__(
-        self, current: Callable[[], Configuration], views: Callable[[], Iterable[GuestView]]
+        self, current: Callable[[], ReloadedConfiguration], views: Callable[[], Iterable[GuestView]]
     ) -> None:
         self._current = current
         self._views = views
@@ -37,7 +37,7 @@ class Positions:
             return tree
         ways = ways_of(conf)
         guests = [
-            Where(view.guest.uuid, view.assignment.cpus, ways.get(view.guest.uuid, {}))
+            GuestCpuMap(view.guest.uuid, view.assignment.cpus, ways.get(view.guest.uuid, {}))
             for view in self._views()
             if view.assignment is not None
         ]
@@ -45,7 +45,7 @@ class Positions:
         return tree.with_attributes(described(guests, watermarks))
 
 
-def ways_of(conf: Configuration) -> Mapping[str, Ways]:
+def ways_of(conf: ReloadedConfiguration) -> Mapping[str, Ways]:
     """By guest and L3 cache the ways that it can fill, and how many there are; empty without control."""
     controller = resctrl_of(conf.controllers)
     if controller is None:
@@ -69,9 +69,11 @@ def ways_of(conf: Configuration) -> Mapping[str, Ways]:
     }
 
 
-def acting_at(watermark: Watermark) -> str:
+def acting_at(watermark: WatermarkSection) -> str:
     """As ``cpu_usage: throttle_down 90 %, throttle_up 80 %``."""
     lines = [
-        f"{action.value} {line}" for action in Action if (line := watermark.threshold(action)) is not None
+        f"{action.value} {line}"
+        for action in WatermarkAction
+        if (line := watermark.threshold(action)) is not None
     ]
     return f"{watermark.metric}: {', '.join(lines)}" + (" (preview)" if watermark.preview else "")

@@ -12,14 +12,14 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from compute_agent.capacity.breach import Breach, missing_cpus
-from compute_agent.capacity.estimate import Estimate, Limits, estimate
-from compute_agent.capacity.history import HOURS, Reading
-from compute_agent.capacity.offer import Offer
+from compute_agent.capacity.breach import HeldBackShare, missing_cpus
+from compute_agent.capacity.estimate import EstimateLimits, UseEstimate, estimate
+from compute_agent.capacity.history import HOURS, ZoneReading
+from compute_agent.capacity.offer import CapacityOffer
 from compute_agent.capacity.state import ZoneState, dump, parse
 from compute_agent.capacity.terms import term_row
-from compute_agent.events.event import Kind, Outcome
-from compute_agent.events.recorder import Recorder
+from compute_agent.events.event import EventKind, EventOutcome
+from compute_agent.events.recorder import EventRecorder
 from compute_agent.inventory.tree import ProviderNode
 from compute_agent.loops.kept_file import KeptFile
 
@@ -27,7 +27,7 @@ LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Resource:
+class ReclaimedResource:
     """What is promised: its class, its unit and what there is of it in words, and the file of its history."""
 
     name: str
@@ -37,16 +37,16 @@ class Resource:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredZone:
     """A zone of ``capacity``: what others used of it (None: cannot be told), and may use by uuid."""
 
     node: ProviderNode
     capacity: float
-    reading: Reading | None
+    reading: ZoneReading | None
     entitlements: Mapping[str, float]
 
 
-class Gauges:
+class ReclaimGauges:
     """For Prometheus, of all resources."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -79,16 +79,16 @@ class Gauges:
                 gauge.remove(provider, resource)
 
 
-class Promises:
+class ReclaimEstimator:
     """Of one resource. One thread takes rounds; others may ask, and blame."""
 
-    def __init__(self, resource: Resource, recorder: Recorder, gauges: Gauges) -> None:
+    def __init__(self, resource: ReclaimedResource, recorder: EventRecorder, gauges: ReclaimGauges) -> None:
         self.resource = resource
         self._recorder = recorder
         self._gauges = gauges
         self._file = KeptFile(resource.file, parse, f"What was learnt of the use of {resource.unit}")
         self._zones: Mapping[str, ZoneState] = {}
-        self._estimates: Mapping[str, Estimate] = {}
+        self._estimates: Mapping[str, UseEstimate] = {}
         self._on = False
         self._began = 0.0
         """When it was switched on."""
@@ -122,7 +122,7 @@ class Promises:
         known = {uuid: one for uuid, one in dict(self._zones).items() if _is_of_now(one, now)}
         return {uuid: one.offer.published for uuid, one in known.items()}
 
-    def take(self, measured: Iterable[Measured], limits: Limits, acts: bool, now: float) -> bool:
+    def take(self, measured: Iterable[MeasuredZone], limits: EstimateLimits, acts: bool, now: float) -> bool:
         """One round; whether there is another offer."""
         zones, estimates, published, broken = {}, {}, False, False
         measured = tuple(measured)  # first, as it may fail: blame is for the next round then
@@ -187,12 +187,12 @@ class Promises:
         self,
         node: ProviderNode,
         before: ZoneState,
-        reading: Reading | None,
-        found: Estimate,
+        reading: ZoneReading | None,
+        found: UseEstimate,
         blamed: list[str],
         acts: bool,
         now: float,
-    ) -> Breach:
+    ) -> HeldBackShare:
         """What is held back now, with what was broken since the last round."""
         published, unit = before.offer.published, self.resource.unit
         missing = 0.0 if reading is None else missing_cpus(reading.total, published, found.capacity)
@@ -207,7 +207,7 @@ class Promises:
             throttled = f"throttled or evicted for {', '.join(sorted(set(blamed)))}; " if blamed else ""
             self._recorder.record(
                 LOG.warning,
-                Kind.BREAK,
+                EventKind.BREAK,
                 None,
                 "Of %s not all of the %d %s were there that were %s",
                 node.name,
@@ -215,14 +215,16 @@ class Promises:
                 unit,
                 "promised" if acts else "what would have been promised",
                 reason=f"{used}{throttled}{breach.held_back(found.capacity):.1f} {unit} less for a day",
-                outcome=Outcome.DONE if acts else Outcome.PREVIEW,
+                outcome=EventOutcome.DONE if acts else EventOutcome.PREVIEW,
             )
         return breach
 
-    def _tell(self, node: ProviderNode, before: Offer, offer: Offer, found: Estimate, acts: bool) -> None:
+    def _tell(
+        self, node: ProviderNode, before: CapacityOffer, offer: CapacityOffer, found: UseEstimate, acts: bool
+    ) -> None:
         self._recorder.record(
             LOG.info,
-            Kind.OFFER,
+            EventKind.OFFER,
             None,
             "Of %s %d of %d %s are %s, after %d",
             node.name,
@@ -232,13 +234,13 @@ class Promises:
             "offered" if acts else "what would be offered",
             before.published,
             reason=found.untold or f"the others may use {found.peak:.1f}, and leave {found.left:.1f}",
-            outcome=Outcome.DONE if acts else Outcome.PREVIEW,
+            outcome=EventOutcome.DONE if acts else EventOutcome.PREVIEW,
         )
 
 
 def _is_of_now(zone: ZoneState, now: float) -> bool:
     """Whether an offer is still good: after a start that of the agent before, if it is new enough."""
-    return not estimate(zone.history, {}, 0.0, Limits(), now).untold
+    return not estimate(zone.history, {}, 0.0, EstimateLimits(), now).untold
 
 
 def _taken_over(zones: Mapping[str, ZoneState]) -> Mapping[str, ZoneState]:

@@ -12,27 +12,27 @@ from typing import Any, Final
 from oslo_config import cfg
 from prometheus_client import Counter
 
-from compute_agent.capacity.estimate import Limits
+from compute_agent.capacity.estimate import EstimateLimits
 from compute_agent.capacity.memory import memory_entitlements
 from compute_agent.capacity.state import FILE, MEMORY_FILE
 from compute_agent.capacity.zone import HostUse, entitlements, read_zone
-from compute_agent.drivers.base import Driver
-from compute_agent.events.recorder import Recorder
+from compute_agent.drivers.base import GuestDriver
+from compute_agent.events.recorder import EventRecorder
 from compute_agent.inventory.reclaimed import reclaimable, with_offers
 from compute_agent.inventory.tree import ProviderTree
 from compute_agent.loops import collectors, stolen
-from compute_agent.loops.base import Configuration
-from compute_agent.loops.collectors import Collectors
-from compute_agent.loops.host_use import HostReader, lives_on_rest
+from compute_agent.loops.base import ReloadedConfiguration
+from compute_agent.loops.collectors import CollectorLoops
+from compute_agent.loops.host_use import HostUseReader, lives_on_rest
 from compute_agent.loops.memory_use import MemoryReader, has_memory_of_rest
-from compute_agent.loops.promises import Gauges, Measured, Promises, Resource
+from compute_agent.loops.promises import MeasuredZone, ReclaimedResource, ReclaimEstimator, ReclaimGauges
 from compute_agent.loops.rounds_thread import RoundsThread
 from compute_agent.loops.stolen import ACT, OFF, StolenTime
 from compute_agent.model.resource_class import MEMORY, RECLAIMED_MEMORY, RECLAIMED_VCPU
-from compute_agent.pipeline.metrics import Metrics
-from compute_agent.pipeline.worker import Pipeline
+from compute_agent.pipeline.metrics import AgentMetrics
+from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.qos import sorters
-from compute_agent.report.withheld import Withheld
+from compute_agent.report.withheld import WithheldUnits
 
 LOG = logging.getLogger(__name__)
 
@@ -44,22 +44,22 @@ MEMORY_PRESSURE: Final = "memory_pressure"
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ReclaimSettings:
     """The options of [capacity]."""
 
     mode: str
-    limits: Limits
+    limits: EstimateLimits
     steal: str
     collectors: tuple[str, ...]
     memory: bool = False
 
     @classmethod
-    def of(cls, options: cfg.ConfigOpts) -> Settings:
+    def of(cls, options: cfg.ConfigOpts) -> ReclaimSettings:
         """As the configuration has them."""
         found = options.capacity
         return cls(
             found.mode,
-            Limits(found.sigma, found.percentile, found.margin, found.burst),
+            EstimateLimits(found.sigma, found.percentile, found.margin, found.burst),
             found.steal,
             tuple(found.collectors),
             found.memory,
@@ -71,35 +71,37 @@ class Settings:
         return self.mode == OFF and self.steal == OFF and not self.collectors
 
 
-class Reclaimed:
+class ReclaimLoop:
     """The loop. Rounds that go wrong cost readings, and after a quarter of an hour without one all offers."""
 
     def __init__(
         self,
-        conf: Configuration,
-        pipeline: Pipeline,
-        driver: Driver,
-        recorder: Recorder,
-        metrics: Metrics,
+        conf: ReloadedConfiguration,
+        pipeline: GuestPipeline,
+        driver: GuestDriver,
+        recorder: EventRecorder,
+        metrics: AgentMetrics,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._conf = conf
-        self._settings = Settings.of(conf.options)
+        self._settings = ReclaimSettings.of(conf.options)
         self._pipeline = pipeline
         root = conf.options.host.root
-        self._reader = HostReader(pipeline, driver, lambda: self._conf.settings.classes, root)
+        self._reader = HostUseReader(pipeline, driver, lambda: self._conf.settings.classes, root)
         self.changed: Callable[[], None] = lambda: None
         """Called when there is another offer to report; must not wait."""
         self._clock = clock
         folder = Path(conf.options.state_path)
-        gauges = Gauges(metrics.registry)
-        cpus = Resource(RECLAIMED_VCPU, "CPUs", "shared CPUs of the zone", folder / FILE)
-        memory = Resource(RECLAIMED_MEMORY, "MiB", "MiB of the zone", folder / MEMORY_FILE)
-        self._cpus, self._memory = (Promises(one, recorder, gauges) for one in (cpus, memory))
+        gauges = ReclaimGauges(metrics.registry)
+        cpus = ReclaimedResource(RECLAIMED_VCPU, "CPUs", "shared CPUs of the zone", folder / FILE)
+        memory = ReclaimedResource(RECLAIMED_MEMORY, "MiB", "MiB of the zone", folder / MEMORY_FILE)
+        self._cpus, self._memory = (ReclaimEstimator(one, recorder, gauges) for one in (cpus, memory))
         self._memory_reader = MemoryReader(pipeline, driver, lambda: self._conf.settings.classes, root)
         self._switch()
         self._stolen = StolenTime(self._settings.steal, folder, recorder, metrics.registry)
-        self._collectors = Collectors(self._settings.collectors, folder, recorder, metrics.registry, clock)
+        self._collectors = CollectorLoops(
+            self._settings.collectors, folder, recorder, metrics.registry, clock
+        )
         self._thread = RoundsThread(
             "capacity",
             self.round,
@@ -116,7 +118,7 @@ class Reclaimed:
         )
 
     @property
-    def _promises(self) -> tuple[Promises, ...]:
+    def _promises(self) -> tuple[ReclaimEstimator, ...]:
         """Those that are switched on."""
         if self._settings.mode == OFF:
             return ()
@@ -129,9 +131,9 @@ class Reclaimed:
         self._collectors.start()
         self._thread.start()
 
-    def reload(self, conf: Configuration) -> None:
+    def reload(self, conf: ReloadedConfiguration) -> None:
         """Go by other options from the next round on."""
-        self._conf, self._settings = conf, Settings.of(conf.options)
+        self._conf, self._settings = conf, ReclaimSettings.of(conf.options)
         self._stolen.switch(self._settings.steal)
         self._collectors.use(self._settings.collectors)
         self.start()
@@ -179,7 +181,7 @@ class Reclaimed:
                     if amounts.get(promises.resource.name):
                         promises.blame(uuid, cause or metric)
 
-    def document(self, withheld: Iterable[Withheld] = ()) -> list[dict[str, Any]]:
+    def document(self, withheld: Iterable[WithheldUnits] = ()) -> list[dict[str, Any]]:
         """Every zone with the terms of its sum, in words, as the command line shows them.
 
         ``withheld`` is what became of what is to be withheld.
@@ -248,14 +250,14 @@ class Reclaimed:
             changed |= self._cpus.take(self._measured_cpus(use), settings.limits, settings.mode == ACT, now)
         return changed
 
-    def _measured_cpus(self, use: HostUse) -> Iterator[Measured]:
+    def _measured_cpus(self, use: HostUse) -> Iterator[MeasuredZone]:
         world = self._pipeline.world
         for node in world.tree.providing(RECLAIMED_VCPU):
             shared = reclaimable(node, world.cpu_sets)
             entitled = entitlements(use.guests, shared)
-            yield Measured(node, float(len(shared)), read_zone(use, shared), entitled)
+            yield MeasuredZone(node, float(len(shared)), read_zone(use, shared), entitled)
 
-    def _measured_memory(self, now: float) -> Iterator[Measured]:
+    def _measured_memory(self, now: float) -> Iterator[MeasuredZone]:
         tree, use = self._pipeline.world.tree, self._memory_reader.read(now)
         for node in tree.providing(RECLAIMED_MEMORY):
             nodes = node.numa_nodes
@@ -264,7 +266,7 @@ class Reclaimed:
             reserved = 0 if zone is None else zone.inventories[MEMORY].reserved
             capacity = sum(one.memory_kib for one in held) / 1024 - reserved
             entitled = memory_entitlements(use.guests, nodes)
-            yield Measured(node, max(0.0, capacity), read_zone(use, nodes), entitled)
+            yield MeasuredZone(node, max(0.0, capacity), read_zone(use, nodes), entitled)
 
 
 def first_tree(tree: ProviderTree, conf: cfg.ConfigOpts) -> ProviderTree:

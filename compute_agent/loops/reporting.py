@@ -15,25 +15,25 @@ from typing import Any, Final
 
 from compute_agent.inventory.tree import ProviderTree
 from compute_agent.loops.allocations import allocations_read, hand_over
-from compute_agent.loops.base import Configuration
+from compute_agent.loops.base import ReloadedConfiguration
 from compute_agent.loops.claims import ClaimWatch
 from compute_agent.loops.history import HistoryWatch
 from compute_agent.loops.pauses import pause
 from compute_agent.loops.root_watch import RootWatch
 from compute_agent.model.errors import ConfigError, DriverError
-from compute_agent.pipeline.metrics import Metrics
-from compute_agent.pipeline.worker import Pipeline
+from compute_agent.pipeline.metrics import AgentMetrics
+from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.report.bounded_http import round_deadline
 from compute_agent.report.capacity import CpuLocation
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import PlacementError, UnavailableError
-from compute_agent.report.execution import Refusal, Report
-from compute_agent.report.held import Waiting
-from compute_agent.report.history import Holder, Loss, holder_of
+from compute_agent.report.execution import ReportOutcome, ReportRefusal
+from compute_agent.report.held import WithheldOffers
+from compute_agent.report.history import AllocationLoss, ConsumerOwner, holder_of
 from compute_agent.report.nova_root import RootMissingError
-from compute_agent.report.reporter import Reporter
-from compute_agent.report.reshape import Infeasible, ReshapePlan
-from compute_agent.report.scheduling import Cause, Causes
+from compute_agent.report.reporter import HostReporter
+from compute_agent.report.reshape import InfeasibleReshape, ReshapePlan
+from compute_agent.report.scheduling import Causes, DisableCause
 
 LOG = logging.getLogger(__name__)
 
@@ -54,11 +54,11 @@ class ReportStatus:
     up: bool | None = None
     last_success: float | None = None
     last_error: str = ""
-    refusals: tuple[Refusal, ...] = ()
+    refusals: tuple[ReportRefusal, ...] = ()
     sent: int = 0
     adjustments: tuple[str, ...] = ()
     waiting: str = ""
-    not_offered: Waiting = field(default_factory=Waiting)
+    not_offered: WithheldOffers = field(default_factory=WithheldOffers)
     away: bool = False
 
 
@@ -67,10 +67,10 @@ class ReportLoop:
 
     def __init__(
         self,
-        reporter: Reporter,
+        reporter: HostReporter,
         client: PlacementClient,
-        pipeline: Pipeline,
-        metrics: Metrics,
+        pipeline: GuestPipeline,
+        metrics: AgentMetrics,
         interval: float,
         max_pause: float,
         locate: Callable[[], Mapping[str, CpuLocation]] = dict,
@@ -120,7 +120,7 @@ class ReportLoop:
         """Report now: something changed."""
         self._wake.set()
 
-    def switch_scheduling(self, cause: Cause, off: bool) -> None:
+    def switch_scheduling(self, cause: DisableCause, off: bool) -> None:
         """Have Placement keep new guests away from this host for a cause, or not any more.
 
         It is done at once, or when Placement answers again. For any thread.
@@ -153,7 +153,7 @@ class ReportLoop:
         """The traits of the root provider as they were last seen; None as long as it has not been."""
         return self._reporter.root_traits(self._pipeline.world.tree.root.uuid)
 
-    def reload(self, conf: Configuration) -> None:
+    def reload(self, conf: ReloadedConfiguration) -> None:
         """Report now, and as often as another configuration says, through its client; for any thread."""
         self._interval = conf.options.compute.update_resources_interval
         self._max_pause = conf.options.placement.report_retry_maximum
@@ -177,7 +177,7 @@ class ReportLoop:
             LOG.debug("The next report is due in %g s", seconds)
             self._wake.wait(seconds)
 
-    def reshape(self, dry_run: bool) -> ReshapePlan | Infeasible:
+    def reshape(self, dry_run: bool) -> ReshapePlan | InfeasibleReshape:
         """Move what guests hold to where the tree has it now, then report; with ``dry_run`` just the plan.
 
         :raises PlacementError:
@@ -190,11 +190,11 @@ class ReportLoop:
             self.once()
         return planned
 
-    def _plan(self, how: Callable[..., ReshapePlan | Infeasible]) -> ReshapePlan | Infeasible:
+    def _plan(self, how: Callable[..., ReshapePlan | InfeasibleReshape]) -> ReshapePlan | InfeasibleReshape:
         world = self._pipeline.world
         return how(world.tree, self._locate(), world.zone_cpus)
 
-    def _report(self) -> Report:
+    def _report(self) -> ReportOutcome:
         """Report the host.
 
         What would have to move under guests waits for a reshape: that is made at the start of the agent or by
@@ -208,15 +208,17 @@ class ReportLoop:
             except UnavailableError:
                 raise
             except (PlacementError, DriverError) as error:
-                planned = Infeasible(str(error))  # reading goes on, even where reshaping is not allowed
-            if isinstance(planned, Infeasible):
-                return Report(refusals=(Refusal(ReshapePlan(), planned.reason),))
+                planned = InfeasibleReshape(
+                    str(error)
+                )  # reading goes on, even where reshaping is not allowed
+            if isinstance(planned, InfeasibleReshape):
+                return ReportOutcome(refusals=(ReportRefusal(ReshapePlan(), planned.reason),))
             if planned.moves and not at_start:
                 reason = (
                     f"guests that hold what moves: {len(planned.allocations)}; see compute-agent reshape"
                     " --dry-run, then compute-agent reshape, or restart the agent"
                 )
-                return Report(refusals=(Refusal(planned, reason),))
+                return ReportOutcome(refusals=(ReportRefusal(planned, reason),))
         report = self._reporter.report(self._offering(tree))
         if not report.refusals:
             self._derived = tree
@@ -238,7 +240,7 @@ class ReportLoop:
 
     def _once(self) -> bool:
         self._take_client()
-        report, reason, away = Report(), "", False
+        report, reason, away = ReportOutcome(), "", False
         try:
             with round_deadline(), self._client.spans.work("report"):
                 self._follow_root()
@@ -347,7 +349,7 @@ class ReportLoop:
         self.history.settle(generations, self._holders())
         self.claims.look(self._client, self._pipeline.views())
 
-    def _holders(self) -> dict[str, Holder]:
+    def _holders(self) -> dict[str, ConsumerOwner]:
         """Whose the guests are that hold something; those that are known are not asked for again."""
         known = self.history.holders
         holding = {view.guest.uuid for view in self._pipeline.views() if view.allocation}
@@ -357,7 +359,7 @@ class ReportLoop:
                 found[uuid] = holder
         return found
 
-    def accept_allocations(self) -> tuple[Loss, ...]:
+    def accept_allocations(self) -> tuple[AllocationLoss, ...]:
         """Have the worker believe what Placement says of guests now; what they lose by that.
 
         :raises PlacementError:

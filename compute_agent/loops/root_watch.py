@@ -10,19 +10,19 @@ from oslo_config import cfg
 from compute_agent.inventory.derive import BESIDE
 from compute_agent.inventory.options import hypervisor_name
 from compute_agent.model.naming import called
-from compute_agent.pipeline.world import World
+from compute_agent.pipeline.world import HostState
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.nova_root import (
     FormerRootError,
     NovaRoot,
     RootMissingError,
     RootOwner,
-    Search,
+    RootSearch,
     find_root,
     is_novas,
     owner_of,
 )
-from compute_agent.report.reporter import Reporter
+from compute_agent.report.reporter import HostReporter
 
 LOG = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class RootWatch:
         """Go by another configuration from now on."""
         self._options = options
 
-    def follow(self, client: PlacementClient, reporter: Reporter, world: World) -> None:
+    def follow(self, client: PlacementClient, reporter: HostReporter, world: HostState) -> None:
         """Find the root, and have the agent work with it if ``world`` has another.
 
         :raises RootMissingError: nova-compute has to make it first.
@@ -82,11 +82,11 @@ class RootWatch:
                 LOG.info("The root provider is nova-compute's, %s: what the agent offers is below it", root)
             self._use(owner)
 
-    def _is_taken(self, reporter: Reporter) -> bool:
+    def _is_taken(self, reporter: HostReporter) -> bool:
         """Whether the agent's own root is one that nova-compute writes, too."""
         return is_novas(reporter.root_traits(self._own) or frozenset())
 
-    def _warn_if_contested(self, shape: str, reporter: Reporter) -> None:
+    def _warn_if_contested(self, shape: str, reporter: HostReporter) -> None:
         contested = self._is_taken(reporter)
         if contested and not self._contested:
             LOG.warning(
@@ -97,10 +97,10 @@ class RootWatch:
             )
         self._contested = contested
 
-    def _find(self, client: PlacementClient, reporter: Reporter, shape: str | None) -> NovaRoot | None:
+    def _find(self, client: PlacementClient, reporter: HostReporter, shape: str | None) -> NovaRoot | None:
         name = hypervisor_name(self._options)
         last = NovaRoot(self._own, name) if self._last is None and self._is_taken(reporter) else self._last
-        search = Search(name, self._own, True if shape == BESIDE else None, last)
+        search = RootSearch(name, self._own, True if shape == BESIDE else None, last)
         try:
             found = find_root(client, search)
         except FormerRootError as error:
@@ -121,7 +121,7 @@ class RootWatch:
             self._last = root
 
 
-def _differs(world: World, owner: RootOwner) -> bool:
+def _differs(world: HostState, owner: RootOwner) -> bool:
     root = world.tree.root
     present = (world.root_known, world.tree.beside)
     return present != (owner.known, owner.beside) or (

@@ -10,15 +10,15 @@ from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from compute_agent.capacity.stolen import FILE, Stolen, dump, parse, stolen_part
+from compute_agent.capacity.stolen import FILE, StolenReserve, dump, parse, stolen_part
 from compute_agent.capacity.terms import term_row
 from compute_agent.capacity.zone import HostUse
-from compute_agent.events.event import Kind, Outcome
-from compute_agent.events.recorder import Recorder
+from compute_agent.events.event import EventKind, EventOutcome
+from compute_agent.events.recorder import EventRecorder
 from compute_agent.inventory.tree import ProviderNode, ProviderTree
 from compute_agent.loops.kept_file import KeptFile
-from compute_agent.pipeline.world import World
-from compute_agent.report.withheld import Withheld
+from compute_agent.pipeline.world import HostState
+from compute_agent.report.withheld import WithheldUnits
 
 LOG = logging.getLogger(__name__)
 
@@ -30,11 +30,13 @@ VCPU: Final = "VCPU"
 class StolenTime:
     """What is known of each provider of VCPU. For one thread, but for offering() and document()."""
 
-    def __init__(self, mode: str, state_path: Path, recorder: Recorder, registry: CollectorRegistry) -> None:
+    def __init__(
+        self, mode: str, state_path: Path, recorder: EventRecorder, registry: CollectorRegistry
+    ) -> None:
         self.mode = mode
         self._file = _file(state_path)
         self._recorder = recorder
-        self._zones: Mapping[str, Stolen] = {} if mode == OFF else self._file.load() or {}
+        self._zones: Mapping[str, StolenReserve] = {} if mode == OFF else self._file.load() or {}
         labels = ["provider"]
         self._taken = Gauge(
             "compute_agent_stolen_cpus",
@@ -59,14 +61,14 @@ class StolenTime:
             self._zones = self._file.load() or {}
         self.mode = mode
 
-    def round(self, use: HostUse, world: World, now: float) -> bool:
+    def round(self, use: HostUse, world: HostState, now: float) -> bool:
         """What follows of a reading; whether something else is to be reported."""
         if self.mode == OFF:
             return False
         zones, changed = {}, False
         for node in world.tree.providing(VCPU):
             cpus = node.inventories[VCPU].total
-            before = self._zones.get(node.uuid, Stolen())
+            before = self._zones.get(node.uuid, StolenReserve())
             part = stolen_part(use.stolen, world.own_cpus(node) & world.cpu_sets.shared)
             found = before.after(part, cpus, now)
             zones[node.uuid] = found
@@ -85,11 +87,11 @@ class StolenTime:
         if self.mode != OFF:
             self._file.save(dump(self._zones), now)
 
-    def _tell(self, node: ProviderNode, before: Stolen, found: Stolen, cpus: int) -> None:
+    def _tell(self, node: ProviderNode, before: StolenReserve, found: StolenReserve, cpus: int) -> None:
         acts = self.mode == ACT
         self._recorder.record(
             LOG.info,
-            Kind.STOLEN,
+            EventKind.STOLEN,
             None,
             "Of %s %d of %d CPUs are %s, after %d",
             node.name,
@@ -98,7 +100,7 @@ class StolenTime:
             "withheld" if acts else "what would be withheld",
             before.withheld,
             reason=f"the hypervisor takes {found.part * cpus:.1f} of them",
-            outcome=Outcome.DONE if acts else Outcome.PREVIEW,
+            outcome=EventOutcome.DONE if acts else EventOutcome.PREVIEW,
         )
 
     def offering(self, tree: ProviderTree) -> ProviderTree:
@@ -106,7 +108,7 @@ class StolenTime:
         zones = self._zones if self.mode == ACT else {}
         return withholding(tree, zones)
 
-    def document(self, tree: ProviderTree, withheld: Mapping[str, Withheld]) -> list[dict[str, Any]]:
+    def document(self, tree: ProviderTree, withheld: Mapping[str, WithheldUnits]) -> list[dict[str, Any]]:
         """Every provider of VCPU with what is taken and withheld, in words.
 
         ``withheld`` is what became of it in Placement, by the uuid of the provider.
@@ -115,7 +117,7 @@ class StolenTime:
             return []
         rows = []
         for node in tree.providing(VCPU):
-            found, cpus = self._zones.get(node.uuid, Stolen()), node.inventories[VCPU].total
+            found, cpus = self._zones.get(node.uuid, StolenReserve()), node.inventories[VCPU].total
             terms = list(found.in_words(cpus))
             what = "to be withheld of VCPU" if self.mode == ACT else "would be withheld of VCPU"
             terms.append((f"{what} (5 minutes between changes, less after 15)", float(found.withheld)))
@@ -130,7 +132,7 @@ def with_kept(tree: ProviderTree, mode: str, state_path: Path) -> ProviderTree:
     return withholding(tree, (_file(state_path).look() or {}) if mode == ACT else {})
 
 
-def withholding(tree: ProviderTree, zones: Mapping[str, Stolen]) -> ProviderTree:
+def withholding(tree: ProviderTree, zones: Mapping[str, StolenReserve]) -> ProviderTree:
     """The tree with so many CPUs of VCPU withheld."""
     return replace(
         tree,
@@ -143,5 +145,5 @@ def withholding(tree: ProviderTree, zones: Mapping[str, Stolen]) -> ProviderTree
     )
 
 
-def _file(state_path: Path) -> KeptFile[Mapping[str, Stolen]]:
+def _file(state_path: Path) -> KeptFile[Mapping[str, StolenReserve]]:
     return KeptFile(state_path / FILE, parse, "What was learnt of stolen time")

@@ -11,25 +11,25 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from compute_agent.drivers.base import Driver
-from compute_agent.loops.base import Configuration
+from compute_agent.drivers.base import GuestDriver
+from compute_agent.loops.base import ReloadedConfiguration
 from compute_agent.loops.cache_entitlements import open_entitlements
-from compute_agent.loops.evictions import Evictions
+from compute_agent.loops.evictions import GuestEvictions
 from compute_agent.loops.limits import LimitBook, Limits
 from compute_agent.loops.rounds_thread import RoundsThread
-from compute_agent.loops.subjects import CacheEntitlements, Subjects
-from compute_agent.model.knob import Knob
-from compute_agent.pipeline.worker import Pipeline
-from compute_agent.qos.evictor import Evictor
-from compute_agent.qos.executor import Executor, Save
+from compute_agent.loops.subjects import CacheEntitlements, SubjectFactory
+from compute_agent.model.knob import ThrottleControl
+from compute_agent.pipeline.worker import GuestPipeline
+from compute_agent.qos.evictor import GuestEvictor
+from compute_agent.qos.executor import Save, ThrottleExecutor
 from compute_agent.qos.rounds import CacheReader
-from compute_agent.qos.rules import Rules
-from compute_agent.qos.sampler import Sampler
-from compute_agent.qos.settings import Settings
-from compute_agent.qos.snapshot import Snapshot
+from compute_agent.qos.rules import QosRules
+from compute_agent.qos.sampler import MetricSampler
+from compute_agent.qos.settings import QosSettings
+from compute_agent.qos.snapshot import UsageSnapshot
 from compute_agent.qos.state import QosState
 from compute_agent.qos.streaks import Streaks
-from compute_agent.qos.telemetry import Telemetry
+from compute_agent.qos.telemetry import ThrottleTelemetry
 
 LOG = logging.getLogger(__name__)
 
@@ -41,28 +41,28 @@ OWNER: Final = "watermarks"
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class WatermarkStatus:
     """What the watermarks know after a round; ``snapshot`` is None before the first."""
 
-    rules: Rules
+    rules: QosRules
     state: QosState
-    snapshot: Snapshot | None = None
+    snapshot: UsageSnapshot | None = None
     streaks: Streaks = field(default_factory=dict)
 
 
-class Watermarks:
+class WatermarkLoop:
     """The loop. Its thread runs while there are watermarks, or something is still to be given back."""
 
     def __init__(
         self,
-        settings: Settings,
+        settings: QosSettings,
         state: QosState,
-        pipeline: Pipeline,
-        driver: Driver,
-        evictions: Evictions,
+        pipeline: GuestPipeline,
+        driver: GuestDriver,
+        evictions: GuestEvictions,
         switch_scheduling: SwitchScheduling,
         save: Save,
-        telemetry: Telemetry,
+        telemetry: ThrottleTelemetry,
         *,
         book: LimitBook | None = None,
         root: str = "/",
@@ -81,13 +81,13 @@ class Watermarks:
         self._telemetry = telemetry
         self._root = root
         self._cache = cache
-        self._subjects = Subjects(driver, cache_entitlements)
-        self._sampler = Sampler(root, cache)
-        self._executor = Executor(
+        self._subjects = SubjectFactory(driver, cache_entitlements)
+        self._sampler = MetricSampler(root, cache)
+        self._executor = ThrottleExecutor(
             settings.rules,
             state,
-            _Actuator(self._book, switch_scheduling),
-            Evictor(evictions.stop, evictions.give_back),
+            _WorkerActuator(self._book, switch_scheduling),
+            GuestEvictor(evictions.stop, evictions.give_back),
             save,
             telemetry,
         )
@@ -100,7 +100,7 @@ class Watermarks:
             self._failed,
             begin=self._sample_anew,
         )
-        self._latest: tuple[Snapshot | None, Streaks] = (None, {})
+        self._latest: tuple[UsageSnapshot | None, Streaks] = (None, {})
 
     # For other threads
 
@@ -108,7 +108,7 @@ class Watermarks:
         """Begin, if there is anything to do."""
         self._thread.start()
 
-    def reload(self, conf: Configuration) -> None:
+    def reload(self, conf: ReloadedConfiguration) -> None:
         """Go by another configuration from the next round on.
 
         It comes when it is due: rates of a shorter time would mean little.
@@ -129,14 +129,14 @@ class Watermarks:
         self._evictions.end()
 
     @property
-    def status(self) -> Status:
+    def status(self) -> WatermarkStatus:
         """What is known now."""
-        return Status(self._settings.rules, self._executor.state, *self._latest)
+        return WatermarkStatus(self._settings.rules, self._executor.state, *self._latest)
 
     # The loop
 
     def _sample_anew(self) -> None:
-        self._sampler = Sampler(self._root, self._cache)
+        self._sampler = MetricSampler(self._root, self._cache)
 
     def _is_needed(self) -> bool:
         state = self._executor.state
@@ -166,21 +166,21 @@ class Watermarks:
         self._latest = (snapshot, executor.streaks)
 
 
-class _Actuator:
-    """Acts through the worker; see :class:`compute_agent.qos.executor.Actuator`."""
+class _WorkerActuator:
+    """Acts through the worker; see :class:`compute_agent.qos.executor.ThrottleActuator`."""
 
     def __init__(self, book: LimitBook, switch_scheduling: SwitchScheduling) -> None:
         self._book = book
         self.switch_scheduling = switch_scheduling
 
-    def throttle(self, guest: str, knob: Knob, limit: float) -> None:
+    def throttle(self, guest: str, knob: ThrottleControl, limit: float) -> None:
         self._book.limit(OWNER, guest, knob, limit)
 
-    def restore(self, guest: str, knob: Knob) -> None:
+    def restore(self, guest: str, knob: ThrottleControl) -> None:
         self._book.limit(OWNER, guest, knob, None)
 
 
-def limits(rules: Rules, state: QosState) -> Limits:
+def limits(rules: QosRules, state: QosState) -> Limits:
     """The limits in force, by guest.
 
     Levers that set limits by themselves are none of the worker's.

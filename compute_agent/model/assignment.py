@@ -8,7 +8,7 @@ from compute_agent.model.cpuset import CpuSet
 
 
 @dataclass(frozen=True, slots=True)
-class Assignment:
+class CpuAssignment:
     """Where a guest runs, as logical CPU numbers.
 
     ``dedicated`` are the CPUs no other guest gets, those of the guest CPUs in their order; ``withheld`` are

@@ -12,7 +12,7 @@ GUEST_DISKS: Final = "guest"
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
+class DeviceRates:
     """The most that a guest gets of one device in a second, in bytes and operations; None: no limit."""
 
     read_bytes: int | None = None
@@ -21,16 +21,18 @@ class Rates:
     write_operations: int | None = None
 
     def __bool__(self) -> bool:
-        return self != Rates()
+        return self != DeviceRates()
 
     @property
     def amounts(self) -> tuple[int | None, int | None, int | None, int | None]:
         """Bytes read and written, then operations."""
         return self.read_bytes, self.write_bytes, self.read_operations, self.write_operations
 
-    def scaled(self, percent: float) -> Rates:
+    def scaled(self, percent: float) -> DeviceRates:
         """So many percent of it, and at least one of each."""
-        return Rates(*(None if one is None else max(int(one * percent / 100), 1) for one in self.amounts))
+        return DeviceRates(
+            *(None if one is None else max(int(one * percent / 100), 1) for one in self.amounts)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ class BlockIo:
     """
 
     weight: int | None = None
-    rates: Rates = Rates()
+    rates: DeviceRates = DeviceRates()
     latency_us: int | None = None
     devices: frozenset[str] = frozenset()
     own_disks: bool = False
@@ -62,7 +64,7 @@ class BlockIoClass:
 
     name: str
     weight: int | None = None
-    rates: Rates = Rates()
+    rates: DeviceRates = DeviceRates()
     latency_us: int | None = None
     devices: tuple[str, ...] = ()
 

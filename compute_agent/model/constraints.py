@@ -9,7 +9,7 @@ from compute_agent.model.cpuset import CpuSet
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class GuestCell:
     """Guest CPUs, by number, whose memory comes from these NUMA nodes of the host and from no other."""
 
     vcpus: frozenset[int]
@@ -17,7 +17,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Constraints:
+class PlacementConstraints:
     """Demands that a policy has to meet, or leave the guest alone.
 
     ``nodes`` are the NUMA nodes that all memory of the guest comes from (empty: of any), ``cells`` the same
@@ -26,7 +26,7 @@ class Constraints:
     """
 
     nodes: frozenset[int] = frozenset()
-    cells: tuple[Cell, ...] = ()
+    cells: tuple[GuestCell, ...] = ()
     pins: tuple[tuple[int, CpuSet], ...] = ()
     emulator: CpuSet = frozenset()
 
@@ -36,5 +36,5 @@ class Constraints:
         return self.nodes.union(*(cell.nodes for cell in self.cells))
 
 
-UNCONSTRAINED: Final = Constraints()
+UNCONSTRAINED: Final = PlacementConstraints()
 """Of a guest whose definition demands nothing."""

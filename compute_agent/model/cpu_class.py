@@ -14,7 +14,7 @@ SHARED: Final = "shared"
 """The class of the shared CPUs."""
 
 
-class Frequency(enum.StrEnum):
+class NamedFrequency(enum.StrEnum):
     """A frequency that is another one on each processor."""
 
     MIN = "min"
@@ -22,7 +22,7 @@ class Frequency(enum.StrEnum):
     TURBO = "turbo"
 
 
-Bound = int | Frequency | None
+Bound = int | NamedFrequency | None
 """A frequency in kHz, or in a word; None: as it was found."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from compute_agent.model.constraints import UNCONSTRAINED, Constraints
+from compute_agent.model.constraints import UNCONSTRAINED, PlacementConstraints
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.naming import called
 
@@ -27,7 +27,7 @@ class Guest:
     cgroup: str = ""
     details: Mapping[str, str] = field(default_factory=dict)
     dedicated: int = 0
-    constraints: Constraints = UNCONSTRAINED
+    constraints: PlacementConstraints = UNCONSTRAINED
 
     def __str__(self) -> str:
         return called(self.name, self.uuid)

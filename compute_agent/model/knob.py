@@ -10,7 +10,7 @@ CACHE_WAYS: Final = "cache_ways"
 BLOCKIO: Final = "blockio"
 
 
-class Knob(NamedTuple):
+class ThrottleControl(NamedTuple):
     """A lever, by its name, on one domain of the host: an L3 cache id as text, or "" for all of the host."""
 
     lever: str

@@ -8,7 +8,7 @@ from compute_agent.model.allocation import Allocation
 
 
 @dataclass(frozen=True, slots=True)
-class Migration:
+class GuestMigration:
     """The migration of a guest that still runs here.
 
     ``consumer`` holds what the guest held here; ``others`` are those that might as well be the one.
@@ -23,8 +23,8 @@ class Migration:
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class GuestHolding:
     """What a guest holds of this host: by itself, or through its migration."""
 
     allocation: Allocation
-    migration: Migration | None = None
+    migration: GuestMigration | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from compute_agent.monitoring.reading import CacheUse, Reading
+from compute_agent.monitoring.reading import CacheUse, MonitorReading
 from compute_agent.qos.rounds import CacheReading
 from compute_agent.resctrl.bandwidth import BYTES_PER_GB
 from compute_agent.resctrl.platform import ResctrlPlatform
@@ -13,7 +13,7 @@ from compute_agent.resctrl.platform import ResctrlPlatform
 class MonitoredCaches:
     """The newest reading as ``qos.rounds.CacheReader`` has it."""
 
-    def __init__(self, newest: Callable[[], Reading | None]) -> None:
+    def __init__(self, newest: Callable[[], MonitorReading | None]) -> None:
         """``newest`` tells the newest reading, or None if there is none that is of now."""
         self._newest = newest
         self._sizes: Mapping[str, float] = {}
@@ -59,7 +59,7 @@ def _known(caches: Mapping[int, CacheUse], value: Value) -> dict[str, float]:
     return {str(cache): amount for cache, use in caches.items() if (amount := value(use)) is not None}
 
 
-def _of_guests(reading: Reading, value: Value) -> dict[str, dict[str, float]]:
+def _of_guests(reading: MonitorReading, value: Value) -> dict[str, dict[str, float]]:
     return {
         use.target.guest: known
         for use in reading.targets

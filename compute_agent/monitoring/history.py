@@ -20,14 +20,14 @@ class HistoryError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TimeSpan:
     """Seconds since the epoch, both ends included."""
 
     since: float
     until: float
 
 
-class History:
+class SampleHistory:
     """The samples of a file."""
 
     def __init__(self, path: Path) -> None:
@@ -67,7 +67,7 @@ class History:
         groups = groupby(self.latest(), key=lambda one: (one.guest, one.qos_class))
         return [_together(list(samples)) for _, samples in groups]
 
-    def of(self, wanted: str, span: Span) -> list[StoredSample]:
+    def of(self, wanted: str, span: TimeSpan) -> list[StoredSample]:
         """The samples of a guest (its uuid or name) or of a class, by time and cache.
 
         :raises HistoryError:

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from compute_agent.monitoring.monitor import SYNC_SECONDS, CacheMonitor
-from compute_agent.monitoring.reading import Reading
+from compute_agent.monitoring.reading import MonitorReading
 from compute_agent.monitoring.samples import to_samples
-from compute_agent.monitoring.settings import Settings
+from compute_agent.monitoring.settings import MonitoringSettings
 from compute_agent.monitoring.store import SampleStore
 from compute_agent.monitoring.targets import MonitorTarget
 
@@ -37,7 +37,7 @@ Targets = Callable[[], Sequence[MonitorTarget] | None]
 class MonitorLoop:
     """Asks for the targets, measures them and has samples stored. Troubles cost rounds, never the thread."""
 
-    def __init__(self, targets: Targets, store: SampleStore, settings: Settings) -> None:
+    def __init__(self, targets: Targets, store: SampleStore, settings: MonitoringSettings) -> None:
         """``targets`` is called from the thread in every round."""
         self.store = store
         self.settings = settings
@@ -45,7 +45,7 @@ class MonitorLoop:
         self._next_monitor: CacheMonitor | None = None
         self._ask = targets
         self._targets: Sequence[MonitorTarget] | None = None
-        self._kept: Reading | None = None
+        self._kept: MonitorReading | None = None
         self._kept_at, self._flush_due = -math.inf, 0.0
         self._wanted_until = -math.inf
         self._rounds, self._took = 0, 0.0
@@ -79,7 +79,7 @@ class MonitorLoop:
         if self.monitor is not None:
             self.monitor.close()
 
-    def reload(self, settings: Settings) -> None:
+    def reload(self, settings: MonitoringSettings) -> None:
         """Go on with other settings."""
         self.settings = settings
         self._wake.set()
@@ -89,7 +89,7 @@ class MonitorLoop:
         self._next_monitor = monitor
         self._wake.set()
 
-    def newest(self) -> Reading | None:
+    def newest(self) -> MonitorReading | None:
         """The newest reading; None while measuring is off, or does not work.
 
         Where nobody has asked for long it is made now, which is waited for.
@@ -195,7 +195,7 @@ class MonitorLoop:
             self._report("Monitoring groups cannot be removed", error)
         self.monitor.close()
 
-    def _keep(self, reading: Reading, now: float, wall: float) -> None:
+    def _keep(self, reading: MonitorReading, now: float, wall: float) -> None:
         settings = self.settings
         self.store.retention, self.store.max_bytes = settings.retention, settings.store_bytes
         if settings.store_interval <= 0:
@@ -219,7 +219,9 @@ class MonitorLoop:
         self._troubles[what] = reason
 
 
-def due_at(now: float, last: float, wanted_until: float, kept_at: float, settings: Settings) -> float:
+def due_at(
+    now: float, last: float, wanted_until: float, kept_at: float, settings: MonitoringSettings
+) -> float:
     """When counters are to be read again that were read at ``last``; all in monotonic seconds.
 
     After each interval while somebody asks for them. Else for samples, of which the last was kept at

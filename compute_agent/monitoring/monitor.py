@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from compute_agent.monitoring.groups import MonitoringGroups
-from compute_agent.monitoring.reading import Counted, Meter, Reading, Sum, TargetUse
+from compute_agent.monitoring.reading import BytesSum, GroupCounters, MonitorReading, TargetMeter, TargetUse
 from compute_agent.monitoring.targets import MonitorTarget
 from compute_agent.resctrl.filesystem import ResctrlError, ResctrlFilesystem
 from compute_agent.resctrl.monitoring import CounterFiles, CounterSample
@@ -32,15 +32,15 @@ class CacheMonitor:
         self._groups = MonitoringGroups(files, platform, prefix)
         self._counters = CounterFiles(files)
         self._caches: tuple[str, ...] = ()
-        self._meters: dict[tuple[str, str], Meter] = {}
-        self._host_meters: dict[str, Meter] = {}
-        self._sums: dict[tuple[str, str], Sum] = {}
+        self._meters: dict[tuple[str, str], TargetMeter] = {}
+        self._host_meters: dict[str, TargetMeter] = {}
+        self._sums: dict[tuple[str, str], BytesSum] = {}
         self._synced: tuple[MonitorTarget, ...] | None = None
         self._paths: dict[tuple[str, str], str] = {}
         self._guests_of: dict[tuple[str, str], list[tuple[str, str]]] = {}
         self._due = 0.0
         self._failing: set[str] = set()
-        self.newest: Reading | None = None
+        self.newest: MonitorReading | None = None
 
     @property
     def unmonitored(self) -> frozenset[str]:
@@ -52,7 +52,7 @@ class CacheMonitor:
         """How often it began that RMIDs or counters did not last."""
         return self._groups.exhaustions
 
-    def take(self, targets: Sequence[MonitorTarget], time: float) -> Reading:
+    def take(self, targets: Sequence[MonitorTarget], time: float) -> MonitorReading:
         """Measure at ``time`` (monotonic seconds).
 
         :raises ResctrlError: the mount cannot be read.
@@ -73,7 +73,7 @@ class CacheMonitor:
             uses[key] = TargetUse(target, meter.begun, meter.moved(), () if counted is None else (counted,))
         for key, guests in self._guests_of.items():
             uses[key] = self._add_up(uses[key], [uses[guest] for guest in guests])
-        self.newest = Reading(time, tuple(uses.values()), host)
+        self.newest = MonitorReading(time, tuple(uses.values()), host)
         return self.newest
 
     def _add_up(self, use: TargetUse, of_guests: Sequence[TargetUse]) -> TargetUse:
@@ -95,20 +95,20 @@ class CacheMonitor:
             self._caches = caches
         self._paths = self._groups.sync(targets)
         self._counters.keep_groups({*self._paths.values(), *self._groups.control_groups})
-        self._meters = {target.key: self._meters.get(target.key) or Meter(time) for target in targets}
+        self._meters = {target.key: self._meters.get(target.key) or TargetMeter(time) for target in targets}
         self._guests_of = _guests_of(targets, self._paths)
         self._sums = {
-            target.key: self._sums.get(target.key) or Sum() for target in targets if target.is_class
+            target.key: self._sums.get(target.key) or BytesSum() for target in targets if target.is_class
         }
         self._host_meters = {
-            group: self._host_meters.get(group) or Meter(time) for group in self._groups.control_groups
+            group: self._host_meters.get(group) or TargetMeter(time) for group in self._groups.control_groups
         }
         self._synced = tuple(targets)
         self._due = time + SYNC_SECONDS
 
     def _read(
-        self, meter: Meter, group: str, time: float, samples: dict[str, CounterSample | None]
-    ) -> Counted | None:
+        self, meter: TargetMeter, group: str, time: float, samples: dict[str, CounterSample | None]
+    ) -> GroupCounters | None:
         """Every group is read once a round, whoever asks for it."""
         if group not in samples:
             samples[group] = self._sample(group, time)

@@ -8,8 +8,8 @@ from itertools import pairwise
 from statistics import median
 from typing import Final
 
-from compute_agent.drawing.chart import COLOURS, Curve, Panel, Point, draw
-from compute_agent.monitoring.history import Span
+from compute_agent.drawing.chart import COLOURS, ChartCurve, ChartPanel, Point, draw
+from compute_agent.monitoring.history import TimeSpan
 from compute_agent.monitoring.samples import StoredSample
 
 MAX_CACHES: Final = 6
@@ -24,7 +24,7 @@ _SIZES: Final = (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10))
 Value = Callable[[StoredSample], float | None]
 
 
-def plot(samples: Sequence[StoredSample], span: Span) -> str:
+def plot(samples: Sequence[StoredSample], span: TimeSpan) -> str:
     """An SVG document: bandwidth and occupancy by cache, and use of CPU where it is known.
 
     ``samples`` are of one guest or class, by time; there has to be one.
@@ -37,22 +37,22 @@ def plot(samples: Sequence[StoredSample], span: Span) -> str:
     for cache, colour in zip(own, COLOURS, strict=False):
         of_cache = [one for one in samples if one.cache_id == cache]
         name = f"L3 {cache}"
-        bandwidth.append(Curve(f"{name} total", colour, _points(of_cache, lambda one: one.total, rate)))
+        bandwidth.append(ChartCurve(f"{name} total", colour, _points(of_cache, lambda one: one.total, rate)))
         local = _points(of_cache, lambda one: one.local, rate)
-        bandwidth.append(Curve(f"{name} local", colour, local, dashed=True))
-        occupancy.append(Curve(name, colour, _points(of_cache, lambda one: one.occupancy, size)))
+        bandwidth.append(ChartCurve(f"{name} local", colour, local, dashed=True))
+        occupancy.append(ChartCurve(name, colour, _points(of_cache, lambda one: one.occupancy, size)))
     if others:
         rest = _added_up(samples, others)
         name = f"{len(others)} other L3"
-        bandwidth.append(Curve(f"{name} total", COLOURS[-1], _points(rest, lambda one: one.total, rate)))
-        occupancy.append(Curve(name, COLOURS[-1], _points(rest, lambda one: one.occupancy, size)))
+        bandwidth.append(ChartCurve(f"{name} total", COLOURS[-1], _points(rest, lambda one: one.total, rate)))
+        occupancy.append(ChartCurve(name, COLOURS[-1], _points(rest, lambda one: one.occupancy, size)))
     panels = [
-        Panel(f"Memory bandwidth ({rate_unit})", bandwidth),
-        Panel(f"Last-level cache filled ({size_unit})", occupancy),
+        ChartPanel(f"Memory bandwidth ({rate_unit})", bandwidth),
+        ChartPanel(f"Last-level cache filled ({size_unit})", occupancy),
     ]
     if any(one.cpu is not None for one in samples):
         cpu = {one.time: one.cpu for one in samples}
-        panels.append(Panel("CPU in use (cores)", [Curve("CPU", COLOURS[0], list(cpu.items()))]))
+        panels.append(ChartPanel("CPU in use (cores)", [ChartCurve("CPU", COLOURS[0], list(cpu.items()))]))
     return draw(_title(samples[-1]), panels, span.since, span.until, BREAK * _usual_distance(samples))
 
 

@@ -33,7 +33,7 @@ class CacheUse(NamedTuple):
     total: float | None = None
 
 
-class Counted(NamedTuple):
+class GroupCounters(NamedTuple):
     """The counters of a group by cache id and event, and bytes a second of those that have a rate."""
 
     values: Mapping[tuple[int, str], CounterValue]
@@ -63,7 +63,7 @@ class TargetUse:
     target: MonitorTarget
     begun: float
     bytes_moved: Mapping[tuple[int, str], int]
-    groups: Sequence[Counted] = ()
+    groups: Sequence[GroupCounters] = ()
 
     @cached_property
     def caches(self) -> Mapping[int, CacheUse]:
@@ -77,7 +77,7 @@ class TargetUse:
 
 
 @dataclass(frozen=True)
-class Reading:
+class MonitorReading:
     """All targets at ``time`` (monotonic seconds), and what the control groups of the host have counted.
 
     A target that is not monitored is in it without caches.
@@ -85,7 +85,7 @@ class Reading:
 
     time: float
     targets: tuple[TargetUse, ...] = ()
-    groups: Sequence[Counted] = ()
+    groups: Sequence[GroupCounters] = ()
 
     @cached_property
     def host(self) -> Mapping[int, CacheUse]:
@@ -93,7 +93,7 @@ class Reading:
         return add_up(group.caches() for group in self.groups)
 
 
-class Meter:
+class TargetMeter:
     """One target from sample to sample, whichever group its counters are in."""
 
     def __init__(self, begun: float) -> None:
@@ -102,19 +102,19 @@ class Meter:
         self._group: str | None = None
         self._totals = BandwidthTotals()
 
-    def take(self, group: str, sample: CounterSample) -> Counted:
+    def take(self, group: str, sample: CounterSample) -> GroupCounters:
         """What was counted, with the rates since the sample before; the first of a group has none."""
         if group != self._group:
             self._totals.restart()
             self._group = group
-        return Counted(sample.values, self._totals.add_sample(sample))
+        return GroupCounters(sample.values, self._totals.add_sample(sample))
 
     def moved(self) -> dict[tuple[int, str], int]:
         """Bytes since the first sample, by cache id and event; these never become less."""
         return self._totals.bytes.copy()
 
 
-class Sum:
+class BytesSum:
     """Bytes that several have moved together, also those that have left; they never become less."""
 
     def __init__(self) -> None:

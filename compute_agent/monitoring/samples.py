@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from compute_agent.monitoring.reading import LOCAL, TOTAL, Reading
+from compute_agent.monitoring.reading import LOCAL, TOTAL, MonitorReading
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class StoredSample:
     cpu: float | None = None
 
 
-def to_samples(before: Reading | None, now: Reading, time: float) -> Iterator[StoredSample]:
+def to_samples(before: MonitorReading | None, now: MonitorReading, time: float) -> Iterator[StoredSample]:
     """The samples of a reading that was taken at ``time``; ``before`` is the one that was kept last."""
     last = {(use.target.key, use.begun): use.moved for use in before.targets} if before else {}
     seconds = now.time - before.time if before else 0.0

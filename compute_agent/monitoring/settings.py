@@ -8,7 +8,7 @@ from oslo_config import cfg
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class MonitoringSettings:
     """Times are in seconds; an ``interval`` of 0 switches off what it is of. ``store_bytes`` is a size."""
 
     interval: float = 1.0
@@ -17,7 +17,7 @@ class Settings:
     store_bytes: int = 512 * 10**6
 
     @classmethod
-    def of(cls, conf: cfg.ConfigOpts) -> Settings:
+    def of(cls, conf: cfg.ConfigOpts) -> MonitoringSettings:
         """Those of a configuration."""
         options = conf.monitoring
         return cls(options.interval, options.store_interval, options.retention, options.store_max_mb * 10**6)

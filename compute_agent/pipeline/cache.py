@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from compute_agent.model.allocation import Allocation
-from compute_agent.model.assignment import Assignment
+from compute_agent.model.assignment import CpuAssignment
 from compute_agent.model.guest import Guest
-from compute_agent.model.knob import Knob
-from compute_agent.model.migration import Migration
+from compute_agent.model.knob import ThrottleControl
+from compute_agent.model.migration import GuestMigration
 from compute_agent.pipeline.state import SavedGuest
 
 
@@ -31,19 +31,19 @@ class CachedGuest:
 
     guest: Guest
     allocation: Allocation | None = None
-    assignment: Assignment | None = None
+    assignment: CpuAssignment | None = None
     refusal: str = ""
     stray: str = ""
     refused: tuple[str, ...] = ()
-    limits: dict[Knob, float] = field(default_factory=dict)
+    limits: dict[ThrottleControl, float] = field(default_factory=dict)
     pending: set[str] = field(default_factory=set)
     as_of: float = 0.0
-    migration: Migration | None = None
+    migration: GuestMigration | None = None
     cache_delay: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Unclaimed:
+class UnclaimedHolding:
     """What a consumer without a guest holds of this host's providers, and since when that is so.
 
     ``since`` is in monotonic seconds; at the earliest since this agent runs.
@@ -61,7 +61,7 @@ class GuestCache:
         self.controllers = controllers
         self.synced = False
         """Whether nothing that concerns the guests together has changed since it was last put into effect."""
-        self.unclaimed: dict[str, Unclaimed] = {}
+        self.unclaimed: dict[str, UnclaimedHolding] = {}
         """By consumer."""
         self.migrations: dict[str, str] = {}
         """Consumers that hold what a guest held here before it was moved, and that guest."""
@@ -112,7 +112,7 @@ class GuestCache:
             if consumer not in self._guests and allocation:
                 old = before.get(consumer)
                 same = old is not None and old.allocation == allocation
-                self.unclaimed[consumer] = old if old and same else Unclaimed(allocation, now)
+                self.unclaimed[consumer] = old if old and same else UnclaimedHolding(allocation, now)
         self.migrations = {one: guest for one, guest in self.migrations.items() if one in self.unclaimed}
 
     def migration_of(self, uuid: str) -> str:
@@ -124,7 +124,7 @@ class GuestCache:
         entry.pending = set(self.controllers)
         self.synced = False
 
-    def assign(self, entry: CachedGuest, assignment: Assignment | None) -> None:
+    def assign(self, entry: CachedGuest, assignment: CpuAssignment | None) -> None:
         """Give a guest an assignment, and every controller something to do if it is another one."""
         if assignment != entry.assignment:
             if _held(assignment) != _held(entry.assignment):
@@ -145,5 +145,5 @@ class GuestCache:
         return self._holdings
 
 
-def _held(assignment: Assignment | None) -> frozenset[int]:
+def _held(assignment: CpuAssignment | None) -> frozenset[int]:
     return frozenset() if assignment is None else assignment.held

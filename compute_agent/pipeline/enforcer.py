@@ -6,47 +6,49 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from compute_agent.controllers.base import Controller, Target
-from compute_agent.events.event import Kind
-from compute_agent.events.recorder import Recorder
+from compute_agent.controllers.base import GuestTarget, KernelController
+from compute_agent.events.event import EventKind
+from compute_agent.events.recorder import EventRecorder
 from compute_agent.model.allocation import Allocation
 from compute_agent.model.errors import DriverError, GuestGoneError
 from compute_agent.model.guest import Guest
 from compute_agent.pipeline.cache import CachedGuest, GuestCache
 from compute_agent.pipeline.expected import ExpectedGuest, ExpectedGuests
-from compute_agent.pipeline.metrics import Metrics
-from compute_agent.pipeline.world import World
+from compute_agent.pipeline.metrics import AgentMetrics
+from compute_agent.pipeline.world import HostState
 
 LOG = logging.getLogger(__name__)
 
 _OUTCOMES: Final = {True: "was changed", False: "is as it should be"}
 
 
-class Enforcer:
+class GuestEnforcer:
     """Puts what is pending into effect, and finds what differs. Used by the worker only."""
 
-    def __init__(self, controllers: Sequence[Controller], metrics: Metrics, recorder: Recorder) -> None:
+    def __init__(
+        self, controllers: Sequence[KernelController], metrics: AgentMetrics, recorder: EventRecorder
+    ) -> None:
         self._controllers = controllers
         self._recorder = recorder
         self._metrics = metrics
         self.cache = GuestCache(frozenset(controller.name for controller in controllers))
         self._expected = ExpectedGuests(self.cache)
 
-    def use(self, controllers: Sequence[Controller]) -> None:
+    def use(self, controllers: Sequence[KernelController]) -> None:
         """Go on with other controllers: each looks at every guest."""
         self._controllers = controllers
         self.cache.controllers = frozenset(controller.name for controller in controllers)
         for entry in self.cache:
             self.cache.mark(entry)
 
-    def compare(self, world: World) -> None:
+    def compare(self, world: HostState) -> None:
         """Mark what the kernel has in another way than it should be."""
         self.cache.synced = False
         self._sync(world)
         for entry in self.cache:
             self._compare(entry, world)
 
-    def apply(self, world: World, but: CachedGuest | None = None) -> None:
+    def apply(self, world: HostState, but: CachedGuest | None = None) -> None:
         """Put everything that is pending into effect, but for one guest. What fails stays pending.
 
         Guests that float come first: they leave the CPUs that others are about to be pinned to.
@@ -65,7 +67,7 @@ class Enforcer:
                     continue
                 entry.pending.discard(controller.name)
 
-    def apply_to(self, entry: CachedGuest, world: World) -> None:
+    def apply_to(self, entry: CachedGuest, world: HostState) -> None:
         """Put one guest's state into effect.
 
         :raises DriverError: at the first controller that cannot.
@@ -80,12 +82,12 @@ class Enforcer:
                     raise DriverError(f"{controller.name}: {error}") from error
                 entry.pending.discard(controller.name)
 
-    def expect(self, guest: Guest, allocation: Allocation | None, world: World) -> None:
+    def expect(self, guest: Guest, allocation: Allocation | None, world: HostState) -> None:
         """Do what is possible for a guest that is about to start."""
         self._expected.add(guest, allocation)
         self._sync(world)
 
-    def begin(self, guest: Guest, world: World) -> None:
+    def begin(self, guest: Guest, world: HostState) -> None:
         """Do what is possible for the process of a guest that was expected, before its start is over.
 
         :raises DriverError: something of that cannot be done.
@@ -110,7 +112,7 @@ class Enforcer:
         if entry.cache_delay is not None:
             self._metrics.cache_group_seconds.observe(entry.cache_delay)
 
-    def _early(self) -> list[Controller]:
+    def _early(self) -> list[KernelController]:
         return [controller for controller in self._controllers if controller.acts_early]
 
     def update_gauges(self) -> None:
@@ -119,7 +121,7 @@ class Enforcer:
             waiting = sum(1 for _ in self.cache.pending(controller.name))
             self._metrics.pending.labels(controller.name).set(waiting)
 
-    def _sync(self, world: World) -> None:
+    def _sync(self, world: HostState) -> None:
         if self.cache.synced:
             return
         targets = [self._target(entry, world) for entry in self.cache]
@@ -146,14 +148,14 @@ class Enforcer:
             for reason in refused:
                 if reason not in entry.refused:
                     self._recorder.tell(
-                        LOG.warning, Kind.REFUSE, entry.guest, "Guest %s does not get all: %s", reason
+                        LOG.warning, EventKind.REFUSE, entry.guest, "Guest %s does not get all: %s", reason
                     )
             entry.refused = refused
         for controller in self._controllers:
             refusals = sum(entry.guest.uuid in controller.refused for entry in self.cache)
             self._metrics.refused_settings.labels(controller.name).set(refusals)
 
-    def _compare(self, entry: CachedGuest, world: World) -> None:
+    def _compare(self, entry: CachedGuest, world: HostState) -> None:
         target = self._target(entry, world)
         for controller in self._controllers:
             if controller.name in entry.pending:
@@ -165,26 +167,28 @@ class Enforcer:
             except (DriverError, OSError) as error:
                 difference = str(error)
             if difference is not None:
-                self._recorder.tell(LOG.warning, Kind.REPAIR, entry.guest, "Guest %s drifted: %s", difference)
+                self._recorder.tell(
+                    LOG.warning, EventKind.REPAIR, entry.guest, "Guest %s drifted: %s", difference
+                )
                 self._metrics.drift.labels(controller.name).inc()
                 entry.pending.add(controller.name)
 
-    def _target(self, entry: CachedGuest, world: World) -> Target:
+    def _target(self, entry: CachedGuest, world: HostState) -> GuestTarget:
         online, spare = world.topology.online, frozenset[int]()
         if entry.assignment is not None and online.isdisjoint(entry.assignment.cpus):
             others = [held for uuid, held in self.cache.holdings().items() if uuid != entry.guest.uuid]
             spare = online.difference(*others)
-        return Target(entry.guest, entry.assignment, online, entry.allocation, dict(entry.limits), spare)
+        return GuestTarget(entry.guest, entry.assignment, online, entry.allocation, dict(entry.limits), spare)
 
-    def _failed(self, controller: Controller, error: Exception) -> None:
+    def _failed(self, controller: KernelController, error: Exception) -> None:
         LOG.error("%s: %s; will be tried again", controller.name, error)
         self._metrics.controller_failures.labels(controller.name).inc()
 
 
-def _target_of(one: ExpectedGuest, world: World) -> Target:
-    return Target(one.guest, None, world.topology.online, one.allocation)
+def _target_of(one: ExpectedGuest, world: HostState) -> GuestTarget:
+    return GuestTarget(one.guest, None, world.topology.online, one.allocation)
 
 
-def _is_pinned(entry: CachedGuest, world: World) -> bool:
+def _is_pinned(entry: CachedGuest, world: HostState) -> bool:
     """Whether a guest runs on CPUs of its own."""
     return entry.assignment is not None and not world.topology.online.isdisjoint(entry.assignment.dedicated)

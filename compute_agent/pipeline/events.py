@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from compute_agent.controllers.base import Controller
+from compute_agent.controllers.base import KernelController
 from compute_agent.model.allocation import Allocation
 from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import GuestSettings
-from compute_agent.model.knob import Knob
-from compute_agent.model.migration import Migration
-from compute_agent.pipeline.world import World
+from compute_agent.model.knob import ThrottleControl
+from compute_agent.model.migration import GuestMigration
+from compute_agent.pipeline.world import HostState
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class AllocationsRead:
     allocations: Mapping[str, Allocation]
     as_of: float
     held: Mapping[str, Allocation] | None = None
-    migrations: Mapping[str, Migration] = field(default_factory=dict)
+    migrations: Mapping[str, GuestMigration] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +111,8 @@ class WorldChanged:
     ``controllers`` take the places of those before them; None: they stay.
     """
 
-    world: World
-    controllers: Sequence[Controller] | None = None
+    world: HostState
+    controllers: Sequence[KernelController] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class LimitGuest:
     """
 
     uuid: str
-    knob: Knob
+    knob: ThrottleControl
     limit: float | None
 
 
@@ -149,7 +149,7 @@ class UseMeasured:
 
 
 @dataclass(frozen=True, slots=True)
-class Reconcile:
+class ReconcileGuests:
     """The timer: compare every guest with the kernel, repair, retry what is pending."""
 
 
@@ -165,5 +165,5 @@ Event = (
     | LimitGuest
     | MoveGuest
     | UseMeasured
-    | Reconcile
+    | ReconcileGuests
 )

@@ -6,32 +6,37 @@ import logging
 import time
 from collections.abc import Mapping
 
-from compute_agent.drivers.base import Driver
-from compute_agent.events.event import Kind
-from compute_agent.events.recorder import Named, Recorder
+from compute_agent.drivers.base import GuestDriver
+from compute_agent.events.event import EventKind
+from compute_agent.events.recorder import EventRecorder, NamedSubject
 from compute_agent.model.allocation import Allocation
 from compute_agent.model.errors import DriverError, GuestGoneError
 from compute_agent.model.guest import Guest
-from compute_agent.model.knob import Knob
-from compute_agent.model.migration import Holding, Migration
-from compute_agent.pipeline.cache import CachedGuest, Unclaimed
-from compute_agent.pipeline.enforcer import Enforcer
-from compute_agent.pipeline.metrics import Metrics
+from compute_agent.model.knob import ThrottleControl
+from compute_agent.model.migration import GuestHolding, GuestMigration
+from compute_agent.pipeline.cache import CachedGuest, UnclaimedHolding
+from compute_agent.pipeline.enforcer import GuestEnforcer
+from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.observation import observe
-from compute_agent.pipeline.placer import Placer, where
+from compute_agent.pipeline.placer import GuestPlacer, where
 from compute_agent.pipeline.state import SavedGuest
 
 LOG = logging.getLogger(__name__)
 
-Limits = Mapping[str, Mapping[Knob, float]]
+Limits = Mapping[str, Mapping[ThrottleControl, float]]
 """What the watermarks hold guests down to, by guest."""
 
 
-class Lifecycle:
+class GuestLifecycle:
     """Keeps the cache to the guests that run, by what the driver says. For the worker."""
 
     def __init__(
-        self, driver: Driver, placer: Placer, enforcer: Enforcer, metrics: Metrics, recorder: Recorder
+        self,
+        driver: GuestDriver,
+        placer: GuestPlacer,
+        enforcer: GuestEnforcer,
+        metrics: AgentMetrics,
+        recorder: EventRecorder,
     ) -> None:
         self._driver = driver
         self._recorder = recorder
@@ -105,8 +110,8 @@ class Lifecycle:
         if guest.uuid in self._driver.lost():  # it started again, and cannot be looked after
             self._cache.lose(guest.uuid, SavedGuest(entry.allocation, entry.assignment))
         if entry.allocation and entry.migration is None:
-            self._cache.unclaimed[guest.uuid] = Unclaimed(entry.allocation, time.monotonic())
-        self._recorder.tell(LOG.info, Kind.LEAVE, guest, "Guest %s left")
+            self._cache.unclaimed[guest.uuid] = UnclaimedHolding(entry.allocation, time.monotonic())
+        self._recorder.tell(LOG.info, EventKind.LEAVE, guest, "Guest %s left")
 
     def take_over(self) -> bool:
         """Fill the cache, once, from what runs; positions from the state file, or else from the kernel.
@@ -133,9 +138,9 @@ class Lifecycle:
                 self._cache.lose(uuid, saved[uuid])
                 continue
             message = "Guest %s ended while the agent was away"
-            self._recorder.tell(LOG.info, Kind.LEAVE, Named(uuid), message)
+            self._recorder.tell(LOG.info, EventKind.LEAVE, NamedSubject(uuid), message)
             if allocation := saved[uuid].allocation:
-                self._cache.unclaimed[uuid] = Unclaimed(allocation, time.monotonic())
+                self._cache.unclaimed[uuid] = UnclaimedHolding(allocation, time.monotonic())
         self.reconcile()
         self._placer.place_all()  # configuration and hardware may be others than they were
         self._limits = {}  # whoever is found later is another than the one that was limited
@@ -176,7 +181,7 @@ class Lifecycle:
         entry = CachedGuest(guest, held, assignment, limits=limits)
         self._cache.add(entry)
         message = "Guest %s was not known; the kernel has it%s"
-        self._recorder.tell(LOG.info, Kind.FIND, guest, message, where(entry))
+        self._recorder.tell(LOG.info, EventKind.FIND, guest, message, where(entry))
         self._placer.take_up(entry)
 
     def _held_before(self, guest: Guest, reported: Allocation | None = None) -> Allocation | None:
@@ -191,12 +196,12 @@ class Lifecycle:
         LOG.info("Guest %s keeps what its consumer held: %s", guest, self._placer.world.in_words(allocation))
         return allocation
 
-    def _through_migration(self, uuid: str) -> Holding | None:
+    def _through_migration(self, uuid: str) -> GuestHolding | None:
         """What is held here by the migration of a guest, as far as it is known; not what it holds itself."""
         consumer = self._cache.migration_of(uuid)
         if not consumer or uuid in self._cache.unclaimed:
             return None
-        return Holding(self._cache.unclaimed[consumer].allocation, Migration(consumer))
+        return GuestHolding(self._cache.unclaimed[consumer].allocation, GuestMigration(consumer))
 
     def _stop_unplaced(self, entry: CachedGuest) -> None:
         """End a guest that has no place before it does anything; where that cannot be, it stays confined."""
@@ -209,7 +214,7 @@ class Lifecycle:
             LOG.error("Guest %s has no place and cannot be stopped: %s", guest, error)
             return
         self._recorder.tell(
-            LOG.error, Kind.STOP, guest, "Guest %s was stopped, as it has no place: %s", reason
+            LOG.error, EventKind.STOP, guest, "Guest %s was stopped, as it has no place: %s", reason
         )
         self._metrics.guests_stopped.inc()
         self.leave(guest)

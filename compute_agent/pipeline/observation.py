@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from compute_agent.drivers.base import Driver
+from compute_agent.drivers.base import GuestDriver
 from compute_agent.model.guest import Guest
-from compute_agent.policy.follow import Found
+from compute_agent.policy.follow import KernelPlacement
 
 
-def observe(driver: Driver, guest: Guest) -> Found:
+def observe(driver: GuestDriver, guest: Guest) -> KernelPlacement:
     """Where the kernel lets a guest run now.
 
     :raises GuestGoneError:
     """
-    return Found(
+    return KernelPlacement(
         driver.observed_cpus(guest),
         driver.vcpu_affinity(guest),
         driver.emulator_affinity(guest),

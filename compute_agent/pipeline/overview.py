@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import logging
 
-from compute_agent.drivers.base import Driver
-from compute_agent.host.topology import Topology
+from compute_agent.drivers.base import GuestDriver
+from compute_agent.host.topology import HostTopology
 from compute_agent.pipeline.cache import GuestCache
-from compute_agent.pipeline.metrics import Metrics
+from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.placer import where
 from compute_agent.pipeline.view import view
 
 LOG = logging.getLogger(__name__)
 
 
-class Overview:
+class GuestOverview:
     """Metrics and warnings about the guests of a cache. Used by the worker only."""
 
-    def __init__(self, cache: GuestCache, driver: Driver, metrics: Metrics) -> None:
+    def __init__(self, cache: GuestCache, driver: GuestDriver, metrics: AgentMetrics) -> None:
         self._cache = cache
         self._driver = driver
         self._metrics = metrics
         self._unallocated: frozenset[str] = frozenset()
         """The guests that were logged as holding nothing."""
 
-    def show(self, topology: Topology) -> None:
+    def show(self, topology: HostTopology) -> None:
         """Show how many guests there are of each kind, on a host with this topology."""
         metrics, entries = self._metrics, list(self._cache)
         metrics.guests.set(len(entries))

@@ -6,22 +6,22 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from compute_agent.events.event import Kind
-from compute_agent.events.recorder import Recorder
+from compute_agent.events.event import EventKind
+from compute_agent.events.recorder import EventRecorder
 from compute_agent.model import cpuset
 from compute_agent.model.allocation import Allocation
-from compute_agent.model.assignment import Assignment
+from compute_agent.model.assignment import CpuAssignment
 from compute_agent.model.constraints import UNCONSTRAINED
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.errors import GuestGoneError
 from compute_agent.model.guest import Guest
 from compute_agent.model.naming import called
 from compute_agent.pipeline.cache import CachedGuest, GuestCache
-from compute_agent.pipeline.world import World, request_for
+from compute_agent.pipeline.world import HostState, request_for
 from compute_agent.policy import POLICIES
-from compute_agent.policy.base import Refusal, Request, Supply
+from compute_agent.policy.base import CpuSupply, GuestRequest, PlacementRefusal
 from compute_agent.policy.constrained import refit_within
-from compute_agent.policy.follow import Found, as_found
+from compute_agent.policy.follow import KernelPlacement, as_found
 from compute_agent.policy.pools import admit, refuse_outside
 from compute_agent.policy.readback import read_back
 from compute_agent.policy.rebalance import best_move
@@ -30,14 +30,18 @@ from compute_agent.policy.unplaced import confine, keep, may_stay
 LOG = logging.getLogger(__name__)
 
 
-class Placer:
+class GuestPlacer:
     """Gives the guests of the cache their assignments in a world, which may be replaced.
 
     Used by the worker only.
     """
 
     def __init__(
-        self, world: World, cache: GuestCache, observe: Callable[[Guest], Found], recorder: Recorder
+        self,
+        world: HostState,
+        cache: GuestCache,
+        observe: Callable[[Guest], KernelPlacement],
+        recorder: EventRecorder,
     ) -> None:
         """``observe`` tells where the kernel has a guest now; it may raise GuestGoneError."""
         self.world = world
@@ -48,14 +52,14 @@ class Placer:
         """What guests use of CPUs, in cores, as far as it has been measured."""
         self._balanced: object = None
         """What there was when the last look found nobody to move."""
-        self._synced: tuple[World, Mapping[str, CpuSet]] | None = None
+        self._synced: tuple[HostState, Mapping[str, CpuSet]] | None = None
         """What there was when all guests were last brought in line with it: the world, and who held what."""
-        self._contested: tuple[World, CpuSet] | None = None
+        self._contested: tuple[HostState, CpuSet] | None = None
         """What of the CPUs that guests float on was held then."""
 
     def decide(
-        self, guest: Guest, allocation: Allocation, current: Assignment | None = None
-    ) -> Assignment | Refusal | None:
+        self, guest: Guest, allocation: Allocation, current: CpuAssignment | None = None
+    ) -> CpuAssignment | PlacementRefusal | None:
         """Where a guest goes; where it is (``current``) if that still serves it. None: it is left alone."""
         world = self.world
         request = request_for(world, guest, allocation)
@@ -79,7 +83,9 @@ class Placer:
         )
         return decision
 
-    def _admit(self, guest: Guest, request: Request, current: Assignment | None) -> Refusal | None:
+    def _admit(
+        self, guest: Guest, request: GuestRequest, current: CpuAssignment | None
+    ) -> PlacementRefusal | None:
         """Why a guest cannot be in the pools that it holds CPUs of; None if it can."""
         if self.world.pools_only and (outside := refuse_outside(request.demands)) is not None:
             return outside
@@ -111,8 +117,8 @@ class Placer:
         elif entry.assignment != before and not entry.refusal:
             self._tell_place(entry, "Guest %s%s")
 
-    def _place_as(self, entry: CachedGuest, decision: Assignment | Refusal | None) -> None:
-        if isinstance(decision, Refusal):
+    def _place_as(self, entry: CachedGuest, decision: CpuAssignment | PlacementRefusal | None) -> None:
+        if isinstance(decision, PlacementRefusal):
             if decision.leave:
                 self._leave(entry, decision.reason)
             else:
@@ -176,7 +182,7 @@ class Placer:
             self._log_strays()
             self._synced = present
 
-    def move(self, entry: CachedGuest) -> Assignment | Refusal | None:
+    def move(self, entry: CachedGuest) -> CpuAssignment | PlacementRefusal | None:
         """Where a guest would go within the present CPU sets; None if it has no CPUs outside them."""
         if not entry.stray:
             return None
@@ -239,7 +245,7 @@ class Placer:
         decision = place or self.decide(entry.guest, {})
         # A guest that holds nothing may be left alone, where that is configured: once it is known to.
         unsure = decision is None and self.world.pins and bool(supply.taken(request))
-        if unsure or isinstance(decision, Refusal):
+        if unsure or isinstance(decision, PlacementRefusal):
             decision = confine(supply, request)
         if decision is not None and current is not None:
             decision = replace(decision, mems=current.mems)  # which it may have is not known either
@@ -265,7 +271,7 @@ class Placer:
         if before != reason:
             self._recorder.tell(
                 LOG.warning,
-                Kind.REFUSE,
+                EventKind.REFUSE,
                 entry.guest,
                 "Guest %s has no place: %s; it runs%s",
                 reason,
@@ -277,9 +283,11 @@ class Placer:
         reason += "; it is left where it is"
         before, entry.refusal = entry.refusal, reason
         if before != reason:
-            self._recorder.tell(LOG.warning, Kind.REFUSE, entry.guest, "Guest %s has no place: %s", reason)
+            self._recorder.tell(
+                LOG.warning, EventKind.REFUSE, entry.guest, "Guest %s has no place: %s", reason
+            )
 
-    def _case(self, entry: CachedGuest) -> tuple[Supply, Request]:
+    def _case(self, entry: CachedGuest) -> tuple[CpuSupply, GuestRequest]:
         request = request_for(self.world, entry.guest, entry.allocation or {})
         return self.world.supply(self._cache.holdings(), self.use), request
 
@@ -306,7 +314,9 @@ class Placer:
             return
         self._cache.assign(entry, move.assignment)
         told, reason = "Guest %s is moved, gaining %.1f: it runs%s", self.because(entry.allocation)
-        self._recorder.tell(LOG.info, Kind.MOVE, entry.guest, told, move.gain, where(entry), reason=reason)
+        self._recorder.tell(
+            LOG.info, EventKind.MOVE, entry.guest, told, move.gain, where(entry), reason=reason
+        )
 
     def because(self, allocation: Allocation | None) -> str:
         """Why a guest is where it is, in words: what it holds, and of what there was to choose."""
@@ -323,9 +333,9 @@ class Placer:
 
     def _tell_place(self, entry: CachedGuest, message: str) -> None:
         reason = self.because(entry.allocation)
-        self._recorder.tell(LOG.info, Kind.PLACE, entry.guest, message, where(entry), reason=reason)
+        self._recorder.tell(LOG.info, EventKind.PLACE, entry.guest, message, where(entry), reason=reason)
 
-    def read_back(self, guest: Guest, found: Found) -> Assignment | None:
+    def read_back(self, guest: Guest, found: KernelPlacement) -> CpuAssignment | None:
         """The assignment of a guest that nobody remembers, from where the kernel lets it run."""
         if not self.world.pins:
             return None

@@ -21,14 +21,14 @@ from typing import Any, Final
 from compute_agent import locks
 from compute_agent.files import UnsafeFileError, put_aside, read_own, secure_folder, write_durably
 from compute_agent.model.allocation import Allocation
-from compute_agent.model.assignment import Assignment
+from compute_agent.model.assignment import CpuAssignment
 from compute_agent.model.cpu_class import FormerValues
 from compute_agent.qos import state as qos
 from compute_agent.qos.state import QosState
-from compute_agent.report.history import History, Holder, Older
+from compute_agent.report.history import ConsumerOwner, OlderCopy, PlacementHistory
 from compute_agent.report.nova_root import NovaRoot
-from compute_agent.report.plan import Owned, Ownership
-from compute_agent.report.scheduling import Maintenance
+from compute_agent.report.plan import OwnedNames, Ownership
+from compute_agent.report.scheduling import HostMaintenance
 
 LOG = logging.getLogger(__name__)
 
@@ -40,11 +40,11 @@ class SavedGuest:
     """What is kept of a guest."""
 
     allocation: Allocation | None
-    assignment: Assignment | None
+    assignment: CpuAssignment | None
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class AgentState:
     """Everything that is kept.
 
     ``driver`` is the name of the one whose the guests are; empty: not known. ``maintenance`` None: nobody has
@@ -58,12 +58,12 @@ class State:
     owned: Ownership = field(default_factory=dict)
     qos: QosState = field(default_factory=QosState)
     driver: str = ""
-    maintenance: Maintenance | None = None
+    maintenance: HostMaintenance | None = None
     unclaimed: Mapping[str, Allocation] = field(default_factory=dict)
     migrations: Mapping[str, str] = field(default_factory=dict)
     nova_root: NovaRoot | None = None
     former_values: FormerValues = field(default_factory=FormerValues)
-    history: History = field(default_factory=History)
+    history: PlacementHistory = field(default_factory=PlacementHistory)
 
 
 class StateFile:
@@ -78,10 +78,10 @@ class StateFile:
         self.path = path
         self._lock = threading.Lock()
         self._state = _load(path)
-        self._saved: State | None = self._state if path.exists() else None
+        self._saved: AgentState | None = self._state if path.exists() else None
 
     @property
-    def state(self) -> State:
+    def state(self) -> AgentState:
         """The state as it was last set or read."""
         return self._state
 
@@ -155,7 +155,7 @@ class StateFile:
             self._state = replace(self._state, qos=qos)
             self._write()
 
-    def keep_history(self, history: History) -> None:
+    def keep_history(self, history: PlacementHistory) -> None:
         """Replace what is known of Placement's history; durable when this returns.
 
         :raises OSError: the next call tries again.
@@ -164,7 +164,7 @@ class StateFile:
             self._state = replace(self._state, history=history)
             self._write()
 
-    def keep_maintenance(self, maintenance: Maintenance) -> None:
+    def keep_maintenance(self, maintenance: HostMaintenance) -> None:
         """Replace what an operator said of the host; durable when this returns.
 
         :raises OSError: the next call tries again.
@@ -180,7 +180,7 @@ class StateFile:
         self._saved = self._state
 
 
-def look_up(path: Path) -> State:
+def look_up(path: Path) -> AgentState:
     """The state in a file, for somebody who only looks.
 
     Nothing is put aside, and what cannot be used is an empty state.
@@ -192,7 +192,7 @@ def look_up(path: Path) -> State:
     except UnsafeFileError:
         raise
     except (OSError, ValueError):
-        return State()
+        return AgentState()
 
 
 def lock_state_folder(folder: Path) -> int:
@@ -210,7 +210,7 @@ def lock_state_folder(folder: Path) -> int:
         raise locks.LockedError(f"another agent ({error}) works on the state folder {folder}") from error
 
 
-def dump(state: State) -> bytes:
+def dump(state: AgentState) -> bytes:
     """The state as the content of its file."""
     data = {
         "guests": {uuid: _guest_to_json(guest) for uuid, guest in sorted(state.guests.items())},
@@ -239,7 +239,7 @@ def dump(state: State) -> bytes:
     return json.dumps({"version": VERSION, "sha256": _checksum(data), "data": data}).encode()
 
 
-def parse(content: bytes) -> State:
+def parse(content: bytes) -> AgentState:
     """The state in the content of a file.
 
     :raises ValueError: saying what is wrong with it.
@@ -254,10 +254,10 @@ def parse(content: bytes) -> State:
         data = document["data"]
         if document["sha256"] != _checksum(data):
             raise ValueError("the checksum does not match")
-        return State(
+        return AgentState(
             guests={uuid: _guest_from_json(guest) for uuid, guest in data["guests"].items()},
             owned={
-                uuid: Owned(
+                uuid: OwnedNames(
                     frozenset(owned["classes"]),
                     frozenset(owned["traits"]),
                     frozenset((name, field, value) for name, field, value in owned.get("written", ())),
@@ -277,11 +277,11 @@ def parse(content: bytes) -> State:
         raise ValueError(f"unexpected content: {type(error).__name__} {error}") from error
 
 
-def _load(path: Path) -> State:
+def _load(path: Path) -> AgentState:
     try:
         return parse(read_own(path))
     except FileNotFoundError:
-        return State()
+        return AgentState()
     except UnsafeFileError:
         raise
     except (OSError, ValueError) as error:
@@ -289,7 +289,7 @@ def _load(path: Path) -> State:
         LOG.warning(
             "The state file %s cannot be used and is started anew, it is %s now: %s", path, aside, error
         )
-        return State()
+        return AgentState()
 
 
 def _checksum(data: Any) -> str:
@@ -310,24 +310,24 @@ def _former_values(content: Any) -> FormerValues:
     return FormerValues(str(content["boot"]), values)
 
 
-def _history(content: Any) -> History:
+def _history(content: Any) -> PlacementHistory:
     if content is None:
-        return History()
+        return PlacementHistory()
     older = content["older"]
-    return History(
+    return PlacementHistory(
         {str(uuid): int(generation) for uuid, generation in content["generations"].items()},
-        None if older is None else Older(str(older["reason"]), float(older["since"])),
+        None if older is None else OlderCopy(str(older["reason"]), float(older["since"])),
         {
-            uuid: Holder(str(it["project_id"]), str(it["user_id"]), it["consumer_type"])
+            uuid: ConsumerOwner(str(it["project_id"]), str(it["user_id"]), it["consumer_type"])
             for uuid, it in content["holders"].items()
         },
     )
 
 
-def _maintenance(content: Any) -> Maintenance | None:
+def _maintenance(content: Any) -> HostMaintenance | None:
     if content is None:
         return None
-    return Maintenance(bool(content["off"]), str(content["reason"]), float(content["since"]))
+    return HostMaintenance(bool(content["off"]), str(content["reason"]), float(content["since"]))
 
 
 def _guest_to_json(guest: SavedGuest) -> dict[str, Any]:
@@ -355,7 +355,7 @@ def _guest_from_json(content: Any) -> SavedGuest:
     saved = content["assignment"]
     assignment = None
     if saved is not None:
-        assignment = Assignment(
+        assignment = CpuAssignment(
             vcpu_cpus=tuple(frozenset(cpus) for cpus in saved["vcpu_cpus"]),
             emulator_cpus=frozenset(saved["emulator_cpus"]),
             dedicated=tuple(saved["dedicated"]),

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from compute_agent.host.topology import Topology
+from compute_agent.host.topology import HostTopology
 from compute_agent.model.allocation import Allocation
-from compute_agent.model.assignment import Assignment
+from compute_agent.model.assignment import CpuAssignment
 from compute_agent.model.guest import Guest
-from compute_agent.model.knob import Knob
-from compute_agent.model.migration import Migration
+from compute_agent.model.knob import ThrottleControl
+from compute_agent.model.migration import GuestMigration
 from compute_agent.pipeline.cache import CachedGuest
 
 
@@ -23,13 +23,13 @@ class GuestView:
 
     guest: Guest
     allocation: Allocation | None
-    assignment: Assignment | None
+    assignment: CpuAssignment | None
     refusal: str
     stray: str
     refused: tuple[str, ...]
-    limits: Mapping[Knob, float]
+    limits: Mapping[ThrottleControl, float]
     pending: tuple[str, ...]
-    migration: Migration | None = None
+    migration: GuestMigration | None = None
     cpu_nodes: frozenset[int] = frozenset()
     cache_delay: float | None = None
 
@@ -39,7 +39,7 @@ class GuestView:
         return frozenset() if self.assignment is None else self.assignment.mems - self.cpu_nodes
 
 
-def view(entry: CachedGuest, topology: Topology | None = None) -> GuestView:
+def view(entry: CachedGuest, topology: HostTopology | None = None) -> GuestView:
     """The guest as it is now. Of which nodes its CPUs are the ``topology`` tells."""
     cpus = frozenset[int]() if entry.assignment is None else entry.assignment.cpus
     nodes = frozenset[int]() if topology is None else topology.nodes_of(cpus)

@@ -14,17 +14,17 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Final
 
-from compute_agent.controllers.base import Controller
-from compute_agent.drivers.base import Change, Driver, Listener, StartingDriver
-from compute_agent.events.event import Kind
-from compute_agent.events.recorder import Recorder
+from compute_agent.controllers.base import KernelController
+from compute_agent.drivers.base import GuestChange, GuestDriver, Listener, StartingDriver
+from compute_agent.events.event import EventKind
+from compute_agent.events.recorder import EventRecorder
 from compute_agent.model.allocation import Allocation
-from compute_agent.model.assignment import Assignment
+from compute_agent.model.assignment import CpuAssignment
 from compute_agent.model.errors import DriverError, GuestGoneError
 from compute_agent.model.guest import Guest
-from compute_agent.model.migration import Migration
-from compute_agent.pipeline.cache import CachedGuest, Unclaimed
-from compute_agent.pipeline.enforcer import Enforcer
+from compute_agent.model.migration import GuestMigration
+from compute_agent.pipeline.cache import CachedGuest, UnclaimedHolding
+from compute_agent.pipeline.enforcer import GuestEnforcer
 from compute_agent.pipeline.events import (
     AdoptGuest,
     AllocationsRead,
@@ -35,20 +35,20 @@ from compute_agent.pipeline.events import (
     GuestStopped,
     LimitGuest,
     MoveGuest,
-    Reconcile,
+    ReconcileGuests,
     StartGuest,
     UseMeasured,
     WorldChanged,
 )
-from compute_agent.pipeline.lifecycle import Lifecycle, Limits
-from compute_agent.pipeline.metrics import Metrics
+from compute_agent.pipeline.lifecycle import GuestLifecycle, Limits
+from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.observation import observe
-from compute_agent.pipeline.overview import Overview
-from compute_agent.pipeline.placer import Placer, where
+from compute_agent.pipeline.overview import GuestOverview
+from compute_agent.pipeline.placer import GuestPlacer, where
 from compute_agent.pipeline.state import SavedGuest
 from compute_agent.pipeline.view import GuestView, view
-from compute_agent.pipeline.world import World
-from compute_agent.policy.base import Refusal
+from compute_agent.pipeline.world import HostState
+from compute_agent.policy.base import PlacementRefusal
 
 LOG = logging.getLogger(__name__)
 
@@ -61,31 +61,31 @@ class GuestRefusedError(Exception):
     """A new guest cannot be placed; the text says why."""
 
 
-class Pipeline:
+class GuestPipeline:
     """The queue, the cache and the worker of one agent."""
 
     def __init__(
         self,
-        world: World,
-        driver: Driver,
-        controllers: Sequence[Controller],
+        world: HostState,
+        driver: GuestDriver,
+        controllers: Sequence[KernelController],
         save: Callable[[Mapping[str, SavedGuest], Mapping[str, Allocation], Mapping[str, str]], None],
-        metrics: Metrics,
-        recorder: Recorder | None = None,
+        metrics: AgentMetrics,
+        recorder: EventRecorder | None = None,
     ) -> None:
         """``save`` keeps durably the guests, what consumers without one hold, and whose migrations these are.
 
         It may raise OSError.
         """
         self._driver = driver
-        self._recorder = recorder = recorder or Recorder()
-        self._enforcer = Enforcer(controllers, metrics, recorder)
+        self._recorder = recorder = recorder or EventRecorder()
+        self._enforcer = GuestEnforcer(controllers, metrics, recorder)
         self._save = save
         self._metrics = metrics
         self._cache = self._enforcer.cache
-        self._placer = Placer(world, self._cache, partial(observe, driver), recorder)
-        self._lifecycle = Lifecycle(driver, self._placer, self._enforcer, metrics, recorder)
-        self._overview = Overview(self._cache, driver, metrics)
+        self._placer = GuestPlacer(world, self._cache, partial(observe, driver), recorder)
+        self._lifecycle = GuestLifecycle(driver, self._placer, self._enforcer, metrics, recorder)
+        self._overview = GuestOverview(self._cache, driver, metrics)
         self._applied = 0.0
         """When pending changes last went to the kernel (monotonic seconds)."""
         self._queue: queue.SimpleQueue[tuple[Event, Future[Any], float] | None] = queue.SimpleQueue()
@@ -112,7 +112,7 @@ class Pipeline:
             return [entry.guest for entry in self._cache]
 
     @property
-    def unclaimed(self) -> dict[str, Unclaimed]:
+    def unclaimed(self) -> dict[str, UnclaimedHolding]:
         """The allocations without a guest, by consumer, as far as they are known."""
         with self._lock:
             return dict(self._cache.unclaimed)
@@ -124,7 +124,7 @@ class Pipeline:
             return dict(self._cache.migrations)
 
     @property
-    def world(self) -> World:
+    def world(self) -> HostState:
         """The host as the worker has it in mind."""
         return self._placer.world
 
@@ -200,7 +200,7 @@ class Pipeline:
                     self._metrics.pin_seconds.observe(self._applied - since)
                 future.set_result(answer)
 
-    def handle(self, event: Event) -> GuestView | Assignment | None:
+    def handle(self, event: Event) -> GuestView | CpuAssignment | None:
         """Handle one event to its end; what start() does in a thread, done here and now."""
         if isinstance(event, WorldChanged):
             self._placer.world = event.world
@@ -239,7 +239,7 @@ class Pipeline:
                 return self._move_guest(event)
             case UseMeasured(use):
                 self._placer.use = use
-            case Reconcile():
+            case ReconcileGuests():
                 self._lifecycle.reconcile()
                 self._placer.rebalance()
         self._finish()
@@ -247,7 +247,7 @@ class Pipeline:
             self._enforcer.note_cache_delay(event.guest)
         return None
 
-    def _on_change(self, change: Change) -> None:
+    def _on_change(self, change: GuestChange) -> None:
         self.submit(GuestStopped(change.guest))
 
     def _start_guest(self, event: StartGuest) -> GuestView:
@@ -282,9 +282,9 @@ class Pipeline:
 
     def _tell_start(self, entry: CachedGuest, message: str) -> None:
         guest, reason = entry.guest, self._placer.because(entry.allocation)
-        self._recorder.tell(LOG.info, Kind.START, guest, message, guest.pid, where(entry), reason=reason)
+        self._recorder.tell(LOG.info, EventKind.START, guest, message, guest.pid, where(entry), reason=reason)
 
-    def _admit(self, event: StartGuest | AdoptGuest) -> tuple[StartingDriver, Assignment | None]:
+    def _admit(self, event: StartGuest | AdoptGuest) -> tuple[StartingDriver, CpuAssignment | None]:
         """Who makes a new guest, and where it is to run.
 
         :raises GuestRefusedError: it cannot be.
@@ -295,14 +295,14 @@ class Pipeline:
         draft = Guest(event.uuid, driver.name, event.name, 0, event.settings)
         lost = self._cache.lost.get(event.uuid)
         assignment = self._placer.decide(draft, event.allocation, lost.assignment if lost else None)
-        if isinstance(assignment, Refusal):
+        if isinstance(assignment, PlacementRefusal):
             message = "Guest %s is not started: %s"
-            self._recorder.tell(LOG.info, Kind.REFUSE, draft, message, assignment.reason)
+            self._recorder.tell(LOG.info, EventKind.REFUSE, draft, message, assignment.reason)
             raise GuestRefusedError(assignment.reason)
         return driver, assignment
 
     def _read_allocations(
-        self, allocations: Mapping[str, Allocation], migrations: Mapping[str, Migration], as_of: float
+        self, allocations: Mapping[str, Allocation], migrations: Mapping[str, GuestMigration], as_of: float
     ) -> None:
         LOG.debug("Guests that hold something else than was known: %d", len(allocations))
         for uuid, held in allocations.items():
@@ -314,12 +314,12 @@ class Pipeline:
             self._follow_migration(entry, migrations.get(uuid))
             if allocation != entry.allocation:
                 held_now = self.world.in_words(allocation)
-                self._recorder.tell(LOG.info, Kind.HOLD, entry.guest, "Guest %s holds %s now", held_now)
+                self._recorder.tell(LOG.info, EventKind.HOLD, entry.guest, "Guest %s holds %s now", held_now)
                 entry.allocation = allocation
                 self._cache.mark(entry)
                 self._placer.place(entry)
 
-    def _follow_migration(self, entry: CachedGuest, migration: Migration | None) -> None:
+    def _follow_migration(self, entry: CachedGuest, migration: GuestMigration | None) -> None:
         """Note through whom a guest holds its place, and say so when it is another one."""
         if migration is not None:
             self._cache.migrations[migration.consumer] = entry.guest.uuid
@@ -347,16 +347,16 @@ class Pipeline:
             self._cache.mark(entry)
             raise
 
-    def _move_guest(self, event: MoveGuest) -> Assignment | None:
+    def _move_guest(self, event: MoveGuest) -> CpuAssignment | None:
         """Have a guest leave CPUs outside the present sets. Where it goes; None if it has none to leave."""
         entry = self._known(event.uuid)
         place = self._placer.move(entry)
-        if isinstance(place, Refusal):
+        if isinstance(place, PlacementRefusal):
             raise GuestRefusedError(place.reason)
         if place is not None and not event.dry_run:
             self._cache.assign(entry, place)
             told, reason = "Guest %s is moved, as asked: it runs%s", self._placer.because(entry.allocation)
-            self._recorder.tell(LOG.info, Kind.MOVE, entry.guest, told, where(entry), reason=reason)
+            self._recorder.tell(LOG.info, EventKind.MOVE, entry.guest, told, where(entry), reason=reason)
             self._finish()
         return place
 

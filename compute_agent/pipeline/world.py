@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from compute_agent.host.topology import Topology
+from compute_agent.host.topology import HostTopology
 from compute_agent.inventory.tree import ProviderNode, ProviderTree
 from compute_agent.model.allocation import Allocation
 from compute_agent.model.cpu_pool import CpuPool
@@ -15,12 +15,12 @@ from compute_agent.model.memory_type import MemoryType
 from compute_agent.model.naming import called
 from compute_agent.model.resource_class import MEMORY, RECLAIMED_MEMORY, RECLAIMED_VCPU
 from compute_agent.policy import STATIC_PLUS, STATIC_POOLS, leave_in_place, place_nowhere
-from compute_agent.policy.base import Demand, Policy, Request, Supply
-from compute_agent.policy.lending import Borrower, lend
+from compute_agent.policy.base import CpuSupply, GuestRequest, Policy, ProviderDemand
+from compute_agent.policy.lending import PoolBorrower, lend
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class HostState:
     """The host as read and configured; replaced as a whole when the host or the configuration changes.
 
     ``former`` are the zones that have a provider in other shapes of the tree only: what a guest holds there
@@ -32,7 +32,7 @@ class World:
     ``warnings`` what files that add to providers say to no effect.
     """
 
-    topology: Topology
+    topology: HostTopology
     cpu_sets: CpuSets
     tree: ProviderTree
     policy: Policy
@@ -81,7 +81,7 @@ class World:
 
     def supply(
         self, holdings: Mapping[str, frozenset[int]], use: Mapping[str, float] | None = None
-    ) -> Supply:
+    ) -> CpuSupply:
         """What there is to give when ``holdings`` (dedicated CPUs by guest) are taken.
 
         ``use`` is what guests use of CPUs, in cores, as far as it is to count.
@@ -93,7 +93,7 @@ class World:
             for held in [holdings.get(guest, frozenset())]
             for cpu in held
         }
-        return Supply(self.topology, self.cpu_sets, holdings, lent, busy)
+        return CpuSupply(self.topology, self.cpu_sets, holdings, lent, busy)
 
     @property
     def pools_only(self) -> bool:
@@ -114,7 +114,7 @@ class World:
                     frozenset[int]().union(*each)
                     for each in ((node.cpus for node in mine), map(self.around, mine))
                 )
-                borrowers.append(Borrower(pool.name, cpus, zones, pool.max_cpus))
+                borrowers.append(PoolBorrower(pool.name, cpus, zones, pool.max_cpus))
         held = frozenset[int]().union(*holdings.values())
         return lend(self.topology, self.cpu_sets, held, borrowers, self.policy is STATIC_PLUS)
 
@@ -134,7 +134,7 @@ class World:
         return "; ".join(parts) or "nothing"
 
 
-def request_for(world: World, guest: Guest, allocation: Allocation) -> Request:
+def request_for(world: HostState, guest: Guest, allocation: Allocation) -> GuestRequest:
     """What a guest needs, from its settings and from what it holds on this host's providers.
 
     With the legacy ``vcpu_pin_set`` VCPU is what guests with dedicated CPUs were allocated before there was
@@ -146,7 +146,7 @@ def request_for(world: World, guest: Guest, allocation: Allocation) -> Request:
     vcpu, pcpu = sum(one.vcpu for one in asked), sum(one.pcpu for one in asked)
     if world.cpu_sets.both and not pcpu and guest.dedicated and guest.dedicated == vcpu:
         asked = tuple(replace(one, pcpu=one.vcpu, vcpu=0) for one in asked)
-    return Request(
+    return GuestRequest(
         guest=guest.uuid,
         vcpus=settings.vcpus,
         demands=asked,
@@ -158,7 +158,7 @@ def request_for(world: World, guest: Guest, allocation: Allocation) -> Request:
     )
 
 
-def memory_nodes(world: World, guest: Guest, allocation: Allocation) -> frozenset[int]:
+def memory_nodes(world: HostState, guest: Guest, allocation: Allocation) -> frozenset[int]:
     """The NUMA nodes that a guest is to have its memory of; empty: that is not told by node.
 
     Those that it holds memory of, and of these, or else of all, those with the kind of memory that it asks
@@ -172,7 +172,7 @@ def memory_nodes(world: World, guest: Guest, allocation: Allocation) -> frozense
     return (held & of_kind if held else of_kind) or held
 
 
-def held_nodes(world: World, allocation: Allocation) -> frozenset[int]:
+def held_nodes(world: HostState, allocation: Allocation) -> frozenset[int]:
     """The NUMA nodes that a guest holds memory of; empty where its allocation tells none.
 
     That of the root is memory of any node. A node that has none (any more) cannot give it.
@@ -185,7 +185,7 @@ def held_nodes(world: World, allocation: Allocation) -> frozenset[int]:
     return frozenset[int]().union(*(zone.numa_nodes for zone in held)) & present
 
 
-def demands(world: World, allocation: Allocation) -> tuple[Demand, ...]:
+def demands(world: HostState, allocation: Allocation) -> tuple[ProviderDemand, ...]:
     """The CPUs that an allocation asks of each zone, in the order of the zones."""
     found, pools = [], world.has_pools
     for node in world.zones:
@@ -193,5 +193,5 @@ def demands(world: World, allocation: Allocation) -> tuple[Demand, ...]:
         pcpu, vcpu = amounts.get("PCPU", 0), amounts.get("VCPU", 0) + amounts.get(RECLAIMED_VCPU, 0)
         if pcpu or vcpu:
             around = world.around(node) if pools else frozenset()
-            found.append(Demand(node.name, world.own_cpus(node), pcpu, vcpu, node.pool, around))
+            found.append(ProviderDemand(node.name, world.own_cpus(node), pcpu, vcpu, node.pool, around))
     return tuple(found)

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from compute_agent.host.topology import Topology
+from compute_agent.host.topology import HostTopology
 from compute_agent.model import cpuset
-from compute_agent.model.assignment import Assignment
-from compute_agent.model.constraints import UNCONSTRAINED, Constraints
+from compute_agent.model.assignment import CpuAssignment
+from compute_agent.model.constraints import UNCONSTRAINED, PlacementConstraints
 from compute_agent.model.cpu_sets import CpuSets
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest_settings import EmulatorPolicy, ThreadPolicy
@@ -19,7 +19,7 @@ from compute_agent.policy.pieces import memory_nodes
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class ProviderDemand:
     """The part of an allocation that one provider serves.
 
     Amounts, and the online CPUs of the provider's zone. Where there are pools of CPUs these are those of the
@@ -36,7 +36,7 @@ class Demand:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class GuestRequest:
     """What one guest needs. Without any demand it has no allocation and floats over all shared CPUs.
 
     ``dedicated`` is how many guest CPUs were ordered to be dedicated, as far as that was said. ``mems`` are
@@ -45,14 +45,14 @@ class Request:
 
     guest: str
     vcpus: int
-    demands: tuple[Demand, ...] = ()
+    demands: tuple[ProviderDemand, ...] = ()
     thread_policy: ThreadPolicy = ThreadPolicy.PREFER
     emulator_policy: EmulatorPolicy = EmulatorPolicy.SHARE
     dedicated: int = 0
-    constraints: Constraints = UNCONSTRAINED
+    constraints: PlacementConstraints = UNCONSTRAINED
     mems: CpuSet = frozenset()
 
-    def narrowed(self, cpus: CpuSet) -> Request:
+    def narrowed(self, cpus: CpuSet) -> GuestRequest:
         """The same when only these CPUs may be used."""
         demands = (replace(demand, cpus=demand.cpus & cpus) for demand in self.demands)
         return replace(self, demands=tuple(demands))
@@ -80,7 +80,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class PlacementRefusal:
     """Why a guest cannot be placed. With ``leave`` it stays where it is, in whoever's way that may be."""
 
     reason: str
@@ -88,10 +88,10 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Supply:
+class CpuSupply:
     """What there is to give: the host, what its CPUs are for, and who holds dedicated ones."""
 
-    topology: Topology
+    topology: HostTopology
     cpu_sets: CpuSets
     holdings: Mapping[str, CpuSet] = field(default_factory=dict)
     lent: Mapping[str, CpuSet] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class Supply:
     busy: Mapping[int, float] = field(default_factory=dict)
     """How much of the time the guest that holds a dedicated CPU keeps it busy, as far as was measured."""
 
-    def beside(self, request: Request, cpu: int) -> float:
+    def beside(self, request: GuestRequest, cpu: int) -> float:
         """How busy others keep the other threads of the core of a CPU; 0 where nothing was measured."""
         if not self.busy:
             return 0.0
@@ -107,34 +107,36 @@ class Supply:
         siblings = self.topology.threads_of(cpu) - own - {cpu}
         return sum([self.busy.get(sibling, 0.0) for sibling in siblings])
 
-    def taken(self, request: Request) -> CpuSet:
+    def taken(self, request: GuestRequest) -> CpuSet:
         """The CPUs that are held by others than the request's guest."""
         held = self.holdings
         if request.guest in held:
             held = {guest: cpus for guest, cpus in held.items() if guest != request.guest}
         return frozenset().union(*held.values())
 
-    def free(self, request: Request, demand: Demand) -> CpuSet:
+    def free(self, request: GuestRequest, demand: ProviderDemand) -> CpuSet:
         """The dedicated CPUs of a demand's zone that the request's guest may have."""
         return self.cpu_sets.dedicated.intersection(demand.cpus, self.topology.online) - self.taken(request)
 
 
-Policy = Callable[[Supply, Request], Assignment | Refusal | None]
+Policy = Callable[[CpuSupply, GuestRequest], CpuAssignment | PlacementRefusal | None]
 """None means: leave the guest as it is."""
 
-Chooser = Callable[[Supply, Request, Demand, CpuSet], tuple[int, ...] | Refusal]
+Chooser = Callable[[CpuSupply, GuestRequest, ProviderDemand, CpuSet], tuple[int, ...] | PlacementRefusal]
 """Picks exactly ``demand.pcpu`` of the free CPUs, in the order of the guest CPUs, or says why it cannot."""
 
 
-def place(supply: Supply, request: Request, choose: Chooser) -> Assignment | Refusal:
+def place(supply: CpuSupply, request: GuestRequest, choose: Chooser) -> CpuAssignment | PlacementRefusal:
     """What all placing policies have in common: zones, shared parts, emulator threads and memory.
 
     The dedicated CPUs of each zone come from ``choose``.
     """
     if request.has_emulator_cpu and request.pcpu < 2:
-        return Refusal("emulator policy isolate needs one PCPU more than guest CPUs; the allocation has 1")
+        return PlacementRefusal(
+            "emulator policy isolate needs one PCPU more than guest CPUs; the allocation has 1"
+        )
     if _was_allocated_shared(request):
-        return Refusal(
+        return PlacementRefusal(
             f"{request.dedicated} of its CPUs are to be dedicated, and it was allocated VCPU and no PCPU, as"
             " by nova-scheduler's fall-back query: resize or migrate it, and set [workarounds]"
             " disable_fallback_pcpu_query = true in nova.conf"
@@ -145,16 +147,16 @@ def place(supply: Supply, request: Request, choose: Chooser) -> Assignment | Ref
             continue
         free = supply.free(request, demand).difference(chosen)
         if len(free) < demand.pcpu:
-            return Refusal(
+            return PlacementRefusal(
                 f"{demand.zone} has {len(free)} free dedicated CPUs ({cpuset.format(free) or 'none'}),"
                 f" {demand.pcpu} are needed"
             )
         cpus = choose(supply, request, demand, free)
-        if isinstance(cpus, Refusal):
+        if isinstance(cpus, PlacementRefusal):
             return cpus
         chosen += cpus
     if not _is_isolated(supply, request, chosen):
-        return Refusal(
+        return PlacementRefusal(
             f"thread policy isolate keeps cores whole: {request.pcpu} PCPU do not pay for"
             f" {request.used_pcpu} cores"
         )
@@ -162,12 +164,12 @@ def place(supply: Supply, request: Request, choose: Chooser) -> Assignment | Ref
 
 
 def assemble(
-    supply: Supply,
-    request: Request,
+    supply: CpuSupply,
+    request: GuestRequest,
     dedicated: tuple[int, ...],
     floating: CpuSet | None = None,
     withheld: CpuSet = frozenset(),
-) -> Assignment | Refusal:
+) -> CpuAssignment | PlacementRefusal:
     """The assignment that follows from a guest's dedicated CPUs.
 
     ``floating`` are the shared CPUs of its VCPU part, those of its zones unless given; never any that a guest
@@ -179,7 +181,7 @@ def assemble(
         floating = floating_cpus(supply, request)
     floating -= held
     if not dedicated and not floating:
-        return Refusal(_why_not_shared(supply, request))
+        return PlacementRefusal(_why_not_shared(supply, request))
     pinned = used = _used(supply, request, dedicated, withheld)
     if request.emulator_policy is EmulatorPolicy.ISOLATE and len(used) > 1:
         pinned, emulator = used[:-1], frozenset(used[-1:])
@@ -188,10 +190,10 @@ def assemble(
     per_vcpu = _spread_over_vcpus(pinned, floating, request)
     empty = frozenset(dedicated).difference(used) if len(used) < len(dedicated) else frozenset()
     mems = memory_of(supply, request, frozenset().union(*per_vcpu), bool(dedicated))
-    return Assignment(per_vcpu, emulator, dedicated, empty, mems)
+    return CpuAssignment(per_vcpu, emulator, dedicated, empty, mems)
 
 
-def memory_of(supply: Supply, request: Request, cpus: CpuSet, pinned: bool) -> CpuSet:
+def memory_of(supply: CpuSupply, request: GuestRequest, cpus: CpuSet, pinned: bool) -> CpuSet:
     """The NUMA nodes that the memory of a guest on ``cpus`` comes from; empty: of any.
 
     Those that its definition demands, else those that it holds memory of, whatever CPUs it has. Where
@@ -201,7 +203,7 @@ def memory_of(supply: Supply, request: Request, cpus: CpuSet, pinned: bool) -> C
     return told or (memory_nodes(supply.topology, cpus) if pinned else frozenset())
 
 
-def refit(supply: Supply, request: Request, current: Assignment) -> Assignment | None:
+def refit(supply: CpuSupply, request: GuestRequest, current: CpuAssignment) -> CpuAssignment | None:
     """The guest's assignment with the dedicated CPUs it has, and its guest CPUs where they are.
 
     It keeps them as long as they serve the request.
@@ -219,16 +221,18 @@ def refit(supply: Supply, request: Request, current: Assignment) -> Assignment |
             continue
         if _is_isolated(supply, request, dedicated, current.withheld):
             again = assemble(supply, request, dedicated, withheld=current.withheld)
-            return in_place(again, current) if isinstance(again, Assignment) else None
+            return in_place(again, current) if isinstance(again, CpuAssignment) else None
     return None
 
 
-def _was_allocated_shared(request: Request) -> bool:
+def _was_allocated_shared(request: GuestRequest) -> bool:
     """Whether a guest that was ordered with dedicated CPUs was allocated shared ones only."""
     return bool(request.dedicated and request.demands and not request.pcpu)
 
 
-def _what_may_be_its_own(supply: Supply, request: Request, current: Assignment) -> Iterator[tuple[int, ...]]:
+def _what_may_be_its_own(
+    supply: CpuSupply, request: GuestRequest, current: CpuAssignment
+) -> Iterator[tuple[int, ...]]:
     """The dedicated CPUs of a guest; then without the siblings of its emulator CPU.
 
     The kernel does not show whose these are: the allocation may pay for them or not.
@@ -240,7 +244,7 @@ def _what_may_be_its_own(supply: Supply, request: Request, current: Assignment) 
         yield tuple(cpu for cpu in current.dedicated if cpu not in beside)
 
 
-def in_place(fresh: Assignment, current: Assignment) -> Assignment:
+def in_place(fresh: CpuAssignment, current: CpuAssignment) -> CpuAssignment:
     """The fresh assignment with the guest CPUs where they are, if they are on the same dedicated CPUs."""
     own = frozenset(fresh.dedicated)
     pinned, were_pinned = (
@@ -256,7 +260,7 @@ def in_place(fresh: Assignment, current: Assignment) -> Assignment:
 
 
 def _is_isolated(
-    supply: Supply, request: Request, dedicated: tuple[int, ...], withheld: CpuSet = frozenset()
+    supply: CpuSupply, request: GuestRequest, dedicated: tuple[int, ...], withheld: CpuSet = frozenset()
 ) -> bool:
     """Whether thread policy isolate, if asked for, has a whole core for every guest CPU.
 
@@ -271,7 +275,7 @@ def _is_isolated(
     )
 
 
-def _amounts_match(supply: Supply, request: Request, dedicated: CpuSet) -> bool:
+def _amounts_match(supply: CpuSupply, request: GuestRequest, dedicated: CpuSet) -> bool:
     """Whether the CPUs are as many as the allocation says in every zone.
 
     Those that are offline count where some are missing: zones have online CPUs only.
@@ -293,7 +297,7 @@ def _amounts_match(supply: Supply, request: Request, dedicated: CpuSet) -> bool:
     return len(remaining - supply.topology.online) == len(missing)
 
 
-def floating_cpus(supply: Supply, request: Request) -> CpuSet:
+def floating_cpus(supply: CpuSupply, request: GuestRequest) -> CpuSet:
     """The shared CPUs for the VCPU part: those of its zones; all of no pool without an allocation.
 
     With those that are lent; who has no shared CPUs there borrows none either.
@@ -311,7 +315,7 @@ def floating_cpus(supply: Supply, request: Request) -> CpuSet:
     return found
 
 
-def _why_not_shared(supply: Supply, request: Request) -> str:
+def _why_not_shared(supply: CpuSupply, request: GuestRequest) -> str:
     """Why a guest without PCPU does not get shared CPUs."""
     if not supply.cpu_sets.shared & supply.topology.online:
         return "the host has no shared CPUs, and the guest holds no PCPU"
@@ -319,7 +323,7 @@ def _why_not_shared(supply: Supply, request: Request) -> str:
     return f"{zones} has no shared CPUs that no other guest holds, and the guest holds no PCPU"
 
 
-def shared_emulator_cpus(supply: Supply, request: Request, held: CpuSet) -> CpuSet:
+def shared_emulator_cpus(supply: CpuSupply, request: GuestRequest, held: CpuSet) -> CpuSet:
     """The shared CPUs for emulator threads: near the guest where there are any, else wherever."""
     everywhere = supply.cpu_sets.emulator & supply.topology.online - held
     if not everywhere:
@@ -328,7 +332,9 @@ def shared_emulator_cpus(supply: Supply, request: Request, held: CpuSet) -> CpuS
     return (everywhere & zones) or everywhere - supply.cpu_sets.pooled
 
 
-def _used(supply: Supply, request: Request, dedicated: tuple[int, ...], withheld: CpuSet) -> tuple[int, ...]:
+def _used(
+    supply: CpuSupply, request: GuestRequest, dedicated: tuple[int, ...], withheld: CpuSet
+) -> tuple[int, ...]:
     """The CPUs that threads run on: all of them, or with thread policy isolate the first of each core.
 
     Those ``withheld`` before stay empty, also if the topology does not show any more whose siblings they are.
@@ -344,7 +350,9 @@ def _used(supply: Supply, request: Request, dedicated: tuple[int, ...], withheld
     return tuple(used)
 
 
-def _spread_over_vcpus(pinned: tuple[int, ...], floating: CpuSet, request: Request) -> tuple[CpuSet, ...]:
+def _spread_over_vcpus(
+    pinned: tuple[int, ...], floating: CpuSet, request: GuestRequest
+) -> tuple[CpuSet, ...]:
     """A set per guest CPU: first one dedicated CPU each, then the shared ones.
 
     Where amounts and guest CPUs do not match, the guest CPUs take turns on what the guest holds: never on

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from compute_agent.model import cpuset
-from compute_agent.model.assignment import Assignment
+from compute_agent.model.assignment import CpuAssignment
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest_settings import ThreadPolicy
 from compute_agent.policy.base import (
+    CpuSupply,
+    GuestRequest,
+    PlacementRefusal,
     Policy,
-    Refusal,
-    Request,
-    Supply,
     floating_cpus,
     memory_of,
     refit,
@@ -24,14 +24,14 @@ from compute_agent.policy.constraints import Limits, give_out, limits_of
 def constrained(policy: Policy) -> Policy:
     """A policy that meets what definitions demand, and chooses as ``policy`` does where there is a choice."""
 
-    def place(supply: Supply, request: Request) -> Assignment | Refusal | None:
+    def place(supply: CpuSupply, request: GuestRequest) -> CpuAssignment | PlacementRefusal | None:
         limits = limits_of(supply.topology, request.constraints, request.vcpus)
         return _place_within(policy, supply, request, limits) if limits else policy(supply, request)
 
     return place
 
 
-def refit_within(supply: Supply, request: Request, current: Assignment) -> Assignment | None:
+def refit_within(supply: CpuSupply, request: GuestRequest, current: CpuAssignment) -> CpuAssignment | None:
     """As :func:`~compute_agent.policy.base.refit`, within what the guest's definition demands."""
     kept = refit(supply, request, current)
     limits = limits_of(supply.topology, request.constraints, request.vcpus)
@@ -50,13 +50,13 @@ def refit_within(supply: Supply, request: Request, current: Assignment) -> Assig
 
 
 def _place_within(
-    policy: Policy, supply: Supply, request: Request, limits: Limits
-) -> Assignment | Refusal | None:
+    policy: Policy, supply: CpuSupply, request: GuestRequest, limits: Limits
+) -> CpuAssignment | PlacementRefusal | None:
     if (lost := _first_empty(limits)) is not None:
         return _left(f"guest CPU {lost} may use no CPU that is online")
     first = policy(supply, request)
-    if isinstance(first, Refusal):
-        return Refusal(first.reason, leave=True)
+    if isinstance(first, PlacementRefusal):
+        return PlacementRefusal(first.reason, leave=True)
     floating = floating_cpus(supply, request) - supply.taken(request)
     if not request.pcpu:
         vcpu_cpus = tuple(floating & limit for limit in limits)
@@ -85,7 +85,7 @@ def _place_within(
 
 
 def _give_out(
-    policy: Policy, supply: Supply, request: Request, floating: CpuSet, slots: Limits
+    policy: Policy, supply: CpuSupply, request: GuestRequest, floating: CpuSet, slots: Limits
 ) -> tuple[Mapping[int, int] | None, CpuSet]:
     """Which guest CPU gets which dedicated CPU, and which are kept empty.
 
@@ -94,7 +94,7 @@ def _give_out(
     usable = frozenset[int]().union(*slots)
     narrow = request.narrowed(usable)
     chosen = policy(supply, narrow)
-    if isinstance(chosen, Assignment):
+    if isinstance(chosen, CpuAssignment):
         used = frozenset(chosen.dedicated) - chosen.withheld
         if (given := give_out([(used, len(used))], floating, slots)) is not None:
             return given, chosen.withheld
@@ -105,24 +105,24 @@ def _give_out(
 
 
 def _assignment(
-    supply: Supply,
-    request: Request,
+    supply: CpuSupply,
+    request: GuestRequest,
     vcpu_cpus: tuple[CpuSet, ...],
     dedicated: tuple[int, ...] = (),
     withheld: CpuSet = frozenset(),
     alone: CpuSet = frozenset(),
-) -> Assignment:
+) -> CpuAssignment:
     """``alone`` is the CPU that is the emulator's own, if it has one."""
     held = supply.taken(request).union(dedicated)
     own = frozenset().union(*vcpu_cpus)
     demanded = request.constraints.emulator & supply.topology.online
     emulator = alone or demanded - held or demanded or shared_emulator_cpus(supply, request, held) or own
     mems = memory_of(supply, request, own, bool(dedicated))
-    return Assignment(vcpu_cpus, emulator, dedicated, withheld, mems)
+    return CpuAssignment(vcpu_cpus, emulator, dedicated, withheld, mems)
 
 
-def _left(reason: str) -> Refusal:
-    return Refusal(f"its definition cannot be met: {reason}", leave=True)
+def _left(reason: str) -> PlacementRefusal:
+    return PlacementRefusal(f"its definition cannot be met: {reason}", leave=True)
 
 
 def _first_empty(sets: Limits) -> int | None:

@@ -21,15 +21,15 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from compute_agent.host.topology import Topology
-from compute_agent.model.constraints import UNCONSTRAINED, Constraints
+from compute_agent.host.topology import HostTopology
+from compute_agent.model.constraints import UNCONSTRAINED, PlacementConstraints
 from compute_agent.model.cpuset import CpuSet
 
 Limits = tuple[CpuSet, ...]
 """The CPUs that each guest CPU may use; empty if nothing is demanded."""
 
 
-def limits_of(topology: Topology, constraints: Constraints, vcpus: int) -> Limits:
+def limits_of(topology: HostTopology, constraints: PlacementConstraints, vcpus: int) -> Limits:
     """The online CPUs that each of so many guest CPUs may use."""
     if constraints == UNCONSTRAINED:
         return ()
@@ -44,7 +44,7 @@ def limits_of(topology: Topology, constraints: Constraints, vcpus: int) -> Limit
     return tuple(limits)
 
 
-def _near(topology: Topology, nodes: frozenset[int]) -> CpuSet:
+def _near(topology: HostTopology, nodes: frozenset[int]) -> CpuSet:
     """The CPUs of NUMA nodes; all if none is demanded, or those that are have no CPUs."""
     found = frozenset[int]().union(*(node.cpus for node in topology.numa_nodes if node.id in nodes))
     return found or topology.online
@@ -61,7 +61,7 @@ def give_out(zones: Sequence[tuple[CpuSet, int]], floating: CpuSet, limits: Limi
         return None
     bound = [number for number, limit in enumerate(limits) if not limit & floating]
     others = [number for number, limit in enumerate(limits) if limit & floating]
-    flow = _Flow()
+    flow = _CpuFlow()
     for zone, (cpus, amount) in enumerate(zones):
         flow.add(("zone", zone), _SINK, amount)
         for cpu in sorted(cpus):
@@ -85,7 +85,7 @@ _Node = tuple[str, int]
 _SINK: Final[_Node] = ("sink", 0)
 
 
-class _Flow:
+class _CpuFlow:
     """Units that go from guest CPUs over CPUs and zones to the sink, each by a shortest augmenting path."""
 
     def __init__(self) -> None:

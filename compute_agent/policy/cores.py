@@ -10,7 +10,7 @@ from compute_agent.model.guest_settings import ThreadPolicy
 from compute_agent.policy.pieces import Amounts, CoreKind, FreeCores, in_order
 
 
-class Want(NamedTuple):
+class CoreDemand(NamedTuple):
     """What is asked of the cores: how many CPUs, and how.
 
     With thread policy isolate the CPUs are whole cores, ``cores`` of them or more; ``extra`` says that one
@@ -23,7 +23,7 @@ class Want(NamedTuple):
     extra: bool = False
 
 
-class Cost(NamedTuple):
+class CoreCost(NamedTuple):
     """What is bad about a choice, the worst first.
 
     ``cores`` are those crossed, ``broken`` those left with only some of their threads free, less those that
@@ -35,10 +35,10 @@ class Cost(NamedTuple):
     broken: int
 
 
-class Plan(NamedTuple):
+class CorePlan(NamedTuple):
     """How many cores of each kind are filled, and the kind of one more that is used in part (None: none)."""
 
-    cost: Cost
+    cost: CoreCost
     filled: tuple[tuple[CoreKind, int], ...]
     part: CoreKind | None
 
@@ -52,7 +52,7 @@ _FITS: Final[Mapping[ThreadPolicy, Callable[[CoreKind], bool]]] = {
 """The cores that may be used. Siblings are two free threads or more, whoever has the others."""
 
 
-def capacity(free: FreeCores, want: Want) -> int:
+def capacity(free: FreeCores, want: CoreDemand) -> int:
     """How many CPUs the free cores of a piece have at most for a guest."""
     if want.policy is ThreadPolicy.PREFER or want.extra:
         return len(free.cpus)
@@ -60,7 +60,7 @@ def capacity(free: FreeCores, want: Want) -> int:
     return sum([kind.free * count for kind, count in free.amounts if fits(kind)])
 
 
-def cost(pieces: Sequence[FreeCores], want: Want) -> Cost | None:
+def cost(pieces: Sequence[FreeCores], want: CoreDemand) -> CoreCost | None:
     """What the best choice costs; None if there is none."""
     if want.policy is ThreadPolicy.SPREAD:
         return _cost_of_spreading(pieces, want.cpus)
@@ -69,7 +69,7 @@ def cost(pieces: Sequence[FreeCores], want: Want) -> Cost | None:
 
 
 def choose(
-    pieces: Sequence[FreeCores], want: Want, beside: Callable[[int], float] | None = None
+    pieces: Sequence[FreeCores], want: CoreDemand, beside: Callable[[int], float] | None = None
 ) -> tuple[int, ...]:
     """The CPUs of the best choice, by core, rather of the first pieces; there has to be one.
 
@@ -107,7 +107,7 @@ def _of(
 
 
 @lru_cache(maxsize=4096)
-def _plan(amounts: Amounts, want: Want) -> Plan | None:
+def _plan(amounts: Amounts, want: CoreDemand) -> CorePlan | None:
     usable = tuple((kind, number) for kind, number in amounts if _FITS[want.policy](kind))
     if want.policy is not ThreadPolicy.ISOLATE:
         return _fewest(usable, want.cpus)
@@ -117,7 +117,7 @@ def _plan(amounts: Amounts, want: Want) -> Plan | None:
     return _with_one_more(amounts, _fewest(usable, want.cpus - 1, want.cores - 1, only_whole=True))
 
 
-def _with_one_more(amounts: Amounts, plan: Plan | None) -> Plan | None:
+def _with_one_more(amounts: Amounts, plan: CorePlan | None) -> CorePlan | None:
     """A plan and a CPU beside it, rather of a core that is broken already, and there of the most broken."""
     if plan is None:
         return None
@@ -127,16 +127,16 @@ def _with_one_more(amounts: Amounts, plan: Plan | None) -> Plan | None:
         return None
     kind = min(left, key=lambda kind: (kind.whole, kind.free))
     broken = (1 if kind.free > 1 else 0) if kind.whole else (-1 if kind.free == 1 else 0)
-    return Plan(Cost(plan.cost.cores + 1, plan.cost.broken + broken), plan.filled, kind)
+    return CorePlan(CoreCost(plan.cost.cores + 1, plan.cost.broken + broken), plan.filled, kind)
 
 
-def _fewest(amounts: Amounts, count: int, min_cores: int = 0, only_whole: bool = False) -> Plan | None:
+def _fewest(amounts: Amounts, count: int, min_cores: int = 0, only_whole: bool = False) -> CorePlan | None:
     """The plan of least cost with ``min_cores`` cores or more.
 
     At most one core is used in part, as two could be replaced by a fuller and an emptier one; with
     ``only_whole`` none is.
     """
-    best: Plan | None = None
+    best: CorePlan | None = None
 
     def min_cores_from(index: int, missing: int, passed_over: int) -> int:
         """The cores it takes beside those filled.
@@ -170,17 +170,17 @@ def _fewest(amounts: Amounts, count: int, min_cores: int = 0, only_whole: bool =
                     max(passed_over, left),
                 )
         elif not missing:
-            offer(Cost(used, -mended), filled, None)
+            offer(CoreCost(used, -mended), filled, None)
         elif not only_whole:
             taken = dict(filled)
             for kind, available in amounts:
                 if kind.free > missing and taken[kind] < available:
-                    offer(Cost(used + 1, kind.whole - mended), filled, kind)
+                    offer(CoreCost(used + 1, kind.whole - mended), filled, kind)
 
-    def offer(cost: Cost, filled: tuple[tuple[CoreKind, int], ...], part: CoreKind | None) -> None:
+    def offer(cost: CoreCost, filled: tuple[tuple[CoreKind, int], ...], part: CoreKind | None) -> None:
         nonlocal best
         if cost.cores >= min_cores and (best is None or cost < best.cost):
-            best = Plan(cost, filled, part)
+            best = CorePlan(cost, filled, part)
 
     if amounts:
         visit(0, count, (), 0, 0)
@@ -194,12 +194,12 @@ def _one_by_one(pieces: Sequence[FreeCores], beside: Callable[[int], float] | No
         yield from (core[turn] for core, _ in cores if turn < len(core))
 
 
-def _cost_of_spreading(pieces: Sequence[FreeCores], count: int) -> Cost | None:
+def _cost_of_spreading(pieces: Sequence[FreeCores], count: int) -> CoreCost | None:
     cores = _cores_to_spread_over(pieces)
     if sum(len(core) for core, _ in cores) < count:
         return None
     used = cores[:count]
-    return Cost(count - len(used), sum(not whole for _, whole in used))
+    return CoreCost(count - len(used), sum(not whole for _, whole in used))
 
 
 def _cores_to_spread_over(

@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from compute_agent.model.assignment import Assignment
+from compute_agent.model.assignment import CpuAssignment
 from compute_agent.model.cpu_sets import CpuSets
 from compute_agent.model.cpuset import CpuSet
-from compute_agent.policy.base import Request, Supply
+from compute_agent.policy.base import CpuSupply, GuestRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class KernelPlacement:
     """Where the kernel lets a guest run.
 
     ``cpus`` are those of all its threads together, ``vcpu_cpus`` those of each guest CPU by its number, as
@@ -33,11 +33,11 @@ class Found:
     mems: CpuSet = frozenset()
 
 
-def leave_in_place(supply: Supply, request: Request) -> None:
+def leave_in_place(supply: CpuSupply, request: GuestRequest) -> None:
     """Leave the guest where somebody else has it."""
 
 
-def as_found(cpu_sets: CpuSets, vcpus: int, found: Found) -> Assignment:
+def as_found(cpu_sets: CpuSets, vcpus: int, found: KernelPlacement) -> CpuAssignment:
     """The assignment of a guest of so many guest CPUs that is where it was ``found``.
 
     Dedicated are the CPUs of guest CPUs that run within the dedicated set, and those of the other threads if
@@ -48,7 +48,7 @@ def as_found(cpu_sets: CpuSets, vcpus: int, found: Found) -> Assignment:
     own = [cpu for cpus in vcpu_cpus if _is_own(cpus, cpu_sets) for cpu in sorted(cpus)]
     if own and _is_own(emulator, cpu_sets) and emulator.isdisjoint(frozenset().union(*vcpu_cpus)):
         own += sorted(emulator)
-    return Assignment(vcpu_cpus, emulator, tuple(dict.fromkeys(own)), mems=found.mems, given=True)
+    return CpuAssignment(vcpu_cpus, emulator, tuple(dict.fromkeys(own)), mems=found.mems, given=True)
 
 
 def _is_own(cpus: CpuSet, cpu_sets: CpuSets) -> bool:

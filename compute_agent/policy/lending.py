@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from compute_agent.host.topology import Topology
+from compute_agent.host.topology import HostTopology
 from compute_agent.model.cpu_sets import CpuSets
 from compute_agent.model.cpuset import CpuSet
 
 
 @dataclass(frozen=True, slots=True)
-class Borrower:
+class PoolBorrower:
     """A pool that may borrow: its CPUs, all those of its zones, and how many shared ones it may come to."""
 
     pool: str
@@ -29,7 +29,11 @@ class Borrower:
 
 
 def lend(
-    topology: Topology, cpu_sets: CpuSets, held: CpuSet, borrowers: Iterable[Borrower], to_others: bool
+    topology: HostTopology,
+    cpu_sets: CpuSets,
+    held: CpuSet,
+    borrowers: Iterable[PoolBorrower],
+    to_others: bool,
 ) -> Mapping[str, CpuSet]:
     """What each pool gets, by name, and guests of no pool, by the empty name; no CPU twice."""
     idle = (cpu_sets.dedicated & topology.online) - held

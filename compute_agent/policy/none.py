@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from compute_agent.policy.base import Request, Supply
+from compute_agent.policy.base import CpuSupply, GuestRequest
 
 
-def place_nowhere(supply: Supply, request: Request) -> None:
+def place_nowhere(supply: CpuSupply, request: GuestRequest) -> None:
     """Leave the guest as it is."""

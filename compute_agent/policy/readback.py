@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from compute_agent.model.assignment import Assignment
+from compute_agent.model.assignment import CpuAssignment
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest_settings import EmulatorPolicy, ThreadPolicy
-from compute_agent.policy.base import Request, Supply, assemble
+from compute_agent.policy.base import CpuSupply, GuestRequest, assemble
 
 
 def read_back(
-    supply: Supply,
-    request: Request,
+    supply: CpuSupply,
+    request: GuestRequest,
     observed: CpuSet,
     vcpu_cpus: Mapping[int, CpuSet] | None = None,
     mems: CpuSet = frozenset(),
-) -> Assignment | None:
+) -> CpuAssignment | None:
     """The assignment of a guest whose threads may use ``observed``; None if that is not one of ours.
 
     ``vcpu_cpus`` has the CPUs that the thread of each guest CPU may use, by number from 0, where the driver
@@ -49,7 +49,7 @@ def read_back(
     # Each once, those of the guest CPUs first: the last one in use is that of the emulator threads.
     in_order = tuple(dict.fromkeys((*of_vcpus, *others, *sorted(siblings))))
     found = assemble(supply, request, in_order, floating=seen - dedicated, withheld=siblings)
-    if not isinstance(found, Assignment):
+    if not isinstance(found, CpuAssignment):
         return None
     found = replace(found, mems=mems or found.mems)
     if not positions:
@@ -58,14 +58,14 @@ def read_back(
     return replace(found, vcpu_cpus=positions, emulator_cpus=emulator)
 
 
-def _positions(request: Request, vcpu_cpus: Mapping[int, CpuSet]) -> tuple[CpuSet, ...]:
+def _positions(request: GuestRequest, vcpu_cpus: Mapping[int, CpuSet]) -> tuple[CpuSet, ...]:
     """By guest CPU; empty if not all are known."""
     if vcpu_cpus.keys() != set(range(request.vcpus)) or not all(vcpu_cpus.values()):
         return ()
     return tuple(vcpu_cpus[number] for number in range(request.vcpus))
 
 
-def _own(request: Request, seen: CpuSet, positions: tuple[CpuSet, ...]) -> CpuSet:
+def _own(request: GuestRequest, seen: CpuSet, positions: tuple[CpuSet, ...]) -> CpuSet:
     """The CPUs that a guest seems to have to itself where others float on dedicated CPUs.
 
     These are those that a guest CPU is bound to, and the one that is left for emulator threads; or all, if

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from compute_agent.host.topology import Topology
-from compute_agent.model.assignment import Assignment
+from compute_agent.host.topology import HostTopology
+from compute_agent.model.assignment import CpuAssignment
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest_settings import ThreadPolicy
-from compute_agent.policy.base import Policy, Request, Supply
+from compute_agent.policy.base import CpuSupply, GuestRequest, Policy
 
 L3_CROSSED: Final = 1.0
 """Each L3 domain after the first. A guest that crosses NUMA nodes or packages crosses L3 domains as well."""
@@ -34,45 +34,45 @@ MEMORY_MOVED: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class RebalanceMove:
     """A guest, its new assignment, and how much less that costs, its move included."""
 
     guest: str
-    assignment: Assignment
+    assignment: CpuAssignment
     gain: float
 
 
 def best_move(
-    supply: Supply, policy: Policy, guests: Iterable[tuple[Request, Assignment]], min_gain: float
-) -> Move | None:
+    supply: CpuSupply, policy: Policy, guests: Iterable[tuple[GuestRequest, CpuAssignment]], min_gain: float
+) -> RebalanceMove | None:
     """The move that gains most, if that is at least ``min_gain`` (above 0), the first of equals.
 
     ``guests`` are those that may be moved, with their present assignments; ``supply`` knows what all guests
     hold. The policy decides where a guest would go if it came now.
     """
-    best: Move | None = None
+    best: RebalanceMove | None = None
     for request, current in guests:
         cost = place_cost(supply, request, current)
         if cost < min_gain:
             continue  # nothing to gain, whatever the policy says
         for wanted in _wishes(supply, request):
             new = policy(supply, wanted)
-            if not isinstance(new, Assignment):
+            if not isinstance(new, CpuAssignment):
                 continue
             gain = cost - place_cost(supply, request, new) - move_cost(current, new)
             if gain >= min_gain and (best is None or gain > best.gain):
-                best = Move(request.guest, new, gain)
+                best = RebalanceMove(request.guest, new, gain)
     return best
 
 
-def _wishes(supply: Supply, request: Request) -> Iterable[Request]:
+def _wishes(supply: CpuSupply, request: GuestRequest) -> Iterable[GuestRequest]:
     """The request; where use was measured also one for cores that others do not keep busy."""
     yield request
     if supply.busy and request.thread_policy is ThreadPolicy.PREFER:
         yield replace(request, thread_policy=ThreadPolicy.SPREAD)
 
 
-def place_cost(supply: Supply, request: Request, assignment: Assignment) -> float:
+def place_cost(supply: CpuSupply, request: GuestRequest, assignment: CpuAssignment) -> float:
     """What is bad about a guest's place.
 
     Zones crossed, cores shared with other guests, and CPUs that are not in the dedicated set any more.
@@ -87,7 +87,7 @@ def place_cost(supply: Supply, request: Request, assignment: Assignment) -> floa
     )
 
 
-def move_cost(current: Assignment, new: Assignment) -> float:
+def move_cost(current: CpuAssignment, new: CpuAssignment) -> float:
     """What the move itself costs: memory that is bound to NUMA nodes which the guest leaves."""
     left = current.mems - new.mems
     return MEMORY_MOVED * len(left) / len(current.mems) if new.mems and left else 0.0
@@ -97,7 +97,7 @@ def _crossed(zones: Sequence[CpuSet], cpus: CpuSet) -> int:
     return max(0, sum(1 for zone in zones if zone & cpus) - 1)
 
 
-def _shared_cores(topology: Topology, supply: Supply, request: Request, cpus: CpuSet) -> float:
+def _shared_cores(topology: HostTopology, supply: CpuSupply, request: GuestRequest, cpus: CpuSet) -> float:
     """What cores that are shared with others cost: by how busy the less busy guest is, where measured."""
     cores = {topology.threads_of(cpu) for cpu in cpus}
     own = frozenset(supply.holdings.get(request.guest, frozenset()))

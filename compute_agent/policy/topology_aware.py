@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from compute_agent.host.topology import Topology
-from compute_agent.model.assignment import Assignment
+from compute_agent.host.topology import HostTopology
+from compute_agent.model.assignment import CpuAssignment
 from compute_agent.model.cpuset import CpuSet
-from compute_agent.policy.base import Demand, Refusal, Request, Supply, place
-from compute_agent.policy.cores import Cost, Want, capacity, choose, cost
+from compute_agent.policy.base import CpuSupply, GuestRequest, PlacementRefusal, ProviderDemand, place
+from compute_agent.policy.cores import CoreCost, CoreDemand, capacity, choose, cost
 from compute_agent.policy.pieces import FreeCores, free_cores
 from compute_agent.policy.wants import refuse, want_of
 
@@ -22,15 +22,17 @@ LOCAL_DISTANCE: Final = 10
 """Distance of a NUMA node to itself (ACPI SLIT)."""
 
 Group = tuple[FreeCores, ...]
-Candidate = tuple[Group, Cost]
+Candidate = tuple[Group, CoreCost]
 
 
-def place_by_topology(supply: Supply, request: Request) -> Assignment | Refusal:
+def place_by_topology(supply: CpuSupply, request: GuestRequest) -> CpuAssignment | PlacementRefusal:
     """The free dedicated CPUs of each zone that serve the guest and those after it best."""
     return place(supply, request, _best)
 
 
-def _best(supply: Supply, request: Request, demand: Demand, free: CpuSet) -> tuple[int, ...] | Refusal:
+def _best(
+    supply: CpuSupply, request: GuestRequest, demand: ProviderDemand, free: CpuSet
+) -> tuple[int, ...] | PlacementRefusal:
     topology = supply.topology
     want = want_of(request, demand)
     available = free_cores(topology, free)
@@ -52,7 +54,7 @@ def _best(supply: Supply, request: Request, demand: Demand, free: CpuSet) -> tup
     return refuse(supply, request, demand, free)
 
 
-def _rank(topology: Topology, group: Group, found: Cost, count: int) -> tuple[int, ...]:
+def _rank(topology: HostTopology, group: Group, found: CoreCost, count: int) -> tuple[int, ...]:
     """How bad a group of pieces is; the lowest tuple wins.
 
     The criteria are, in this order:
@@ -73,13 +75,15 @@ def _rank(topology: Topology, group: Group, found: Cost, count: int) -> tuple[in
     return (len(nodes), len(l3s), len(packages), _distance(topology, nodes), *found, breaks, left)
 
 
-def _single(topology: Topology, available: Sequence[FreeCores], want: Want) -> Iterator[Candidate]:
+def _single(topology: HostTopology, available: Sequence[FreeCores], want: CoreDemand) -> Iterator[Candidate]:
     for free in available:
         if capacity(free, want) >= want.cpus and (found := cost((free,), want)) is not None:
             yield (free,), found
 
 
-def _in_one_node(topology: Topology, available: Sequence[FreeCores], want: Want) -> Iterator[Candidate]:
+def _in_one_node(
+    topology: HostTopology, available: Sequence[FreeCores], want: CoreDemand
+) -> Iterator[Candidate]:
     by_node: dict[int | None, list[FreeCores]] = {}
     for free in available:
         by_node.setdefault(free.piece.node, []).append(free)
@@ -89,7 +93,9 @@ def _in_one_node(topology: Topology, available: Sequence[FreeCores], want: Want)
             yield from _distinct(_walk(capacities, want, start, [inside]) for start in _unlike(inside))
 
 
-def _across_nodes(topology: Topology, available: Sequence[FreeCores], want: Want) -> Iterator[Candidate]:
+def _across_nodes(
+    topology: HostTopology, available: Sequence[FreeCores], want: CoreDemand
+) -> Iterator[Candidate]:
     capacities = {free: capacity(free, want) for free in available}
     if sum(capacities.values()) < want.cpus:
         return iter(())
@@ -115,7 +121,7 @@ def _distinct(candidates: Iterable[Candidate | None]) -> Iterator[Candidate]:
 
 
 def _by_distance(
-    topology: Topology, start: FreeCores, available: Sequence[FreeCores]
+    topology: HostTopology, start: FreeCores, available: Sequence[FreeCores]
 ) -> list[list[FreeCores]]:
     """The pieces at the same distance from one, the nearest first, and other packages last."""
     rings: dict[tuple[bool, int], list[FreeCores]] = {}
@@ -126,7 +132,10 @@ def _by_distance(
 
 
 def _walk(
-    capacities: Mapping[FreeCores, int], want: Want, start: FreeCores, rings: Iterable[Sequence[FreeCores]]
+    capacities: Mapping[FreeCores, int],
+    want: CoreDemand,
+    start: FreeCores,
+    rings: Iterable[Sequence[FreeCores]],
 ) -> Candidate | None:
     """The pieces from one on until there is enough, and what the choice of cores costs.
 
@@ -152,12 +161,12 @@ def _walk(
     return None
 
 
-def _distance(topology: Topology, nodes: Iterable[int | None]) -> int:
+def _distance(topology: HostTopology, nodes: Iterable[int | None]) -> int:
     known = [node for node in nodes if node is not None]
     return sum(_node_distance(topology, one, other) for one in known for other in known if one < other)
 
 
-def _node_distance(topology: Topology, one: int | None, other: int | None) -> int:
+def _node_distance(topology: HostTopology, one: int | None, other: int | None) -> int:
     if one == other or one is None or other is None:
         return LOCAL_DISTANCE
     return topology.distances.get(one, {}).get(other, 2 * LOCAL_DISTANCE)

@@ -11,12 +11,12 @@ CPU 0, and on 2 once both are held.
 
 from __future__ import annotations
 
-from compute_agent.model.assignment import Assignment
+from compute_agent.model.assignment import CpuAssignment
 from compute_agent.model.cpuset import CpuSet
-from compute_agent.policy.base import Request, Supply, assemble, in_place, memory_of
+from compute_agent.policy.base import CpuSupply, GuestRequest, assemble, in_place, memory_of
 
 
-def confine(supply: Supply, request: Request) -> Assignment | None:
+def confine(supply: CpuSupply, request: GuestRequest) -> CpuAssignment | None:
     """Where a guest without a place runs; None if others hold every CPU."""
     free = supply.topology.online - supply.taken(request)
     pooled = supply.cpu_sets.pooled
@@ -24,10 +24,12 @@ def confine(supply: Supply, request: Request) -> Assignment | None:
     if not cpus:
         return None
     mems = memory_of(supply, request, cpus, pinned=False)
-    return Assignment((cpus,) * request.vcpus, (supply.cpu_sets.emulator - pooled & free) or cpus, mems=mems)
+    return CpuAssignment(
+        (cpus,) * request.vcpus, (supply.cpu_sets.emulator - pooled & free) or cpus, mems=mems
+    )
 
 
-def keep(supply: Supply, request: Request, current: Assignment) -> Assignment | None:
+def keep(supply: CpuSupply, request: GuestRequest, current: CpuAssignment) -> CpuAssignment | None:
     """A guest with the dedicated CPUs that it has, whatever the request says of them.
 
     The rest of it is off those that others hold. None if it has none, or shares one with another guest.
@@ -37,10 +39,10 @@ def keep(supply: Supply, request: Request, current: Assignment) -> Assignment | 
     # Of whom nothing is known the present CPUs tell how much of it floats, and where.
     floating = None if request.demands else (current.cpus - current.held) & supply.topology.online
     again = assemble(supply, request, current.dedicated, floating, current.withheld)
-    return in_place(again, current) if isinstance(again, Assignment) else None
+    return in_place(again, current) if isinstance(again, CpuAssignment) else None
 
 
-def may_stay(current: Assignment, taken: CpuSet, online: CpuSet) -> bool:
+def may_stay(current: CpuAssignment, taken: CpuSet, online: CpuSet) -> bool:
     """Whether a guest of which nothing is known runs where it is, and is in nobody's way there."""
     in_the_way = not taken.isdisjoint(current.cpus | current.emulator_cpus)
     return not in_the_way and (bool(current.held) or not online.isdisjoint(current.cpus))

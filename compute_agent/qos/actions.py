@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compute_agent.model.knob import Knob
+from compute_agent.model.knob import ThrottleControl
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class SwitchScheduling:
 
 
 @dataclass(frozen=True, slots=True)
-class Evict:
+class EvictAction:
     """Make a guest leave, for the sake of a watermark of a metric."""
 
     guest: str
@@ -31,11 +31,11 @@ class Evict:
 
 
 @dataclass(frozen=True, slots=True)
-class Throttle:
+class ThrottleAction:
     """Set a lower limit, for the sake of a watermark of a metric; ``limit`` is in the lever's unit."""
 
     guest: str
-    knob: Knob
+    knob: ThrottleControl
     limit: float
     metric: str
     watermark: str
@@ -45,11 +45,11 @@ class Throttle:
 
 
 @dataclass(frozen=True, slots=True)
-class Restore:
+class RestoreAction:
     """Set a higher limit, or none."""
 
     guest: str
-    knob: Knob
+    knob: ThrottleControl
     limit: float | None
 
     def __str__(self) -> str:
@@ -57,9 +57,9 @@ class Restore:
         return f"restore {self.guest} to {to} of {self.knob}"
 
 
-Act = SwitchScheduling | Evict | Throttle | Restore
+Act = SwitchScheduling | EvictAction | ThrottleAction | RestoreAction
 
 
 def takes(action: Act) -> bool:
     """Whether an action takes something away, rather than giving it back."""
-    return action.off if isinstance(action, SwitchScheduling) else not isinstance(action, Restore)
+    return action.off if isinstance(action, SwitchScheduling) else not isinstance(action, RestoreAction)

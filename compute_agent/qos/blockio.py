@@ -11,7 +11,7 @@ from oslo_config import cfg
 from compute_agent.conf.blockio import BLOCKIO_CLASS
 from compute_agent.conf.qos import blockio_class_sections
 from compute_agent.host.block_devices import BlockDevices
-from compute_agent.model.blockio import GUEST_DISKS, BlockIoClass, Rates
+from compute_agent.model.blockio import GUEST_DISKS, BlockIoClass, DeviceRates
 from compute_agent.model.errors import ConfigError
 from compute_agent.model.qos_class import class_section
 
@@ -31,7 +31,7 @@ def parse_blockio_classes(conf: cfg.ConfigOpts) -> dict[str, BlockIoClass]:
 
 def _class(name: str, options: Any) -> BlockIoClass:
     section = class_section(BLOCKIO_CLASS, name)
-    rates = Rates(*(_rate(section, option, options[option]) for option in _RATES))
+    rates = DeviceRates(*(_rate(section, option, options[option]) for option in _RATES))
     latency = options.latency_ms
     if (rates or latency) and not options.devices:
         raise ConfigError(

@@ -53,7 +53,7 @@ class QosClass:
 
 
 @dataclass(frozen=True, slots=True)
-class Classes:
+class QosClasses:
     """All classes by name. Guests of a higher rank than ``highest`` are never acted on."""
 
     classes: Mapping[str, QosClass]
@@ -80,7 +80,7 @@ class Classes:
         return dedicated or self.rank(name) > self.highest
 
 
-def parse_classes(conf: cfg.ConfigOpts) -> Classes:
+def parse_classes(conf: cfg.ConfigOpts) -> QosClasses:
     """The default classes and those of the configuration.
 
     :raises ConfigError: naming section and option.
@@ -103,7 +103,7 @@ def parse_classes(conf: cfg.ConfigOpts) -> Classes:
             f"[qos] highest_class: there is no class {conf.qos.highest_class!r}; there are"
             f" {', '.join(sorted(classes))}"
         )
-    return Classes(classes, highest.rank)
+    return QosClasses(classes, highest.rank)
 
 
 def _ranks(conf: cfg.ConfigOpts) -> dict[str, int]:

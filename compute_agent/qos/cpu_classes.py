@@ -9,7 +9,7 @@ from oslo_config import cfg
 
 from compute_agent.conf.cpu_class import CPU_CLASS
 from compute_agent.conf.qos import cpu_class_sections
-from compute_agent.model.cpu_class import Bound, CpuClass, Frequency
+from compute_agent.model.cpu_class import Bound, CpuClass, NamedFrequency
 from compute_agent.model.errors import ConfigError
 from compute_agent.model.qos_class import class_section
 
@@ -57,9 +57,11 @@ def _check_word(section: str, option: str, text: str | None) -> None:
 def _bound(section: str, option: str, text: str | None) -> Bound:
     if text is None:
         return None
-    words = [word for word in Frequency if not option.startswith("uncore") or word != Frequency.BASE]
+    words = [
+        word for word in NamedFrequency if not option.startswith("uncore") or word != NamedFrequency.BASE
+    ]
     if text in words:
-        return Frequency(text)
+        return NamedFrequency(text)
     if not _KHZ.fullmatch(text):
         raise ConfigError(
             f"{section} {option} = {text!r}: a number of kHz is needed, or {' or '.join(words)}"
@@ -69,7 +71,11 @@ def _bound(section: str, option: str, text: str | None) -> Bound:
 
 def _exceeds(low: Bound, high: Bound) -> bool:
     """Whether that is so on every processor; a word and a number are compared when the word is known."""
-    order = list(Frequency)
-    if isinstance(low, Frequency) and isinstance(high, Frequency):
+    order = list(NamedFrequency)
+    if isinstance(low, NamedFrequency) and isinstance(high, NamedFrequency):
         return order.index(low) > order.index(high)
-    return not isinstance(low, Frequency | None) and not isinstance(high, Frequency | None) and low > high
+    return (
+        not isinstance(low, NamedFrequency | None)
+        and not isinstance(high, NamedFrequency | None)
+        and low > high
+    )

@@ -22,7 +22,7 @@ Stop = Callable[[str], None]
 """Makes a guest, named by its uuid, leave; it has left, or an exception tells why not. May be repeated."""
 
 
-class Evictor:
+class GuestEvictor:
     """Evictions in progress, each in a thread of its own. begin() and finished() are for one thread.
 
     An agent that ends does not wait for them: the next one finds them in the state, and begins them anew.

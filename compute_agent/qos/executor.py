@@ -6,19 +6,19 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
-from compute_agent.events.event import Outcome
+from compute_agent.events.event import EventOutcome
 from compute_agent.model.errors import GuestGoneError
-from compute_agent.model.knob import Knob
+from compute_agent.model.knob import ThrottleControl
 from compute_agent.model.naming import called
-from compute_agent.qos.actions import Act, Evict, Restore, SwitchScheduling, Throttle, takes
-from compute_agent.qos.evictor import Evictor
+from compute_agent.qos.actions import Act, EvictAction, RestoreAction, SwitchScheduling, ThrottleAction, takes
+from compute_agent.qos.evictor import GuestEvictor
 from compute_agent.qos.plan import make_plan
 from compute_agent.qos.restore import forgiven
-from compute_agent.qos.rules import Rules
-from compute_agent.qos.snapshot import Snapshot
+from compute_agent.qos.rules import QosRules
+from compute_agent.qos.snapshot import UsageSnapshot
 from compute_agent.qos.state import QosState
 from compute_agent.qos.streaks import Streaks, observe
-from compute_agent.qos.telemetry import Telemetry
+from compute_agent.qos.telemetry import ThrottleTelemetry
 
 LOG = logging.getLogger(__name__)
 
@@ -26,17 +26,17 @@ _BACKOFF_SECONDS: Final = 300.0
 """A guest that could not be evicted is left alone for so long; the next one is taken meanwhile."""
 
 
-class Actuator(Protocol):
+class ThrottleActuator(Protocol):
     """Whoever acts on host and guests. Every method raises an exception if it fails, and may be repeated."""
 
-    def throttle(self, guest: str, knob: Knob, limit: float) -> None:
+    def throttle(self, guest: str, knob: ThrottleControl, limit: float) -> None:
         """Limit a guest, in the lever's unit.
 
         :raises GuestGoneError: it is gone.
         """
         ...
 
-    def restore(self, guest: str, knob: Knob) -> None:
+    def restore(self, guest: str, knob: ThrottleControl) -> None:
         """Take a limit away.
 
         :raises GuestGoneError: it is gone.
@@ -52,17 +52,17 @@ Save = Callable[[QosState], None]
 """Keeps the state; durable when it returns. Raises OSError, and the next call tries again."""
 
 
-class Executor:
+class ThrottleExecutor:
     """Plans and acts. One thread calls it."""
 
     def __init__(
         self,
-        rules: Rules,
+        rules: QosRules,
         state: QosState,
-        actuator: Actuator,
-        evictor: Evictor,
+        actuator: ThrottleActuator,
+        evictor: GuestEvictor,
         save: Save,
-        telemetry: Telemetry,
+        telemetry: ThrottleTelemetry,
     ) -> None:
         self.state = state
         self._rules = rules
@@ -82,7 +82,7 @@ class Executor:
         """How long usage has been above each watermark, those in preview included."""
         return {**self._streaks, **self._preview_streaks}
 
-    def use(self, rules: Rules) -> None:
+    def use(self, rules: QosRules) -> None:
         """Go by other rules from now on.
 
         What the old ones did is taken back where the new ones do not ask for it.
@@ -102,7 +102,7 @@ class Executor:
             LOG.info("The eviction of guest %s goes on", self._called(eviction.guest))
             self._begin_eviction(eviction.guest, eviction.metric)
 
-    def round(self, snapshot: Snapshot) -> tuple[Act, ...]:
+    def round(self, snapshot: UsageSnapshot) -> tuple[Act, ...]:
         """Take one snapshot, act, and return what was done.
 
         An action that fails on one guest is told and counted, and the plan is made anew without that guest.
@@ -157,26 +157,26 @@ class Executor:
             match action:
                 case SwitchScheduling():
                     self._actuator.switch_scheduling(action.off)
-                case Evict():
+                case EvictAction():
                     self._begin_eviction(action.guest, action.metric)
-                case Throttle() | Restore():
+                case ThrottleAction() | RestoreAction():
                     self._set_limit(action.guest, action.knob, action.limit)
         except GuestGoneError:
             return True  # it uses nothing any more, which is more than was asked for
         except Exception as error:  # whatever it is, the next guest may be luckier
-            self._record(action, Outcome.FAILED, f"{type(error).__name__}: {error}")
+            self._record(action, EventOutcome.FAILED, f"{type(error).__name__}: {error}")
             return False
-        self._record(action, Outcome.DONE)
+        self._record(action, EventOutcome.DONE)
         return True
 
-    def _record(self, action: Act, outcome: Outcome, reason: str = "") -> None:
+    def _record(self, action: Act, outcome: EventOutcome, reason: str = "") -> None:
         name = "" if isinstance(action, SwitchScheduling) else self._names.get(action.guest, "")
         self._telemetry.record(action, outcome, reason, name)
 
     def _called(self, guest: str) -> str:
         return called(self._names.get(guest, ""), guest)
 
-    def _set_limit(self, guest: str, knob: Knob, limit: float | None) -> None:
+    def _set_limit(self, guest: str, knob: ThrottleControl, limit: float | None) -> None:
         lever = self._rules.registry.levers.get(knob.lever)
         if lever is not None and lever.set_limit is not None:
             lever.set_limit(guest, knob.domain, limit)
@@ -205,10 +205,10 @@ class Executor:
             metric = next((one.metric for one in self.state.evictions if one.guest == guest), "")
             self.state = self.state.left(guest)
             self._backoff[guest] = time + _BACKOFF_SECONDS
-            self._record(Evict(guest, metric, ""), Outcome.FAILED, str(error))
+            self._record(EvictAction(guest, metric, ""), EventOutcome.FAILED, str(error))
         return gone
 
-    def _preview(self, snapshot: Snapshot) -> None:
+    def _preview(self, snapshot: UsageSnapshot) -> None:
         """Log what the watermarks in preview would do, when that is something else than last time."""
         rules = self._rules.only(preview=True)
         self._preview_streaks = observe(self._preview_streaks, rules.watermarks, snapshot)
@@ -216,7 +216,7 @@ class Executor:
         shown = {(type(action), getattr(action, "guest", "")): action for action in plan}
         for key, action in shown.items():
             if key not in self._previewed:
-                self._record(action, Outcome.PREVIEW)
+                self._record(action, EventOutcome.PREVIEW)
         self._previewed = frozenset(shown)
 
     def _keep(self, state: QosState) -> None:
@@ -234,12 +234,12 @@ def _intended(state: QosState, plan: Iterable[Act]) -> QosState:
     return state
 
 
-def _expected(rules: Rules, snapshot: Snapshot, before: QosState, action: Act) -> Snapshot:
+def _expected(rules: QosRules, snapshot: UsageSnapshot, before: QosState, action: Act) -> UsageSnapshot:
     """The snapshot once an action has been taken; evictions are in the state, and counted from there."""
-    if isinstance(action, Throttle):
+    if isinstance(action, ThrottleAction):
         limit = before.limit(action.guest, action.knob)
         return rules.throttled(snapshot, action.guest, action.knob, limit, action.limit)
-    if isinstance(action, Restore):
+    if isinstance(action, RestoreAction):
         limit = before.limit(action.guest, action.knob)
         assert limit is not None, "only what is throttled is restored"
         return rules.restored(snapshot, action.guest, action.knob, limit, action.limit)

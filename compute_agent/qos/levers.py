@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from compute_agent.model import knob
-from compute_agent.qos.snapshot import Entitlement, GuestUsage, Series
+from compute_agent.qos.snapshot import GuestAllotment, GuestUsage, MetricSeries
 
 _TOLERANCE: Final = 1e-9
 """So that 0.3 / 0.1 is 3 granules."""
@@ -21,7 +21,7 @@ _AT_LIMIT: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class ThrottleSteps:
     """How far a step goes, and how low: both within 0..1.
 
     ``step`` is the part of its limit that a step takes, ``min_share`` the part of its entitlement that a
@@ -36,12 +36,12 @@ class Steps:
             raise ValueError(f"step {self.step} or min_share {self.min_share} is no share")
 
 
-def floor(entitlement: Entitlement, steps: Steps) -> float:
+def floor(entitlement: GuestAllotment, steps: ThrottleSteps) -> float:
     """The lowest limit that a guest can get."""
     return min(_rounded_up(entitlement.full * steps.min_share, entitlement.granule), entitlement.full)
 
 
-def step_down(limit: float | None, entitlement: Entitlement, steps: Steps) -> float | None:
+def step_down(limit: float | None, entitlement: GuestAllotment, steps: ThrottleSteps) -> float | None:
     """The next lower limit (``limit`` None: not throttled yet); None at the floor."""
     present = entitlement.full if limit is None else limit
     wanted = math.floor(present * (1 - steps.step) / entitlement.granule + _TOLERANCE) * entitlement.granule
@@ -49,18 +49,18 @@ def step_down(limit: float | None, entitlement: Entitlement, steps: Steps) -> fl
     return lower if lower < present - _TOLERANCE else None
 
 
-def step_up(limit: float, entitlement: Entitlement, steps: Steps) -> float | None:
+def step_up(limit: float, entitlement: GuestAllotment, steps: ThrottleSteps) -> float | None:
     """The next higher limit; None where it is taken away, as the guest has all that it is entitled to."""
     higher = _rounded_up(limit / (1 - steps.step), entitlement.granule)
     return higher if higher < entitlement.full - _TOLERANCE else None
 
 
-StepDown = Callable[[float | None, Entitlement, Steps], float | None]
-StepUp = Callable[[float, Entitlement, Steps], float | None]
+StepDown = Callable[[float | None, GuestAllotment, ThrottleSteps], float | None]
+StepUp = Callable[[float, GuestAllotment, ThrottleSteps], float | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Lever:
+class ThrottleLever:
     """One way to throttle. ``metric`` is the metric that it limits directly.
 
     ``set_limit`` (guest, domain, limit or None) sets a limit where the agent itself does not know how to: for
@@ -76,26 +76,26 @@ class Lever:
 
     def consumption(self, guest: GuestUsage, domain: str) -> float | None:
         """What a guest uses of what the lever limits; None if it is not known."""
-        return guest.usage.get(Series(self.metric, domain))
+        return guest.usage.get(MetricSeries(self.metric, domain))
 
 
-CPU_QUOTA: Final = Lever(knob.CPU_QUOTA, "cpu_usage", "cores")
-MEMORY_BANDWIDTH: Final = Lever(knob.MEMORY_BANDWIDTH, "memory_bandwidth", "percent")
-CACHE_WAYS: Final = Lever(knob.CACHE_WAYS, "llc_occupancy", "ways")
+CPU_QUOTA: Final = ThrottleLever(knob.CPU_QUOTA, "cpu_usage", "cores")
+MEMORY_BANDWIDTH: Final = ThrottleLever(knob.MEMORY_BANDWIDTH, "memory_bandwidth", "percent")
+CACHE_WAYS: Final = ThrottleLever(knob.CACHE_WAYS, "llc_occupancy", "ways")
 
 
-BLOCKIO: Final = Lever(knob.BLOCKIO, "io_pressure", "percent")
+BLOCKIO: Final = ThrottleLever(knob.BLOCKIO, "io_pressure", "percent")
 """Of the weight and the rates of its class of block I/O, or of the weight that all have."""
 
 
-def left_by(use: float, before: float | None, after: float, entitlement: Entitlement) -> float:
+def left_by(use: float, before: float | None, after: float, entitlement: GuestAllotment) -> float:
     """What is left of ``use`` when the limit goes down from ``before`` (None: no limit) to ``after``."""
     if entitlement.per_unit is not None:
         return min(use, after * entitlement.per_unit)
     return use * min(1.0, after / (entitlement.full if before is None else before))
 
 
-def taken_by(use: float, before: float, after: float | None, entitlement: Entitlement) -> float:
+def taken_by(use: float, before: float, after: float | None, entitlement: GuestAllotment) -> float:
     """The most that a guest may come to use when its limit rises from ``before`` to ``after`` (None: away).
 
     A guest that stays well below its limit has all it wants, and takes no more.

@@ -16,7 +16,7 @@ from typing import Any, Final
 from stevedore import ExtensionManager
 
 from compute_agent.qos import sorters
-from compute_agent.qos.levers import BLOCKIO, CACHE_WAYS, CPU_QUOTA, MEMORY_BANDWIDTH, Lever
+from compute_agent.qos.levers import BLOCKIO, CACHE_WAYS, CPU_QUOTA, MEMORY_BANDWIDTH, ThrottleLever
 from compute_agent.qos.sorters import Sorter
 from compute_agent.qos.sources import builtin
 from compute_agent.qos.sources.base import Measure
@@ -26,7 +26,7 @@ LOG = logging.getLogger(__name__)
 ENTRY_POINTS: Final = "compute_agent.qos.metrics"
 
 
-class Unit(enum.StrEnum):
+class MetricUnit(enum.StrEnum):
     """What usage and thresholds of a metric are counted in."""
 
     CORES = "cores"
@@ -37,7 +37,7 @@ class Unit(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Metric:
+class WatermarkMetric:
     """A metric and what can be done about it.
 
     - ``action_priority``: 0 (lowest) to 10; metrics of a higher one are seen to first.
@@ -51,11 +51,11 @@ class Metric:
     """
 
     name: str
-    unit: Unit
+    unit: MetricUnit
     action_priority: int
     measure: Measure
     sorter: Sorter | None = None
-    lever: Lever | None = None
+    lever: ThrottleLever | None = None
     throttle_quantified: bool = False
     evictable: bool = False
     evict_quantified: bool = False
@@ -78,53 +78,55 @@ class Metric:
 
 
 BUILT_IN: Final = (
-    Metric(
-        "memory_usage", Unit.BYTES, 9, builtin.memory_usage, sorters.MEMORY,
+    WatermarkMetric(
+        "memory_usage", MetricUnit.BYTES, 9, builtin.memory_usage, sorters.MEMORY,
         evictable=True, evict_quantified=True,
     ),
-    Metric(
-        "cpu_usage", Unit.CORES, 7, builtin.cpu_usage, sorters.CPU,
+    WatermarkMetric(
+        "cpu_usage", MetricUnit.CORES, 7, builtin.cpu_usage, sorters.CPU,
         CPU_QUOTA, throttle_quantified=True, evictable=True, evict_quantified=True,
     ),
     # Whoever leaves takes with it what it was promised as well, so that an eviction may even raise the ratio.
-    Metric(
-        "best_effort_cpu", Unit.PERCENT, 6, builtin.best_effort_cpu, sorters.CPU,
+    WatermarkMetric(
+        "best_effort_cpu", MetricUnit.PERCENT, 6, builtin.best_effort_cpu, sorters.CPU,
         CPU_QUOTA, throttle_quantified=True,
     ),
-    Metric(
-        "memory_bandwidth", Unit.BYTES_PER_SECOND, 5, builtin.memory_bandwidth,
+    WatermarkMetric(
+        "memory_bandwidth", MetricUnit.BYTES_PER_SECOND, 5, builtin.memory_bandwidth,
         sorters.combined(sorters.by_usage), MEMORY_BANDWIDTH,
         throttle_quantified=True, evictable=True, evict_quantified=True,
     ),
-    Metric(
-        "llc_occupancy", Unit.BYTES, 4, builtin.llc_occupancy, sorters.combined(sorters.by_usage),
+    WatermarkMetric(
+        "llc_occupancy", MetricUnit.BYTES, 4, builtin.llc_occupancy, sorters.combined(sorters.by_usage),
         CACHE_WAYS, throttle_quantified=True,
     ),
     # Waiting for CPUs or disks ends when guests are slowed down; memory comes back only from those who leave.
-    Metric("cpu_pressure", Unit.PERCENT, 3, builtin.pressure("cpu"), sorters.CPU, CPU_QUOTA),
-    Metric(
-        "memory_pressure", Unit.PERCENT, 2, builtin.pressure("memory"), None, CPU_QUOTA, evictable=True
+    WatermarkMetric("cpu_pressure", MetricUnit.PERCENT, 3, builtin.pressure("cpu"), sorters.CPU, CPU_QUOTA),
+    WatermarkMetric(
+        "memory_pressure", MetricUnit.PERCENT, 2, builtin.pressure("memory"), None, CPU_QUOTA, evictable=True
     ),
-    Metric("io_pressure", Unit.PERCENT, 1, builtin.pressure("io"), None, BLOCKIO),
+    WatermarkMetric("io_pressure", MetricUnit.PERCENT, 1, builtin.pressure("io"), None, BLOCKIO),
     # Of a host that is a virtual machine itself: what others beside it take, no guest of it can give back.
-    Metric("cpu_steal", Unit.PERCENT, 0, builtin.cpu_steal, sorters.CPU, CPU_QUOTA, evictable=True),
+    WatermarkMetric(
+        "cpu_steal", MetricUnit.PERCENT, 0, builtin.cpu_steal, sorters.CPU, CPU_QUOTA, evictable=True
+    ),
 )  # fmt: skip
 
 
-class Registry(Mapping[str, Metric]):
+class MetricRegistry(Mapping[str, WatermarkMetric]):
     """Metrics by name."""
 
-    def __init__(self, metrics: Iterable[Metric] = BUILT_IN) -> None:
+    def __init__(self, metrics: Iterable[WatermarkMetric] = BUILT_IN) -> None:
         """Metrics and their levers, by name.
 
         :raises ValueError: two have one name, or two levers do and differ.
         """
-        self._metrics: dict[str, Metric] = {}
-        self.levers: dict[str, Lever] = {}
+        self._metrics: dict[str, WatermarkMetric] = {}
+        self.levers: dict[str, ThrottleLever] = {}
         for metric in metrics:
             self.add(metric)
 
-    def __getitem__(self, name: str) -> Metric:
+    def __getitem__(self, name: str) -> WatermarkMetric:
         return self._metrics[name]
 
     def __iter__(self) -> Any:
@@ -133,7 +135,7 @@ class Registry(Mapping[str, Metric]):
     def __len__(self) -> int:
         return len(self._metrics)
 
-    def add(self, metric: Metric) -> None:
+    def add(self, metric: WatermarkMetric) -> None:
         """Make another metric known.
 
         :raises ValueError: its name, or that of its lever, is taken.
@@ -147,17 +149,17 @@ class Registry(Mapping[str, Metric]):
         if lever is not None:
             self.levers[lever.name] = lever
 
-    def moved_by(self, lever: str) -> list[Metric]:
+    def moved_by(self, lever: str) -> list[WatermarkMetric]:
         """The metrics that guests are throttled for with a lever."""
         return [metric for metric in self.values() if metric.lever and metric.lever.name == lever]
 
 
-def load_registry() -> Registry:
+def load_registry() -> MetricRegistry:
     """The built-in metrics and those that installed packages offer.
 
     One that cannot be used is left out after a log line, so that only a watermark that names it is refused.
     """
-    registry = Registry()
+    registry = MetricRegistry()
     extensions: ExtensionManager[Any] = ExtensionManager(
         ENTRY_POINTS,
         on_load_failure_callback=lambda manager, point, error: LOG.error(
@@ -167,7 +169,7 @@ def load_registry() -> Registry:
     for extension in extensions:
         metric: object = extension.plugin
         try:
-            if not isinstance(metric, Metric):
+            if not isinstance(metric, WatermarkMetric):
                 raise ValueError(f"it is a {type(metric).__name__}, not a Metric")
             registry.add(metric)
         except ValueError as error:

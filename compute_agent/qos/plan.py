@@ -10,77 +10,80 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from compute_agent.model.knob import Knob
+from compute_agent.model.knob import ThrottleControl
 from compute_agent.qos import sorters
-from compute_agent.qos.actions import Act, Evict, SwitchScheduling, Throttle
-from compute_agent.qos.levers import Lever
-from compute_agent.qos.metrics import Metric
+from compute_agent.qos.actions import Act, EvictAction, SwitchScheduling, ThrottleAction
+from compute_agent.qos.levers import ThrottleLever
+from compute_agent.qos.metrics import WatermarkMetric
 from compute_agent.qos.restore import plan_restores
-from compute_agent.qos.rules import Rules
-from compute_agent.qos.snapshot import GuestUsage, Series, Snapshot
+from compute_agent.qos.rules import QosRules
+from compute_agent.qos.snapshot import GuestUsage, MetricSeries, UsageSnapshot
 from compute_agent.qos.state import QosState
 from compute_agent.qos.streaks import Streaks, confirmed, quiet
-from compute_agent.qos.watermarks import Action, Watermark
+from compute_agent.qos.watermarks import WatermarkAction, WatermarkSection
 
 _TOLERANCE: Final = 1e-9
 """Relative; adding and subtracting the same use a hundred times leaves less."""
 
 
 @dataclass(frozen=True, slots=True)
-class Breach:
+class ThresholdExceeded:
     """Usage that is above a watermark's threshold for an action, which is at ``amount``.
 
     ``target`` is where it should come to: the threshold, less the margin. What is above it is the gap.
     """
 
-    action: Action
-    watermark: Watermark
-    metric: Metric
-    series: Series
+    action: WatermarkAction
+    watermark: WatermarkSection
+    metric: WatermarkMetric
+    series: MetricSeries
     amount: float
     target: float
 
     @property
     def quantified(self) -> bool:
         """Whether what the action frees can be computed."""
-        throttles = self.action is Action.THROTTLE_DOWN
+        throttles = self.action is WatermarkAction.THROTTLE_DOWN
         return self.metric.throttle_quantified if throttles else self.metric.evict_quantified
 
     @property
-    def lever(self) -> Lever:
+    def lever(self) -> ThrottleLever:
         """What guests are throttled with."""
         assert self.metric.lever is not None, "such a threshold is refused when it is read"
         return self.metric.lever
 
     @property
-    def knob(self) -> Knob:
+    def knob(self) -> ThrottleControl:
         """The lever on the domain that the breach is on."""
-        return Knob(self.lever.name, self.series.domain)
+        return ThrottleControl(self.lever.name, self.series.domain)
 
     def closed(self, usage: float) -> bool:
         """Whether a usage is down to the target."""
         return usage <= self.target + _TOLERANCE * max(1.0, abs(self.target))
 
-    def candidates(self, snapshot: Snapshot, untouchable: frozenset[str]) -> list[GuestUsage]:
+    def candidates(self, snapshot: UsageSnapshot, untouchable: frozenset[str]) -> list[GuestUsage]:
         """The guests that the action can be taken on."""
         return [
             guest
             for guest in snapshot.guests.values()
             if guest.uuid not in untouchable
             and self.watermark.selector.selects(guest)
-            and (self.action is Action.EVICT or self.knob in guest.entitlements)
+            and (self.action is WatermarkAction.EVICT or self.knob in guest.entitlements)
         ]
 
     def measured(self, guest: GuestUsage) -> bool:
         """Whether it is known what a guest uses."""
-        if self.action is Action.THROTTLE_DOWN and self.lever.consumption(guest, self.series.domain) is None:
+        if (
+            self.action is WatermarkAction.THROTTLE_DOWN
+            and self.lever.consumption(guest, self.series.domain) is None
+        ):
             return False
         return self.series in guest.usage
 
 
 def make_plan(
-    rules: Rules,
-    snapshot: Snapshot,
+    rules: QosRules,
+    snapshot: UsageSnapshot,
     streaks: Streaks,
     state: QosState,
     excluded: frozenset[str] = frozenset(),
@@ -103,10 +106,10 @@ def make_plan(
 
 
 def plan_switch(
-    rules: Rules, snapshot: Snapshot, streaks: Streaks, state: QosState
+    rules: QosRules, snapshot: UsageSnapshot, streaks: Streaks, state: QosState
 ) -> list[SwitchScheduling]:
     """The scheduling switch, where it has to be turned."""
-    action = Action.DISABLE_SCHEDULING
+    action = WatermarkAction.DISABLE_SCHEDULING
     watermarks = [watermark for watermark in rules.watermarks if watermark.threshold(action) is not None]
     watches = [
         (watermark, watch)
@@ -127,15 +130,15 @@ def plan_switch(
 
 
 def plan_evictions(
-    rules: Rules, snapshot: Snapshot, streaks: Streaks, untouchable: frozenset[str]
-) -> tuple[list[Evict], Snapshot]:
+    rules: QosRules, snapshot: UsageSnapshot, streaks: Streaks, untouchable: frozenset[str]
+) -> tuple[list[EvictAction], UsageSnapshot]:
     """The guests to evict, with the snapshot that is expected when they have gone."""
-    found = breaches(rules, Action.EVICT, snapshot, streaks)
-    plan: list[Evict] = []
+    found = breaches(rules, WatermarkAction.EVICT, snapshot, streaks)
+    plan: list[EvictAction] = []
     if not _precise(found, snapshot, untouchable):
         first = _of_highest_priority(found)
         for guest in _all_of(found, snapshot, untouchable):
-            plan.append(Evict(guest.uuid, first.metric.name, first.watermark.name))
+            plan.append(EvictAction(guest.uuid, first.metric.name, first.watermark.name))
             snapshot = rules.evicted(snapshot, guest.uuid)
         return plan, snapshot
     for breach in found:
@@ -144,23 +147,23 @@ def plan_evictions(
             if breach.closed(snapshot.host[breach.series]):
                 break
             if guest.usage.get(breach.series, 0.0) > 0:
-                plan.append(Evict(guest.uuid, breach.metric.name, breach.watermark.name))
+                plan.append(EvictAction(guest.uuid, breach.metric.name, breach.watermark.name))
                 snapshot = rules.evicted(snapshot, guest.uuid)
     return plan, snapshot
 
 
 def plan_throttles(
-    rules: Rules, snapshot: Snapshot, streaks: Streaks, state: QosState, untouchable: frozenset[str]
-) -> list[Throttle]:
+    rules: QosRules, snapshot: UsageSnapshot, streaks: Streaks, state: QosState, untouchable: frozenset[str]
+) -> list[ThrottleAction]:
     """The limits to set."""
-    found = breaches(rules, Action.THROTTLE_DOWN, snapshot, streaks)
+    found = breaches(rules, WatermarkAction.THROTTLE_DOWN, snapshot, streaks)
     if not _precise(found, snapshot, untouchable):
         first = _of_highest_priority(found)
         everybody = _all_of(found, snapshot, untouchable)
         same = [breach for breach in found if breach.metric is first.metric]
         steps = [_one_step(rules, breach, guest, state) for guest in everybody for breach in same]
         return _merged(step for step in steps if step is not None)
-    plan: list[Throttle] = []
+    plan: list[ThrottleAction] = []
     for breach in found:
         guests = breach.candidates(snapshot, untouchable)
         unknown = []
@@ -183,7 +186,9 @@ def plan_throttles(
     return _merged(plan)
 
 
-def breaches(rules: Rules, action: Action, snapshot: Snapshot, streaks: Streaks) -> list[Breach]:
+def breaches(
+    rules: QosRules, action: WatermarkAction, snapshot: UsageSnapshot, streaks: Streaks
+) -> list[ThresholdExceeded]:
     """The watermarks that usage has been above for long enough, and still is in ``snapshot``.
 
     Those of the highest action priority come first, and of one metric the lowest threshold, which decides;
@@ -198,13 +203,15 @@ def breaches(rules: Rules, action: Action, snapshot: Snapshot, streaks: Streaks)
             if amount is None or usage <= amount or not confirmed(streaks, watermark, action, series.domain):
                 continue
             metric, target = rules.registry[watermark.metric], amount - (usage - amount) * rules.margin
-            found.append(Breach(action, watermark, metric, series, amount, target))
+            found.append(ThresholdExceeded(action, watermark, metric, series, amount, target))
     return sorted(
         found, key=lambda one: (-one.metric.action_priority, one.series, one.amount, one.watermark.name)
     )
 
 
-def _precise(found: Sequence[Breach], snapshot: Snapshot, untouchable: frozenset[str]) -> bool:
+def _precise(
+    found: Sequence[ThresholdExceeded], snapshot: UsageSnapshot, untouchable: frozenset[str]
+) -> bool:
     """Whether it can be told when it is enough: all is quantified, and of each metric some use is known."""
     for breach in found:
         guests = breach.candidates(snapshot, untouchable)
@@ -213,11 +220,13 @@ def _precise(found: Sequence[Breach], snapshot: Snapshot, untouchable: frozenset
     return True
 
 
-def _of_highest_priority(found: Sequence[Breach]) -> Breach:
+def _of_highest_priority(found: Sequence[ThresholdExceeded]) -> ThresholdExceeded:
     return max(found, key=lambda one: one.metric.action_priority)
 
 
-def _all_of(found: Sequence[Breach], snapshot: Snapshot, untouchable: frozenset[str]) -> list[GuestUsage]:
+def _all_of(
+    found: Sequence[ThresholdExceeded], snapshot: UsageSnapshot, untouchable: frozenset[str]
+) -> list[GuestUsage]:
     """The guests that any of the watermarks in breach selects."""
     chosen = [
         guest
@@ -228,8 +237,8 @@ def _all_of(found: Sequence[Breach], snapshot: Snapshot, untouchable: frozenset[
 
 
 def _steps_needed(
-    rules: Rules, breach: Breach, snapshot: Snapshot, uuid: str, state: QosState
-) -> Throttle | None:
+    rules: QosRules, breach: ThresholdExceeded, snapshot: UsageSnapshot, uuid: str, state: QosState
+) -> ThrottleAction | None:
     """As many steps as it takes to close a breach, or down to the floor; None if that frees nothing."""
     guest, present = snapshot.guests[uuid], snapshot.host[breach.series]
     before = limit = state.limit(uuid, breach.knob)
@@ -243,22 +252,24 @@ def _steps_needed(
         usage = present - guest.usage[breach.series] * (1 - share)
     if limit is None or usage >= present:
         return None
-    return Throttle(uuid, breach.knob, limit, breach.metric.name, breach.watermark.name)
+    return ThrottleAction(uuid, breach.knob, limit, breach.metric.name, breach.watermark.name)
 
 
-def _one_step(rules: Rules, breach: Breach, guest: GuestUsage, state: QosState) -> Throttle | None:
+def _one_step(
+    rules: QosRules, breach: ThresholdExceeded, guest: GuestUsage, state: QosState
+) -> ThrottleAction | None:
     entitlement = guest.entitlements.get(breach.knob)
     if entitlement is None:
         return None
     limit = breach.lever.down(state.limit(guest.uuid, breach.knob), entitlement, rules.steps)
     if limit is None:
         return None
-    return Throttle(guest.uuid, breach.knob, limit, breach.metric.name, breach.watermark.name)
+    return ThrottleAction(guest.uuid, breach.knob, limit, breach.metric.name, breach.watermark.name)
 
 
-def _merged(plan: Iterable[Throttle]) -> list[Throttle]:
+def _merged(plan: Iterable[ThrottleAction]) -> list[ThrottleAction]:
     """One limit for a guest and a knob: the last and lowest, where several breaches asked for one."""
-    merged: dict[tuple[str, Knob], Throttle] = {}
+    merged: dict[tuple[str, ThrottleControl], ThrottleAction] = {}
     for throttle in plan:
         earlier = merged.pop((throttle.guest, throttle.knob), throttle)
         merged[throttle.guest, throttle.knob] = min(earlier, throttle, key=lambda one: one.limit)

@@ -6,19 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from compute_agent.model.knob import Knob
-from compute_agent.qos.actions import Restore
-from compute_agent.qos.rules import Rules
-from compute_agent.qos.snapshot import Series, Snapshot
+from compute_agent.model.knob import ThrottleControl
+from compute_agent.qos.actions import RestoreAction
+from compute_agent.qos.rules import QosRules
+from compute_agent.qos.snapshot import MetricSeries, UsageSnapshot
 from compute_agent.qos.state import QosState
-from compute_agent.qos.streaks import Streak, Streaks, overloaded, quiet
-from compute_agent.qos.watermarks import Action, Watermark
+from compute_agent.qos.streaks import Streaks, ThresholdStreak, overloaded, quiet
+from compute_agent.qos.watermarks import WatermarkAction, WatermarkSection
 
-_COSTLY: Final = (Action.EVICT, Action.THROTTLE_DOWN)
+_COSTLY: Final = (WatermarkAction.EVICT, WatermarkAction.THROTTLE_DOWN)
 
 
 @dataclass(frozen=True, slots=True)
-class _Gate:
+class _RestoreGate:
     """Whether a knob may be given back now, and how far usage of the series that it moves may rise.
 
     ``up`` is where giving back stops, ``down`` where guests would be throttled or evicted. ``precise``: what
@@ -29,19 +29,21 @@ class _Gate:
     open: bool = True
     precise: bool = True
     orphan: bool = False
-    up: Mapping[Series, float] = field(default_factory=dict)
-    down: Mapping[Series, float] = field(default_factory=dict)
+    up: Mapping[MetricSeries, float] = field(default_factory=dict)
+    down: Mapping[MetricSeries, float] = field(default_factory=dict)
 
 
 def plan_restores(
-    rules: Rules, snapshot: Snapshot, streaks: Streaks, state: QosState, untouchable: frozenset[str]
-) -> list[Restore]:
+    rules: QosRules, snapshot: UsageSnapshot, streaks: Streaks, state: QosState, untouchable: frozenset[str]
+) -> list[RestoreAction]:
     """The limits to raise or take away."""
     plan = []
     knobs = {one.knob for one in state.throttles}
     calm = not overloaded(streaks)
-    gates = {knob: _gate(rules, snapshot, streaks, state, knob) if calm else _Gate(False) for knob in knobs}
-    begun: set[Knob] = set()
+    gates = {
+        knob: _gate(rules, snapshot, streaks, state, knob) if calm else _RestoreGate(False) for knob in knobs
+    }
+    begun: set[ThrottleControl] = set()
     for one in reversed(state.throttles):
         guest = snapshot.guests.get(one.guest)
         if guest is None or one.guest in untouchable:
@@ -49,18 +51,18 @@ def plan_restores(
         gate, lever = gates[one.knob], rules.registry.levers.get(one.knob.lever)
         entitlement = guest.entitlements.get(one.knob)
         if guest.protected or entitlement is None or lever is None or (calm and gate.orphan):
-            plan.append(Restore(one.guest, one.knob, None))
+            plan.append(RestoreAction(one.guest, one.knob, None))
         elif gate.open and (one.knob not in begun or (gate.precise and _within(snapshot, gate.up))):
             limit = lever.up(one.limit, entitlement, rules.steps)
             then = rules.restored(snapshot, one.guest, one.knob, one.limit, limit)
             if _within(then, gate.down):
                 begun.add(one.knob)
                 snapshot = then
-                plan.append(Restore(one.guest, one.knob, limit))
+                plan.append(RestoreAction(one.guest, one.knob, limit))
     return plan
 
 
-def forgiven(rules: Rules, snapshot: Snapshot, streaks: Streaks, state: QosState) -> QosState:
+def forgiven(rules: QosRules, snapshot: UsageSnapshot, streaks: Streaks, state: QosState) -> QosState:
     """The state without the relapses of levers that have not been needed for twice as long as they waited."""
     in_use = {one.knob.lever for one in state.throttles}
     return state.forgiven(
@@ -76,26 +78,28 @@ def forgiven(rules: Rules, snapshot: Snapshot, streaks: Streaks, state: QosState
     )
 
 
-def _gate(rules: Rules, snapshot: Snapshot, streaks: Streaks, state: QosState, knob: Knob) -> _Gate:
-    gate = _Gate(orphan=True)
+def _gate(
+    rules: QosRules, snapshot: UsageSnapshot, streaks: Streaks, state: QosState, knob: ThrottleControl
+) -> _RestoreGate:
+    gate = _RestoreGate(orphan=True)
     for metric in rules.registry.moved_by(knob.lever):
-        series = Series(metric.name, knob.domain)
+        series = MetricSeries(metric.name, knob.domain)
         watched = _watched(rules, streaks, metric.name, knob.domain)
         down = _lowest(rules, _COSTLY, snapshot, series)
-        up = _lowest(rules, (Action.THROTTLE_UP,), snapshot, series)
+        up = _lowest(rules, (WatermarkAction.THROTTLE_UP,), snapshot, series)
         if not all(
             quiet(streak, watermark, snapshot.time, _cool_down(rules, watermark, state, knob.lever))
             for watermark, streak in watched
         ):
-            return _Gate(False)
-        if rules.of_metric(metric.name, Action.THROTTLE_DOWN):
+            return _RestoreGate(False)
+        if rules.of_metric(metric.name, WatermarkAction.THROTTLE_DOWN):
             gate = replace(gate, orphan=False)
         if series not in snapshot.host or up is None or down is None:
             # No watermark, or what cannot be seen any more: nobody stays throttled for that.
             gate = replace(gate, precise=gate.precise and not watched)
             continue
         if snapshot.host[series] >= up:
-            return _Gate(False)
+            return _RestoreGate(False)
         if metric.throttle_quantified:
             gate = replace(gate, up={**gate.up, series: up}, down={**gate.down, series: down})
         else:
@@ -104,8 +108,8 @@ def _gate(rules: Rules, snapshot: Snapshot, streaks: Streaks, state: QosState, k
 
 
 def _watched(
-    rules: Rules, streaks: Streaks, metric: str, domain: str | None = None
-) -> list[tuple[Watermark, Streak]]:
+    rules: QosRules, streaks: Streaks, metric: str, domain: str | None = None
+) -> list[tuple[WatermarkSection, ThresholdStreak]]:
     """What is known of the watermarks of a metric that throttle or evict, on one domain or on all."""
     by_name = {watermark.name: watermark for watermark in rules.watermarks if watermark.metric == metric}
     return [
@@ -115,7 +119,9 @@ def _watched(
     ]
 
 
-def _lowest(rules: Rules, actions: tuple[Action, ...], snapshot: Snapshot, series: Series) -> float | None:
+def _lowest(
+    rules: QosRules, actions: tuple[WatermarkAction, ...], snapshot: UsageSnapshot, series: MetricSeries
+) -> float | None:
     amounts = [
         watermark.amount(action, snapshot, series.domain)
         for action in actions
@@ -124,7 +130,7 @@ def _lowest(rules: Rules, actions: tuple[Action, ...], snapshot: Snapshot, serie
     return min((amount for amount in amounts if amount is not None), default=None)
 
 
-def _cool_down(rules: Rules, watermark: Watermark, state: QosState, lever: str) -> float:
+def _cool_down(rules: QosRules, watermark: WatermarkSection, state: QosState, lever: str) -> float:
     """Seconds of quiet before something is given back.
 
     After each relapse it is longer, where nobody can compute beforehand what giving back leads to.
@@ -134,5 +140,5 @@ def _cool_down(rules: Rules, watermark: Watermark, state: QosState, lever: str) 
     return float(watermark.cool_down * 2 ** state.relapses.get(lever, 0))
 
 
-def _within(snapshot: Snapshot, limits: Mapping[Series, float]) -> bool:
+def _within(snapshot: UsageSnapshot, limits: Mapping[MetricSeries, float]) -> bool:
     return all(snapshot.host[series] <= limit for series, limit in limits.items())

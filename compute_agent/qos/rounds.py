@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class MeasuredGuest:
     """A guest with what is needed to measure it: its cgroup v2 folder or, where it has none, its processes.
 
     ``facts`` are what decisions need beside its usage, which is empty here.
@@ -53,7 +53,7 @@ class CacheReader(Protocol):
         ...
 
 
-class Round:
+class MeasuringRound:
     """The host at ``time`` (monotonic seconds), read below ``root`` as far as somebody asks.
 
     What was asked for is kept, so that the next round can tell what has changed since. A closed round reads
@@ -61,7 +61,7 @@ class Round:
     """
 
     def __init__(
-        self, time: float, root: str, subjects: Sequence[Subject], cache: CacheReader | None = None
+        self, time: float, root: str, subjects: Sequence[MeasuredGuest], cache: CacheReader | None = None
     ) -> None:
         self.time = time
         self.root = root.rstrip("/")

@@ -6,42 +6,46 @@ import logging
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from compute_agent.qos.metrics import Metric
-from compute_agent.qos.rounds import CacheReader, Round, Subject
-from compute_agent.qos.rules import Rules
-from compute_agent.qos.snapshot import Series, Snapshot
-from compute_agent.qos.sources.base import Measured
+from compute_agent.qos.metrics import WatermarkMetric
+from compute_agent.qos.rounds import CacheReader, MeasuredGuest, MeasuringRound
+from compute_agent.qos.rules import QosRules
+from compute_agent.qos.snapshot import MetricSeries, UsageSnapshot
+from compute_agent.qos.sources.base import MetricUsage
 
 LOG = logging.getLogger(__name__)
 
 
-class Sampler:
+class MetricSampler:
     """Measures the metrics that there are watermarks for, and no others."""
 
     def __init__(self, root: str = "/", cache: CacheReader | None = None) -> None:
         """``root`` is the folder that /proc is below; the folders of cgroups are taken as they are."""
         self._root = root
         self._cache = cache
-        self._before: Round | None = None
+        self._before: MeasuringRound | None = None
         self._missing: frozenset[str] = frozenset()
 
-    def sample(self, rules: Rules, subjects: Sequence[Subject], time: float) -> Snapshot:
+    def sample(self, rules: QosRules, subjects: Sequence[MeasuredGuest], time: float) -> UsageSnapshot:
         """The host and its guests at ``time`` (monotonic seconds).
 
         What cannot be read is left out, after a log line when that begins. Rates are since the sample before,
         and so missing from the first one.
         """
-        now = Round(time, self._root, subjects, self._cache)
-        host: dict[Series, float] = {}
-        capacity: dict[Series, float] = {}
-        usage: dict[str, dict[Series, float]] = {subject.facts.uuid: {} for subject in subjects}
+        now = MeasuringRound(time, self._root, subjects, self._cache)
+        host: dict[MetricSeries, float] = {}
+        capacity: dict[MetricSeries, float] = {}
+        usage: dict[str, dict[MetricSeries, float]] = {subject.facts.uuid: {} for subject in subjects}
         for metric in needed(rules):
             measured = _measured(metric, now, self._before)
-            host |= {Series(metric.name, domain): used for domain, used in measured.host.items()}
-            capacity |= {Series(metric.name, domain): amount for domain, amount in measured.capacity.items()}
+            host |= {MetricSeries(metric.name, domain): used for domain, used in measured.host.items()}
+            capacity |= {
+                MetricSeries(metric.name, domain): amount for domain, amount in measured.capacity.items()
+            }
             for guest, by_domain in measured.guests.items():
                 if guest in usage:
-                    usage[guest] |= {Series(metric.name, domain): used for domain, used in by_domain.items()}
+                    usage[guest] |= {
+                        MetricSeries(metric.name, domain): used for domain, used in by_domain.items()
+                    }
         if self._before is not None:
             self._log_missing({one.metric for one in rules.watermarks} - {one.metric for one in host})
         now.close()
@@ -50,7 +54,7 @@ class Sampler:
             subject.facts.uuid: replace(subject.facts, usage=usage[subject.facts.uuid])
             for subject in subjects
         }
-        return Snapshot(time, host, guests, capacity)
+        return UsageSnapshot(time, host, guests, capacity)
 
     def _log_missing(self, missing: Collection[str]) -> None:
         for metric in sorted(set(missing) - self._missing):
@@ -60,7 +64,7 @@ class Sampler:
         self._missing = frozenset(missing)
 
 
-def needed(rules: Rules) -> list[Metric]:
+def needed(rules: QosRules) -> list[WatermarkMetric]:
     """The metrics that watermarks name, and those that their levers limit."""
     names: dict[str, None] = {}
     for watermark in rules.watermarks:
@@ -69,9 +73,9 @@ def needed(rules: Rules) -> list[Metric]:
     return [rules.registry[name] for name in names if name in rules.registry]
 
 
-def _measured(metric: Metric, now: Round, before: Round | None) -> Measured:
+def _measured(metric: WatermarkMetric, now: MeasuringRound, before: MeasuringRound | None) -> MetricUsage:
     try:
         return metric.measure(now, before)
     except Exception:  # code of others; one metric must not cost the rest
         LOG.exception("%s cannot be measured", metric.name)
-        return Measured()
+        return MetricUsage()

@@ -7,36 +7,36 @@ from dataclasses import dataclass
 from oslo_config import cfg
 
 from compute_agent.model.errors import ConfigError
-from compute_agent.qos.classes import Classes, parse_classes
+from compute_agent.qos.classes import QosClasses, parse_classes
 from compute_agent.qos.guest_command import GuestCommand, guest_command
-from compute_agent.qos.levers import Steps
-from compute_agent.qos.metrics import Registry
-from compute_agent.qos.rules import Rules
+from compute_agent.qos.levers import ThrottleSteps
+from compute_agent.qos.metrics import MetricRegistry
+from compute_agent.qos.rules import QosRules
 from compute_agent.qos.watermarks import parse_watermarks
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class QosSettings:
     """All that [qos], the watermarks and the classes say. ``interval`` is in seconds between two rounds.
 
     ``evict_command`` makes a guest leave in the operator's own way; without one it has ``evict_grace``
     seconds to end after it was asked to.
     """
 
-    rules: Rules
-    classes: Classes
+    rules: QosRules
+    classes: QosClasses
     interval: float
     evict_grace: float
     evict_command: GuestCommand | None = None
 
 
-def read_settings(conf: cfg.ConfigOpts, registry: Registry) -> Settings:
+def read_settings(conf: cfg.ConfigOpts, registry: MetricRegistry) -> QosSettings:
     """The settings of a configuration.
 
     :raises ConfigError: naming section and option of what contradicts itself.
     """
     classes = parse_classes(conf)
-    return Settings(
+    return QosSettings(
         build_rules(conf, registry, classes),
         classes,
         conf.qos.interval,
@@ -45,15 +45,15 @@ def read_settings(conf: cfg.ConfigOpts, registry: Registry) -> Settings:
     )
 
 
-def build_rules(conf: cfg.ConfigOpts, registry: Registry, classes: Classes) -> Rules:
+def build_rules(conf: cfg.ConfigOpts, registry: MetricRegistry, classes: QosClasses) -> QosRules:
     """What decisions go by.
 
     :raises ConfigError: naming section and option of what contradicts itself.
     """
-    return Rules(
+    return QosRules(
         registry,
         parse_watermarks(conf, registry, classes),
-        Steps(conf.qos.step / 100, conf.qos.min_share / 100),
+        ThrottleSteps(conf.qos.step / 100, conf.qos.min_share / 100),
         conf.qos.margin / 100,
     )
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from compute_agent.model.knob import Knob
+from compute_agent.model.knob import ThrottleControl
 
 
-class Series(NamedTuple):
+class MetricSeries(NamedTuple):
     """A metric on one domain of the host: an L3 cache id as text, or "" for the host as a whole."""
 
     metric: str
@@ -20,7 +20,7 @@ class Series(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Entitlement:
+class GuestAllotment:
     """What a guest may use of a knob when it is not throttled.
 
     ``full`` is in the lever's unit (cores, percent, ways), and limits are multiples of ``granule``.
@@ -52,24 +52,24 @@ class GuestUsage:
     priority: int = 0
     protected: bool = False
     started: float = 0.0
-    entitlements: Mapping[Knob, Entitlement] = field(default_factory=dict)
-    usage: Mapping[Series, float] = field(default_factory=dict)
+    entitlements: Mapping[ThrottleControl, GuestAllotment] = field(default_factory=dict)
+    usage: Mapping[MetricSeries, float] = field(default_factory=dict)
     name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class UsageSnapshot:
     """One round. ``host`` is the usage by all, guests or not, ``capacity`` what 100 % are, where it is known.
 
     ``time`` is in seconds of a monotonic clock.
     """
 
     time: float
-    host: Mapping[Series, float]
+    host: Mapping[MetricSeries, float]
     guests: Mapping[str, GuestUsage] = field(default_factory=dict)
-    capacity: Mapping[Series, float] = field(default_factory=dict)
+    capacity: Mapping[MetricSeries, float] = field(default_factory=dict)
 
-    def changed(self, guest: str, usage: Mapping[Series, float]) -> Snapshot:
+    def changed(self, guest: str, usage: Mapping[MetricSeries, float]) -> UsageSnapshot:
         """The snapshot if a guest used ``usage`` of the series in it."""
         before = self.guests[guest]
         host = dict(self.host)
@@ -80,7 +80,7 @@ class Snapshot:
         guests[guest] = replace(before, usage={**before.usage, **usage})
         return replace(self, host=host, guests=guests)
 
-    def without(self, guest: str, metrics: Iterable[str]) -> Snapshot:
+    def without(self, guest: str, metrics: Iterable[str]) -> UsageSnapshot:
         """The snapshot if a guest had gone, and its use of ``metrics`` with it."""
         freed = {series: 0.0 for series in self.guests[guest].usage if series.metric in metrics}
         gone = self.changed(guest, freed)

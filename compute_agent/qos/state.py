@@ -10,24 +10,24 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from compute_agent.model.knob import Knob
-from compute_agent.qos.actions import Act, Evict, Restore, SwitchScheduling, Throttle
+from compute_agent.model.knob import ThrottleControl
+from compute_agent.qos.actions import Act, EvictAction, RestoreAction, SwitchScheduling, ThrottleAction
 
 MAX_RELAPSES: Final = 4
 """Counted up to this; what is given back then waits 16 times as long."""
 
 
 @dataclass(frozen=True, slots=True)
-class Throttled:
+class ThrottledGuest:
     """A limit in force."""
 
     guest: str
-    knob: Knob
+    knob: ThrottleControl
     limit: float
 
 
 @dataclass(frozen=True, slots=True)
-class Eviction:
+class PendingEviction:
     """A guest that was told to leave and has not been seen off yet. ``metric`` is why."""
 
     guest: str
@@ -45,8 +45,8 @@ class QosState:
     back.
     """
 
-    throttles: tuple[Throttled, ...] = ()
-    evictions: tuple[Eviction, ...] = ()
+    throttles: tuple[ThrottledGuest, ...] = ()
+    evictions: tuple[PendingEviction, ...] = ()
     scheduling_off: bool | None = None
     relapses: Mapping[str, int] = field(default_factory=dict)
     giving_back: frozenset[str] = frozenset()
@@ -56,7 +56,7 @@ class QosState:
         """The guests that are being evicted."""
         return frozenset(eviction.guest for eviction in self.evictions)
 
-    def limit(self, guest: str, knob: Knob) -> float | None:
+    def limit(self, guest: str, knob: ThrottleControl) -> float | None:
         """The limit of a guest; None where it is not throttled."""
         return next((one.limit for one in self.throttles if (one.guest, one.knob) == (guest, knob)), None)
 
@@ -65,15 +65,17 @@ class QosState:
         match action:
             case SwitchScheduling():
                 return replace(self, scheduling_off=action.off)
-            case Evict():
+            case EvictAction():
                 if action.guest in self.evicting:
                     return self
-                return replace(self, evictions=(*self.evictions, Eviction(action.guest, action.metric)))
-            case Throttle():
+                return replace(
+                    self, evictions=(*self.evictions, PendingEviction(action.guest, action.metric))
+                )
+            case ThrottleAction():
                 others = self._throttles_without(action.guest, action.knob)
-                throttles = (*others, Throttled(action.guest, action.knob, action.limit))
+                throttles = (*others, ThrottledGuest(action.guest, action.knob, action.limit))
                 return replace(self._relapsed(action.knob.lever), throttles=throttles)
-            case Restore():
+            case RestoreAction():
                 giving_back = self.giving_back | {action.knob.lever}
                 return replace(self, throttles=self._restored(action), giving_back=giving_back)
 
@@ -93,10 +95,10 @@ class QosState:
         relapses = {lever: count for lever, count in self.relapses.items() if lever not in levers}
         return replace(self, relapses=relapses, giving_back=self.giving_back - frozenset(levers))
 
-    def _throttles_without(self, guest: str, knob: Knob) -> tuple[Throttled, ...]:
+    def _throttles_without(self, guest: str, knob: ThrottleControl) -> tuple[ThrottledGuest, ...]:
         return tuple(one for one in self.throttles if (one.guest, one.knob) != (guest, knob))
 
-    def _restored(self, action: Restore) -> tuple[Throttled, ...]:
+    def _restored(self, action: RestoreAction) -> tuple[ThrottledGuest, ...]:
         """In the old order, as a guest that got a step back is still next in the row."""
         if action.limit is None:
             return self._throttles_without(action.guest, action.knob)
@@ -128,10 +130,12 @@ def from_json(content: Any) -> QosState:
     """
     try:
         throttles = tuple(
-            Throttled(_text(guest), Knob(_text(lever), _text(domain)), _limit(limit))
+            ThrottledGuest(_text(guest), ThrottleControl(_text(lever), _text(domain)), _limit(limit))
             for guest, lever, domain, limit in content["throttles"]
         )
-        evictions = tuple(Eviction(_text(guest), _text(metric)) for guest, metric in content["evictions"])
+        evictions = tuple(
+            PendingEviction(_text(guest), _text(metric)) for guest, metric in content["evictions"]
+        )
         off = content["scheduling_off"]
         if off not in (True, False, None):
             raise ValueError(f"scheduling_off is {off!r}")

@@ -6,20 +6,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from compute_agent.qos.snapshot import Series, Snapshot
-from compute_agent.qos.watermarks import ABOVE, Action, Watermark
+from compute_agent.qos.snapshot import MetricSeries, UsageSnapshot
+from compute_agent.qos.watermarks import ABOVE, WatermarkAction, WatermarkSection
 
 
-class Watch(NamedTuple):
+class WatermarkWatch(NamedTuple):
     """One watermark on one domain for one action."""
 
     watermark: str
-    action: Action
+    action: WatermarkAction
     domain: str
 
 
 @dataclass(frozen=True, slots=True)
-class Streak:
+class ThresholdStreak:
     """``samples`` in a row above the watermark, the latest included.
 
     ``unseen`` rounds in a row were without a sample.
@@ -32,45 +32,53 @@ class Streak:
     quiet_since: float = 0.0
 
 
-Streaks = Mapping[Watch, Streak]
+Streaks = Mapping[WatermarkWatch, ThresholdStreak]
 
 
 def observe(
-    streaks: Streaks, watermarks: Iterable[Watermark], snapshot: Snapshot, expected: Iterable[Series] = ()
-) -> dict[Watch, Streak]:
+    streaks: Streaks,
+    watermarks: Iterable[WatermarkSection],
+    snapshot: UsageSnapshot,
+    expected: Iterable[MetricSeries] = (),
+) -> dict[WatermarkWatch, ThresholdStreak]:
     """What is known after another snapshot, of all domains that have been seen or are ``expected``.
 
     A round without a sample changes nothing, as one reading may fail; when there are ``for_samples`` of them,
     or more, the watermark is not watched any more, and does not count as in breach.
     """
-    after: dict[Watch, Streak] = {}
+    after: dict[WatermarkWatch, ThresholdStreak] = {}
     for watermark in watermarks:
         domains = {one.domain for one in (*snapshot.host, *expected) if one.metric == watermark.metric}
         domains |= {watch.domain for watch in streaks if watch.watermark == watermark.name}
         for action in ABOVE:
             for domain in domains or {""}:
-                watch = Watch(watermark.name, action, domain)
+                watch = WatermarkWatch(watermark.name, action, domain)
                 if watermark.threshold(action) is not None:
-                    before = streaks.get(watch, Streak(quiet_since=snapshot.time))
+                    before = streaks.get(watch, ThresholdStreak(quiet_since=snapshot.time))
                     after[watch] = _next(before, watermark, watch, snapshot)
     return after
 
 
-def _next(before: Streak, watermark: Watermark, watch: Watch, snapshot: Snapshot) -> Streak:
-    usage = snapshot.host.get(Series(watermark.metric, watch.domain))
+def _next(
+    before: ThresholdStreak, watermark: WatermarkSection, watch: WatermarkWatch, snapshot: UsageSnapshot
+) -> ThresholdStreak:
+    usage = snapshot.host.get(MetricSeries(watermark.metric, watch.domain))
     amount = watermark.amount(watch.action, snapshot, watch.domain)
     if usage is None or amount is None:
         unseen = before.unseen + 1
         samples = 0 if unseen >= watermark.for_samples else before.samples
         return replace(before, unseen=unseen, samples=samples)
     if usage > amount:
-        return Streak(before.samples + 1, 0, snapshot.time)
-    return Streak(0, 0, before.quiet_since)
+        return ThresholdStreak(before.samples + 1, 0, snapshot.time)
+    return ThresholdStreak(0, 0, before.quiet_since)
 
 
-def confirmed(streaks: Streaks, watermark: Watermark, action: Action, domain: str) -> bool:
+def confirmed(streaks: Streaks, watermark: WatermarkSection, action: WatermarkAction, domain: str) -> bool:
     """Whether a watermark has been in breach for long enough to act."""
-    return streaks.get(Watch(watermark.name, action, domain), Streak()).samples >= watermark.for_samples
+    return (
+        streaks.get(WatermarkWatch(watermark.name, action, domain), ThresholdStreak()).samples
+        >= watermark.for_samples
+    )
 
 
 def overloaded(streaks: Streaks) -> bool:
@@ -78,16 +86,16 @@ def overloaded(streaks: Streaks) -> bool:
     return any(
         streak.samples > 0
         for watch, streak in streaks.items()
-        if watch.action is not Action.DISABLE_SCHEDULING
+        if watch.action is not WatermarkAction.DISABLE_SCHEDULING
     )
 
 
-def blind(streak: Streak, watermark: Watermark) -> bool:
+def blind(streak: ThresholdStreak, watermark: WatermarkSection) -> bool:
     """Whether there has been no sample for so long that the watermark is not watched any more."""
     return streak.unseen >= watermark.for_samples
 
 
-def quiet(streak: Streak, watermark: Watermark, time: float, cool_down: float) -> bool:
+def quiet(streak: ThresholdStreak, watermark: WatermarkSection, time: float, cool_down: float) -> bool:
     """Whether it has been quiet long enough to give something back, as far as can be seen."""
     seen = streak.unseen == 0 or blind(streak, watermark)
     return seen and streak.samples == 0 and time - streak.quiet_since >= cool_down

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from compute_agent.model.guest import Guest
-from compute_agent.model.knob import BLOCKIO, CPU_QUOTA, Knob
-from compute_agent.qos.classes import Classes
-from compute_agent.qos.rounds import Subject
-from compute_agent.qos.snapshot import Entitlement, GuestUsage
+from compute_agent.model.knob import BLOCKIO, CPU_QUOTA, ThrottleControl
+from compute_agent.qos.classes import QosClasses
+from compute_agent.qos.rounds import MeasuredGuest
+from compute_agent.qos.snapshot import GuestAllotment, GuestUsage
 
 
 def build_subject(
     guest: Guest,
-    classes: Classes,
+    classes: QosClasses,
     *,
     dedicated: bool,
     started: float = 0.0,
     cgroup: str = "",
     pids: tuple[int, ...] = (),
-    caches: Mapping[Knob, Entitlement] | None = None,
-) -> Subject:
+    caches: Mapping[ThrottleControl, GuestAllotment] | None = None,
+) -> MeasuredGuest:
     """A guest as it is measured and decided about.
 
     ``dedicated``: it holds dedicated CPUs. ``started`` is in seconds on a clock that all guests share,
@@ -38,9 +38,9 @@ def build_subject(
         protected=classes.protects(settings.qos_class, dedicated),
         started=started,
         entitlements={
-            Knob(CPU_QUOTA): Entitlement(float(settings.vcpus)),
-            Knob(BLOCKIO): Entitlement(100.0, 1.0, per_unit=None),
+            ThrottleControl(CPU_QUOTA): GuestAllotment(float(settings.vcpus)),
+            ThrottleControl(BLOCKIO): GuestAllotment(100.0, 1.0, per_unit=None),
             **(caches or {}),
         },
     )
-    return Subject(facts, cgroup, pids or (guest.pid,))
+    return MeasuredGuest(facts, cgroup, pids or (guest.pid,))

@@ -7,32 +7,32 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from compute_agent.events.event import Kind, Outcome
-from compute_agent.events.recorder import Named, Recorder
+from compute_agent.events.event import EventKind, EventOutcome
+from compute_agent.events.recorder import EventRecorder, NamedSubject
 from compute_agent.model.naming import called
-from compute_agent.qos.actions import Act, Evict, Restore, SwitchScheduling, Throttle
-from compute_agent.qos.snapshot import Series, Snapshot
+from compute_agent.qos.actions import Act, EvictAction, RestoreAction, SwitchScheduling, ThrottleAction
+from compute_agent.qos.snapshot import MetricSeries, UsageSnapshot
 from compute_agent.qos.state import QosState
 
 LOG = logging.getLogger(__name__)
 
 
-class Telemetry:
+class ThrottleTelemetry:
     """Tells of actions, and counts them. One thread writes."""
 
     def __init__(
         self,
         registry: CollectorRegistry,
-        recorder: Recorder | None = None,
+        recorder: EventRecorder | None = None,
         blame: Callable[[str, str], None] = lambda guest, metric: None,
     ) -> None:
         """``blame`` is told of each guest that was throttled or evicted, and for which metric.
 
         It must not wait.
         """
-        self._recorder = recorder or Recorder()
+        self._recorder = recorder or EventRecorder()
         self._blame = blame
-        self._shown: set[Series] = set()
+        self._shown: set[MetricSeries] = set()
         self._failures: dict[tuple[str, str], str] = {}
         self._actions = Counter(
             "compute_agent_watermark_actions",
@@ -61,17 +61,17 @@ class Telemetry:
 
     def evicted(self, guest: str, name: str) -> None:
         """Tell that a guest has left."""
-        self._recorder.tell(LOG.info, Kind.EVICT, Named(guest, name), "Guest %s was evicted")
+        self._recorder.tell(LOG.info, EventKind.EVICT, NamedSubject(guest, name), "Guest %s was evicted")
 
-    def record(self, action: Act, outcome: Outcome, reason: str = "", name: str = "") -> None:
+    def record(self, action: Act, outcome: EventOutcome, reason: str = "", name: str = "") -> None:
         """Tell of an action; ``name`` is that of the guest."""
         kind = _kind(action)
         guest = "" if isinstance(action, SwitchScheduling) else action.guest
-        metric = action.metric if isinstance(action, Evict | Throttle) else ""
+        metric = action.metric if isinstance(action, EvictAction | ThrottleAction) else ""
         self._actions.labels(kind, metric, outcome).inc()
         text = str(action).replace(guest, called(name, guest), 1) if guest else str(action)
-        whom = Named(guest, name) if guest else None
-        if outcome is Outcome.FAILED:
+        whom = NamedSubject(guest, name) if guest else None
+        if outcome is EventOutcome.FAILED:
             # What is tried in each round need not be told in each.
             if self._failures.get((kind, guest)) == reason:
                 LOG.debug("Failed: %s: %s", text, reason)
@@ -82,12 +82,12 @@ class Telemetry:
             self._failures[kind, guest] = reason
         else:
             self._failures.pop((kind, guest), None)
-            if metric and outcome is Outcome.DONE:
+            if metric and outcome is EventOutcome.DONE:
                 self._blame(guest, metric)
-            message = "Preview: %s" if outcome is Outcome.PREVIEW else "Watermark: %s"
+            message = "Preview: %s" if outcome is EventOutcome.PREVIEW else "Watermark: %s"
             self._recorder.record(LOG.info, kind, whom, message, text, outcome=outcome)
 
-    def show(self, snapshot: Snapshot, state: QosState) -> None:
+    def show(self, snapshot: UsageSnapshot, state: QosState) -> None:
         """Set the gauges at the end of a round."""
         for series in self._shown - snapshot.host.keys():
             self._usage.remove(*series)
@@ -99,13 +99,13 @@ class Telemetry:
         self._closed.set(bool(state.scheduling_off))
 
 
-def _kind(action: Act) -> Kind:
+def _kind(action: Act) -> EventKind:
     match action:
         case SwitchScheduling():
-            return Kind.DISABLE_SCHEDULING if action.off else Kind.ENABLE_SCHEDULING
-        case Evict():
-            return Kind.EVICT
-        case Throttle():
-            return Kind.THROTTLE_DOWN
-        case Restore():
-            return Kind.THROTTLE_UP
+            return EventKind.DISABLE_SCHEDULING if action.off else EventKind.ENABLE_SCHEDULING
+        case EvictAction():
+            return EventKind.EVICT
+        case ThrottleAction():
+            return EventKind.THROTTLE_DOWN
+        case RestoreAction():
+            return EventKind.THROTTLE_UP

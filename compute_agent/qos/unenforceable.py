@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from compute_agent.conf.qos import WATERMARK
-from compute_agent.qos.metrics import Registry
-from compute_agent.qos.watermarks import Watermark
+from compute_agent.qos.metrics import MetricRegistry
+from compute_agent.qos.watermarks import WatermarkSection
 
 
 def unenforceable(
-    watermarks: Iterable[Watermark],
-    registry: Registry,
+    watermarks: Iterable[WatermarkSection],
+    registry: MetricRegistry,
     unmeasured_metrics: Mapping[str, str],
     unusable_levers: Mapping[str, str],
 ) -> Iterator[str]:

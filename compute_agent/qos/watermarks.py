@@ -13,15 +13,15 @@ from oslo_config import cfg
 
 from compute_agent.conf.qos import WATERMARK, watermark_sections
 from compute_agent.model.errors import ConfigError
-from compute_agent.qos.classes import Classes
-from compute_agent.qos.metrics import Metric, Registry, Unit
-from compute_agent.qos.snapshot import GuestUsage, Series, Snapshot
+from compute_agent.qos.classes import QosClasses
+from compute_agent.qos.metrics import MetricRegistry, MetricUnit, WatermarkMetric
+from compute_agent.qos.snapshot import GuestUsage, MetricSeries, UsageSnapshot
 
 _POWERS: Final = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 _THRESHOLD: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT%]?)", re.ASCII)
 
 
-class Action(enum.StrEnum):
+class WatermarkAction(enum.StrEnum):
     """What a watermark asks for; the values are the names of the options."""
 
     DISABLE_SCHEDULING = "disable_scheduling"
@@ -30,12 +30,12 @@ class Action(enum.StrEnum):
     THROTTLE_UP = "throttle_up"
 
 
-ABOVE: Final = (Action.DISABLE_SCHEDULING, Action.EVICT, Action.THROTTLE_DOWN)
+ABOVE: Final = (WatermarkAction.DISABLE_SCHEDULING, WatermarkAction.EVICT, WatermarkAction.THROTTLE_DOWN)
 """The actions that are taken above their threshold."""
 
 
 @dataclass(frozen=True, slots=True)
-class Threshold:
+class WatermarkThreshold:
     """From where on an action is taken.
 
     It is in the metric's unit, or ``relative``, in percent of what the host has.
@@ -55,7 +55,7 @@ class Threshold:
 
 
 @dataclass(frozen=True, slots=True)
-class Selector:
+class GuestSelector:
     """Which guests a watermark is about.
 
     Those of ``classes`` (empty: all) up to ``max_priority`` (None: all).
@@ -74,36 +74,38 @@ class Selector:
 
 
 @dataclass(frozen=True, slots=True)
-class Watermark:
+class WatermarkSection:
     """The thresholds of one section. ``cool_down`` is in seconds; ``preview``: nothing is really done."""
 
     name: str
     metric: str
-    throttle_down: Threshold | None = None
-    throttle_up: Threshold | None = None
-    evict: Threshold | None = None
-    disable_scheduling: Threshold | None = None
+    throttle_down: WatermarkThreshold | None = None
+    throttle_up: WatermarkThreshold | None = None
+    evict: WatermarkThreshold | None = None
+    disable_scheduling: WatermarkThreshold | None = None
     for_samples: int = 1
     cool_down: float = 0.0
     preview: bool = False
-    selector: Selector = Selector()
+    selector: GuestSelector = GuestSelector()
 
-    def threshold(self, action: Action) -> Threshold | None:
+    def threshold(self, action: WatermarkAction) -> WatermarkThreshold | None:
         """The threshold of an action, if there is one."""
-        found: Threshold | None = getattr(self, action.value)
+        found: WatermarkThreshold | None = getattr(self, action.value)
         return found
 
-    def amount(self, action: Action, snapshot: Snapshot, domain: str) -> float | None:
+    def amount(self, action: WatermarkAction, snapshot: UsageSnapshot, domain: str) -> float | None:
         """The threshold of an action on one domain, in the metric's unit.
 
         None if there is none or it is not known.
         """
         threshold = self.threshold(action)
-        capacity = snapshot.capacity.get(Series(self.metric, domain))
+        capacity = snapshot.capacity.get(MetricSeries(self.metric, domain))
         return None if threshold is None else threshold.amount(capacity)
 
 
-def parse_watermarks(conf: cfg.ConfigOpts, registry: Registry, classes: Classes) -> tuple[Watermark, ...]:
+def parse_watermarks(
+    conf: cfg.ConfigOpts, registry: MetricRegistry, classes: QosClasses
+) -> tuple[WatermarkSection, ...]:
     """The watermarks that ``conf`` has.
 
     :raises ConfigError: naming section and option.
@@ -111,8 +113,10 @@ def parse_watermarks(conf: cfg.ConfigOpts, registry: Registry, classes: Classes)
     watermarks = []
     for name, options in watermark_sections(conf):
         metric = _metric(name, options.metric, registry)
-        thresholds = {action: _threshold(name, action, options[action.value], metric) for action in Action}
-        watermark = Watermark(
+        thresholds = {
+            action: _threshold(name, action, options[action.value], metric) for action in WatermarkAction
+        }
+        watermark = WatermarkSection(
             name,
             metric.name,
             **{action.value: threshold for action, threshold in thresholds.items()},
@@ -127,7 +131,7 @@ def parse_watermarks(conf: cfg.ConfigOpts, registry: Registry, classes: Classes)
     return tuple(watermarks)
 
 
-def parse_threshold(text: str, unit: Unit) -> Threshold:
+def parse_threshold(text: str, unit: MetricUnit) -> WatermarkThreshold:
     """A threshold as written: ``0.8``, ``12G``, ``80%``.
 
     :raises ValueError:
@@ -137,67 +141,69 @@ def parse_threshold(text: str, unit: Unit) -> Threshold:
         raise ValueError(f"{text!r} is no threshold: a number such as 12, 1.5, 12G or 80% is needed")
     value, suffix = float(match[1]), match[2]
     if suffix == "%":
-        if unit == Unit.OTHER:
+        if unit == MetricUnit.OTHER:
             raise ValueError("the metric has no percentages")
-        if value > 100 and unit != Unit.PERCENT:
+        if value > 100 and unit != MetricUnit.PERCENT:
             raise ValueError(f"{text.strip()} is more than there is")
-        return Threshold(value, relative=unit != Unit.PERCENT)
-    if suffix and unit not in (Unit.BYTES, Unit.BYTES_PER_SECOND):
+        return WatermarkThreshold(value, relative=unit != MetricUnit.PERCENT)
+    if suffix and unit not in (MetricUnit.BYTES, MetricUnit.BYTES_PER_SECOND):
         raise ValueError(f"{suffix} is for bytes, and the metric is in {unit or 'another unit'}")
-    return Threshold(value * 1024 ** _POWERS[suffix])
+    return WatermarkThreshold(value * 1024 ** _POWERS[suffix])
 
 
-def check_together(watermarks: Iterable[Watermark]) -> None:
+def check_together(watermarks: Iterable[WatermarkSection]) -> None:
     """Those in preview are compared among themselves, so that others can be tried out beside those in force.
 
     :raises ConfigError: watermarks of one metric contradict each other.
     """
-    by_metric: dict[tuple[str, bool], list[Watermark]] = {}
+    by_metric: dict[tuple[str, bool], list[WatermarkSection]] = {}
     for watermark in watermarks:
         by_metric.setdefault((watermark.metric, watermark.preview), []).append(watermark)
     for same in by_metric.values():
         _check_same_kind(same)
-        down, up = _lowest(same, Action.THROTTLE_DOWN), _lowest(same, Action.THROTTLE_UP)
+        down, up = _lowest(same, WatermarkAction.THROTTLE_DOWN), _lowest(same, WatermarkAction.THROTTLE_UP)
         if down is None and up is not None:
             raise ConfigError(
-                f"{_option(up[0], Action.THROTTLE_UP)}: nothing is throttled for {up[0].metric}"
+                f"{_option(up[0], WatermarkAction.THROTTLE_UP)}: nothing is throttled for {up[0].metric}"
             )
         if down is not None and up is None:
             raise ConfigError(
-                f"{_option(down[0], Action.THROTTLE_DOWN)}: without a throttle_up for {down[0].metric} guests"
-                " would stay throttled"
+                f"{_option(down[0], WatermarkAction.THROTTLE_DOWN)}: without a throttle_up for"
+                f" {down[0].metric} guests would stay throttled"
             )
-        for action in (Action.THROTTLE_DOWN, Action.EVICT):
+        for action in (WatermarkAction.THROTTLE_DOWN, WatermarkAction.EVICT):
             above = _lowest(same, action)
             if up is not None and above is not None and up[1].value >= above[1].value:
                 raise ConfigError(
-                    f"{_option(up[0], Action.THROTTLE_UP)} = {up[1]} is not below"
+                    f"{_option(up[0], WatermarkAction.THROTTLE_UP)} = {up[1]} is not below"
                     f" {_option(above[0], action)} = {above[1]}"
                 )
 
 
-def _check_watermark(watermark: Watermark) -> None:
+def _check_watermark(watermark: WatermarkSection) -> None:
     """One section alone.
 
     :raises ConfigError:
     """
-    if all(watermark.threshold(action) is None for action in Action):
-        raise ConfigError(f"[{WATERMARK}{watermark.name}] has no threshold: {', '.join(Action)}")
-    thresholds = [(action, found) for action in Action if (found := watermark.threshold(action)) is not None]
+    if all(watermark.threshold(action) is None for action in WatermarkAction):
+        raise ConfigError(f"[{WATERMARK}{watermark.name}] has no threshold: {', '.join(WatermarkAction)}")
+    thresholds = [
+        (action, found) for action in WatermarkAction if (found := watermark.threshold(action)) is not None
+    ]
     if len({threshold.relative for _, threshold in thresholds}) > 1:
         listed = ", ".join(f"{action} = {threshold}" for action, threshold in thresholds)
         raise ConfigError(f"[{WATERMARK}{watermark.name}] mixes percentages and amounts: {listed}")
     if watermark.throttle_down and watermark.evict and watermark.evict.value < watermark.throttle_down.value:
         raise ConfigError(
-            f"{_option(watermark, Action.EVICT)} = {watermark.evict} is below"
+            f"{_option(watermark, WatermarkAction.EVICT)} = {watermark.evict} is below"
             f" throttle_down = {watermark.throttle_down}: guests would be evicted before they are throttled"
         )
 
 
-def _check_same_kind(watermarks: Sequence[Watermark]) -> None:
-    kinds: dict[bool, Watermark] = {}
+def _check_same_kind(watermarks: Sequence[WatermarkSection]) -> None:
+    kinds: dict[bool, WatermarkSection] = {}
     for watermark in watermarks:
-        for action in Action:
+        for action in WatermarkAction:
             threshold = watermark.threshold(action)
             if threshold is not None:
                 kinds.setdefault(threshold.relative, watermark)
@@ -208,7 +214,9 @@ def _check_same_kind(watermarks: Sequence[Watermark]) -> None:
         )
 
 
-def _lowest(watermarks: Iterable[Watermark], action: Action) -> tuple[Watermark, Threshold] | None:
+def _lowest(
+    watermarks: Iterable[WatermarkSection], action: WatermarkAction
+) -> tuple[WatermarkSection, WatermarkThreshold] | None:
     found = [
         (watermark, threshold)
         for watermark in watermarks
@@ -217,7 +225,7 @@ def _lowest(watermarks: Iterable[Watermark], action: Action) -> tuple[Watermark,
     return min(found, key=lambda pair: pair[1].value, default=None)
 
 
-def _metric(name: str, text: str | None, registry: Registry) -> Metric:
+def _metric(name: str, text: str | None, registry: MetricRegistry) -> WatermarkMetric:
     metric = registry.get(text or "")
     if metric is None:
         said = f"there is no metric {text!r}" if text else "which one is not said"
@@ -225,13 +233,15 @@ def _metric(name: str, text: str | None, registry: Registry) -> Metric:
     return metric
 
 
-def _threshold(name: str, action: Action, text: str | None, metric: Metric) -> Threshold | None:
+def _threshold(
+    name: str, action: WatermarkAction, text: str | None, metric: WatermarkMetric
+) -> WatermarkThreshold | None:
     if text is None:
         return None
     section = f"[{WATERMARK}{name}] {action}"
-    if action in (Action.THROTTLE_DOWN, Action.THROTTLE_UP) and not metric.throttleable:
+    if action in (WatermarkAction.THROTTLE_DOWN, WatermarkAction.THROTTLE_UP) and not metric.throttleable:
         raise ConfigError(f"{section}: guests cannot be throttled for {metric.name}")
-    if action is Action.EVICT and not metric.evictable:
+    if action is WatermarkAction.EVICT and not metric.evictable:
         raise ConfigError(f"{section}: guests cannot be evicted for {metric.name}")
     try:
         return parse_threshold(text, metric.unit)
@@ -239,7 +249,7 @@ def _threshold(name: str, action: Action, text: str | None, metric: Metric) -> T
         raise ConfigError(f"{section}: {error}") from error
 
 
-def _selector(name: str, options: Any, classes: Classes) -> Selector:
+def _selector(name: str, options: Any, classes: QosClasses) -> GuestSelector:
     chosen: Collection[str] = options.qos_classes
     for qos_class in chosen:
         section = f"[{WATERMARK}{name}] qos_classes"
@@ -248,8 +258,8 @@ def _selector(name: str, options: Any, classes: Classes) -> Selector:
             raise ConfigError(f"{section}: there is no class {qos_class!r}; there are {known}")
         if classes.protects(qos_class, dedicated=False):
             raise ConfigError(f"{section}: {qos_class} is above [qos] highest_class and never acted on")
-    return Selector(frozenset(chosen), options.max_priority)
+    return GuestSelector(frozenset(chosen), options.max_priority)
 
 
-def _option(watermark: Watermark, action: Action) -> str:
+def _option(watermark: WatermarkSection, action: WatermarkAction) -> str:
     return f"[{WATERMARK}{watermark.name}] {action}"

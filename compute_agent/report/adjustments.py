@@ -22,14 +22,14 @@ from dataclasses import dataclass, replace
 
 from compute_agent.inventory.derive import CONFIGURABLE
 from compute_agent.inventory.provider_config import OPTION
-from compute_agent.inventory.tree import FIELDS, Field, Inventory
+from compute_agent.inventory.tree import FIELDS, Field, ProviderInventory
 from compute_agent.model.resource_class import EXCLUSIVE
 
 Written = frozenset[tuple[str, Field, float]]
 """What the agent may have written last to a provider: resource class, field, value."""
 
 
-class Verdict(enum.StrEnum):
+class AdjustmentVerdict(enum.StrEnum):
     """What becomes of a value that somebody else set."""
 
     KEPT = "kept"
@@ -38,22 +38,22 @@ class Verdict(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Adjustment:
+class InventoryAdjustment:
     """A field that somebody else set to ``value``, where the agent would have ``own``."""
 
     field: Field
     value: float
     own: float
-    verdict: Verdict
+    verdict: AdjustmentVerdict
     becomes: float
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class SettledInventory:
     """An inventory as it shall be, and what others set of it."""
 
-    inventory: Inventory
-    adjustments: tuple[Adjustment, ...] = ()
+    inventory: ProviderInventory
+    adjustments: tuple[InventoryAdjustment, ...] = ()
 
     @property
     def kept(self) -> frozenset[Field]:
@@ -63,12 +63,12 @@ class Settled:
 
 def settle(
     name: str,
-    derived: Inventory,
-    has: Inventory | None,
+    derived: ProviderInventory,
+    has: ProviderInventory | None,
     written: Written,
     configured: frozenset[tuple[str, Field]],
     ratio_elsewhere: float | None = None,
-) -> Settled:
+) -> SettledInventory:
     """The inventory of class ``name`` as it shall be, where Placement ``has`` one (None: none so far).
 
     ``configured`` are the classes and fields that an option of the ini file sets. ``ratio_elsewhere`` is the
@@ -77,8 +77,8 @@ def settle(
     if has is None:
         free = ("allocation_ratio" not in fields_of(name, configured)) and name not in EXCLUSIVE
         if ratio_elsewhere is not None and free:
-            return Settled(replace(derived, allocation_ratio=ratio_elsewhere))
-        return Settled(derived)
+            return SettledInventory(replace(derived, allocation_ratio=ratio_elsewhere))
+        return SettledInventory(derived)
     result, adjustments = derived, []
     for field in FIELDS:
         there, own = getattr(has, field), getattr(derived, field)
@@ -89,12 +89,12 @@ def settle(
                 result = replace(result, allocation_ratio=there)
             continue
         verdict, becomes = _judge(name, field, there, derived, configured)
-        adjustments.append(Adjustment(field, there, own, verdict, becomes))
+        adjustments.append(InventoryAdjustment(field, there, own, verdict, becomes))
         if field == "reserved":
             result = replace(result, reserved=int(becomes))
         else:
             result = replace(result, allocation_ratio=becomes)
-    return Settled(result, tuple(adjustments))
+    return SettledInventory(result, tuple(adjustments))
 
 
 def fields_of(name: str, configured: frozenset[tuple[str, Field]]) -> frozenset[Field]:
@@ -103,49 +103,55 @@ def fields_of(name: str, configured: frozenset[tuple[str, Field]]) -> frozenset[
 
 
 def _judge(
-    name: str, field: Field, there: float, derived: Inventory, configured: frozenset[tuple[str, Field]]
-) -> tuple[Verdict, float]:
+    name: str,
+    field: Field,
+    there: float,
+    derived: ProviderInventory,
+    configured: frozenset[tuple[str, Field]],
+) -> tuple[AdjustmentVerdict, float]:
     if (name, field) in configured:
-        return Verdict.OVERRULED, getattr(derived, field)
+        return AdjustmentVerdict.OVERRULED, getattr(derived, field)
     if field == "reserved":
         least = derived.reserved if name in EXCLUSIVE else 0
         becomes: float = max(least, min(there, derived.total))
     else:
         becomes = min(there, derived.allocation_ratio) if name in EXCLUSIVE else there
-    return (Verdict.KEPT if becomes == there else Verdict.LIMITED), becomes
+    return (AdjustmentVerdict.KEPT if becomes == there else AdjustmentVerdict.LIMITED), becomes
 
 
-def in_words(name: str, adjustment: Adjustment) -> str:
+def in_words(name: str, adjustment: InventoryAdjustment) -> str:
     """What was set of an inventory of class ``name``, and what becomes of it."""
     one = adjustment
     option = next((it for it, which in CONFIGURABLE.items() if which == (name, one.field)), "")
     was_set = f"{one.field} of {name} was set to {one.value:.10g} through the API"
     own = f"the agent's is {one.own:.10g}"
     match one.verdict:
-        case Verdict.KEPT if option:
+        case AdjustmentVerdict.KEPT if option:
             return f"{was_set} and stays; {own}, which [DEFAULT] {option} in the ini file would enforce"
-        case Verdict.KEPT:
+        case AdjustmentVerdict.KEPT:
             return f"{was_set} and stays; {own}: set that to have the agent decide again"
-        case Verdict.OVERRULED:
+        case AdjustmentVerdict.OVERRULED:
             says = f"[DEFAULT] {option} says" if option else f"the files of {OPTION} say"
             return f"{was_set}, but {says} {one.own:.10g}: unset that to keep what is set here"
-        case Verdict.LIMITED:
+        case AdjustmentVerdict.LIMITED:
             return f"{was_set}, which is more than there is: it becomes {one.becomes:.10g}; {own}"
 
 
-def writing(settled: Mapping[str, Settled]) -> Written:
+def writing(settled: Mapping[str, SettledInventory]) -> Written:
     """What of these inventories of a provider, by class, the agent writes on its own account."""
     return frozenset(_own(settled))
 
 
-def _own(settled: Mapping[str, Settled]) -> Iterator[tuple[str, Field, float]]:
+def _own(settled: Mapping[str, SettledInventory]) -> Iterator[tuple[str, Field, float]]:
     for name, one in settled.items():
         for field in FIELDS:
             if field not in one.kept:
                 yield name, field, getattr(one.inventory, field)
 
 
-def remembered(settled: Mapping[str, Settled], claimed: Written, shown: Mapping[str, Inventory]) -> Written:
+def remembered(
+    settled: Mapping[str, SettledInventory], claimed: Written, shown: Mapping[str, ProviderInventory]
+) -> Written:
     """What to remember once Placement shows these inventories.
 
     Where it shows what the agent wrote, that alone; else all that it may have written.

@@ -28,14 +28,14 @@ class BadAnswerError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Each:
+class EachValue:
     """An object whose values all have a shape."""
 
     shape: Any
 
 
 @dataclass(frozen=True, slots=True)
-class Maybe:
+class MaybeNull:
     """A value that may be null or absent."""
 
     shape: Any
@@ -47,16 +47,16 @@ def check_shape(document: Any, shape: Any, place: str = "the answer") -> None:
     :raises BadAnswerError: it has not.
     """
     match shape:
-        case Maybe():
+        case MaybeNull():
             if document is not None:
                 check_shape(document, shape.shape, place)
-        case Each():
+        case EachValue():
             for name, value in _object(document, place).items():
                 check_shape(value, shape.shape, f"{place}.{name}")
         case dict():
             found = _object(document, place)
             for name, inner in shape.items():
-                if name not in found and not isinstance(inner, Maybe):
+                if name not in found and not isinstance(inner, MaybeNull):
                     raise BadAnswerError(f"{place} has no {name!r}")
                 check_shape(found.get(name), inner, f"{place}.{name}")
         case list():

@@ -33,7 +33,7 @@ Decision = ConsumerAllocations | str
 """What a consumer shall hold, or why nothing is changed."""
 
 
-class Kind(enum.StrEnum):
+class FindingKind(enum.StrEnum):
     """What can be found. A guest that migrates is no fault: its place here is held by its migration."""
 
     UNALLOCATED = "guest without allocation"
@@ -72,10 +72,10 @@ class AuditedGuest:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class AuditFinding:
     """One thing that is wrong. ``allocation`` is what the consumer holds here; ``detail`` says more."""
 
-    kind: Kind
+    kind: FindingKind
     consumer: str
     name: str = ""
     allocation: Allocation = field(default_factory=dict)
@@ -83,7 +83,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class HealOptions:
     """What to mend, and of whom.
 
     Create what guests miss, delete what has had no guest for ``min_age`` seconds, of the ``confirmed`` alone
@@ -100,7 +100,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class ConsumerRecord:
     """A consumer as it was found just before it is changed.
 
     All that it ``holds``, the part of that which is ``ours``, and whether its guest is ``here``.
@@ -116,7 +116,7 @@ def compare(
     held: Held,
     inactive: frozenset[str],
     migrations: Mapping[str, str] = MappingProxyType({}),
-) -> list[Finding]:
+) -> list[AuditFinding]:
     """All that is wrong, by kind; and which guests migrate.
 
     ``held`` is what all consumers hold of this host; ``inactive`` are guests that belong here and do not run,
@@ -124,13 +124,13 @@ def compare(
     """
     running = {guest.uuid: guest for guest in guests}
     findings = [
-        Finding(Kind.UNUSED, consumer, allocation=allocation)
+        AuditFinding(FindingKind.UNUSED, consumer, allocation=allocation)
         for consumer, allocation in held.items()
         if consumer not in running and consumer not in inactive and consumer not in migrations
     ]
     findings += [
-        Finding(
-            Kind.MIGRATING,
+        AuditFinding(
+            FindingKind.MIGRATING,
             uuid,
             running[uuid].name if uuid in running else "",
             held[consumer],
@@ -142,16 +142,20 @@ def compare(
     for guest in running.values():
         allocation = held.get(guest.migration) or held.get(guest.uuid, {})
         if not allocation:
-            findings.append(Finding(Kind.UNALLOCATED, guest.uuid, guest.name))
+            findings.append(AuditFinding(FindingKind.UNALLOCATED, guest.uuid, guest.name))
         elif differences := _differences(guest, total(allocation)):
-            findings.append(Finding(Kind.DIFFERENT, guest.uuid, guest.name, allocation, differences))
+            findings.append(
+                AuditFinding(FindingKind.DIFFERENT, guest.uuid, guest.name, allocation, differences)
+            )
         if guest.refusal:
-            findings.append(Finding(Kind.REFUSED, guest.uuid, guest.name, allocation, guest.refusal))
+            findings.append(
+                AuditFinding(FindingKind.REFUSED, guest.uuid, guest.name, allocation, guest.refusal)
+            )
         if guest.stray:
-            findings.append(Finding(Kind.STRAY, guest.uuid, guest.name, allocation, guest.stray))
+            findings.append(AuditFinding(FindingKind.STRAY, guest.uuid, guest.name, allocation, guest.stray))
         if overlaps := _overlaps(guest, running.values()):
-            findings.append(Finding(Kind.OVERLAP, guest.uuid, guest.name, allocation, overlaps))
-    return sorted(findings, key=lambda finding: (list(Kind).index(finding.kind), finding.consumer))
+            findings.append(AuditFinding(FindingKind.OVERLAP, guest.uuid, guest.name, allocation, overlaps))
+    return sorted(findings, key=lambda finding: (list(FindingKind).index(finding.kind), finding.consumer))
 
 
 def _overlaps(guest: AuditedGuest, guests: Iterable[AuditedGuest]) -> str:
@@ -233,7 +237,7 @@ def allocation_for(guest: AuditedGuest, free: FreeCapacity) -> Allocation | str:
 
 
 def create(
-    record: Record,
+    record: ConsumerRecord,
     allocation: Allocation,
     project_id: str,
     user_id: str,
@@ -260,7 +264,7 @@ def create(
     )
 
 
-def delete(record: Record, finding: Finding, age: float, options: Options) -> Decision:
+def delete(record: ConsumerRecord, finding: AuditFinding, age: float, options: HealOptions) -> Decision:
     """Whether what was found to have no guest shall be taken away now.
 
     ``age`` is for how many seconds it is known to have had none.

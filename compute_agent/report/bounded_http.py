@@ -214,7 +214,7 @@ def _attach(connected: Any) -> None:
         watch.attach(connected)
 
 
-class _Connection(HTTPConnection):
+class _WatchedConnection(HTTPConnection):
     def _new_conn(self) -> socket.socket:
         made = super()._new_conn()
         _attach(made)
@@ -225,7 +225,7 @@ class _Connection(HTTPConnection):
         super().request(*arguments, **options)
 
 
-class _TlsConnection(HTTPSConnection):
+class _WatchedTlsConnection(HTTPSConnection):
     def _new_conn(self) -> socket.socket:
         made = super()._new_conn()
         _attach(made)
@@ -236,12 +236,12 @@ class _TlsConnection(HTTPSConnection):
         super().request(*arguments, **options)
 
 
-class _Pool(HTTPConnectionPool):
-    ConnectionCls = _Connection
+class _WatchedPool(HTTPConnectionPool):
+    ConnectionCls = _WatchedConnection
 
 
-class _TlsPool(HTTPSConnectionPool):
-    ConnectionCls = _TlsConnection
+class _WatchedTlsPool(HTTPSConnectionPool):
+    ConnectionCls = _WatchedTlsConnection
 
 
-_POOLS: Final = {"http": _Pool, "https": _TlsPool}
+_POOLS: Final = {"http": _WatchedPool, "https": _WatchedTlsPool}

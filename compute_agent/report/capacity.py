@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import os_traits
 
 from compute_agent.inventory.derive import spread
-from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
+from compute_agent.inventory.tree import ProviderInventory, ProviderNode, ProviderTree
 from compute_agent.model.cpuset import CpuSet
 
 Held = Mapping[str, Mapping[str, Mapping[str, int]]]
@@ -34,7 +34,7 @@ class FreeCapacity:
     """What is left on the providers of a host, and what fits there."""
 
     def __init__(
-        self, derived: ProviderTree, inventories: Mapping[str, Mapping[str, Inventory]], held: Held
+        self, derived: ProviderTree, inventories: Mapping[str, Mapping[str, ProviderInventory]], held: Held
     ) -> None:
         """``inventories`` are those that count, by provider of ``derived``."""
         self.homes = _homes(derived)

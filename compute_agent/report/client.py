@@ -12,9 +12,9 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from compute_agent.model.allocation import ConsumerAllocations
-from compute_agent.report.answers import Each, Maybe
+from compute_agent.report.answers import EachValue, MaybeNull
 from compute_agent.report.errors import NotFoundError
-from compute_agent.report.transport import UNTYPED_MICROVERSION, Transport, as_json
+from compute_agent.report.transport import UNTYPED_MICROVERSION, PlacementTransport, as_json
 
 _ATTRIBUTES_SINCE: Final = (1, 8)
 _TREES_SINCE: Final = (1, 11)
@@ -26,7 +26,7 @@ _NO_TYPE: Final = "unknown"
 _UNCHANGED: Final = 304
 
 # Shapes of answers: see compute_agent.report.answers.
-_PROVIDER: Final = {"uuid": str, "name": str, "generation": int, "parent_provider_uuid": Maybe(str)}
+_PROVIDER: Final = {"uuid": str, "name": str, "generation": int, "parent_provider_uuid": MaybeNull(str)}
 _PROVIDERS: Final = {"resource_providers": [_PROVIDER]}
 _GENERATION: Final = {"resource_provider_generation": int}
 _INVENTORY: Final = {
@@ -37,25 +37,25 @@ _INVENTORY: Final = {
     "step_size": int,
     "allocation_ratio": float,
 }
-_INVENTORIES: Final = {"inventories": Each(_INVENTORY), **_GENERATION}
+_INVENTORIES: Final = {"inventories": EachValue(_INVENTORY), **_GENERATION}
 _TRAITS: Final = {"traits": [str]}
-_HELD: Final = Each({"resources": Each(int)})
+_HELD: Final = EachValue({"resources": EachValue(int)})
 _CONSUMER: Final = {
     "allocations": _HELD,
-    "consumer_generation": Maybe(int),
-    "project_id": Maybe(str),
-    "user_id": Maybe(str),
-    "consumer_type": Maybe(str),
+    "consumer_generation": MaybeNull(int),
+    "project_id": MaybeNull(str),
+    "user_id": MaybeNull(str),
+    "consumer_type": MaybeNull(str),
 }
 _CLAIM: Final = {"claim": {"consumer_generation": int, "expires_in": float}}
-_ATTRIBUTES: Final = {"attributes": Each((str, float)), **_GENERATION}
+_ATTRIBUTES: Final = {"attributes": EachValue((str, float)), **_GENERATION}
 _TREE: Final = {
     "resource_providers": [
         {
             **_PROVIDER,
-            "inventories": Each(_INVENTORY),
+            "inventories": EachValue(_INVENTORY),
             "traits": [str],
-            "attributes": Each((str, float)),
+            "attributes": EachValue((str, float)),
             "allocations": _HELD,
         }
     ]
@@ -92,7 +92,7 @@ class ExpiringClaim:
     seconds: float
 
 
-class PlacementClient(Transport):
+class PlacementClient(PlacementTransport):
     """Requests to one Placement endpoint. Safe to use from several threads."""
 
     # Providers

@@ -37,7 +37,7 @@ _NOT_TOGETHER: Final = frozenset({400, 403, 404, 405, 413})
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class ReportRefusal:
     """A change that Placement did not take, and why: for the log, ``status`` and the metrics.
 
     ``provider`` is the name of the provider that it is about, where the action does not tell.
@@ -56,24 +56,24 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ReportOutcome:
     """The outcome of one report: how many changes were sent and taken, and which were refused."""
 
     sent: int = 0
-    refusals: tuple[Refusal, ...] = ()
+    refusals: tuple[ReportRefusal, ...] = ()
 
 
-class Execution:
+class PlanExecution:
     """Carries out one plan and keeps ``providers`` what Placement has."""
 
     def __init__(self, client: PlacementClient, providers: dict[str, ReportedProvider]) -> None:
         self._client = client
         self._providers = providers
-        self._refusals: list[Refusal] = []
+        self._refusals: list[ReportRefusal] = []
         self._missing: set[str] = set()
         self._stuck_classes: set[str] = set()
 
-    def run(self, actions: tuple[Action, ...]) -> Report:
+    def run(self, actions: tuple[Action, ...]) -> ReportOutcome:
         """Send what can be sent.
 
         :raises PlacementError: where going on makes no sense.
@@ -93,7 +93,7 @@ class Execution:
                 if not isinstance(error, ConflictError) and error.status != 400:
                     raise
                 self._refuse(action, self._whose_name(action) or str(error))
-        return Report(sent, tuple(self._refusals))
+        return ReportOutcome(sent, tuple(self._refusals))
 
     def _send_together(self, actions: tuple[Action, ...]) -> tuple[int, tuple[Action, ...]]:
         """Send what can be sent in one request, where Placement takes that; how much, and what is left."""
@@ -151,7 +151,7 @@ class Execution:
 
     def _refuse(self, action: Action, reason: str) -> None:
         known = self._providers.get(getattr(action, "uuid", ""))
-        self._refusals.append(Refusal(action, reason, "" if known is None else known.name))
+        self._refusals.append(ReportRefusal(action, reason, "" if known is None else known.name))
         match action:
             case CreateProvider(uuid=uuid):
                 self._missing.add(uuid)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
+from compute_agent.inventory.tree import ProviderInventory, ProviderNode, ProviderTree
 from compute_agent.model.naming import called
 from compute_agent.model.resource_class import OWN_CLASSES
 from compute_agent.report.huge_pages import keep_held_memory
-from compute_agent.report.plan import Owned, Ownership, ReportedProvider
+from compute_agent.report.plan import OwnedNames, Ownership, ReportedProvider
 from compute_agent.report.pools import keep_held_cpus
-from compute_agent.report.withheld import Withheld, keep_withheld
+from compute_agent.report.withheld import WithheldUnits, keep_withheld
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WithheldOffers:
     """What is not offered so far, a sentence each.
 
     ``pages`` are huge pages whose memory is held, ``cpus`` those of pools that guests of others hold.
@@ -26,7 +26,7 @@ class Waiting:
     pages: tuple[str, ...] = ()
     cpus: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
-    withheld: tuple[Withheld, ...] = ()
+    withheld: tuple[WithheldUnits, ...] = ()
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -44,7 +44,7 @@ def beside_held(
     reported: Mapping[str, ReportedProvider],
     owned: Ownership,
     held: Callable[[str, str], int],
-) -> tuple[ProviderTree, Waiting]:
+) -> tuple[ProviderTree, WithheldOffers]:
     """The tree as it can be reported now, and what waits.
 
     ``held`` tells how much of a class is held of a provider.
@@ -53,7 +53,7 @@ def beside_held(
     tree, cpus = keep_held_cpus(tree, reported, held)
     tree, removed = _keep_removed(tree, reported, owned, held)
     tree, withheld = keep_withheld(tree, reported, owned, held)
-    return tree, Waiting(pages, cpus, removed, withheld)
+    return tree, WithheldOffers(pages, cpus, removed, withheld)
 
 
 def _keep_removed(
@@ -79,7 +79,7 @@ def _keep_removed(
 
 def _removed(
     node: ProviderNode, reported: Mapping[str, ReportedProvider], owned: Ownership
-) -> Iterator[tuple[str, Inventory]]:
-    mine = owned.get(node.uuid, Owned()).classes - OWN_CLASSES - node.inventories.keys()
+) -> Iterator[tuple[str, ProviderInventory]]:
+    mine = owned.get(node.uuid, OwnedNames()).classes - OWN_CLASSES - node.inventories.keys()
     there = reported[node.uuid].inventories if mine and node.uuid in reported else {}
     yield from ((name, there[name]) for name in sorted(mine & there.keys()))

@@ -34,7 +34,7 @@ Generations = Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class AllocationLoss:
     """A guest, what it held of this host, and what Placement says that it holds now."""
 
     uuid: str
@@ -44,7 +44,7 @@ class Loss:
 
 
 @dataclass(frozen=True, slots=True)
-class Older:
+class OlderCopy:
     """Placement has an older copy: why the agent thinks so, and since when, in seconds since the epoch."""
 
     reason: str
@@ -52,7 +52,7 @@ class Older:
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class ConsumerOwner:
     """Whose a consumer is, and of which type (None: Placement knows no types)."""
 
     project_id: str
@@ -61,22 +61,22 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class PlacementHistory:
     """What is kept of Placement's history: generations as last seen, and whether it is ``older``.
 
     ``holders`` are the consumers of the guests that hold something, as Placement had them.
     """
 
     generations: Generations = field(default_factory=dict)
-    older: Older | None = None
-    holders: Mapping[str, Holder] = field(default_factory=dict)
+    older: OlderCopy | None = None
+    holders: Mapping[str, ConsumerOwner] = field(default_factory=dict)
 
 
-def holder_of(record: ConsumerAllocations) -> Holder | None:
+def holder_of(record: ConsumerAllocations) -> ConsumerOwner | None:
     """Whose a consumer is; None if it holds nothing, so that Placement does not know."""
     if not record.resources or record.project_id is None or record.user_id is None:
         return None
-    return Holder(record.project_id, record.user_id, record.consumer_type)
+    return ConsumerOwner(record.project_id, record.user_id, record.consumer_type)
 
 
 def went_back(before: Generations, now: Generations) -> str:
@@ -93,7 +93,7 @@ def went_back(before: Generations, now: Generations) -> str:
     return ", ".join(parts)
 
 
-def why_older(evidence: str, losses: Collection[Loss], holding: int) -> str:
+def why_older(evidence: str, losses: Collection[AllocationLoss], holding: int) -> str:
     """Why the losses are those of an older copy; empty if they are to be believed.
 
     :param evidence: what :func:`went_back` says.

@@ -15,20 +15,20 @@ from compute_agent.report.errors import (
     PlacementError,
 )
 from compute_agent.report.history import Generations, went_back
-from compute_agent.report.plan import Known, ReportedProvider, described, from_api
+from compute_agent.report.plan import KnownNames, ReportedProvider, described, from_api
 
 _MAX_ATTEMPTS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class HoldingsListing:
     """What was held of providers, by provider, consumer and class, at a time (monotonic) or later."""
 
     as_of: float
     held: Mapping[str, Mapping[str, Mapping[str, int]]]
 
 
-class HostReader:
+class ProviderReader:
     """Reads the providers of one host, and remembers them. Not for several threads at once.
 
     ``reported`` are the providers by uuid, as they are believed to be: whoever changes one in Placement says
@@ -39,10 +39,10 @@ class HostReader:
     def __init__(self, client: PlacementClient) -> None:
         self._client = client
         self.reported: dict[str, ReportedProvider] = {}
-        self._known: Known | None = None
+        self._known: KnownNames | None = None
         self._seen: Mapping[str, ReportedProvider] = {}
         self._trees: dict[str, TreeRecord] = {}
-        self._listing: Listing | None = None
+        self._listing: HoldingsListing | None = None
         self.generations: Generations = {}
         self.evidence = ""
 
@@ -69,13 +69,13 @@ class HostReader:
         """The providers as they were last seen, which may have been long ago."""
         return self.reported or self._seen
 
-    def names(self) -> Known:
+    def names(self) -> KnownNames:
         """The names that the server knows.
 
         :raises PlacementError:
         """
         if self._known is None:
-            self._known = Known(
+            self._known = KnownNames(
                 self._client.resource_classes(),
                 self._client.known_traits(),
                 self._client.keeps_attributes(),
@@ -102,7 +102,7 @@ class HostReader:
         self.evidence = self.evidence or went_back(before, self.generations)
         return dict(fresh)
 
-    def take_listing(self) -> Listing | None:
+    def take_listing(self) -> HoldingsListing | None:
         """What was held when the providers were read last, where that was read with them; given once."""
         listing, self._listing = self._listing, None
         return listing
@@ -149,7 +149,7 @@ class HostReader:
             held[record["uuid"]] = {
                 consumer: each["resources"] for consumer, each in record["allocations"].items()
             }
-        self._listing = Listing(as_of if self._listing is None else self._listing.as_of, held)
+        self._listing = HoldingsListing(as_of if self._listing is None else self._listing.as_of, held)
         return {record["uuid"]: described(record) for record in tree.providers}
 
     def _read(self, uuid: str, name: str, parent: str | None) -> ReportedProvider:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import ceil
 
-from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
+from compute_agent.inventory.tree import ProviderInventory, ProviderNode, ProviderTree
 from compute_agent.model.naming import called
 from compute_agent.model.resource_class import HUGE_PAGES, MEMORY
 from compute_agent.report.plan import ReportedProvider
@@ -28,7 +28,7 @@ def keep_held_memory(
     nodes, waiting = [], []
     for node in derived.nodes:
         there = reported[node.uuid].inventories.get(MEMORY) if node.uuid in reported else None
-        own = node.inventories.get(MEMORY, Inventory(0))
+        own = node.inventories.get(MEMORY, ProviderInventory(0))
         if there is None or there.total <= own.total or not _sizes(node):
             nodes.append(node)
             continue
@@ -46,7 +46,9 @@ def keep_held_memory(
     return replace(derived, nodes=tuple(nodes)), tuple(waiting)
 
 
-def _with_memory(node: ProviderNode, own: Inventory, needed: int) -> tuple[dict[str, Inventory], int]:
+def _with_memory(
+    node: ProviderNode, own: ProviderInventory, needed: int
+) -> tuple[dict[str, ProviderInventory], int]:
     """The inventories with so much ``MEMORY_MB``, and how many pages more are reserved for that."""
     missing_kib, reserved = (needed - own.total) * 1024, 0
     found = dict(node.inventories)

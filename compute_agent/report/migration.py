@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from compute_agent.model.allocation import Allocation
-from compute_agent.model.migration import Holding, Migration
+from compute_agent.model.migration import GuestHolding, GuestMigration
 
 MIGRATION_TYPE: Final = "MIGRATION"
 UNKNOWN_TYPE: Final = "unknown"
@@ -43,7 +43,7 @@ Owner = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class MovedGuest:
     """A guest that runs here and holds something else now.
 
     ``before`` is what it held here so far, by itself or through ``migration`` (None: nobody knows), ``own``
@@ -60,7 +60,7 @@ class Moved:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class MigrationClaim:
     """What a consumer without a guest holds here, whose it is (None: not said), and whether it is ``new``."""
 
     consumer: str
@@ -70,19 +70,21 @@ class Claim:
     new: bool = True
 
 
-def resolve(guests: Sequence[Moved], claims: Iterable[Claim]) -> dict[str, Holding]:
+def resolve(guests: Sequence[MovedGuest], claims: Iterable[MigrationClaim]) -> dict[str, GuestHolding]:
     """What each of the guests holds now, by itself or through its migration.
 
     ``claims`` are those that no other guest is known to hold anything through.
     """
     free = {claim.consumer: claim for claim in claims}
-    found: dict[str, Holding] = {}
-    waiting: list[Moved] = []
+    found: dict[str, GuestHolding] = {}
+    waiting: list[MovedGuest] = []
     for guest in guests:
         if guest.own == guest.before or guest.before == {} or (guest.before is None and guest.own):
-            found[guest.uuid] = Holding(guest.own)
+            found[guest.uuid] = GuestHolding(guest.own)
         elif guest.migration in free:
-            found[guest.uuid] = Holding(free.pop(guest.migration).allocation, Migration(guest.migration))
+            found[guest.uuid] = GuestHolding(
+                free.pop(guest.migration).allocation, GuestMigration(guest.migration)
+            )
         else:
             waiting.append(guest)
     options = {guest.uuid: _options(guest, free.values()) for guest in waiting}
@@ -90,21 +92,21 @@ def resolve(guests: Sequence[Moved], claims: Iterable[Claim]) -> dict[str, Holdi
     for guest in waiting:
         consumer = chosen.get(guest.uuid)
         if consumer is None:
-            found[guest.uuid] = Holding(guest.own)
+            found[guest.uuid] = GuestHolding(guest.own)
             continue
         others = tuple(sorted(set(options[guest.uuid]) - {consumer}))
-        found[guest.uuid] = Holding(free[consumer].allocation, Migration(consumer, others))
+        found[guest.uuid] = GuestHolding(free[consumer].allocation, GuestMigration(consumer, others))
     return found
 
 
-def _options(guest: Moved, claims: Iterable[Claim]) -> list[str]:
+def _options(guest: MovedGuest, claims: Iterable[MigrationClaim]) -> list[str]:
     """The consumers that may be the migration of a guest, the likeliest first."""
     likely = [claim for claim in claims if _may_be(guest, claim)]
     likely.sort(key=lambda claim: (not _is_known_to_be(guest, claim), claim.consumer))
     return [claim.consumer for claim in likely]
 
 
-def _may_be(guest: Moved, claim: Claim) -> bool:
+def _may_be(guest: MovedGuest, claim: MigrationClaim) -> bool:
     if claim.consumer_type not in (None, UNKNOWN_TYPE, MIGRATION_TYPE):
         return False
     if guest.owner is not None and claim.owner is not None and guest.owner != claim.owner:
@@ -114,7 +116,7 @@ def _may_be(guest: Moved, claim: Claim) -> bool:
     return claim.allocation == guest.before and (claim.new or bool(guest.migration))
 
 
-def _is_known_to_be(guest: Moved, claim: Claim) -> bool:
+def _is_known_to_be(guest: MovedGuest, claim: MigrationClaim) -> bool:
     """Whether owner or type say that it is the migration of that guest, or of one like it."""
     same_owner = guest.owner is not None and guest.owner == claim.owner
     return same_owner or claim.consumer_type == MIGRATION_TYPE

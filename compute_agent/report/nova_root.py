@@ -30,7 +30,7 @@ class NovaRoot:
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class RootSearch:
     """How it is looked for.
 
     ``name`` is that of the hypervisor, ``own`` the uuid of the agent's own root. ``beside``: the ini file
@@ -89,7 +89,7 @@ def is_novas(traits: frozenset[str]) -> bool:
     return any(trait.startswith("COMPUTE_") for trait in traits - _ALSO_OURS)
 
 
-def find_root(client: PlacementClient, search: Search) -> NovaRoot | None:
+def find_root(client: PlacementClient, search: RootSearch) -> NovaRoot | None:
     """Nova's root; None where the root is the agent's own.
 
     The name decides; a root that has another one by now is known by its uuid.

@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from compute_agent.inventory.attributes import is_ours
-from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
+from compute_agent.inventory.tree import ProviderInventory, ProviderNode, ProviderTree
 from compute_agent.model.naming import called
 from compute_agent.model.resource_class import HOST_OWNED
-from compute_agent.report.adjustments import Settled, Written, in_words, remembered, settle, writing
+from compute_agent.report.adjustments import SettledInventory, Written, in_words, remembered, settle, writing
 
 CUSTOM_PREFIX: Final = "CUSTOM_"
 
@@ -26,13 +26,13 @@ class ReportedProvider:
     name: str
     parent: str | None
     generation: int
-    inventories: Mapping[str, Inventory] = field(default_factory=dict)
+    inventories: Mapping[str, ProviderInventory] = field(default_factory=dict)
     traits: frozenset[str] = frozenset()
     attributes: Mapping[str, str | float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Owned:
+class OwnedNames:
     """What the agent put on one provider: the classes and traits that are its to change and remove.
 
     ``written`` is what it may have written last of fields that others set, too (see ``adjustments``).
@@ -43,7 +43,7 @@ class Owned:
     written: Written = frozenset()
 
 
-Ownership = Mapping[str, Owned]
+Ownership = Mapping[str, OwnedNames]
 """By provider uuid; the providers themselves are the agent's as well."""
 
 
@@ -84,7 +84,7 @@ class SetInventories:
     """Replace the inventories of a provider by these: ours as they are now, and those of others unchanged."""
 
     uuid: str
-    inventories: Mapping[str, Inventory]
+    inventories: Mapping[str, ProviderInventory]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ Action = (
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownNames:
     """Names that the server knows, and whether it keeps attributes."""
 
     classes: frozenset[str]
@@ -132,7 +132,7 @@ class Known:
 
 
 def plan(
-    derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership, known: Known
+    derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership, known: KnownNames
 ) -> tuple[Action, ...]:
     """The actions, in an order in which each can be done, that make ``reported`` what ``derived`` says.
 
@@ -144,7 +144,7 @@ def plan(
 
 
 def _actions(
-    derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership, known: Known
+    derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership, known: KnownNames
 ) -> Iterator[Action]:
     """Names, providers, what shrinks, what grows, traits, attributes.
 
@@ -179,7 +179,7 @@ def _actions(
 
     for node in derived.ours:
         has = current[node.uuid]
-        wanted_set = wanted_traits(node, has, owned.get(node.uuid, Owned()), known)
+        wanted_set = wanted_traits(node, has, owned.get(node.uuid, OwnedNames()), known)
         if wanted_set != has.traits:
             yield SetTraits(node.uuid, wanted_set)
         if known.attributes:
@@ -189,19 +189,19 @@ def _actions(
                 yield SetAttributes(node.uuid, kept)
 
 
-def _offered(inventory: Inventory | None) -> int:
+def _offered(inventory: ProviderInventory | None) -> int:
     """What can be held of an inventory; less than nothing of one that is not there."""
     return -1 if inventory is None else inventory.total - inventory.reserved
 
 
 def wanted_inventories(
     derived: ProviderTree, node: ProviderNode, reported: Mapping[str, ReportedProvider], owned: Ownership
-) -> dict[str, Inventory]:
+) -> dict[str, ProviderInventory]:
     """All inventories the provider should have: those of others, and ours as derived.
 
     Of ours, what somebody set through the API stays.
     """
-    has, ours = reported.get(node.uuid), owned.get(node.uuid, Owned())
+    has, ours = reported.get(node.uuid), owned.get(node.uuid, OwnedNames())
     present = {} if has is None else has.inventories
     others = {name: held for name, held in present.items() if name not in ours.classes}
     settled = settled_inventories(derived, node, reported, owned)
@@ -210,9 +210,9 @@ def wanted_inventories(
 
 def settled_inventories(
     derived: ProviderTree, node: ProviderNode, reported: Mapping[str, ReportedProvider], owned: Ownership
-) -> dict[str, Settled]:
+) -> dict[str, SettledInventory]:
     """The inventories of ours on a provider by class, and what of them others set."""
-    has, ours = reported.get(node.uuid), owned.get(node.uuid, Owned())
+    has, ours = reported.get(node.uuid), owned.get(node.uuid, OwnedNames())
     present = {} if has is None else has.inventories
     return {
         name: settle(
@@ -247,17 +247,19 @@ def _ratio_elsewhere(name: str, reported: Mapping[str, ReportedProvider], owned:
     return max(ratios, default=None)
 
 
-def wanted_traits(node: ProviderNode, has: ReportedProvider, ours: Owned, known: Known) -> frozenset[str]:
+def wanted_traits(
+    node: ProviderNode, has: ReportedProvider, ours: OwnedNames, known: KnownNames
+) -> frozenset[str]:
     """All traits the provider should have: those of others, and ours as derived."""
     return (has.traits - ours.traits) | (node.traits - _unknown(node, known))
 
 
-def unknown_traits(derived: ProviderTree, known: Known) -> frozenset[str]:
+def unknown_traits(derived: ProviderTree, known: KnownNames) -> frozenset[str]:
     """The traits of the tree that the server does not know and that cannot be made."""
     return frozenset[str]().union(*(_unknown(node, known) for node in derived.ours))
 
 
-def _unknown(node: ProviderNode, known: Known) -> frozenset[str]:
+def _unknown(node: ProviderNode, known: KnownNames) -> frozenset[str]:
     return frozenset(t for t in node.traits - known.traits if not t.startswith(CUSTOM_PREFIX))
 
 
@@ -284,7 +286,7 @@ def assume_ownership(
 ) -> Ownership:
     """``owned``, with what must be ours of providers that it knows nothing of (the state file was lost)."""
     assumed = {
-        node.uuid: Owned(
+        node.uuid: OwnedNames(
             classes=(HOST_OWNED | node.inventories.keys()) & has.inventories.keys(),
             traits=node.traits & has.traits,
         )
@@ -302,14 +304,14 @@ def ownership_before(
     A crash in the middle then leaves nothing that nobody owns. A trait that is there already and was put
     there by somebody else stays theirs. Nothing of nova-compute's root is the agent's, whatever was before.
     """
-    claims: dict[str, Owned] = dict(owned)
+    claims: dict[str, OwnedNames] = dict(owned)
     if derived.beside:
         claims.pop(derived.root.uuid, None)
     for node in derived.ours:
-        old = owned.get(node.uuid, Owned())
+        old = owned.get(node.uuid, OwnedNames())
         has = reported.get(node.uuid)
         foreign = frozenset() if has is None else has.traits - old.traits
-        claims[node.uuid] = Owned(
+        claims[node.uuid] = OwnedNames(
             classes=old.classes | frozenset(node.inventories),
             traits=old.traits | (node.traits - foreign),
             written=old.written | writing(settled_inventories(derived, node, reported, owned)),
@@ -324,7 +326,7 @@ def ownership_after(
 
     Of the claims it is what is derived or still there.
     """
-    result: dict[str, Owned] = {}
+    result: dict[str, OwnedNames] = {}
     for uuid, claim in claims.items():
         node, has = derived.get(uuid), reported.get(uuid)
         if node is None and has is None:
@@ -339,11 +341,11 @@ def ownership_after(
         if has is not None:
             classes |= claim.classes & frozenset(has.inventories)
             traits = (traits | has.traits) & claim.traits
-        result[uuid] = Owned(classes & claim.classes, traits & claim.traits, written)
+        result[uuid] = OwnedNames(classes & claim.classes, traits & claim.traits, written)
     return result
 
 
-def to_api(inventory: Inventory) -> dict[str, Any]:
+def to_api(inventory: ProviderInventory) -> dict[str, Any]:
     """An inventory as the API has it."""
     return asdict(inventory)
 
@@ -361,9 +363,9 @@ def described(record: Mapping[str, Any]) -> ReportedProvider:
     )
 
 
-def from_api(record: Mapping[str, Any]) -> Inventory:
+def from_api(record: Mapping[str, Any]) -> ProviderInventory:
     """An inventory from the API's form, which may have further keys."""
-    return Inventory(
+    return ProviderInventory(
         total=record["total"],
         reserved=record["reserved"],
         min_unit=record["min_unit"],

@@ -14,7 +14,7 @@ from dataclasses import replace
 from math import ceil
 from typing import Final
 
-from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
+from compute_agent.inventory.tree import ProviderInventory, ProviderNode, ProviderTree
 from compute_agent.model.naming import called
 from compute_agent.report.plan import ReportedProvider
 
@@ -60,7 +60,7 @@ def keep_held_cpus(
 
 def _cpus(node: ProviderNode, name: str) -> int:
     """The CPUs of a provider that can be held as a class."""
-    own = node.inventories.get(name, Inventory(0))
+    own = node.inventories.get(name, ProviderInventory(0))
     return own.total - own.reserved
 
 

@@ -18,10 +18,10 @@ from compute_agent.report.errors import (
     ConcurrentUpdateError,
     ConflictError,
 )
-from compute_agent.report.execution import Execution, Report
-from compute_agent.report.held import Waiting, beside_held
+from compute_agent.report.execution import PlanExecution, ReportOutcome
+from compute_agent.report.held import WithheldOffers, beside_held
 from compute_agent.report.history import Generations
-from compute_agent.report.host_reader import HostReader, Listing
+from compute_agent.report.host_reader import HoldingsListing, ProviderReader
 from compute_agent.report.plan import (
     Action,
     CreateProvider,
@@ -37,7 +37,7 @@ from compute_agent.report.plan import (
     plan,
     unknown_traits,
 )
-from compute_agent.report.reshape import Infeasible, ReshapePlan, plan_reshape, to_body
+from compute_agent.report.reshape import InfeasibleReshape, ReshapePlan, plan_reshape, to_body
 from compute_agent.report.scheduling import DISABLED, MARKS, Causes, in_words, switched
 
 LOG = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ LOG = logging.getLogger(__name__)
 MAX_ATTEMPTS: Final = 4
 
 
-class Reporter:
+class HostReporter:
     """Reports trees of one host to one Placement. Not for several threads at once."""
 
     def __init__(
@@ -62,15 +62,15 @@ class Reporter:
         self._client = client
         self._owned = owned
         self._remember = remember
-        self._reader = HostReader(client)
+        self._reader = ProviderReader(client)
         self._reader.generations = generations
         self._dropped: frozenset[str] = frozenset()
         self.adjustments: tuple[str, ...] = ()
         """What others set through the API and is there after the last report, a sentence each."""
-        self.waiting = Waiting()
+        self.waiting = WithheldOffers()
         """What is not offered, as others hold what it lies in."""
 
-    def report(self, tree: ProviderTree) -> Report:
+    def report(self, tree: ProviderTree) -> ReportOutcome:
         """Send what differs between ``tree`` and Placement; nothing if nothing does.
 
         A change that is refused (409: in use, name taken) is in the answer, and the others are made
@@ -96,7 +96,7 @@ class Reporter:
 
     def plan_reshape(
         self, tree: ProviderTree, locations: Mapping[str, CpuLocation], zones: Mapping[str, CpuSet]
-    ) -> ReshapePlan | Infeasible:
+    ) -> ReshapePlan | InfeasibleReshape:
         """What a reshape to ``tree`` has to move; nothing is sent.
 
         See :func:`~compute_agent.report.reshape.plan_reshape`.
@@ -119,7 +119,7 @@ class Reporter:
 
     def reshape(
         self, tree: ProviderTree, locations: Mapping[str, CpuLocation], zones: Mapping[str, CpuSet]
-    ) -> ReshapePlan | Infeasible:
+    ) -> ReshapePlan | InfeasibleReshape:
         """Move what has to be moved, in one atomic request, and return it.
 
         Traits and providers that are left over are an ordinary report's.
@@ -132,7 +132,7 @@ class Reporter:
         for attempt in range(1, MAX_ATTEMPTS + 1):
             try:
                 planned = self.plan_reshape(tree, locations, zones)
-                if isinstance(planned, Infeasible) or not planned.moves:
+                if isinstance(planned, InfeasibleReshape) or not planned.moves:
                     return planned
                 try:
                     self._carry_out(tree, planned)
@@ -153,7 +153,7 @@ class Reporter:
         ahead = tuple(
             action for action in actions if isinstance(action, CreateResourceClass | CreateProvider)
         )
-        for refusal in Execution(self._client, self._reader.reported).run(ahead).refusals:
+        for refusal in PlanExecution(self._client, self._reader.reported).run(ahead).refusals:
             raise ConflictError("POST", "/resource_providers", refusal.reason, status=409)
         records = {consumer: self._client.allocations(consumer) for consumer in planned.allocations}
         self._client.reshape(to_body(planned, self._reader.reported, records))
@@ -219,7 +219,7 @@ class Reporter:
         now = {uuid: one.generation for uuid, one in reported.items()} or self._reader.generations
         return evidence, now
 
-    def take_listing(self) -> Listing | None:
+    def take_listing(self) -> HoldingsListing | None:
         """What was held when the providers were read last, where that was read with them; given once."""
         return self._reader.take_listing()
 
@@ -244,14 +244,16 @@ class Reporter:
         """
         return tree if STOCK_NAMES.keys() <= self._reader.names().classes else with_stock_names(tree)
 
-    def remove_own(self, root_uuid: str) -> Report:
+    def remove_own(self, root_uuid: str) -> ReportOutcome:
         """Remove the tree that the agent made itself, as far as nobody holds anything of it.
 
         :raises PlacementError:
         """
         self.forget()
         reported = self.reported(root_uuid)
-        result = Execution(self._client, self._reader.reported).run(tuple(deletions(reported, self._owned)))
+        result = PlanExecution(self._client, self._reader.reported).run(
+            tuple(deletions(reported, self._owned))
+        )
         self._keep({uuid: owned for uuid, owned in self._owned.items() if uuid in self._reader.reported})
         return result
 
@@ -275,7 +277,7 @@ class Reporter:
         wanted = self.reportable(tree, reported)
         return plan(wanted, reported, assume_ownership(wanted, reported, self._owned), self._reader.names())
 
-    def _attempt(self, tree: ProviderTree) -> Report:
+    def _attempt(self, tree: ProviderTree) -> ReportOutcome:
         reported = self.reported(tree.root.uuid)
         wanted = self.reportable(tree, reported)
         owned = assume_ownership(wanted, reported, self._owned)
@@ -287,8 +289,8 @@ class Reporter:
         if not actions:
             LOG.debug("Placement has all as it should be: %d providers", len(wanted.nodes))
             self._keep(ownership_after(wanted, claims, reported))
-            return Report()
-        result = Execution(self._client, self._reader.reported).run(actions)
+            return ReportOutcome()
+        result = PlanExecution(self._client, self._reader.reported).run(actions)
         if any(isinstance(action, CreateTrait | CreateResourceClass) for action in actions):
             self._reader.forget_names()
         self._keep(ownership_after(wanted, claims, self._reader.reported))

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Final
 
-from compute_agent.inventory.tree import Inventory, ProviderTree
+from compute_agent.inventory.tree import ProviderInventory, ProviderTree
 from compute_agent.model.allocation import ConsumerAllocations
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.resource_class import MOVABLE, STOCK_NAMES
@@ -26,7 +26,7 @@ _OTHER_NAME: Final = {**STOCK_NAMES, **{stock: ours for ours, stock in STOCK_NAM
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class AllocationMove:
     """A part of a consumer's allocation that goes elsewhere or becomes another class; providers by uuid."""
 
     consumer: str
@@ -43,8 +43,8 @@ class InventoryChange:
     """All inventories of a provider before and after; empty before where it does not exist yet."""
 
     uuid: str
-    before: Mapping[str, Inventory] = field(hash=False)
-    after: Mapping[str, Inventory] = field(hash=False)
+    before: Mapping[str, ProviderInventory] = field(hash=False)
+    after: Mapping[str, ProviderInventory] = field(hash=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +55,13 @@ class ReshapePlan:
     shall be.
     """
 
-    moves: tuple[Move, ...] = ()
+    moves: tuple[AllocationMove, ...] = ()
     inventories: tuple[InventoryChange, ...] = ()
     allocations: Held = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Infeasible:
+class InfeasibleReshape:
     """Why what consumers hold does not fit the new tree."""
 
     reason: str
@@ -74,7 +74,7 @@ def plan_reshape(
     held: Held,
     locations: Mapping[str, CpuLocation],
     zones: Mapping[str, CpuSet],
-) -> ReshapePlan | Infeasible:
+) -> ReshapePlan | InfeasibleReshape:
     """The reshape from ``reported`` to ``derived``.
 
     ``held`` is what all consumers hold on the reported providers, ``locations`` where those of them are that
@@ -87,11 +87,11 @@ def plan_reshape(
     if not reported:
         return ReshapePlan()
     wanted = _wanted(derived, reported, owned)
-    planner = _Planner(derived, wanted, held, zones)
+    planner = _ReshapePlanner(derived, wanted, held, zones)
     for consumer in sorted(held, key=lambda consumer: (_certainty(locations.get(consumer)), consumer)):
         problem = planner.move(consumer, locations.get(consumer))
         if problem is not None:
-            return Infeasible(f"{consumer}: {problem}")
+            return InfeasibleReshape(f"{consumer}: {problem}")
     if not planner.moves:
         return ReshapePlan()
     for provider, resource_class in planner.stuck:
@@ -143,7 +143,7 @@ def to_body(
 
 def _wanted(
     derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership
-) -> dict[str, dict[str, Inventory]]:
+) -> dict[str, dict[str, ProviderInventory]]:
     """The inventories of all our providers, those included that are to vanish."""
     wanted = {node.uuid: wanted_inventories(derived, node, reported, owned) for node in derived.ours}
     for uuid, provider in reported.items():
@@ -163,17 +163,17 @@ def _certainty(location: CpuLocation | None) -> int:
     return 0 if location.own else 1
 
 
-class _Planner:
+class _ReshapePlanner:
     """Moves consumers one after the other, each into the room that those before have left."""
 
     def __init__(
         self,
         derived: ProviderTree,
-        wanted: Mapping[str, Mapping[str, Inventory]],
+        wanted: Mapping[str, Mapping[str, ProviderInventory]],
         held: Held,
         zones: Mapping[str, CpuSet],
     ) -> None:
-        self.moves: list[Move] = []
+        self.moves: list[AllocationMove] = []
         self.stuck: set[tuple[str, str]] = set()
         """Provider and class of what cannot be moved."""
         self.held = {
@@ -257,7 +257,7 @@ class _Planner:
 
 def _pair(
     consumer: str, old: str, sources: Mapping[str, int], new: str, targets: Mapping[str, int]
-) -> Iterable[Move]:
+) -> Iterable[AllocationMove]:
     """Which part of what was held goes where. Amounts of the two sides may differ by a factor."""
     total_old, total_new = sum(sources.values()), sum(targets.values())
     factor = Fraction(total_new, total_old)
@@ -267,6 +267,6 @@ def _pair(
         for source in list(left):
             part = min(needed, left[source])
             if part:
-                yield Move(consumer, source, old, round(part / factor), target, new, round(part))
+                yield AllocationMove(consumer, source, old, round(part / factor), target, new, round(part))
             needed -= part
             left[source] -= part

@@ -9,25 +9,25 @@ from dataclasses import dataclass, replace
 from compute_agent.model.allocation import Allocation, ConsumerAllocations
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import ConflictError, PlacementError, UnavailableError
-from compute_agent.report.history import Holder
+from compute_agent.report.history import ConsumerOwner
 
 DONE, WOULD, THERE = "given back", "would be given back", "not needed: it holds something"
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldAllocation:
     """What a guest held, and whose it is (None: the agent did not learn that)."""
 
     consumer: str
     resources: Allocation
-    holder: Holder | None
+    holder: ConsumerOwner | None
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
+class RestoredConsumer:
     """What came of one consumer."""
 
-    held: Held
+    held: HeldAllocation
     outcome: str
 
     @property
@@ -36,7 +36,9 @@ class Restored:
         return self.outcome not in (DONE, WOULD, THERE)
 
 
-def restore(client: PlacementClient, wanted: Iterable[Held], dry_run: bool) -> list[Restored]:
+def restore(
+    client: PlacementClient, wanted: Iterable[HeldAllocation], dry_run: bool
+) -> list[RestoredConsumer]:
     """Have the consumers that hold nothing at all hold what they held; ``dry_run``: only say so.
 
     :raises UnavailableError: Placement is away; what was given back until then stays.
@@ -44,14 +46,14 @@ def restore(client: PlacementClient, wanted: Iterable[Held], dry_run: bool) -> l
     wanted = sorted(wanted, key=lambda held: held.consumer)
     times = Counter(held.consumer for held in wanted)
     return [
-        Restored(held, _give_back(client, held, dry_run))
+        RestoredConsumer(held, _give_back(client, held, dry_run))
         if times[held.consumer] == 1
-        else Restored(held, "left: it is a guest of several hosts by these files")
+        else RestoredConsumer(held, "left: it is a guest of several hosts by these files")
         for held in wanted
     ]
 
 
-def _give_back(client: PlacementClient, held: Held, dry_run: bool) -> str:
+def _give_back(client: PlacementClient, held: HeldAllocation, dry_run: bool) -> str:
     try:
         record = client.allocations(held.consumer)
         if record.resources:
@@ -70,7 +72,9 @@ def _give_back(client: PlacementClient, held: Held, dry_run: bool) -> str:
     return DONE
 
 
-def _as_held(record: ConsumerAllocations, held: Held, holder: Holder, typed: bool) -> ConsumerAllocations:
+def _as_held(
+    record: ConsumerAllocations, held: HeldAllocation, holder: ConsumerOwner, typed: bool
+) -> ConsumerAllocations:
     return replace(
         record,
         resources=held.resources,

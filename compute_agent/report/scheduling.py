@@ -16,21 +16,21 @@ from typing import Final
 DISABLED: Final = "COMPUTE_STATUS_DISABLED"
 
 
-class Cause(enum.StrEnum):
+class DisableCause(enum.StrEnum):
     """Why the agent keeps new guests away; the values are the traits that mark it."""
 
     WATERMARK = "CUSTOM_WATERMARK_REACHED"
     MAINTENANCE = "CUSTOM_HOST_DISABLED"
 
 
-MARKS: Final = frozenset(cause.value for cause in Cause)
+MARKS: Final = frozenset(cause.value for cause in DisableCause)
 
-Causes = Mapping[Cause, bool]
+Causes = Mapping[DisableCause, bool]
 """Whether each cause keeps new guests away. One that is absent is not known: its mark stays as it is."""
 
 
 @dataclass(frozen=True, slots=True)
-class Maintenance:
+class HostMaintenance:
     """What an operator said last: the host is ``off`` or not, why, and since when.
 
     ``since`` is in seconds since the epoch.
@@ -45,7 +45,7 @@ def switched(traits: frozenset[str], causes: Causes) -> frozenset[str]:
     """The traits of the root provider with new guests kept away as long as there is any cause."""
     if DISABLED in traits and not traits & MARKS:
         return traits
-    asking = frozenset(cause.value for cause in Cause if causes.get(cause, cause.value in traits))
+    asking = frozenset(cause.value for cause in DisableCause if causes.get(cause, cause.value in traits))
     return (traits - MARKS - {DISABLED}) | (asking | {DISABLED} if asking else asking)
 
 
@@ -53,5 +53,5 @@ def in_words(traits: frozenset[str]) -> str:
     """In words, who keeps new guests away by these traits of the root provider."""
     if DISABLED not in traits:
         return "let in"
-    causes = [cause.name.lower() for cause in Cause if cause.value in traits]
+    causes = [cause.name.lower() for cause in DisableCause if cause.value in traits]
     return f"kept away by {' and '.join(causes)}" if causes else f"kept away by somebody else's {DISABLED}"

@@ -23,7 +23,7 @@ from compute_agent.report.plan import (
 
 
 @dataclass(frozen=True, slots=True)
-class Together:
+class TreeWrite:
     """Names that have to be made ``ahead``, then all other ``actions``.
 
     ``before`` are providers by uuid, ``after`` those of the actions as they make them.
@@ -59,7 +59,7 @@ class Together:
         }
 
 
-def together(actions: Sequence[Action], providers: Mapping[str, ReportedProvider]) -> Together | None:
+def together(actions: Sequence[Action], providers: Mapping[str, ReportedProvider]) -> TreeWrite | None:
     """The actions as one request; None if one of them cannot be part of it, or it would save nothing."""
     ahead = tuple(each for each in actions if isinstance(each, CreateResourceClass | CreateTrait))
     rest = tuple(each for each in actions if not isinstance(each, CreateResourceClass | CreateTrait))
@@ -78,4 +78,4 @@ def together(actions: Sequence[Action], providers: Mapping[str, ReportedProvider
                 after[uuid] = replace(after.get(uuid) or providers[uuid], attributes=dict(attributes))
             case _:  # what is moved, renamed or removed is so by requests of its own
                 return None
-    return Together(ahead, rest, providers, after)
+    return TreeWrite(ahead, rest, providers, after)

@@ -34,7 +34,7 @@ _FLUSH_TIMEOUT: Final = 2.0
 """Seconds that the end of the process waits for the last of them."""
 
 
-class Tracing:
+class RequestTracing:
     """What the spans of one process are made by."""
 
     def __init__(self, processor: SpanProcessor, sample_ratio: float) -> None:
@@ -89,9 +89,9 @@ class Tracing:
 
 
 @cache
-def tracing_to(endpoint: str, sample_ratio: float) -> Tracing:
+def tracing_to(endpoint: str, sample_ratio: float) -> RequestTracing:
     """The one for this collector; when the process ends, what is left is sent, if that is soon done."""
     exporter = OTLPSpanExporter(endpoint, timeout=_EXPORT_TIMEOUT)
-    tracing = Tracing(BatchSpanProcessor(exporter, max_queue_size=_MAX_QUEUE), sample_ratio)
+    tracing = RequestTracing(BatchSpanProcessor(exporter, max_queue_size=_MAX_QUEUE), sample_ratio)
     atexit.register(tracing.end)
     return tracing

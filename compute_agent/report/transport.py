@@ -56,7 +56,7 @@ _WHICH: Final = (
 )
 
 
-class Transport:
+class PlacementTransport:
     """The way to one Placement endpoint. Safe to use from several threads."""
 
     def __init__(self, adapter: ks_adapter.Adapter, spans: Spans | None = None) -> None:

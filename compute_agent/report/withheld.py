@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
+from compute_agent.inventory.tree import ProviderInventory, ProviderNode, ProviderTree
 from compute_agent.model.naming import called
 from compute_agent.report.plan import Ownership, ReportedProvider, settled_inventories
 
 
 @dataclass(frozen=True, slots=True)
-class Withheld:
+class WithheldUnits:
     """What became of ``asked`` units of a class that a provider is to withhold.
 
     ``own`` is what is reserved anyway, ``reserved`` all that is then, ``held`` what is held at ``ratio``.
@@ -60,13 +60,13 @@ def keep_withheld(
     reported: Mapping[str, ReportedProvider],
     owned: Ownership,
     held: Callable[[str, str], int],
-) -> tuple[ProviderTree, tuple[Withheld, ...]]:
+) -> tuple[ProviderTree, tuple[WithheldUnits, ...]]:
     """The tree with as much reserved of what is to be withheld as can be, and what became of it.
 
     ``held`` tells how much of a class is held of a provider; it is asked only where something is withheld.
     """
     nodes: list[ProviderNode] = []
-    found: list[Withheld] = []
+    found: list[WithheldUnits] = []
     for node in derived.nodes:
         for name, asked in node.withheld.items():
             own = node.inventories.get(name)
@@ -83,13 +83,13 @@ def keep_withheld(
             foreign = "reserved" in settled.kept
             reserved = settled.inventory.reserved
             found.append(
-                Withheld(node.uuid, node.name, name, asked, own.reserved, reserved, used, ratio, foreign)
+                WithheldUnits(node.uuid, node.name, name, asked, own.reserved, reserved, used, ratio, foreign)
             )
         nodes.append(node)
     return replace(derived, nodes=tuple(nodes)), tuple(found)
 
 
-def most_reserved(inventory: Inventory, ratio: float, used: int) -> int:
+def most_reserved(inventory: ProviderInventory, ratio: float, used: int) -> int:
     """The most that can be reserved so that the capacity stays what is used or more.
 
     Capacity is (total - reserved) times the ratio, as Placement has it. Never less than is reserved anyway.

@@ -6,7 +6,7 @@ from typing import Any, Final
 from flask import Blueprint, Response
 
 from placement import microversion
-from placement.api.call import Call, operation
+from placement.api.call import ApiRequest, operation
 from placement.api.resource_providers import about, existing, path_uuid
 from placement.policies import aggregate as rules
 from placement.schemas import membership as schemas
@@ -15,10 +15,10 @@ from placement.store import aggregates as store
 blueprint = Blueprint("aggregates", __name__)
 
 _PATH: Final = "/resource_providers/<uuid>/aggregates"
-_AGGREGATES, _LIST = schemas.Aggregates(), schemas.AggregateList()
+_AGGREGATES, _LIST = schemas.AggregatesBody(), schemas.AggregateList()
 
 
-def _answer(call: Call, aggregates: list[str], generation: int, last_modified: float) -> Response:
+def _answer(call: ApiRequest, aggregates: list[str], generation: int, last_modified: float) -> Response:
     document: dict[str, Any] = {"aggregates": aggregates}
     if call.version >= microversion.AGGREGATES_GENERATION:
         document["resource_provider_generation"] = generation
@@ -26,7 +26,7 @@ def _answer(call: Call, aggregates: list[str], generation: int, last_modified: f
 
 
 @operation(blueprint, "GET", _PATH, rules.LIST, since=microversion.AGGREGATES, writes_json=True)
-def show(call: Call, uuid: str) -> Response:
+def show(call: ApiRequest, uuid: str) -> Response:
     """The aggregates of a provider."""
     with call.service.model.fresh() as view:
         provider = existing(view.snapshot, uuid)
@@ -34,7 +34,7 @@ def show(call: Call, uuid: str) -> Response:
 
 
 @operation(blueprint, "PUT", _PATH, rules.UPDATE, since=microversion.AGGREGATES, reads_json=True)
-def replace(call: Call, uuid: str) -> Response:
+def replace(call: ApiRequest, uuid: str) -> Response:
     """Make these the aggregates of a provider."""
     known = path_uuid(uuid)
     expected = None

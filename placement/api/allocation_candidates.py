@@ -7,8 +7,8 @@ from typing import Final
 from flask import Blueprint, Response
 
 from placement import microversion
-from placement.api.call import Call, operation
-from placement.candidates.budget import Budget
+from placement.api.call import ApiRequest, operation
+from placement.candidates.budget import SearchBudget
 from placement.candidates.order import topology_first
 from placement.candidates.render import in_pieces
 from placement.candidates.request import check_names
@@ -29,14 +29,14 @@ _MIB: Final = 1024 * 1024
 @operation(
     blueprint, "GET", "/allocation_candidates", rules.LIST, since=microversion.CANDIDATES, writes_json=True
 )
-def list_all(call: Call) -> Response:
+def list_all(call: ApiRequest) -> Response:
     """Sets of providers and amounts that would satisfy the request, each ready to be claimed."""
     wanted = parse_candidates(call.parameters, call.version)
     options, bounds = call.service.conf.placement, call.service.conf.api
     with call.service.model.fresh() as view:
         check_names(wanted, view.names.classes, view.names.traits)
         give_way = view.giving_way_after(call.check_awaited)
-        budget = Budget(bounds.candidates_deadline, bounds.candidates_size * _MIB, give_way)
+        budget = SearchBudget(bounds.candidates_deadline, bounds.candidates_size * _MIB, give_way)
         try:
             found = search(
                 view.snapshot,

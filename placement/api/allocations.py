@@ -8,7 +8,7 @@ from flask import Blueprint, Response
 from oslo_config import cfg
 
 from placement import microversion
-from placement.api.call import Call, operation
+from placement.api.call import ApiRequest, operation
 from placement.api.resource_providers import existing
 from placement.exceptions import InvalidRequest
 from placement.microversion import Microversion
@@ -18,8 +18,8 @@ from placement.schemas.base import canonical_uuid
 from placement.store import allocations as store
 from placement.store import consumers
 from placement.store.allocations import Allocation
-from placement.store.claims import Claim
-from placement.store.consumers import ANY_GENERATION, Owner
+from placement.store.claims import ConsumerClaim
+from placement.store.consumers import ANY_GENERATION, ConsumerOwnership
 from placement.store.release import release
 
 blueprint = Blueprint("allocations", __name__)
@@ -29,15 +29,17 @@ _SINCE: Final = {"consumer_type": microversion.CONSUMER_TYPES}
 """The fields of consumers that came later than others: older versions leave them as they are."""
 
 
-def claim_of(conf: cfg.ConfigOpts, version: Microversion, consumer: str, body: Mapping[str, Any]) -> Claim:
+def claim_of(
+    conf: cfg.ConfigOpts, version: Microversion, consumer: str, body: Mapping[str, Any]
+) -> ConsumerClaim:
     """What the body says that this consumer shall hold; before 1.8 it belongs to whom the options name."""
-    owner = Owner(
+    owner = ConsumerOwnership(
         body.get("project_id", conf.placement.incomplete_consumer_project_id),
         body.get("user_id", conf.placement.incomplete_consumer_user_id),
         body.get("consumer_type"),
         unsaid=frozenset(name for name, since in _SINCE.items() if version < since),
     )
-    return Claim(
+    return ConsumerClaim(
         consumer=consumer,
         resources={uuid: each["resources"] for uuid, each in body["allocations"].items()},
         generation=body["consumer_generation"]
@@ -52,7 +54,7 @@ def _newest(allocations: list[Allocation]) -> float:
 
 
 @operation(blueprint, "GET", "/allocations/<consumer_uuid>", rules.LIST, writes_json=True)
-def list_of_consumer(call: Call, consumer_uuid: str) -> Response:
+def list_of_consumer(call: ApiRequest, consumer_uuid: str) -> Response:
     """All that a consumer holds."""
     uuid = canonical_uuid(consumer_uuid)
     if uuid is None:
@@ -78,7 +80,7 @@ def list_of_consumer(call: Call, consumer_uuid: str) -> Response:
 
 
 @operation(blueprint, "PUT", "/allocations/<consumer_uuid>", rules.UPDATE, reads_json=True)
-def replace_of_consumer(call: Call, consumer_uuid: str) -> Response:
+def replace_of_consumer(call: ApiRequest, consumer_uuid: str) -> Response:
     """Make this all that a consumer holds."""
     uuid = canonical_uuid(consumer_uuid)
     if uuid is None:
@@ -92,7 +94,7 @@ def replace_of_consumer(call: Call, consumer_uuid: str) -> Response:
 @operation(
     blueprint, "POST", "/allocations", rules.MANAGE, since=microversion.MANY_CONSUMERS, reads_json=True
 )
-def replace_several(call: Call) -> Response:
+def replace_several(call: ApiRequest) -> Response:
     """Make this all that several consumers hold, at once."""
     body = call.wrapped_body(schemas.post(call.version), "allocations")
     claims = [claim_of(call.service.conf, call.version, uuid, each) for uuid, each in body.items()]
@@ -101,7 +103,7 @@ def replace_several(call: Call) -> Response:
 
 
 @operation(blueprint, "DELETE", "/allocations/<consumer_uuid>", rules.DELETE)
-def delete_of_consumer(call: Call, consumer_uuid: str) -> Response:
+def delete_of_consumer(call: ApiRequest, consumer_uuid: str) -> Response:
     """Give back all that a consumer holds."""
     uuid = canonical_uuid(consumer_uuid)
     if uuid is None:
@@ -111,7 +113,7 @@ def delete_of_consumer(call: Call, consumer_uuid: str) -> Response:
 
 
 @operation(blueprint, "GET", "/resource_providers/<uuid>/allocations", rules.PROVIDER_LIST, writes_json=True)
-def list_of_provider(call: Call, uuid: str) -> Response:
+def list_of_provider(call: ApiRequest, uuid: str) -> Response:
     """All that consumers hold of a provider."""
     with call.service.model.fresh() as view:
         provider = existing(view.snapshot, uuid)

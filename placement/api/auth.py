@@ -13,7 +13,7 @@ import orjson
 from oslo_config import cfg
 
 from placement.api import context
-from placement.api.identity import Access, AuthToken, CannotAsk
+from placement.api.identity import AuthToken, CannotAsk, TokenAccess
 from placement.api.paths import EXT
 from placement.exceptions import RETRY_AFTER
 
@@ -40,7 +40,7 @@ def authenticate(app: "WSGIApplication", conf: cfg.ConfigOpts) -> "WSGIApplicati
     if conf.api.auth_strategy == "noauth2":
         LOG.warning("Requests are not authenticated: [api] auth_strategy is noauth2.")
         return NoAuth(app)
-    return Keystone(app, conf)
+    return KeystoneAuth(app, conf)
 
 
 def check(conf: cfg.ConfigOpts) -> None:
@@ -79,7 +79,7 @@ class NoAuth:
         return self._app(environ, start_response)
 
 
-class Keystone:
+class KeystoneAuth:
     """Admits what keystonemiddleware's ``auth_token`` confirms, refuses the rest in our error format.
 
     A token that the Identity service does not confirm is 401 whatever
@@ -95,7 +95,7 @@ class Keystone:
         """As that of :class:`~placement.api.identity.AuthToken`."""
         return self._auth_token.own_secret
 
-    def sign_in(self, credentials: Mapping[str, str]) -> Access:
+    def sign_in(self, credentials: Mapping[str, str]) -> TokenAccess:
         """As :meth:`~placement.api.identity.AuthToken.sign_in`."""
         return self._auth_token.sign_in(credentials)
 
@@ -104,7 +104,7 @@ class Keystone:
         context.anonymous(environ)
         if _is_public(environ):
             return self._app(environ, start_response)
-        answer = _Answer()
+        answer = _AuthAnswer()
         try:
             self._auth_token(environ, answer.start)
         except CannotAsk:
@@ -129,7 +129,7 @@ def _note_admission(environ: "WSGIEnvironment", start_response: "StartResponse")
     return []
 
 
-class _Answer:
+class _AuthAnswer:
     """Status and challenge of what a WSGI application answers."""
 
     status = HTTPStatus.UNAUTHORIZED

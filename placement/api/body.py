@@ -16,13 +16,13 @@ def check_chunks(app: "WSGIApplication") -> "WSGIApplication":
 
     def serve(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         if environ.get("HTTP_TRANSFER_ENCODING"):
-            environ["wsgi.input"] = io.BufferedReader(_Chunks(environ["wsgi.input"]))
+            environ["wsgi.input"] = io.BufferedReader(_FileChunks(environ["wsgi.input"]))
         return app(environ, start_response)
 
     return serve
 
 
-class _Chunks(io.RawIOBase):
+class _FileChunks(io.RawIOBase):
     """What another file gives."""
 
     def __init__(self, source: IO[bytes]) -> None:

@@ -19,7 +19,7 @@ from werkzeug.http import http_date
 
 from placement import microversion
 from placement.api import context
-from placement.api.service import Service
+from placement.api.service import PlacementService
 from placement.candidates.request import CandidatesRequest
 from placement.exceptions import InvalidRequest, Unavailable
 from placement.microversion import MIN, Microversion
@@ -38,12 +38,12 @@ answer any more, or None."""
 Handler = Callable[..., Response]
 
 
-class Call:
+class ApiRequest:
     """The present request: who, which version, what."""
 
     def __init__(self) -> None:
         self.version: Microversion = g.version
-        self.service: Service = request.environ[_SERVICE]
+        self.service: PlacementService = request.environ[_SERVICE]
 
     @property
     def parameters(self) -> list[tuple[str, str]]:
@@ -146,7 +146,7 @@ class Call:
 _http_date: Final = lru_cache(maxsize=1024)(http_date)
 
 
-def provide(app: "WSGIApplication", service: Service) -> "WSGIApplication":
+def provide(app: "WSGIApplication", service: PlacementService) -> "WSGIApplication":
     """The application, whose calls are those of this service."""
 
     def serve(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
@@ -184,7 +184,7 @@ def operation(
     def decorate(handler: Handler) -> Handler:
         @wraps(handler)
         def handle(**path_arguments: str) -> Response:
-            call = Call()
+            call = ApiRequest()
             if call.version < since:
                 if before is HTTPStatus.METHOD_NOT_ALLOWED:
                     raise MethodNotAllowed(valid_methods=_other_methods(method))

@@ -16,11 +16,11 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotAcceptable
 
 from placement import exceptions, microversion
 from placement.api.paths import is_ours
-from placement.exceptions import RETRY_AFTER, PlacementError
+from placement.exceptions import RETRY_AFTER, ServiceError
 
 LOG = logging.getLogger(__name__)
 
-_STATUS: Mapping[type[PlacementError], HTTPStatus] = {
+_STATUS: Mapping[type[ServiceError], HTTPStatus] = {
     exceptions.InvalidRequest: HTTPStatus.BAD_REQUEST,
     exceptions.Forbidden: HTTPStatus.FORBIDDEN,
     exceptions.NotFound: HTTPStatus.NOT_FOUND,
@@ -45,17 +45,17 @@ class UnacceptableVersion(NotAcceptable):
 
 def install(app: Flask) -> None:
     """Make the application answer every error in the API's format."""
-    app.register_error_handler(PlacementError, _placement_error)
+    app.register_error_handler(ServiceError, _placement_error)
     app.register_error_handler(HTTPException, _http_exception)
     app.register_error_handler(Exception, _unexpected)
 
 
-def status_of(error: PlacementError) -> HTTPStatus:
+def status_of(error: ServiceError) -> HTTPStatus:
     """With which status an error is answered."""
     return next(_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS)
 
 
-def _placement_error(error: PlacementError) -> Response:
+def _placement_error(error: ServiceError) -> Response:
     status = status_of(error)
     more: dict[str, Any] = {}
     if isinstance(error, exceptions.NoCandidate):

@@ -6,13 +6,13 @@ import time
 from typing import Final
 
 from placement.api.context import RequestContext
-from placement.candidates.budget import Budget, Exhausted
+from placement.candidates.budget import BudgetExhausted, SearchBudget
 from placement.candidates.request import CandidatesRequest
 from placement.exceptions import Unavailable
 from placement.explanations.explain import explain
 from placement.explanations.words import sentence
 from placement.microversion import Microversion
-from placement.model.feed import Model
+from placement.model.feed import ReadModel
 
 LOG = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ _PAUSE: Final = 0.001
 _SLICE: Final = 0.002
 
 
-class Explainer:
+class EmptyAnswerExplainer:
     """Explains empty answers in a thread of its own, one at a time, and no more than a worker can spare.
 
     What was explained is remembered for as long as nothing changed.
@@ -35,7 +35,7 @@ class Explainer:
     :param deadline: seconds of work that one explanation may take.
     """
 
-    def __init__(self, model: Model, deadline: float) -> None:
+    def __init__(self, model: ReadModel, deadline: float) -> None:
         self._model = model
         self._deadline = deadline
         self._lock = threading.Lock()
@@ -70,7 +70,7 @@ class Explainer:
             self._explain(question, request)
         except Unavailable as error:
             LOG.debug("An empty list of candidates is not explained: %s", error)
-        except Exhausted:
+        except BudgetExhausted:
             LOG.info("There are no allocation candidates; why would take longer than %gs.", self._deadline)
         except Exception:
             LOG.exception("an empty list of candidates could not be explained")
@@ -81,7 +81,7 @@ class Explainer:
 
     def _explain(self, question: Question, request: CandidatesRequest) -> None:
         with self._model.aside() as (snapshot, refreshed):
-            budget = Budget(self._deadline, give_way=lambda: time.sleep(_PAUSE), first_slice=_SLICE)
+            budget = SearchBudget(self._deadline, give_way=lambda: time.sleep(_PAUSE), first_slice=_SLICE)
             explanation = explain(snapshot, request, budget)
         if explanation.fitting:
             LOG.info("There were no allocation candidates; by now %s hosts would do.", explanation.fitting)

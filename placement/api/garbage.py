@@ -37,7 +37,7 @@ _PATIENCE: Final = 300.0
 """Seconds in which long requests are waited for."""
 
 
-class Garbage:
+class GcScheduler:
     """Collects the garbage of a worker process, which does nothing else.
 
     :param long_requests: how many requests take long at present.

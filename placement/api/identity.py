@@ -48,7 +48,7 @@ class SignInRefused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class TokenAccess:
     """A token, for how many seconds it is good, and whose it is."""
 
     token: str
@@ -91,7 +91,7 @@ class AuthToken(auth_token.AuthProtocol):  # type: ignore[misc]  # the library h
         known: str | None = None if self._auth is None else self._auth.get_cache_id()
         return secrets.token_bytes() if known is None else known.encode()
 
-    def sign_in(self, credentials: Mapping[str, str]) -> Access:
+    def sign_in(self, credentials: Mapping[str, str]) -> TokenAccess:
         """A token for somebody, by a name and a password, or by an application credential.
 
         :param credentials: what keystoneauth's ``Password`` or ``ApplicationCredential`` takes.
@@ -106,14 +106,14 @@ class AuthToken(auth_token.AuthProtocol):  # type: ignore[misc]  # the library h
         plugin = v3.ApplicationCredential(url, **how) if is_application else v3.Password(url, **how)
         access = self._identity_server.access(plugin, self._session)
         left = (access.expires - datetime.now(UTC)).total_seconds()
-        return Access(access.auth_token, left, access.username or "", access.project_name or "")
+        return TokenAccess(access.auth_token, left, access.username or "", access.project_name or "")
 
     def _create_identity_server(self) -> "_IdentityServer":
         """Called by the library, whose only seam between what it remembers and what it asks for this is."""
         return _IdentityServer(super()._create_identity_server())
 
 
-class _Outage(outage.Outage):
+class _IdentityOutage(outage.PeerOutage):
     """The Identity service is away: connections are refused, or nothing comes back in time."""
 
     refusal = "The Identity service does not answer."
@@ -140,7 +140,7 @@ class _Outage(outage.Outage):
         LOG.warning("the Identity service answers again, after %.0f seconds", seconds)
 
 
-class _NobodySignsIn(_Outage):
+class _NobodySignsIn(_IdentityOutage):
     """Nobody can sign in, which says nothing of tokens: strangers choose what it takes to answer this.
 
     One domain whose users are in a directory that hangs is enough to have no answer in time.
@@ -165,7 +165,7 @@ class _IdentityServer:
 
     def __init__(self, server: Any) -> None:
         self._server = server
-        self._outage = _Outage()
+        self._outage = _IdentityOutage()
         self._nobody_signs_in = _NobodySignsIn()
 
     @property

@@ -7,24 +7,24 @@ from typing import Any, Final
 from flask import Blueprint, Response
 
 from placement import microversion
-from placement.api.call import Call, operation
+from placement.api.call import ApiRequest, operation
 from placement.api.resource_providers import about, existing, path_uuid
 from placement.exceptions import NotFound
-from placement.model.feed import View
+from placement.model.feed import ModelView
 from placement.model.provider import Inventory, Provider
 from placement.policies import inventory as rules
 from placement.schemas import inventory as schemas
 from placement.schemas.base import storable
 from placement.store import inventories as store
-from placement.store.inventories import Values
+from placement.store.inventories import InventoryValues
 
 blueprint = Blueprint("inventories", __name__)
 
 _PATH: Final = "/resource_providers/<uuid>/inventories"
-_CREATE, _REPLACE_ALL, _UPDATE = schemas.Create(), schemas.ReplaceAll(), schemas.Update()
+_CREATE, _REPLACE_ALL, _UPDATE = schemas.InventoryCreation(), schemas.ReplaceAll(), schemas.InventoryUpdate()
 
 
-def _shown(inventory: Inventory | Values) -> dict[str, Any]:
+def _shown(inventory: Inventory | InventoryValues) -> dict[str, Any]:
     return {
         "total": inventory.total,
         "reserved": inventory.reserved,
@@ -35,7 +35,7 @@ def _shown(inventory: Inventory | Values) -> dict[str, Any]:
     }
 
 
-def _show_all(call: Call, view: View, provider: Provider) -> Response:
+def _show_all(call: ApiRequest, view: ModelView, provider: Provider) -> Response:
     newest = max(provider.inventory_times, default=time.time())
     documents = {name: _shown(each) for name, each in provider.inventories.items()}
     document = {"resource_provider_generation": provider.generation, "inventories": documents}
@@ -43,14 +43,14 @@ def _show_all(call: Call, view: View, provider: Provider) -> Response:
 
 
 @operation(blueprint, "GET", _PATH, rules.LIST, writes_json=True)
-def list_all(call: Call, uuid: str) -> Response:
+def list_all(call: ApiRequest, uuid: str) -> Response:
     """All inventories of a provider."""
     with call.service.model.fresh() as view:
         return _show_all(call, view, existing(view.snapshot, uuid))
 
 
 @operation(blueprint, "POST", _PATH, rules.CREATE, reads_json=True)
-def create(call: Call, uuid: str) -> Response:
+def create(call: ApiRequest, uuid: str) -> Response:
     """Add an inventory of one more class."""
     known = path_uuid(uuid)
     with about(call, known):
@@ -67,7 +67,7 @@ def create(call: Call, uuid: str) -> Response:
 
 
 @operation(blueprint, "PUT", _PATH, rules.UPDATE, reads_json=True)
-def replace_all(call: Call, uuid: str) -> Response:
+def replace_all(call: ApiRequest, uuid: str) -> Response:
     """Make these the inventories of a provider."""
     known = path_uuid(uuid)
     with about(call, known):
@@ -90,7 +90,7 @@ def replace_all(call: Call, uuid: str) -> Response:
     since=microversion.DELETE_INVENTORIES,
     before=HTTPStatus.METHOD_NOT_ALLOWED,
 )
-def delete_all(call: Call, uuid: str) -> Response:
+def delete_all(call: ApiRequest, uuid: str) -> Response:
     """Remove all inventories of a provider."""
     known = path_uuid(uuid)
     call.service.write(lambda tx: store.remove_all(tx, known))
@@ -98,7 +98,7 @@ def delete_all(call: Call, uuid: str) -> Response:
 
 
 @operation(blueprint, "GET", f"{_PATH}/<resource_class>", rules.SHOW, writes_json=True)
-def show(call: Call, uuid: str, resource_class: str) -> Response:
+def show(call: ApiRequest, uuid: str, resource_class: str) -> Response:
     """One inventory."""
     with call.service.model.fresh() as view:
         provider = existing(view.snapshot, uuid)
@@ -110,7 +110,7 @@ def show(call: Call, uuid: str, resource_class: str) -> Response:
 
 
 @operation(blueprint, "PUT", f"{_PATH}/<resource_class>", rules.UPDATE, reads_json=True)
-def update(call: Call, uuid: str, resource_class: str) -> Response:
+def update(call: ApiRequest, uuid: str, resource_class: str) -> Response:
     """Change one inventory."""
     known = path_uuid(uuid)
     with about(call, known):
@@ -127,7 +127,7 @@ def update(call: Call, uuid: str, resource_class: str) -> Response:
 
 
 @operation(blueprint, "DELETE", f"{_PATH}/<resource_class>", rules.DELETE)
-def delete(call: Call, uuid: str, resource_class: str) -> Response:
+def delete(call: ApiRequest, uuid: str, resource_class: str) -> Response:
     """Remove one inventory."""
     known = path_uuid(uuid)
     if not storable(resource_class):

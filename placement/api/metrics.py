@@ -17,7 +17,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from placement.api.allocation_candidates import INCOMPLETE
 from placement.api.metrics_sharing import DIRECTORY
-from placement.api.service import Service
+from placement.api.service import PlacementService
 from placement.exceptions import Unavailable
 
 if TYPE_CHECKING:
@@ -31,10 +31,10 @@ _NOTHING_ELSE: Final = "none of the API"
 """The operation of requests for what there is not."""
 
 
-class Metrics:
+class ServiceMetrics:
     """What is counted in this worker, and what is told of all."""
 
-    def __init__(self, service: Service, max_provider_series: int) -> None:
+    def __init__(self, service: PlacementService, max_provider_series: int) -> None:
         self._service = service
         self._max_provider_series = max_provider_series
         self._registry = CollectorRegistry()
@@ -95,7 +95,7 @@ class Metrics:
             counted = generate_latest(registry)
         else:
             counted = generate_latest(self._registry)
-        return counted + generate_latest(_Told(self._told()))
+        return counted + generate_latest(_OnceRegistry(self._told()))
 
     def _told(self) -> Iterator[GaugeMetricFamily]:
         up = GaugeMetricFamily("placement_database_up", "1 if the database answers the asked worker.")
@@ -173,7 +173,7 @@ class Metrics:
         return [body]
 
 
-class _Told(CollectorRegistry):
+class _OnceRegistry(CollectorRegistry):
     """What is told this once."""
 
     def __init__(self, families: Iterator[GaugeMetricFamily]) -> None:

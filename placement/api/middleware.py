@@ -18,22 +18,22 @@ from placement.api.app import create_app
 from placement.api.auth import authenticate
 from placement.api.body import check_chunks
 from placement.api.call import provide
-from placement.api.garbage import Garbage
+from placement.api.garbage import GcScheduler
 from placement.api.request_log import RequestLog
-from placement.api.service import Service
-from placement.db.database import Database
+from placement.api.service import PlacementService
+from placement.db.database import ServiceDatabase
 from placement.extras import missing
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
-    from placement.api.tracing import Tracing
+    from placement.api.tracing import ServiceTracing
 
 HEALTHCHECK_PATH: Final = "/healthcheck"
 METRICS_PATH: Final = "/metrics"
 CONSOLE_PATH: Final = "/console"
 
-Console = Callable[[Service, "WSGIApplication"], "WSGIApplication"]
+Console = Callable[[PlacementService, "WSGIApplication"], "WSGIApplication"]
 """Makes the console of a service, out of the handlers of the REST API, which it asks in the process."""
 
 _handlers: Final = cache(create_app)
@@ -52,7 +52,7 @@ def build_application(
     :raises ValueError: as :func:`check`.
     """
     tracing = _tracing(conf) if conf.tracing.enabled else None
-    service = Service.of(conf, Database if tracing is None else tracing.database)
+    service = PlacementService.of(conf, ServiceDatabase if tracing is None else tracing.database)
     if in_background:
         service.prepare_in_background()
     else:
@@ -66,7 +66,7 @@ def build_application(
         tracing.install(handlers)
     app = provide(handlers, service)
     if alone:
-        app = Garbage(service.model.long_requests).after(app)
+        app = GcScheduler(service.model.long_requests).after(app)
     return wrap(app, conf, metrics, None if console is None else console(service, app), tracing)
 
 
@@ -79,24 +79,24 @@ def check(conf: cfg.ConfigOpts) -> None:
         _tracing_class()
 
 
-def _tracing(conf: cfg.ConfigOpts) -> "Tracing":
+def _tracing(conf: cfg.ConfigOpts) -> "ServiceTracing":
     return _tracing_class().of(conf)
 
 
-def _tracing_class() -> "type[Tracing]":
+def _tracing_class() -> "type[ServiceTracing]":
     try:
-        from placement.api.tracing import Tracing  # for those who want it
+        from placement.api.tracing import ServiceTracing  # for those who want it
     except ImportError as error:
         raise missing("[tracing] enabled", str(error.name), "tracing") from error
-    return Tracing
+    return ServiceTracing
 
 
-def _metrics(app: Flask, service: Service, conf: cfg.ConfigOpts) -> "WSGIApplication":
+def _metrics(app: Flask, service: PlacementService, conf: cfg.ConfigOpts) -> "WSGIApplication":
     """What answers :data:`METRICS_PATH`, once it counts the requests of the application."""
     metrics_sharing.share(conf)
-    from placement.api.metrics import Metrics  # not before it is known where numbers are put together
+    from placement.api.metrics import ServiceMetrics  # not before it is known where numbers are put together
 
-    metrics = Metrics(service, conf.metrics.max_provider_series)
+    metrics = ServiceMetrics(service, conf.metrics.max_provider_series)
     metrics.install(app)
     return metrics
 
@@ -106,7 +106,7 @@ def wrap(
     conf: cfg.ConfigOpts,
     metrics: "WSGIApplication | None" = None,
     console: "WSGIApplication | None" = None,
-    tracing: "Tracing | None" = None,
+    tracing: "ServiceTracing | None" = None,
 ) -> "WSGIApplication":
     """``app`` behind all that stands before the handlers, ``metrics`` and ``console`` beside that."""
     if tracing is not None:
@@ -118,18 +118,18 @@ def wrap(
     if console is not None:
         if tracing is not None:
             console = tracing.handlers(console, "console", CONSOLE_PATH)
-        app = _Below(app, CONSOLE_PATH, console)
+        app = _PrefixDispatch(app, CONSOLE_PATH, console)
     if tracing is not None:
         app = tracing.requests(app)
     app = _HealthChecked(RequestLog(check_chunks(app)), conf)
     if metrics is not None:
-        app = _Beside(app, METRICS_PATH, metrics)
+        app = _PathDispatch(app, METRICS_PATH, metrics)
     if conf.oslo_middleware.enable_proxy_headers_parsing:
         app = HTTPProxyToWSGI(app, conf)
     return app
 
 
-class _Beside:
+class _PathDispatch:
     """Answers one path by another application, without a token."""
 
     def __init__(self, app: "WSGIApplication", path: str, other: "WSGIApplication") -> None:
@@ -142,7 +142,7 @@ class _Beside:
         return app(environ, start_response)
 
 
-class _Below:
+class _PrefixDispatch:
     """Answers one path, and all below it, by another application, which asks by itself who calls."""
 
     def __init__(self, app: "WSGIApplication", path: str, other: "WSGIApplication") -> None:

@@ -4,7 +4,7 @@ from flask import Blueprint, Response
 
 from placement import microversion
 from placement.api.allocations import claim_of
-from placement.api.call import Call, operation
+from placement.api.call import ApiRequest, operation
 from placement.policies import reshaper as rules
 from placement.schemas import allocation as schemas
 from placement.store import reshaper as store
@@ -14,7 +14,7 @@ blueprint = Blueprint("reshaper", __name__)
 
 
 @operation(blueprint, "POST", "/reshaper", rules.RESHAPE, since=microversion.RESHAPER, reads_json=True)
-def reshape(call: Call) -> Response:
+def reshape(call: ApiRequest) -> Response:
     """Move inventories and allocations between providers, at once."""
     body = call.body(schemas.reshaper(call.version))
     wanted = {

@@ -6,7 +6,7 @@ from typing import Any, Final
 from flask import Blueprint, Response
 
 from placement import microversion
-from placement.api.call import Call, operation, prefix
+from placement.api.call import ApiRequest, operation, prefix
 from placement.exceptions import Conflict, NotFound
 from placement.policies import resource_class as rules
 from placement.schemas import base
@@ -15,7 +15,7 @@ from placement.store import classes as store
 
 blueprint = Blueprint("resource_classes", __name__)
 
-_CLASS: Final = schemas.ResourceClass()
+_CLASS: Final = schemas.ResourceClassBody()
 
 
 def _shown(name: str) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def _shown(name: str) -> dict[str, Any]:
 @operation(
     blueprint, "GET", "/resource_classes", rules.LIST, since=microversion.CUSTOM_CLASSES, writes_json=True
 )
-def list_all(call: Call) -> Response:
+def list_all(call: ApiRequest) -> Response:
     """All resource classes."""
     with call.service.model.fresh() as view:
         classes = view.names.classes
@@ -38,7 +38,7 @@ def list_all(call: Call) -> Response:
 @operation(
     blueprint, "POST", "/resource_classes", rules.CREATE, since=microversion.CUSTOM_CLASSES, reads_json=True
 )
-def create(call: Call) -> Response:
+def create(call: ApiRequest) -> Response:
     """Make a custom class."""
     name = call.body(_CLASS)["name"]
     if not call.service.database.write(lambda tx: store.create(tx, name)):
@@ -54,7 +54,7 @@ def create(call: Call) -> Response:
     since=microversion.CUSTOM_CLASSES,
     writes_json=True,
 )
-def show(call: Call, name: str) -> Response:
+def show(call: ApiRequest, name: str) -> Response:
     """One resource class."""
     with call.service.model.fresh() as view:
         if name not in view.names.classes:
@@ -63,7 +63,7 @@ def show(call: Call, name: str) -> Response:
 
 
 @operation(blueprint, "PUT", "/resource_classes/<name>", rules.UPDATE, since=microversion.CUSTOM_CLASSES)
-def update(call: Call, name: str) -> Response:
+def update(call: ApiRequest, name: str) -> Response:
     """To 1.6 rename a custom class, from 1.7 make sure that there is one of this name."""
     if call.version < microversion.IDEMPOTENT_CLASSES:
         return _rename(call, name)
@@ -72,7 +72,7 @@ def update(call: Call, name: str) -> Response:
     return call.nothing(201 if is_new else 204, f"/resource_classes/{name}")
 
 
-def _rename(call: Call, name: str) -> Response:
+def _rename(call: ApiRequest, name: str) -> Response:
     call.require_json()
     new = call.body(_CLASS)["name"]
     if not base.storable(name):
@@ -82,7 +82,7 @@ def _rename(call: Call, name: str) -> Response:
 
 
 @operation(blueprint, "DELETE", "/resource_classes/<name>", rules.DELETE, since=microversion.CUSTOM_CLASSES)
-def delete(call: Call, name: str) -> Response:
+def delete(call: ApiRequest, name: str) -> Response:
     """Remove a custom class that nothing uses."""
     if not base.storable(name):
         raise NotFound(f"No such resource class {name}.")

@@ -12,15 +12,15 @@ import orjson
 from flask import Blueprint, Response
 
 from placement import microversion
-from placement.api.call import Call, operation, prefix
-from placement.candidates.budget import Budget, slices
+from placement.api.call import ApiRequest, operation, prefix
+from placement.candidates.budget import SearchBudget, slices
 from placement.candidates.filters import filter_providers
 from placement.candidates.request import check_names
 from placement.exceptions import InvalidRequest
 from placement.microversion import Microversion
-from placement.model.feed import View
+from placement.model.feed import ModelView
 from placement.model.provider import Provider
-from placement.model.snapshot import Snapshot
+from placement.model.snapshot import ModelSnapshot
 from placement.policies import resource_provider as rules
 from placement.schemas import resource_provider as schemas
 from placement.schemas.base import canonical_uuid
@@ -44,7 +44,7 @@ _UUID: Final = b"{uuid}"
 """Stands for the uuid of the provider in templates."""
 
 
-def shown(providers: Iterable[Provider], view: View, version: Microversion) -> bytes:
+def shown(providers: Iterable[Provider], view: ModelView, version: Microversion) -> bytes:
     """Providers as the API shows them: JSON documents, with commas in between."""
     everyone = view.snapshot.providers
     template = _template(prefix(), version)
@@ -63,7 +63,7 @@ def shown(providers: Iterable[Provider], view: View, version: Microversion) -> b
 
 
 @dataclass(frozen=True, slots=True)
-class _Template:
+class _ProviderTemplate:
     """The JSON of a provider, with gaps for its name, generation, and parent and root if they are shown."""
 
     text: bytes
@@ -78,7 +78,7 @@ class _Template:
 
 
 @lru_cache(maxsize=256)
-def _template(prefix: str, version: Microversion) -> _Template:
+def _template(prefix: str, version: Microversion) -> _ProviderTemplate:
     path = f"{prefix}/resource_providers/{_UUID.decode()}"
     links = [{"rel": "self", "href": path}]
     links += [{"rel": rel, "href": f"{path}/{rel}"} for since, rel in _LINKS if version >= since]
@@ -91,10 +91,10 @@ def _template(prefix: str, version: Microversion) -> _Template:
         else b""
     )
     text = b'{"uuid":"%b","name":%%b,"generation":%%d,"links":%b%b}' % (_UUID, shown_links, nested)
-    return _Template(text, bool(nested))
+    return _ProviderTemplate(text, bool(nested))
 
 
-def existing(snapshot: Snapshot, uuid: str) -> Provider:
+def existing(snapshot: ModelSnapshot, uuid: str) -> Provider:
     """The provider that a path names.
 
     :raises placement.exceptions.NotFound: there is none.
@@ -117,7 +117,7 @@ def path_uuid(uuid: str) -> str:
 
 
 @contextmanager
-def about(call: Call, uuid: str) -> Iterator[None]:
+def about(call: ApiRequest, uuid: str) -> Iterator[None]:
     """Where the body of a request about a provider is read: first of all it is reported that there is none.
 
     :raises placement.exceptions.NotFound: the body is bad, and there is no such provider anyway.
@@ -131,12 +131,12 @@ def about(call: Call, uuid: str) -> Iterator[None]:
 
 
 @operation(blueprint, "GET", "/resource_providers", rules.LIST, writes_json=True)
-def list_all(call: Call) -> Response:
+def list_all(call: ApiRequest) -> Response:
     """All providers, or those that the filters let through."""
     wanted = parse_provider_filter(call.parameters, call.version)
     with call.service.model.fresh() as view:
         check_names(wanted, view.names.classes, view.names.traits)
-        budget = Budget(give_way=view.giving_way_after(call.check_awaited))
+        budget = SearchBudget(give_way=view.giving_way_after(call.check_awaited))
         found = filter_providers(view.snapshot, wanted, budget)
         pieces, newest = [], []
         for some in slices(found, budget):
@@ -149,7 +149,7 @@ def list_all(call: Call) -> Response:
 
 
 @operation(blueprint, "POST", "/resource_providers", rules.CREATE, reads_json=True)
-def create(call: Call) -> Response:
+def create(call: ApiRequest) -> Response:
     """Make a provider; from 1.20 the answer shows it."""
     body = call.body(schemas.create(call.version))
     uuid = body.get("uuid") or str(uuids.uuid4())
@@ -163,19 +163,19 @@ def create(call: Call) -> Response:
 
 
 @operation(blueprint, "GET", "/resource_providers/<uuid>", rules.SHOW, writes_json=True)
-def show(call: Call, uuid: str) -> Response:
+def show(call: ApiRequest, uuid: str) -> Response:
     """One provider."""
     return _show(call, uuid)
 
 
-def _show(call: Call, uuid: str) -> Response:
+def _show(call: ApiRequest, uuid: str) -> Response:
     with call.service.model.fresh() as view:
         provider = existing(view.snapshot, uuid)
         return call.answer(shown([provider], view, call.version), provider.updated_at)
 
 
 @operation(blueprint, "PUT", "/resource_providers/<uuid>", rules.UPDATE, reads_json=True)
-def update(call: Call, uuid: str) -> Response:
+def update(call: ApiRequest, uuid: str) -> Response:
     """Rename a provider or put it elsewhere in the trees."""
     known = path_uuid(uuid)
     with about(call, known):
@@ -194,7 +194,7 @@ def update(call: Call, uuid: str) -> Response:
 
 
 @operation(blueprint, "DELETE", "/resource_providers/<uuid>", rules.DELETE)
-def delete(call: Call, uuid: str) -> Response:
+def delete(call: ApiRequest, uuid: str) -> Response:
     """Remove a provider that has neither children nor allocations."""
     known = canonical_uuid(uuid) or uuid
     call.service.write(lambda tx: providers.delete(tx, known))

@@ -5,7 +5,7 @@ import time
 from flask import Blueprint, Response
 
 from placement import microversion
-from placement.api.call import Call
+from placement.api.call import ApiRequest
 
 blueprint = Blueprint("root", __name__)
 
@@ -20,4 +20,4 @@ def versions() -> Response:
         "status": "CURRENT",
         "links": [{"rel": "self", "href": ""}],
     }
-    return Call().answer({"versions": [document]}, time.time())
+    return ApiRequest().answer({"versions": [document]}, time.time())

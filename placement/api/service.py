@@ -8,19 +8,19 @@ from typing import Final, TypeVar
 
 from oslo_config import cfg
 
-from placement.api.explaining import Explainer
-from placement.candidates.render import Summaries
+from placement.api.explaining import EmptyAnswerExplainer
+from placement.candidates.render import ProviderSummaries
 from placement.db import migration
-from placement.db.database import Database, Transaction
+from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.db.engine import PoolOptions
 from placement.exceptions import Unavailable
 from placement.flavors import pci
-from placement.flavors.flavor import Rules
+from placement.flavors.flavor import TranslationRules
 from placement.maintenance.sync import sync
-from placement.model.feed import Model
+from placement.model.feed import ReadModel
 from placement.model.file import ModelFile
 from placement.model.turns import LONG_REQUESTS
-from placement.policies.enforcer import Enforcer
+from placement.policies.enforcer import PolicyEnforcer
 from placement.store import classes, reservations
 
 LOG = logging.getLogger(__name__)
@@ -30,20 +30,20 @@ _LOCK_TIMEOUT: Final = 3.0  # seconds for another request that prepares the data
 
 
 @dataclass
-class Service:
+class PlacementService:
     """The configuration, the database, the read model and the policy of a worker process; what it keeps."""
 
     conf: cfg.ConfigOpts
-    database: Database
-    model: Model
-    enforcer: Enforcer
-    explainer: Explainer | None = None
+    database: ServiceDatabase
+    model: ReadModel
+    enforcer: PolicyEnforcer
+    explainer: EmptyAnswerExplainer | None = None
     """Who says why candidates are empty, where that is wanted."""
-    flavor_rules: Rules = field(default_factory=Rules)
+    flavor_rules: TranslationRules = field(default_factory=TranslationRules)
     """By which flavors are translated."""
     waiting: BoundedSemaphore = field(default_factory=lambda: BoundedSemaphore(0))
     """Held by each request that waits for changes."""
-    summaries: Summaries = field(default_factory=Summaries)
+    summaries: ProviderSummaries = field(default_factory=ProviderSummaries)
     """Parts of answers about allocation candidates."""
     _prepared: int | None = None
     """How often the model had been read anew when this was prepared last; None when it never was."""
@@ -53,8 +53,10 @@ class Service:
 
     @classmethod
     def of(
-        cls, conf: cfg.ConfigOpts, open_database: Callable[[str, PoolOptions], Database] = Database
-    ) -> "Service":
+        cls,
+        conf: cfg.ConfigOpts,
+        open_database: Callable[[str, PoolOptions], ServiceDatabase] = ServiceDatabase,
+    ) -> "PlacementService":
         """The service that the configuration describes; nothing is connected yet."""
         group = conf.placement_database
         options = PoolOptions(
@@ -73,12 +75,14 @@ class Service:
         # only placement-api knows the number of its threads, an option of its command line
         long_requests = max(1, conf.threads // 2) if "threads" in conf else LONG_REQUESTS
         file = ModelFile(conf.placement.model_file) if conf.placement.model_file else None
-        model = Model(database, long_requests, reservations.give_back_expired, file)
-        explainer = Explainer(model, conf.api.explanations_deadline) if conf.api.explain_empty else None
+        model = ReadModel(database, long_requests, reservations.give_back_expired, file)
+        explainer = (
+            EmptyAnswerExplainer(model, conf.api.explanations_deadline) if conf.api.explain_empty else None
+        )
         threads = conf.threads if "threads" in conf else 0
         asked = conf.api.waiting_requests
         waiting = BoundedSemaphore(threads // 4 if asked is None else asked)
-        rules = Rules(
+        rules = TranslationRules(
             query_placement_for_image_type_support=conf.flavors.query_placement_for_image_type_support,
             image_metadata_prefilter=conf.flavors.image_metadata_prefilter,
             require_owner_nova=conf.flavors.require_owner_nova,
@@ -86,9 +90,9 @@ class Service:
             pci_aliases=pci.aliases(conf.flavors.pci_alias or ()),
             own_classes=frozenset(conf.placement.additional_resource_classes),
         )
-        return cls(conf, database, model, Enforcer(conf), explainer, rules, waiting)
+        return cls(conf, database, model, PolicyEnforcer(conf), explainer, rules, waiting)
 
-    def write(self, work: Callable[[Transaction], T]) -> T:
+    def write(self, work: Callable[[WriteTransaction], T]) -> T:
         """As :meth:`Database.write`, for what may need the room of reservations that expired."""
         return reservations.making_room(self.database, work)
 

@@ -30,9 +30,9 @@ from oslo_middleware.request_id import ENV_REQUEST_ID, GLOBAL_REQ_ID
 
 from placement.api.context import is_known
 from placement.api.request_log import quoted
-from placement.db.database import Database, Transaction
+from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.db.engine import PoolOptions
-from placement.db.position import Position
+from placement.db.position import DatabaseVersion
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -53,7 +53,7 @@ _FLUSH_TIMEOUT: Final = 2.0
 """Seconds that the end of the process waits for the last of them."""
 
 
-class Tracing:
+class ServiceTracing:
     """What the spans of one worker are made by."""
 
     def __init__(self, processor: SpanProcessor, sample_ratio: float) -> None:
@@ -67,7 +67,7 @@ class Tracing:
         self._propagator = TraceContextTextMapPropagator()
 
     @classmethod
-    def of(cls, conf: cfg.ConfigOpts) -> "Tracing":
+    def of(cls, conf: cfg.ConfigOpts) -> "ServiceTracing":
         """As ``[tracing]`` describes it; what is left when the process ends is sent, if that is soon done."""
         exporter = OTLPSpanExporter(conf.tracing.endpoint, timeout=_EXPORT_TIMEOUT)
         tracing = cls(BatchSpanProcessor(exporter, max_queue_size=_MAX_QUEUE), conf.tracing.sample_ratio)
@@ -80,7 +80,7 @@ class Tracing:
         last.start()
         last.join(_FLUSH_TIMEOUT)
 
-    def database(self, url: str, options: PoolOptions) -> Database:
+    def database(self, url: str, options: PoolOptions) -> ServiceDatabase:
         """A database whose calls are told, where they are part of a request."""
         return _TracedDatabase(self._tracer, url, options)
 
@@ -92,7 +92,7 @@ class Tracing:
         """``app``, whose requests have spans."""
 
         def serve(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-            environ[_REQUEST] = request = _Request(self._tracer, environ)
+            environ[_REQUEST] = request = _RequestSpan(self._tracer, environ)
 
             def start(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
                 _answered(request.span, int(status[:3]))
@@ -115,7 +115,7 @@ class Tracing:
         """
 
         def serve(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-            request: _Request = environ[_REQUEST]
+            request: _RequestSpan = environ[_REQUEST]
             if is_known(environ):
                 carrier = {name: environ[variable] for name, variable in _PROPAGATED if variable in environ}
                 request.parent = self._propagator.extract(carrier, request.parent)
@@ -127,7 +127,7 @@ class Tracing:
         return serve
 
 
-class _Request:
+class _RequestSpan:
     """A request, whose span begins when it came, and is made when it is known whose trace it is part of.
 
     That is nobody's until the caller is known: a stranger, who could ask for a trace of each of his
@@ -205,7 +205,7 @@ def _route(span: Span, method: str, route: str) -> None:
     span.set_attribute("http.route", route)
 
 
-class _TracedDatabase(Database):
+class _TracedDatabase(ServiceDatabase):
     def __init__(self, tracer: Tracer, url: str, options: PoolOptions) -> None:
         super().__init__(url, options)
         self._tracer = tracer
@@ -218,7 +218,7 @@ class _TracedDatabase(Database):
         else:
             yield  # nobody's request, such as looking for changes
 
-    def position(self) -> Position:
+    def position(self) -> DatabaseVersion:
         with self._call("database position"):
             return super().position()
 
@@ -227,6 +227,6 @@ class _TracedDatabase(Database):
         with self._call("database read"), super().read() as conn:
             yield conn
 
-    def write(self, work: Callable[[Transaction], T]) -> T:
+    def write(self, work: Callable[[WriteTransaction], T]) -> T:
         with self._call("database write"):
             return super().write(work)

@@ -6,7 +6,7 @@ from typing import Final
 from flask import Blueprint, Response
 
 from placement import microversion
-from placement.api.call import Call, operation
+from placement.api.call import ApiRequest, operation
 from placement.api.resource_providers import existing, path_uuid
 from placement.exceptions import InvalidRequest, NotFound
 from placement.model.provider import in_order
@@ -18,12 +18,12 @@ from placement.store import traits as store
 
 blueprint = Blueprint("traits", __name__)
 
-_TRAITS, _CUSTOM_TRAIT = schemas.Traits(), schemas.CustomTrait()
+_TRAITS, _CUSTOM_TRAIT = schemas.TraitsBody(), schemas.CustomTrait()
 _OF_PROVIDER: Final = "/resource_providers/<uuid>/traits"
 
 
 @operation(blueprint, "GET", "/traits", rules.LIST, since=microversion.TRAITS, writes_json=True)
-def list_all(call: Call) -> Response:
+def list_all(call: ApiRequest) -> Response:
     """All traits, or those with certain names, or those that providers have."""
     wanted = parse_traits(call.parameters, call.version)
     with call.service.model.fresh() as view:
@@ -36,7 +36,7 @@ def list_all(call: Call) -> Response:
 
 
 @operation(blueprint, "GET", "/traits/<name>", rules.SHOW, since=microversion.TRAITS)
-def show(call: Call, name: str) -> Response:
+def show(call: ApiRequest, name: str) -> Response:
     """204 if there is such a trait."""
     with call.service.model.fresh() as view:
         if name not in view.names.traits:
@@ -45,7 +45,7 @@ def show(call: Call, name: str) -> Response:
 
 
 @operation(blueprint, "PUT", "/traits/<name>", rules.UPDATE, since=microversion.TRAITS)
-def create(call: Call, name: str) -> Response:
+def create(call: ApiRequest, name: str) -> Response:
     """Make a custom trait; 201 if it is new, 204 if it was there."""
     try:
         base.load(_CUSTOM_TRAIT, {"name": name})
@@ -59,7 +59,7 @@ def create(call: Call, name: str) -> Response:
 
 
 @operation(blueprint, "DELETE", "/traits/<name>", rules.DELETE, since=microversion.TRAITS)
-def delete(call: Call, name: str) -> Response:
+def delete(call: ApiRequest, name: str) -> Response:
     """Remove a custom trait that no provider has."""
     if not base.storable(name):
         raise NotFound(f"No such trait(s): {name}.")
@@ -67,12 +67,12 @@ def delete(call: Call, name: str) -> Response:
     return call.nothing()
 
 
-def _answer(call: Call, traits: list[str], generation: int, last_modified: float) -> Response:
+def _answer(call: ApiRequest, traits: list[str], generation: int, last_modified: float) -> Response:
     return call.answer({"traits": traits, "resource_provider_generation": generation}, last_modified)
 
 
 @operation(blueprint, "GET", _OF_PROVIDER, rules.PROVIDER_LIST, since=microversion.TRAITS, writes_json=True)
-def list_of_provider(call: Call, uuid: str) -> Response:
+def list_of_provider(call: ApiRequest, uuid: str) -> Response:
     """The traits of a provider."""
     with call.service.model.fresh() as view:
         provider = existing(view.snapshot, uuid)
@@ -80,7 +80,7 @@ def list_of_provider(call: Call, uuid: str) -> Response:
 
 
 @operation(blueprint, "PUT", _OF_PROVIDER, rules.PROVIDER_UPDATE, since=microversion.TRAITS, reads_json=True)
-def replace_of_provider(call: Call, uuid: str) -> Response:
+def replace_of_provider(call: ApiRequest, uuid: str) -> Response:
     """Make these the traits of a provider."""
     known = path_uuid(uuid)
     body = call.body(_TRAITS)
@@ -91,7 +91,7 @@ def replace_of_provider(call: Call, uuid: str) -> Response:
 
 
 @operation(blueprint, "DELETE", _OF_PROVIDER, rules.PROVIDER_DELETE, since=microversion.TRAITS)
-def delete_of_provider(call: Call, uuid: str) -> Response:
+def delete_of_provider(call: ApiRequest, uuid: str) -> Response:
     """Take all traits from a provider."""
     known = path_uuid(uuid)
     call.service.database.write(lambda tx: store.remove_all(tx, known))

@@ -8,12 +8,12 @@ from flask import Blueprint, Response
 
 from placement import microversion
 from placement.api.allocations import UNKNOWN_TYPE
-from placement.api.call import Call, operation
+from placement.api.call import ApiRequest, operation
 from placement.api.resource_providers import existing
 from placement.policies import usage as rules
 from placement.schemas.query import parse_usages
 from placement.store import usages as store
-from placement.store.usages import Usage
+from placement.store.usages import ClassUsage
 
 blueprint = Blueprint("usages", __name__)
 
@@ -21,7 +21,7 @@ _ALL_TYPES: Final = "all"
 
 
 @operation(blueprint, "GET", "/resource_providers/<uuid>/usages", rules.PROVIDER_USAGES, writes_json=True)
-def of_provider(call: Call, uuid: str) -> Response:
+def of_provider(call: ApiRequest, uuid: str) -> Response:
     """How much of each inventory of a provider is taken."""
     with call.service.model.fresh() as view:
         provider = existing(view.snapshot, uuid)
@@ -31,7 +31,7 @@ def of_provider(call: Call, uuid: str) -> Response:
 
 
 @operation(blueprint, "GET", "/usages", None, since=microversion.PROJECT_USAGES, writes_json=True)
-def of_project(call: Call) -> Response:
+def of_project(call: ApiRequest) -> Response:
     """How much the consumers of a project hold; from 1.38 by consumer type."""
     wanted = parse_usages(call.parameters, call.version)
     call.authorize(rules.TOTAL_USAGES, {"project_id": wanted.project_id})
@@ -49,14 +49,14 @@ def of_project(call: Call) -> Response:
     return call.answer({"usages": document}, time.time())
 
 
-def _summed(usages: list[Usage]) -> dict[str, int]:
+def _summed(usages: list[ClassUsage]) -> dict[str, int]:
     totals: dict[str, int] = {}
     for usage in usages:
         totals[usage.resource_class] = totals.get(usage.resource_class, 0) + usage.used
     return totals
 
 
-def _by_type(usages: list[Usage], counts: Mapping[str | None, int]) -> dict[str, dict[str, int]]:
+def _by_type(usages: list[ClassUsage], counts: Mapping[str | None, int]) -> dict[str, dict[str, int]]:
     document = {kind or UNKNOWN_TYPE: {"consumer_count": count} for kind, count in counts.items()}
     for usage in usages:
         document[usage.consumer_type or UNKNOWN_TYPE][usage.resource_class] = usage.used

@@ -25,11 +25,11 @@ Ended = Literal["deadline", "size"]
 Item = TypeVar("Item")
 
 
-class Exhausted(Exception):
+class BudgetExhausted(Exception):
     """There is nothing left of the budget."""
 
 
-class Budget:
+class SearchBudget:
     """What one search may spend; without arguments as much as it likes.
 
     :param seconds: of work.
@@ -67,10 +67,10 @@ class Budget:
         self._steps_left -= steps
         if self._steps_left <= 0:
             if self.ended:
-                raise Exhausted
+                raise BudgetExhausted
             if self._look() >= self._end:
                 self.ended, self._steps_left = "deadline", 0
-                raise Exhausted
+                raise BudgetExhausted
 
     def spend_anyway(self, steps: int = 1) -> None:
         """As :meth:`spend`, of what is done with what was found: it gives way, and never ends."""
@@ -99,7 +99,7 @@ class Budget:
         return now
 
 
-def slices(items: Sequence[Item], budget: Budget) -> Iterator[Sequence[Item]]:
+def slices(items: Sequence[Item], budget: SearchBudget) -> Iterator[Sequence[Item]]:
     """All of them, some at a time; between two times others may have their turn."""
     for begin in range(0, len(items), _AT_ONCE):
         budget.spend_anyway(_AT_ONCE)

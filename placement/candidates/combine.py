@@ -16,7 +16,7 @@ from typing import Final
 
 from placement.candidates.deadends import DeadEnds
 from placement.candidates.feasibility import fits_at_all
-from placement.candidates.rules import Assignment, Rules
+from placement.candidates.rules import NeedAssignment, RequestRules
 from placement.model.provider import Provider
 
 SMALL: Final = 256
@@ -28,13 +28,13 @@ _CHOICES_BEFORE_REST: Final = 256
 
 
 def combine(
-    rules: Rules, options: Sequence[Sequence[Provider]], rng: random.Random | None = None
+    rules: RequestRules, options: Sequence[Sequence[Provider]], rng: random.Random | None = None
 ) -> Iterator[Sequence[Provider] | None]:
     """Every way to serve the needs, each once: one provider for each, given those that can serve it.
 
     With ``rng`` they come in random order. None says that the search rests.
 
-    :raises placement.candidates.budget.Exhausted: the search has taken too long.
+    :raises placement.candidates.budget.BudgetExhausted: the search has taken too long.
     """
     if rng is not None:
         options = [rng.sample(providers, len(providers)) for providers in options]
@@ -46,13 +46,13 @@ def combine(
     elif (small := ways(options, SMALL) <= SMALL) or fits_at_all(
         rules.needs, options, rules.isolate, budget=rules.budget
     ):
-        assignment = Assignment(rules, options)
+        assignment = NeedAssignment(rules, options)
         for complete in _complete(assignment, _order(rules, options), small):
             yield [provider for provider in assignment.chosen if provider is not None] if complete else None
 
 
 def in_pairs(
-    rules: Rules, options: Sequence[Sequence[int]], lineages: Sequence[Sequence[int]]
+    rules: RequestRules, options: Sequence[Sequence[int]], lineages: Sequence[Sequence[int]]
 ) -> Iterator[tuple[int, ...] | None]:
     """As :func:`combine`, of positions, where it is enough that each two of the needs go together.
 
@@ -105,12 +105,12 @@ def in_pairs(
             yield None
 
 
-def _mates(rules: Rules, index: int) -> Iterator[int]:
+def _mates(rules: RequestRules, index: int) -> Iterator[int]:
     """The needs that are to be in one subtree with a need."""
     return (other for rule in rules.subtrees_of[index] for other in rule if other != index)
 
 
-def _mates_together(rules: Rules, options: Sequence[Sequence[int]]) -> list[int]:
+def _mates_together(rules: RequestRules, options: Sequence[Sequence[int]]) -> list[int]:
     """The indexes of the needs: those with few options first, and mates one after the other."""
     order: list[int] = []
     for first in sorted(range(len(options)), key=lambda index: len(options[index])):
@@ -130,7 +130,7 @@ def ways(options: Sequence[Sequence[object]], limit: int) -> int:
     return found
 
 
-def _order(rules: Rules, options: Sequence[Sequence[Provider]]) -> list[int]:
+def _order(rules: RequestRules, options: Sequence[Sequence[Provider]]) -> list[int]:
     """The indexes of the needs: those that decide on traits first, then those with few options.
 
     Of those that compete for something the larger ones come first, while much is free.
@@ -152,7 +152,7 @@ def _order(rules: Rules, options: Sequence[Sequence[Provider]]) -> list[int]:
     return sorted(range(len(options)), key=key)
 
 
-def _complete(assignment: Assignment, order: Sequence[int], small: bool) -> Iterator[bool]:
+def _complete(assignment: NeedAssignment, order: Sequence[int], small: bool) -> Iterator[bool]:
     """Run through all complete states of the assignment, stopping at each, and where it rests (False).
 
     Without recursion, as requests may have hundreds of groups. Most requests

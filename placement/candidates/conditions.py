@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeVar
 
 from placement.model.provider import Provider
-from placement.model.snapshot import Snapshot
-from placement.model.trees import Tree
+from placement.model.snapshot import ModelSnapshot
+from placement.model.trees import HostTree
 
-Met = Callable[[Tree], tuple[bool, ...]]
+Met = Callable[[HostTree], tuple[bool, ...]]
 """Tells of a tree by position whether the provider meets a condition."""
 
 _K = TypeVar("_K")
 
 
-class _Remembered(dict[_K, bool], Generic[_K]):
+class _RememberedValues(dict[_K, bool], Generic[_K]):
     """What a condition says of each value, asked once."""
 
     def __init__(self, says: Callable[[_K], bool]) -> None:
@@ -31,25 +31,26 @@ class _Remembered(dict[_K, bool], Generic[_K]):
         return met
 
 
-class Condition(ABC):
+class ProviderCondition(ABC):
     """A condition on one provider; equal ones are met by the same providers."""
 
     reads: ClassVar[str] = "root.id"
-    """The attribute of :class:`~placement.model.trees.Tree` that has all the condition looks at: where it is
-    equal in two trees of a shape, the same positions meet the condition. By default one that is equal in
-    no two trees, which is always right."""
+    """The attribute of :class:`~placement.model.trees.HostTree` that has all the condition looks at.
+
+    Where it is equal in two trees of a structure, the same positions meet the condition. By default one that
+    is equal in no two trees, which is always right."""
 
     @abstractmethod
-    def met_by(self, provider: Provider, snapshot: Snapshot) -> bool:
+    def met_by(self, provider: Provider, snapshot: ModelSnapshot) -> bool:
         """Whether the provider meets it."""
 
-    def met_in(self, snapshot: Snapshot) -> Met:
+    def met_in(self, snapshot: ModelSnapshot) -> Met:
         """A function that looks at one tree of the snapshot after the other, for one request."""
         return lambda tree: tuple([self.met_by(each, snapshot) for each in tree.members])
 
 
 @dataclass(frozen=True, slots=True)
-class HasTraits(Condition):
+class HasTraits(ProviderCondition):
     """One trait of each set in ``required``, and none of ``forbidden``."""
 
     reads: ClassVar[str] = "kind"
@@ -57,13 +58,13 @@ class HasTraits(Condition):
     required: tuple[frozenset[str], ...]
     forbidden: frozenset[str] = frozenset()
 
-    def met_by(self, provider: Provider, snapshot: Snapshot) -> bool:
+    def met_by(self, provider: Provider, snapshot: ModelSnapshot) -> bool:
         """Whether the provider has, and lacks, the traits."""
         return self._met_with(provider.traits)
 
-    def met_in(self, snapshot: Snapshot) -> Met:
+    def met_in(self, snapshot: ModelSnapshot) -> Met:
         """A function that looks at each set of traits once."""
-        known = _Remembered(self._met_with)
+        known = _RememberedValues(self._met_with)
         return lambda tree: tuple(map(known.__getitem__, tree.kind.traits))
 
     def _met_with(self, traits: frozenset[str]) -> bool:
@@ -71,7 +72,7 @@ class HasTraits(Condition):
 
 
 @dataclass(frozen=True, slots=True)
-class InAggregates(Condition):
+class InAggregates(ProviderCondition):
     """In one aggregate of each set in ``member_of``, and in none of ``forbidden``.
 
     With ``or_root`` the provider or its root, but one of them alone, has to be in all of them.
@@ -83,22 +84,22 @@ class InAggregates(Condition):
     forbidden: frozenset[str]
     or_root: bool
 
-    def met_by(self, provider: Provider, snapshot: Snapshot) -> bool:
+    def met_by(self, provider: Provider, snapshot: ModelSnapshot) -> bool:
         """Whether the provider, or its root for it, is where it has to be, and both where they may be."""
         root = None
         if self.or_root and provider.parent_id is not None:
             root = snapshot.providers[provider.root_id].aggregates
         return self._met_with(provider.aggregates, root)
 
-    def met_in(self, snapshot: Snapshot) -> Met:
+    def met_in(self, snapshot: ModelSnapshot) -> Met:
         """A function that looks at each set of aggregates, beside each set of a root, once."""
-        known: dict[frozenset[str] | None, _Remembered[frozenset[str]]] = {}
+        known: dict[frozenset[str] | None, _RememberedValues[frozenset[str]]] = {}
 
-        def met(tree: Tree) -> tuple[bool, ...]:
+        def met(tree: HostTree) -> tuple[bool, ...]:
             root = tree.root.aggregates if self.or_root else None
             beside = known.get(root)
             if beside is None:
-                beside = known[root] = _Remembered(lambda own: self._met_with(own, root))
+                beside = known[root] = _RememberedValues(lambda own: self._met_with(own, root))
             return tuple(map(beside.__getitem__, tree.aggregates))
 
         return met
@@ -116,12 +117,12 @@ class InAggregates(Condition):
 
 
 @dataclass(frozen=True, slots=True)
-class InTree(Condition):
+class InTree(ProviderCondition):
     """In the tree of the provider with this uuid."""
 
     uuid: str
 
-    def met_by(self, provider: Provider, snapshot: Snapshot) -> bool:
+    def met_by(self, provider: Provider, snapshot: ModelSnapshot) -> bool:
         """Whether there is such a tree, and the provider in it."""
         member = snapshot.get(self.uuid)
         return member is not None and member.root_id == provider.root_id

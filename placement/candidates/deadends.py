@@ -9,7 +9,7 @@ from collections.abc import Hashable, Sequence
 from typing import Final
 
 from placement.candidates.feasibility import available
-from placement.candidates.rules import Assignment
+from placement.candidates.rules import NeedAssignment
 from placement.model.provider import Provider
 
 MAX_DEAD_ENDS: Final = 100_000
@@ -19,7 +19,7 @@ MAX_DEAD_ENDS: Final = 100_000
 class DeadEnds:
     """The dead ends of one tree."""
 
-    def __init__(self, assignment: Assignment) -> None:
+    def __init__(self, assignment: NeedAssignment) -> None:
         self._assignment = assignment
         self._known: set[Hashable] = set()
         kinds: dict[Hashable, int] = {}

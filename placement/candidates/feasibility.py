@@ -18,8 +18,8 @@ from math import gcd
 from types import MappingProxyType
 from typing import Final
 
-from placement.candidates.budget import Budget
-from placement.candidates.needs import Need
+from placement.candidates.budget import SearchBudget
+from placement.candidates.needs import ProviderNeed
 from placement.model.provider import Provider
 
 Taken = dict[tuple[int, str], int]
@@ -35,19 +35,19 @@ _Asked = tuple[int, Sequence[Provider]]
 
 
 def fits_at_all(
-    needs: Sequence[Need],
+    needs: Sequence[ProviderNeed],
     options: Sequence[Sequence[Provider]],
     isolate: bool,
     taken: Mapping[tuple[int, str], int] = MappingProxyType({}),
-    budget: Budget | None = None,
+    budget: SearchBudget | None = None,
 ) -> bool:
     """False if there surely is no way to give each need one of its options.
 
     :param isolate: no two suffixed groups may have the same provider.
     :param taken: what a search has already taken, by provider id and class.
-    :raises placement.candidates.budget.Exhausted: it takes too long to find out.
+    :raises placement.candidates.budget.BudgetExhausted: it takes too long to find out.
     """
-    budget = budget or Budget()
+    budget = budget or SearchBudget()
     if isolate:
         suffixed = [index for index, need in enumerate(needs) if not need.unsuffixed]
         if len(suffixed) > 1 and not _match(
@@ -77,7 +77,7 @@ def available(provider: Provider, name: str) -> int:
     return min(provider.inventories[name].max_unit, provider.free(name))
 
 
-def _fit(asked: Sequence[_Asked], free: Mapping[int, int], budget: Budget) -> bool:
+def _fit(asked: Sequence[_Asked], free: Mapping[int, int], budget: SearchBudget) -> bool:
     """Whether these amounts of one class may each have a provider, as far as the tests show."""
     sizes = {amount for amount, _ in asked}
     # Counts say all there is to say where all ask for the same amount.
@@ -112,7 +112,7 @@ def _volumes(
             yield amounts, [free[provider_id] for provider_id in together]
 
 
-def _max_sum(amounts: Sequence[int], volumes: Collection[int], budget: Budget) -> int:
+def _max_sum(amounts: Sequence[int], volumes: Collection[int], budget: SearchBudget) -> int:
     """No more than this of the amounts can be put where so much is free each, each amount whole.
 
     Which sums the amounts can have is kept in the bits of a number: bit n for n units.
@@ -133,7 +133,7 @@ def _ones(highest: int) -> int:
     return (2 << highest) - 1
 
 
-def _match(limits: Sequence[Mapping[int, int]], budget: Budget) -> bool:
+def _match(limits: Sequence[Mapping[int, int]], budget: SearchBudget) -> bool:
     """Whether everyone gets a provider.
 
     Grows the matching along augmenting paths, found breadth first.

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 
-from placement.candidates.budget import Budget, slices
+from placement.candidates.budget import SearchBudget, slices
 from placement.candidates.request import ProviderFilter
 from placement.model.provider import Provider
-from placement.model.snapshot import Snapshot
+from placement.model.snapshot import ModelSnapshot
 
 
-def filter_providers(snapshot: Snapshot, wanted: ProviderFilter, budget: Budget) -> list[Provider]:
+def filter_providers(snapshot: ModelSnapshot, wanted: ProviderFilter, budget: SearchBudget) -> list[Provider]:
     """The providers that pass every filter, in ascending order of their ids.
 
     A provider passes ``resources`` if it can give all of it now, alone.
@@ -32,7 +32,7 @@ def _passing(found: list[Provider], wanted: ProviderFilter) -> list[Provider]:
     return found
 
 
-def _sets(snapshot: Snapshot, wanted: ProviderFilter) -> Iterator[set[int]]:
+def _sets(snapshot: ModelSnapshot, wanted: ProviderFilter) -> Iterator[set[int]]:
     """For each filter that has an index the ids of those that pass it."""
     if wanted.name is not None:
         yield _single(snapshot.by_name.get(wanted.name))

@@ -7,18 +7,18 @@ from itertools import chain
 from operator import attrgetter
 from typing import Final
 
-from placement.candidates.budget import Budget
+from placement.candidates.budget import SearchBudget
 from placement.candidates.conditions import HasTraits, Met
-from placement.candidates.needs import Need, needs_of
-from placement.candidates.pattern import Candidate, Offer, PatternBatch, candidates_of
-from placement.candidates.plan import Plan, Searched, options_of
+from placement.candidates.needs import ProviderNeed, needs_of
+from placement.candidates.pattern import AllocationCandidate, Offer, PatternBatch, candidates_of
+from placement.candidates.plan import CompiledRequest, SearchResults, options_of
 from placement.candidates.request import CandidatesRequest
-from placement.candidates.roots import Possible, Sharing, possible_roots
-from placement.candidates.rules import Rules
+from placement.candidates.roots import RootFilter, SharingProviders, possible_roots
+from placement.candidates.rules import RequestRules
 from placement.candidates.sources import Source
 from placement.model.provider import Provider
-from placement.model.snapshot import Snapshot
-from placement.model.trees import Tree
+from placement.model.snapshot import ModelSnapshot
+from placement.model.trees import HostTree
 
 BATCH: Final = 16
 """How many candidates of one tree are looked for at once, where the limit allows."""
@@ -31,11 +31,15 @@ _SUMMARY_SIZE: Final = 400
 """Bytes of a provider in an answer, about."""
 
 
-class Search:
+class CandidateSearch:
     """One request on its way through the trees of the snapshot."""
 
     def __init__(
-        self, snapshot: Snapshot, request: CandidatesRequest, rng: random.Random | None, budget: Budget
+        self,
+        snapshot: ModelSnapshot,
+        request: CandidatesRequest,
+        rng: random.Random | None,
+        budget: SearchBudget,
     ) -> None:
         self.budget = budget
         self._snapshot = snapshot
@@ -43,8 +47,8 @@ class Search:
         self._request = request
         self._rng = rng
         self._needs = needs_of(request)
-        self._sharing = Sharing(snapshot, budget, self._needs)
-        self._rules = Rules(snapshot, request, self._needs, budget)
+        self._sharing = SharingProviders(snapshot, budget, self._needs)
+        self._rules = RequestRules(snapshot, request, self._needs, budget)
         self._classes = {name for need in self._needs for name, _ in need.resources}
         #: of classes that nothing shares the most that is asked for at once
         self._least: list[tuple[str, int]] = list(
@@ -68,11 +72,11 @@ class Search:
         #: whether the same candidate may be found at two roots: one of sharing providers alone
         self.may_repeat = self._sharing.suffice
         #: by what is quickly known of trees, and by which of their providers meet the conditions
-        self._plans: dict[Hashable, Plan | None] = {}
-        self._distinct_plans: dict[Hashable, Plan | None] = {}
+        self._plans: dict[Hashable, CompiledRequest | None] = {}
+        self._distinct_plans: dict[Hashable, CompiledRequest | None] = {}
         self._met_in: list[Met] = [each.met_in(snapshot) for each in self._rules.conditions]
-        self._searched = Searched(1)
-        self._when_empty: dict[Plan, PatternBatch] = {}
+        self._searched = SearchResults(1)
+        self._when_empty: dict[CompiledRequest, PatternBatch] = {}
         #: sharing providers that served for a tree without any help of its own
         self._alone: set[tuple[int, ...]] = set()
 
@@ -90,7 +94,7 @@ class Search:
     def _candidate_size(self) -> int:
         return sum(map(_size, self._needs))
 
-    def possible_roots(self) -> Possible:
+    def possible_roots(self) -> RootFilter:
         """The roots at which candidates may be anchored."""
         return possible_roots(self._snapshot, self._request, self._needs, self._sharing)
 
@@ -125,7 +129,7 @@ class Search:
         provider_set = tree.beside(shared, uuids) if shared else tree
         return provider_set, plan.batches(provider_set, tree.free, self._rng)
 
-    def _has_too_little(self, tree: Tree) -> bool:
+    def _has_too_little(self, tree: HostTree) -> bool:
         """Whether a class that nothing shares is used so far that a need has no place."""
         max_free = tree.max_free
         for name, amount in self._least:  # noqa: SIM110  # a generator costs more than all that it does
@@ -133,7 +137,7 @@ class Search:
                 return True
         return False
 
-    def serves(self, tree: Tree, shared: Sequence[Provider]) -> bool:
+    def serves(self, tree: HostTree, shared: Sequence[Provider]) -> bool:
         """Whether any candidate is anchored at a tree, with what shares with it."""
         plan = self._plan_of(tree, shared)
         if plan is None:
@@ -141,7 +145,7 @@ class Search:
         provider_set = tree.beside(shared, tuple([each.uuid.encode() for each in shared])) if shared else tree
         return any(plan.batches(provider_set, tree.free))
 
-    def when_empty(self, tree: Tree, shared: Sequence[Provider]) -> PatternBatch:
+    def when_empty(self, tree: HostTree, shared: Sequence[Provider]) -> PatternBatch:
         """All patterns of a tree of which nothing is used."""
         self._searched.batch = BATCH
         plan = self._plan_of(tree, shared)
@@ -180,7 +184,9 @@ class Search:
         self._alone.add(provider_ids)
         return repeated
 
-    def _plan_of(self, tree: Tree, shared: Sequence[Provider], in_use: bool = False) -> Plan | None:
+    def _plan_of(
+        self, tree: HostTree, shared: Sequence[Provider], in_use: bool = False
+    ) -> CompiledRequest | None:
         """As :meth:`_plan`, which is asked once for trees that are the same to the request.
 
         :param in_use: None also where too much is used for any candidate, if that is quickly known.
@@ -202,7 +208,7 @@ class Search:
             plan = self._plans[key] = self._plan(tree, shared)
             return plan
 
-    def _plan(self, tree: Tree, shared: Sequence[Provider]) -> Plan | None:
+    def _plan(self, tree: HostTree, shared: Sequence[Provider]) -> CompiledRequest | None:
         """The plan for trees like this one, None if they cannot serve the request."""
         self.budget.spend(1 + len(self._met_in) * len(tree.members) // 4)
         if not shared and not self._classes <= tree.shape.classes:
@@ -215,7 +221,9 @@ class Search:
             self._distinct_plans[key] = self._new_plan(tree, shared, met)
         return self._distinct_plans[key]
 
-    def _new_plan(self, tree: Tree, shared: Sequence[Provider], met: Sequence[Sequence[bool]]) -> Plan | None:
+    def _new_plan(
+        self, tree: HostTree, shared: Sequence[Provider], met: Sequence[Sequence[bool]]
+    ) -> CompiledRequest | None:
         rules = self._rules
         options = options_of(rules, tree, shared, met)
         if options is None:
@@ -228,16 +236,16 @@ class Search:
             if not having:
                 return None
             traits.append(having)
-        return Plan(rules, tree, shared, options, tuple(traits), self._searched)
+        return CompiledRequest(rules, tree, shared, options, tuple(traits), self._searched)
 
 
-def _size(need: Need) -> int:
+def _size(need: ProviderNeed) -> int:
     """About how many bytes a need takes in an answer, for each candidate."""
     amounts = sum([len(name) + 12 for name, _ in need.resources])
     return len('"":{"resources":{}},"":[""],') + 2 * 36 + len(need.suffix) + amounts
 
 
-def _key(candidate: Candidate) -> Hashable:
+def _key(candidate: AllocationCandidate) -> Hashable:
     return (
         frozenset(
             (provider_id, name, amount)

@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 
 from placement.exceptions import InvalidRequest
-from placement.model.snapshot import Snapshot
+from placement.model.snapshot import ModelSnapshot
 
 
-def named_roots(snapshot: Snapshot, uuids: Iterable[str], meant: str) -> frozenset[int]:
+def named_roots(snapshot: ModelSnapshot, uuids: Iterable[str], meant: str) -> frozenset[int]:
     """The ids of the roots of these uuids.
 
     :param meant: what the roots are named for, as it goes on after "which".

@@ -8,24 +8,24 @@ another provider.
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
-from placement.candidates.conditions import Condition, HasTraits, InAggregates, InTree
+from placement.candidates.conditions import HasTraits, InAggregates, InTree, ProviderCondition
 from placement.candidates.request import CandidatesRequest, RequestGroup
 from placement.model.provider import Provider
-from placement.model.snapshot import Snapshot
+from placement.model.snapshot import ModelSnapshot
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class ProviderNeed:
     """Something that exactly one provider of a candidate serves.
 
     ``unsuffixed`` marks the needs of the group without a suffix: the traits it requires are looked for on
-    all its providers together (:attr:`~placement.candidates.rules.Rules.unsuffixed_traits`), so that a need
-    has none of its own, and the aggregates of a root count for its whole tree.
+    all its providers together (:attr:`~placement.candidates.rules.RequestRules.unsuffixed_traits`), so that
+    a need has none of its own, and the aggregates of a root count for its whole tree.
     """
 
     suffix: str
     resources: tuple[tuple[str, int], ...]
-    conditions: tuple[Condition, ...]
+    conditions: tuple[ProviderCondition, ...]
     unsuffixed: bool
 
     @property
@@ -33,7 +33,7 @@ class Need:
         """All that decides on who can serve it."""
         return self.resources, self.conditions
 
-    def served_by(self, provider: Provider, snapshot: Snapshot) -> bool:
+    def served_by(self, provider: Provider, snapshot: ModelSnapshot) -> bool:
         """Whether the provider has what is needed, all by itself and as it is used now."""
         for name, amount in self.resources:
             inventory = provider.inventories.get(name)
@@ -45,20 +45,20 @@ class Need:
         return True
 
 
-def needs_of(request: CandidatesRequest) -> tuple[Need, ...]:
+def needs_of(request: CandidatesRequest) -> tuple[ProviderNeed, ...]:
     """All needs of the request, group by group."""
     return tuple(need for group in request.groups for need in _needs_of_group(group))
 
 
-def _needs_of_group(group: RequestGroup) -> tuple[Need, ...]:
+def _needs_of_group(group: RequestGroup) -> tuple[ProviderNeed, ...]:
     resources = tuple(group.resources.items())
     unsuffixed = group.suffix == ""
     parts = [(resource,) for resource in resources] if unsuffixed else [resources]
     conditions = tuple(_conditions_of(group, unsuffixed=unsuffixed))
-    return tuple(Need(group.suffix, part, conditions, unsuffixed) for part in parts)
+    return tuple(ProviderNeed(group.suffix, part, conditions, unsuffixed) for part in parts)
 
 
-def _conditions_of(group: RequestGroup, *, unsuffixed: bool) -> Iterator[Condition]:
+def _conditions_of(group: RequestGroup, *, unsuffixed: bool) -> Iterator[ProviderCondition]:
     """What each provider of the group has to be."""
     required = () if unsuffixed else group.required
     if required or group.forbidden:

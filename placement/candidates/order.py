@@ -7,14 +7,14 @@ many of each root, has been decided before.
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 
-from placement.candidates.budget import Budget
-from placement.candidates.pattern import Offer, Pattern, PatternBatch
-from placement.model.trees import ProviderSet, Shape
+from placement.candidates.budget import SearchBudget
+from placement.candidates.pattern import CandidatePattern, Offer, PatternBatch
+from placement.model.trees import ProviderSet, TreeStructure
 
 _Branches = tuple[int | None, ...]
 
 
-def topology_first(offers: Sequence[Offer], budget: Budget | None = None) -> list[Offer]:
+def topology_first(offers: Sequence[Offer], budget: SearchBudget | None = None) -> list[Offer]:
     """The same candidates; where those of one root stood, those come first that cross fewest branches.
 
     A branch is a child of the root with all that is below it, such as a NUMA node with its caches and
@@ -23,7 +23,7 @@ def topology_first(offers: Sequence[Offer], budget: Budget | None = None) -> lis
 
     :param budget: whose search it was: where there is much to put in order others have their turn.
     """
-    budget = budget or Budget()
+    budget = budget or SearchBudget()
     budget.spend_anyway(len(offers) // 16)
     if len({provider_set for provider_set, _ in offers}) < len(offers):
         return _of_several_batches(offers, budget)
@@ -34,8 +34,8 @@ def topology_first(offers: Sequence[Offer], budget: Budget | None = None) -> lis
     return [(each, ordered.get(batch, batch)) for each, batch in offers] if ordered else [*offers]
 
 
-def _of_several_shapes(offers: Iterable[Offer], budget: Budget) -> list[Offer]:
-    of_shapes: dict[tuple[PatternBatch, Shape], PatternBatch] = {}
+def _of_several_shapes(offers: Iterable[Offer], budget: SearchBudget) -> list[Offer]:
+    of_shapes: dict[tuple[PatternBatch, TreeStructure], PatternBatch] = {}
     of_branches: dict[tuple[PatternBatch, _Branches], PatternBatch] = {}
     found = []
     for offer in offers:
@@ -56,7 +56,7 @@ def _of_several_shapes(offers: Iterable[Offer], budget: Budget) -> list[Offer]:
     return found
 
 
-def _of_several_batches(offers: Sequence[Offer], budget: Budget) -> list[Offer]:
+def _of_several_batches(offers: Sequence[Offer], budget: SearchBudget) -> list[Offer]:
     of_root: dict[ProviderSet, list[PatternBatch]] = {}
     for provider_set, batch in offers:
         of_root.setdefault(provider_set, []).append(batch)
@@ -71,11 +71,13 @@ def _of_several_batches(offers: Sequence[Offer], budget: Budget) -> list[Offer]:
     return [(each, next(left[each]) if each in left else batch) for each, batch in offers]
 
 
-def _ordered(branches: _Branches, batches: Sequence[PatternBatch], budget: Budget) -> Sequence[PatternBatch]:
+def _ordered(
+    branches: _Branches, batches: Sequence[PatternBatch], budget: SearchBudget
+) -> Sequence[PatternBatch]:
     """Batches as large as these, with the patterns of all of them in order."""
     branch = branches.__getitem__
     #: by how many branches something is taken of, and how many providers
-    by_spread: dict[tuple[int, int], list[Pattern]] = {}
+    by_spread: dict[tuple[int, int], list[CandidatePattern]] = {}
     last, in_order = (0, 0), True
     for batch in batches:
         for pattern in batch:

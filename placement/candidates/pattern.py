@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from placement.candidates.rules import Rules
+from placement.candidates.rules import RequestRules
 from placement.model.trees import ProviderSet
 
 
-class Pattern(NamedTuple):
+class CandidatePattern(NamedTuple):
     """One way to serve a request, as the positions of providers in a set of them.
 
     ``resources`` are the amounts by resource class by position, ``mappings`` the
@@ -18,7 +18,7 @@ class Pattern(NamedTuple):
     mappings: Mapping[str, tuple[int, ...]]
 
     @classmethod
-    def of(cls, rules: Rules, chosen: Sequence[int]) -> "Pattern":
+    def of(cls, rules: RequestRules, chosen: Sequence[int]) -> "CandidatePattern":
         """The pattern that serves each need of the rules at the position chosen for it."""
         resources: dict[int, Mapping[str, int]] = {}
         mappings: dict[str, tuple[int, ...]] = {}
@@ -35,7 +35,7 @@ class Pattern(NamedTuple):
         return cls(resources, mappings)
 
 
-class PatternBatch(tuple[Pattern, ...]):
+class PatternBatch(tuple[CandidatePattern, ...]):
     """Patterns of candidates that follow one another; equal only to itself.
 
     Like trees have the same batch, so that what is made of one is made once.
@@ -51,11 +51,11 @@ Offer = tuple[ProviderSet, PatternBatch]
 """Such candidates of one set of providers."""
 
 
-class Candidate(NamedTuple):
+class AllocationCandidate(NamedTuple):
     """One way to serve a request: a pattern, and the set of providers that follow it."""
 
     provider_set: ProviderSet
-    pattern: Pattern
+    pattern: CandidatePattern
 
     @property
     def resources(self) -> dict[int, Mapping[str, int]]:
@@ -71,6 +71,10 @@ class Candidate(NamedTuple):
         return {suffix: tuple(members[at].id for at in positions) for suffix, positions in served}
 
 
-def candidates_of(offers: Iterable[Offer]) -> Iterator[Candidate]:
+def candidates_of(offers: Iterable[Offer]) -> Iterator[AllocationCandidate]:
     """The candidates one by one."""
-    return (Candidate(provider_set, pattern) for provider_set, patterns in offers for pattern in patterns)
+    return (
+        AllocationCandidate(provider_set, pattern)
+        for provider_set, patterns in offers
+        for pattern in patterns
+    )

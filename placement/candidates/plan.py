@@ -14,16 +14,16 @@ from itertools import chain, product, tee
 from operator import ge, itemgetter
 from typing import Any, NamedTuple
 
-from placement.candidates.budget import Exhausted
+from placement.candidates.budget import BudgetExhausted
 from placement.candidates.combine import SMALL_IN_PAIRS, combine, in_pairs, ways
-from placement.candidates.needs import Need
-from placement.candidates.pattern import Pattern, PatternBatch
-from placement.candidates.rules import Rules
+from placement.candidates.needs import ProviderNeed
+from placement.candidates.pattern import CandidatePattern, PatternBatch
+from placement.candidates.rules import RequestRules
 from placement.model.provider import Provider
-from placement.model.trees import Places, ProviderSet, Shape, Tree
+from placement.model.trees import HostTree, Places, ProviderSet, TreeStructure
 
 
-class Options(NamedTuple):
+class NeedOptions(NamedTuple):
     """Who may serve a need, if they have enough: providers of the tree, and positions of those that share.
 
     Of the first also the slots of what they have to have free, in the order of the resources of the need.
@@ -37,7 +37,7 @@ class Options(NamedTuple):
         return chain([at for at, _ in self.own], self.shared)
 
 
-class Searched:
+class SearchResults:
     """What a request found out about trees, for others that are like them.
 
     :param batch: how many patterns are looked for at once.
@@ -48,10 +48,10 @@ class Searched:
         #: by all that decides on them the patterns: all in a tuple, or an iterator to start copies from
         self.batches: dict[Hashable, Iterable[PatternBatch]] = {}
         #: by the positions chosen for the needs
-        self.patterns: dict[tuple[int, ...], Pattern] = {}
+        self.patterns: dict[tuple[int, ...], CandidatePattern] = {}
 
 
-class Plan:
+class CompiledRequest:
     """What a request may do with trees of one shape, and what it did so far.
 
     :param tree: any of these trees; traits, aggregates and tree that the request asks
@@ -63,12 +63,12 @@ class Plan:
 
     def __init__(
         self,
-        rules: Rules,
-        tree: Tree,
+        rules: RequestRules,
+        tree: HostTree,
         shared: Sequence[Provider],
-        options: Sequence[Options],
+        options: Sequence[NeedOptions],
         traits: Hashable,
-        searched: Searched,
+        searched: SearchResults,
     ) -> None:
         self._rules = rules
         self._shape = tree.shape
@@ -198,7 +198,7 @@ class Plan:
 
     def _patterns(
         self, provider_set: ProviderSet, options: Sequence[Sequence[int]], rng: random.Random | None = None
-    ) -> Iterator[Pattern | None]:
+    ) -> Iterator[CandidatePattern | None]:
         members, rules = provider_set.members, self._rules
         if rng is None and rules.by_options_alone:
             yield from map(self._pattern, product(*options))
@@ -216,23 +216,23 @@ class Plan:
             else:
                 yield self._pattern(tuple([positions_of[provider.id] for provider in chosen]))
 
-    def _pattern(self, positions: tuple[int, ...]) -> Pattern:
+    def _pattern(self, positions: tuple[int, ...]) -> CandidatePattern:
         known = self._searched.patterns.get(positions)
         if known is None:
             self._rules.budget.spend(len(positions))
-            known = self._searched.patterns[positions] = Pattern.of(self._rules, positions)
+            known = self._searched.patterns[positions] = CandidatePattern.of(self._rules, positions)
         return known
 
-    def _in_batches(self, patterns: Iterator[Pattern | None]) -> Iterator[PatternBatch]:
+    def _in_batches(self, patterns: Iterator[CandidatePattern | None]) -> Iterator[PatternBatch]:
         more = True
         while more:
             batch, more = self._next_batch(patterns)
             if batch or more:
                 yield batch
 
-    def _next_batch(self, patterns: Iterator[Pattern | None]) -> tuple[PatternBatch, bool]:
+    def _next_batch(self, patterns: Iterator[CandidatePattern | None]) -> tuple[PatternBatch, bool]:
         """The next patterns, as far as the search goes without a rest, and whether there may be more."""
-        batch: list[Pattern] = []
+        batch: list[CandidatePattern] = []
         try:
             for pattern in patterns:
                 if pattern is None:
@@ -241,20 +241,20 @@ class Plan:
                 if len(batch) == self._searched.batch:
                     self._rules.budget.spend(len(batch))
                     return PatternBatch(batch), True
-        except Exhausted:
+        except BudgetExhausted:
             if not batch:
                 raise
         return PatternBatch(batch), False
 
 
 def options_of(
-    rules: Rules, tree: Tree, shared: Sequence[Provider], met: Sequence[Sequence[bool]]
-) -> Sequence[Options] | None:
+    rules: RequestRules, tree: HostTree, shared: Sequence[Provider], met: Sequence[Sequence[bool]]
+) -> Sequence[NeedOptions] | None:
     """For each need who may serve it with nothing used; None where a need has nobody.
 
     :param met: for each condition of the rules at which positions of the tree it is met.
     """
-    found: list[Options] = []
+    found: list[NeedOptions] = []
     for index, like in enumerate(rules.first_alike):
         if like < len(found):
             found.append(found[like])
@@ -263,11 +263,13 @@ def options_of(
         sharing = _shared_options(rules, rules.needs[index], shared, len(tree.members)) if shared else ()
         if not own and not sharing:
             return None
-        found.append(Options(own, sharing))
+        found.append(NeedOptions(own, sharing))
     return found
 
 
-def _own_options(rules: Rules, index: int, shape: Shape, met: Sequence[Sequence[bool]]) -> Sequence[Places]:
+def _own_options(
+    rules: RequestRules, index: int, shape: TreeStructure, met: Sequence[Sequence[bool]]
+) -> Sequence[Places]:
     """Mostly they are those of all requests for these classes, kept with the shape."""
     found = shape.giving(rules.names[index])
     rules.budget.spend(len(found))
@@ -282,7 +284,9 @@ def _own_options(rules: Rules, index: int, shape: Shape, met: Sequence[Sequence[
     return found
 
 
-def _shared_options(rules: Rules, need: Need, shared: Sequence[Provider], first: int) -> list[int]:
+def _shared_options(
+    rules: RequestRules, need: ProviderNeed, shared: Sequence[Provider], first: int
+) -> list[int]:
     rules.budget.spend(len(shared))
     return [at for at, each in enumerate(shared, first) if need.served_by(each, rules.snapshot)]
 

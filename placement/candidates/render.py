@@ -13,12 +13,12 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from placement import microversion
-from placement.candidates.budget import Budget
-from placement.candidates.pattern import Offer, Pattern, PatternBatch, candidates_of
+from placement.candidates.budget import SearchBudget
+from placement.candidates.pattern import CandidatePattern, Offer, PatternBatch, candidates_of
 from placement.microversion import Microversion
 from placement.model.provider import Provider, in_order
-from placement.model.snapshot import Snapshot
-from placement.model.trees import Tree
+from placement.model.snapshot import ModelSnapshot
+from placement.model.trees import HostTree
 
 _MAX_OUTDATED: Final = 0.1
 """Summaries of trees that changed since are thrown away when they are more than this share of all trees."""
@@ -43,23 +43,27 @@ class SummaryShape(NamedTuple):
         return cls(version >= microversion.CANDIDATES_TRAITS, version >= microversion.NESTED_CANDIDATES)
 
 
-class Summaries:
+class ProviderSummaries:
     """The JSON of the summaries of whole trees, kept for as long as these trees are there as they are.
 
     After an answer there are, in each shape, at most a tenth more of them than trees.
     """
 
     def __init__(self) -> None:
-        self._kept: dict[SummaryShape, dict[Tree, bytes]] = {}
+        self._kept: dict[SummaryShape, dict[HostTree, bytes]] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._kept.values()))
 
     def of_trees(
-        self, snapshot: Snapshot, trees: Iterable[Tree], shape: SummaryShape, budget: Budget | None = None
+        self,
+        snapshot: ModelSnapshot,
+        trees: Iterable[HostTree],
+        shape: SummaryShape,
+        budget: SearchBudget | None = None,
     ) -> list[bytes]:
         """The summaries of each tree in this shape."""
-        budget = budget or Budget()
+        budget = budget or SearchBudget()
         kept = self._kept.setdefault(shape, {})
         found = [kept.get(tree) or _made(snapshot, tree, shape, kept, budget) for tree in trees]
         present = snapshot.whole_trees()
@@ -69,7 +73,11 @@ class Summaries:
 
 
 def _made(
-    snapshot: Snapshot, tree: Tree, shape: SummaryShape, kept: dict[Tree, bytes], budget: Budget
+    snapshot: ModelSnapshot,
+    tree: HostTree,
+    shape: SummaryShape,
+    kept: dict[HostTree, bytes],
+    budget: SearchBudget,
 ) -> bytes:
     budget.spend_anyway(len(tree.members))
     summaries = b",".join([_summary(snapshot, each, shape, each.inventories) for each in tree.members])
@@ -78,17 +86,26 @@ def _made(
 
 
 def render(
-    snapshot: Snapshot, offers: Sequence[Offer], version: Microversion, kept: Summaries | None = None
+    snapshot: ModelSnapshot,
+    offers: Sequence[Offer],
+    version: Microversion,
+    kept: ProviderSummaries | None = None,
 ) -> bytes:
     """The JSON of the answer, in the shape of a microversion.
 
     :param kept: summaries that earlier answers needed, where there were any.
     """
-    return b"".join(in_pieces(snapshot, offers, version, Summaries() if kept is None else kept, Budget()))
+    return b"".join(
+        in_pieces(snapshot, offers, version, ProviderSummaries() if kept is None else kept, SearchBudget())
+    )
 
 
 def in_pieces(
-    snapshot: Snapshot, offers: Sequence[Offer], version: Microversion, kept: Summaries, budget: Budget
+    snapshot: ModelSnapshot,
+    offers: Sequence[Offer],
+    version: Microversion,
+    kept: ProviderSummaries,
+    budget: SearchBudget,
 ) -> list[bytes]:
     """As :func:`render`, in pieces of about a MiB: there may be a hundred of them.
 
@@ -114,9 +131,9 @@ def in_pieces(
     return [*pieces, b",".join(parts[begin:])]
 
 
-def _allocation_requests(offers: Sequence[Offer], version: Microversion, budget: Budget) -> list[bytes]:
+def _allocation_requests(offers: Sequence[Offer], version: Microversion, budget: SearchBudget) -> list[bytes]:
     """The JSON of the candidates of each offer."""
-    make = _Templates(version, budget)
+    make = _CandidateTemplates(version, budget)
     templates: dict[PatternBatch, _Template] = {}
     requests = []
     for provider_set, patterns in offers:
@@ -133,20 +150,20 @@ _Template = tuple[bytes, Callable[[tuple[bytes, ...]], Any]]
 """JSON with a gap for each uuid, and which of the uuids of a set of providers fill them."""
 
 
-class _Templates:
+class _CandidateTemplates:
     """Makes templates; what patterns have in common is made once.
 
     Nothing in it needs escaping, neither names nor uuids.
     """
 
-    def __init__(self, version: Microversion, budget: Budget) -> None:
+    def __init__(self, version: Microversion, budget: SearchBudget) -> None:
         self._version = version
         self._budget = budget
         #: by the identity of patterns, and of amounts that one provider gives, which live longer than this
         self._patterns: dict[int, tuple[str, list[int]]] = {}
         self._allocations: dict[int, str] = {}
 
-    def __call__(self, patterns: Iterable[Pattern]) -> _Template:
+    def __call__(self, patterns: Iterable[CandidatePattern]) -> _Template:
         """The template of a batch."""
         gaps: list[int] = []
         requests = []
@@ -159,7 +176,7 @@ class _Templates:
             gaps += known[1]
         return ",".join(requests).encode(), itemgetter(*gaps)
 
-    def _of_one(self, pattern: Pattern) -> tuple[str, list[int]]:
+    def _of_one(self, pattern: CandidatePattern) -> tuple[str, list[int]]:
         version = self._version
         gaps = [*pattern.resources]
         allocations = ",".join([self._allocation(amounts) for amounts in pattern.resources.values()])
@@ -191,7 +208,11 @@ def _mapping(suffix: str, providers: int) -> str:
 
 
 def _summaries(
-    snapshot: Snapshot, offers: Sequence[Offer], version: Microversion, kept: Summaries, budget: Budget
+    snapshot: ModelSnapshot,
+    offers: Sequence[Offer],
+    version: Microversion,
+    kept: ProviderSummaries,
+    budget: SearchBudget,
 ) -> Iterable[bytes]:
     """``"uuid":{...}`` of the providers in the candidates, with their whole trees from 1.29 on."""
     shape = SummaryShape.of(version)
@@ -211,13 +232,13 @@ def _summaries(
     return [_summary(snapshot, provider, shape, classes) for provider in used]
 
 
-def _trees(snapshot: Snapshot, offers: Iterable[Offer]) -> Iterable[Tree]:
+def _trees(snapshot: ModelSnapshot, offers: Iterable[Offer]) -> Iterable[HostTree]:
     """The trees of all providers of which the candidates take something, each once."""
     trees = snapshot.whole_trees()
-    found: dict[Tree, None] = {}
+    found: dict[HostTree, None] = {}
     used_by: dict[PatternBatch, list[int]] = {}
     for provider_set, patterns in offers:
-        if isinstance(provider_set, Tree):
+        if isinstance(provider_set, HostTree):
             found[provider_set] = None
             continue
         used = used_by.get(patterns)
@@ -234,7 +255,7 @@ def _trees(snapshot: Snapshot, offers: Iterable[Offer]) -> Iterable[Tree]:
 
 
 def _summary(
-    snapshot: Snapshot, provider: Provider, shape: SummaryShape, classes: Mapping[str, Any] | set[str]
+    snapshot: ModelSnapshot, provider: Provider, shape: SummaryShape, classes: Mapping[str, Any] | set[str]
 ) -> bytes:
     summary: dict[str, Any] = {
         "resources": {

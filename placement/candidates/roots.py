@@ -13,13 +13,13 @@ from itertools import chain
 from math import prod
 from typing import Final
 
-from placement.candidates.budget import Budget
+from placement.candidates.budget import SearchBudget
 from placement.candidates.conditions import InAggregates, InTree
-from placement.candidates.needs import Need
+from placement.candidates.needs import ProviderNeed
 from placement.candidates.request import CandidatesRequest
-from placement.model.index import Index, Merged
+from placement.model.index import MergedIds, ProviderIndex
 from placement.model.provider import SHARES, Provider
-from placement.model.snapshot import Snapshot
+from placement.model.snapshot import ModelSnapshot
 
 _MUCH_RARER: Final = 0.5
 """Roots by what is free have to be sorted first, others are kept in order."""
@@ -29,13 +29,15 @@ _TELLING: Final = 0.7
 """What more than this share of all trees has tells too little to be looked up for each."""
 
 
-class Sharing:
+class SharingProviders:
     """The sharing providers by aggregate, as far as they matter.
 
     :param needs: to those alone that may serve one of these; to all if nobody says.
     """
 
-    def __init__(self, snapshot: Snapshot, budget: Budget, needs: Iterable[Need] | None = None) -> None:
+    def __init__(
+        self, snapshot: ModelSnapshot, budget: SearchBudget, needs: Iterable[ProviderNeed] | None = None
+    ) -> None:
         self.providers: Collection[int] = snapshot.by_trait.get(SHARES, set())
         #: what may be spent on the request
         self.budget = budget
@@ -48,7 +50,7 @@ class Sharing:
             self.providers = set().union(*serving)
         self._known: dict[frozenset[str], tuple[list[Provider], tuple[bytes, ...]]] = {}
 
-    def _serving(self, need: Need) -> set[int]:
+    def _serving(self, need: ProviderNeed) -> set[int]:
         """Those of the providers that may serve the need; of many all that have what it asks for."""
         found = set(self.providers)
         for name, _ in need.resources:
@@ -127,7 +129,7 @@ _DRAWS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Possible:
+class RootFilter:
     """The ids of roots, each once. What is ``telling`` leaves out those that are in none of its sets.
 
     Iterated over in ascending order, in which the ids need not be.
@@ -140,7 +142,7 @@ class Possible:
     def __iter__(self) -> Iterator[int]:
         return self._telling(self.ids if self.in_order else sorted(self.ids))
 
-    def among(self, ids: Container[int]) -> "Possible":
+    def among(self, ids: Container[int]) -> "RootFilter":
         """Those of them that are among these, too."""
         return replace(self, ids=[each for each in self.ids if each in ids])
 
@@ -163,8 +165,11 @@ def _turned(ids: Sequence[int], first: int) -> Iterator[int]:
 
 
 def possible_roots(
-    snapshot: Snapshot, request: CandidatesRequest, needs: Iterable[Need], sharing: Sharing
-) -> Possible:
+    snapshot: ModelSnapshot,
+    request: CandidatesRequest,
+    needs: Iterable[ProviderNeed],
+    sharing: SharingProviders,
+) -> RootFilter:
     """The roots at which candidates may be anchored.
 
     Of what the request asks for the rarest is looked up here, and of the rest what tells much, so
@@ -183,14 +188,14 @@ def possible_roots(
     )
     having = scarcest[0].count(scarcest[1]) if scarcest else len(snapshot.trees)
     if having == 0:
-        return Possible()
+        return RootFilter()
     named = [_anchored(snapshot, members, sharing) for members in _trees_named(snapshot, needs)]
     if named:
-        return Possible(sorted(set.intersection(*named)))
-    wanted = [_Wanted(snapshot, each, sharing) for each in _indexed(snapshot, request, needs)]
+        return RootFilter(sorted(set.intersection(*named)))
+    wanted = [_SelectiveNames(snapshot, each, sharing) for each in _indexed(snapshot, request, needs)]
     wanted.sort(key=lambda each: each.size)
     if wanted and wanted[0].size == 0:
-        return Possible()
+        return RootFilter()
     rarest = wanted[0].size if wanted else len(snapshot.trees)
     by_amount = scarcest is not None and having < rarest * _MUCH_RARER
     found: Sequence[int]
@@ -199,7 +204,7 @@ def possible_roots(
     else:
         found, others = wanted[0].roots() if wanted else snapshot.roots(), wanted[1:]
     telling = [each.sets for each in others if each.of_roots and each.share(len(snapshot.trees)) < _TELLING]
-    return Possible(found, telling, in_order=not by_amount)
+    return RootFilter(found, telling, in_order=not by_amount)
 
 
 def _in_all(roots: Iterable[int], wanted: Sequence[Sequence[Container[int]]]) -> Iterator[int]:
@@ -216,28 +221,30 @@ def _in_all(roots: Iterable[int], wanted: Sequence[Sequence[Container[int]]]) ->
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Indexed:
+class _IndexedNames:
     """Something that a provider of every candidate has: one of the names in an index of the snapshot.
 
     ``at_root``: that provider is the root of the anchoring tree. ``spans_trees``:
     what the root has counts for all providers of its tree.
     """
 
-    index: Index[str]
+    index: ProviderIndex[str]
     names: tuple[str, ...]
     at_root: bool = False
     spans_trees: bool = False
 
 
-def _indexed(snapshot: Snapshot, request: CandidatesRequest, needs: Iterable[Need]) -> Iterator[_Indexed]:
+def _indexed(
+    snapshot: ModelSnapshot, request: CandidatesRequest, needs: Iterable[ProviderNeed]
+) -> Iterator[_IndexedNames]:
     """All that a request asks for and an index has; what several needs have in common comes once."""
     for trait in request.root_required:
-        yield _Indexed(snapshot.by_trait, (trait,), at_root=True)
+        yield _IndexedNames(snapshot.by_trait, (trait,), at_root=True)
     for group in request.groups:
         for any_trait in group.required:
-            yield _Indexed(snapshot.by_trait, tuple(any_trait))
+            yield _IndexedNames(snapshot.by_trait, tuple(any_trait))
     for name in dict.fromkeys([name for need in needs for name, _ in need.resources]):
-        yield _Indexed(snapshot.by_class, (name,))
+        yield _IndexedNames(snapshot.by_class, (name,))
     for any_aggregate, or_root in dict.fromkeys(
         (any_aggregate, condition.or_root)
         for need in needs
@@ -245,10 +252,10 @@ def _indexed(snapshot: Snapshot, request: CandidatesRequest, needs: Iterable[Nee
         if isinstance(condition, InAggregates)
         for any_aggregate in condition.member_of
     ):
-        yield _Indexed(snapshot.by_aggregate, tuple(any_aggregate), spans_trees=or_root)
+        yield _IndexedNames(snapshot.by_aggregate, tuple(any_aggregate), spans_trees=or_root)
 
 
-def _trees_named(snapshot: Snapshot, needs: Iterable[Need]) -> Iterator[set[int]]:
+def _trees_named(snapshot: ModelSnapshot, needs: Iterable[ProviderNeed]) -> Iterator[set[int]]:
     """For each need that asks for one tree the providers of that tree."""
     for need in needs:
         for condition in need.conditions:
@@ -257,7 +264,7 @@ def _trees_named(snapshot: Snapshot, needs: Iterable[Need]) -> Iterator[set[int]
                 yield set(snapshot.trees[member.root_id]) if member else set()
 
 
-def _anchored(snapshot: Snapshot, members: set[int], sharing: Sharing) -> set[int]:
+def _anchored(snapshot: ModelSnapshot, members: set[int], sharing: SharingProviders) -> set[int]:
     """The roots of all trees at which a candidate with one of these providers may be anchored."""
     sharing.budget.spend(len(members))
     roots = {snapshot.providers[provider_id].root_id for provider_id in members}
@@ -266,10 +273,10 @@ def _anchored(snapshot: Snapshot, members: set[int], sharing: Sharing) -> set[in
     return roots
 
 
-class _Wanted:
+class _SelectiveNames:
     """Something that a provider of every candidate has, and about how many trees have it."""
 
-    def __init__(self, snapshot: Snapshot, what: _Indexed, sharing: Sharing) -> None:
+    def __init__(self, snapshot: ModelSnapshot, what: _IndexedNames, sharing: SharingProviders) -> None:
         self._snapshot = snapshot
         self._what = what
         self._sharing = sharing
@@ -306,7 +313,7 @@ class _Wanted:
         if len(self._roots) == 1 and not self._sharing_it:
             return self._roots[0].ids
         if not self._sharing_it:
-            return Merged([roots.ids for roots in self._roots])
+            return MergedIds([roots.ids for roots in self._roots])
         found = {root for roots in self._roots for root in roots.ids}
         for provider_id in self._sharing_it:
             found.update(self._sharing.anchors(provider_id))

@@ -7,20 +7,24 @@ here is whether it may serve a need beside what is chosen for the others.
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import chain
 
-from placement.candidates.budget import Budget
-from placement.candidates.conditions import Condition, HasTraits
+from placement.candidates.budget import SearchBudget
+from placement.candidates.conditions import HasTraits, ProviderCondition
 from placement.candidates.feasibility import Taken, fits_at_all
-from placement.candidates.needs import Need
+from placement.candidates.needs import ProviderNeed
 from placement.candidates.request import CandidatesRequest
 from placement.model.provider import Provider
-from placement.model.snapshot import Snapshot
+from placement.model.snapshot import ModelSnapshot
 
 
-class Rules:
+class RequestRules:
     """What a request says about all its parts together."""
 
     def __init__(
-        self, snapshot: Snapshot, request: CandidatesRequest, needs: Sequence[Need], budget: Budget
+        self,
+        snapshot: ModelSnapshot,
+        request: CandidatesRequest,
+        needs: Sequence[ProviderNeed],
+        budget: SearchBudget,
     ) -> None:
         self.snapshot = snapshot
         self.needs = needs
@@ -35,7 +39,7 @@ class Rules:
         #: what the providers of the group without a suffix must have together
         self.unsuffixed_traits = next((group.required for group in request.groups if group.suffix == ""), ())
         #: all conditions that decide which provider may serve what, each once
-        self.conditions: tuple[Condition, ...] = tuple(
+        self.conditions: tuple[ProviderCondition, ...] = tuple(
             dict.fromkeys(
                 [
                     *chain.from_iterable(need.conditions for need in needs),
@@ -119,10 +123,10 @@ class Rules:
         return settled
 
 
-class Assignment:
+class NeedAssignment:
     """Providers chosen for some of the needs, from the options that a tree gives."""
 
-    def __init__(self, rules: Rules, options: Sequence[Sequence[Provider]]) -> None:
+    def __init__(self, rules: RequestRules, options: Sequence[Sequence[Provider]]) -> None:
         self.rules = rules
         self.options = options
         self.chosen: list[Provider | None] = [None] * len(options)
@@ -234,7 +238,7 @@ class Assignment:
         return known
 
 
-def _contested(needs: Iterable[Need]) -> dict[str, int]:
+def _contested(needs: Iterable[ProviderNeed]) -> dict[str, int]:
     amounts: dict[str, list[int]] = {}
     for need in needs:
         for name, amount in need.resources:

@@ -12,16 +12,16 @@ from itertools import islice
 from operator import itemgetter
 from typing import Final, Literal
 
-from placement.candidates.budget import Budget, Exhausted
-from placement.candidates.looking import BATCH, Search
-from placement.candidates.pattern import Candidate, Offer, PatternBatch, candidates_of
+from placement.candidates.budget import BudgetExhausted, SearchBudget
+from placement.candidates.looking import BATCH, CandidateSearch
+from placement.candidates.pattern import AllocationCandidate, Offer, PatternBatch, candidates_of
 from placement.candidates.request import CandidatesRequest
-from placement.candidates.roots import Possible
+from placement.candidates.roots import RootFilter
 from placement.candidates.sources import first, one_by_one, round_robin
 from placement.exceptions import SEARCH_TOO_LONG, InvalidRequest
 from placement.model.provider import Provider
-from placement.model.snapshot import Snapshot
-from placement.model.trees import Tree
+from placement.model.snapshot import ModelSnapshot
+from placement.model.trees import HostTree
 
 Strategy = Literal["depth-first", "breadth-first"]
 
@@ -29,13 +29,13 @@ NO_LIMIT: Final = -1
 
 
 def search(
-    snapshot: Snapshot,
+    snapshot: ModelSnapshot,
     request: CandidatesRequest,
     *,
     strategy: Strategy = "depth-first",
     max_candidates: int = NO_LIMIT,
     randomize: bool = False,
-    budget: Budget | None = None,
+    budget: SearchBudget | None = None,
 ) -> list[Offer]:
     """The candidates of a request, no two alike; those of one set of providers come together.
 
@@ -49,10 +49,10 @@ def search(
         candidates found so far are returned.
     :raises InvalidRequest: the budget was spent before any candidate was found.
     """
-    budget = budget or Budget()
+    budget = budget or SearchBudget()
     limits = [limit for limit in (request.limit, max_candidates) if limit is not None and limit != NO_LIMIT]
     limit = min(limits, default=None)
-    looking = Search(snapshot, request, random.Random() if randomize else None, budget)
+    looking = CandidateSearch(snapshot, request, random.Random() if randomize else None, budget)
     in_turn = randomize or strategy == "breadth-first"
     by_root = looking.by_root(1 if in_turn or looking.may_repeat else min(BATCH, limit or BATCH))
     offers = round_robin(by_root) if in_turn else one_by_one(by_root)
@@ -72,25 +72,30 @@ def search(
     return found
 
 
-class Anchored:
+class CandidatesByHost:
     """The candidates of a request host by host, whatever its limit.
 
     :param each_root: whether what consists of shared providers alone is to come once for every root.
     """
 
     def __init__(
-        self, snapshot: Snapshot, request: CandidatesRequest, budget: Budget, *, each_root: bool = False
+        self,
+        snapshot: ModelSnapshot,
+        request: CandidatesRequest,
+        budget: SearchBudget,
+        *,
+        each_root: bool = False,
     ) -> None:
-        self._looking = Search(snapshot, request, None, budget)
+        self._looking = CandidateSearch(snapshot, request, None, budget)
         self._each_root = each_root
         #: what was found of shared providers alone
         self._seen: set[Hashable] = set()
 
-    def roots(self) -> Possible:
+    def roots(self) -> RootFilter:
         """The roots that may serve."""
         return self._looking.possible_roots()
 
-    def at(self, root: int) -> Iterator[Candidate | None]:
+    def at(self, root: int) -> Iterator[AllocationCandidate | None]:
         """The candidates anchored at a root, found as they are asked for; None where the search rests.
 
         :raises Exhausted: the budget is spent.
@@ -109,20 +114,20 @@ class Anchored:
 
 
 def served(
-    snapshot: Snapshot, request: CandidatesRequest, budget: Budget
-) -> Callable[[Tree, Sequence[Provider]], bool]:
+    snapshot: ModelSnapshot, request: CandidatesRequest, budget: SearchBudget
+) -> Callable[[HostTree, Sequence[Provider]], bool]:
     """A function that tells of a tree, and what shares with it, whether any candidate is anchored there.
 
     It remembers what it found at trees alike, for as long as the snapshot does not change.
 
     :raises Exhausted: (the function) the budget is spent.
     """
-    return Search(snapshot, request, None, budget).serves
+    return CandidateSearch(snapshot, request, None, budget).serves
 
 
 def when_empty(
-    snapshot: Snapshot, request: CandidatesRequest, budget: Budget
-) -> Callable[[Tree, Sequence[Provider]], PatternBatch]:
+    snapshot: ModelSnapshot, request: CandidatesRequest, budget: SearchBudget
+) -> Callable[[HostTree, Sequence[Provider]], PatternBatch]:
     """A function that tells of a tree all patterns that it had if nothing of it were used.
 
     What shares with the tree is taken as it is used now. Trees whose providers meet the same conditions, and
@@ -131,16 +136,16 @@ def when_empty(
 
     :raises Exhausted: (the function) the budget is spent.
     """
-    return Search(snapshot, request, None, budget).when_empty
+    return CandidateSearch(snapshot, request, None, budget).when_empty
 
 
 def _while_it_lasts(offers: Iterable[Offer]) -> Iterator[Offer]:
     """The offers until the budget is spent."""
-    with suppress(Exhausted):
+    with suppress(BudgetExhausted):
         yield from offers
 
 
-def _too_much(request: CandidatesRequest, budget: Budget) -> InvalidRequest:
+def _too_much(request: CandidatesRequest, budget: SearchBudget) -> InvalidRequest:
     """The refusal of a request that is too hard, with the group to blame."""
     advice = ""
     if budget.dead_ends:
@@ -158,7 +163,7 @@ def _too_much(request: CandidatesRequest, budget: Budget) -> InvalidRequest:
     )
 
 
-def _distinct(offers: Iterable[Offer], found: Search) -> Iterator[Offer]:
+def _distinct(offers: Iterable[Offer], found: CandidateSearch) -> Iterator[Offer]:
     """Of offers of one candidate each, drop what was found before from another root."""
     seen: set[Hashable] = set()
     for offer in offers:

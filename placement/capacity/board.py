@@ -3,22 +3,22 @@
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final
 
-from placement.candidates.budget import Budget
+from placement.candidates.budget import SearchBudget
 from placement.candidates.request import CandidatesRequest
-from placement.capacity.counting import Cloud
+from placement.capacity.counting import CloudHosts
 from placement.capacity.packing import Free, simple
-from placement.capacity.ways import Finder, Slot, Way, Ways
+from placement.capacity.ways import FlavorFootprints, FootprintFinder, Slot, Way
 from placement.model.provider import SHARES, Provider
-from placement.model.snapshot import Snapshot
-from placement.model.trees import Tree
+from placement.model.snapshot import ModelSnapshot
+from placement.model.trees import HostTree
 
-Host = tuple[Tree, Sequence[Provider]]
+Host = tuple[HostTree, Sequence[Provider]]
 """A tree, and what shares with it."""
 _AT_ONCE: Final = 16
 """Hosts that are looked at between two looks at the budget."""
 
 
-class Board:
+class ClusterSimulation:
     """What is free of each host as guests are placed on it, and taken away.
 
     Slots are provider ids and classes, also those of a host's own. The ways of a request are those that it
@@ -27,11 +27,13 @@ class Board:
     :param avoided: ids of the roots of hosts that are not used, nor what they share.
     """
 
-    def __init__(self, snapshot: Snapshot, budget: Budget, avoided: Collection[int] = frozenset()) -> None:
+    def __init__(
+        self, snapshot: ModelSnapshot, budget: SearchBudget, avoided: Collection[int] = frozenset()
+    ) -> None:
         self.snapshot = snapshot
         self.budget = budget
         self._bare = _without_use_of_shared(snapshot)
-        cloud = Cloud(self._bare, budget, avoided)
+        cloud = CloudHosts(self._bare, budget, avoided)
         self.hosts: Sequence[Host] = cloud.hosts
         #: whether what one host takes may be missing at another
         self.shares = bool(cloud.sharing)
@@ -39,7 +41,7 @@ class Board:
         self._taken: dict[Slot, int] = {}
         #: by root, of how many slots more or less is taken than at the beginning
         self._touched: dict[int, int] = {}
-        self._asking: dict[int, _Asking] = {}
+        self._asking: dict[int, _RequestRoom] = {}
         self._by_root = {tree.root.id: (tree, shared) for tree, shared in self.hosts}
 
     def free(self, slot: Slot) -> int:
@@ -66,7 +68,7 @@ class Board:
     def each_host(self) -> Iterator[Host]:
         """All hosts, for who looks at each.
 
-        :raises placement.candidates.budget.Exhausted: it takes too long.
+        :raises placement.candidates.budget.BudgetExhausted: it takes too long.
         """
         for number, host in enumerate(self.hosts):
             if number % _AT_ONCE == 0:
@@ -76,14 +78,14 @@ class Board:
     def serves(self, request: CandidatesRequest, host: Host) -> bool:
         """Whether a request has any way at a host, whatever is free.
 
-        :raises placement.candidates.budget.Exhausted: it takes too long.
+        :raises placement.candidates.budget.BudgetExhausted: it takes too long.
         """
         return bool(self._asking_of(request).finder.at(*host).ways)
 
     def ways_at(self, request: CandidatesRequest, host: Host) -> Sequence[Way]:
         """All ways of a request at a host, whatever is free.
 
-        :raises placement.candidates.budget.Exhausted: it takes too long.
+        :raises placement.candidates.budget.BudgetExhausted: it takes too long.
         """
         return self._keyed(self._asking_of(request).finder.at(*host), host[0])
 
@@ -118,21 +120,21 @@ class Board:
         for way in list(self.room_at(request, host)):
             yield host[0].root, way
 
-    def _asking_of(self, request: CandidatesRequest) -> "_Asking":
+    def _asking_of(self, request: CandidatesRequest) -> "_RequestRoom":
         found = self._asking.get(id(request))
         if found is None:
-            found = self._asking[id(request)] = _Asking(self._bare, request, self.budget)
+            found = self._asking[id(request)] = _RequestRoom(self._bare, request, self.budget)
         return found
 
-    def _plain_free(self, found: Ways, tree: Tree) -> Free | None:
+    def _plain_free(self, found: FlavorFootprints, tree: HostTree) -> Free | None:
         """What is free by the slots of the tree, where that is the same as at the beginning."""
         return None if self._touched.get(tree.root.id) or self.is_coupled(found, tree) else tree.free
 
-    def is_coupled(self, found: Ways, tree: Tree) -> bool:
+    def is_coupled(self, found: FlavorFootprints, tree: HostTree) -> bool:
         """Whether guests of other hosts may take of what these ways take."""
         return found.coupled or (self.shares and any(each.id in self._sharing for each in tree.members))
 
-    def _keyed(self, found: Ways, tree: Tree) -> Sequence[Way]:
+    def _keyed(self, found: FlavorFootprints, tree: HostTree) -> Sequence[Way]:
         names = list(tree.kind.shape.slots)
 
         def key(slot: Slot) -> Slot:
@@ -144,17 +146,17 @@ class Board:
         return [tuple([(key(slot), amount) for slot, amount in way]) for way in found.ways]
 
 
-class _Asking:
+class _RequestRoom:
     """A request with what is known of where it has room."""
 
-    def __init__(self, snapshot: Snapshot, request: CandidatesRequest, budget: Budget) -> None:
+    def __init__(self, snapshot: ModelSnapshot, request: CandidatesRequest, budget: SearchBudget) -> None:
         self.request = request
-        self.finder = Finder(snapshot, request, budget)
-        self._formulas: dict[Ways, Callable[[Free], int] | None] = {}
+        self.finder = FootprintFinder(snapshot, request, budget)
+        self._formulas: dict[FlavorFootprints, Callable[[Free], int] | None] = {}
         self._open: list[Host] = []
         self._left: Iterator[Host] | None = None
 
-    def may_fit(self, found: Ways, free: Free | None) -> bool:
+    def may_fit(self, found: FlavorFootprints, free: Free | None) -> bool:
         """False where no guest fits into what is free; None is whatever is."""
         if not found.ways or free is None:
             return bool(found.ways)
@@ -163,7 +165,7 @@ class _Asking:
         formula = self._formulas[found]
         return formula is None or formula(free) > 0
 
-    def open_hosts(self, board: Board) -> Iterator[Host]:
+    def open_hosts(self, board: ClusterSimulation) -> Iterator[Host]:
         """The hosts that may have had room at the beginning; they are looked for when they are needed."""
         if self._left is None:
             self._left = self._look(board)
@@ -177,14 +179,14 @@ class _Asking:
             yield self._open[number]
             number += 1
 
-    def _look(self, board: Board) -> Iterator[Host]:
+    def _look(self, board: ClusterSimulation) -> Iterator[Host]:
         for host in board.each_host():
             found = self.finder.at(*host)
             if self.may_fit(found, None if board.is_coupled(found, host[0]) else host[0].free):
                 yield host
 
 
-def _without_use_of_shared(snapshot: Snapshot) -> Snapshot:
+def _without_use_of_shared(snapshot: ModelSnapshot) -> ModelSnapshot:
     """The snapshot with nothing used of what hosts share."""
     sharing = snapshot.by_trait.get(SHARES, set())
     used = {each: dict[str, int]() for each in sharing if snapshot.providers[each].used}

@@ -5,23 +5,23 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Final
 
-from placement.candidates.budget import Budget
+from placement.candidates.budget import SearchBudget
 from placement.candidates.request import CandidatesRequest
-from placement.candidates.roots import Sharing
-from placement.capacity.coupling import Coupled, Coupling
-from placement.capacity.packing import NONE, Fit, Free, pack, simple
-from placement.capacity.stranding import Short, Stranding
-from placement.capacity.ways import Finder, Slot, Way, Ways
+from placement.candidates.roots import SharingProviders
+from placement.capacity.coupling import CoupledHost, HostCoupling
+from placement.capacity.packing import NONE, FitBounds, Free, pack, simple
+from placement.capacity.stranding import ShortClasses, StrandedAmounts
+from placement.capacity.ways import FlavorFootprints, FootprintFinder, Slot, Way
 from placement.model.provider import Provider
-from placement.model.snapshot import Snapshot
-from placement.model.trees import Tree
+from placement.model.snapshot import ModelSnapshot
+from placement.model.trees import HostTree
 
 _TREES: Final = 64
 """How many trees are looked at between two looks at the budget."""
 
 
 @dataclass(frozen=True, slots=True)
-class Capacity:
+class FlavorCapacity:
     """How many guests of a flavor fit.
 
     ``hosts`` could serve it if nothing of them were used; a guest fits on ``open_hosts`` of these. ``worst``
@@ -29,30 +29,32 @@ class Capacity:
     ``by_aggregate`` has what fits on the hosts whose root is in each.
     """
 
-    fit: Fit
+    fit: FitBounds
     hosts: int
     open_hosts: int
     worst: Provider | None
-    without_worst: Fit
-    by_aggregate: Mapping[str, Fit]
-    short: tuple[Short, ...]
+    without_worst: FitBounds
+    by_aggregate: Mapping[str, FitBounds]
+    short: tuple[ShortClasses, ...]
 
 
-class Cloud:
+class CloudHosts:
     """The hosts of a snapshot, to count on.
 
     :param avoided: ids of the roots of hosts that are not used, nor what they share.
     """
 
-    def __init__(self, snapshot: Snapshot, budget: Budget, avoided: Collection[int] = frozenset()) -> None:
+    def __init__(
+        self, snapshot: ModelSnapshot, budget: SearchBudget, avoided: Collection[int] = frozenset()
+    ) -> None:
         self.snapshot = snapshot
         self.budget = budget
         self._avoided = avoided
-        sharing = Sharing(snapshot, budget)
+        sharing = SharingProviders(snapshot, budget)
         self.sharing = {each for each in sharing.providers if snapshot.providers[each].root_id not in avoided}
         self.hosts = list(self._hosts(sharing))
 
-    def _hosts(self, sharing: Sharing) -> Iterator[tuple[Tree, Sequence[Provider]]]:
+    def _hosts(self, sharing: SharingProviders) -> Iterator[tuple[HostTree, Sequence[Provider]]]:
         shared: Sequence[Provider] = ()
         for number, (root, tree) in enumerate(self.snapshot.whole_trees().items()):
             if number % _TREES == 0:
@@ -64,31 +66,31 @@ class Cloud:
             yield tree, shared
 
 
-def count(cloud: Cloud, request: CandidatesRequest) -> Capacity:
+def count(cloud: CloudHosts, request: CandidatesRequest) -> FlavorCapacity:
     """How many guests of a flavor fit if nothing else comes.
 
-    :raises placement.candidates.budget.Exhausted: it takes too long.
+    :raises placement.candidates.budget.BudgetExhausted: it takes too long.
     """
-    return _Counting(cloud, request).run()
+    return _FlavorCount(cloud, request).run()
 
 
-class _Counting:
+class _FlavorCount:
     """One flavor on its way through the hosts."""
 
-    def __init__(self, cloud: Cloud, request: CandidatesRequest) -> None:
+    def __init__(self, cloud: CloudHosts, request: CandidatesRequest) -> None:
         self._cloud = cloud
         self._budget = cloud.budget
-        self._finder = Finder(cloud.snapshot, request, cloud.budget)
-        self._formulas: dict[Ways, Callable[[Free], int] | None] = {}
-        self._stranding = Stranding(cloud.budget)
-        self._coupling = Coupling(self._finder, cloud.sharing, cloud.budget)
-        self._coupled: list[Coupled] = []
+        self._finder = FootprintFinder(cloud.snapshot, request, cloud.budget)
+        self._formulas: dict[FlavorFootprints, Callable[[Free], int] | None] = {}
+        self._stranding = StrandedAmounts(cloud.budget)
+        self._coupling = HostCoupling(self._finder, cloud.sharing, cloud.budget)
+        self._coupled: list[CoupledHost] = []
         #: what is left of ways on hosts that are too small for some of them
-        self._smaller: dict[tuple[Ways, tuple[Way, ...]], Ways] = {}
+        self._smaller: dict[tuple[FlavorFootprints, tuple[Way, ...]], FlavorFootprints] = {}
         self._full_hosts = self._open = 0
 
-    def run(self) -> Capacity:
-        alone: list[tuple[Tree, int, int]] = []
+    def run(self) -> FlavorCapacity:
+        alone: list[tuple[HostTree, int, int]] = []
         formulas = self._formulas
         for number, (tree, shared) in enumerate(self._cloud.hosts):
             if number % _TREES == 0:
@@ -112,15 +114,15 @@ class _Counting:
             else:
                 self._full(tree, ways, tree.free, tree.capacities)
         self._coupling.gather(self._coupled)
-        single = Fit(sum([fits for _, fits, _ in alone]), sum([at_most for _, _, at_most in alone]))
+        single = FitBounds(sum([fits for _, fits, _ in alone]), sum([at_most for _, _, at_most in alone]))
         coupled = self._coupling.fit(self._coupled)
         left = [(single + fit, tree) for tree, fit in self._coupling.without_each()]
         if alone:
             tree, *most = max(alone, key=itemgetter(1))
-            left.append((single - Fit(*most) + coupled, tree))
+            left.append((single - FitBounds(*most) + coupled, tree))
         fit = single + coupled
         worst = min(left, key=lambda each: (each[0].fits, each[1].root.id)) if fit.at_most else None
-        return Capacity(
+        return FlavorCapacity(
             fit=fit,
             hosts=self._open + len(alone) + self._full_hosts,
             open_hosts=self._open + len(alone),
@@ -130,11 +132,11 @@ class _Counting:
             short=self._stranding.found(),
         )
 
-    def _shares(self, tree: Tree) -> bool:
+    def _shares(self, tree: HostTree) -> bool:
         sharing = self._cloud.sharing
         return bool(sharing) and any(each.id in sharing for each in tree.members)
 
-    def _couple(self, tree: Tree, shared: Sequence[Provider]) -> None:
+    def _couple(self, tree: HostTree, shared: Sequence[Provider]) -> None:
         host = self._coupling.host(tree, shared)
         self._coupled.append(host)
         if host.alone.at_most:
@@ -149,8 +151,8 @@ class _Counting:
 
     def _full(
         self,
-        tree: Tree,
-        ways: Ways,
+        tree: HostTree,
+        ways: FlavorFootprints,
         free: Free,
         capacities: Mapping[Slot, int] | Sequence[int],
         shared: Collection[int] = frozenset(),
@@ -171,15 +173,15 @@ class _Counting:
         self._full_hosts += 1
         self._stranding.add(tree, ways, free, shared)
 
-    def _by_aggregate(self, alone: Sequence[tuple[Tree, int, int]]) -> dict[str, Fit]:
+    def _by_aggregate(self, alone: Sequence[tuple[HostTree, int, int]]) -> dict[str, FitBounds]:
         sums: dict[str, list[int]] = {}
         for tree, fits, at_most in alone:
             for aggregate in tree.root.aggregates:
                 known = sums.setdefault(aggregate, [0, 0])
                 known[0] += fits
                 known[1] += at_most
-        found = {aggregate: Fit(*known) for aggregate, known in sums.items()}
-        coupled: dict[str, list[Coupled]] = {}
+        found = {aggregate: FitBounds(*known) for aggregate, known in sums.items()}
+        coupled: dict[str, list[CoupledHost]] = {}
         for host in self._coupled:
             for aggregate in host.tree.root.aggregates:
                 coupled.setdefault(aggregate, []).append(host)

@@ -3,18 +3,21 @@
 from collections.abc import Mapping
 from typing import Any
 
-from placement.capacity.counting import Capacity
-from placement.capacity.draining import Displaced
-from placement.capacity.guests import Guest
-from placement.capacity.moving import Making, Move
-from placement.capacity.packing import Fit
-from placement.capacity.proportions import Share
-from placement.capacity.stranding import Short
+from placement.capacity.counting import FlavorCapacity
+from placement.capacity.draining import DisplacedGuests
+from placement.capacity.guests import HostedConsumer
+from placement.capacity.moving import MigrationPlan, MigrationStep
+from placement.capacity.packing import FitBounds
+from placement.capacity.proportions import FlavorProportion
+from placement.capacity.stranding import ShortClasses
 from placement.model.provider import Provider
 
 
 def document(
-    name: str, capacity: Capacity, fallback: Capacity | None = None, making: Making | None = None
+    name: str,
+    capacity: FlavorCapacity,
+    fallback: FlavorCapacity | None = None,
+    making: MigrationPlan | None = None,
 ) -> dict[str, Any]:
     """What is said of a flavor; the API reference describes it.
 
@@ -33,17 +36,17 @@ def document(
     }
 
 
-def _hosts(capacity: Capacity) -> dict[str, int]:
+def _hosts(capacity: FlavorCapacity) -> dict[str, int]:
     return {"hosts": capacity.hosts, "open_hosts": capacity.open_hosts}
 
 
-def of_sets(sets: Fit, shares: Mapping[str, Share]) -> dict[str, Any]:
+def of_sets(sets: FitBounds, shares: Mapping[str, FlavorProportion]) -> dict[str, Any]:
     """What is said of flavors in their proportions."""
     guests = {name: sets.fits * share.number for name, share in shares.items()}
     return {**_fit(sets), "guests": guests}
 
 
-def of_displaced(displaced: Displaced) -> dict[str, Any]:
+def of_displaced(displaced: DisplacedGuests) -> dict[str, Any]:
     """What is said of those on hosts that are left aside."""
     return {
         "consumers": displaced.guests,
@@ -60,11 +63,11 @@ def of_displaced(displaced: Displaced) -> dict[str, Any]:
     }
 
 
-def _guest(guest: Guest) -> dict[str, Any]:
+def _guest(guest: HostedConsumer) -> dict[str, Any]:
     return {"consumer_uuid": guest.consumer, "consumer_type": guest.consumer_type or "unknown"}
 
 
-def _moves(making: Making) -> dict[str, Any]:
+def _moves(making: MigrationPlan) -> dict[str, Any]:
     return {
         "at_least": making.at_least,
         **({"host": None, "host_uuid": None} if making.host is None else _host(making.host)),
@@ -72,7 +75,7 @@ def _moves(making: Making) -> dict[str, Any]:
     }
 
 
-def _move(move: Move) -> dict[str, Any]:
+def _move(move: MigrationStep) -> dict[str, Any]:
     return {
         **_guest(move.guest),
         "from": _host(move.source),
@@ -81,7 +84,7 @@ def _move(move: Move) -> dict[str, Any]:
     }
 
 
-def _short(short: Short) -> dict[str, Any]:
+def _short(short: ShortClasses) -> dict[str, Any]:
     return {
         "resource_classes": list(short.classes),
         "hosts": short.hosts,
@@ -92,7 +95,7 @@ def _short(short: Short) -> dict[str, Any]:
     }
 
 
-def _fit(fit: Fit) -> dict[str, int]:
+def _fit(fit: FitBounds) -> dict[str, int]:
     return {"fits": fit.fits, "at_most": fit.at_most}
 
 

@@ -6,10 +6,10 @@ from itertools import accumulate
 from operator import itemgetter
 from typing import Final
 
-from placement.candidates.budget import Budget, slices
-from placement.capacity.board import Board, Host
-from placement.capacity.guests import Guest
-from placement.capacity.packing import Fit
+from placement.candidates.budget import SearchBudget, slices
+from placement.capacity.board import ClusterSimulation, Host
+from placement.capacity.guests import HostedConsumer
+from placement.capacity.packing import FitBounds
 from placement.capacity.ways import Way
 from placement.model.provider import Provider
 
@@ -22,34 +22,34 @@ MAX_UNPLACED: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Unplaced:
+class UnplacedGuest:
     """Somebody for whom no place was found, and whether there would be one if nobody else came.
 
     ``root`` is that of the host that is drained.
     """
 
-    guest: Guest
+    guest: HostedConsumer
     root: Provider
     alone: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Displaced:
+class DisplacedGuests:
     """Those who have to go: how many, for how many of them there is a place, and the first of the others."""
 
     guests: int
-    fit: Fit
-    unplaced: tuple[Unplaced, ...]
+    fit: FitBounds
+    unplaced: tuple[UnplacedGuest, ...]
 
 
-def displace(board: Board, guests: Sequence[Guest]) -> Displaced:
+def displace(board: ClusterSimulation, guests: Sequence[HostedConsumer]) -> DisplacedGuests:
     """How many of them have a place once none of them holds anything.
 
     First the largest are placed where there is room first; if some are left, all orders are tried within
     bounds.
 
     :param board: all hosts but those they are on.
-    :raises placement.candidates.budget.Exhausted: it takes too long.
+    :raises placement.candidates.budget.BudgetExhausted: it takes too long.
     """
     for guest in guests:
         board.budget.spend(len(guest.held))
@@ -59,31 +59,31 @@ def displace(board: Board, guests: Sequence[Guest]) -> Displaced:
     for way in taken:
         board.take(way, -1)
     if not left:
-        return Displaced(len(guests), Fit(len(guests), len(guests)), ())
+        return DisplacedGuests(len(guests), FitBounds(len(guests), len(guests)), ())
     alone = {
-        request: _Places(board, guest).next() is not None
+        request: _FirstPlaces(board, guest).next() is not None
         for request, guest in {id(each.request): each for each in left}.items()
     }
     at_most = len(guests) - sum([not alone[id(each.request)] for each in left])
     at_most = min(at_most, _by_volume(board, guests))
-    search = _Search(board, [each for each in largest if alone.get(id(each.request), True)])
+    search = _DrainSearch(board, [each for each in largest if alone.get(id(each.request), True)])
     if len(guests) - len(left) < at_most:
         found = search.run(len(guests) - len(left), at_most)
         at_most = found.at_most
         if found.unplaced is not None:
             placed = {*search.guests} - {*found.unplaced}
             left = [each for each in largest if each not in placed]
-    fit = Fit(len(guests) - len(left), at_most)
+    fit = FitBounds(len(guests) - len(left), at_most)
     named = tuple(
         [
-            Unplaced(each, board.drained(each.held), alone.get(id(each.request), True))
+            UnplacedGuest(each, board.drained(each.held), alone.get(id(each.request), True))
             for each in left[:MAX_UNPLACED]
         ]
     )
-    return Displaced(len(guests), fit, named)
+    return DisplacedGuests(len(guests), fit, named)
 
 
-def _largest_first(guests: Sequence[Guest], budget: Budget) -> list[Guest]:
+def _largest_first(guests: Sequence[HostedConsumer], budget: SearchBudget) -> list[HostedConsumer]:
     """By what they have most of, as a share of the most that anybody has."""
     asked = [(each, each.amounts) for some in slices(guests, budget) for each in some]
     most: dict[str, int] = {}
@@ -99,13 +99,15 @@ def _largest_first(guests: Sequence[Guest], budget: Budget) -> list[Guest]:
     return [each for _, _, each in sorted(sizes, key=itemgetter(0, 1))]
 
 
-def _place(board: Board, guests: Sequence[Guest]) -> tuple[list[Way], list[Guest]]:
+def _place(
+    board: ClusterSimulation, guests: Sequence[HostedConsumer]
+) -> tuple[list[Way], list[HostedConsumer]]:
     """Place them one after the other where there is room first: what they take, and who is left."""
     taken, left = [], []
-    places: dict[int, _Places] = {}
+    places: dict[int, _FirstPlaces] = {}
     for guest in guests:
         if id(guest.request) not in places:
-            places[id(guest.request)] = _Places(board, guest)
+            places[id(guest.request)] = _FirstPlaces(board, guest)
         way = places[id(guest.request)].next()
         if way is None:
             left.append(guest)
@@ -115,10 +117,10 @@ def _place(board: Board, guests: Sequence[Guest]) -> tuple[list[Way], list[Guest
     return taken, left
 
 
-class _Places:
+class _FirstPlaces:
     """The first host with room for guests who ask for the same; one that had none does not get any."""
 
-    def __init__(self, board: Board, guest: Guest) -> None:
+    def __init__(self, board: ClusterSimulation, guest: HostedConsumer) -> None:
         self._board = board
         self._request = guest.request
         self._hosts: Iterator[Host] = board.open_hosts(guest.request)
@@ -134,7 +136,7 @@ class _Places:
         return None
 
 
-def _by_volume(board: Board, guests: Sequence[Guest]) -> int:
+def _by_volume(board: ClusterSimulation, guests: Sequence[HostedConsumer]) -> int:
     """No more have a place: of some class there is not enough, on hosts that serve any, for the smallest."""
     asked: dict[str, list[int]] = {}
     for guest in guests:
@@ -160,27 +162,27 @@ def _by_volume(board: Board, guests: Sequence[Guest]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _DrainResult:
     at_most: int
-    unplaced: tuple[Guest, ...] | None
+    unplaced: tuple[HostedConsumer, ...] | None
 
 
-class _Search:
+class _DrainSearch:
     """Tries all places for all guests, while there are not too many."""
 
-    def __init__(self, board: Board, guests: Sequence[Guest]) -> None:
+    def __init__(self, board: ClusterSimulation, guests: Sequence[HostedConsumer]) -> None:
         self._board = board
         self.guests = guests
         self._tries = _MAX_TRIES
-        self._best: tuple[Guest, ...] | None = None
+        self._best: tuple[HostedConsumer, ...] | None = None
 
-    def run(self, known: int, at_most: int) -> _Found:
+    def run(self, known: int, at_most: int) -> _DrainResult:
         """Look for more than so many.
 
         :param at_most: no more have a place.
         """
         if not self._is_small():
-            return _Found(at_most, None)
+            return _DrainResult(at_most, None)
         #: of those who are tried so many at most may be without a place
         spare = len(self.guests) - known - 1
         least = len(self.guests) - at_most
@@ -194,7 +196,7 @@ class _Search:
                 spare = len(self._best) - 1
             else:
                 least = spare + 1
-        return _Found(len(self.guests) - least, self._best)
+        return _DrainResult(len(self.guests) - least, self._best)
 
     def _is_small(self) -> bool:
         places = 0
@@ -205,7 +207,7 @@ class _Search:
                     return False
         return True
 
-    def _try(self, number: int, left: list[Guest], spare: int) -> bool | None:
+    def _try(self, number: int, left: list[HostedConsumer], spare: int) -> bool | None:
         """Whether those from this number on have places but for so many; None if that takes too long."""
         self._tries -= 1
         self._board.budget.spend()

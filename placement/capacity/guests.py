@@ -5,17 +5,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from placement.candidates.budget import Budget, slices
+from placement.candidates.budget import SearchBudget, slices
 from placement.candidates.request import CandidatesRequest, RequestGroup
 from placement.capacity.ways import Slot
 from placement.model.provider import DISABLED, SHARES
-from placement.model.snapshot import Snapshot
+from placement.model.snapshot import ModelSnapshot
 from placement.store.groups import hosts_of
-from placement.store.holders import Held
+from placement.store.holders import HeldAmount
 
 
 @dataclass(eq=False, frozen=True, slots=True)
-class Guest:
+class HostedConsumer:
     """A consumer with all that it holds, by provider id and class, and the roots of the hosts where it is.
 
     ``request`` is what it asks for elsewhere: the same object for all that ask for the same. Nobody knows
@@ -39,10 +39,12 @@ class Guest:
         return found
 
 
-def guests_of(snapshot: Snapshot, held: Sequence[Held], budget: Budget) -> list[Guest]:
+def guests_of(
+    snapshot: ModelSnapshot, held: Sequence[HeldAmount], budget: SearchBudget
+) -> list[HostedConsumer]:
     """The guests who hold this, in the order of their uuids; without what no provider of the snapshot has.
 
-    :raises placement.candidates.budget.Exhausted: it takes too long.
+    :raises placement.candidates.budget.BudgetExhausted: it takes too long.
     """
     by_consumer: dict[tuple[str, str | None], dict[Slot, int]] = {}
     for each in chain.from_iterable(slices(held, budget)):
@@ -59,7 +61,7 @@ def guests_of(snapshot: Snapshot, held: Sequence[Held], budget: Budget) -> list[
             requests[asked] = _request(asked)
         taken = [snapshot.providers[provider_id] for provider_id, _ in amounts]
         hosts = hosts_of((each.root_id, SHARES in each.traits) for each in taken)
-        guests.append(Guest(consumer, kind, amounts, hosts, requests[asked]))
+        guests.append(HostedConsumer(consumer, kind, amounts, hosts, requests[asked]))
     return guests
 
 

@@ -8,8 +8,8 @@ from itertools import count
 from typing import Final
 
 from placement.candidates.request import CandidatesRequest
-from placement.capacity.board import Board, Host
-from placement.capacity.guests import Guest
+from placement.capacity.board import ClusterSimulation, Host
+from placement.capacity.guests import HostedConsumer
 from placement.capacity.ways import Slot, Way
 from placement.model.provider import SHARES, Provider
 
@@ -24,13 +24,13 @@ _STAYING: Final = frozenset(("RESERVATION", "MIGRATION"))
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class MigrationStep:
     """A guest that goes from a host to another, both by their roots, and what it takes there.
 
     ``allocations`` is the same by the uuid of the provider and class.
     """
 
-    guest: Guest
+    guest: HostedConsumer
     source: Provider
     target: Provider
     way: Way
@@ -38,19 +38,19 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class Making:
+class MigrationPlan:
     """Moves, in their order, after which a guest fits at the host; there is room for each at its time.
 
     No fewer than ``at_least`` do. No moves are known where ``moves`` is None, and where ``at_least`` is None
     there are none.
     """
 
-    moves: tuple[Move, ...] | None
+    moves: tuple[MigrationStep, ...] | None
     host: Provider | None
     at_least: int | None
 
 
-def fewest(makings: Iterable[Making]) -> Making:
+def fewest(makings: Iterable[MigrationPlan]) -> MigrationPlan:
     """Of what makes room for a guest in one way or another the fewest moves, the first if others are as few.
 
     :param makings: at least one.
@@ -61,10 +61,10 @@ def fewest(makings: Iterable[Making]) -> Making:
     return replace(least, at_least=min(bounds, default=None))
 
 
-def nearest(board: Board, request: CandidatesRequest) -> list[Host]:
+def nearest(board: ClusterSimulation, request: CandidatesRequest) -> list[Host]:
     """The hosts whose guests are to be known: those that lack least for a guest, then any others.
 
-    :raises placement.candidates.budget.Exhausted: it takes too long.
+    :raises placement.candidates.budget.BudgetExhausted: it takes too long.
     """
     order = count()
 
@@ -80,35 +80,35 @@ def nearest(board: Board, request: CandidatesRequest) -> list[Host]:
 
 
 def make_room(
-    board: Board,
+    board: ClusterSimulation,
     request: CandidatesRequest,
     hosts: Sequence[Host],
-    guests: Sequence[Guest],
+    guests: Sequence[HostedConsumer],
     *,
     all_known: bool,
-) -> Making:
+) -> MigrationPlan:
     """The fewest moves that make room for a guest.
 
     :param hosts: those whose guests are known, as :func:`nearest` tells them.
     :param guests: who is on these hosts.
     :param all_known: False if there may be others on these hosts.
-    :raises placement.candidates.budget.Exhausted: it takes too long.
+    :raises placement.candidates.budget.BudgetExhausted: it takes too long.
     """
     room = next(board.rooms(request), None)
     if room is not None:
-        return Making((), room[0], 0)
-    search = _Search(board, request, hosts, guests)
+        return MigrationPlan((), room[0], 0)
+    search = _MigrationSearch(board, request, hosts, guests)
     found = search.run()
     partly = len(hosts) < len(board.hosts)
     if not all_known or search.missing_targets or (partly and board.shares):
-        return Making(found.moves, found.host, 1)
+        return MigrationPlan(found.moves, found.host, 1)
     if partly and found.at_least is not None:
         # what is not known of can be in the way of the second move at the earliest
-        return Making(found.moves, found.host, min(found.at_least, 2))
+        return MigrationPlan(found.moves, found.host, min(found.at_least, 2))
     return found
 
 
-class _Target:
+class _TargetHost:
     """A host that could serve the flavor, with its ways."""
 
     def __init__(self, host: Host, ways: Sequence[Way]) -> None:
@@ -117,14 +117,18 @@ class _Target:
         self.ways = ways
 
 
-class _Search:
+class _MigrationSearch:
     """Moves guests about on the board, and leaves it as it was."""
 
     def __init__(
-        self, board: Board, request: CandidatesRequest, hosts: Sequence[Host], guests: Sequence[Guest]
+        self,
+        board: ClusterSimulation,
+        request: CandidatesRequest,
+        hosts: Sequence[Host],
+        guests: Sequence[HostedConsumer],
     ) -> None:
         self._board = board
-        found = [_Target(each, board.ways_at(request, each)) for each in hosts]
+        found = [_TargetHost(each, board.ways_at(request, each)) for each in hosts]
         self._targets = [each for each in found if each.ways]
         known = {tree.root.id for tree, _ in hosts}
         #: whether the flavor could be served elsewhere, too
@@ -141,22 +145,24 @@ class _Search:
             and self._is_at(next(iter(each.hosts)), each.held.items())
         ]
         self._at = {each: next(iter(each.hosts)) for each in self._guests}
-        self._holding: dict[Guest, dict[Slot, int]] = {each: dict(each.held) for each in self._guests}
-        self._holders: dict[Slot, dict[Guest, int]] = {}
+        self._holding: dict[HostedConsumer, dict[Slot, int]] = {
+            each: dict(each.held) for each in self._guests
+        }
+        self._holders: dict[Slot, dict[HostedConsumer, int]] = {}
         for guest in self._guests:
             self._note(guest)
         self._needed: dict[int, float] = {}
-        self._moves: list[Move] = []
+        self._moves: list[MigrationStep] = []
         self._tries = _MAX_TRIES
         self._cut = False
-        self._seen: dict[frozenset[tuple[Guest, Way]], int] = {}
+        self._seen: dict[frozenset[tuple[HostedConsumer, Way]], int] = {}
 
-    def run(self) -> Making:
+    def run(self) -> MigrationPlan:
         """The fewest moves there are, or some."""
         least = self._least()
         if math.isinf(least):
-            return Making(None, None, None)
-        best: tuple[tuple[Move, ...], Provider] | None = None
+            return MigrationPlan(None, None, None)
+        best: tuple[tuple[MigrationStep, ...], Provider] | None = None
         for target in sorted(self._targets, key=self._needs):
             most = MAX_MOVES if best is None else len(best[0]) - 1
             if self._needs(target) > most or (best is not None and len(best[0]) == least):
@@ -176,13 +182,13 @@ class _Search:
                 self._undo(0)
                 break
             if not self._cut and best is None:
-                return Making(None, None, None)
+                return MigrationPlan(None, None, None)
             bound += 1
         if best is None:
-            return Making(None, None, bound)
-        return Making(*best, bound)
+            return MigrationPlan(None, None, bound)
+        return MigrationPlan(*best, bound)
 
-    def _needs(self, target: _Target) -> float:
+    def _needs(self, target: _TargetHost) -> float:
         """No fewer guests than this have to leave before the flavor fits at a host."""
         known = self._needed.get(target.root.id)
         if known is None:
@@ -207,7 +213,7 @@ class _Search:
     def _least(self) -> float:
         return min(map(self._needs, self._targets), default=math.inf)
 
-    def _empty(self, target: _Target, most: int) -> tuple[Move, ...] | None:
+    def _empty(self, target: _TargetHost, most: int) -> tuple[MigrationStep, ...] | None:
         """Some moves of those who hold most of what is short there; None if it takes more than so many."""
         try:
             while self._needs(target):
@@ -219,7 +225,7 @@ class _Search:
         finally:
             self._undo(0)
 
-    def _leaving_ways(self, target: _Target) -> Iterator[tuple[Guest, tuple[Provider, Way]]]:
+    def _leaving_ways(self, target: _TargetHost) -> Iterator[tuple[HostedConsumer, tuple[Provider, Way]]]:
         """Who may leave a host, those first after whom fewest others have to, and where to."""
         way = min(target.ways, key=self._needs_for)
         lacking = {slot: amount - self._board.free(slot) for slot, amount in way}
@@ -227,7 +233,7 @@ class _Search:
             guest for slot, amount in lacking.items() if amount > 0 for guest in self._holders.get(slot, {})
         }
 
-        def help_of(guest: Guest) -> float:
+        def help_of(guest: HostedConsumer) -> float:
             held = self._holding[guest]
             return sum(min(1, held.get(slot, 0) / amount) for slot, amount in lacking.items() if amount > 0)
 
@@ -236,7 +242,7 @@ class _Search:
             if where is not None:
                 yield guest, where
 
-    def _elsewhere(self, guest: Guest) -> Iterator[tuple[Provider, Way]]:
+    def _elsewhere(self, guest: HostedConsumer) -> Iterator[tuple[Provider, Way]]:
         """Where a guest could go now; what it gives back of what hosts share is free for it."""
         rooms = self._board.rooms(guest.request)
         if self._board.shares:
@@ -285,7 +291,7 @@ class _Search:
                     break  # where it goes does not matter any more
         return False
 
-    def _worth_moving(self, left: int, *, tight: bool) -> list[Guest]:
+    def _worth_moving(self, left: int, *, tight: bool) -> list[HostedConsumer]:
         """Who may be in the first of so many moves: if no fewer do, each has to free something short."""
         if not tight:
             return self._guests
@@ -301,14 +307,14 @@ class _Search:
         self._cut = self._cut or len(found) < len(self._guests)
         return list(found)
 
-    def _go(self, guest: Guest, where: tuple[Provider, Way]) -> bool:
+    def _go(self, guest: HostedConsumer, where: tuple[Provider, Way]) -> bool:
         root, way = where
         source = self._board.snapshot.providers[self._at[guest]]
         allocations: dict[str, dict[str, int]] = {}
         for (provider_id, name), amount in way:
             uuid = self._board.snapshot.providers[provider_id].uuid
             allocations.setdefault(uuid, {})[name] = amount
-        self._moves.append(Move(guest, source, root, way, allocations))
+        self._moves.append(MigrationStep(guest, source, root, way, allocations))
         self._put(guest, root.id, dict(way))
         return True
 
@@ -320,7 +326,7 @@ class _Search:
             held = dict(move.guest.held if before is None else before)
             self._put(move.guest, move.source.id, held)
 
-    def _put(self, guest: Guest, root: int, amounts: dict[Slot, int]) -> None:
+    def _put(self, guest: HostedConsumer, root: int, amounts: dict[Slot, int]) -> None:
         """Have a guest hold this at that host instead of what it holds."""
         self._board.take(self._holding[guest].items(), -1)
         for slot in self._holding[guest]:
@@ -334,6 +340,6 @@ class _Search:
         for each in roots:
             self._needed.pop(each, None)
 
-    def _note(self, guest: Guest) -> None:
+    def _note(self, guest: HostedConsumer) -> None:
         for slot, amount in self._holding[guest].items():
             self._holders.setdefault(slot, {})[guest] = amount

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from math import gcd
 from typing import Any, Final
 
-from placement.candidates.budget import Budget
-from placement.capacity.ways import Slot, Way, Ways
+from placement.candidates.budget import SearchBudget
+from placement.capacity.ways import FlavorFootprints, Slot, Way
 
 _MAX_TRIES: Final = 2_000
 """Steps in the search for a better packing than the first, before the bound is told instead."""
@@ -18,21 +18,21 @@ Free = Mapping[Any, int] | tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class FitBounds:
     """So many guests fit; more than ``at_most`` do not."""
 
     fits: int
     at_most: int
 
-    def __add__(self, other: "Fit") -> "Fit":
-        return Fit(self.fits + other.fits, self.at_most + other.at_most)
+    def __add__(self, other: "FitBounds") -> "FitBounds":
+        return FitBounds(self.fits + other.fits, self.at_most + other.at_most)
 
-    def __sub__(self, other: "Fit") -> "Fit":
+    def __sub__(self, other: "FitBounds") -> "FitBounds":
         """What is left without a part that the rest does not depend on."""
-        return Fit(self.fits - other.fits, self.at_most - other.at_most)
+        return FitBounds(self.fits - other.fits, self.at_most - other.at_most)
 
 
-NONE: Final = Fit(0, 0)
+NONE: Final = FitBounds(0, 0)
 
 
 def one_way(way: Way) -> Callable[[Free], int]:
@@ -46,15 +46,15 @@ def one_way(way: Way) -> Callable[[Free], int]:
     return lambda free: max(0, min([free[slot] // amount for slot, amount in way]))
 
 
-def packer(found: Ways, budget: Budget) -> Callable[[Free], Fit]:
+def packer(found: FlavorFootprints, budget: SearchBudget) -> Callable[[Free], FitBounds]:
     """A function that tells how many guests fit into what is free."""
     exact = simple(found.ways)
     if exact is not None:
         count = exact
 
-        def told(free: Free) -> Fit:
+        def told(free: Free) -> FitBounds:
             fits = count(free)
-            return Fit(fits, fits)
+            return FitBounds(fits, fits)
 
         return told
     return lambda free: pack(found, free, budget)
@@ -81,24 +81,24 @@ def simple(ways: Sequence[Way]) -> Callable[[Free], int] | None:
     return lambda free: min(together(free), sum([count(free) for count in separate]))
 
 
-def pack(found: Ways, free: Free, budget: Budget, at_most: int | None = None) -> Fit:
+def pack(found: FlavorFootprints, free: Free, budget: SearchBudget, at_most: int | None = None) -> FitBounds:
     """How many guests fit.
 
     First comes whatever most guests can have, then a search for more, until there are as many as the bound
     allows.
 
     :param at_most: a bound that is known.
-    :raises placement.candidates.budget.Exhausted: there is nothing left of the budget.
+    :raises placement.candidates.budget.BudgetExhausted: there is nothing left of the budget.
     """
-    search = _Packing(found, free, budget)
+    search = _PackingSearch(found, free, budget)
     bound = search.bound(0)
     return search.run(bound if at_most is None else min(bound, at_most))
 
 
-class _Packing:
+class _PackingSearch:
     """The search for the most guests: a number for each way, in turn."""
 
-    def __init__(self, found: Ways, free: Free, budget: Budget) -> None:
+    def __init__(self, found: FlavorFootprints, free: Free, budget: SearchBudget) -> None:
         self._budget = budget
         ways = found.ways
         budget.spend(len(ways))
@@ -112,14 +112,14 @@ class _Packing:
         self._best = 0
         self._tries = _MAX_TRIES
 
-    def run(self, at_most: int) -> Fit:
+    def run(self, at_most: int) -> FitBounds:
         left = dict(self._left)
         for way in self._ways:
             self._best += self._take(way, self._most(way))
         self._left = left
         if self._best < at_most and len(self._ways) <= _MAX_WAYS and self._try(0, 0, at_most):
             at_most = self._best
-        return Fit(self._best, at_most)
+        return FitBounds(self._best, at_most)
 
     def bound(self, first: int) -> int:
         """No more fit in the ways from this one on: of some class, or slot, there is not enough for more."""

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from placement.candidates.budget import Budget
+from placement.candidates.budget import SearchBudget
 from placement.candidates.request import CandidatesRequest
-from placement.capacity.counting import Cloud
-from placement.capacity.coupling import Coupling
-from placement.capacity.packing import Fit
-from placement.capacity.ways import Finder, Slot, Way
+from placement.capacity.counting import CloudHosts
+from placement.capacity.coupling import HostCoupling
+from placement.capacity.packing import FitBounds
+from placement.capacity.ways import FootprintFinder, Slot, Way
 
 _CHUNKS: Final = 64
 """In so many pieces, at first, guests are placed, so that flavors come to be mixed on each host."""
@@ -20,7 +20,7 @@ _MAX_WAYS: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class FlavorProportion:
     """A flavor, of which so many guests are in each set, and of which no more than ``at_most`` fit alone.
 
     Each of its guests is served by one of the ``requests``: the first, or what it falls back to.
@@ -35,21 +35,21 @@ Place = tuple[Any, tuple[Way, ...]]
 """What is free at a host, by slot, which changes; and the ways of a flavor there."""
 
 
-def together(cloud: Cloud, shares: Sequence[Share]) -> Fit:
+def together(cloud: CloudHosts, shares: Sequence[FlavorProportion]) -> FitBounds:
     """How many sets fit at once.
 
-    :raises placement.candidates.budget.Exhausted: it takes too long.
+    :raises placement.candidates.budget.BudgetExhausted: it takes too long.
     """
     at_most = min(share.at_most // share.number for share in shares)
     if not at_most:
-        return Fit(0, 0)
+        return FitBounds(0, 0)
     # first those that are hard to place: the others fit in between
     shares = sorted(shares, key=lambda share: share.at_most // share.number)
-    placing = _Placing(_places(cloud, shares), [share.number for share in shares], cloud.budget)
+    placing = _SetPlacing(_places(cloud, shares), [share.number for share in shares], cloud.budget)
     return placing.run(_by_volume(cloud, shares, at_most))
 
 
-def _by_volume(cloud: Cloud, shares: Sequence[Share], at_most: int) -> int:
+def _by_volume(cloud: CloudHosts, shares: Sequence[FlavorProportion], at_most: int) -> int:
     """No more sets fit, nor than ``at_most``: of some class there is not enough in the whole cloud."""
     asked: dict[str, int] = {}
     for share in shares:
@@ -76,13 +76,13 @@ def _amounts(request: CandidatesRequest) -> dict[str, int]:
     return found
 
 
-def _places(cloud: Cloud, shares: Sequence[Share]) -> list[list[Place]]:
+def _places(cloud: CloudHosts, shares: Sequence[FlavorProportion]) -> list[list[Place]]:
     """By flavor, where its guests may be placed; flavors of one host take of the same."""
     common: dict[Slot, int] = {}
     own: dict[int, list[int]] = {}
     asked = [(number, request) for number, share in enumerate(shares) for request in share.requests]
-    finders = [Finder(cloud.snapshot, request, cloud.budget) for _, request in asked]
-    couplings = [Coupling(finder, cloud.sharing, cloud.budget) for finder in finders]
+    finders = [FootprintFinder(cloud.snapshot, request, cloud.budget) for _, request in asked]
+    couplings = [HostCoupling(finder, cloud.sharing, cloud.budget) for finder in finders]
     by_request: list[list[Place]] = [[] for _ in asked]
     for tree, shared in cloud.hosts:
         cloud.budget.spend(len(asked))
@@ -104,10 +104,12 @@ def _places(cloud: Cloud, shares: Sequence[Share]) -> list[list[Place]]:
     return by_flavor
 
 
-class _Placing:
+class _SetPlacing:
     """Places guests, set by set, and takes them back."""
 
-    def __init__(self, places: Sequence[Sequence[Place]], numbers: Sequence[int], budget: Budget) -> None:
+    def __init__(
+        self, places: Sequence[Sequence[Place]], numbers: Sequence[int], budget: SearchBudget
+    ) -> None:
         self._places = places
         self._numbers = numbers
         self._budget = budget
@@ -116,7 +118,7 @@ class _Placing:
         self._journal: list[tuple[Any, Way, int]] = []
         self._tries = _MAX_TRIES
 
-    def run(self, at_most: int) -> Fit:
+    def run(self, at_most: int) -> FitBounds:
         """How many sets fit, given that no more than so many do."""
         fits, chunk = 0, max(1, at_most // _CHUNKS)
         while chunk and fits < at_most:
@@ -134,7 +136,7 @@ class _Placing:
                 at_most = fits
             else:
                 fits += 1
-        return Fit(fits, at_most)
+        return FitBounds(fits, at_most)
 
     def _place(self, sets: int) -> bool:
         """Place so many sets more, or none."""

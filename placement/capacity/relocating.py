@@ -8,23 +8,23 @@ from collections.abc import Callable, Collection, Sequence
 from time import thread_time
 from typing import Final
 
-from placement.candidates.budget import Budget
+from placement.candidates.budget import SearchBudget
 from placement.candidates.request import CandidatesRequest
-from placement.capacity.board import Board
-from placement.capacity.draining import Displaced, displace
-from placement.capacity.guests import Guest, guests_of
-from placement.capacity.moving import Making, make_room, nearest
-from placement.db.database import Database
+from placement.capacity.board import ClusterSimulation
+from placement.capacity.draining import DisplacedGuests, displace
+from placement.capacity.guests import HostedConsumer, guests_of
+from placement.capacity.moving import MigrationPlan, make_room, nearest
+from placement.db.database import ServiceDatabase
 from placement.exceptions import InvalidRequest
-from placement.model.feed import Model, View
-from placement.model.snapshot import Snapshot
-from placement.store.holders import Held, held_beside
+from placement.model.feed import ModelView, ReadModel
+from placement.model.snapshot import ModelSnapshot
+from placement.store.holders import HeldAmount, held_beside
 
 MAX_HELD: Final = 50_000
 """Amounts that are read of those who are on the hosts in question."""
 
 
-class Relocator:
+class GuestRelocator:
     """Finds places elsewhere for guests.
 
     :param seconds: of work for all that is asked.
@@ -32,18 +32,18 @@ class Relocator:
     """
 
     def __init__(
-        self, model: Model, database: Database, seconds: float, check_awaited: Callable[[], None]
+        self, model: ReadModel, database: ServiceDatabase, seconds: float, check_awaited: Callable[[], None]
     ) -> None:
         self._model = model
         self._database = database
         self._end = thread_time() + seconds
         self._check_awaited = check_awaited
 
-    def displaced(self, hosts: Collection[str]) -> Displaced:
+    def displaced(self, hosts: Collection[str]) -> DisplacedGuests:
         """Whether those on some hosts, by the uuids of their roots, have a place on the others.
 
         :raises InvalidRequest: there are too many of them.
-        :raises placement.candidates.budget.Exhausted: it takes too long.
+        :raises placement.candidates.budget.BudgetExhausted: it takes too long.
         """
         with self._model.fresh() as view:
             members = _members(view.snapshot, _ids(view.snapshot, hosts))
@@ -55,42 +55,44 @@ class Relocator:
         with self._model.fresh() as view:
             avoided, budget = _ids(view.snapshot, hosts), self._budget(view)
             guests = _on(view.snapshot, avoided, held, budget)
-            return displace(Board(view.snapshot, budget, avoided), guests)
+            return displace(ClusterSimulation(view.snapshot, budget, avoided), guests)
 
-    def room_for(self, request: CandidatesRequest, avoided: Collection[str]) -> Making:
+    def room_for(self, request: CandidatesRequest, avoided: Collection[str]) -> MigrationPlan:
         """The fewest moves that make room for a guest; nobody goes to the avoided hosts, or comes from them.
 
-        :raises placement.candidates.budget.Exhausted: it takes too long.
+        :raises placement.candidates.budget.BudgetExhausted: it takes too long.
         """
         with self._model.fresh() as view:
-            board = Board(view.snapshot, self._budget(view), _ids(view.snapshot, avoided))
+            board = ClusterSimulation(view.snapshot, self._budget(view), _ids(view.snapshot, avoided))
             roots = {tree.root.id for tree, _ in nearest(board, request)}
             members = _members(view.snapshot, roots)
         held, complete = self._held(members)
         with self._model.fresh() as view:
-            board = Board(view.snapshot, self._budget(view), _ids(view.snapshot, avoided))
+            board = ClusterSimulation(view.snapshot, self._budget(view), _ids(view.snapshot, avoided))
             hosts = [host for host in board.hosts if host[0].root.id in roots]
             guests = _on(view.snapshot, roots, held, board.budget)
             return make_room(board, request, hosts, guests, all_known=complete)
 
-    def _held(self, provider_ids: Collection[int]) -> tuple[list[Held], bool]:
+    def _held(self, provider_ids: Collection[int]) -> tuple[list[HeldAmount], bool]:
         with self._database.read() as conn:
             return held_beside(conn, provider_ids, MAX_HELD)
 
-    def _budget(self, view: View) -> Budget:
-        return Budget(self._end - thread_time(), give_way=view.giving_way_after(self._check_awaited))
+    def _budget(self, view: ModelView) -> SearchBudget:
+        return SearchBudget(self._end - thread_time(), give_way=view.giving_way_after(self._check_awaited))
 
 
-def _ids(snapshot: Snapshot, uuids: Collection[str]) -> set[int]:
+def _ids(snapshot: ModelSnapshot, uuids: Collection[str]) -> set[int]:
     """Of those of the providers that are there."""
     return {snapshot.by_uuid[uuid] for uuid in uuids if uuid in snapshot.by_uuid}
 
 
-def _members(snapshot: Snapshot, roots: Collection[int]) -> set[int]:
+def _members(snapshot: ModelSnapshot, roots: Collection[int]) -> set[int]:
     return {member for root in roots for member in snapshot.trees.get(root, ())}
 
 
-def _on(snapshot: Snapshot, roots: Collection[int], held: Sequence[Held], budget: Budget) -> list[Guest]:
+def _on(
+    snapshot: ModelSnapshot, roots: Collection[int], held: Sequence[HeldAmount], budget: SearchBudget
+) -> list[HostedConsumer]:
     """Those who hold something of these hosts."""
     providers = snapshot.providers
     return [

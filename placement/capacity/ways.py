@@ -4,13 +4,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from placement.candidates.budget import Budget
-from placement.candidates.pattern import Pattern, PatternBatch
+from placement.candidates.budget import SearchBudget
+from placement.candidates.pattern import CandidatePattern, PatternBatch
 from placement.candidates.request import CandidatesRequest
 from placement.candidates.search import when_empty
 from placement.model.provider import Provider
-from placement.model.snapshot import Snapshot
-from placement.model.trees import Shape, Tree
+from placement.model.snapshot import ModelSnapshot
+from placement.model.trees import HostTree, TreeStructure
 
 Slot = Any
 """Of a host's own inventories the slot in its tree; of what it shares, provider id and class."""
@@ -20,7 +20,7 @@ Way = tuple[tuple[Slot, int], ...]
 
 
 @dataclass(eq=False, slots=True)
-class Ways:
+class FlavorFootprints:
     """All ways of a flavor at hosts of one shape, none of them worse than another.
 
     ``classes`` are the resource classes of their slots. Ways are ``coupled`` where what
@@ -31,38 +31,40 @@ class Ways:
     classes: Mapping[Slot, str]
     coupled: bool
 
-    def without(self, names: Collection[str], budget: Budget) -> "Ways":
+    def without(self, names: Collection[str], budget: SearchBudget) -> "FlavorFootprints":
         """The ways where nothing of some classes is asked for."""
         classes = {slot: name for slot, name in self.classes.items() if name not in names}
         left = {tuple([part for part in way if part[0] in classes]) for way in self.ways}
-        return Ways(tuple(_best(left - {()}, budget)), classes, self.coupled)
+        return FlavorFootprints(tuple(_best(left - {()}, budget)), classes, self.coupled)
 
     def within(self, capacities: Mapping[Slot, int] | Sequence[int]) -> tuple[Way, ...]:
         """Those for which there would be enough if nothing were used."""
         return tuple([way for way in self.ways if all(capacities[slot] >= part for slot, part in way)])
 
-    def only(self, ways: tuple[Way, ...]) -> "Ways":
+    def only(self, ways: tuple[Way, ...]) -> "FlavorFootprints":
         """Some of the ways."""
-        return Ways(ways, {slot: self.classes[slot] for way in ways for slot, _ in way}, self.coupled)
+        return FlavorFootprints(
+            ways, {slot: self.classes[slot] for way in ways for slot, _ in way}, self.coupled
+        )
 
 
-NO_WAYS: Final = Ways((), {}, coupled=False)
+NO_WAYS: Final = FlavorFootprints((), {}, coupled=False)
 
 
-class Finder:
+class FootprintFinder:
     """Finds the ways of a flavor, once for hosts that are alike."""
 
-    def __init__(self, snapshot: Snapshot, request: CandidatesRequest, budget: Budget) -> None:
+    def __init__(self, snapshot: ModelSnapshot, request: CandidatesRequest, budget: SearchBudget) -> None:
         self._budget = budget
-        self._patterns: Callable[[Tree, Sequence[Provider]], PatternBatch] = when_empty(
+        self._patterns: Callable[[HostTree, Sequence[Provider]], PatternBatch] = when_empty(
             snapshot, request, budget
         )
-        self._found: dict[tuple[PatternBatch, Shape], Ways] = {}
+        self._found: dict[tuple[PatternBatch, TreeStructure], FlavorFootprints] = {}
 
-    def at(self, tree: Tree, shared: Sequence[Provider]) -> Ways:
+    def at(self, tree: HostTree, shared: Sequence[Provider]) -> FlavorFootprints:
         """The ways at a host, given what shares with it.
 
-        :raises placement.candidates.budget.Exhausted: it takes too long.
+        :raises placement.candidates.budget.BudgetExhausted: it takes too long.
         """
         patterns = self._patterns(tree, shared)
         if not patterns:
@@ -73,11 +75,11 @@ class Finder:
             found = self._found[key] = self._ways(patterns, tree, shared)
         return found
 
-    def _ways(self, patterns: PatternBatch, tree: Tree, shared: Sequence[Provider]) -> Ways:
+    def _ways(self, patterns: PatternBatch, tree: HostTree, shared: Sequence[Provider]) -> FlavorFootprints:
         slots = tree.kind.shape.slots
         classes: dict[Slot, str] = {}
 
-        def taken(pattern: Pattern) -> Way:
+        def taken(pattern: CandidatePattern) -> Way:
             self._budget.spend(1 + len(pattern.resources))
             way: dict[Any, int] = {}
             for at, amounts in pattern.resources.items():
@@ -91,14 +93,14 @@ class Finder:
         coupled = any(
             at >= tree.own for pattern in patterns for served in pattern.mappings.values() for at in served
         )
-        return Ways(tuple(_best(found, self._budget)), classes, coupled)
+        return FlavorFootprints(tuple(_best(found, self._budget)), classes, coupled)
 
 
 def _order(part: tuple[Any, int]) -> tuple[bool, Any]:
     return isinstance(part[0], tuple), part[0]
 
 
-def _best(ways: Iterable[Way], budget: Budget) -> list[Way]:
+def _best(ways: Iterable[Way], budget: SearchBudget) -> list[Way]:
     """Those than which none is better."""
     kept: list[dict[Any, int]] = []
     for way in sorted(map(dict, ways), key=lambda way: (len(way), sum(way.values()))):

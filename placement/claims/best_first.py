@@ -5,8 +5,8 @@ from heapq import heappop, heappush
 from itertools import chain
 from typing import Final
 
-from placement.candidates.budget import Budget
-from placement.claims.scoring import Found, Rank, Scorer
+from placement.candidates.budget import SearchBudget
+from placement.claims.scoring import ChoiceScorer, Found, Rank
 
 MAX_SCORED: Final = 10_000
 """Of more choices for one that is wanted the others come last, in any order."""
@@ -18,7 +18,10 @@ Choices = Iterator[Found | None]
 
 
 def best_first(
-    hosts: Iterator[tuple[Rank, int]], at: Callable[[int], Choices], scorer: Scorer, budget: Budget
+    hosts: Iterator[tuple[Rank, int]],
+    at: Callable[[int], Choices],
+    scorer: ChoiceScorer,
+    budget: SearchBudget,
 ) -> Iterator[Found]:
     """All choices, the best first; of those as good as each other the one that was found first.
 

@@ -14,15 +14,15 @@ from functools import cached_property, partial
 from itertools import chain
 from typing import Final
 
-from placement.candidates.budget import Budget
+from placement.candidates.budget import SearchBudget
 from placement.candidates.needs import needs_of
-from placement.candidates.roots import Sharing
+from placement.candidates.roots import SharingProviders
 from placement.claims.scoring import ATTRIBUTE, Rank, amounts_of, mean, number_of, share, standing
 from placement.claims.topology import LOCAL, REMOTE, SPLIT
-from placement.claims.wanted import Wanted
-from placement.claims.world import World
+from placement.claims.wanted import WantedClaim
+from placement.claims.world import ClaimScenario
 from placement.model.provider import SHARES, Provider
-from placement.model.trees import Kind
+from placement.model.trees import TreeClass
 
 _SLACK: Final = 1e-12
 """Of shares that are not added up as scores are."""
@@ -31,19 +31,21 @@ Bounds = tuple[Sequence[float], Sequence[float]]
 """For each host the least and the most."""
 
 
-class Ceilings:
+class ScoreUpperBounds:
     """Those of hosts that may have room for one that is wanted.
 
     :param roots: of the hosts; those that have no room of some class are left out.
     """
 
-    def __init__(self, world: World, wanted: Wanted, roots: Sequence[int], budget: Budget) -> None:
+    def __init__(
+        self, world: ClaimScenario, wanted: WantedClaim, roots: Sequence[int], budget: SearchBudget
+    ) -> None:
         self._snapshot = world.snapshot
         self._world = world
         self._wanted = wanted
         self._budget = budget
         self._needs = needs_of(wanted.request)
-        self._sharing = Sharing(world.snapshot, budget, self._needs)
+        self._sharing = SharingProviders(world.snapshot, budget, self._needs)
         self._roots = self._with_room(roots)
         self._used: Bounds | None = None
         #: those whose choices all lack a number that the order goes by
@@ -160,7 +162,7 @@ class Ceilings:
         if not apart:
             return [1] * len(self._roots)
         trees = self._snapshot.whole_trees()
-        known: dict[Kind, int] = {}
+        known: dict[TreeClass, int] = {}
         fewest = []
         for root in self._roots:
             kind = trees[root].kind
@@ -234,7 +236,7 @@ def _beside_pools(
     return least * (1 - _SLACK), min(1.0, most * (1 + _SLACK))
 
 
-def _fewest_zones(kind: Kind, names: tuple[str, ...], count: int) -> int:
+def _fewest_zones(kind: TreeClass, names: tuple[str, ...], count: int) -> int:
     """In how many zones so many providers are at least that have all of these classes."""
     having = {at for at, _ in kind.shape.giving(names)}
     inside = sorted([len(having.intersection(zone)) for zone in kind.zones], reverse=True)

@@ -3,16 +3,16 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from placement.candidates.pattern import Candidate
+from placement.candidates.pattern import AllocationCandidate
 from placement.candidates.request import CandidatesRequest
 from placement.model.provider import SHARES, Provider
-from placement.model.snapshot import Snapshot
+from placement.model.snapshot import ModelSnapshot
 from placement.store.allocations import Allocation
 from placement.store.groups import hosts_of
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class ChoiceScore:
     """What each criterion says of a choice, from 0 to 1, and the sum of that by weights: more is better."""
 
     total: float
@@ -20,7 +20,7 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class HostChoice:
     """A candidate with its providers: the root of its host, amounts by provider, who serves which suffix.
 
     It has a score if an order is wanted.
@@ -29,10 +29,10 @@ class Choice:
     root: Provider
     resources: tuple[tuple[Provider, Mapping[str, int]], ...]
     mappings: Mapping[str, tuple[Provider, ...]]
-    score: Score | None = None
+    score: ChoiceScore | None = None
 
     @classmethod
-    def of(cls, snapshot: Snapshot, candidate: Candidate) -> "Choice":
+    def of(cls, snapshot: ModelSnapshot, candidate: AllocationCandidate) -> "HostChoice":
         """The choice of a candidate that was found in the snapshot."""
         members, providers = candidate.provider_set.members, snapshot.providers
         return cls(
@@ -56,7 +56,7 @@ class Choice:
             yield from served
 
 
-def stays_at_its_host(snapshot: Snapshot, request: CandidatesRequest) -> bool:
+def stays_at_its_host(snapshot: ModelSnapshot, request: CandidatesRequest) -> bool:
     """Whether each choice takes something of the tree where it is anchored, so that it is on that host alone.
 
     It is where it asks for a class that nothing has that shares; else a choice may be of pools alone.
@@ -66,17 +66,17 @@ def stays_at_its_host(snapshot: Snapshot, request: CandidatesRequest) -> bool:
     return any(not shared.issuperset(group.resources) for group in request.groups)
 
 
-def holding(snapshot: Snapshot, choice: Choice) -> Snapshot:
+def holding(snapshot: ModelSnapshot, choice: HostChoice) -> ModelSnapshot:
     """The world in which somebody holds this choice; the snapshot must not be changed while it is needed."""
     return _using(snapshot, ((provider.uuid, amounts) for provider, amounts in choice.resources))
 
 
-def giving_back(snapshot: Snapshot, held: Iterable[Allocation]) -> Snapshot:
+def giving_back(snapshot: ModelSnapshot, held: Iterable[Allocation]) -> ModelSnapshot:
     """The world in which nobody holds these any more; the snapshot must not be changed while it is needed."""
     return _using(snapshot, ((each.provider, {each.resource_class: -each.used}) for each in held))
 
 
-def within(snapshot: Snapshot, held: Collection[Allocation]) -> tuple[Snapshot, frozenset[str]]:
+def within(snapshot: ModelSnapshot, held: Collection[Allocation]) -> tuple[ModelSnapshot, frozenset[str]]:
     """The world of a claim that takes all from what is held, and the roots (uuids) of the hosts in question.
 
     There, and on what hosts share, nothing is free but that; other hosts are as they were. The snapshot must
@@ -101,7 +101,7 @@ def within(snapshot: Snapshot, held: Collection[Allocation]) -> tuple[Snapshot, 
     return snapshot.using(used), frozenset(snapshot.providers[root].uuid for root in roots)
 
 
-def _using(snapshot: Snapshot, more: Iterable[tuple[str, Mapping[str, int]]]) -> Snapshot:
+def _using(snapshot: ModelSnapshot, more: Iterable[tuple[str, Mapping[str, int]]]) -> ModelSnapshot:
     """The snapshot if so much more were used of providers, by uuid, as far as they are there."""
     used: dict[int, dict[str, int]] = {}
     for uuid, amounts in more:

@@ -7,22 +7,22 @@ from dataclasses import dataclass, replace
 from time import thread_time
 from typing import Final
 
-from placement.candidates.budget import Budget, Exhausted
+from placement.candidates.budget import BudgetExhausted, SearchBudget
 from placement.candidates.naming import named_roots
 from placement.candidates.request import check_names
-from placement.claims.choice import Choice, giving_back, within
-from placement.claims.placing import Placed, Unplaced, place
+from placement.claims.choice import HostChoice, giving_back, within
+from placement.claims.placing import PlacedClaim, UnplacedClaim, place
 from placement.claims.refusing import not_within, refusal
 from placement.claims.scoring import ATTRIBUTE
-from placement.claims.wanted import Wanted
-from placement.claims.world import World
-from placement.db.batch import Batch
-from placement.db.database import Database, Transaction
+from placement.claims.wanted import WantedClaim
+from placement.claims.world import ClaimScenario
+from placement.db.batch import StatementBatch
+from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.exceptions import SEARCH_TOO_LONG, InvalidRequest, NoCandidate, Unavailable
-from placement.model.feed import Model, View
-from placement.model.snapshot import Snapshot
+from placement.model.feed import ModelView, ReadModel
+from placement.model.snapshot import ModelSnapshot
 from placement.store import allocations, bindings, consumers, expiries, memberships, reservations
-from placement.store.claims import Claim
+from placement.store.claims import ConsumerClaim
 from placement.store.groups import Members
 
 LOG = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ _RECENT: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ClaimLimits:
     """What one call may cost.
 
     Seconds of work for all that it searches, and to explain that nothing was found; how often it looks again
@@ -44,14 +44,18 @@ class Limits:
     retries: int
 
 
-class Claimer:
+class ClaimService:
     """Claims what is wanted in one call.
 
     :param check_awaited: called again and again during long searches. What it raises ends the call.
     """
 
     def __init__(
-        self, model: Model, database: Database, limits: Limits, check_awaited: Callable[[], None]
+        self,
+        model: ReadModel,
+        database: ServiceDatabase,
+        limits: ClaimLimits,
+        check_awaited: Callable[[], None],
     ) -> None:
         self._model = model
         self._database = database
@@ -61,12 +65,12 @@ class Claimer:
 
     def claim(
         self,
-        wanted: Sequence[Wanted],
+        wanted: Sequence[WantedClaim],
         *,
         dry_run: bool = False,
         reservation: str | None = None,
-        also: Callable[[Transaction], None] | None = None,
-    ) -> list[Placed]:
+        also: Callable[[WriteTransaction], None] | None = None,
+    ) -> list[PlacedClaim]:
         """Have each consumer hold what it wants, or none of them; with ``dry_run`` only say what it would be.
 
         :param reservation: what all that they take is moved from.
@@ -103,7 +107,7 @@ class Claimer:
             "Please try again."
         )
 
-    def _as_if_now(self, placed: list[Placed]) -> list[Placed]:
+    def _as_if_now(self, placed: list[PlacedClaim]) -> list[PlacedClaim]:
         """The same, with the time when those that expire would do so if they were written now."""
         if all(each.wanted.expires_in is None for each in placed):
             return placed
@@ -115,8 +119,11 @@ class Claimer:
         ]
 
     def _bind(
-        self, placed: Sequence[Placed], reservation: str | None, also: Callable[[Transaction], None] | None
-    ) -> list[Placed]:
+        self,
+        placed: Sequence[PlacedClaim],
+        reservation: str | None,
+        also: Callable[[WriteTransaction], None] | None,
+    ) -> list[PlacedClaim]:
         """Write them; the same, with the time when those expire that do.
 
         :raises LostRace: the choice is no longer good.
@@ -124,7 +131,7 @@ class Claimer:
         claims = [_claim(each.wanted, each.choice) for each in placed]
         chosen = {provider.uuid: provider for each in placed for provider in each.choice.providers}
         joining = [
-            bindings.Joining(each.wanted.consumer, each.wanted.group, each.choice.hosts)
+            bindings.GroupMembership(each.wanted.consumer, each.wanted.group, each.choice.hosts)
             for each in placed
             if each.wanted.group is not None
         ]
@@ -135,7 +142,7 @@ class Claimer:
             if each.wanted.expires_in is not None
         }
 
-        def work(tx: Transaction) -> dict[str, float]:
+        def work(tx: WriteTransaction) -> dict[str, float]:
             times = bindings.bind(tx, claims, chosen, joining, reservation, expiring)
             if also is not None:
                 also(tx)
@@ -144,7 +151,7 @@ class Claimer:
         times = reservations.making_room(self._database, work)
         return [replace(each, expires_at=times.get(each.wanted.consumer)) for each in placed]
 
-    def _place_at_once(self, wanted: Sequence[Wanted], seconds: float) -> list[Placed] | None:
+    def _place_at_once(self, wanted: Sequence[WantedClaim], seconds: float) -> list[PlacedClaim] | None:
         """Places by what was known a moment ago, None if there were none: there may be by now."""
         with self._model.recent(_RECENT) as view:
             try:
@@ -152,11 +159,11 @@ class Claimer:
                 placed = self._found(view, view.snapshot, {}, wanted, seconds)
             except InvalidRequest:  # there may be such a name by now
                 return None
-        return None if isinstance(placed, Unplaced) else placed
+        return None if isinstance(placed, UnplacedClaim) else placed
 
     def _place(
-        self, wanted: Sequence[Wanted], seconds: float, reservation: str | None
-    ) -> list[Placed] | None:
+        self, wanted: Sequence[WantedClaim], seconds: float, reservation: str | None
+    ) -> list[PlacedClaim] | None:
         """Places by what is known now.
 
         None if others joined or left the groups meanwhile: nobody knows whether there was one beside those
@@ -176,12 +183,12 @@ class Claimer:
 
     def _look(
         self,
-        wanted: Sequence[Wanted],
+        wanted: Sequence[WantedClaim],
         held: Sequence[allocations.Allocation],
         members: Members,
         seconds: float,
         reservation: str | None,
-    ) -> list[Placed]:
+    ) -> list[PlacedClaim]:
         reserved = None if reservation is None else self._reserved(reservation, wanted)
         with self._model.fresh() as view:
             self._check(view, wanted)
@@ -192,31 +199,38 @@ class Claimer:
                     replace(each, only=roots if each.only is None else roots & each.only) for each in wanted
                 ]
             placed = self._found(view, snapshot, members, wanted, seconds)
-            if isinstance(placed, Unplaced):
+            if isinstance(placed, UnplacedClaim):
                 if reserved is not None:
                     raise not_within(wanted, placed, reserved)
-                budget = Budget(self._limits.explaining, give_way=view.giving_way_after(self._check_awaited))
+                budget = SearchBudget(
+                    self._limits.explaining, give_way=view.giving_way_after(self._check_awaited)
+                )
                 raise refusal(wanted, placed, budget)
         return placed
 
     def _found(
-        self, view: View, snapshot: Snapshot, members: Members, wanted: Sequence[Wanted], seconds: float
-    ) -> list[Placed] | Unplaced:
+        self,
+        view: ModelView,
+        snapshot: ModelSnapshot,
+        members: Members,
+        wanted: Sequence[WantedClaim],
+        seconds: float,
+    ) -> list[PlacedClaim] | UnplacedClaim:
         """Where they have a place in that snapshot.
 
         :raises InvalidRequest: the search takes too long.
         """
-        budget = Budget(seconds, give_way=view.giving_way_after(self._check_awaited))
+        budget = SearchBudget(seconds, give_way=view.giving_way_after(self._check_awaited))
         try:
-            return place(World.of(snapshot, members, wanted), wanted, budget, self._rng)
-        except Exhausted:
+            return place(ClaimScenario.of(snapshot, members, wanted), wanted, budget, self._rng)
+        except BudgetExhausted:
             raise InvalidRequest(
                 f"No place was found in {self._limits.searching:g} seconds of work, which is the limit "
                 "([api] candidates_deadline): ask for fewer groups, or for fewer claims at once.",
                 SEARCH_TOO_LONG,
             ) from None
 
-    def _reserved(self, reservation: str, wanted: Sequence[Wanted]) -> list[allocations.Allocation]:
+    def _reserved(self, reservation: str, wanted: Sequence[WantedClaim]) -> list[allocations.Allocation]:
         """What the reservation holds.
 
         :raises Conflict: not all who want something may take from it.
@@ -230,7 +244,7 @@ class Claimer:
                 raise reservations.unusable(reservation, each.owner.project_id)
         return held
 
-    def _held(self, wanted: Sequence[Wanted]) -> list[allocations.Allocation]:
+    def _held(self, wanted: Sequence[WantedClaim]) -> list[allocations.Allocation]:
         """What those of them hold that exist: they give it back, so that it is free for them.
 
         :raises ConcurrentUpdate: a consumer's generation is not the given one.
@@ -244,20 +258,20 @@ class Claimer:
             self._check_generations(wanted)
         return held
 
-    def _members(self, wanted: Sequence[Wanted]) -> Members:
+    def _members(self, wanted: Sequence[WantedClaim]) -> Members:
         """Who is in the groups that any of them wants to join."""
         names = {each.group.name for each in wanted if each.group is not None}
         if not names:
             return {}
         with self._database.read() as conn:
-            return memberships.members(Batch(conn).add(*memberships.lookup(names)).rows)
+            return memberships.members(StatementBatch(conn).add(*memberships.lookup(names)).rows)
 
-    def _check_generations(self, wanted: Sequence[Wanted]) -> None:
+    def _check_generations(self, wanted: Sequence[WantedClaim]) -> None:
         with self._database.read() as conn:
             for each in wanted:
                 consumers.check_generation(consumers.find(conn, each.consumer), each.generation)
 
-    def _check(self, view: View, wanted: Sequence[Wanted]) -> None:
+    def _check(self, view: ModelView, wanted: Sequence[WantedClaim]) -> None:
         """Make sure that what they name exists.
 
         :raises InvalidRequest: a class, a trait, a root or a number among the attributes does not.
@@ -276,12 +290,12 @@ class Claimer:
                     )
 
 
-def _takes_any_place(wanted: Wanted) -> bool:
+def _takes_any_place(wanted: WantedClaim) -> bool:
     """Whether what is chosen depends on nothing but that it fits: a new consumer, anywhere."""
     depends = wanted.order or wanted.group or wanted.topology or wanted.fallback
     return wanted.generation is None and not depends
 
 
-def _claim(wanted: Wanted, choice: Choice) -> Claim:
+def _claim(wanted: WantedClaim, choice: HostChoice) -> ConsumerClaim:
     resources = {provider.uuid: amounts for provider, amounts in choice.resources}
-    return Claim(wanted.consumer, resources, wanted.generation, wanted.owner)
+    return ConsumerClaim(wanted.consumer, resources, wanted.generation, wanted.owner)

@@ -8,49 +8,49 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Final
 
-from placement.candidates.budget import Budget, Exhausted
-from placement.candidates.pattern import Candidate
-from placement.candidates.search import Anchored
+from placement.candidates.budget import BudgetExhausted, SearchBudget
+from placement.candidates.pattern import AllocationCandidate
+from placement.candidates.search import CandidatesByHost
 from placement.candidates.sources import drained
 from placement.claims.best_first import Choices, best_first
-from placement.claims.ceilings import Ceilings
-from placement.claims.choice import Choice, stays_at_its_host
-from placement.claims.scoring import Found, Scorer
-from placement.claims.splitting import Splitting
-from placement.claims.wanted import Wanted
-from placement.claims.world import World
+from placement.claims.ceilings import ScoreUpperBounds
+from placement.claims.choice import HostChoice, stays_at_its_host
+from placement.claims.scoring import ChoiceScorer, Found
+from placement.claims.splitting import SplitChoices
+from placement.claims.wanted import WantedClaim
+from placement.claims.world import ClaimScenario
 from placement.model.provider import SHARES
-from placement.model.snapshot import Snapshot
-from placement.store.groups import Policy
+from placement.model.snapshot import ModelSnapshot
+from placement.store.groups import GroupPolicy
 
 _MAX_TRIED: Final = 10_000
 """Of no more choices alternates are chosen."""
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedClaim:
     """What is wanted, the choice for it, and choices on other hosts that would have done as well.
 
     ``expires_at`` is when it is gone again, in seconds since 1970 by the database's clock.
     """
 
-    wanted: Wanted
-    choice: Choice
-    alternates: tuple[Choice, ...] = ()
+    wanted: WantedClaim
+    choice: HostChoice
+    alternates: tuple[HostChoice, ...] = ()
     expires_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Unplaced:
+class UnplacedClaim:
     """The first of those wanted that finds no place where those before have theirs, and that world."""
 
     number: int
-    world: World
+    world: ClaimScenario
 
 
 def place(
-    world: World, wanted: Sequence[Wanted], budget: Budget, rng: random.Random
-) -> list[Placed] | Unplaced:
+    world: ClaimScenario, wanted: Sequence[WantedClaim], budget: SearchBudget, rng: random.Random
+) -> list[PlacedClaim] | UnplacedClaim:
     """A choice for each of those wanted, such that all can be held together; or which one is too much.
 
     The snapshot must not be changed meanwhile. Of choices that are as good as each other any may be made:
@@ -59,11 +59,11 @@ def place(
     :raises Exhausted: the budget is spent before this is known.
     """
     hopeless = _exceeds(world.snapshot, wanted) or _lack_hosts(world, wanted, budget, rng)
-    found = None if hopeless else _Placing(world, wanted, budget, rng).place(world, 0, {})
+    found = None if hopeless else _ClaimPlacing(world, wanted, budget, rng).place(world, 0, {})
     return found if found is not None else _unplaced(world, wanted, budget, rng)
 
 
-def _exceeds(snapshot: Snapshot, wanted: Sequence[Wanted]) -> bool:
+def _exceeds(snapshot: ModelSnapshot, wanted: Sequence[WantedClaim]) -> bool:
     """Whether several together ask for more of a class than is free of it anywhere: no way need be tried."""
     asked: Counter[str] = Counter()
     for each in wanted if len(wanted) > 1 else ():
@@ -72,23 +72,27 @@ def _exceeds(snapshot: Snapshot, wanted: Sequence[Wanted]) -> bool:
     return any(amount > _free_in_all(snapshot, name) for name, amount in asked.items())
 
 
-def _free_in_all(snapshot: Snapshot, name: str) -> int:
+def _free_in_all(snapshot: ModelSnapshot, name: str) -> int:
     providers = [snapshot.providers[each] for each in snapshot.by_class.get(name, ())]
     return sum(max(0, each.free(name)) for each in providers)
 
 
-def _lack_hosts(world: World, wanted: Sequence[Wanted], budget: Budget, rng: random.Random) -> bool:
+def _lack_hosts(
+    world: ClaimScenario, wanted: Sequence[WantedClaim], budget: SearchBudget, rng: random.Random
+) -> bool:
     """Whether several that are to be kept apart have too few hosts for all of them: no way need be tried."""
-    apart: dict[str, list[Wanted]] = {}
+    apart: dict[str, list[WantedClaim]] = {}
     for each in wanted:
-        if each.group is not None and each.group.policy is Policy.ANTI_AFFINITY:
+        if each.group is not None and each.group.policy is GroupPolicy.ANTI_AFFINITY:
             apart.setdefault(each.group.name, []).append(each)
     if SHARES in world.snapshot.by_trait:
         return False  # pools count for hosts then
     return any(len(members) > _places(world, members, budget, rng) for members in apart.values())
 
 
-def _places(world: World, members: Sequence[Wanted], budget: Budget, rng: random.Random) -> int:
+def _places(
+    world: ClaimScenario, members: Sequence[WantedClaim], budget: SearchBudget, rng: random.Random
+) -> int:
     """How many of a group the hosts together may have at most that do for any of these; enough is enough."""
     if len(members) == 1 or any(each.topology or each.fallback for each in members):
         return len(members)
@@ -106,13 +110,15 @@ def _places(world: World, members: Sequence[Wanted], budget: Budget, rng: random
 
 def _root(found: Found) -> int:
     """The id of the root where it is anchored."""
-    return found.provider_set.members[0].root_id if isinstance(found, Candidate) else found.root.id
+    return found.provider_set.members[0].root_id if isinstance(found, AllocationCandidate) else found.root.id
 
 
-class _Placing:
+class _ClaimPlacing:
     """Tries choices of the first with choices of those after it, until all are placed."""
 
-    def __init__(self, world: World, wanted: Sequence[Wanted], budget: Budget, rng: random.Random) -> None:
+    def __init__(
+        self, world: ClaimScenario, wanted: Sequence[WantedClaim], budget: SearchBudget, rng: random.Random
+    ) -> None:
         self._wanted = wanted
         self._budget = budget
         self._rng = rng
@@ -123,7 +129,9 @@ class _Placing:
         #: what those before have taken, where it was found that those from a number on have no place
         self._failed: set[Hashable] = set()
 
-    def place(self, world: World, number: int, taken: Mapping[tuple[int, str], int]) -> list[Placed] | None:
+    def place(
+        self, world: ClaimScenario, number: int, taken: Mapping[tuple[int, str], int]
+    ) -> list[PlacedClaim] | None:
         """Those from this number on, in a world where those before have places; None if they cannot be.
 
         :param taken: what those before take, by provider and class.
@@ -132,10 +140,10 @@ class _Placing:
         if state in self._failed:
             return None
         wanted, tried = self._wanted[number], set[Hashable]()
-        choices, passed = _choices(world, wanted, self._budget, self._rng), list[Choice]()
+        choices, passed = _choices(world, wanted, self._budget, self._rng), list[HostChoice]()
         for choice in choices:
             if number + 1 == len(self._wanted):
-                others: list[Placed] | None = []
+                others: list[PlacedClaim] | None = []
             else:
                 alike = self._like(world, choice)
                 if alike in tried:
@@ -145,16 +153,19 @@ class _Placing:
                 self._budget.spend(len(world.snapshot) // 8)
                 others = self.place(world.holding(wanted, choice), number + 1, _with(taken, choice))
             if others is not None:
-                return [Placed(wanted, choice, _alternates(wanted, choice, chain(passed, choices))), *others]
+                return [
+                    PlacedClaim(wanted, choice, _alternates(wanted, choice, chain(passed, choices))),
+                    *others,
+                ]
             passed.append(choice)
         self._failed.add(state)
         return None
 
-    def _counts(self, world: World) -> Hashable:
+    def _counts(self, world: ClaimScenario) -> Hashable:
         """How many members each host has, of the groups that matter."""
         return tuple(frozenset(world.beside(group).items()) for group in self._groups)
 
-    def _like(self, world: World, choice: Choice) -> Hashable:
+    def _like(self, world: ClaimScenario, choice: HostChoice) -> Hashable:
         """What two choices have in common that leave the same room to those that come after."""
         taken = {provider.id: frozenset(amounts.items()) for provider, amounts in choice.resources}
         tree = world.snapshot.whole_trees()[choice.root.id]
@@ -166,7 +177,7 @@ class _Placing:
         return tree.kind, tree.free, tree.aggregates, within, others
 
 
-def _with(taken: Mapping[tuple[int, str], int], choice: Choice) -> Mapping[tuple[int, str], int]:
+def _with(taken: Mapping[tuple[int, str], int], choice: HostChoice) -> Mapping[tuple[int, str], int]:
     more = dict(taken)
     for provider, amounts in choice.resources:
         for name, amount in amounts.items():
@@ -174,41 +185,49 @@ def _with(taken: Mapping[tuple[int, str], int], choice: Choice) -> Mapping[tuple
     return more
 
 
-def _unplaced(world: World, wanted: Sequence[Wanted], budget: Budget, rng: random.Random) -> Unplaced:
+def _unplaced(
+    world: ClaimScenario, wanted: Sequence[WantedClaim], budget: SearchBudget, rng: random.Random
+) -> UnplacedClaim:
     """Who is the first without a place, if all before take the first that they find."""
     for number, each in enumerate(wanted):
         choice = next(_choices(world, each, budget, rng), None)
         if choice is None:
-            return Unplaced(number, world)
+            return UnplacedClaim(number, world)
         world = world.holding(each, choice)
     raise AssertionError("all of them have a place")
 
 
-def _choices(world: World, wanted: Wanted, budget: Budget, rng: random.Random) -> Iterator[Choice]:
+def _choices(
+    world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget, rng: random.Random
+) -> Iterator[HostChoice]:
     """All choices for one that is wanted: those of its request, then those of what it falls back to."""
     yield from _choices_as_asked(world, wanted, budget, rng)
     if wanted.fallback is not None:
         yield from _choices_as_asked(world, replace(wanted, request=wanted.fallback), budget, rng)
 
 
-def _choices_as_asked(world: World, wanted: Wanted, budget: Budget, rng: random.Random) -> Iterator[Choice]:
+def _choices_as_asked(
+    world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget, rng: random.Random
+) -> Iterator[HostChoice]:
     """Those of its request: in its order, or in any."""
     if not wanted.order:
         for found in _found(world, wanted, budget, rng):
             yield _choice(world, found)
         return
     roots, at = choices_at_hosts(world, wanted, budget, rng)
-    scorer = Scorer(world, wanted)
-    hosts = Ceilings(world, wanted, list(roots), budget).highest_first()
+    scorer = ChoiceScorer(world, wanted)
+    hosts = ScoreUpperBounds(world, wanted, list(roots), budget).highest_first()
     for found in best_first(hosts, at, scorer, budget):
         yield replace(_choice(world, found), score=scorer.score(found))
 
 
-def _choice(world: World, found: Found) -> Choice:
-    return Choice.of(world.snapshot, found) if isinstance(found, Candidate) else found
+def _choice(world: ClaimScenario, found: Found) -> HostChoice:
+    return HostChoice.of(world.snapshot, found) if isinstance(found, AllocationCandidate) else found
 
 
-def _found(world: World, wanted: Wanted, budget: Budget, rng: random.Random) -> Iterator[Found]:
+def _found(
+    world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget, rng: random.Random
+) -> Iterator[Found]:
     """All there is to choose from: one of each host, from anywhere on, then a second of each."""
     roots, at = choices_at_hosts(world, wanted, budget, rng)
     begun: deque[Choices] = deque()
@@ -221,7 +240,7 @@ def _found(world: World, wanted: Wanted, budget: Budget, rng: random.Random) -> 
 
 
 def choices_at_hosts(
-    world: World, wanted: Wanted, budget: Budget, rng: random.Random
+    world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget, rng: random.Random
 ) -> tuple[Iterator[int], Callable[[int], Choices]]:
     """The roots of the hosts that may do, from anywhere on, and what there is to choose from at each."""
     snapshot, group, beside = world.snapshot, wanted.group, world.beside(wanted.group)
@@ -230,11 +249,11 @@ def choices_at_hosts(
     if wanted.only is not None:
         only = {snapshot.by_uuid[uuid] for uuid in wanted.only if uuid in snapshot.by_uuid}
     shared = SHARES in snapshot.by_trait
-    found: Anchored | Splitting
+    found: CandidatesByHost | SplitChoices
     if wanted.topology is None:
-        found = Anchored(snapshot, wanted.request, budget)
+        found = CandidatesByHost(snapshot, wanted.request, budget)
     else:
-        found = Splitting(snapshot, wanted.request, wanted.topology, world.distances, budget)
+        found = SplitChoices(snapshot, wanted.request, wanted.topology, world.distances, budget)
     possible = found.roots()
     roots = (possible if only is None else possible.among(only)).from_anywhere(rng)
     if avoided:
@@ -256,11 +275,13 @@ def choices_at_hosts(
     return roots, at
 
 
-def _alternates(wanted: Wanted, choice: Choice, others: Iterable[Choice]) -> tuple[Choice, ...]:
+def _alternates(
+    wanted: WantedClaim, choice: HostChoice, others: Iterable[HostChoice]
+) -> tuple[HostChoice, ...]:
     """As many choices on hosts of their own as are wanted, or as there are within the budget."""
-    found: dict[int, Choice] = {}
+    found: dict[int, HostChoice] = {}
     if wanted.alternates:
-        with suppress(Exhausted):  # there is a choice, which is what counts
+        with suppress(BudgetExhausted):  # there is a choice, which is what counts
             for other in islice(others, _MAX_TRIED):
                 if other.root.id != choice.root.id:
                     found.setdefault(other.root.id, other)

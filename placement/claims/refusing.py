@@ -5,28 +5,28 @@ from dataclasses import replace
 from typing import Final
 
 from placement import microversion
-from placement.candidates.budget import Budget, Exhausted
+from placement.candidates.budget import BudgetExhausted, SearchBudget
 from placement.claims import relaxing
 from placement.claims.choice import stays_at_its_host
-from placement.claims.placing import Unplaced
-from placement.claims.topology import Topology
-from placement.claims.wanted import Wanted
-from placement.claims.world import World
+from placement.claims.placing import UnplacedClaim
+from placement.claims.topology import TopologyPolicy
+from placement.claims.wanted import WantedClaim
+from placement.claims.world import ClaimScenario
 from placement.exceptions import NoCandidate
 from placement.explanations.clauses import resources, without
 from placement.explanations.document import document
-from placement.explanations.explain import Explanation, explain, gather
-from placement.explanations.relaxing import Relaxation
+from placement.explanations.explain import RequestExplanation, explain, gather
+from placement.explanations.relaxing import RequestRelaxation
 from placement.explanations.words import best, of_both, plural, sentence
 from placement.model.provider import SHARES
-from placement.model.snapshot import Snapshot
+from placement.model.snapshot import ModelSnapshot
 from placement.store import allocations, reservations
 
 _MAX_SAID: Final = 5
 """Of all that a reservation holds so much is named."""
 
 
-def refusal(wanted: Sequence[Wanted], unplaced: Unplaced, budget: Budget) -> NoCandidate:
+def refusal(wanted: Sequence[WantedClaim], unplaced: UnplacedClaim, budget: SearchBudget) -> NoCandidate:
     """Why the first of those without a place has none."""
     each, world = wanted[unplaced.number], unplaced.world
     prefix = _no_candidate(wanted, unplaced)
@@ -35,7 +35,7 @@ def refusal(wanted: Sequence[Wanted], unplaced: Unplaced, budget: Budget) -> NoC
     snapshot = _without_pools(world.snapshot, each)
     try:
         found = [explain(snapshot, way.request, budget, left, relaxing=each.topology is None) for way in ways]
-    except Exhausted:
+    except BudgetExhausted:
         return NoCandidate(f"{prefix}; why would take too long to find out.", None)
     found = [_tried(world, *both, budget) for both in zip(ways, found, strict=True)]
     texts = list(map(sentence, found))
@@ -60,7 +60,9 @@ def refusal(wanted: Sequence[Wanted], unplaced: Unplaced, budget: Budget) -> NoC
     return NoCandidate(f"{prefix}: {said}.{warned}", shown)
 
 
-def _tried(world: World, wanted: Wanted, explanation: Explanation, budget: Budget) -> Explanation:
+def _tried(
+    world: ClaimScenario, wanted: WantedClaim, explanation: RequestExplanation, budget: SearchBudget
+) -> RequestExplanation:
     """The explanation with only the relaxations with which there is a place, and as many hosts as have one.
 
     Where nothing shares, the hosts that are left tell that. Else a choice may take of a pool that is avoided,
@@ -68,15 +70,15 @@ def _tried(world: World, wanted: Wanted, explanation: Explanation, budget: Budge
     """
     if SHARES not in world.snapshot.by_trait or (not wanted.avoid and wanted.group is None):
         return explanation
-    kept = list[Relaxation]()
+    kept = list[RequestRelaxation]()
     is_complete = gather(_helping(world, wanted, explanation.relaxations, budget), kept)
     incomplete = dict.fromkeys((*explanation.incomplete, *([] if is_complete else ["relaxations"])))
     return replace(explanation, relaxations=tuple(kept), incomplete=tuple(incomplete))
 
 
 def _helping(
-    world: World, wanted: Wanted, relaxations: Iterable[Relaxation], budget: Budget
-) -> Iterator[Relaxation]:
+    world: ClaimScenario, wanted: WantedClaim, relaxations: Iterable[RequestRelaxation], budget: SearchBudget
+) -> Iterator[RequestRelaxation]:
     """Those of the relaxations that help, with the number of hosts that then have a place."""
     for each in relaxations:
         amounts = {resources(one.group, one.names[0]): one.amount or 0 for one in each.amounts}
@@ -87,9 +89,11 @@ def _helping(
                 yield replace(each, hosts=hosts)
 
 
-def _split(world: World, wanted: Wanted, explanation: Explanation, budget: Budget) -> tuple[Explanation, str]:
+def _split(
+    world: ClaimScenario, wanted: WantedClaim, explanation: RequestExplanation, budget: SearchBudget
+) -> tuple[RequestExplanation, str]:
     """Why there is no place by a topology: the explanation without one, with what would help with it."""
-    changes, others = list[Relaxation](), list[Topology]()
+    changes, others = list[RequestRelaxation](), list[TopologyPolicy]()
     is_complete = gather(relaxing.topologies(world, wanted, budget), others) and gather(
         relaxing.relaxations(world, wanted, budget), changes
     )
@@ -103,7 +107,7 @@ def _split(world: World, wanted: Wanted, explanation: Explanation, budget: Budge
 
 
 def not_within(
-    wanted: Sequence[Wanted], unplaced: Unplaced, reserved: Sequence[allocations.Allocation]
+    wanted: Sequence[WantedClaim], unplaced: UnplacedClaim, reserved: Sequence[allocations.Allocation]
 ) -> NoCandidate:
     """That a reservation does not hold what is wanted."""
     holds = ", ".join(
@@ -116,7 +120,7 @@ def not_within(
     )
 
 
-def _left(world: World, ways: Sequence[Wanted]) -> tuple[frozenset[int], Mapping[str, int]]:
+def _left(world: ClaimScenario, ways: Sequence[WantedClaim]) -> tuple[frozenset[int], Mapping[str, int]]:
     """The roots of the hosts that may be chosen, and how many others are left out by what."""
     wanted = ways[0]
     snapshot, group, beside = world.snapshot, wanted.group, world.beside(wanted.group)
@@ -137,7 +141,7 @@ def _left(world: World, ways: Sequence[Wanted]) -> tuple[frozenset[int], Mapping
     return frozenset(left), left_out
 
 
-def _without_pools(snapshot: Snapshot, wanted: Wanted) -> Snapshot:
+def _without_pools(snapshot: ModelSnapshot, wanted: WantedClaim) -> ModelSnapshot:
     """The snapshot in which what is shared by roots that are avoided has nothing free."""
     if not wanted.avoid:
         return snapshot
@@ -157,7 +161,7 @@ def _counts(left_out: Mapping[str, int]) -> str:
     return said + "".join(f", {number:,} by {by}" for by, number in others)
 
 
-def _no_candidate(wanted: Sequence[Wanted], unplaced: Unplaced) -> str:
+def _no_candidate(wanted: Sequence[WantedClaim], unplaced: UnplacedClaim) -> str:
     each = wanted[unplaced.number]
     if each.owner.consumer_type == reservations.TYPE:
         return "There is no candidate for the reservation"

@@ -10,16 +10,16 @@ from dataclasses import replace
 from itertools import count
 from typing import Final
 
-from placement.candidates.budget import Budget
+from placement.candidates.budget import SearchBudget
 from placement.candidates.request import CandidatesRequest
 from placement.claims.placing import choices_at_hosts
 from placement.claims.splitting import is_splittable
-from placement.claims.topology import Topology
-from placement.claims.wanted import Wanted
-from placement.claims.world import World
-from placement.explanations.clauses import Clause, droppable, resources, without
-from placement.explanations.relaxing import MAX_RELAXATIONS, Relaxation, smallest
-from placement.model.snapshot import Snapshot
+from placement.claims.topology import TopologyPolicy
+from placement.claims.wanted import WantedClaim
+from placement.claims.world import ClaimScenario
+from placement.explanations.clauses import RequestClause, droppable, resources, without
+from placement.explanations.relaxing import MAX_RELAXATIONS, RequestRelaxation, smallest
+from placement.model.snapshot import ModelSnapshot
 
 _STARTS: Final = (1, 2, 4)
 """So many times the least amount of a provider is where halving begins: spread over zones that may not do."""
@@ -27,7 +27,7 @@ _MAX_STEPS: Final = 3
 """Of no more steps of inventories multiples are tried: providers mostly agree."""
 
 
-def fitting(world: World, wanted: Wanted, budget: Budget) -> Iterator[int]:
+def fitting(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget) -> Iterator[int]:
     """The roots of the hosts that have a place for it.
 
     :raises Exhausted: the budget is spent.
@@ -38,7 +38,7 @@ def fitting(world: World, wanted: Wanted, budget: Budget) -> Iterator[int]:
             yield root
 
 
-def fits(world: World, wanted: Wanted, budget: Budget) -> bool:
+def fits(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget) -> bool:
     """Whether there is a place for it.
 
     :raises Exhausted: the budget is spent.
@@ -46,17 +46,19 @@ def fits(world: World, wanted: Wanted, budget: Budget) -> bool:
     return next(fitting(world, wanted, budget), None) is not None
 
 
-def topologies(world: World, wanted: Wanted, budget: Budget) -> Iterator[Topology]:
+def topologies(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget) -> Iterator[TopologyPolicy]:
     """The topology that allows most, if one that has no place by its own has one by that.
 
     :raises Exhausted: the budget is spent.
     """
-    most = Topology.BEST_EFFORT
+    most = TopologyPolicy.BEST_EFFORT
     if wanted.topology is not most and fits(world, replace(wanted, topology=most), budget):
         yield most
 
 
-def relaxations(world: World, wanted: Wanted, budget: Budget) -> Iterator[Relaxation]:
+def relaxations(
+    world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget
+) -> Iterator[RequestRelaxation]:
     """The changes of one clause with which a claim has a place that has none as it is.
 
     :raises Exhausted: it takes too long to find the next.
@@ -80,7 +82,9 @@ def relaxations(world: World, wanted: Wanted, budget: Budget) -> Iterator[Relaxa
                 return
 
 
-def _lessened(world: World, wanted: Wanted, clause: Clause, asked: int, budget: Budget) -> Relaxation | None:
+def _lessened(
+    world: ClaimScenario, wanted: WantedClaim, clause: RequestClause, asked: int, budget: SearchBudget
+) -> RequestRelaxation | None:
     """The one that asks for less of a class; None if none does."""
 
     def is_enough(amount: int) -> bool:
@@ -113,7 +117,7 @@ def _lessened(world: World, wanted: Wanted, clause: Clause, asked: int, budget: 
     return _relaxation(world, wanted, (), {clause: best}, budget) if best else None
 
 
-def _portions(snapshot: Snapshot, name: str, budget: Budget) -> list[tuple[int, int]]:
+def _portions(snapshot: ModelSnapshot, name: str, budget: SearchBudget) -> list[tuple[int, int]]:
     """The least amounts that providers give of a class, with the steps in which they give it."""
     having = snapshot.by_class.get(name, ())
     budget.spend(1 + len(having) // 4)
@@ -122,21 +126,23 @@ def _portions(snapshot: Snapshot, name: str, budget: Budget) -> list[tuple[int, 
     return sorted(found)[:_MAX_STEPS]
 
 
-def _changed(wanted: Wanted, left_out: Collection[Clause], amounts: Mapping[Clause, int]) -> Wanted | None:
+def _changed(
+    wanted: WantedClaim, left_out: Collection[RequestClause], amounts: Mapping[RequestClause, int]
+) -> WantedClaim | None:
     """What is wanted with these changes; None if nothing of it may be split any more."""
     request: CandidatesRequest | None = without(wanted.request, left_out, amounts)
     return None if request is None or not is_splittable(request) else replace(wanted, request=request)
 
 
 def _relaxation(
-    world: World,
-    wanted: Wanted,
-    left_out: tuple[Clause, ...],
-    amounts: Mapping[Clause, int],
-    budget: Budget,
-) -> Relaxation | None:
+    world: ClaimScenario,
+    wanted: WantedClaim,
+    left_out: tuple[RequestClause, ...],
+    amounts: Mapping[RequestClause, int],
+    budget: SearchBudget,
+) -> RequestRelaxation | None:
     """The relaxation with these changes; None if no host has a place then."""
     changed = _changed(wanted, left_out, amounts)
     hosts = 0 if changed is None else sum(1 for _ in fitting(world, changed, budget))
     shown = tuple(replace(clause, amount=amount) for clause, amount in amounts.items())
-    return Relaxation(left_out, shown, hosts) if hosts else None
+    return RequestRelaxation(left_out, shown, hosts) if hosts else None

@@ -9,22 +9,22 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Final, Protocol
 
-from placement.candidates.pattern import Candidate, Pattern
+from placement.candidates.pattern import AllocationCandidate, CandidatePattern
 from placement.candidates.request import CandidatesRequest
-from placement.claims.choice import Choice, Score
+from placement.claims.choice import ChoiceScore, HostChoice
 from placement.claims.topology import LOCAL, distance_of
-from placement.claims.wanted import Wanted
-from placement.claims.world import World
+from placement.claims.wanted import WantedClaim
+from placement.claims.world import ClaimScenario
 from placement.claims.zones import zone_of
 from placement.model.provider import Provider
-from placement.model.snapshot import Snapshot
+from placement.model.snapshot import ModelSnapshot
 from placement.model.sums import Sums
-from placement.model.trees import Kind, Tree
+from placement.model.trees import HostTree, TreeClass
 
 ATTRIBUTE: Final = "attribute:"
 """What the criteria begin with that are attributes of providers; their names follow."""
 
-Found = Candidate | Choice
+Found = AllocationCandidate | HostChoice
 """What may be chosen, as the search has it or made already."""
 
 
@@ -45,29 +45,29 @@ def amounts_of(request: CandidatesRequest) -> dict[str, int]:
     return amounts
 
 
-class Scorer:
+class ChoiceScorer:
     """Scores for one that is wanted, of what nobody holds yet in a world."""
 
-    def __init__(self, world: World, wanted: Wanted) -> None:
+    def __init__(self, world: ClaimScenario, wanted: WantedClaim) -> None:
         self._world = world
         self._wanted = wanted
-        self._terms: dict[tuple[Kind, int], _Terms] = {}
+        self._terms: dict[tuple[TreeClass, int], _PatternTerms] = {}
         #: of each class that is asked for the sums by tree, and how much
         self._asked = {
             name: (world.snapshot.sums(name), amount) for name, amount in amounts_of(wanted.request).items()
         }
 
-    def score(self, found: Found) -> Score:
+    def score(self, found: Found) -> ChoiceScore:
         """What each criterion says, and the sum."""
         taking = self._taking(found)
         criteria = {name: self._value(taking, name, weight) or 0.0 for name, weight in self._wanted.order}
-        return Score(-self._rank(taking)[1], criteria)
+        return ChoiceScore(-self._rank(taking)[1], criteria)
 
     def rank(self, found: Found) -> Rank:
         """By the sum alone."""
         return self._rank(self._taking(found))
 
-    def _rank(self, taking: "_Taking") -> Rank:
+    def _rank(self, taking: "_TakenAmounts") -> Rank:
         lacks, total = False, 0.0
         for name, weight in self._wanted.order:
             value = self._value(taking, name, weight)
@@ -75,26 +75,26 @@ class Scorer:
             total += abs(weight) * (value or 0.0)
         return lacks, -total
 
-    def _value(self, taking: "_Taking", name: str, weight: float) -> float | None:
+    def _value(self, taking: "_TakenAmounts", name: str, weight: float) -> float | None:
         criterion = CRITERIA.get(name)
         if criterion is not None:
             return criterion(taking)
         return attribute(self._world.snapshot, taking, name.removeprefix(ATTRIBUTE), low=weight < 0)
 
-    def _taking(self, found: Found) -> "_Taking":
-        if isinstance(found, Candidate):
+    def _taking(self, found: Found) -> "_TakenAmounts":
+        if isinstance(found, AllocationCandidate):
             tree, pattern = found
-            if isinstance(tree, Tree):
+            if isinstance(tree, HostTree):
                 # Like trees have the same pattern, which the terms keep, so that no other has its id.
                 terms = self._terms.get((tree.kind, id(pattern)))
                 if terms is None:
-                    terms = self._terms[tree.kind, id(pattern)] = _Terms.of(self._world, tree, pattern)
+                    terms = self._terms[tree.kind, id(pattern)] = _PatternTerms.of(self._world, tree, pattern)
                 return _OfTree(self._world, self._wanted, self._asked, tree, terms)
-            found = Choice.of(self._world.snapshot, found)
+            found = HostChoice.of(self._world.snapshot, found)
         return _OfChoice(self._world, self._wanted, self._asked, found)
 
 
-class _Taking(Protocol):
+class _TakenAmounts(Protocol):
     """What is taken, as criteria look at it."""
 
     def providers(self) -> Iterable[Provider]:
@@ -117,18 +117,18 @@ class _Taking(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Terms:
+class _PatternTerms:
     """What a pattern takes of trees of a kind.
 
     ``zones`` are the positions of NUMA nodes, ``demands`` slots with amounts.
     """
 
-    pattern: Pattern
+    pattern: CandidatePattern
     zones: tuple[int, ...]
     demands: tuple[tuple[int, int], ...]
 
     @classmethod
-    def of(cls, world: World, tree: Tree, pattern: Pattern) -> "_Terms":
+    def of(cls, world: ClaimScenario, tree: HostTree, pattern: CandidatePattern) -> "_PatternTerms":
         at = {member.id: position for position, member in enumerate(tree.members)}
         zones = {zone_of(world.snapshot, tree.members[position]) for position in pattern.resources}
         slots = tree.kind.shape.slots
@@ -147,11 +147,11 @@ class _Terms:
 class _OfTree:
     """A pattern that a tree follows without any help of others."""
 
-    world: World
-    wanted: Wanted
+    world: ClaimScenario
+    wanted: WantedClaim
     asked: Asked
-    tree: Tree
-    terms: _Terms
+    tree: HostTree
+    terms: _PatternTerms
 
     def providers(self) -> Iterable[Provider]:
         return [self.tree.members[position] for position in self.terms.pattern.resources]
@@ -178,10 +178,10 @@ class _OfTree:
 class _OfChoice:
     """Whatever a choice takes."""
 
-    world: World
-    wanted: Wanted
+    world: ClaimScenario
+    wanted: WantedClaim
     asked: Asked
-    choice: Choice
+    choice: HostChoice
 
     def providers(self) -> Iterable[Provider]:
         return [provider for provider, _ in self.choice.resources]
@@ -215,7 +215,7 @@ class _OfChoice:
         return {zone for zone in found if zone is not None}
 
 
-def pack(taking: _Taking) -> float:
+def pack(taking: _TakenAmounts) -> float:
     """How much of the host would be used: of each class that is taken the share, and of these the mean.
 
     A provider outside of the host that shares with it counts for what is taken of it.
@@ -223,33 +223,33 @@ def pack(taking: _Taking) -> float:
     return mean([*taking.shares()])
 
 
-def spread(taking: _Taking) -> float:
+def spread(taking: _TakenAmounts) -> float:
     """How much of the host would be free: what is left of 1 by :func:`pack`."""
     return 1 - pack(taking)
 
 
-def zones(taking: _Taking) -> float:
+def zones(taking: _TakenAmounts) -> float:
     """1 by the number of NUMA nodes that something is taken of; what is in none of them does not count."""
     return 1 / (taking.zones() or 1)
 
 
-def distance(taking: _Taking) -> float:
+def distance(taking: _TakenAmounts) -> float:
     """How near these are to each other: the distance within one, by the mean of that between two of them."""
     apart = [*taking.distances()]
     return min(1.0, LOCAL * len(apart) / max(1, sum(apart))) if apart else 1.0
 
 
-def fit(taking: _Taking) -> float:
+def fit(taking: _TakenAmounts) -> float:
     """How much is taken of what is free, where that is the largest share: 1 where it is used up."""
     return max(taking.fits())
 
 
-def group(taking: _Taking) -> float:
+def group(taking: _TakenAmounts) -> float:
     """How well it is placed beside the others of its group: how many of them are there, or how few."""
     return taking.liking()
 
 
-def attribute(snapshot: Snapshot, taking: _Taking, name: str, *, low: bool) -> float | None:
+def attribute(snapshot: ModelSnapshot, taking: _TakenAmounts, name: str, *, low: bool) -> float | None:
     """From 0 to 1 where the numbers of an attribute are among those of all providers, 1 being the best.
 
     What something is taken of counts by itself, or by the nearest above it that has such a number; where
@@ -277,7 +277,7 @@ def standing(whole: tuple[float, float], number: float, *, low: bool) -> float:
     return 1 - part if low else part
 
 
-CRITERIA: Final[Mapping[str, Callable[[_Taking], float]]] = {
+CRITERIA: Final[Mapping[str, Callable[[_TakenAmounts], float]]] = {
     "pack": pack,
     "spread": spread,
     "zones": zones,
@@ -297,15 +297,15 @@ def mean(shares: Sequence[float]) -> float:
     return sum(shares) / len(shares)
 
 
-def number_of(snapshot: Snapshot, provider: Provider, name: str) -> float | None:
+def number_of(snapshot: ModelSnapshot, provider: Provider, name: str) -> float | None:
     """The number of an attribute of the nearest provider, upwards from this one, that has it."""
     values = (each.attributes.get(name) for each in snapshot.upwards(provider))
     return next((value for value in values if isinstance(value, float)), None)
 
 
-def _apart(world: World, zones: Iterable[int]) -> Iterable[int]:
+def _apart(world: ClaimScenario, zones: Iterable[int]) -> Iterable[int]:
     return [distance_of(world.distances, one, other) for one, other in combinations(zones, 2)]
 
 
-def _liking(world: World, wanted: Wanted, hosts: Iterable[int]) -> float:
+def _liking(world: ClaimScenario, wanted: WantedClaim, hosts: Iterable[int]) -> float:
     return wanted.group.liking([*hosts], world.beside(wanted.group)) if wanted.group else 0.0

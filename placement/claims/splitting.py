@@ -3,28 +3,28 @@
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from placement.candidates.budget import Budget
+from placement.candidates.budget import SearchBudget
 from placement.candidates.conditions import HasTraits
 from placement.candidates.needs import needs_of
 from placement.candidates.request import CandidatesRequest
-from placement.candidates.roots import Possible
-from placement.candidates.search import Anchored
-from placement.claims.choice import Choice
+from placement.candidates.roots import RootFilter
+from placement.candidates.search import CandidatesByHost
+from placement.claims.choice import HostChoice
 from placement.claims.topology import (
     REMOTE,
     SPLIT,
     Distances,
     Ranked,
-    Room,
     Split,
-    Topology,
+    TopologyPolicy,
     Zone,
+    ZoneRoom,
     best_splits,
     distance_of,
 )
 from placement.model.provider import Provider
-from placement.model.snapshot import Snapshot
-from placement.model.trees import Kind, Tree
+from placement.model.snapshot import ModelSnapshot
+from placement.model.trees import HostTree, TreeClass
 
 
 def is_splittable(request: CandidatesRequest) -> bool:
@@ -34,7 +34,7 @@ def is_splittable(request: CandidatesRequest) -> bool:
     )
 
 
-class Splitting:
+class SplitChoices:
     """All choices that the policy allows, host by host, at each those that it prefers there.
 
     What is split is asked for by the group without a suffix. Where the zones of a host have nothing of a
@@ -43,11 +43,11 @@ class Splitting:
 
     def __init__(
         self,
-        snapshot: Snapshot,
+        snapshot: ModelSnapshot,
         request: CandidatesRequest,
-        topology: Topology,
+        topology: TopologyPolicy,
         distances: Distances,
-        budget: Budget,
+        budget: SearchBudget,
     ) -> None:
         self._snapshot = snapshot
         self._trees = snapshot.whole_trees()
@@ -61,19 +61,19 @@ class Splitting:
             for name, amount in group.resources.items()
             if group.suffix == "" and name in SPLIT
         }
-        self._zoned: dict[Kind, tuple[str, ...]] = {}
+        self._zoned: dict[TreeClass, tuple[str, ...]] = {}
         #: by the classes that are split
-        self._splits: dict[tuple[str, ...], _Splits] = {}
-        self._whole = Anchored(snapshot, request, budget)
+        self._splits: dict[tuple[str, ...], _SplitSearch] = {}
+        self._whole = CandidatesByHost(snapshot, request, budget)
 
-    def roots(self) -> Possible:
+    def roots(self) -> RootFilter:
         """The roots that may serve."""
         return self._of(tuple(self._asked)).roots()
 
-    def at(self, root: int) -> Iterator[Choice | None]:
+    def at(self, root: int) -> Iterator[HostChoice | None]:
         """The choices at a root, found as they are asked for; None where that takes long.
 
-        :raises placement.candidates.budget.Exhausted: the budget is spent.
+        :raises placement.candidates.budget.BudgetExhausted: the budget is spent.
         """
         tree = self._trees[root]
         self._budget.spend()
@@ -85,25 +85,25 @@ class Splitting:
                 yield from self._of(names).at(tree)
             return
         for candidate in self._whole.at(root):
-            yield candidate and Choice.of(self._snapshot, candidate)
+            yield candidate and HostChoice.of(self._snapshot, candidate)
 
-    def _of(self, names: tuple[str, ...]) -> "_Splits":
+    def _of(self, names: tuple[str, ...]) -> "_SplitSearch":
         found = self._splits.get(names)
         if found is None:
             asked = {name: self._asked[name] for name in names}
-            found = self._splits[names] = _Splits(
+            found = self._splits[names] = _SplitSearch(
                 self._snapshot, self._request, asked, self._topology, self._distances, self._budget
             )
         return found
 
 
-def _free(tree: Tree, name: str) -> int:
+def _free(tree: HostTree, name: str) -> int:
     """How much of a class the providers of a tree could give together."""
     free = tree.free
     return sum([free[slot] for _, slot in tree.shape.having.get(name, ()) if free[slot] > 0])
 
 
-def _zoned(tree: Tree, asked: Iterable[str]) -> tuple[str, ...]:
+def _zoned(tree: HostTree, asked: Iterable[str]) -> tuple[str, ...]:
     """Which of the classes the zones of a tree have."""
     slots = tree.shape.slots
     return tuple(
@@ -112,7 +112,7 @@ def _zoned(tree: Tree, asked: Iterable[str]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout:
+class _ZoneLayout:
     """Where the zones of trees of a kind have what is asked for: class, position and slot of each room.
 
     ``zones`` are the positions of the providers that are the zones; ``is_complete`` says whether there is a
@@ -130,17 +130,17 @@ class _Layout:
         return {at for zone in self.rooms for _, at, _ in zone}
 
 
-class _Splits:
+class _SplitSearch:
     """One request on its way through the trees whose zones have all of the classes that are split."""
 
     def __init__(
         self,
-        snapshot: Snapshot,
+        snapshot: ModelSnapshot,
         request: CandidatesRequest,
         asked: Mapping[str, int],
-        topology: Topology,
+        topology: TopologyPolicy,
         distances: Distances,
-        budget: Budget,
+        budget: SearchBudget,
     ) -> None:
         self._snapshot = snapshot
         self._request = request
@@ -161,17 +161,17 @@ class _Splits:
         self._alike = not self._required and all(each.reads == "kind" for each in conditions)
         rest = _without(request, asked)
         #: who serves what is not split, if there is anything
-        self._rest = None if rest is None else Anchored(snapshot, rest, budget, each_root=True)
+        self._rest = None if rest is None else CandidatesByHost(snapshot, rest, budget, each_root=True)
         required = tuple(frozenset({trait}) for trait in request.root_required)
         self._root = HasTraits(required, request.root_forbidden)
-        self._layouts: dict[Hashable, _Layout] = {}
+        self._layouts: dict[Hashable, _ZoneLayout] = {}
         self._known: dict[Hashable, Ranked | None] = {}
 
-    def roots(self) -> Possible:
+    def roots(self) -> RootFilter:
         """The roots that may serve."""
-        return Possible(self._snapshot.roots()) if self._rest is None else self._rest.roots()
+        return RootFilter(self._snapshot.roots()) if self._rest is None else self._rest.roots()
 
-    def at(self, tree: Tree) -> Iterator[Choice | None]:
+    def at(self, tree: HostTree) -> Iterator[HostChoice | None]:
         """Those of a tree."""
         layout = self._layout(tree)
         if not layout.is_complete:
@@ -184,7 +184,7 @@ class _Splits:
                     yield from (self._with(choice, split) for split in found[1])
             return
         # what the others take decides how good a split may be
-        ranked: list[tuple[Choice, Ranked]] = []
+        ranked: list[tuple[HostChoice, Ranked]] = []
         for choice in self._others(tree):
             if choice is None:
                 yield None
@@ -195,15 +195,15 @@ class _Splits:
             if rank == best:
                 yield from (self._with(choice, split) for split in splits)
 
-    def _others(self, tree: Tree) -> Iterator[Choice | None]:
+    def _others(self, tree: HostTree) -> Iterator[HostChoice | None]:
         """The choices for what is not split."""
         if self._rest is not None:
             for candidate in self._rest.at(tree.root.id):
-                yield candidate and Choice.of(self._snapshot, candidate)
+                yield candidate and HostChoice.of(self._snapshot, candidate)
         elif self._root.met_by(tree.root, self._snapshot):
-            yield Choice(tree.root, (), {})
+            yield HostChoice(tree.root, (), {})
 
-    def _best(self, tree: Tree, layout: _Layout, others: Choice) -> Ranked | None:
+    def _best(self, tree: HostTree, layout: _ZoneLayout, others: HostChoice) -> Ranked | None:
         """The best splits beside the others, by positions in the tree."""
         if not self._has_traits(tree, others, layout.places):
             return None
@@ -218,7 +218,7 @@ class _Splits:
                 tree.members[at].inventories[name].capacity
                 for zone in layout.rooms
                 for name, at, _ in zone
-                if self._topology is Topology.RESTRICTED
+                if self._topology is TopologyPolicy.RESTRICTED
             )
             key = (tree.kind, free, whole, apart if self._distances else None)
             if key in self._known:
@@ -236,14 +236,14 @@ class _Splits:
             self._known[key] = found
         return found
 
-    def _layout(self, tree: Tree) -> _Layout:
+    def _layout(self, tree: HostTree) -> _ZoneLayout:
         key: Hashable = tree.kind if self._alike else tree
         found = self._layouts.get(key)
         if found is None:
             zones = tree.kind.zones
             self._budget.spend(len(tree.members))
             rooms = tuple(tuple(self._rooms(tree, zone)) for zone in zones)
-            found = self._layouts[key] = _Layout(
+            found = self._layouts[key] = _ZoneLayout(
                 tuple(zone[0] for zone in zones),
                 rooms,
                 {name for zone in rooms for name, _, _ in zone} == self._asked.keys(),
@@ -251,7 +251,7 @@ class _Splits:
             )
         return found
 
-    def _rooms(self, tree: Tree, zone: Sequence[int]) -> Iterator[tuple[str, int, int]]:
+    def _rooms(self, tree: HostTree, zone: Sequence[int]) -> Iterator[tuple[str, int, int]]:
         for at in zone:
             provider = tree.members[at]
             for name in self._asked:
@@ -261,22 +261,22 @@ class _Splits:
                 ):
                     yield name, at, tree.kind.shape.slots[at, name]
 
-    def _zones(self, tree: Tree, layout: _Layout, others: Choice | None) -> list[Zone]:
+    def _zones(self, tree: HostTree, layout: _ZoneLayout, others: HostChoice | None) -> list[Zone]:
         """The rooms of each zone as it is used now, and by the others; without them, as if it were empty."""
         taken = {provider.id: amounts for provider, amounts in others.resources} if others else {}
         zones: list[Zone] = []
         for places in layout.rooms:
-            rooms: dict[str, list[Room]] = {}
+            rooms: dict[str, list[ZoneRoom]] = {}
             for name, at, slot in places:
                 provider = tree.members[at]
                 inventory = provider.inventories[name]
                 free = inventory.capacity if others is None else tree.free[slot]
                 mine = taken.get(provider.id, {}).get(name, 0)
-                rooms.setdefault(name, []).append(Room.of(at, inventory, free, mine))
+                rooms.setdefault(name, []).append(ZoneRoom.of(at, inventory, free, mine))
             zones.append(rooms)
         return zones
 
-    def _has_traits(self, tree: Tree, others: Choice, positions: Iterable[int]) -> bool:
+    def _has_traits(self, tree: HostTree, others: HostChoice, positions: Iterable[int]) -> bool:
         """Whether those there, and others of the group without a suffix, together have what it requires."""
         if not self._required:
             return True
@@ -285,7 +285,7 @@ class _Splits:
             any(not provider.traits.isdisjoint(traits) for provider in serving) for traits in self._required
         )
 
-    def _with(self, others: Choice, split: Split) -> Choice:
+    def _with(self, others: HostChoice, split: Split) -> HostChoice:
         members = self._snapshot.whole_trees()[others.root.id].members
         resources = {provider.id: (provider, dict(amounts)) for provider, amounts in others.resources}
         serving: dict[int, Provider] = {each.id: each for each in others.mappings.get("", ())}
@@ -294,7 +294,7 @@ class _Splits:
             _, amounts = resources.setdefault(provider.id, (provider, {}))
             amounts[name] = amounts.get(name, 0) + amount
             serving[provider.id] = provider
-        return Choice(
+        return HostChoice(
             others.root, tuple(resources.values()), {**others.mappings, "": tuple(serving.values())}
         )
 

@@ -13,7 +13,7 @@ from itertools import accumulate, combinations, product
 from math import gcd, lcm, prod
 from typing import Final, NamedTuple
 
-from placement.candidates.budget import Budget
+from placement.candidates.budget import SearchBudget
 from placement.model.provider import Inventory
 
 SPLIT: Final = ("PCPU", "MEMORY_MB")
@@ -36,7 +36,7 @@ def distance_of(distances: Distances, one: int, other: int) -> int:
     return distances.get((one, other) if one < other else (other, one), REMOTE)
 
 
-class Topology(StrEnum):
+class TopologyPolicy(StrEnum):
     """How many zones may be crossed."""
 
     SINGLE_NUMA = "single-numa"
@@ -46,7 +46,7 @@ class Topology(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Room:
+class ZoneRoom:
     """What a provider can give of a class: multiples of ``step`` from ``least`` to ``most``."""
 
     provider: int
@@ -55,7 +55,7 @@ class Room:
     step: int
 
     @classmethod
-    def of(cls, provider: int, inventory: Inventory, free: int, taken: int = 0) -> "Room":
+    def of(cls, provider: int, inventory: Inventory, free: int, taken: int = 0) -> "ZoneRoom":
         """That of a provider of which so much is free, and so much of that taken by the same consumer."""
         step = inventory.step_size
         least = -(-max(1, inventory.min_unit - taken) // step) * step
@@ -63,11 +63,11 @@ class Room:
         return cls(provider, least, most, step)
 
 
-Zone = Mapping[str, Sequence[Room]]
+Zone = Mapping[str, Sequence[ZoneRoom]]
 """The rooms of a zone, by class."""
 
 
-class Share(NamedTuple):
+class ZoneShare(NamedTuple):
     """What is taken of a provider."""
 
     provider: int
@@ -75,27 +75,27 @@ class Share(NamedTuple):
     amount: int
 
 
-Split = tuple[Share, ...]
+Split = tuple[ZoneShare, ...]
 
 
-class Rank(NamedTuple):
+class SplitRank(NamedTuple):
     """How good a split is for what it is wanted for: less is better."""
 
     zones: int
     distance: int
 
 
-Ranked = tuple[Rank, list[Split]]
+Ranked = tuple[SplitRank, list[Split]]
 Accepts = Callable[[Split], bool]
 
 
 def best_splits(
-    topology: Topology,
+    topology: TopologyPolicy,
     asked: Mapping[str, int],
     zones: Sequence[Zone],
     when_empty: Sequence[Zone],
     apart: Sequence[Sequence[int]],
-    budget: Budget,
+    budget: SearchBudget,
     accepts: Accepts = lambda split: True,
 ) -> Ranked | None:
     """The best splits that a policy allows at a host, as good as each other; None if it allows none.
@@ -106,12 +106,12 @@ def best_splits(
     :raises Exhausted: the budget is spent.
     """
     every = range(1, len(zones) + 1)
-    if topology is Topology.SINGLE_NUMA:
+    if topology is TopologyPolicy.SINGLE_NUMA:
         return _of_sizes((1,), asked, zones, apart, budget, accepts)
-    if topology is Topology.RESTRICTED:
+    if topology is TopologyPolicy.RESTRICTED:
         least = _of_sizes(every, asked, when_empty, apart, budget, accepts)
         return least and _of_sizes((least[0].zones,), asked, zones, apart, budget, accepts)
-    if topology is Topology.BEST_EFFORT:
+    if topology is TopologyPolicy.BEST_EFFORT:
         return _of_sizes(every, asked, zones, apart, budget, accepts)
     found = _of_sizes(reversed(every), asked, zones, apart, budget, accepts, even=True)
     return found and (found[0]._replace(zones=-found[0].zones), found[1])
@@ -122,7 +122,7 @@ def _of_sizes(
     asked: Mapping[str, int],
     zones: Sequence[Zone],
     apart: Sequence[Sequence[int]],
-    budget: Budget,
+    budget: SearchBudget,
     accepts: Accepts,
     *,
     even: bool = False,
@@ -142,7 +142,7 @@ def _of_sizes(
                     found.setdefault(distance, []).append(split)
         if found:
             nearest = min(found)
-            return Rank(size, nearest), found[nearest]
+            return SplitRank(size, nearest), found[nearest]
     return None
 
 
@@ -152,7 +152,7 @@ def _may_hold(amount: int, name: str, zones: Sequence[Zone], size: int) -> bool:
 
 
 def _splits(
-    asked: Mapping[str, int], zones: Sequence[Zone], budget: Budget, *, even: bool
+    asked: Mapping[str, int], zones: Sequence[Zone], budget: SearchBudget, *, even: bool
 ) -> Iterator[Split]:
     """What may be taken of these zones: always as much of each, and of none nothing, of other providers."""
     ways: list[list[list[int]]] = []
@@ -176,7 +176,7 @@ def _splits(
             yield from _out_of(parts, budget)
 
 
-def _out_of(parts: Sequence[tuple[str, int, Sequence[Room]]], budget: Budget) -> Iterator[Split]:
+def _out_of(parts: Sequence[tuple[str, int, Sequence[ZoneRoom]]], budget: SearchBudget) -> Iterator[Split]:
     """All ways to take these amounts of classes, each out of the rooms beside it."""
     if not parts:
         yield ()
@@ -188,7 +188,7 @@ def _out_of(parts: Sequence[tuple[str, int, Sequence[Room]]], budget: Budget) ->
             yield (*shares, *more)
 
 
-def _together(rooms: Sequence[Room], common: Callable[..., int]) -> Room:
+def _together(rooms: Sequence[ZoneRoom], common: Callable[..., int]) -> ZoneRoom:
     """What the providers of a zone can give together, mostly.
 
     :param common: of their steps: the greatest divisor for what some of them may give, the least multiple for
@@ -196,13 +196,13 @@ def _together(rooms: Sequence[Room], common: Callable[..., int]) -> Room:
     """
     useful = [room for room in rooms if room.least <= room.most]
     if not useful:
-        return Room(0, 1, 0, 1)
+        return ZoneRoom(0, 1, 0, 1)
     step = common(*(room.step for room in useful))
     least = -(-min(room.least for room in useful) // step) * step
-    return Room(0, least, sum(room.most for room in useful) // step * step, step)
+    return ZoneRoom(0, least, sum(room.most for room in useful) // step * step, step)
 
 
-def _of_zone(name: str, amount: int, rooms: Sequence[Room]) -> Iterator[Split]:
+def _of_zone(name: str, amount: int, rooms: Sequence[ZoneRoom]) -> Iterator[Split]:
     """The amount out of the providers of a zone, as few as can give it first, where it fits best."""
     useful = sorted((room for room in rooms if room.least <= room.most), key=lambda room: room.most)
     for count in range(1, len(useful) + 1):
@@ -210,11 +210,11 @@ def _of_zone(name: str, amount: int, rooms: Sequence[Room]) -> Iterator[Split]:
             divided = _equally(amount, chosen)
             if divided is not None:
                 yield tuple(
-                    Share(room.provider, name, part) for room, part in zip(chosen, divided, strict=True)
+                    ZoneShare(room.provider, name, part) for room, part in zip(chosen, divided, strict=True)
                 )
 
 
-def divide(amount: int, rooms: Sequence[Room]) -> list[int] | None:
+def divide(amount: int, rooms: Sequence[ZoneRoom]) -> list[int] | None:
     """The amount in parts of as many rooms as can give one, as equal as these allow; of the others 0.
 
     None if they cannot give so much.
@@ -225,7 +225,7 @@ def divide(amount: int, rooms: Sequence[Room]) -> list[int] | None:
     counts = [count for count in range(len(useful), 0, -1) if least[count - 1] <= amount <= most[count - 1]]
     for count in counts:
         best: list[int] | None = None
-        tried = set[tuple[Room, ...]]()
+        tried = set[tuple[ZoneRoom, ...]]()
         for chosen in combinations(useful, count):
             alike = tuple(sorted(replace(rooms[number], provider=0) for number in chosen))
             if alike in tried:
@@ -241,7 +241,7 @@ def divide(amount: int, rooms: Sequence[Room]) -> list[int] | None:
     return None
 
 
-def _evenly(amount: int, rooms: Sequence[Room]) -> list[int] | None:
+def _evenly(amount: int, rooms: Sequence[ZoneRoom]) -> list[int] | None:
     """The amount in parts that differ by one step at most; None if a room cannot give its part."""
     parts = _equally(amount, rooms)
     if parts is None or max(parts) - min(parts) > lcm(*(room.step for room in rooms)):
@@ -254,7 +254,7 @@ def _spread(parts: Iterable[int]) -> int:
     return sum(part * part for part in parts)
 
 
-def _equally(amount: int, rooms: Sequence[Room]) -> list[int] | None:
+def _equally(amount: int, rooms: Sequence[ZoneRoom]) -> list[int] | None:
     """The amount in parts of all of these rooms, as equal as these allow; None if there is no way.
 
     Parts of rooms whose steps differ go up by the least common multiple of the steps, from whatever each may

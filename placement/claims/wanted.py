@@ -3,17 +3,17 @@
 from dataclasses import dataclass
 
 from placement.candidates.request import CandidatesRequest
-from placement.claims.topology import Topology
+from placement.claims.topology import TopologyPolicy
 from placement.microversion import Microversion
-from placement.store.consumers import Owner
-from placement.store.groups import Group
+from placement.store.consumers import ConsumerOwnership
+from placement.store.groups import ConsumerGroup
 
 Order = tuple[tuple[str, float], ...]
 """Criteria (see :mod:`placement.claims.scoring`) and their weights; none of them twice."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedClaim:
     """A request for candidates, and the consumer that shall hold one instead of all that it holds.
 
     ``version`` is the one in whose grammar the request was written. ``fallback`` is what will do
@@ -27,7 +27,7 @@ class Wanted:
 
     consumer: str
     generation: int | None
-    owner: Owner
+    owner: ConsumerOwnership
     request: CandidatesRequest
     version: Microversion
     fallback: CandidatesRequest | None = None
@@ -36,8 +36,8 @@ class Wanted:
     avoid: frozenset[str] = frozenset()
     alternates: int = 0
     order: Order = ()
-    group: Group | None = None
-    topology: Topology | None = None
+    group: ConsumerGroup | None = None
+    topology: TopologyPolicy | None = None
     expires_in: float | None = None
 
     @property

@@ -10,7 +10,7 @@ from placement.maintenance import abandon as back
 from placement.maintenance import adopt as there
 from placement.maintenance import drop_stock as removal
 from placement.maintenance import importer
-from placement.maintenance.abandon import Way
+from placement.maintenance.abandon import AbandonWay
 from placement.maintenance.reference import open_source
 from placement.maintenance.sync import incomplete_owner
 
@@ -56,7 +56,7 @@ def adopt(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
     return 0
 
 
-def print_adoption(outcome: importer.Outcome) -> None:
+def print_adoption(outcome: importer.ImportOutcome) -> None:
     """What was done."""
     if not outcome.copied:
         print("The database is adopted already.")
@@ -72,10 +72,16 @@ def print_adoption(outcome: importer.Outcome) -> None:
 
 def abandon(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
     """Give an adopted database back to OpenStack Placement, in its own tables; stop the service before."""
-    way = Way.CARRY_BACK if arguments.carry_back else Way.DISCARD if arguments.discard else Way.REFUSE
+    way = (
+        AbandonWay.CARRY_BACK
+        if arguments.carry_back
+        else AbandonWay.DISCARD
+        if arguments.discard
+        else AbandonWay.REFUSE
+    )
     outcome = back.abandon(conf.placement_database.connection, incomplete_owner(conf), way)
     if outcome.changes:
-        done = "forgotten" if way is Way.DISCARD else "carried back"
+        done = "forgotten" if way is AbandonWay.DISCARD else "carried back"
         print(importer.listed(outcome.changes), f"All {len(outcome.changes)} are {done}.", sep="\n")
     print(*outcome.notes, "The database is that of OpenStack Placement again.", sep="\n")
     return 0

@@ -62,11 +62,11 @@ def main(args: Sequence[str] | None = None) -> int:
     for warning in unknown_options(conf):
         LOG.warning("%s", warning)
     with metrics_sharing.shared(conf):
-        Server(conf).run()
+        ApiServer(conf).run()
     return 0
 
 
-class Server(BundledServer):
+class ApiServer(BundledServer):
     """One application per worker, made after the worker was forked.
 
     So no connection to a database is ever shared by two processes.

@@ -7,7 +7,7 @@ from typing import Any, Final
 from oslo_config import cfg
 
 from placement.cmd.common import open_database, print_json, print_table
-from placement.maintenance.audit import Finding
+from placement.maintenance.audit import DatabaseFinding
 from placement.maintenance.audit import audit as find_all
 from placement.maintenance.heal import heal as repair
 from placement.maintenance.sync import incomplete_owner
@@ -54,7 +54,7 @@ def heal(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
     return FINDINGS if healed.remaining else 0
 
 
-def _documents(findings: Sequence[Finding]) -> list[dict[str, Any]]:
+def _documents(findings: Sequence[DatabaseFinding]) -> list[dict[str, Any]]:
     return [
         {
             "problem": str(finding.problem),
@@ -66,7 +66,7 @@ def _documents(findings: Sequence[Finding]) -> list[dict[str, Any]]:
     ]
 
 
-def _print_findings(nothing: str, findings: Sequence[Finding]) -> None:
+def _print_findings(nothing: str, findings: Sequence[DatabaseFinding]) -> None:
     if not findings:
         print(nothing)
         return

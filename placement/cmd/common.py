@@ -11,15 +11,15 @@ from prettytable import PrettyTable
 from sqlalchemy import exc
 from sqlalchemy.engine import make_url
 
-from placement.db.database import Database
+from placement.db.database import ServiceDatabase
 from placement.maintenance import opening
-from placement.maintenance.content import Comparison
+from placement.maintenance.content import TallyComparison
 
 _PASSWORDS: Final = frozenset({"password", "passwd"})
 """Under these names a driver takes a password after the question mark of a URL, too."""
 
 
-def open_database(conf: cfg.ConfigOpts) -> AbstractContextManager[Database]:
+def open_database(conf: cfg.ConfigOpts) -> AbstractContextManager[ServiceDatabase]:
     """The database that the configuration names.
 
     :raises Unavailable: it does not answer or has a schema that this version cannot work with.
@@ -52,7 +52,7 @@ def print_table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> None
     print(table)
 
 
-def print_comparison(comparison: Comparison) -> None:
+def print_comparison(comparison: TallyComparison) -> None:
     """What was there beside what is here."""
     print_table(
         ("Content", "Rows there", "Rows here", "Sum there", "Sum here"),

@@ -14,7 +14,7 @@ from placement.cmd.common import open_database
 from placement.conf import installed_version, new_config
 from placement.conf.unknown import unknown_options
 from placement.db import adoption, migration, remedies
-from placement.exceptions import PlacementError
+from placement.exceptions import ServiceError
 from placement.maintenance.sync import sync
 
 Command = Callable[[cfg.ConfigOpts, Namespace], int]
@@ -119,7 +119,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"placement-manage: warning: {warning}", file=sys.stderr)
         command: Command = arguments.command
         return command(conf, arguments)
-    except (PlacementError, cfg.Error, ValueError) as error:
+    except (ServiceError, cfg.Error, ValueError) as error:
         print(f"placement-manage: {error}", file=sys.stderr)
     except CommandError as error:  # there is no such revision
         print(f"placement-manage: {error}", file=sys.stderr)

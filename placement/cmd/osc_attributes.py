@@ -26,7 +26,7 @@ class ListAttributes(command.Lister):
         return _table(request(self, "GET", _path(parsed_args)))
 
 
-class SetAttributes(command.Lister):
+class SetProviderAttributes(command.Lister):
     """Set attributes of a resource provider; others stay as they are.
 
     What looks like a number is one, unless it is given with --text:

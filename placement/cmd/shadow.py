@@ -19,11 +19,11 @@ from oslo_log import log
 from placement.cmd.common import warn_of_password
 from placement.cmd.listening import check_bind
 from placement.conf import PROJECT, new_config
-from placement.exceptions import PlacementError
+from placement.exceptions import ServiceError
 from placement.maintenance.sync import incomplete_owner
 from placement.shadow import copying
-from placement.shadow.copying import Databases
-from placement.shadow.follower import Settings, follow
+from placement.shadow.copying import CopiedDatabases
+from placement.shadow.follower import FollowerSettings, follow
 from placement.shadow.proxy import SECONDS_TO_STOP, ProxySettings, serve
 
 LOG = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ def main(args: Sequence[str] | None = None) -> int:
         check_bind(conf.report_bind)
         if settings.databases is not None:
             copying.check(settings.databases)
-    except (cfg.Error, ValueError, PlacementError) as error:
+    except (cfg.Error, ValueError, ServiceError) as error:
         print(f"placement-shadow: {error}", file=sys.stderr)
         return 1
     log.setup(conf, PROJECT)
@@ -85,7 +85,9 @@ def _set_up_log(arguments: Sequence[str]) -> None:
     log.setup(new_config(arguments, cli_opts=CLI_OPTIONS), PROJECT)
 
 
-def _supervise(settings: Settings, proxy: ProxySettings, address: str, set_up_log: Callable[[], None]) -> int:
+def _supervise(
+    settings: FollowerSettings, proxy: ProxySettings, address: str, set_up_log: Callable[[], None]
+) -> int:
     """Two processes, so that comparing takes nothing from who answers; both end with this one."""
     context = multiprocessing.get_context("spawn")
     key = secrets.token_bytes()
@@ -116,7 +118,7 @@ def _supervise(settings: Settings, proxy: ProxySettings, address: str, set_up_lo
                 process.join()
 
 
-def _settings(conf: cfg.ConfigOpts) -> Settings:
+def _settings(conf: cfg.ConfigOpts) -> FollowerSettings:
     """:raises ValueError: an option is missing or wrong; the message names it."""
     for name in ("stock", "ours"):
         parts = urlsplit(conf[name] or "")
@@ -137,13 +139,15 @@ def _settings(conf: cfg.ConfigOpts) -> Settings:
                 conf.stock_database,
                 "write stock_database into section [DEFAULT] of a file for --config-file.",
             )
-        databases = Databases(
+        databases = CopiedDatabases(
             conf.stock_database,
             conf.placement_database.connection,
             incomplete_owner(conf),
             tuple(conf.placement.additional_resource_classes),
         )
-    return Settings(conf.ours, conf.ours_token, databases, conf.copy_after, (host.strip("[]"), int(port)))
+    return FollowerSettings(
+        conf.ours, conf.ours_token, databases, conf.copy_after, (host.strip("[]"), int(port))
+    )
 
 
 if __name__ == "__main__":

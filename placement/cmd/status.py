@@ -25,7 +25,7 @@ _UNUSABLE: Final = (Unavailable, sa.exc.SQLAlchemyError, ImportError)
 _AUDIT: Final = "'placement-manage audit' names them;"
 
 
-class Checks(upgradecheck.UpgradeCommands):
+class UpgradeChecks(upgradecheck.UpgradeCommands):
     """The checks in the order in which they are shown."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
@@ -33,13 +33,13 @@ class Checks(upgradecheck.UpgradeCommands):
         self._conf = conf
         self._told: set[str] = set()
         self._upgrade_checks = (
-            ("Configuration", Checks._configuration),
-            ("Database", Checks._database),
-            ("Schema", Checks._schema),
-            ("Missing Root Provider IDs", Checks._missing_roots),
-            ("Missing Consumers", Checks._missing_consumers),
-            ("Incomplete Consumers", Checks._incomplete_consumers),
-            ("Keystone", Checks._keystone),
+            ("Configuration", UpgradeChecks._configuration),
+            ("Database", UpgradeChecks._database),
+            ("Schema", UpgradeChecks._schema),
+            ("Missing Root Provider IDs", UpgradeChecks._missing_roots),
+            ("Missing Consumers", UpgradeChecks._missing_consumers),
+            ("Incomplete Consumers", UpgradeChecks._incomplete_consumers),
+            ("Keystone", UpgradeChecks._keystone),
             ("Policy File JSON to YAML Migration", (common_checks.check_policy_json, {"conf": conf})),
         )
 
@@ -54,7 +54,7 @@ class Checks(upgradecheck.UpgradeCommands):
 
     def _database(self) -> Result:
         result = self._attempt(migration.version)
-        user = sqlite_file.User.named(sqlite_file.SERVICE_USER)
+        user = sqlite_file.SystemUser.named(sqlite_file.SERVICE_USER)
         if result.code is not Code.SUCCESS or os.geteuid() != 0 or user is None:
             return result
         # What root may says nothing of the service.
@@ -166,7 +166,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     conf = new_config(config_files=[])
     conf.clear()  # the options are known; the library reads the files that the command line names
     try:
-        return upgradecheck.main(conf, PROJECT, Checks(conf), arguments, files_from_environment(os.environ))
+        return upgradecheck.main(
+            conf, PROJECT, UpgradeChecks(conf), arguments, files_from_environment(os.environ)
+        )
     except (cfg.Error, ValueError) as error:
         print(f"placement-status: {error}", file=sys.stderr)
         return _UNEXPECTED

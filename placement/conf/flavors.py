@@ -20,7 +20,7 @@ _FIELDS: Final = (
 )
 
 
-class PciAlias(types.ConfigType):
+class PciAliasType(types.ConfigType):
     """A JSON object as Nova's ``[pci] alias`` takes it, for devices that it has in Placement."""
 
     def __init__(self) -> None:
@@ -49,10 +49,10 @@ class PciAlias(types.ConfigType):
         return "PciAlias"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, PciAlias)
+        return isinstance(other, PciAliasType)
 
     def __hash__(self) -> int:
-        return hash(PciAlias)
+        return hash(PciAliasType)
 
     def _formatter(self, value: Any) -> str:
         return json.dumps(value)
@@ -99,7 +99,7 @@ true unless all hosts without PCPU pin guests as before Nova 20 (vcpu_pin_set).
     ),
     cfg.MultiOpt(
         "pci_alias",
-        item_type=PciAlias(),
+        item_type=PciAliasType(),
         help="""
 Aliases of PCI devices, which flavors name in pci_passthrough:alias: the
 JSON objects of Nova's [pci] alias, of a Nova with [filter_scheduler]

@@ -14,11 +14,11 @@ import orjson
 from cryptography.fernet import Fernet, InvalidToken
 
 from placement.api import context
-from placement.api.identity import Access
-from placement.api.service import Service
+from placement.api.identity import TokenAccess
+from placement.api.service import PlacementService
 from placement.console import forms, secrets
-from placement.console.visit import REFUSAL, SESSION, Session
-from placement.exceptions import PlacementError, Unavailable
+from placement.console.visit import REFUSAL, SESSION, VisitorSession
+from placement.exceptions import ServiceError, Unavailable
 from placement.store import sessions
 
 if TYPE_CHECKING:
@@ -38,9 +38,9 @@ _UNAVAILABLE: Final = 503
 _CANNOT_ASK: Final = "The Identity service is temporarily unavailable, so that nobody knows who you are."
 
 
-def begin(service: Service, access: Access) -> Session:
+def begin(service: PlacementService, access: TokenAccess) -> VisitorSession:
     """A new session of somebody who has signed in."""
-    session = Session(secrets.new(), access.token, access.user, access.project)
+    session = VisitorSession(secrets.new(), access.token, access.user, access.project)
     content = orjson.dumps({"token": session.token, "user": session.user, "project": session.project})
     kept, key = _cipher(session.secret).encrypt(content).decode(), secrets.key(session.secret)
     seconds = min(access.seconds, service.conf.console.session_lifetime)
@@ -48,7 +48,7 @@ def begin(service: Service, access: Access) -> Session:
     return session
 
 
-def end(service: Service, secret: str) -> None:
+def end(service: PlacementService, secret: str) -> None:
     """Forget a session."""
     key = secrets.key(secret)
     service.database.write(lambda tx: sessions.end(tx, key))
@@ -58,13 +58,15 @@ def _cipher(secret: str) -> Fernet:
     return Fernet(base64.urlsafe_b64encode(secrets.cipher_key(secret)))
 
 
-class Admission:
+class SessionAdmission:
     """Lets visitors with a session to the pages, and sends others to where they can sign in.
 
     :param authenticated: the pages behind the authentication that REST has, which reads tokens.
     """
 
-    def __init__(self, service: Service, pages: "WSGIApplication", authenticated: "WSGIApplication") -> None:
+    def __init__(
+        self, service: PlacementService, pages: "WSGIApplication", authenticated: "WSGIApplication"
+    ) -> None:
         self._service = service
         self._pages = pages
         self._authenticated = authenticated
@@ -77,14 +79,14 @@ class Admission:
             return self._pages(environ, start_response)
         try:
             session = self._session(environ)
-        except PlacementError as error:
+        except ServiceError as error:
             return self._refuse(environ, start_response, error)
         if session is None:
             return _to_sign_in(environ, start_response)
         environ[SESSION] = session
         environ["HTTP_X_AUTH_TOKEN"] = session.token
         environ.pop("HTTP_X_SERVICE_TOKEN", None)
-        answer = _Answer(environ, start_response)
+        answer = _PageAnswer(environ, start_response)
         body = self._authenticated(environ, answer.start)
         if answer.refused is None:
             return body
@@ -92,7 +94,7 @@ class Admission:
             return self._refuse(environ, start_response, Unavailable(_CANNOT_ASK))
         return _to_sign_in(environ, start_response)
 
-    def _session(self, environ: "WSGIEnvironment") -> Session | None:
+    def _session(self, environ: "WSGIEnvironment") -> VisitorSession | None:
         """:raises PlacementError: the database cannot say."""
         secret = forms.secret_of(environ, forms.COOKIE)
         if secret is None:
@@ -104,7 +106,7 @@ class Admission:
         if kept is None:
             return None
         try:
-            return Session(secret, **orjson.loads(_cipher(secret).decrypt(kept)))
+            return VisitorSession(secret, **orjson.loads(_cipher(secret).decrypt(kept)))
         except InvalidToken:
             return None  # somebody wrote to the table
 
@@ -124,7 +126,7 @@ class Admission:
             LOG.warning("sessions of the console that expired stay for now: %s", error.detail)
 
     def _refuse(
-        self, environ: "WSGIEnvironment", start_response: "StartResponse", error: PlacementError
+        self, environ: "WSGIEnvironment", start_response: "StartResponse", error: ServiceError
     ) -> Iterable[bytes]:
         environ[REFUSAL] = error
         return self._pages(environ, start_response)
@@ -140,7 +142,7 @@ def admitted(pages: "WSGIApplication") -> "WSGIApplication":
     return serve
 
 
-class _Answer:
+class _PageAnswer:
     """Passes on what pages answer, and holds back what authentication does."""
 
     def __init__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> None:

@@ -23,9 +23,9 @@ from placement.console import (
     settings,
     words,
 )
-from placement.console.asking import Refused
-from placement.console.visit import SEE_HOSTS, SESSION, Visit
-from placement.exceptions import RETRY_AFTER, PlacementError
+from placement.console.asking import ApiRefusal
+from placement.console.visit import SEE_HOSTS, SESSION, PageRequest
+from placement.exceptions import RETRY_AFTER, ServiceError
 from placement.policies import allocation, allocation_candidate, ext, resource_class, trait, usage
 
 LOG = logging.getLogger(__name__)
@@ -86,8 +86,8 @@ def create_app(*, signs_in: bool) -> Flask:
     app.context_processor(_common)
     app.after_request(forms.give_secret)
     app.after_request(_protect)
-    app.register_error_handler(PlacementError, _refused)
-    app.register_error_handler(Refused, _refused_by_api)
+    app.register_error_handler(ServiceError, _refused)
+    app.register_error_handler(ApiRefusal, _refused_by_api)
     app.register_error_handler(HTTPException, _http_exception)
     app.register_error_handler(Exception, _unexpected)
     return app
@@ -100,7 +100,7 @@ def _digest(name: str) -> str:
 
 def _common() -> dict[str, Any]:
     """What every template may use."""
-    visit: Visit | None = g.get("visit")
+    visit: PageRequest | None = g.get("visit")
     session = request.environ.get(SESSION)
     sections = []
     if visit is not None:
@@ -131,11 +131,11 @@ def _is_dated() -> bool:
     return name in _FILES and request.args.get("v") == _digest(name)
 
 
-def _refused(error: PlacementError) -> tuple[str, int]:
+def _refused(error: ServiceError) -> tuple[str, int]:
     return _error(status_of(error), error.detail)
 
 
-def _refused_by_api(error: Refused) -> tuple[str, int]:
+def _refused_by_api(error: ApiRefusal) -> tuple[str, int]:
     return _error(HTTPStatus(error.status), error.detail)
 
 

@@ -15,7 +15,7 @@ _VERSION: Final = "placement 1.39"
 _TAKEN: Final = ("openstack.request_id", "openstack.global_request_id", "REMOTE_ADDR", ABANDONED)
 
 
-class Refused(Exception):
+class ApiRefusal(Exception):
     """The API answered with an error: its status, and what it says of it."""
 
     def __init__(self, status: int, detail: str, code: str) -> None:
@@ -52,5 +52,5 @@ def ask(method: str, path: str, parameters: Mapping[str, str] | None = None, bod
     if number >= 400:
         (error,) = answer["errors"]
         # in Placement's own API a general sentence goes before what is wrong
-        raise Refused(number, error["detail"].split("\n\n ")[-1], error.get("code", ""))
+        raise ApiRefusal(number, error["detail"].split("\n\n ")[-1], error.get("code", ""))
     return answer

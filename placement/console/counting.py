@@ -7,12 +7,12 @@ from typing import Any, Final
 
 from flask import Blueprint, render_template, request
 
-from placement.console.asking import Refused, ask
+from placement.console.asking import ApiRefusal, ask
 from placement.console.forms import texts
-from placement.console.questions import Question, query_of, words_of
-from placement.console.visit import SEE_HOSTS, Visit, page
+from placement.console.questions import GuestQuestion, query_of, words_of
+from placement.console.visit import SEE_HOSTS, PageRequest, page
 from placement.exceptions import InvalidRequest
-from placement.model.snapshot import Snapshot
+from placement.model.snapshot import ModelSnapshot
 from placement.policies import ext
 from placement.schemas.base import canonical_uuid
 
@@ -25,7 +25,7 @@ EXAMPLE: Final = "small=resources=VCPU:1,MEMORY_MB:2048\nlarge: vcpus=8 ram=1638
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CapacityQuestion:
     """Flavors, a line each, as queries or as Nova has them; hosts to be left aside, by name or uuid."""
 
     flavors: str = ""
@@ -33,7 +33,7 @@ class Asked:
     displaced: bool = False
     moves: bool = False
 
-    def body(self, snapshot: Snapshot) -> dict[str, Any]:
+    def body(self, snapshot: ModelSnapshot) -> dict[str, Any]:
         """The same as REST takes it.
 
         :raises InvalidRequest: a line is none, or a host is not there.
@@ -65,7 +65,7 @@ def _flavor(line: str) -> dict[str, Any]:
         words = words_of(of_nova[2])
         known = dict(word.partition("=")[::2] for word in words if word.partition("=")[0] in _AMOUNTS)
         specs = [word for word in words if word.partition("=")[0] not in _AMOUNTS]
-        return {"name": of_nova[1].strip(), **Question(specs="\n".join(specs), **known).body()}
+        return {"name": of_nova[1].strip(), **GuestQuestion(specs="\n".join(specs), **known).body()}
     name, equals, query = line.partition("=")
     if not equals or not query:
         raise InvalidRequest(
@@ -79,9 +79,9 @@ def _lines(text: str) -> Iterable[str]:
 
 
 @page(blueprint, "/console/capacity", *SEE_HOSTS, ext.CAPACITY)
-def count(visit: Visit) -> str | tuple[str, int]:
+def count(visit: PageRequest) -> str | tuple[str, int]:
     """The form, and what it asks for."""
-    asked = Asked(
+    asked = CapacityQuestion(
         **texts(request.args, ("flavors", "without"), _MAX_TEXT),
         displaced="displaced" in request.args,
         moves="moves" in request.args,
@@ -93,7 +93,7 @@ def count(visit: Visit) -> str | tuple[str, int]:
             with visit.service.model.fresh() as view:
                 body = asked.body(view.snapshot)
             found = ask("POST", "/ext/v1/capacity", body=body)
-        except (InvalidRequest, Refused) as refusal:
+        except (InvalidRequest, ApiRefusal) as refusal:
             error = refusal.detail
     shown = render_template("capacity.html", asked=asked, found=found, error=error, example=EXAMPLE)
     return (shown, 400) if error else shown

@@ -5,32 +5,32 @@ from typing import Any, Final
 
 from flask import Blueprint, render_template, request
 
-from placement.candidates.budget import Budget, Exhausted
+from placement.candidates.budget import BudgetExhausted, SearchBudget
 from placement.candidates.order import topology_first
 from placement.candidates.pattern import candidates_of
 from placement.candidates.request import check_names
 from placement.candidates.search import search
 from placement.console import offers, questions
-from placement.console.asking import Refused, ask
-from placement.console.questions import Question
-from placement.console.visit import SEE_HOSTS, Visit, page
+from placement.console.asking import ApiRefusal, ask
+from placement.console.questions import GuestQuestion
+from placement.console.visit import SEE_HOSTS, PageRequest, page
 from placement.exceptions import InvalidRequest
 from placement.policies import allocation_candidate, ext
 from placement.schemas import base, explanation
-from placement.schemas.explanation import Asked
+from placement.schemas.explanation import AskedCandidates
 
 blueprint = Blueprint("exploring", __name__)
 
 _MAX_SHOWN: Final = 24
 _MIB: Final = 1 << 20
-_BODY: Final = explanation.Explanation()
+_BODY: Final = explanation.ExplanationBody()
 
 
 @page(blueprint, "/console/candidates", *SEE_HOSTS, allocation_candidate.LIST)
-def explore(visit: Visit) -> str | tuple[str, int]:
+def explore(visit: PageRequest) -> str | tuple[str, int]:
     """The form, and what it asks for."""
-    question = Question.of(request.args)
-    found: offers.Offers | None = None
+    question = GuestQuestion.of(request.args)
+    found: offers.HostOffers | None = None
     warnings: tuple[str, ...] = ()
     why: Mapping[str, Any] | None = None
     error = ""
@@ -41,9 +41,9 @@ def explore(visit: Visit) -> str | tuple[str, int]:
             found = _candidates(visit, asked)
             if not found.shown and visit.may(ext.EXPLAIN):
                 why = ask("POST", "/ext/v1/explanations", body=question.body())
-        except (InvalidRequest, Refused) as refusal:
+        except (InvalidRequest, ApiRefusal) as refusal:
             error = refusal.detail
-        except Exhausted:
+        except BudgetExhausted:
             error = "The search took longer than [api] candidates_deadline: ask for fewer groups."
     shown = render_template(
         "candidates.html",
@@ -58,15 +58,15 @@ def explore(visit: Visit) -> str | tuple[str, int]:
     return (shown, 400) if error else shown
 
 
-def _candidates(visit: Visit, asked: Asked) -> offers.Offers:
+def _candidates(visit: PageRequest, asked: AskedCandidates) -> offers.HostOffers:
     options = visit.service.conf
     with visit.service.model.fresh() as view:
-        found = offers.Offers((), False, False)
+        found = offers.HostOffers((), False, False)
         for wanted in (asked.request, asked.fallback):
             if wanted is None or found.shown:
                 continue
             check_names(wanted, view.names.classes, view.names.traits)
-            budget = Budget(
+            budget = SearchBudget(
                 options.api.candidates_deadline, options.api.candidates_size * _MIB, view.give_way
             )
             # one of each host in turn: many hosts tell more than many places on one

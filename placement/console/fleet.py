@@ -9,8 +9,8 @@ from typing import Final
 
 from placement.console import heartbeat, paging
 from placement.model.provider import DISABLED, SHARES, Provider
-from placement.model.snapshot import Snapshot
-from placement.model.trees import ZONE, Tree
+from placement.model.snapshot import ModelSnapshot
+from placement.model.trees import ZONE, HostTree
 
 FIRST_CLASSES: Final = ("PCPU", "VCPU", "MEMORY_MB", "DISK_GB", "LLC", "MBA")
 """In which order resource classes are shown; others follow, those first that most providers have."""
@@ -22,7 +22,7 @@ _MAX_COLUMNS: Final = 6
 PER_PAGE: Final = 40
 
 
-class State(StrEnum):
+class HostCondition(StrEnum):
     """How a host is; the package says what each means."""
 
     OPEN = "open"
@@ -32,7 +32,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class HostFilter:
     """Which hosts are to be shown: what is empty filters nothing; ``page`` counts from 1.
 
     A host passes if a provider of its tree has the class, and one the trait, and one is in the aggregate.
@@ -43,13 +43,13 @@ class Wanted:
     resource_class: str = ""
     trait: str = ""
     aggregate: str = ""
-    state: State | None = None
+    state: HostCondition | None = None
     order: str = "name"
     page: int = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Amounts:
+class ClassAmounts:
     """Of one resource class how much may be used of a host, and is."""
 
     capacity: int
@@ -62,7 +62,7 @@ class Amounts:
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class FleetHost:
     """A row: the root of a tree, how many providers and NUMA nodes it has, and amounts by class.
 
     What is shared is had by guests of other hosts, too.
@@ -72,12 +72,12 @@ class Host:
     providers: int
     zones: int
     is_shared: bool
-    state: State
-    amounts: Mapping[str, Amounts]
+    state: HostCondition
+    amounts: Mapping[str, ClassAmounts]
 
 
 @dataclass(frozen=True, slots=True)
-class Total:
+class ClassTotal:
     """One resource class over many hosts; what is free by whether a guest can have it."""
 
     resource_class: str
@@ -90,36 +90,36 @@ class Total:
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class FleetPage:
     """How many hosts there are, and pass; totals of these, and the rows of one page."""
 
     hosts: int
     passing: int
-    totals: tuple[Total, ...]
+    totals: tuple[ClassTotal, ...]
     more_classes: int
     columns: tuple[str, ...]
-    rows: tuple[Host, ...]
+    rows: tuple[FleetHost, ...]
     page: int
     pages: int
 
 
-def state_of(tree: Tree, now: float = 0.0) -> State:
+def state_of(tree: HostTree, now: float = 0.0) -> HostCondition:
     """How a host is.
 
     :param now: the time, by which agents are silent that said when they will have reported.
     """
     if DISABLED in tree.root.traits:
-        return State.DISABLED
+        return HostCondition.DISABLED
     classes, most = tree.shape.classes, tree.max_free
     if _MEMORY in classes and not classes.isdisjoint(_CPUS):
         has_cpus = any(most.get(name, 0) > 0 for name in _CPUS)
         if not has_cpus or most.get(_MEMORY, 0) <= 0:
-            return State.FULL
+            return HostCondition.FULL
     beat = heartbeat.last(tree.members)
-    return State.SILENT if beat is not None and beat.is_overdue(now) else State.OPEN
+    return HostCondition.SILENT if beat is not None and beat.is_overdue(now) else HostCondition.OPEN
 
 
-def show(snapshot: Snapshot, wanted: Wanted, now: float = 0.0) -> Fleet:
+def show(snapshot: ModelSnapshot, wanted: HostFilter, now: float = 0.0) -> FleetPage:
     """The fleet, as far as it is wanted, at a time. A page behind the last one is the last one."""
     trees = snapshot.whole_trees()
     passing = _passing(snapshot, trees, wanted)
@@ -130,7 +130,7 @@ def show(snapshot: Snapshot, wanted: Wanted, now: float = 0.0) -> Fleet:
     totals = [_total(snapshot, name, passing, states) for name in classes[:_MAX_TOTALS]]
     columns = tuple(classes[:_MAX_COLUMNS])
     shown = paging.cut(_ordered(snapshot, trees, passing, wanted), wanted.page, PER_PAGE)
-    return Fleet(
+    return FleetPage(
         hosts=len(trees),
         passing=len(passing),
         totals=tuple(totals),
@@ -142,7 +142,7 @@ def show(snapshot: Snapshot, wanted: Wanted, now: float = 0.0) -> Fleet:
     )
 
 
-def _passing(snapshot: Snapshot, trees: Mapping[int, Tree], wanted: Wanted) -> list[int]:
+def _passing(snapshot: ModelSnapshot, trees: Mapping[int, HostTree], wanted: HostFilter) -> list[int]:
     """The roots of all trees that pass every filter but that of states."""
     filters = (
         (snapshot.by_class, wanted.resource_class),
@@ -159,7 +159,9 @@ def _passing(snapshot: Snapshot, trees: Mapping[int, Tree], wanted: Wanted) -> l
     ]
 
 
-def _classes(snapshot: Snapshot, trees: Mapping[int, Tree], roots: Iterable[int], first: str) -> list[str]:
+def _classes(
+    snapshot: ModelSnapshot, trees: Mapping[int, HostTree], roots: Iterable[int], first: str
+) -> list[str]:
     """The classes that these trees have, in the order in which they are shown."""
     present = frozenset[str]().union(*{trees[root].shape.classes for root in roots})
 
@@ -170,10 +172,12 @@ def _classes(snapshot: Snapshot, trees: Mapping[int, Tree], roots: Iterable[int]
     return sorted(present, key=order)
 
 
-def _total(snapshot: Snapshot, name: str, roots: Sequence[int], states: Mapping[int, State]) -> Total:
+def _total(
+    snapshot: ModelSnapshot, name: str, roots: Sequence[int], states: Mapping[int, HostCondition]
+) -> ClassTotal:
     sums = snapshot.sums(name)
     hosts = capacity = used = 0
-    free = dict.fromkeys(State, 0)
+    free = dict.fromkeys(HostCondition, 0)
     for root in roots:
         found = sums.get(root)
         if found is not None:
@@ -182,12 +186,14 @@ def _total(snapshot: Snapshot, name: str, roots: Sequence[int], states: Mapping[
             capacity += found[1]
             if found[1] > found[0]:
                 free[states[root]] += found[1] - found[0]
-    offered = free[State.OPEN] + free[State.SILENT]
-    return Total(name, hosts, capacity, used, offered, free[State.FULL], free[State.DISABLED])
+    offered = free[HostCondition.OPEN] + free[HostCondition.SILENT]
+    return ClassTotal(
+        name, hosts, capacity, used, offered, free[HostCondition.FULL], free[HostCondition.DISABLED]
+    )
 
 
 def _ordered(
-    snapshot: Snapshot, trees: Mapping[int, Tree], roots: Sequence[int], wanted: Wanted
+    snapshot: ModelSnapshot, trees: Mapping[int, HostTree], roots: Sequence[int], wanted: HostFilter
 ) -> list[int]:
     by_name = sorted(roots, key=lambda root: natural(trees[root].root.name))
     if wanted.order == "name" or not wanted.resource_class:
@@ -205,14 +211,14 @@ def _ordered(
     return sorted(by_name, key=free if wanted.order == "free" else share)
 
 
-def _row(snapshot: Snapshot, tree: Tree, state: State, columns: Iterable[str]) -> Host:
+def _row(snapshot: ModelSnapshot, tree: HostTree, state: HostCondition, columns: Iterable[str]) -> FleetHost:
     amounts = {}
     for name in columns:
         found = snapshot.sums(name).get(tree.root.id)
         if found is not None:
-            amounts[name] = Amounts(capacity=found[1], used=found[0])
+            amounts[name] = ClassAmounts(capacity=found[1], used=found[0])
     zones = sum([ZONE in each.traits for each in tree.members])
-    return Host(
+    return FleetHost(
         tree.root,
         len(tree.members),
         zones,
@@ -232,7 +238,7 @@ def natural(name: str) -> tuple[tuple[str, int], ...]:
     return tuple([(text, int(next(parts, "0"))) for text in parts])
 
 
-def choices(snapshot: Snapshot, limit: int) -> tuple[list[str], list[str], list[str]]:
+def choices(snapshot: ModelSnapshot, limit: int) -> tuple[list[str], list[str], list[str]]:
     """Classes, traits and aggregates that providers have, to choose from, so many of each at most."""
     classes = sorted(snapshot.by_class, key=lambda name: (name not in FIRST_CLASSES, name))
     return classes[:limit], sorted(snapshot.by_trait)[:limit], sorted(snapshot.by_aggregate)[:limit]

@@ -14,7 +14,7 @@ REPORT_DUE: Final = "agent.report_due"
 
 
 @dataclass(frozen=True, slots=True)
-class Heartbeat:
+class AgentHeartbeat:
     """The agent reported at a time, or somewhat later, and will have again when the next is due.
 
     Both are in seconds since 1970, by the clock of the host.
@@ -28,11 +28,11 @@ class Heartbeat:
         return now > self.due
 
 
-def last(members: Iterable[Provider]) -> Heartbeat | None:
+def last(members: Iterable[Provider]) -> AgentHeartbeat | None:
     """That of the host with these providers, the first of which that has one; None if none does."""
     for each in members:
         if each.attributes:
             reported_at, due = each.attributes.get(REPORTED_AT), each.attributes.get(REPORT_DUE)
             if isinstance(reported_at, int | float) and isinstance(due, int | float):
-                return Heartbeat(reported_at, due)
+                return AgentHeartbeat(reported_at, due)
     return None

@@ -7,7 +7,7 @@ from flask import Blueprint, Response, redirect, render_template, request, url_f
 
 from placement.console import paging
 from placement.console.asking import ask
-from placement.console.visit import SEE_HOSTS, Visit, page
+from placement.console.visit import SEE_HOSTS, PageRequest, page
 from placement.exceptions import NotFound
 from placement.policies import allocation, ext, usage
 from placement.schemas.base import canonical_uuid
@@ -18,7 +18,7 @@ _PER_PAGE: Final = 100
 
 
 @page(blueprint, "/console/consumers", allocation.LIST)
-def find(visit: Visit) -> str | Response:
+def find(visit: PageRequest) -> str | Response:
     """Where to ask for a consumer, and reservations: of all projects for whom that is allowed."""
     text = request.args.get("uuid", "").strip()
     uuid = canonical_uuid(text)
@@ -35,7 +35,7 @@ def find(visit: Visit) -> str | Response:
 
 
 @page(blueprint, "/console/consumers/<uuid>", allocation.LIST)
-def show_consumer(visit: Visit, uuid: str) -> str:
+def show_consumer(visit: PageRequest, uuid: str) -> str:
     """What a consumer holds, whose it is, and where."""
     known = canonical_uuid(uuid)
     if known is None:
@@ -61,7 +61,7 @@ def show_consumer(visit: Visit, uuid: str) -> str:
 
 
 @page(blueprint, "/console/project", usage.TOTAL_USAGES)
-def show_project(visit: Visit) -> str:
+def show_project(visit: PageRequest) -> str:
     """What the project that somebody has signed in for holds, and has reserved."""
     project = visit.visitor.project_id
     if not project:

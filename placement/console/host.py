@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from placement.console import heartbeat, paging
-from placement.console.fleet import FIRST_CLASSES, Amounts, State, natural, state_of
-from placement.console.heartbeat import Heartbeat
-from placement.console.paging import Part
+from placement.console.fleet import FIRST_CLASSES, ClassAmounts, HostCondition, natural, state_of
+from placement.console.heartbeat import AgentHeartbeat
+from placement.console.paging import ListPage
 from placement.model.provider import SHARES, Inventory, Provider, in_order
-from placement.model.snapshot import Snapshot
-from placement.store.holders import Holder
+from placement.model.snapshot import ModelSnapshot
+from placement.store.holders import AllocationHolder
 
 _MAX_DEPTH: Final = 6
 """Generations that are nested on a page; what is below stands side by side."""
@@ -19,7 +19,7 @@ PER_PAGE: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Stock:
+class InventoryStock:
     """One inventory, and how much of it is used."""
 
     resource_class: str
@@ -27,20 +27,20 @@ class Stock:
     used: int
 
     @property
-    def amounts(self) -> Amounts:
+    def amounts(self) -> ClassAmounts:
         """What may be used, and is."""
-        return Amounts(self.inventory.capacity, self.used)
+        return ClassAmounts(self.inventory.capacity, self.used)
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class ProviderNodeView:
     """A provider with what it has, and those below it."""
 
     provider: Provider
-    stocks: tuple[Stock, ...]
+    stocks: tuple[InventoryStock, ...]
     traits: tuple[str, ...]
     aggregates: tuple[str, ...]
-    children: tuple["Node", ...]
+    children: tuple["ProviderNodeView", ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,20 +51,20 @@ class HostPage:
     trees ``node`` has a ``part``, with what leads to it.
     """
 
-    node: Node
+    node: ProviderNodeView
     root: Provider
     above: tuple[Provider, ...]
-    state: State
-    amounts: Mapping[str, Amounts]
+    state: HostCondition
+    amounts: Mapping[str, ClassAmounts]
     providers: int
-    part: Part[Provider]
+    part: ListPage[Provider]
     sharing: tuple[Provider, ...]
     members: tuple[str, ...]
-    heartbeat: Heartbeat | None
+    heartbeat: AgentHeartbeat | None
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ConsumerHolding:
     """What a consumer holds: of which provider how much of which class."""
 
     consumer: str
@@ -73,7 +73,7 @@ class Held:
     amounts: tuple[tuple[Provider, str, int], ...]
 
 
-def show(snapshot: Snapshot, provider: Provider, number: int = 1, now: float = 0.0) -> HostPage:
+def show(snapshot: ModelSnapshot, provider: Provider, number: int = 1, now: float = 0.0) -> HostPage:
     """The page of a provider, be it a host or a part of one, at a time; of a large tree one of several."""
     tree = snapshot.whole_trees()[provider.root_id]
     children: dict[int, list[Provider]] = {}
@@ -97,7 +97,7 @@ def show(snapshot: Snapshot, provider: Provider, number: int = 1, now: float = 0
         root=tree.root,
         above=upwards,
         state=state_of(tree, now),
-        amounts={name: Amounts(*sums[name]) for name in sorted(sums, key=order)},
+        amounts={name: ClassAmounts(*sums[name]) for name in sorted(sums, key=order)},
         providers=len(members),
         part=part,
         sharing=tuple(_sharing(snapshot, tree.all_aggregates, tree.root.id)),
@@ -119,7 +119,7 @@ def _node(
     children: Mapping[int, Sequence[Provider]],
     is_shown: Callable[[int], bool],
     depth: int,
-) -> Node:
+) -> ProviderNodeView:
     if depth:
         below = [
             _node(each, children, is_shown, depth - 1)
@@ -133,10 +133,10 @@ def _node(
             if each is not provider and is_shown(each.id)
         ]
     stocks = [
-        Stock(name, provider.inventories[name], provider.used.get(name, 0))
+        InventoryStock(name, provider.inventories[name], provider.used.get(name, 0))
         for name in sorted(provider.inventories, key=order)
     ]
-    return Node(
+    return ProviderNodeView(
         provider,
         tuple(stocks),
         tuple(in_order(provider.traits)),
@@ -150,23 +150,23 @@ def order(name: str) -> tuple[int, str]:
     return FIRST_CLASSES.index(name) if name in FIRST_CLASSES else len(FIRST_CLASSES), name
 
 
-def _sharing(snapshot: Snapshot, aggregates: Iterable[str], root: int) -> Iterable[Provider]:
+def _sharing(snapshot: ModelSnapshot, aggregates: Iterable[str], root: int) -> Iterable[Provider]:
     ids = snapshot.by_trait.get(SHARES, set())
     here = set().union(*(snapshot.by_aggregate.get(each, set()) for each in aggregates)) if ids else set()
     found = [snapshot.providers[each] for each in here & ids]
     return sorted((each for each in found if each.root_id != root), key=lambda each: natural(each.name))
 
 
-def held(rows: Iterable[Holder], providers: Mapping[str, Provider]) -> list[Held]:
+def held(rows: Iterable[AllocationHolder], providers: Mapping[str, Provider]) -> list[ConsumerHolding]:
     """Who holds what, by consumer, in the order of the rows.
 
     :param providers: by uuid; all that rows are about.
     """
-    gathered: dict[str, tuple[Holder, list[tuple[Provider, str, int]]]] = {}
+    gathered: dict[str, tuple[AllocationHolder, list[tuple[Provider, str, int]]]] = {}
     for row in rows:
         amounts = gathered.setdefault(row.consumer, (row, []))[1]
         amounts.append((providers[row.provider], row.resource_class, row.used))
     return [
-        Held(consumer, row.consumer_type, row.project_id, tuple(amounts))
+        ConsumerHolding(consumer, row.consumer_type, row.project_id, tuple(amounts))
         for consumer, (row, amounts) in gathered.items()
     ]

@@ -11,8 +11,8 @@ from flask import Blueprint, Response, redirect, render_template, request, url_f
 
 from placement.api.resource_providers import existing
 from placement.console import fleet, host, paging, picture, positions, scheduling, settings
-from placement.console.fleet import State, Wanted
-from placement.console.visit import SEE_HOSTS, Visit, page
+from placement.console.fleet import HostCondition, HostFilter
+from placement.console.visit import SEE_HOSTS, PageRequest, page
 from placement.policies import allocation, ext
 from placement.store.holders import holders
 
@@ -27,7 +27,7 @@ _ORDERS: Final = ("name", "free", "used")
 
 
 @page(blueprint, "/console")
-def home(visit: Visit) -> Response:
+def home(visit: PageRequest) -> Response:
     """Where the console begins: for who may not see hosts, with his own project."""
     endpoint = "hosts.show_fleet" if visit.may(*SEE_HOSTS) else "holding.show_project"
     answer = redirect(url_for(endpoint), Response=Response)
@@ -36,7 +36,7 @@ def home(visit: Visit) -> Response:
 
 
 @page(blueprint, "/console/", *SEE_HOSTS)
-def show_fleet(visit: Visit) -> str:
+def show_fleet(visit: PageRequest) -> str:
     """All hosts, or those that the filters let through."""
     wanted = wanted_of(request.args)
     with visit.looking() as (snapshot, _):
@@ -50,44 +50,44 @@ def show_fleet(visit: Visit) -> str:
         "fleet.html",
         fleet=shown,
         wanted=wanted,
-        is_filtered=replace(wanted, page=1, order="name") != Wanted(),
+        is_filtered=replace(wanted, page=1, order="name") != HostFilter(),
         classes=classes,
         traits=traits,
         aggregates=aggregates,
-        states=State,
+        states=HostCondition,
         address=address,
         address_of_page=lambda number: address(page=number),
     )
 
 
-def _now(visit: Visit) -> float:
+def _now(visit: PageRequest) -> float:
     """The time; 0 for a visitor who may not read attributes, to whom no agent is silent."""
     return time.time() if visit.may(ext.ATTRIBUTES) else 0.0
 
 
-def wanted_of(arguments: Mapping[str, str]) -> Wanted:
+def wanted_of(arguments: Mapping[str, str]) -> HostFilter:
     """What a query string asks for; what cannot be meant is left out."""
     name, resource_class, trait, aggregate = (
         arguments.get(each, "").strip()[:_MAX_TEXT]
         for each in ("name", "resource_class", "trait", "aggregate")
     )
-    wanted = Wanted(name, resource_class, trait, aggregate)
+    wanted = HostFilter(name, resource_class, trait, aggregate)
     with suppress(ValueError):
-        wanted = replace(wanted, state=State(arguments.get("state", "")))
+        wanted = replace(wanted, state=HostCondition(arguments.get("state", "")))
     if arguments.get("order") in _ORDERS:
         wanted = replace(wanted, order=arguments["order"])
     return replace(wanted, page=paging.number_of(arguments))
 
 
-def parameters(wanted: Wanted) -> dict[str, Any]:
+def parameters(wanted: HostFilter) -> dict[str, Any]:
     """The query string that asks for this, without what would be so anyway: :func:`wanted_of` reads it."""
-    plain = Wanted()
+    plain = HostFilter()
     names = ("name", "resource_class", "trait", "aggregate", "state", "order", "page")
     return {name: getattr(wanted, name) for name in names if getattr(wanted, name) != getattr(plain, name)}
 
 
 @page(blueprint, "/console/providers/<uuid>", *SEE_HOSTS)
-def show_provider(visit: Visit, uuid: str) -> str:
+def show_provider(visit: PageRequest, uuid: str) -> str:
     """A provider with all below it, and who holds what of them."""
     now = _now(visit)
     with visit.looking() as (snapshot, _):
@@ -99,7 +99,7 @@ def show_provider(visit: Visit, uuid: str) -> str:
         by_uuid = {each: snapshot.providers[snapshot.by_uuid[each]] for each in shown.members}
     may_see_attributes = visit.may(ext.ATTRIBUTES)
     is_whole = may_see_attributes and shown.node.provider is shown.root
-    held: list[host.Held] | None = None
+    held: list[host.ConsumerHolding] | None = None
     number, more_holders = min(paging.asked("holders"), _MAX_HOLDERS_PAGES), False
 
     def address(**changes: int) -> str:

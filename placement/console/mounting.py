@@ -3,9 +3,9 @@
 from threading import BoundedSemaphore
 from typing import TYPE_CHECKING, Final
 
-from placement.api.auth import Keystone, NoAuth
+from placement.api.auth import KeystoneAuth, NoAuth
 from placement.api.call import provide
-from placement.api.service import Service
+from placement.api.service import PlacementService
 from placement.console import check
 from placement.console.app import create_app
 from placement.console.visit import HANDLERS
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _ADMIN: Final = "admin"
 
 
-def mount(service: Service, handlers: "WSGIApplication") -> "WSGIApplication":
+def mount(service: PlacementService, handlers: "WSGIApplication") -> "WSGIApplication":
     """The console of a service; ``handlers`` are those of the REST API, which ask nobody who he is.
 
     :raises ValueError: visitors are to sign in, and what that needs is not installed.
@@ -27,16 +27,16 @@ def mount(service: Service, handlers: "WSGIApplication") -> "WSGIApplication":
     app = create_app(signs_in=not is_open)
     pages = _asking(provide(app, service), handlers)
     if is_open:
-        return _Unquestioned(NoAuth(pages))
+        return _OpenAdmission(NoAuth(pages))
     check(service.conf)
     from placement.console import signing_in
-    from placement.console.admission import Admission, admitted
+    from placement.console.admission import SessionAdmission, admitted
 
     app.register_blueprint(signing_in.blueprint)
-    app.config[signing_in.IDENTITY] = keystone = Keystone(admitted(pages), service.conf)
+    app.config[signing_in.IDENTITY] = keystone = KeystoneAuth(admitted(pages), service.conf)
     threads = service.conf.threads if "threads" in service.conf else 1
     app.config[signing_in.ROOM] = BoundedSemaphore(max(1, threads // 4))
-    return Admission(service, pages, keystone)
+    return SessionAdmission(service, pages, keystone)
 
 
 def _asking(app: "WSGIApplication", handlers: "WSGIApplication") -> "WSGIApplication":
@@ -47,7 +47,7 @@ def _asking(app: "WSGIApplication", handlers: "WSGIApplication") -> "WSGIApplica
     return serve
 
 
-class _Unquestioned:
+class _OpenAdmission:
     """Has every visitor without a token be the administrator: for development, as ``noauth2`` is."""
 
     def __init__(self, app: "WSGIApplication") -> None:

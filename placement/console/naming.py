@@ -8,9 +8,9 @@ from urllib.parse import urlencode
 from flask import Blueprint, render_template, request, url_for
 
 from placement.console import paging
-from placement.console.visit import SEE_HOSTS, Visit, page
-from placement.model.index import Index
-from placement.model.snapshot import Snapshot
+from placement.console.visit import SEE_HOSTS, PageRequest, page
+from placement.model.index import ProviderIndex
+from placement.model.snapshot import ModelSnapshot
 from placement.policies import resource_class, trait
 
 blueprint = Blueprint("naming", __name__)
@@ -21,7 +21,7 @@ _PER_PAGE: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Name:
+class NamedUse:
     """A resource class or trait, how many providers have it, and how many hosts these are of."""
 
     name: str
@@ -35,11 +35,11 @@ class Name:
 
 
 def count(
-    snapshot: Snapshot, index: Index[str], names: Iterable[str], text: str, *, used_only: bool
-) -> list[Name]:
+    snapshot: ModelSnapshot, index: ProviderIndex[str], names: Iterable[str], text: str, *, used_only: bool
+) -> list[NamedUse]:
     """Those of these names that have the text in them, those first that most providers have."""
     found = [
-        Name(name, len(having), len(snapshot.roots_having(index, name).ids))
+        NamedUse(name, len(having), len(snapshot.roots_having(index, name).ids))
         for name in names
         if text.upper() in name
         for having in [index.get(name, _NOBODY)]
@@ -52,7 +52,7 @@ _NOBODY: Final[Set[int]] = frozenset()
 
 
 @page(blueprint, "/console/names", *SEE_HOSTS, resource_class.LIST, trait.LIST)
-def show_names(visit: Visit) -> str:
+def show_names(visit: PageRequest) -> str:
     """All names, or those with a text in them."""
     text = request.args.get("text", "").strip()[:_MAX_TEXT]
     # there are hundreds of standard traits, most of which nobody has

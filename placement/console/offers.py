@@ -3,15 +3,15 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from placement.candidates.pattern import Candidate
+from placement.candidates.pattern import AllocationCandidate
 from placement.console.fleet import natural
 from placement.console.host import order
 from placement.model.provider import Provider
-from placement.model.snapshot import Snapshot
+from placement.model.snapshot import ModelSnapshot
 
 
 @dataclass(frozen=True, slots=True)
-class Taking:
+class ProviderTaking:
     """How much of a class is asked of a provider, of what is free there, and used already."""
 
     resource_class: str
@@ -21,21 +21,21 @@ class Taking:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class OfferLine:
     """A provider at its depth below the root; without takings it only leads to others."""
 
     depth: int
     provider: Provider
-    takings: tuple[Taking, ...]
+    takings: tuple[ProviderTaking, ...]
     groups: tuple[str, ...]
 
 
-Way = tuple[Line, ...]
+Way = tuple[OfferLine, ...]
 """One candidate: lines of the tree of its host, and of others that share with it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class HostOffer:
     """A host, and candidates of it."""
 
     host: Provider
@@ -43,25 +43,27 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class Offers:
+class HostOffers:
     """Candidates by host, whether there are more, and whether they are of what a flavor falls back to."""
 
-    shown: tuple[Offer, ...]
+    shown: tuple[HostOffer, ...]
     has_more: bool
     is_fallback: bool
 
 
-def draw(snapshot: Snapshot, candidates: Sequence[Candidate], limit: int, *, is_fallback: bool) -> Offers:
+def draw(
+    snapshot: ModelSnapshot, candidates: Sequence[AllocationCandidate], limit: int, *, is_fallback: bool
+) -> HostOffers:
     """The first of these candidates, so many at most."""
     by_host: dict[int, list[Way]] = {}
     for each in candidates[:limit]:
         root = each.provider_set.members[0].root_id
         by_host.setdefault(root, []).append(_way(snapshot, each, root))
-    offers = [Offer(snapshot.providers[root], tuple(ways)) for root, ways in by_host.items()]
-    return Offers(tuple(offers), len(candidates) > limit, is_fallback)
+    offers = [HostOffer(snapshot.providers[root], tuple(ways)) for root, ways in by_host.items()]
+    return HostOffers(tuple(offers), len(candidates) > limit, is_fallback)
 
 
-def _way(snapshot: Snapshot, candidate: Candidate, root: int) -> Way:
+def _way(snapshot: ModelSnapshot, candidate: AllocationCandidate, root: int) -> Way:
     asked = candidate.resources
     groups: dict[int, list[str]] = {}
     for suffix, served in candidate.mappings.items():
@@ -76,18 +78,18 @@ def _way(snapshot: Snapshot, candidate: Candidate, root: int) -> Way:
 
 
 def _lines(
-    snapshot: Snapshot,
+    snapshot: ModelSnapshot,
     providers: Iterable[Provider],
     asked: Mapping[int, Mapping[str, int]],
     groups: Mapping[int, Sequence[str]],
-) -> Iterable[Line]:
+) -> Iterable[OfferLine]:
     paths = {each.id: tuple(snapshot.upwards(each))[::-1] for each in providers}
     in_order = sorted(paths.values(), key=lambda path: [(natural(each.name), each.id) for each in path])
     for path in in_order:
         provider = path[-1]
         takings = [
-            Taking(name, amount, provider.inventories[name].capacity, provider.used.get(name, 0))
+            ProviderTaking(name, amount, provider.inventories[name].capacity, provider.used.get(name, 0))
             for name, amount in sorted(asked.get(provider.id, {}).items(), key=lambda item: order(item[0]))
         ]
         named = tuple(each for each in groups.get(provider.id, ()) if each)
-        yield Line(len(path) - 1, provider, tuple(takings), named)
+        yield OfferLine(len(path) - 1, provider, tuple(takings), named)

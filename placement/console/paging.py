@@ -12,7 +12,7 @@ _MAX_PAGE: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Part(Generic[T]):
+class ListPage(Generic[T]):
     """The rows of one page of a list, which page it is, from 1 on, and how many there are."""
 
     rows: tuple[T, ...]
@@ -21,11 +21,11 @@ class Part(Generic[T]):
     total: int
 
 
-def cut(rows: Sequence[T], number: int, per_page: int) -> Part[T]:
+def cut(rows: Sequence[T], number: int, per_page: int) -> ListPage[T]:
     """One page of a list. A page behind the last one is the last one; an empty list has one page."""
     pages = max(1, -(-len(rows) // per_page))
     number = min(max(1, number), pages)
-    return Part(tuple(rows[(number - 1) * per_page : number * per_page]), number, pages, len(rows))
+    return ListPage(tuple(rows[(number - 1) * per_page : number * per_page]), number, pages, len(rows))
 
 
 def asked(name: str = "page") -> int:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from placement.console.host import Held, Node
+from placement.console.host import ConsumerHolding, ProviderNodeView
 from placement.model.provider import Provider
 
 MAX_LANES: Final = 48
@@ -25,7 +25,7 @@ _LABELLED: Final = 6.0  # percent of the width in which a number has room on a n
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BarSegment:
     """What one consumer holds: which it is in the list (0 for all others), and its place in percent."""
 
     number: int
@@ -45,26 +45,26 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class InventoryBar:
     """One inventory. ``units`` are marks on it, where there are few enough to be seen; 0 for none."""
 
     provider: Provider
     resource_class: str
     capacity: int
     used: int
-    parts: tuple[Part, ...]
+    parts: tuple[BarSegment, ...]
     units: int
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class HostPicture:
     """The bars, those of one provider together, and how many there is no room for."""
 
-    lanes: tuple[Lane, ...]
+    lanes: tuple[InventoryBar, ...]
     left_out: int
 
 
-def draw(node: Node, held: Sequence[Held]) -> Picture:
+def draw(node: ProviderNodeView, held: Sequence[ConsumerHolding]) -> HostPicture:
     """The picture of the provider of a page with all below it, of which these consumers hold something.
 
     Inventories of which nobody holds anything are left away.
@@ -73,7 +73,7 @@ def draw(node: Node, held: Sequence[Held]) -> Picture:
     for number, each in enumerate(held, 1):
         for provider, name, used in each.amounts:
             amounts.setdefault((provider.id, name), []).append((number, used))
-    shown: list[Lane] = []
+    shown: list[InventoryBar] = []
     parts = left_out = 0
     for lane in _lanes(node, amounts):
         if left_out or len(shown) == MAX_LANES or parts >= MAX_PARTS:
@@ -81,10 +81,12 @@ def draw(node: Node, held: Sequence[Held]) -> Picture:
         else:
             shown.append(lane)
             parts += len(lane.parts)
-    return Picture(tuple(shown), left_out)
+    return HostPicture(tuple(shown), left_out)
 
 
-def _lanes(node: Node, amounts: Mapping[tuple[int, str], Sequence[tuple[int, int]]]) -> Iterator[Lane]:
+def _lanes(
+    node: ProviderNodeView, amounts: Mapping[tuple[int, str], Sequence[tuple[int, int]]]
+) -> Iterator[InventoryBar]:
     for stock in node.stocks:
         holding = amounts.get((node.provider.id, stock.resource_class))
         if holding:
@@ -92,16 +94,16 @@ def _lanes(node: Node, amounts: Mapping[tuple[int, str], Sequence[tuple[int, int
             used = max(stock.used, sum(amount for _, amount in holding))
             units = capacity if capacity <= _MAX_UNITS and used <= capacity else 0
             parts = tuple(_parts(holding, used, max(capacity, used)))
-            yield Lane(node.provider, stock.resource_class, capacity, used, parts, units)
+            yield InventoryBar(node.provider, stock.resource_class, capacity, used, parts, units)
     for child in node.children:
         yield from _lanes(child, amounts)
 
 
-def _parts(holding: Sequence[tuple[int, int]], used: int, whole: int) -> Iterator[Part]:
+def _parts(holding: Sequence[tuple[int, int]], used: int, whole: int) -> Iterator[BarSegment]:
     """Those of the consumers, then what others hold that are not listed."""
     done = 0
     for number, amount in holding[:_MAX_PARTS]:
-        yield Part(number, amount, 100 * done / whole, 100 * amount / whole)
+        yield BarSegment(number, amount, 100 * done / whole, 100 * amount / whole)
         done += amount
     if used > done:
-        yield Part(0, used - done, 100 * done / whole, 100 * (used - done) / whole)
+        yield BarSegment(0, used - done, 100 * done / whole, 100 * (used - done) / whole)

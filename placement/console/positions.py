@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from placement.console.host import Held
+from placement.console.host import ConsumerHolding
 from placement.console.picture import COLOURS
 from placement.model.provider import Provider
 
@@ -25,7 +25,7 @@ _MAX_WATERMARKS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Cache:
+class CacheWays:
     """The ways of a cache that a guest can fill, as text, and as pieces in percent: start and width."""
 
     number: int
@@ -35,13 +35,13 @@ class Cache:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ConsumerPlace:
     """Where a consumer is: which it is in the list, 0 if it is not there."""
 
     consumer: str
     number: int
     cpus: str
-    caches: tuple[Cache, ...]
+    caches: tuple[CacheWays, ...]
 
     @property
     def colour(self) -> int:
@@ -50,14 +50,14 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Positions:
+class AgentPositions:
     """What the agent said."""
 
-    places: tuple[Place, ...]
+    places: tuple[ConsumerPlace, ...]
     watermarks: tuple[tuple[str, str], ...]
 
 
-def said(members: Iterable[Provider], held: Sequence[Held]) -> Positions | None:
+def said(members: Iterable[Provider], held: Sequence[ConsumerHolding]) -> AgentPositions | None:
     """What these providers have of it; None if nothing."""
     numbers = {each.consumer: number for number, each in enumerate(held, 1)}
     places, watermarks = [], []
@@ -71,17 +71,17 @@ def said(members: Iterable[Provider], held: Sequence[Held]) -> Positions | None:
     if not places and not watermarks:
         return None
     places.sort(key=lambda each: (each.number or len(held) + 1, each.consumer))
-    return Positions(tuple(places[:_MAX_GUESTS]), tuple(sorted(watermarks)[:_MAX_WATERMARKS]))
+    return AgentPositions(tuple(places[:_MAX_GUESTS]), tuple(sorted(watermarks)[:_MAX_WATERMARKS]))
 
 
-def _place(consumer: str, number: int, text: str) -> Place:
+def _place(consumer: str, number: int, text: str) -> ConsumerPlace:
     """Of what cannot be understood nothing is drawn."""
     parts = text.split("; ")
     cpus = _CPUS.fullmatch(parts[0])
-    return Place(consumer, number, cpus[1] if cpus else "", tuple(_caches(parts[1:])))
+    return ConsumerPlace(consumer, number, cpus[1] if cpus else "", tuple(_caches(parts[1:])))
 
 
-def _caches(parts: Iterable[str]) -> Iterator[Cache]:
+def _caches(parts: Iterable[str]) -> Iterator[CacheWays]:
     for part in parts:
         found = _WAYS.fullmatch(part)
         if found is None or not 0 < (total := int(found[3])) <= _MAX_WAYS:
@@ -93,4 +93,4 @@ def _caches(parts: Iterable[str]) -> Iterator[Cache]:
             for first, last in bounds
             if first <= last < total
         ]
-        yield Cache(int(found[1]), found[2], total, tuple(pieces))
+        yield CacheWays(int(found[1]), found[2], total, tuple(pieces))

@@ -18,7 +18,7 @@ _DATA: Final = ("-d", "--data", "--data-ascii", "--data-raw", "--data-urlencode"
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class GuestQuestion:
     """What a guest needs, as it was typed; a query counts more than a flavor."""
 
     query: str = ""
@@ -28,7 +28,7 @@ class Question:
     specs: str = ""
 
     @classmethod
-    def of(cls, arguments: Mapping[str, str]) -> "Question":
+    def of(cls, arguments: Mapping[str, str]) -> "GuestQuestion":
         """That of a form."""
         return cls(**texts(arguments, cls.__slots__, _MAX_TEXT))
 

@@ -14,8 +14,8 @@ from flask import Blueprint, Response, redirect, request, url_for
 
 from placement.api.resource_providers import existing
 from placement.console import forms
-from placement.console.asking import Refused, ask
-from placement.console.visit import SEE_HOSTS, Visit, page
+from placement.console.asking import ApiRefusal, ask
+from placement.console.visit import SEE_HOSTS, PageRequest, page
 from placement.exceptions import CONCURRENT_UPDATE, InvalidRequest
 from placement.model.provider import DISABLED, DISABLED_BY, DISABLED_REASON, Attribute, Provider
 from placement.policies import ext, trait
@@ -29,7 +29,7 @@ _TRIES: Final = 5  # others claim of the host meanwhile
 
 
 @dataclass(frozen=True, slots=True)
-class Scheduling:
+class HostScheduling:
     """Whether new guests are kept away from a host, and by whom and why if it was said here."""
 
     is_disabled: bool
@@ -38,12 +38,12 @@ class Scheduling:
     by: str = ""
 
 
-def scheduling_of(root: Provider) -> Scheduling:
+def scheduling_of(root: Provider) -> HostScheduling:
     """That of the host of this root."""
     is_disabled, reason = DISABLED in root.traits, root.attributes.get(DISABLED_REASON)
     if not is_disabled or not isinstance(reason, str):
-        return Scheduling(is_disabled, is_ours=False)
-    return Scheduling(True, True, reason, str(root.attributes.get(DISABLED_BY, "")))
+        return HostScheduling(is_disabled, is_ours=False)
+    return HostScheduling(True, True, reason, str(root.attributes.get(DISABLED_BY, "")))
 
 
 def described(root: Provider, *, disabled: bool, reason: str, by: str) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def described(root: Provider, *, disabled: bool, reason: str, by: str) -> dict[s
 
 
 @page(blueprint, "/console/providers/<uuid>/scheduling", *SEE_HOSTS, *CHANGE, methods=("POST",))
-def change(visit: Visit, uuid: str) -> Response:
+def change(visit: PageRequest, uuid: str) -> Response:
     """Disable or enable a host."""
     forms.check()
     reason = " ".join(request.form.get("reason", "").split())[:_MAX_REASON]
@@ -87,7 +87,7 @@ def change(visit: Visit, uuid: str) -> Response:
         try:
             ask("POST", "/ext/v1/trees", body={"resource_providers": [wanted]})
             break
-        except Refused as refusal:
+        except ApiRefusal as refusal:
             if refusal.code != CONCURRENT_UPDATE or not tries_left:
                 raise
     answer = redirect(url_for("hosts.show_provider", uuid=root.uuid), HTTPStatus.SEE_OTHER, Response)

@@ -14,10 +14,10 @@ from flask import Blueprint, render_template, url_for
 
 from placement.console import paging
 from placement.console.fleet import natural
-from placement.console.paging import Part
-from placement.console.visit import SEE_HOSTS, Visit, page
+from placement.console.paging import ListPage
+from placement.console.visit import SEE_HOSTS, PageRequest, page
 from placement.model.provider import Provider
-from placement.model.snapshot import Snapshot
+from placement.model.snapshot import ModelSnapshot
 from placement.policies import ext
 
 blueprint = Blueprint("settings", __name__)
@@ -38,7 +38,7 @@ _MAX_GENERATION: Final = 2**53
 
 
 @dataclass(frozen=True, slots=True)
-class Follower:
+class SettingsFollower:
     """How a host stands to the settings of its group; ``generation`` is 0 if it has none of them."""
 
     root: Provider
@@ -50,7 +50,7 @@ class Follower:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class SettingsGroup:
     """A group of hosts: the generation that it works by, and how many do not."""
 
     name: str
@@ -62,22 +62,22 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class SettingsPage:
     """One page of the groups, and one of the hosts that are not at what theirs is at, or in trouble."""
 
-    groups: Part[Group]
+    groups: ListPage[SettingsGroup]
     without: int
-    apart: Part[Follower]
+    apart: ListPage[SettingsFollower]
 
 
-def follower(root: Provider, members: Iterable[Provider]) -> Follower | None:
+def follower(root: Provider, members: Iterable[Provider]) -> SettingsFollower | None:
     """The host with this root and these providers, the first of which that says so; None if none does."""
     for each in members:
         group = each.attributes.get(GROUP)
         if isinstance(group, str):
             generation, trouble = each.attributes.get(GENERATION), each.attributes.get(TROUBLE, "")
             number = generation if isinstance(generation, int | float) and generation > 0 else 0
-            return Follower(root, group, int(min(number, _MAX_GENERATION)), str(trouble))
+            return SettingsFollower(root, group, int(min(number, _MAX_GENERATION)), str(trouble))
     return None
 
 
@@ -88,16 +88,16 @@ def common(generations: Iterable[int]) -> int:
     return ordered[min(quorum, len(ordered)) - 1]
 
 
-def show(snapshot: Snapshot, number: int = 1, number_of_groups: int = 1) -> Settings:
+def show(snapshot: ModelSnapshot, number: int = 1, number_of_groups: int = 1) -> SettingsPage:
     """How hosts stand to their settings. A page behind the last one is the last one."""
     trees = snapshot.whole_trees().values()
     found = [one for tree in trees if (one := follower(tree.root, tree.members)) is not None]
-    by_group: dict[str, list[Follower]] = {}
+    by_group: dict[str, list[SettingsFollower]] = {}
     for one in found:
         by_group.setdefault(one.group, []).append(one)
     at = {name: common(one.generation for one in some) for name, some in by_group.items()}
     groups = [
-        Group(
+        SettingsGroup(
             name,
             at[name],
             len(some),
@@ -111,7 +111,7 @@ def show(snapshot: Snapshot, number: int = 1, number_of_groups: int = 1) -> Sett
         replace(one, common=at[one.group]) for one in found if one.trouble or one.generation != at[one.group]
     ]
     apart.sort(key=lambda one: natural(one.root.name))
-    return Settings(
+    return SettingsPage(
         groups=paging.cut(groups, number_of_groups, _GROUPS_PER_PAGE),
         without=len(trees) - len(found),
         apart=paging.cut(apart, number, _PER_PAGE),
@@ -119,7 +119,7 @@ def show(snapshot: Snapshot, number: int = 1, number_of_groups: int = 1) -> Sett
 
 
 @page(blueprint, "/console/settings", *SEE_SETTINGS)
-def show_settings(visit: Visit) -> str:
+def show_settings(visit: PageRequest) -> str:
     """Groups, and the hosts that do not follow theirs."""
     with visit.looking() as (snapshot, _):
         shown = show(snapshot, paging.asked(), paging.asked("groups"))

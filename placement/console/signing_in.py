@@ -11,9 +11,9 @@ from typing import Final
 
 from flask import Blueprint, Response, current_app, redirect, render_template, request
 
-from placement.api.auth import Keystone
+from placement.api.auth import KeystoneAuth
 from placement.api.identity import CannotAsk, SignInRefused
-from placement.api.service import Service
+from placement.api.service import PlacementService
 from placement.console import admission, forms, secrets
 from placement.console.visit import service_of
 from placement.exceptions import Forbidden
@@ -48,7 +48,7 @@ _MISSING: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class SignInForm:
     """What somebody typed, but for secrets: shown again when it was wrong."""
 
     username: str = ""
@@ -58,7 +58,7 @@ class Form:
     application_credential: str = ""
 
     @classmethod
-    def of(cls, fields: Mapping[str, str]) -> "Form":
+    def of(cls, fields: Mapping[str, str]) -> "SignInForm":
         """The form as it was sent."""
         return cls(**forms.texts(fields, cls.__slots__, _MAX_NAME))
 
@@ -87,13 +87,13 @@ class Form:
 @blueprint.get(admission.SIGN_IN)
 def ask() -> Response:
     """The form, and with it a cookie, without which it is not accepted."""
-    return _form(Form())
+    return _form(SignInForm())
 
 
 @blueprint.post(admission.SIGN_IN)
 def sign_in() -> Response:
     """Begin a session, and go on to what was looked for."""
-    form = Form.of(request.form)
+    form = SignInForm.of(request.form)
     try:
         forms.check()
     except Forbidden as error:
@@ -105,7 +105,7 @@ def sign_in() -> Response:
     service = service_of(request.environ)
     service.prepare()
     address = counted_as(request.remote_addr or "")
-    identity: Keystone = current_app.config[IDENTITY]
+    identity: KeystoneAuth = current_app.config[IDENTITY]
     who = secrets.subject(identity.own_secret, "name", form.name.casefold(), address)
     limits = {who: _OF_ONE_NAME, secrets.subject(identity.own_secret, "address", address): _OF_ONE_ADDRESS}
     room: BoundedSemaphore = current_app.config[ROOM]
@@ -149,12 +149,12 @@ def sign_out() -> Response:
     return answer
 
 
-def _form(form: Form, error: str = "", status: HTTPStatus = HTTPStatus.OK) -> Response:
+def _form(form: SignInForm, error: str = "", status: HTTPStatus = HTTPStatus.OK) -> Response:
     page = render_template("sign_in.html", form=form, error=error, next=request.args.get("next", ""))
     return Response(page, status)
 
 
-def _counted(service: Service, limits: Mapping[str, int]) -> bool:
+def _counted(service: PlacementService, limits: Mapping[str, int]) -> bool:
     """Whether an attempt is within the limits, and was counted; who is refused writes nothing."""
     with service.database.read() as conn:
         if not sessions.may_attempt(conn, limits, admission.WINDOW):

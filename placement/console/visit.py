@@ -10,10 +10,10 @@ from flask import Blueprint, Response, g, request
 
 from placement.api import context
 from placement.api.context import RequestContext
-from placement.api.service import Service
+from placement.api.service import PlacementService
 from placement.exceptions import Forbidden
-from placement.model.rows import Names
-from placement.model.snapshot import Snapshot
+from placement.model.rows import NameTable
+from placement.model.snapshot import ModelSnapshot
 from placement.policies import aggregate, inventory, resource_provider, trait, usage
 
 _SERVICE: Final = "placement.service"
@@ -38,7 +38,7 @@ Page = Callable[..., Response | str | tuple[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class VisitorSession:
     """Who is signed in: the token, and names to be shown; ``secret`` is what the browser has."""
 
     secret: str
@@ -47,13 +47,13 @@ class Session:
     project: str
 
 
-def service_of(environ: Mapping[str, Any]) -> Service:
+def service_of(environ: Mapping[str, Any]) -> PlacementService:
     """Whose pages these are."""
-    service: Service = environ[_SERVICE]
+    service: PlacementService = environ[_SERVICE]
     return service
 
 
-class Visit:
+class PageRequest:
     """The present request: the service, and who looks."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Visit:
         self.visitor: RequestContext = context.of(request.environ)
 
     @contextmanager
-    def looking(self) -> Iterator[tuple[Snapshot, Names]]:
+    def looking(self) -> Iterator[tuple[ModelSnapshot, NameTable]]:
         """All providers and names that were written before. Nobody waits for what is done with them.
 
         :raises placement.exceptions.Unavailable: the database does not answer.
@@ -102,7 +102,7 @@ def page(
         def handle(**arguments: Any) -> Response | str | tuple[str, int]:
             if REFUSAL in request.environ:
                 raise request.environ[REFUSAL]
-            visit = g.visit = Visit()
+            visit = g.visit = PageRequest()
             visit.service.prepare()
             visit.require(rules)
             return route(visit, **arguments)

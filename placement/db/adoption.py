@@ -19,7 +19,7 @@ CARRIED: Final = "carried"
 """The way of a database whose old tables hold everything, so that there is nothing but to go on."""
 
 
-class Stage(StrEnum):
+class AdoptionStage(StrEnum):
     """How far the move is, in or out.
 
     MySQL cannot change tables in a transaction, so that there it may stop half way.
@@ -46,27 +46,27 @@ _record: Final = sa.Table(
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class AdoptionRecord:
     """The one row there is about a move, as long as the old tables are kept.
 
     :param way: of a database that is being abandoned, how; empty before.
     :param revision: that of the old tables.
     """
 
-    stage: Stage
+    stage: AdoptionStage
     revision: str
     way: str = ""
 
 
-def find(conn: sa.Connection) -> Record | None:
+def find(conn: sa.Connection) -> AdoptionRecord | None:
     """The row; None where nothing was adopted."""
     if not sa.inspect(conn).has_table(_record.name):
         return None
     row = conn.execute(sa.select(_record)).first()
-    return None if row is None else Record(Stage(row.stage), row.revision, row.way)
+    return None if row is None else AdoptionRecord(AdoptionStage(row.stage), row.revision, row.way)
 
 
-def write(conn: sa.Connection, record: Record) -> None:
+def write(conn: sa.Connection, record: AdoptionRecord) -> None:
     """Make or replace the row."""
     _record.create(conn, checkfirst=True)
     values = {
@@ -84,14 +84,14 @@ def remove(conn: sa.Connection) -> None:
     _record.drop(conn, checkfirst=True)
 
 
-def explain(present: str | None, record: Record | None) -> str | None:
+def explain(present: str | None, record: AdoptionRecord | None) -> str | None:
     """Why a service of ours cannot use a database for what is in it of the other, and what to do."""
-    if record is not None and record.stage is Stage.ADOPTING:
+    if record is not None and record.stage is AdoptionStage.ADOPTING:
         return (
             "The database is half way from OpenStack Placement to this service:"
             " 'placement-manage db adopt' goes on, 'placement-manage db abandon' goes back."
         )
-    if record is not None and record.stage is Stage.ABANDONING:
+    if record is not None and record.stage is AdoptionStage.ABANDONING:
         stay = "" if record.way == CARRIED else ", 'placement-manage db adopt' stays with this service"
         return (
             "The database is half way back to OpenStack Placement:"

@@ -29,7 +29,7 @@ MAX_ROWS: Final = 500  # in one insertion; SQLite takes 32,766 values
 _MAX_PARAMETERS: Final = 65_000  # PostgreSQL's protocol counts the values of a statement with 16 bits
 
 
-class Prepared:
+class PreparedStatement:
     """A statement, and its text for each kind of database.
 
     Values are given by the names of its bind parameters, none of which may be ``expanding``.
@@ -37,7 +37,7 @@ class Prepared:
 
     def __init__(self, statement: Statement) -> None:
         self._statement = statement
-        self._compiled: dict[str, _Compiled] = {}
+        self._compiled: dict[str, _CompiledStatement] = {}
         self.returns_rows = isinstance(statement, sa.Select)
 
     def text_and_values(self, dialect: sa.Dialect, values: Values) -> tuple[str, Any]:
@@ -45,12 +45,12 @@ class Prepared:
         kind = f"{dialect.name}+{dialect.driver}"
         compiled = self._compiled.get(kind)
         if compiled is None:
-            compiled = self._compiled[kind] = _Compiled.of(self._statement, dialect)
+            compiled = self._compiled[kind] = _CompiledStatement.of(self._statement, dialect)
         every = {**compiled.constants, **values}
         return compiled.text, every if compiled.order is None else [every[name] for name in compiled.order]
 
 
-class _Compiled(NamedTuple):
+class _CompiledStatement(NamedTuple):
     """A statement for one kind of database; ``order`` is of the parameters, where they have no names."""
 
     text: str
@@ -58,7 +58,7 @@ class _Compiled(NamedTuple):
     order: Sequence[str] | None
 
     @classmethod
-    def of(cls, statement: Statement, dialect: sa.Dialect) -> "_Compiled":
+    def of(cls, statement: Statement, dialect: sa.Dialect) -> "_CompiledStatement":
         if _pipelines(dialect):
             # Every dialect takes it; the interface that they share does not say so.
             dialect = type(dialect)(paramstyle="numeric_dollar")  # type: ignore[call-arg]
@@ -77,10 +77,10 @@ def _pipeline_is_supported() -> bool:
     return pipeline.is_supported()
 
 
-class Answer:
+class StatementAnswer:
     """What a statement of a batch will have returned."""
 
-    def __init__(self, batch: "Batch", statement: Prepared, values: Values) -> None:
+    def __init__(self, batch: "StatementBatch", statement: PreparedStatement, values: Values) -> None:
         self.statement = statement
         self.values = values
         self.received: Rows | None = None
@@ -103,16 +103,16 @@ class Answer:
         return [row[0] for row in self.rows]
 
 
-class Batch:
+class StatementBatch:
     """Statements of the transaction of a connection that wait to be sent, in their order."""
 
     def __init__(self, conn: sa.Connection) -> None:
         self._conn = conn
-        self.waiting: list[Answer] = []
+        self.waiting: list[StatementAnswer] = []
 
-    def add(self, statement: Prepared, values: Values) -> Answer:
+    def add(self, statement: PreparedStatement, values: Values) -> StatementAnswer:
         """Have the statement executed after those that wait already."""
-        answer = Answer(self, statement, values)
+        answer = StatementAnswer(self, statement, values)
         self.waiting.append(answer)
         return answer
 
@@ -147,19 +147,20 @@ class Batch:
                 self._conn.invalidate(error)  # or the attempt to roll back would fail, and hide this error
             raise known from error
 
-    def _exchange(self, waiting: Sequence[Answer], *, commit: bool) -> None:
+    def _exchange(self, waiting: Sequence[StatementAnswer], *, commit: bool) -> None:
         from placement.db import pipeline
 
         dialect = self._conn.dialect
         steps = [
-            pipeline.Step(*answer.statement.text_and_values(dialect, answer.values)) for answer in waiting
+            pipeline.PipelineStep(*answer.statement.text_and_values(dialect, answer.values))
+            for answer in waiting
         ]
         connection: Any = self._conn.connection.driver_connection
         received = pipeline.exchange(connection, self._conn.connection.info, steps, commit=commit)
         for answer, rows in zip(waiting, received, strict=True):
             answer.received = rows
 
-    def _execute(self, waiting: Sequence[Answer]) -> None:
+    def _execute(self, waiting: Sequence[StatementAnswer]) -> None:
         connection: Any = self._conn.connection.driver_connection
         for answer in waiting:
             # A cursor of SQLite that is left open by an error is closed by whichever thread collects garbage
@@ -184,7 +185,7 @@ def bind_values(name: str, values: Iterable[Any]) -> dict[str, Any]:
     return {f"{name}_{index}": value for index, value in enumerate(values)}
 
 
-def insertions(table: sa.Table, rows: Sequence[Values]) -> Iterator[tuple[Prepared, Values]]:
+def insertions(table: sa.Table, rows: Sequence[Values]) -> Iterator[tuple[PreparedStatement, Values]]:
     """The statements that insert rows, all with the same columns; and the values of each."""
     for chunk in chunks(rows):
         yield _insertion(table, tuple(chunk[0]), len(chunk)), bind_rows(chunk)
@@ -201,7 +202,7 @@ def bind_rows(rows: Iterable[Values]) -> dict[str, Any]:
 
 
 @lru_cache(KEPT_SIZES)
-def _insertion(table: sa.Table, columns: tuple[str, ...], count: int) -> Prepared:
+def _insertion(table: sa.Table, columns: tuple[str, ...], count: int) -> PreparedStatement:
     parameters = [bind_parameters(name, count, table.c[name].type) for name in columns]
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*parameters, strict=True)]
-    return Prepared(sa.insert(table).values(rows))
+    return PreparedStatement(sa.insert(table).values(rows))

@@ -32,7 +32,7 @@ from zlib import crc32
 
 import sqlalchemy as sa
 
-from placement.db.batch import KEPT_SIZES, Batch, Prepared, bind_parameters, bind_values
+from placement.db.batch import KEPT_SIZES, PreparedStatement, StatementBatch, bind_parameters, bind_values
 from placement.db.tables import change_buckets
 
 PROVIDER_BUCKETS: Final = 256
@@ -83,7 +83,7 @@ def step() -> int:
     return 1 + randbelow(_MAX_STEP)
 
 
-def lock(batch: Batch, buckets: Iterable[int], *, in_order: bool) -> None:
+def lock(batch: StatementBatch, buckets: Iterable[int], *, in_order: bool) -> None:
     """Increment the counters of the buckets.
 
     :param in_order: whether an update of several might lock them in an order that deadlocks.
@@ -114,40 +114,40 @@ def _chosen(count: int) -> sa.ColumnElement[bool]:
 
 
 @lru_cache(KEPT_SIZES)
-def _in_order(count: int) -> Prepared:
+def _in_order(count: int) -> PreparedStatement:
     ordered = sa.select(change_buckets.c.id).where(_chosen(count)).order_by(change_buckets.c.id)
-    return Prepared(ordered.with_for_update())
+    return PreparedStatement(ordered.with_for_update())
 
 
 @lru_cache(KEPT_SIZES)
-def _increment_in_order(count: int) -> Prepared:
-    return Prepared(increment_in_order(sa.select(change_buckets.c.id).where(_chosen(count))))
+def _increment_in_order(count: int) -> PreparedStatement:
+    return PreparedStatement(increment_in_order(sa.select(change_buckets.c.id).where(_chosen(count))))
 
 
 @lru_cache(KEPT_SIZES)
-def _increment(count: int) -> Prepared:
+def _increment(count: int) -> PreparedStatement:
     new = change_buckets.c.counter + sa.bindparam("step", type_=sa.BigInteger)
-    return Prepared(sa.update(change_buckets).where(_chosen(count)).values(counter=new))
+    return PreparedStatement(sa.update(change_buckets).where(_chosen(count)).values(counter=new))
 
 
-def renew_epoch(batch: Batch) -> None:
+def renew_epoch(batch: StatementBatch) -> None:
     """Have all workers read everything anew, once this is committed."""
     batch.add(_renewal, {"bucket": EPOCH, "epoch": 1 + randbelow(_EPOCHS)})
 
 
-_renewal: Final = Prepared(
+_renewal: Final = PreparedStatement(
     sa.update(change_buckets)
     .where(change_buckets.c.id == sa.bindparam("bucket"))
     .values(counter=sa.bindparam("epoch"))
 )
 
 
-def count_deletion(batch: Batch, bucket: int) -> None:
+def count_deletion(batch: StatementBatch, bucket: int) -> None:
     """Say that a provider of the (locked) bucket is gone, as no stamp can."""
     batch.add(_count_deletion, {"bucket": bucket})
 
 
-_count_deletion: Final = Prepared(
+_count_deletion: Final = PreparedStatement(
     sa.update(change_buckets)
     .where(change_buckets.c.id == sa.bindparam("bucket"))
     .values(deletions=change_buckets.c.deletions + 1)

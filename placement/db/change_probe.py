@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from placement.db import errors, position
-from placement.db.position import Position
+from placement.db.position import DatabaseVersion
 
 LOG = logging.getLogger(__name__)
 
 
-class _Kept(NamedTuple):
+class _KeptConnection(NamedTuple):
     """A connection of a thread, its history, and how often all had been given up when it was made."""
 
     connection: Any
@@ -36,7 +36,7 @@ class ChangeProbe:
         self._local = threading.local()
         self._round = 0
 
-    def position(self) -> Position:
+    def position(self) -> DatabaseVersion:
         """What the database says; a connection that died since the last question is replaced.
 
         :raises placement.db.errors.WrongServer: who answers is a standby, or read-only.
@@ -57,7 +57,7 @@ class ChangeProbe:
         except self._dialect.loaded_dbapi.Error as error:
             raise errors.of_driver(self._dialect, error, None) from error
 
-    def _asked_for(self, question: str) -> Position:
+    def _asked_for(self, question: str) -> DatabaseVersion:
         """The answer to another question, which is asked from now on if the server takes it."""
         before, self._question = self._question, question
         try:
@@ -70,8 +70,8 @@ class ChangeProbe:
         """Have every thread ask on a new connection from now on."""
         self._round += 1
 
-    def _asked(self) -> Position:
-        kept: _Kept | None = getattr(self._local, "kept", None)
+    def _asked(self) -> DatabaseVersion:
+        kept: _KeptConnection | None = getattr(self._local, "kept", None)
         if kept is not None:
             answer = None
             if kept.round == self._round:
@@ -83,7 +83,7 @@ class ChangeProbe:
             self._local.kept = None
             kept.connection.invalidate()
         connection = self._engine.raw_connection()
-        kept = _Kept(connection, connection.info[position.HISTORY], self._round)
+        kept = _KeptConnection(connection, connection.info[position.HISTORY], self._round)
         try:
             answer = self._ask(kept)
         except BaseException:
@@ -92,17 +92,17 @@ class ChangeProbe:
         self._local.kept = kept
         return answer
 
-    def _is_current(self, kept: _Kept) -> bool:
+    def _is_current(self, kept: _KeptConnection) -> bool:
         """Whether connections of its age lead where new ones would, as those to a replaced file do not."""
         if kept.round != self._round:
             return False
         return not self._is_file or position.is_same_file(self._path, kept.history)
 
-    def _ask_directly(self, kept: _Kept) -> Position:
+    def _ask_directly(self, kept: _KeptConnection) -> DatabaseVersion:
         row = kept.connection.driver_connection.ask(self._question.encode())
         return position.of_row(self._dialect, row, "")
 
-    def _ask_by_cursor(self, kept: _Kept) -> Position:
+    def _ask_by_cursor(self, kept: _KeptConnection) -> DatabaseVersion:
         with closing(kept.connection.cursor()) as cursor:
             cursor.execute(self._question)
             row = cursor.fetchone()
@@ -110,7 +110,7 @@ class ChangeProbe:
 
     def close(self) -> None:
         """Give this thread's connection back."""
-        kept: _Kept | None = getattr(self._local, "kept", None)
+        kept: _KeptConnection | None = getattr(self._local, "kept", None)
         self._local.kept = None
         if kept is not None:
             kept.connection.close()

@@ -7,25 +7,25 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
 
-class now(FunctionElement[float]):  # noqa: N801  # named as functions of SQL are
+class ServerNow(FunctionElement[float]):  # named as functions of SQL are
     """Seconds since 1970 (UTC) when the server executes this, not when the transaction began."""
 
     type = sa.Double()
     inherit_cache = True
 
 
-@compiles(now)
-def _sqlite(element: now, compiler: Any, **kwargs: Any) -> str:
+@compiles(ServerNow)
+def _sqlite(element: ServerNow, compiler: Any, **kwargs: Any) -> str:
     return "((julianday('now') - 2440587.5) * 86400.0)"
 
 
-@compiles(now, "postgresql")
-def _postgresql(element: now, compiler: Any, **kwargs: Any) -> str:
+@compiles(ServerNow, "postgresql")
+def _postgresql(element: ServerNow, compiler: Any, **kwargs: Any) -> str:
     return "CAST(extract(epoch FROM clock_timestamp()) AS DOUBLE PRECISION)"
 
 
-@compiles(now, "mysql")
-@compiles(now, "mariadb")
-def _mysql(element: now, compiler: Any, **kwargs: Any) -> str:
+@compiles(ServerNow, "mysql")
+@compiles(ServerNow, "mariadb")
+def _mysql(element: ServerNow, compiler: Any, **kwargs: Any) -> str:
     # unlike a difference to the time of the session, this one does not jump with daylight saving
     return "(timestampdiff(MICROSECOND, '1970-01-01', utc_timestamp(6)) / 1000000e0)"

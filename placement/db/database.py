@@ -15,9 +15,9 @@ from sqlalchemy import exc
 from placement.db import buckets, engine, errors, migration
 from placement.db.batch import (
     KEPT_SIZES,
-    Answer,
-    Batch,
-    Prepared,
+    PreparedStatement,
+    StatementAnswer,
+    StatementBatch,
     Values,
     bind_parameters,
     bind_values,
@@ -25,8 +25,8 @@ from placement.db.batch import (
 )
 from placement.db.change_probe import ChangeProbe
 from placement.db.engine import PoolOptions
-from placement.db.outage import Outage
-from placement.db.position import Position
+from placement.db.outage import DatabaseOutage
+from placement.db.position import DatabaseVersion
 from placement.db.tables import resource_providers
 from placement.exceptions import InvalidRequest, Unavailable
 
@@ -34,7 +34,7 @@ LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class Transaction:
+class WriteTransaction:
     """One write transaction: its statements, the locks it took and what it changed.
 
     Statements are :meth:`queued <queue>` and sent when an answer is looked at, when
@@ -45,10 +45,10 @@ class Transaction:
 
     def __init__(self, conn: sa.Connection, *, optimistic: bool) -> None:
         self._conn = conn
-        self._batch = Batch(conn)
+        self._batch = StatementBatch(conn)
         self.optimistic = optimistic
         self.now = time.time()
-        self._changed: dict[int, _Change] = {}
+        self._changed: dict[int, _ProviderChange] = {}
         #: whether the database may have been told to commit
         self.committing = False
 
@@ -63,7 +63,7 @@ class Transaction:
         """Whether what is queued is sent together, so that it is dear to wait for an answer in between."""
         return self._batch.sends_at_once
 
-    def queue(self, statement: Prepared, values: Values) -> Answer:
+    def queue(self, statement: PreparedStatement, values: Values) -> StatementAnswer:
         """Have a statement executed, at the latest when its answer is looked at."""
         return self._batch.add(statement, values)
 
@@ -108,7 +108,9 @@ class Transaction:
         """
         for provider_id in provider_ids:
             before = self._changed.get(provider_id, _NO_CHANGE)
-            self._changed[provider_id] = _Change(before.bumps + generation, before.usage_only and usage_only)
+            self._changed[provider_id] = _ProviderChange(
+                before.bumps + generation, before.usage_only and usage_only
+            )
 
     def deleted(self, uuid: str) -> None:
         """Note that this (locked) provider is gone."""
@@ -125,18 +127,18 @@ class Transaction:
         self.committing = True
 
 
-class _Change(NamedTuple):
+class _ProviderChange(NamedTuple):
     """By how much the generation of a provider goes up, and whether nothing but its usage changed."""
 
     bumps: int
     usage_only: bool
 
 
-_NO_CHANGE: Final = _Change(0, usage_only=True)
+_NO_CHANGE: Final = _ProviderChange(0, usage_only=True)
 
 
 @lru_cache(KEPT_SIZES)
-def _stamp(count: int, *, described: bool) -> Prepared:
+def _stamp(count: int, *, described: bool) -> PreparedStatement:
     counter = buckets.counter(resource_providers.c.bucket)
     values: dict[str, Any] = {
         "change_seq": counter,
@@ -146,10 +148,10 @@ def _stamp(count: int, *, described: bool) -> Prepared:
     if described:
         values["described_seq"] = counter
     chosen = resource_providers.c.id.in_(bind_parameters("id", count, sa.Integer))
-    return Prepared(sa.update(resource_providers).where(chosen).values(values))
+    return PreparedStatement(sa.update(resource_providers).where(chosen).values(values))
 
 
-class Database:
+class ServiceDatabase:
     """The one database of a service process.
 
     :param url: an SQLAlchemy URL of SQLite, PostgreSQL, MySQL or MariaDB.
@@ -160,7 +162,7 @@ class Database:
         self.url = url
         self._lock_timeout = options.lock_timeout
         self._attempts = 1 + options.retries
-        self._outage = Outage()
+        self._outage = DatabaseOutage()
         max_seconds = options.statement_timeout and options.statement_timeout + options.lock_timeout
         writer = engine.create(url, "READ COMMITTED", replace(options, statement_timeout=max_seconds))
         self._writer = writer.execution_options(**{engine.WRITES: True})
@@ -179,7 +181,7 @@ class Database:
         for each in (self._writer, self._reader, self._autocommitting):
             each.dispose()
 
-    def position(self) -> Position:
+    def position(self) -> DatabaseVersion:
         """Where the database stands: the same as before means that nothing changed.
 
         :raises Unavailable: when the database does not answer.
@@ -256,7 +258,7 @@ class Database:
         with self._asking(), self._reader.connect() as conn, conn.begin():
             yield conn
 
-    def write(self, work: Callable[[Transaction], T]) -> T:
+    def write(self, work: Callable[[WriteTransaction], T]) -> T:
         """Run ``work`` in a transaction of its own and commit what it did.
 
         It runs again, from the start, when it lost to another transaction
@@ -272,7 +274,7 @@ class Database:
             tx = None
             try:
                 with self._outage.attempt(), self._writer.connect() as conn, conn.begin() as begun:
-                    tx = Transaction(conn, optimistic=attempt == 1 and self._attempts > 1)
+                    tx = WriteTransaction(conn, optimistic=attempt == 1 and self._attempts > 1)
                     result = work(tx)
                     tx.finish()
                     begun.commit()

@@ -17,7 +17,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import exc
 
 from placement.db import adoption, buckets, engine, errors, migration_lock, remedies, sqlite_file
-from placement.db.batch import Batch
+from placement.db.batch import StatementBatch
 from placement.db.engine import WHOLE_DATABASE, PoolOptions
 from placement.db.tables import change_buckets, resource_providers
 from placement.exceptions import Unavailable
@@ -57,7 +57,7 @@ def _known() -> frozenset[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundDatabase:
     """What kind of database there is.
 
     :param revision: of its schema; None when it was never migrated.
@@ -65,10 +65,10 @@ class Found:
     """
 
     revision: str | None
-    record: adoption.Record | None = None
+    record: adoption.AdoptionRecord | None = None
 
 
-def look(url: str) -> Found:
+def look(url: str) -> FoundDatabase:
     """What is behind a URL.
 
     :raises Unavailable: when the database does not answer, or says that it has several revisions.
@@ -77,7 +77,7 @@ def look(url: str) -> Found:
         return state_of(conn)
 
 
-def state_of(conn: sa.Connection) -> Found:
+def state_of(conn: sa.Connection) -> FoundDatabase:
     """As :func:`look`, for a connection that there is.
 
     :raises Unavailable: it says that it has several revisions.
@@ -89,7 +89,7 @@ def state_of(conn: sa.Connection) -> Found:
             " not one: it was restored over another, or something else wrote to it. Restore a backup"
             " into an empty database."
         )
-    return Found(next(iter(revisions), None), adoption.find(conn))
+    return FoundDatabase(next(iter(revisions), None), adoption.find(conn))
 
 
 def version(url: str) -> str | None:
@@ -100,7 +100,7 @@ def version(url: str) -> str | None:
     return look(url).revision
 
 
-def obstacle(found: Found) -> str | None:
+def obstacle(found: FoundDatabase) -> str | None:
     """Why this version cannot work with such a database, and what to do; None if it can.
 
     Revisions are numbers of four digits. Versions work with what later migrations have added, so that
@@ -172,7 +172,7 @@ def bring_up(conn: sa.Connection, revision: str = "head") -> None:
     if missing:
         _add_buckets(conn, missing)
     if missing or state_of(conn).revision != before:
-        batch = Batch(conn)
+        batch = StatementBatch(conn)
         buckets.renew_epoch(batch)
         batch.send()
 

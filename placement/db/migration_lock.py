@@ -52,7 +52,7 @@ _GONE: Final = sa.text(
 )
 
 
-class _Row(NamedTuple):
+class _LockRow(NamedTuple):
     owner: str
     user: str
     connection: int
@@ -71,7 +71,7 @@ def held(source: sa.Engine, conn: sa.Connection, timeout: float) -> Iterator[Non
         own.exec_driver_sql(f"SET SESSION lock_wait_timeout = {_WAIT}")
         in_cluster = getattr(own.connection.driver_connection, "in_cluster", False)
         # what a connection was told to do goes on when its client is gone, and so does the connection
-        lock = _Lock(
+        lock = _ProcessLock(
             own, conn.execute(sa.select(sa.func.connection_id())).scalar_one(), in_cluster=in_cluster
         )
         conn.rollback()
@@ -92,7 +92,7 @@ def held(source: sa.Engine, conn: sa.Connection, timeout: float) -> Iterator[Non
             lock.release()
 
 
-class _Lock:
+class _ProcessLock:
     """The lock as one process sees it, which uses its connection from two threads, one at a time."""
 
     def __init__(self, conn: sa.Connection, migrating: int, *, in_cluster: bool) -> None:
@@ -110,7 +110,7 @@ class _Lock:
         :raises Unavailable: for no longer than so many seconds.
         """
         deadline = time.monotonic() + timeout
-        watched: _Row | None = None
+        watched: _LockRow | None = None
         stood_still = 0.0
         while True:
             began = time.monotonic()
@@ -129,20 +129,20 @@ class _Lock:
             time.sleep(_LOOK)
             stood_still += min(time.monotonic() - began, 1.0)
 
-    def _look(self) -> _Row:
+    def _look(self) -> _LockRow:
         """The row, which is made if there is none."""
         self._conn.exec_driver_sql(_CREATION)
         self._conn.exec_driver_sql(_FREE_ROW)
-        return _Row(*self._conn.execute(_LOOK_AT).one())
+        return _LockRow(*self._conn.execute(_LOOK_AT).one())
 
-    def _is_gone(self, row: _Row) -> bool:
+    def _is_gone(self, row: _LockRow) -> bool:
         """Whether the owner is seen to have ended. Connections of another node would not be seen."""
         if self._in_cluster:
             return False
         values = {"user": row.user, "connection": row.connection}
         return bool(self._conn.execute(_GONE, values).scalar_one())
 
-    def _take(self, row: _Row) -> bool:
+    def _take(self, row: _LockRow) -> bool:
         values = {
             "me": self._me,
             "connection": self._migrating,

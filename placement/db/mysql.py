@@ -14,7 +14,7 @@ _OF_SERVER: Final = (
 _OF_CLUSTER: Final = "SHOW STATUS WHERE variable_name IN ('wsrep_ready', 'wsrep_cluster_state_uuid')"
 
 
-class Connection(PyMySQLConnection):  # type: ignore[misc]  # PyMySQL has no types
+class MysqlConnection(PyMySQLConnection):  # type: ignore[misc]  # PyMySQL has no types
     """A connection that fails, and is closed, when nothing came from the server for too long.
 
     ``history`` is that of the server (:mod:`placement.db.position`), which may be a node ``in_cluster``.
@@ -56,7 +56,7 @@ class Connection(PyMySQLConnection):  # type: ignore[misc]  # PyMySQL has no typ
             cursor.execute(f"SET SESSION wsrep_sync_wait = {wsrep_sync_wait}")
 
 
-def connect(answer_timeout: float | None, *args: Any, wsrep_sync_wait: int, **kwargs: Any) -> Connection:
+def connect(answer_timeout: float | None, *args: Any, wsrep_sync_wait: int, **kwargs: Any) -> MysqlConnection:
     """A connection with this timeout; the other arguments are those of :func:`pymysql.connect`.
 
     The greeting of the server has to come within ``connect_timeout``, too.
@@ -64,7 +64,7 @@ def connect(answer_timeout: float | None, *args: Any, wsrep_sync_wait: int, **kw
     :raises pymysql.err.OperationalError: none can be made, or to a node that is outside of its cluster.
     """
     brief = kwargs.get("connect_timeout")
-    connection = Connection(*args, **{**kwargs, "read_timeout": brief, "write_timeout": brief})
+    connection = MysqlConnection(*args, **{**kwargs, "read_timeout": brief, "write_timeout": brief})
     try:
         connection.introduce(wsrep_sync_wait)
     except BaseException:
@@ -74,7 +74,7 @@ def connect(answer_timeout: float | None, *args: Any, wsrep_sync_wait: int, **kw
     return connection
 
 
-def _shown(connection: Connection, statement: str) -> dict[str, str]:
+def _shown(connection: MysqlConnection, statement: str) -> dict[str, str]:
     with connection.cursor() as cursor:
         cursor.execute(statement)
         return {name.lower(): value for name, value in cursor.fetchall()}

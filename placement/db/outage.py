@@ -8,7 +8,7 @@ from placement.db import errors
 LOG = logging.getLogger(__name__)
 
 
-class Outage(outage.Outage):
+class DatabaseOutage(outage.PeerOutage):
     """Keeps requests from all waiting for a database that swallows what it is sent."""
 
     refusal = "The database does not answer. Please try again later."

@@ -15,7 +15,7 @@ from psycopg import IsolationLevel, errors
 from psycopg.adapt import Transformer
 from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus, TransactionStatus
 
-from placement.db.postgresql import Connection, wait_for
+from placement.db.postgresql import PostgresqlConnection, wait_for
 
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult
@@ -28,7 +28,7 @@ _Names = dict[str, bytes]
 _Encoded = tuple[str, list[bytes | None]]
 
 
-class Step(NamedTuple):
+class PipelineStep(NamedTuple):
     """A statement whose parameters are ``$1``, ``$2`` and so on, and their values."""
 
     text: str
@@ -41,9 +41,9 @@ def is_supported() -> bool:
 
 
 def exchange(
-    connection: Connection,
+    connection: PostgresqlConnection,
     notes: MutableMapping[Any, Any],
-    steps: Sequence[Step],
+    steps: Sequence[PipelineStep],
     *,
     commit: bool,
 ) -> list[list[tuple[Any, ...]]]:
@@ -54,14 +54,14 @@ def exchange(
         or nothing came for too long and it was closed.
     """
     level = connection.isolation_level or IsolationLevel.READ_COMMITTED
-    begin = [Step(_BEGIN[level], ())] * (connection.info.transaction_status == TransactionStatus.IDLE)
-    end = [Step(_COMMIT, ())] * commit
+    begin = [PipelineStep(_BEGIN[level], ())] * (connection.info.transaction_status == TransactionStatus.IDLE)
+    end = [PipelineStep(_COMMIT, ())] * commit
     names: _Names | None = notes.get(_NAMES)
     if names is None:
         names = notes[_NAMES] = {}
         # Where psycopg prepared something, it makes the server forget everything at each rollback.
         connection.prepare_threshold = None
-    exchanging = _Exchange(connection, names)
+    exchanging = _PipelineExchange(connection, names)
     encoded = [_encoded(step) for step in (*begin, *steps, *end)]
     try:
         with connection.closed_on_timeout():
@@ -82,7 +82,7 @@ def exchange(
     return received
 
 
-def _encoded(step: Step) -> _Encoded:
+def _encoded(step: PipelineStep) -> _Encoded:
     """The statement with its values in PostgreSQL's text format, which ends at a NUL."""
     values = [None if value is None else str(value).encode() for value in step.values]
     if any(value is not None and b"\0" in value for value in values):
@@ -90,13 +90,13 @@ def _encoded(step: Step) -> _Encoded:
     return step.text, values
 
 
-class _Exchange:
+class _PipelineExchange:
     """One exchange, in which the connection is in pipeline mode.
 
     ``results`` are of the statements, in their order, and ``failure`` is that of the first that failed.
     """
 
-    def __init__(self, connection: Connection, names: _Names) -> None:
+    def __init__(self, connection: PostgresqlConnection, names: _Names) -> None:
         self.results: list[PGresult] = []
         self.failure: PGresult | None = None
         self._pgconn = connection.pgconn

@@ -42,7 +42,7 @@ _OF_SQLITE: Final = "SELECT ({sum}), {clock}"
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class DatabaseVersion:
     """The sum of all change counters, and whose they are. The same as before means that nothing changed.
 
     ``clock`` is the time of the database then, in seconds since 1970 (UTC).
@@ -58,7 +58,7 @@ def question(dialect: sa.Dialect, *, least: bool = False) -> str:
 
     :param least: for a server that :func:`is_untold` is said of.
     """
-    parts = {"sum": _SUM.compile(dialect=dialect), "clock": clock.now().compile(dialect=dialect)}
+    parts = {"sum": _SUM.compile(dialect=dialect), "clock": clock.ServerNow().compile(dialect=dialect)}
     if least and dialect.name == "postgresql":
         return _OF_POSTGRESQL_AT_LEAST.format(**parts)
     of_kind = {"postgresql": _OF_POSTGRESQL, "mysql": _OF_MYSQL, "mariadb": _OF_MYSQL}
@@ -70,7 +70,7 @@ def is_untold(error: BaseException) -> bool:
     return getattr(error, "sqlstate", None) in _UNTOLD
 
 
-def of_row(dialect: sa.Dialect, row: Sequence[Any], noted: str) -> Position:
+def of_row(dialect: sa.Dialect, row: Sequence[Any], noted: str) -> DatabaseVersion:
     """The position that a server tells.
 
     :param noted: the history that was noted of the connection.
@@ -81,10 +81,10 @@ def of_row(dialect: sa.Dialect, row: Sequence[Any], noted: str) -> Position:
         standby, *history = others
         if standby in ("t", "True"):
             raise WrongServer("the server is a standby")
-        return Position(total, "/".join(history), time)
+        return DatabaseVersion(total, "/".join(history), time)
     if others and others[0] not in ("0", "OFF"):
         raise WrongServer("the server is read-only")
-    return Position(total, noted, time)
+    return DatabaseVersion(total, noted, time)
 
 
 def _text(value: Any) -> str:

@@ -20,7 +20,7 @@ RV = TypeVar("RV")
 _QUESTION: Final = b"placement.question"
 
 
-class Connection(psycopg.Connection[Any]):
+class PostgresqlConnection(psycopg.Connection[Any]):
     """A connection that fails, and is closed, when nothing came from the server for too long."""
 
     answer_timeout: float | None = None
@@ -91,7 +91,7 @@ class Connection(psycopg.Connection[Any]):
 
 def connect(
     answer_timeout: float | None, *args: Any, prepare_threshold: int | str | None = 5, **kwargs: Any
-) -> Connection:
+) -> PostgresqlConnection:
     """A connection with this timeout; the other arguments are those of :func:`psycopg.connect`.
 
     :param prepare_threshold: as psycopg has it. URLs are texts: there it is ``none`` where a pooler
@@ -100,7 +100,7 @@ def connect(
     """
     threshold = _threshold(prepare_threshold)
     try:
-        connection = Connection.connect(*args, prepare_threshold=threshold, **kwargs)
+        connection = PostgresqlConnection.connect(*args, prepare_threshold=threshold, **kwargs)
     except errors.ConnectionTimeout as error:
         raise psycopg.OperationalError(str(error)) from TimeoutError()
     connection.answer_timeout = answer_timeout

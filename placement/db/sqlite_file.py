@@ -20,7 +20,7 @@ _BESIDE: Final = ("", "-wal", "-shm")
 
 
 @dataclass(frozen=True, slots=True)
-class User:
+class SystemUser:
     """A user of the system."""
 
     name: str
@@ -28,7 +28,7 @@ class User:
     groups: frozenset[int]
 
     @classmethod
-    def named(cls, name: str) -> "User | None":
+    def named(cls, name: str) -> "SystemUser | None":
         """The user of that name, if there is one."""
         try:
             entry = pwd.getpwnam(name)
@@ -57,7 +57,7 @@ def missing(url: str) -> str | None:
     return f"There is no database {path}: 'placement-manage db sync' makes it, run as the service's user."
 
 
-def obstacle(url: str, user: User | None = None) -> str | None:
+def obstacle(url: str, user: SystemUser | None = None) -> str | None:
     """Why a user cannot work with the file, or make it, and what to do; None if nothing is in the way.
 
     :param user: the one that this process runs as, unless given.
@@ -93,7 +93,7 @@ def _exists(path: Path) -> bool:
         return True
 
 
-def _may(path: Path, wanted: int, user: User | None) -> bool:
+def _may(path: Path, wanted: int, user: SystemUser | None) -> bool:
     if user is None:
         return os.access(path, wanted, effective_ids=True)
     found = path.stat()

@@ -5,15 +5,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from placement.candidates.conditions import Condition, HasTraits, InAggregates, InTree
-from placement.candidates.needs import Need, needs_of
+from placement.candidates.conditions import HasTraits, InAggregates, InTree, ProviderCondition
+from placement.candidates.needs import ProviderNeed, needs_of
 from placement.candidates.request import CandidatesRequest, RequestGroup
 from placement.model.provider import Inventory, Provider
-from placement.model.snapshot import Snapshot
+from placement.model.snapshot import ModelSnapshot
 
 
 @dataclass(frozen=True, slots=True)
-class Clause:
+class RequestClause:
     """One thing that a request says.
 
     ``condition`` is one of those that the package's documentation lists. ``group`` is the suffix, ``names``
@@ -28,39 +28,39 @@ class Clause:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class ClauseCheck:
     """What one provider has to be because of a clause; by leaving out ``drop`` a request asks it no more.
 
     Where the clause is checked together with those before it, ``alone`` has what it asks for by itself: of
     the provider, and in the group without a suffix of its root, of which one has to meet all such clauses.
     """
 
-    clause: Clause
-    drop: Clause
+    clause: RequestClause
+    drop: RequestClause
     met_by: Callable[[Provider], bool]
     alone: tuple[Callable[[Provider], bool], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RequestPart:
     """What exactly one provider serves, as a list of checks in the documented order.
 
     ``capacities`` has the indexes, by class, of those checks that depend on what is used. The part is
     gone where all of one of ``gone_without`` are left out.
     """
 
-    need: Need
-    checks: tuple[Check, ...]
+    need: ProviderNeed
+    checks: tuple[ClauseCheck, ...]
     capacities: Mapping[str, int]
-    gone_without: tuple[frozenset[Clause], ...]
+    gone_without: tuple[frozenset[RequestClause], ...]
 
 
-def resources(group: str, name: str) -> Clause:
+def resources(group: str, name: str) -> RequestClause:
     """The clause that a group asks for a class at all."""
-    return Clause("resources", group, (name,))
+    return RequestClause("resources", group, (name,))
 
 
-def parts_of(snapshot: Snapshot, request: CandidatesRequest) -> tuple[Part, ...]:
+def parts_of(snapshot: ModelSnapshot, request: CandidatesRequest) -> tuple[RequestPart, ...]:
     """The parts of a request: a group with a suffix is one, the group without one for each class."""
     groups = {group.suffix: group for group in request.groups}
     return tuple(
@@ -70,7 +70,9 @@ def parts_of(snapshot: Snapshot, request: CandidatesRequest) -> tuple[Part, ...]
     )
 
 
-def _part(snapshot: Snapshot, request: CandidatesRequest, group: RequestGroup, need: Need) -> Part:
+def _part(
+    snapshot: ModelSnapshot, request: CandidatesRequest, group: RequestGroup, need: ProviderNeed
+) -> RequestPart:
     checks = (*_on_inventories(need), *_on_providers(snapshot, group, need))
     capacities = {
         check.clause.names[0]: index
@@ -81,20 +83,24 @@ def _part(snapshot: Snapshot, request: CandidatesRequest, group: RequestGroup, n
     subtrees = {_same_subtree(suffixes) for suffixes in request.same_subtrees if need.suffix in suffixes}
     # a group without resources is asked for in a same_subtree alone, and while it says anything else
     gone = (asked | subtrees, asked | {check.drop for check in checks}) if subtrees else (asked,)
-    return Part(need, checks, capacities, gone)
+    return RequestPart(need, checks, capacities, gone)
 
 
-def _on_inventories(need: Need) -> Iterator[Check]:
-    def check(condition: str, name: str, amount: int, met: Callable[[Provider, Inventory], bool]) -> Check:
+def _on_inventories(need: ProviderNeed) -> Iterator[ClauseCheck]:
+    def check(
+        condition: str, name: str, amount: int, met: Callable[[Provider, Inventory], bool]
+    ) -> ClauseCheck:
         def met_by(provider: Provider) -> bool:
             inventory = provider.inventories.get(name)
             return inventory is None or met(provider, inventory)
 
-        return Check(Clause(condition, need.suffix, (name,), amount), resources(need.suffix, name), met_by)
+        return ClauseCheck(
+            RequestClause(condition, need.suffix, (name,), amount), resources(need.suffix, name), met_by
+        )
 
     for name, amount in need.resources:
-        yield Check(
-            Clause("resource_class", need.suffix, (name,), amount),
+        yield ClauseCheck(
+            RequestClause("resource_class", need.suffix, (name,), amount),
             resources(need.suffix, name),
             lambda provider, name=name: name in provider.inventories,  # type: ignore[misc]  # binds early
         )
@@ -124,12 +130,12 @@ _PORTIONS: Final[Mapping[str, Callable[[Inventory, int], bool]]] = {
 }
 
 
-def _check(snapshot: Snapshot, clause: Clause, condition: Condition) -> Check:
+def _check(snapshot: ModelSnapshot, clause: RequestClause, condition: ProviderCondition) -> ClauseCheck:
     """That a provider meets a condition, as a clause says that can be left out by itself."""
-    return Check(clause, clause, lambda provider: condition.met_by(provider, snapshot))
+    return ClauseCheck(clause, clause, lambda provider: condition.met_by(provider, snapshot))
 
 
-def _on_providers(snapshot: Snapshot, group: RequestGroup, need: Need) -> Iterator[Check]:
+def _on_providers(snapshot: ModelSnapshot, group: RequestGroup, need: ProviderNeed) -> Iterator[ClauseCheck]:
     """Each condition of :mod:`placement.candidates.conditions` in pieces that can be left out."""
     check = partial(_check, snapshot)
     suffix, or_root = need.suffix, need.unsuffixed
@@ -137,9 +143,9 @@ def _on_providers(snapshot: Snapshot, group: RequestGroup, need: Need) -> Iterat
         for traits in group.required:
             yield check(_any_of("required", suffix, traits), HasTraits((traits,)))
     for trait in sorted(group.forbidden):
-        yield check(Clause("forbidden", suffix, (trait,)), HasTraits((), frozenset({trait})))
+        yield check(RequestClause("forbidden", suffix, (trait,)), HasTraits((), frozenset({trait})))
     if group.in_tree is not None:
-        yield check(Clause("in_tree", suffix, (group.in_tree,)), InTree(group.in_tree))
+        yield check(RequestClause("in_tree", suffix, (group.in_tree,)), InTree(group.in_tree))
     for number, aggregates in enumerate(group.member_of, start=1):
         # with those before: a provider and its root are not asked to be in one each
         together = InAggregates(group.member_of[:number], frozenset(), or_root=or_root)
@@ -151,34 +157,34 @@ def _on_providers(snapshot: Snapshot, group: RequestGroup, need: Need) -> Iterat
         )
     for aggregate in sorted(group.forbidden_aggregates):
         forbidden = InAggregates((), frozenset({aggregate}), or_root=or_root)
-        yield check(Clause("forbidden_aggregates", suffix, (aggregate,)), forbidden)
+        yield check(RequestClause("forbidden_aggregates", suffix, (aggregate,)), forbidden)
 
 
-def _root_meets(snapshot: Snapshot, met_by: Callable[[Provider], bool], provider: Provider) -> bool:
+def _root_meets(snapshot: ModelSnapshot, met_by: Callable[[Provider], bool], provider: Provider) -> bool:
     return met_by(snapshot.providers[provider.root_id])
 
 
-def on_roots(snapshot: Snapshot, request: CandidatesRequest) -> tuple[Check, ...]:
+def on_roots(snapshot: ModelSnapshot, request: CandidatesRequest) -> tuple[ClauseCheck, ...]:
     """What the root of a tree has to be."""
     check = partial(_check, snapshot)
     return (
         *(
-            check(Clause("root_required", names=(trait,)), HasTraits((frozenset({trait}),)))
+            check(RequestClause("root_required", names=(trait,)), HasTraits((frozenset({trait}),)))
             for trait in sorted(request.root_required)
         ),
         *(
-            check(Clause("root_forbidden", names=(trait,)), HasTraits((), frozenset({trait})))
+            check(RequestClause("root_forbidden", names=(trait,)), HasTraits((), frozenset({trait})))
             for trait in sorted(request.root_forbidden)
         ),
     )
 
 
-def pieces(request: CandidatesRequest) -> tuple[Condition, ...]:
+def pieces(request: CandidatesRequest) -> tuple[ProviderCondition, ...]:
     """Conditions, each once: where a tree meets them decides on whatever asks for some of what this does.
 
     Beside these there is the tree that is asked for, and what providers have and are used of.
     """
-    found: list[Condition] = [HasTraits((frozenset({trait}),)) for trait in request.root_required]
+    found: list[ProviderCondition] = [HasTraits((frozenset({trait}),)) for trait in request.root_required]
     found += [HasTraits((), frozenset({trait})) for trait in request.root_forbidden]
     for group in request.groups:
         found += [HasTraits((traits,)) for traits in group.required]
@@ -188,7 +194,7 @@ def pieces(request: CandidatesRequest) -> tuple[Condition, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def traits_together(request: CandidatesRequest) -> tuple[tuple[Clause, frozenset[str]], ...]:
+def traits_together(request: CandidatesRequest) -> tuple[tuple[RequestClause, frozenset[str]], ...]:
     """What the providers of the group without a suffix must have together."""
     return tuple(
         (_any_of("required", "", traits), traits)
@@ -198,35 +204,35 @@ def traits_together(request: CandidatesRequest) -> tuple[tuple[Clause, frozenset
     )
 
 
-TOGETHER: Final = Clause("together")
+TOGETHER: Final = RequestClause("together")
 """All parts have to be served at once: no amount is given twice."""
 
 
-def combinations(request: CandidatesRequest) -> Iterator[tuple[Clause, CandidatesRequest]]:
+def combinations(request: CandidatesRequest) -> Iterator[tuple[RequestClause, CandidatesRequest]]:
     """What ties the parts to one another, in order: each clause with the request up to it."""
     yield TOGETHER, replace(request, same_subtrees=(), group_policy=None)
     for number, suffixes in enumerate(request.same_subtrees, start=1):
         upto = replace(request, same_subtrees=request.same_subtrees[:number], group_policy=None)
         yield _same_subtree(suffixes), upto
     if _isolates(request):
-        yield Clause("group_policy", names=("isolate",)), request
+        yield RequestClause("group_policy", names=("isolate",)), request
 
 
-def droppable(snapshot: Snapshot, request: CandidatesRequest) -> tuple[Clause, ...]:
+def droppable(snapshot: ModelSnapshot, request: CandidatesRequest) -> tuple[RequestClause, ...]:
     """All clauses that may be left out, each once, in order."""
     found = [check.drop for part in parts_of(snapshot, request) for check in part.checks]
     found += [check.drop for check in on_roots(snapshot, request)]
     found += [clause for clause, _ in traits_together(request)]
     found += [_same_subtree(suffixes) for suffixes in request.same_subtrees]
     if _isolates(request):
-        found.append(Clause("group_policy", names=("isolate",)))
+        found.append(RequestClause("group_policy", names=("isolate",)))
     return tuple(dict.fromkeys(found))
 
 
 def without(
     request: CandidatesRequest,
-    left_out: Collection[Clause],
-    amounts: Mapping[Clause, int] | None = None,
+    left_out: Collection[RequestClause],
+    amounts: Mapping[RequestClause, int] | None = None,
 ) -> CandidatesRequest | None:
     """The request without some of its clauses; None if it asks for no resources then.
 
@@ -246,7 +252,7 @@ def without(
     suffixes_left = frozenset(group.suffix for group in groups)
     if not any(group.resources for group in groups):
         return None
-    shared = Clause("group_policy", names=("isolate",)) in left_out
+    shared = RequestClause("group_policy", names=("isolate",)) in left_out
     return replace(
         request,
         groups=tuple(groups),
@@ -258,11 +264,11 @@ def without(
 
 
 def _group_without(
-    group: RequestGroup, left_out: Collection[Clause], amounts: Mapping[Clause, int]
+    group: RequestGroup, left_out: Collection[RequestClause], amounts: Mapping[RequestClause, int]
 ) -> RequestGroup:
     suffix = group.suffix
     in_tree = group.in_tree
-    if in_tree is not None and Clause("in_tree", suffix, (in_tree,)) in left_out:
+    if in_tree is not None and RequestClause("in_tree", suffix, (in_tree,)) in left_out:
         in_tree = None
     return replace(
         group,
@@ -282,17 +288,17 @@ def _group_without(
 
 
 def _kept(
-    condition: str, names: frozenset[str], left_out: Collection[Clause], group: str = ""
+    condition: str, names: frozenset[str], left_out: Collection[RequestClause], group: str = ""
 ) -> frozenset[str]:
-    return frozenset(name for name in names if Clause(condition, group, (name,)) not in left_out)
+    return frozenset(name for name in names if RequestClause(condition, group, (name,)) not in left_out)
 
 
-def _any_of(condition: str, group: str, names: frozenset[str]) -> Clause:
-    return Clause(condition, group, tuple(sorted(names)))
+def _any_of(condition: str, group: str, names: frozenset[str]) -> RequestClause:
+    return RequestClause(condition, group, tuple(sorted(names)))
 
 
-def _same_subtree(suffixes: frozenset[str]) -> Clause:
-    return Clause("same_subtree", names=tuple(sorted(suffixes)))
+def _same_subtree(suffixes: frozenset[str]) -> RequestClause:
+    return RequestClause("same_subtree", names=tuple(sorted(suffixes)))
 
 
 def _isolates(request: CandidatesRequest) -> bool:

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from placement.explanations.clauses import Clause
-from placement.explanations.explain import Example, Explanation, Step
+from placement.explanations.clauses import RequestClause
+from placement.explanations.explain import FunnelStep, NearestMiss, RequestExplanation
 from placement.explanations.words import sentence_of_both
 
 
-def document(explanation: Explanation, fallback: Explanation | None = None) -> dict[str, Any]:
+def document(explanation: RequestExplanation, fallback: RequestExplanation | None = None) -> dict[str, Any]:
     """The body of an answer; the API reference describes it.
 
     :param fallback: of what a flavor falls back to.
@@ -54,14 +54,14 @@ def document(explanation: Explanation, fallback: Explanation | None = None) -> d
     }
 
 
-def _step(step: Step) -> dict[str, Any]:
+def _step(step: FunnelStep) -> dict[str, Any]:
     shown = {**_clause(step.clause), "hosts": step.hosts}
     if step.providers is not None:
         shown["providers"] = step.providers
     return shown
 
 
-def _clause(clause: Clause) -> dict[str, Any]:
+def _clause(clause: RequestClause) -> dict[str, Any]:
     return {
         "condition": clause.condition,
         "group": clause.group,
@@ -70,7 +70,7 @@ def _clause(clause: Clause) -> dict[str, Any]:
     }
 
 
-def _example(example: Example) -> dict[str, Any]:
+def _example(example: NearestMiss) -> dict[str, Any]:
     provider = example.provider or example.root
     return {
         "host": example.root.name,

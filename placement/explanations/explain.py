@@ -6,42 +6,42 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final, NamedTuple, TypeVar
 
-from placement.candidates.budget import Budget, Exhausted
+from placement.candidates.budget import BudgetExhausted, SearchBudget
 from placement.candidates.request import CandidatesRequest
 from placement.candidates.search import served
-from placement.explanations.clauses import Clause, combinations, resources
-from placement.explanations.likeness import Kin
-from placement.explanations.relaxing import Relaxation, Relaxer
-from placement.explanations.survey import Host, Survey, survey
+from placement.explanations.clauses import RequestClause, combinations, resources
+from placement.explanations.likeness import TreeKin
+from placement.explanations.relaxing import RelaxationSearch, RequestRelaxation
+from placement.explanations.survey import HostDiagnosis, LikeHosts, survey
 from placement.model.layout import picker
 from placement.model.provider import Provider
-from placement.model.snapshot import Snapshot
-from placement.model.trees import Shape, Tree
+from placement.model.snapshot import ModelSnapshot
+from placement.model.trees import HostTree, TreeStructure
 
 MAX_EXAMPLES: Final = 5
 """Hosts that are named for each reason."""
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class FunnelStep:
     """What is left after a condition: hosts, and of a condition on single providers these, too."""
 
-    clause: Clause
+    clause: RequestClause
     hosts: int
     providers: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class PartFunnel:
     """How many pass the conditions of a part of the request, one after the other."""
 
     suffix: str
     resources: Mapping[str, int]
-    steps: tuple[Step, ...]
+    steps: tuple[FunnelStep, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class NearestMiss:
     """A host that came so far, by its root: the provider of it that came closest, and what is there of it.
 
     ``found`` is what is free, or what the inventory says of its portions; None where it is about no amount.
@@ -53,28 +53,28 @@ class Example:
 
 
 @dataclass(frozen=True, slots=True)
-class Reason:
+class UnmetReason:
     """The first condition that so many hosts do not meet; the examples begin with the nearest misses.
 
     ``is_of_nobody`` says that it names a tree or aggregates that no provider is in.
     """
 
-    clause: Clause
+    clause: RequestClause
     hosts: int
-    examples: tuple[Example, ...]
+    examples: tuple[NearestMiss, ...]
     is_of_nobody: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Largest:
+class LargestAmount:
     """The largest amount of a resource class that fits while all else stays; None if no amount does."""
 
-    clause: Clause
+    clause: RequestClause
     fits: int | None
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class RequestExplanation:
     """Why a request fits, or does not.
 
     ``incomplete`` names the fields that lack something because the budget was spent; ``fitting`` is None
@@ -83,46 +83,46 @@ class Explanation:
 
     hosts: int
     fitting: int | None
-    groups: tuple[Group, ...]
-    steps: tuple[Step, ...]
-    reasons: tuple[Reason, ...]
-    relaxations: tuple[Relaxation, ...]
-    largest: tuple[Largest, ...]
+    groups: tuple[PartFunnel, ...]
+    steps: tuple[FunnelStep, ...]
+    reasons: tuple[UnmetReason, ...]
+    relaxations: tuple[RequestRelaxation, ...]
+    largest: tuple[LargestAmount, ...]
     incomplete: tuple[str, ...]
 
 
 def explain(
-    snapshot: Snapshot,
+    snapshot: ModelSnapshot,
     request: CandidatesRequest,
-    budget: Budget,
+    budget: SearchBudget,
     among: Container[int] | None = None,
     *,
     relaxing: bool = True,
-) -> Explanation:
+) -> RequestExplanation:
     """The explanation of a request; its limit does not matter.
 
     :param among: the ids of the roots of those hosts that count; None for all.
     :param relaxing: whether to look for what would help, and for the largest amounts.
     :raises Exhausted: not even the conditions on single providers could be looked at.
     """
-    whole = _Whole(survey(snapshot, request, budget, among), budget)
+    whole = _WholeFunnel(survey(snapshot, request, budget, among), budget)
     incomplete: list[str] = []
     try:
         whole.combine()
-    except Exhausted:
+    except BudgetExhausted:
         incomplete += ["fitting_hosts", "request", "reasons", "relaxations", "largest"]
-    reasons: list[Reason] = []
+    reasons: list[UnmetReason] = []
     if not incomplete and not gather(whole.reasons(), reasons):
         incomplete += ["reasons", "relaxations", "largest"]
-    relaxations: list[Relaxation] = []
-    largest: list[Largest] = []
+    relaxations: list[RequestRelaxation] = []
+    largest: list[LargestAmount] = []
     if not incomplete and relaxing:
-        relaxer = Relaxer(whole.found, budget)
+        relaxer = RelaxationSearch(whole.found, budget)
         if not whole.left and not gather(relaxer.relaxations(), relaxations):
             incomplete.append("relaxations")
         if not gather(_largest(relaxer, request), largest):
             incomplete.append("largest")
-    return Explanation(
+    return RequestExplanation(
         hosts=sum(host.count for host in whole.found.hosts),
         fitting=None if "fitting_hosts" in incomplete else _count(whole.left),
         groups=tuple(_groups(whole.found)),
@@ -142,23 +142,23 @@ def gather(found: Iterable[T], into: list[T]) -> bool:
     try:
         for each in found:
             into.append(each)
-    except Exhausted:
+    except BudgetExhausted:
         return False
     return True
 
 
-def _largest(relaxer: Relaxer, request: CandidatesRequest) -> Iterator[Largest]:
+def _largest(relaxer: RelaxationSearch, request: CandidatesRequest) -> Iterator[LargestAmount]:
     for group in request.groups:
         for name, amount in group.resources.items():
-            clause = Clause("resources", group.suffix, (name,), amount)
-            yield Largest(clause, relaxer.largest(resources(group.suffix, name)))
+            clause = RequestClause("resources", group.suffix, (name,), amount)
+            yield LargestAmount(clause, relaxer.largest(resources(group.suffix, name)))
 
 
-def _count(hosts: list[Host]) -> int:
+def _count(hosts: list[LikeHosts]) -> int:
     return sum(host.count for host in hosts)
 
 
-def _groups(found: Survey) -> Iterator[Group]:
+def _groups(found: HostDiagnosis) -> Iterator[PartFunnel]:
     for number, part in enumerate(found.parts):
         by_first = [0] * (len(part.checks) + 1)
         for host in found.hosts:
@@ -166,20 +166,20 @@ def _groups(found: Survey) -> Iterator[Group]:
         left, steps = sum(by_first), []
         for index, check in enumerate(part.checks):
             left -= by_first[index]
-            steps.append(Step(check.clause, left, found.left[number][index]))
-        yield Group(part.need.suffix, dict(part.need.resources), tuple(steps))
+            steps.append(FunnelStep(check.clause, left, found.left[number][index]))
+        yield PartFunnel(part.need.suffix, dict(part.need.resources), tuple(steps))
 
 
-class _Whole:
+class _WholeFunnel:
     """The hosts that are left, condition by condition, and those that are not by the first they fail."""
 
-    def __init__(self, found: Survey, budget: Budget) -> None:
+    def __init__(self, found: HostDiagnosis, budget: SearchBudget) -> None:
         self.found = found
         self.left = found.hosts
-        self.steps: list[Step] = []
+        self.steps: list[FunnelStep] = []
         self._budget = budget
         #: by clause: the hosts, and the part that it belongs to, if it is about one
-        self._failed: dict[Clause, tuple[list[Host], int | None]] = {}
+        self._failed: dict[RequestClause, tuple[list[LikeHosts], int | None]] = {}
         self._alone()
 
     def _alone(self) -> None:
@@ -194,7 +194,9 @@ class _Whole:
                 else:
                     self._fail(part.checks[first].clause, host, number)
             self.left = kept
-            self._step(Clause("group", part.need.suffix, tuple(name for name, _ in part.need.resources)))
+            self._step(
+                RequestClause("group", part.need.suffix, tuple(name for name, _ in part.need.resources))
+            )
         for check in self.found.on_roots:
             bit = 1 << droppable.index(check.clause)
             self._keep(check.clause, [not host.root & bit for host in self.left])
@@ -214,11 +216,11 @@ class _Whole:
             self._keep(clause, [host in fitting or tell(host) for host in self.left])
         self._keep(last, [host in fitting for host in self.left])
 
-    def _teller(self, request: CandidatesRequest) -> Callable[[Host], bool]:
+    def _teller(self, request: CandidatesRequest) -> Callable[[LikeHosts], bool]:
         tell = served(self.found.snapshot, request, self._budget)
         return lambda host: tell(host.alike.tree, host.alike.shared)
 
-    def _keep(self, clause: Clause, passes: list[bool]) -> None:
+    def _keep(self, clause: RequestClause, passes: list[bool]) -> None:
         kept = []
         for host, passed in zip(self.left, passes, strict=True):
             if passed:
@@ -228,21 +230,21 @@ class _Whole:
         self.left = kept
         self._step(clause)
 
-    def _step(self, clause: Clause) -> None:
-        self.steps.append(Step(clause, _count(self.left)))
+    def _step(self, clause: RequestClause) -> None:
+        self.steps.append(FunnelStep(clause, _count(self.left)))
 
-    def _fail(self, clause: Clause, host: Host, part: int | None) -> None:
+    def _fail(self, clause: RequestClause, host: LikeHosts, part: int | None) -> None:
         self._failed.setdefault(clause, ([], part))[0].append(host)
 
-    def reasons(self) -> Iterator[Reason]:
+    def reasons(self) -> Iterator[UnmetReason]:
         """Why hosts are not left, most of them first."""
         by_count = sorted(self._failed.items(), key=lambda item: -_count(item[1][0]))
         for clause, (hosts, part) in by_count:
             nearest = heapq.merge(*(self._nearest(clause, part, host) for host in hosts))
             examples = tuple([_example(clause, *miss[-2:]) for miss in islice(nearest, MAX_EXAMPLES)])
-            yield Reason(clause, _count(hosts), examples, _is_of_nobody(self.found.snapshot, clause))
+            yield UnmetReason(clause, _count(hosts), examples, _is_of_nobody(self.found.snapshot, clause))
 
-    def _nearest(self, clause: Clause, part: int | None, host: Host) -> "list[_Miss]":
+    def _nearest(self, clause: RequestClause, part: int | None, host: LikeHosts) -> "list[_Miss]":
         """The nearest misses of hosts that are alike, nearest first."""
         failed = sum(
             first < len(each.checks) for first, each in zip(host.firsts, self.found.parts, strict=True)
@@ -251,7 +253,7 @@ class _Whole:
         positions = host.closest[part] if part is not None and about_amount else ()
         missing = _missing(clause, positions, host)
         self._budget.spend(len(host.alike.trees) // 8)
-        at = _At(positions, host.alike.kin)
+        at = _ClosestProviders(positions, host.alike.kin)
         distances = list(map(missing, host.alike.trees))
         furthest = heapq.nsmallest(MAX_EXAMPLES, distances)[-1]
         return heapq.nsmallest(
@@ -264,7 +266,7 @@ class _Whole:
         )
 
 
-def _is_of_nobody(snapshot: Snapshot, clause: Clause) -> bool:
+def _is_of_nobody(snapshot: ModelSnapshot, clause: RequestClause) -> bool:
     match clause.condition:
         case "in_tree":
             return snapshot.get(clause.names[0]) is None
@@ -273,27 +275,27 @@ def _is_of_nobody(snapshot: Snapshot, clause: Clause) -> bool:
     return False
 
 
-class _At(NamedTuple):
+class _ClosestProviders(NamedTuple):
     """The providers of a host that came closest, by position."""
 
     positions: tuple[int, ...]
-    kin: Kin
+    kin: TreeKin
 
 
-_Miss = tuple[int, int, str, int, Tree, _At]
+_Miss = tuple[int, int, str, int, HostTree, _ClosestProviders]
 """How far from what is asked for, how many parts are not served, name and id of the host; its tree, where."""
 
 _AMOUNTS: Final = ("capacity", "min_unit", "max_unit", "step_size")
 
 
-def _missing(clause: Clause, positions: tuple[int, ...], host: Host) -> Callable[[Tree], int]:
+def _missing(clause: RequestClause, positions: tuple[int, ...], host: LikeHosts) -> Callable[[HostTree], int]:
     """A function that tells how far one of these hosts is from what a clause asks for."""
     if not positions or clause.amount is None:
         return lambda _: 0
     amount, kin = clause.amount, host.alike.kin
     if clause.condition != "capacity":
 
-        def missing(tree: Tree) -> int:
+        def missing(tree: HostTree) -> int:
             providers = kin.providers(tree)
             return min([abs(_found(clause, providers[at]) - amount) for at in positions])
 
@@ -301,9 +303,9 @@ def _missing(clause: Clause, positions: tuple[int, ...], host: Host) -> Callable
     name, own = clause.names[0], kin.own
     slots = [kin.slots[at, name] for at in positions if at < own]
     most = max((_found(clause, kin.shared[at - own]) for at in positions if at >= own), default=0)
-    pickers: dict[Shape, Callable[[tuple[int, ...]], tuple[int, ...]]] = {}
+    pickers: dict[TreeStructure, Callable[[tuple[int, ...]], tuple[int, ...]]] = {}
 
-    def missing_of_capacity(tree: Tree) -> int:
+    def missing_of_capacity(tree: HostTree) -> int:
         pick = pickers.get(tree.shape)
         if pick is None:
             within = tree.shape.layout(kin.where).slots
@@ -313,19 +315,19 @@ def _missing(clause: Clause, positions: tuple[int, ...], host: Host) -> Callable
     return missing_of_capacity
 
 
-def _example(clause: Clause, tree: Tree, at: _At) -> Example:
+def _example(clause: RequestClause, tree: HostTree, at: _ClosestProviders) -> NearestMiss:
     if not at.positions:
-        return Example(tree.root)
+        return NearestMiss(tree.root)
     providers, own = at.kin.providers(tree), at.kin.own
     found = [
         (position >= own, providers[position].id, providers[position], _found(clause, providers[position]))
         for position in at.positions
     ]
     *_, provider, amount = min(found, key=lambda each: (abs(each[3] - (clause.amount or 0)), *each[:2]))
-    return Example(tree.root, provider, amount)
+    return NearestMiss(tree.root, provider, amount)
 
 
-def _found(clause: Clause, provider: Provider) -> int:
+def _found(clause: RequestClause, provider: Provider) -> int:
     """What is there of what the clause asks for."""
     name = clause.names[0]
     inventory = provider.inventories[name]

@@ -5,39 +5,43 @@ from dataclasses import dataclass, field
 from operator import attrgetter, le
 from typing import Final
 
-from placement.candidates.budget import Budget
-from placement.candidates.conditions import Condition, HasTraits, InAggregates, InTree
+from placement.candidates.budget import SearchBudget
+from placement.candidates.conditions import HasTraits, InAggregates, InTree, ProviderCondition
 from placement.candidates.needs import needs_of
 from placement.candidates.request import CandidatesRequest
-from placement.candidates.roots import Sharing
-from placement.candidates.rules import Rules
+from placement.candidates.roots import SharingProviders
+from placement.candidates.rules import RequestRules
 from placement.explanations.clauses import pieces
-from placement.model.layout import Layout, Where, picker
+from placement.model.layout import TreeLayout, Where, picker
 from placement.model.provider import Inventory, Provider
-from placement.model.snapshot import Snapshot
-from placement.model.trees import Shape, Tree
+from placement.model.snapshot import ModelSnapshot
+from placement.model.trees import HostTree, TreeStructure
 
 _TREES: Final = 64
 """How many trees are looked at between two looks at the budget."""
 
 
-class Asked:
+class AskedAmounts:
     """What a request says about its parts together, and all amounts of it.
 
     :param where: where trees are looked at, if not where this request asks for something.
     """
 
     def __init__(
-        self, snapshot: Snapshot, request: CandidatesRequest, budget: Budget, where: Where | None = None
+        self,
+        snapshot: ModelSnapshot,
+        request: CandidatesRequest,
+        budget: SearchBudget,
+        where: Where | None = None,
     ) -> None:
         needs = needs_of(request)
-        self.rules = Rules(snapshot, request, needs, budget)
+        self.rules = RequestRules(snapshot, request, needs, budget)
         self.amounts = tuple(dict.fromkeys(asked for need in needs for asked in need.resources))
         self.where = where or (tuple(dict.fromkeys(name for name, _ in self.amounts)), _is_about_all(request))
         self._ranks = {name: rank for rank, name in enumerate(self.where[0])}
-        self._portions: dict[Shape, Hashable] = {}
+        self._portions: dict[TreeStructure, Hashable] = {}
 
-    def portions(self, shape: Shape, layout: Layout) -> Hashable:
+    def portions(self, shape: TreeStructure, layout: TreeLayout) -> Hashable:
         """By amount whether those who have the class give it in one go; of sums of amounts in which steps."""
         found = self._portions.get(shape)
         if found is None:
@@ -54,7 +58,7 @@ class Asked:
             found = self._portions[shape] = (*given, *summed)
         return found
 
-    def _gives(self, shape: Shape, layout: Layout, name: str, amount: int) -> Hashable:
+    def _gives(self, shape: TreeStructure, layout: TreeLayout, name: str, amount: int) -> Hashable:
         return tuple(
             [
                 (each.min_unit <= amount, amount <= each.max_unit, amount % each.step_size == 0)
@@ -62,7 +66,7 @@ class Asked:
             ]
         )
 
-    def _steps(self, shape: Shape, layout: Layout, name: str, asked: int) -> Hashable:
+    def _steps(self, shape: TreeStructure, layout: TreeLayout, name: str, asked: int) -> Hashable:
         return tuple(
             [
                 (each.min_unit, min(each.max_unit, asked), each.step_size)
@@ -70,7 +74,7 @@ class Asked:
             ]
         )
 
-    def _inventories(self, shape: Shape, layout: Layout, name: str) -> list[Inventory]:
+    def _inventories(self, shape: TreeStructure, layout: TreeLayout, name: str) -> list[Inventory]:
         return [shape.portions[slot] for slot in layout.slots_of(self._ranks[name])]
 
 
@@ -95,14 +99,14 @@ def _is_about_all(request: CandidatesRequest) -> bool:
     )
 
 
-class Kin:
+class TreeKin:
     """Trees that differ in what is free, at most: all else that a request may look at is the same.
 
     That is where providers are and have what is asked for, and whether they give the amounts in one go; what
     else there is does not matter. Of what is free it matters whether it is enough for each amount; of classes
     that several parts of the request ask for also how much there is, up to all that they ask for.
 
-    Positions and slots are those of the :class:`~placement.model.layout.Layout`.
+    Positions and slots are those of the :class:`~placement.model.layout.TreeLayout`.
 
     :param layout: that of any of them.
     :param shared: what shares with each.
@@ -110,7 +114,7 @@ class Kin:
 
     __slots__ = ("_amounts", "_contested", "_pick", "alike", "having", "own", "shared", "slots", "where")
 
-    def __init__(self, layout: Layout, shared: tuple[Provider, ...], request: "Asked") -> None:
+    def __init__(self, layout: TreeLayout, shared: tuple[Provider, ...], request: "AskedAmounts") -> None:
         self.where = request.where
         names = self.where[0]
         #: how many providers of the tree there are
@@ -131,7 +135,7 @@ class Kin:
         )
         self.shared = shared
         #: by what matters of what is free
-        self.alike: dict[Hashable, Alike] = {}
+        self.alike: dict[Hashable, LikeTrees] = {}
         slots = [slot for slot, _ in asked]
         #: None where it is one amount for each slot
         self._pick = None if slots == [*range(len(self.slots))] else picker(slots)
@@ -140,16 +144,16 @@ class Kin:
             (slot, sum_) for name, sum_ in contested.items() for _, slot in self.having.get(name, ())
         ]
 
-    def free(self, tree: Tree) -> tuple[int, ...]:
+    def free(self, tree: HostTree) -> tuple[int, ...]:
         """What is free of one of them, by slot."""
         return tree.shape.layout(self.where).pick(tree.free)
 
-    def providers(self, tree: Tree) -> tuple[Provider, ...]:
+    def providers(self, tree: HostTree) -> tuple[Provider, ...]:
         """Those of one of them, and what shares with it, by position."""
         members = tree.members
         return *[members[at] for at in tree.shape.layout(self.where).positions], *self.shared
 
-    def of(self, tree: Tree, layout: Layout) -> "Alike":
+    def of(self, tree: HostTree, layout: TreeLayout) -> "LikeTrees":
         """Those of the trees that are like this one."""
         free = layout.pick(tree.free)
         pick = self._pick
@@ -160,18 +164,18 @@ class Kin:
             key = (key, *[asked if here >= asked else here if here > 0 else 0 for here, asked in found])
         alike = self.alike.get(key)
         if alike is None:
-            alike = self.alike[key] = Alike(self, tree)
+            alike = self.alike[key] = LikeTrees(self, tree)
         return alike
 
 
 @dataclass(eq=False, slots=True)
-class Alike:
+class LikeTrees:
     """Trees of one kin that serve a request in the same ways, or fail it in the same way."""
 
-    kin: Kin
-    tree: Tree
+    kin: TreeKin
+    tree: HostTree
     """Any of them."""
-    trees: list[Tree] = field(default_factory=list)
+    trees: list[HostTree] = field(default_factory=list)
 
     @property
     def shared(self) -> tuple[Provider, ...]:
@@ -180,20 +184,20 @@ class Alike:
 
 
 def sort_anew(
-    snapshot: Snapshot, request: CandidatesRequest, groups: Iterable[Alike], budget: Budget
-) -> list[Alike]:
+    snapshot: ModelSnapshot, request: CandidatesRequest, groups: Iterable[LikeTrees], budget: SearchBudget
+) -> list[LikeTrees]:
     """Trees that were sorted out for a request, those alike together for one that says part of it.
 
     Amounts may be others, so that trees of two groups may be alike now, or those of one not any more.
 
-    :raises placement.candidates.budget.Exhausted: it takes too long.
+    :raises placement.candidates.budget.BudgetExhausted: it takes too long.
     """
     groups = list(groups)
     if not groups:
         return []
     where = groups[0].kin.where
-    asked = Asked(snapshot, request, budget, where)
-    kins: dict[Hashable, Kin] = {}
+    asked = AskedAmounts(snapshot, request, budget, where)
+    kins: dict[Hashable, TreeKin] = {}
     for group in groups:
         budget.spend(1 + len(group.trees) // 8)
         for tree in group.trees:
@@ -201,20 +205,20 @@ def sort_anew(
             key = (group.kin, asked.portions(tree.shape, layout))
             kin = kins.get(key)
             if kin is None:
-                kin = kins[key] = Kin(layout, group.shared, asked)
+                kin = kins[key] = TreeKin(layout, group.shared, asked)
             kin.of(tree, layout).trees.append(tree)
     return [alike for kin in kins.values() for alike in kin.alike.values()]
 
 
 def sort_out(
-    snapshot: Snapshot, request: CandidatesRequest, trees: Iterable[Tree], budget: Budget
-) -> list[Alike]:
+    snapshot: ModelSnapshot, request: CandidatesRequest, trees: Iterable[HostTree], budget: SearchBudget
+) -> list[LikeTrees]:
     """These trees of the snapshot, those alike together.
 
-    :raises placement.candidates.budget.Exhausted: it takes too long.
+    :raises placement.candidates.budget.BudgetExhausted: it takes too long.
     """
-    asked = Asked(snapshot, request, budget)
-    sharing = Sharing(snapshot, budget)
+    asked = AskedAmounts(snapshot, request, budget)
+    sharing = SharingProviders(snapshot, budget)
     named = {
         member.root_id
         for condition in asked.rules.conditions
@@ -227,8 +231,8 @@ def sort_out(
     read = attrgetter(*sorted({"shape"} | {each.reads for each in conditions}))
     #: by all that matters of trees but what is free a number, and that by where it is found
     numbers: dict[Hashable, int] = {}
-    met: dict[Hashable, tuple[int, Layout]] = {}
-    kins: dict[Hashable, Kin] = {}
+    met: dict[Hashable, tuple[int, TreeLayout]] = {}
+    kins: dict[Hashable, TreeKin] = {}
     shared: tuple[Provider, ...] = ()
     for number, tree in enumerate(trees):
         if number % _TREES == 0:
@@ -255,12 +259,12 @@ def sort_out(
             key = (key, in_named, *[each.id for each in shared])
         kin = kins.get(key)
         if kin is None:
-            kin = kins[key] = Kin(layout, shared, asked)
+            kin = kins[key] = TreeKin(layout, shared, asked)
         kin.of(tree, layout).trees.append(tree)
     return [alike for kin in kins.values() for alike in kin.alike.values()]
 
 
-def _roots_telling(snapshot: Snapshot, conditions: Iterable[Condition]) -> set[int]:
+def _roots_telling(snapshot: ModelSnapshot, conditions: Iterable[ProviderCondition]) -> set[int]:
     """The roots of trees with a provider that has, or is in, anything that the conditions name.
 
     In all others each condition is met by all providers or by none, as in any other of them.

@@ -7,14 +7,14 @@ from heapq import merge
 from itertools import chain, product
 from typing import Final
 
-from placement.candidates.budget import Budget
+from placement.candidates.budget import SearchBudget
 from placement.candidates.feasibility import available
 from placement.candidates.search import served
-from placement.explanations.clauses import Clause, resources, without
-from placement.explanations.likeness import Alike, Kin, sort_anew
-from placement.explanations.survey import Bits, Host, Missing, Standing, Survey, least
+from placement.explanations.clauses import RequestClause, resources, without
+from placement.explanations.likeness import LikeTrees, TreeKin, sort_anew
+from placement.explanations.survey import Bits, FilterResult, HostDiagnosis, LikeHosts, UnmetFilters, least
 from placement.model.provider import Provider
-from placement.model.trees import Tree
+from placement.model.trees import HostTree
 
 MAX_CHANGES: Final = 3
 """No more clauses than these are changed at once."""
@@ -24,29 +24,29 @@ MAX_RELAXATIONS: Final = 10
 _MAX_SMALLEST: Final = 3
 """So many smallest amounts of a class are tried: providers mostly agree."""
 
-_Tell = Callable[[Tree, Sequence[Provider]], bool]
+_Tell = Callable[[HostTree, Sequence[Provider]], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Relaxation:
+class RequestRelaxation:
     """Changes that make a request fit on so many hosts, while no part of them does.
 
     ``left_out`` are clauses to leave out, ``amounts`` clauses of resources with the largest amount below
     the one asked for that will do, the other changes being as they are.
     """
 
-    left_out: tuple[Clause, ...]
-    amounts: tuple[Clause, ...]
+    left_out: tuple[RequestClause, ...]
+    amounts: tuple[RequestClause, ...]
     hosts: int
 
 
-class Relaxer:
+class RelaxationSearch:
     """Tries the request of a survey without some of its clauses."""
 
-    def __init__(self, found: Survey, budget: Budget) -> None:
+    def __init__(self, found: HostDiagnosis, budget: SearchBudget) -> None:
         self._found = found
         self._budget = budget
-        self._by_missing: dict[Missing, list[Host]] = {}
+        self._by_missing: dict[UnmetFilters, list[LikeHosts]] = {}
         for host in found.hosts:
             self._by_missing.setdefault(host.missing, []).append(host)
         self._most_shared: dict[str, list[tuple[int, int]]] = {}
@@ -57,10 +57,10 @@ class Relaxer:
             for name, amount in group.resources.items()
         }
 
-    def relaxations(self) -> Iterator[Relaxation]:
+    def relaxations(self) -> Iterator[RequestRelaxation]:
         """The smallest changes that make the request fit, which it does not as it is.
 
-        :raises placement.candidates.budget.Exhausted: it takes too long to find the next.
+        :raises placement.candidates.budget.BudgetExhausted: it takes too long to find the next.
         """
         found: list[Bits] = []
         levels: list[set[Bits]] = [set() for _ in range(MAX_CHANGES + 1)]
@@ -81,11 +81,11 @@ class Relaxer:
                     every = (1 << at for at in range(len(self._found.droppable)))
                     levels[size + 1].update(bits | one for one in every if not bits & one)
 
-    def largest(self, clause: Clause) -> int | None:
+    def largest(self, clause: RequestClause) -> int | None:
         """The largest amount of a resource class that fits where all else is as it is asked for.
 
         :param clause: that of the resource class.
-        :raises placement.candidates.budget.Exhausted: it takes too long.
+        :raises placement.candidates.budget.BudgetExhausted: it takes too long.
         """
         return self._largest(clause, frozenset(), {})
 
@@ -101,7 +101,7 @@ class Relaxer:
             found |= sets
         return least(found)
 
-    def _ways(self, bits: Bits) -> Iterator[Mapping[Clause, int]]:
+    def _ways(self, bits: Bits) -> Iterator[Mapping[RequestClause, int]]:
         """The ways to have the request fit by changing all of some clauses, and no other.
 
         Each has the amounts, as small as can be, of those resources that are not left out altogether: what
@@ -117,7 +117,7 @@ class Relaxer:
             if any(self._fitting(bits, [each for each in changed if each not in amounts], amounts)):
                 yield amounts
 
-    def _smallest(self, clause: Clause) -> list[int]:
+    def _smallest(self, clause: RequestClause) -> list[int]:
         """The smallest amounts below the one asked for that providers give of a class in one go."""
         name = clause.names[0]
         if name not in self._smallest_of:
@@ -133,7 +133,7 @@ class Relaxer:
         return [each for each in self._smallest_of[name] if each < self._asked[clause]][:_MAX_SMALLEST]
 
     def _fitting(
-        self, bits: Bits, left_out: Iterable[Clause], amounts: Mapping[Clause, int]
+        self, bits: Bits, left_out: Iterable[RequestClause], amounts: Mapping[RequestClause, int]
     ) -> Iterator[int]:
         """Of hosts that are alike, and serve the request with these changes, how many there are.
 
@@ -150,19 +150,19 @@ class Relaxer:
             if tell(alike.tree, alike.shared):
                 yield len(alike.trees)
 
-    def _able(self, changed: Bits, lessened: Bits) -> Iterator[Host]:
+    def _able(self, changed: Bits, lessened: Bits) -> Iterator[LikeHosts]:
         """Hosts that may serve the request if these clauses are changed, some by asking for less."""
         for missing, hosts in self._by_missing.items():
             self._budget.spend()
             if missing.is_met(changed, lessened):
                 yield from hosts
 
-    def tell(self, left_out: Bits, amounts: Mapping[Clause, int]) -> _Tell | None:
+    def tell(self, left_out: Bits, amounts: Mapping[RequestClause, int]) -> _Tell | None:
         """A function that tells whether a tree serves the request without these clauses; None without any."""
         request = without(self._found.request, frozenset(self._found.clauses(left_out)), amounts)
         return None if request is None else served(self._found.snapshot, request, self._budget)
 
-    def _weakened(self, bits: Bits, start: Mapping[Clause, int]) -> Relaxation:
+    def _weakened(self, bits: Bits, start: Mapping[RequestClause, int]) -> RequestRelaxation:
         """The relaxation that changes these clauses, with amounts as large as will do, where any does."""
         amounts = dict(start)
         left_out = dict.fromkeys(each for each in self._found.clauses(bits) if each not in amounts)
@@ -174,14 +174,16 @@ class Relaxer:
                 if amount is not None:
                     amounts[clause] = amount
                     left_out.pop(clause, None)
-        changed = (Clause(each.condition, each.group, each.names, amount) for each, amount in amounts.items())
-        return Relaxation(tuple(left_out), tuple(changed), sum(self._fitting(bits, left_out, amounts)))
+        changed = (
+            RequestClause(each.condition, each.group, each.names, amount) for each, amount in amounts.items()
+        )
+        return RequestRelaxation(tuple(left_out), tuple(changed), sum(self._fitting(bits, left_out, amounts)))
 
     def _largest(
         self,
-        clause: Clause,
-        left_out: Iterable[Clause],
-        amounts: Mapping[Clause, int],
+        clause: RequestClause,
+        left_out: Iterable[RequestClause],
+        amounts: Mapping[RequestClause, int],
         most: int | None = None,
     ) -> int | None:
         """The largest amount, up to ``most``, with which the request fits without some clauses.
@@ -191,9 +193,9 @@ class Relaxer:
         spared = self._found.bits(left_out)
         lessened = self._found.bits([clause, *amounts])
         bits = lessened | spared
-        fitting = _Fitting(self, clause, spared, amounts)
+        fitting = _AmountFitting(self, clause, spared, amounts)
         name = clause.names[0]
-        able, could_give = set(self._able(bits, lessened)), dict[Kin, bool]()
+        able, could_give = set(self._able(bits, lessened)), dict[TreeKin, bool]()
         trees, hosts = self._found.snapshot.whole_trees(), self._host_by_root
         best = 0
         for bound, root in self._most_first(name):
@@ -211,7 +213,7 @@ class Relaxer:
         return best or None
 
     @cached_property
-    def _host_by_root(self) -> Mapping[int, Host]:
+    def _host_by_root(self) -> Mapping[int, LikeHosts]:
         return {tree.root.id: host for host in self._found.hosts for tree in host.alike.trees}
 
     def _most_first(self, name: str) -> Iterator[tuple[int, int]]:
@@ -233,7 +235,7 @@ class Relaxer:
         own = self._found.snapshot.free_index(name).descending()
         return merge(own, self._most_shared[name], reverse=True) if self._most_shared[name] else own
 
-    def _could_give(self, clause: Clause, alike: Alike, bits: Bits) -> list[int]:
+    def _could_give(self, clause: RequestClause, alike: LikeTrees, bits: Bits) -> list[int]:
         """The positions of providers that have a class, and lack nothing but what these clauses ask for."""
         name = clause.names[0]
         number = next(
@@ -252,7 +254,7 @@ class Relaxer:
         return sorted(found)
 
     def portions(
-        self, clause: Clause, tree: Tree, alike: Alike, most: int | None, bits: Bits
+        self, clause: RequestClause, tree: HostTree, alike: LikeTrees, most: int | None, bits: Bits
     ) -> Iterator[tuple[int, int, int]]:
         """In which amounts the providers of a tree could give a class: from, to, and step."""
         name = clause.names[0]
@@ -268,11 +270,15 @@ class Relaxer:
                 yield lowest, highest, inventory.step_size
 
 
-class _Fitting:
+class _AmountFitting:
     """Whether a request fits at a tree, by the amount of one class."""
 
     def __init__(
-        self, relaxer: Relaxer, clause: Clause, left_out: Bits, amounts: Mapping[Clause, int]
+        self,
+        relaxer: RelaxationSearch,
+        clause: RequestClause,
+        left_out: Bits,
+        amounts: Mapping[RequestClause, int],
     ) -> None:
         self._relaxer = relaxer
         self._clause = clause
@@ -280,7 +286,7 @@ class _Fitting:
         self._amounts = amounts
         self._tells: dict[int, _Tell | None] = {}
 
-    def largest_at(self, tree: Tree, alike: Alike, best: int, most: int | None, bits: Bits) -> int:
+    def largest_at(self, tree: HostTree, alike: LikeTrees, best: int, most: int | None, bits: Bits) -> int:
         """The largest amount that fits at the tree, if it is above ``best``, which else it is."""
         portions = self._relaxer.portions(self._clause, tree, alike, most, bits)
         for lowest, highest, step in sorted(set(portions), key=lambda each: -each[1]):
@@ -303,7 +309,7 @@ class _Fitting:
                     above = middle
         return best
 
-    def _fits(self, amount: int, tree: Tree, alike: Alike) -> bool:
+    def _fits(self, amount: int, tree: HostTree, alike: LikeTrees) -> bool:
         if amount not in self._tells:
             amounts = {**self._amounts, self._clause: amount}
             self._tells[amount] = self._relaxer.tell(self._left_out, amounts)
@@ -316,6 +322,6 @@ def smallest(min_unit: int, step_size: int) -> int:
     return max(1, -(-min_unit // step_size)) * step_size
 
 
-def _is_spared(standing: Standing, left_out: Bits) -> bool:
+def _is_spared(standing: FilterResult, left_out: Bits) -> bool:
     """Whether a provider lacks nothing but what some of these clauses ask for, leaving aside what is free."""
     return any(not spared & ~left_out for spared in standing.spared)

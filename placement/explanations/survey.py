@@ -4,21 +4,21 @@ from collections.abc import Container, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from placement.candidates.budget import Budget
+from placement.candidates.budget import SearchBudget
 from placement.candidates.conditions import InTree
 from placement.candidates.request import CandidatesRequest
 from placement.explanations import clauses
-from placement.explanations.clauses import Check, Clause, Part
-from placement.explanations.likeness import Alike, Kin, sort_out
+from placement.explanations.clauses import ClauseCheck, RequestClause, RequestPart
+from placement.explanations.likeness import LikeTrees, TreeKin, sort_out
 from placement.model.provider import Provider
-from placement.model.snapshot import Snapshot
-from placement.model.trees import Tree
+from placement.model.snapshot import ModelSnapshot
+from placement.model.trees import HostTree
 
 Bits = int
 """A set of clauses, each a bit at its place in :attr:`Survey.droppable`."""
 
 
-class Standing(NamedTuple):
+class FilterResult(NamedTuple):
     """How far one provider comes with a part, leaving aside what is free.
 
     ``first`` is the index of the first check that it does not pass, or the number of checks; ``spared`` are
@@ -31,19 +31,19 @@ class Standing(NamedTuple):
     demands: tuple[tuple[int, int, int, Bits], ...]
 
 
-class Standings(NamedTuple):
+class TreeResults(NamedTuple):
     """Those of all providers of a tree with a part, and of what shares with it.
 
     ``bare`` are those that do not depend on what is free of the tree: where they are, and how many of these
     places are in the tree. ``giving`` are the others, by position.
     """
 
-    bare: tuple[tuple[Standing, tuple[int, ...], int], ...]
-    giving: tuple[tuple[int, Standing], ...]
+    bare: tuple[tuple[FilterResult, tuple[int, ...], int], ...]
+    giving: tuple[tuple[int, FilterResult], ...]
 
 
 @dataclass(eq=False, slots=True)
-class Host:
+class LikeHosts:
     """What there is to say of trees that are alike.
 
     ``firsts`` has for each part the furthest that one provider comes, and ``closest`` the positions of those
@@ -52,7 +52,7 @@ class Host:
     clauses about roots that have to be.
     """
 
-    alike: Alike
+    alike: LikeTrees
     firsts: tuple[int, ...]
     closest: tuple[tuple[int, ...], ...]
     options: tuple[frozenset[Bits], ...]
@@ -65,12 +65,12 @@ class Host:
         return len(self.alike.trees)
 
     @property
-    def missing(self) -> "Missing":
+    def missing(self) -> "UnmetFilters":
         """What would have to be left out, of which many hosts have the same."""
-        return Missing(self.root, self.options, self.traits)
+        return UnmetFilters(self.root, self.options, self.traits)
 
 
-class Missing(NamedTuple):
+class UnmetFilters(NamedTuple):
     """What would have to be left out of a request for hosts to serve it, as far as each part alone tells."""
 
     root: Bits
@@ -90,42 +90,45 @@ class Missing(NamedTuple):
 
 
 @dataclass(eq=False, slots=True)
-class Survey:
+class HostDiagnosis:
     """All hosts, and what a request comes down to.
 
     ``left`` has, for each part, how many providers pass the checks up to each.
     """
 
-    snapshot: Snapshot
+    snapshot: ModelSnapshot
     request: CandidatesRequest
-    parts: tuple[Part, ...]
-    on_roots: tuple[Check, ...]
-    traits: tuple[tuple[Clause, frozenset[str]], ...]
-    droppable: tuple[Clause, ...]
-    hosts: list[Host] = field(default_factory=list)
+    parts: tuple[RequestPart, ...]
+    on_roots: tuple[ClauseCheck, ...]
+    traits: tuple[tuple[RequestClause, frozenset[str]], ...]
+    droppable: tuple[RequestClause, ...]
+    hosts: list[LikeHosts] = field(default_factory=list)
     left: list[list[int]] = field(default_factory=list)
-    standings: dict[Kin, list[Standings]] = field(default_factory=dict)
+    standings: dict[TreeKin, list[TreeResults]] = field(default_factory=dict)
     """Of the providers of the trees of a kin, and of what shares with them, by part."""
 
-    def bits(self, left_out: Iterable[Clause]) -> Bits:
+    def bits(self, left_out: Iterable[RequestClause]) -> Bits:
         """A set of clauses as bits."""
         return sum({1 << self.droppable.index(clause) for clause in left_out})
 
-    def clauses(self, bits: Bits) -> tuple[Clause, ...]:
+    def clauses(self, bits: Bits) -> tuple[RequestClause, ...]:
         """The clauses of such a set, in order."""
         return tuple([clause for at, clause in enumerate(self.droppable) if bits >> at & 1])
 
 
 def survey(
-    snapshot: Snapshot, request: CandidatesRequest, budget: Budget, among: Container[int] | None = None
-) -> Survey:
+    snapshot: ModelSnapshot,
+    request: CandidatesRequest,
+    budget: SearchBudget,
+    among: Container[int] | None = None,
+) -> HostDiagnosis:
     """Look at every host.
 
     :param among: the ids of the roots of those that count; None for all.
-    :raises placement.candidates.budget.Exhausted: it takes too long.
+    :raises placement.candidates.budget.BudgetExhausted: it takes too long.
     """
     parts = clauses.parts_of(snapshot, request)
-    found = Survey(
+    found = HostDiagnosis(
         snapshot,
         request,
         parts,
@@ -138,14 +141,14 @@ def survey(
         counting = list(trees.values())
     else:
         counting = [tree for root, tree in trees.items() if root in among]
-    _Surveyor(found, budget).look(counting)
+    _HostSurveyor(found, budget).look(counting)
     return found
 
 
-class _Surveyor:
+class _HostSurveyor:
     """What is found out once for many hosts."""
 
-    def __init__(self, found: Survey, budget: Budget) -> None:
+    def __init__(self, found: HostDiagnosis, budget: SearchBudget) -> None:
         self._found = found
         self._budget = budget
         self._bit = {clause: 1 << at for at, clause in enumerate(found.droppable)}
@@ -158,12 +161,12 @@ class _Surveyor:
         #: by part the sets of clauses of which it is none without all of one
         self._gone = [[found.bits(clauses) for clauses in part.gone_without] for part in found.parts]
         #: by all that the checks look at
-        self._known: dict[Hashable, Standing] = {}
+        self._known: dict[Hashable, FilterResult] = {}
         #: by part and provider, of those that share
-        self._sharing: dict[tuple[int, int], Standing] = {}
+        self._sharing: dict[tuple[int, int], FilterResult] = {}
         self._passing = [[0] * (len(part.checks) + 1) for part in found.parts]
 
-    def look(self, trees: Iterable[Tree]) -> None:
+    def look(self, trees: Iterable[HostTree]) -> None:
         """Fill in the hosts, which are these, and how many providers are left after each check."""
         found = self._found
         for alike in sort_out(found.snapshot, found.request, trees, self._budget):
@@ -176,7 +179,7 @@ class _Surveyor:
                 left.append(total)
             found.left.append(left)
 
-    def _host(self, alike: Alike) -> Host:
+    def _host(self, alike: LikeTrees) -> LikeHosts:
         parts = self._found.parts
         standings = self._found.standings.get(alike.kin)
         if standings is None:
@@ -218,16 +221,16 @@ class _Surveyor:
             options.append(least(sets))
         root = alike.tree.root
         lacking_root = sum(self._bit[check.drop] for check in self._found.on_roots if not check.met_by(root))
-        return Host(
+        return LikeHosts(
             alike, tuple(firsts), tuple(closest), tuple(options), tuple(self._traits(alike)), lacking_root
         )
 
-    def _standings(self, number: int, alike: Alike) -> Standings:
+    def _standings(self, number: int, alike: LikeTrees) -> TreeResults:
         """Those of the providers of a tree, and of what shares with it."""
         part, tree, kin = self._found.parts[number], alike.tree, alike.kin
         names, own, providers = part.need.resources, kin.own, kin.providers(tree)
         having = {at for name, _ in names for at, _ in kin.having.get(name, ())}
-        bare: dict[Standing, list[int]] = {}
+        bare: dict[FilterResult, list[int]] = {}
         rest = [at for at in range(own) if at not in having]
         if part.need.conditions:
             for at in rest:
@@ -245,13 +248,13 @@ class _Surveyor:
                 for name, amount in names
                 if (at, name) in kin.slots
             ]
-            giving.append((at, Standing(first, spared, tuple(demands))))
-        return Standings(
+            giving.append((at, FilterResult(first, spared, tuple(demands))))
+        return TreeResults(
             tuple([(each, tuple(positions), owned.get(each, 0)) for each, positions in bare.items()]),
             tuple(giving),
         )
 
-    def _alike(self, number: int, provider: Provider, tree: Tree) -> Standing:
+    def _alike(self, number: int, provider: Provider, tree: HostTree) -> FilterResult:
         """How far a provider of a tree comes, found out once for those that the checks cannot tell apart."""
         part = self._found.parts[number]
         portions: list[tuple[bool, bool, bool] | None] = []
@@ -271,13 +274,13 @@ class _Surveyor:
             known = self._known[key] = self._standing(part, provider, in_use=False)
         return known
 
-    def _shared(self, number: int, provider: Provider) -> Standing:
+    def _shared(self, number: int, provider: Provider) -> FilterResult:
         key = (number, provider.id)
         if key not in self._sharing:
             self._sharing[key] = self._standing(self._found.parts[number], provider, in_use=True)
         return self._sharing[key]
 
-    def _standing(self, part: Part, provider: Provider, *, in_use: bool) -> Standing:
+    def _standing(self, part: RequestPart, provider: Provider, *, in_use: bool) -> FilterResult:
         """How far a provider comes, as it is used or leaving aside what is free."""
         first, spared = len(part.checks), 0
         alone = [0] * (2 if part.need.unsuffixed else 1)  # what it lacks itself, or its root
@@ -289,9 +292,9 @@ class _Surveyor:
                 first = min(first, index)
                 if not check.alone:
                     spared |= self._bit[check.drop]
-        return Standing(first, least({spared | each for each in alone}), ())
+        return FilterResult(first, least({spared | each for each in alone}), ())
 
-    def _traits(self, alike: Alike) -> Iterable[frozenset[Bits]]:
+    def _traits(self, alike: LikeTrees) -> Iterable[frozenset[Bits]]:
         """For each set of traits of the group without a suffix what has to be left out to meet it."""
         if not self._found.traits:
             return

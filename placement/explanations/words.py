@@ -3,16 +3,16 @@
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from placement.explanations.clauses import Clause
-from placement.explanations.explain import Explanation, Reason
-from placement.explanations.relaxing import Relaxation
+from placement.explanations.clauses import RequestClause
+from placement.explanations.explain import RequestExplanation, UnmetReason
+from placement.explanations.relaxing import RequestRelaxation
 
 _NODE: Final = "HW_NUMA_ROOT"
 _MAX_REASONS: Final = 6
 _MAX_NAME: Final = 60
 
 
-def sentence(explanation: Explanation) -> str:
+def sentence(explanation: RequestExplanation) -> str:
     """What fits, what the others lack, and the change that would help most.
 
     For instance ``0 of 10,000 hosts: 8,218 have no NUMA node with 30 PCPU free (most: 28 on h17), 913 lack
@@ -37,7 +37,7 @@ def sentence(explanation: Explanation) -> str:
     return text
 
 
-def best(relaxations: Sequence[Relaxation]) -> str:
+def best(relaxations: Sequence[RequestRelaxation]) -> str:
     """Of the relaxations that change least the one that helps most."""
     fewest = min(map(_changes, relaxations))
     return _relaxation(
@@ -48,7 +48,7 @@ def best(relaxations: Sequence[Relaxation]) -> str:
     )
 
 
-def sentence_of_both(explanation: Explanation, fallback: Explanation | None) -> str:
+def sentence_of_both(explanation: RequestExplanation, fallback: RequestExplanation | None) -> str:
     """The same of a request, and of what it falls back to, if it does."""
     return of_both(sentence(explanation), None if fallback is None else sentence(fallback))
 
@@ -67,11 +67,11 @@ def _counted(count: int, predicate: str) -> str:
     return f"{_number(count)} {_OF_ONE.get(verb, verb) if count == 1 else verb} {rest}"
 
 
-def _changes(relaxation: Relaxation) -> int:
+def _changes(relaxation: RequestRelaxation) -> int:
     return len(relaxation.left_out) + len(relaxation.amounts)
 
 
-def _reason(reason: Reason) -> str:
+def _reason(reason: UnmetReason) -> str:
     clause, example = reason.clause, reason.examples[0]
     if clause.condition == "capacity":
         provider = example.provider or example.root
@@ -88,18 +88,18 @@ def _reason(reason: Reason) -> str:
 
 _NOBODY: Final = {"in_tree": "there is no such provider", "member_of": "nobody is"}
 
-_PORTIONS: Final[dict[str, Callable[[Clause, int], str]]] = {
+_PORTIONS: Final[dict[str, Callable[[RequestClause, int], str]]] = {
     "min_unit": lambda clause, found: f"give no less than {found} {clause.names[0]} at once",
     "max_unit": lambda clause, found: f"give no more than {found} {clause.names[0]} at once",
     "step_size": lambda clause, found: f"give {clause.names[0]} in steps of {found}",
 }
 
 
-def _one_of(clause: Clause) -> str:
+def _one_of(clause: RequestClause) -> str:
     return clause.names[0] if len(clause.names) == 1 else f"any of {', '.join(clause.names)}"
 
 
-_LACKING: Final[dict[str, Callable[[Clause], str]]] = {
+_LACKING: Final[dict[str, Callable[[RequestClause], str]]] = {
     "resource_class": lambda clause: f"have no {clause.names[0]}",
     "required": lambda clause: f"lack {_one_of(clause)}",
     "forbidden": lambda clause: f"have {clause.names[0]}, which is forbidden",
@@ -116,15 +116,15 @@ _LACKING: Final[dict[str, Callable[[Clause], str]]] = {
 }
 
 
-def _aggregates(clause: Clause) -> str:
+def _aggregates(clause: RequestClause) -> str:
     return "aggregate " + _one_of(clause).removeprefix("any of ").replace(", ", " or ")
 
 
-def _of_group(clause: Clause) -> str:
+def _of_group(clause: RequestClause) -> str:
     return f" for {clause.group}" if clause.group else ""
 
 
-def _relaxation(relaxation: Relaxation) -> str:
+def _relaxation(relaxation: RequestRelaxation) -> str:
     parts = []
     if relaxation.amounts:
         amounts = [f"{each.amount} {each.names[0]}{_of_group(each)}" for each in relaxation.amounts]
@@ -137,11 +137,11 @@ def _relaxation(relaxation: Relaxation) -> str:
     return f"{' and '.join(parts)} would leave {plural(relaxation.hosts, 'host')}"
 
 
-def _is_of_resources(clause: Clause) -> bool:
+def _is_of_resources(clause: RequestClause) -> bool:
     return clause.condition == "resources"
 
 
-def _left_out(clause: Clause) -> str:
+def _left_out(clause: RequestClause) -> str:
     if _is_of_resources(clause):
         return f"{clause.names[0]}{_of_group(clause)}"
     names = ",".join(clause.names)

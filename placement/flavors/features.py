@@ -5,8 +5,8 @@ from typing import Final
 
 import os_traits
 
-from placement.flavors.flavor import Rules, refused
-from placement.flavors.guest import Guest
+from placement.flavors.flavor import TranslationRules, refused
+from placement.flavors.guest import FlavorGuest
 from placement.flavors.memory import has_stateless_firmware
 
 _PREFIXES: Final[Mapping[str, str]] = {
@@ -32,7 +32,7 @@ _ADDRESS_SPACES: Final[Mapping[str, str]] = {
 }
 
 
-def of_providers(guest: Guest) -> Iterator[str]:
+def of_providers(guest: FlavorGuest) -> Iterator[str]:
     """Those of the providers that serve the group without a suffix.
 
     :raises InvalidRequest: what flavor and image say cannot be.
@@ -50,7 +50,7 @@ def of_providers(guest: Guest) -> Iterator[str]:
         yield "COMPUTE_SECURITY_STATELESS_FIRMWARE"
 
 
-def of_root(guest: Guest, rules: Rules) -> Iterator[str]:
+def of_root(guest: FlavorGuest, rules: TranslationRules) -> Iterator[str]:
     """Those of the root provider, which is the host.
 
     :raises InvalidRequest: what flavor and image say cannot be.
@@ -73,7 +73,7 @@ def of_root(guest: Guest, rules: Rules) -> Iterator[str]:
         yield _tpm_secrets(guest)
 
 
-def _tpm(guest: Guest) -> tuple[str, str] | None:
+def _tpm(guest: FlavorGuest) -> tuple[str, str] | None:
     version = guest.choice("tpm_version")
     if not version:
         return None
@@ -83,14 +83,14 @@ def _tpm(guest: Guest) -> tuple[str, str] | None:
     return _TPM_VERSIONS[version], _TPM_MODELS[model]
 
 
-def _tpm_secrets(guest: Guest) -> str:
+def _tpm_secrets(guest: FlavorGuest) -> str:
     security = guest.specs.get("hw:tpm_secret_security") or "user"
     if security not in ("user", "host", "deployment"):
         raise refused(f"hw:tpm_secret_security cannot be {security!r}, only one of user, host, deployment")
     return f"COMPUTE_SECURITY_TPM_SECRET_SECURITY_{security.upper()}"
 
 
-def _image_type(guest: Guest) -> Iterator[str]:
+def _image_type(guest: FlavorGuest) -> Iterator[str]:
     disk_format = guest.flavor.image.disk_format
     if disk_format and not guest.flavor.is_volume_backed:
         trait = f"COMPUTE_IMAGE_TYPE_{disk_format.upper()}"
@@ -98,7 +98,7 @@ def _image_type(guest: Guest) -> Iterator[str]:
             yield trait
 
 
-def _devices(guest: Guest) -> list[str]:
+def _devices(guest: FlavorGuest) -> list[str]:
     """For the properties of the image that have traits: all, or none if one has a value that has no trait."""
     traits = [
         f"{prefix}_{guest.image.texts[name].replace('-', '_').upper()}"

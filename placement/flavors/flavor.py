@@ -9,7 +9,7 @@ Pairs = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
+class ImageProperties:
     """What a guest boots, in Glance's words: ``min_ram`` in MiB, ``min_disk`` in GiB, ``size`` in bytes.
 
     Of a guest that boots from a volume these are the properties that the volume has of its image.
@@ -23,7 +23,7 @@ class Image:
 
 
 @dataclass(frozen=True, slots=True)
-class Flavor:
+class NovaFlavor:
     """A guest in Nova's words: ``ram`` and ``swap`` in MiB, ``disk`` (root) and ``ephemeral`` in GiB."""
 
     vcpus: int
@@ -32,7 +32,7 @@ class Flavor:
     ephemeral: int = 0
     swap: int = 0
     extra_specs: Pairs = ()
-    image: Image = Image()
+    image: ImageProperties = ImageProperties()
     is_volume_backed: bool = False
 
 
@@ -46,7 +46,7 @@ class PciAlias:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class TranslationRules:
     """What Nova makes depend on its configuration, by its names; and what this service has beside.
 
     The defaults are its own but for ``disable_fallback_pcpu_query``: it looks at hosts once more afterwards.

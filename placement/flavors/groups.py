@@ -15,20 +15,20 @@ _STANDARD: Final = frozenset(os_resource_classes.STANDARDS)
 
 
 @dataclass(slots=True)
-class _Group:
+class _ResourceGroup:
     resources: dict[str, int] = field(default_factory=dict)
     required: set[str] = field(default_factory=set)
     forbidden: set[str] = field(default_factory=set)
 
 
-class Groups:
+class GroupBuilder:
     """Gathers them. Extra specs that are no amount of a class and no trait are ignored, with a warning.
 
     :param own_classes: that this service has beside those of Nova.
     """
 
     def __init__(self, own_classes: frozenset[str], warnings: FlavorWarnings) -> None:
-        self._groups: dict[str, _Group] = {"": _Group()}
+        self._groups: dict[str, _ResourceGroup] = {"": _ResourceGroup()}
         self._policy: str | None = None
         self._suffixes_of_specs = 0
         self._classes = _STANDARD | own_classes
@@ -73,13 +73,13 @@ class Groups:
         else:
             group.resources[name] = amount
 
-    def _group(self, suffix: str) -> _Group:
-        return self._groups.setdefault(suffix, _Group())
+    def _group(self, suffix: str) -> _ResourceGroup:
+        return self._groups.setdefault(suffix, _ResourceGroup())
 
     def add_device(self, name: str, traits: frozenset[str]) -> None:
         """One of this class with these traits, in a group of its own: ``_PCI_0`` and so on."""
         suffix = next(each for each in map("_PCI_{}".format, count()) if each not in self._groups)
-        self._groups[suffix] = _Group({name: 1}, set(traits))
+        self._groups[suffix] = _ResourceGroup({name: 1}, set(traits))
 
     def set_amount(self, name: str, amount: int) -> None:
         """Of this class so much is wanted, in the group without a suffix."""

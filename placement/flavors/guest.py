@@ -5,21 +5,21 @@ from dataclasses import dataclass
 
 from placement.exceptions import InvalidRequest
 from placement.flavors import properties
-from placement.flavors.flavor import Flavor, refused
-from placement.flavors.properties import Properties, flag
+from placement.flavors.flavor import NovaFlavor, refused
+from placement.flavors.properties import TypedProperties, flag
 from placement.flavors.property_types import CHOICES
 
 
 @dataclass(frozen=True, slots=True)
-class Guest:
+class FlavorGuest:
     """What is to be translated: the size, and the extra specs and properties by name."""
 
-    flavor: Flavor
+    flavor: NovaFlavor
     specs: dict[str, str]
-    image: Properties
+    image: TypedProperties
 
     @classmethod
-    def of(cls, flavor: Flavor) -> "Guest":
+    def of(cls, flavor: NovaFlavor) -> "FlavorGuest":
         """The guest of a flavor that boots its image.
 
         :raises InvalidRequest: the image has properties that cannot be.

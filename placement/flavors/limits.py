@@ -2,15 +2,15 @@
 
 from typing import Final
 
-from placement.flavors.flavor import Flavor, refused
-from placement.flavors.guest import Guest, contradiction
+from placement.flavors.flavor import NovaFlavor, refused
+from placement.flavors.guest import FlavorGuest, contradiction
 
 _GIB: Final = 1 << 30
 _MOST: Final = 65536
 _PARTS: Final = ("sockets", "cores", "threads")
 
 
-def check(guest: Guest) -> None:
+def check(guest: FlavorGuest) -> None:
     """Make sure of it.
 
     :raises InvalidRequest: what flavor and image say cannot be.
@@ -24,7 +24,7 @@ def check(guest: Guest) -> None:
     _check_left_out(guest)
 
 
-def _check_sizes(flavor: Flavor) -> None:
+def _check_sizes(flavor: NovaFlavor) -> None:
     image = flavor.image
     if flavor.ram < image.min_ram:
         raise refused(f"the image needs {image.min_ram} MiB of memory, the flavor has {flavor.ram}")
@@ -37,7 +37,7 @@ def _check_sizes(flavor: Flavor) -> None:
         )
 
 
-def _check_serial_ports(guest: Guest) -> None:
+def _check_serial_ports(guest: FlavorGuest) -> None:
     if not guest.specs.get("hw:serial_port_count", "0"):
         return
     flavor, image = guest.number("serial_port_count")
@@ -45,7 +45,7 @@ def _check_serial_ports(guest: Guest) -> None:
         raise contradiction("hw", "serial_port_count", str(flavor), str(image))
 
 
-def _check_cpu_topology(guest: Guest) -> None:
+def _check_cpu_topology(guest: FlavorGuest) -> None:
     """An image wants no more sockets, cores or threads than it may, and may no more than the flavor."""
     for part in _PARTS:
         guest.number(f"cpu_{part}")  # the flavor's are wishes, which need not be met
@@ -59,7 +59,7 @@ def _check_cpu_topology(guest: Guest) -> None:
             )
 
 
-def _check_left_out(guest: Guest) -> None:
+def _check_left_out(guest: FlavorGuest) -> None:
     """What Nova looks up elsewhere: a guest without it would be another one."""
     if guest.specs.get("accel:device_profile"):
         raise refused(

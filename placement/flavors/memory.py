@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from placement.flavors.flavor import refused
-from placement.flavors.guest import Guest, contradiction
+from placement.flavors.guest import FlavorGuest, contradiction
 
 _UNITS: Final = " KMGTPEZYRQ"
 _SIZE: Final = re.compile(r"([-+]?\d*\.?\d+)(?:([KMGTPEZYRQ])i?)?(b|bit|B)")
@@ -15,7 +15,7 @@ _BY_WORDS: Final = ("any", "large", "small")
 
 
 @dataclass(frozen=True, slots=True)
-class Encryption:
+class MemoryEncryption:
     """How a CPU encrypts the memory of a guest, and what that asks of the guest."""
 
     trait: str
@@ -23,15 +23,15 @@ class Encryption:
     has_no_video: bool = False
 
 
-_ENCRYPTIONS: Final[Mapping[str, Encryption]] = {
-    "amd-sev": Encryption("HW_CPU_X86_AMD_SEV"),
-    "amd-sev-es": Encryption("HW_CPU_X86_AMD_SEV_ES"),
-    "amd-sev-snp": Encryption("HW_CPU_X86_AMD_SEV_SNP", is_stateless=True),
-    "intel-tdx": Encryption("HW_CPU_X86_INTEL_TDX", is_stateless=True, has_no_video=True),
+_ENCRYPTIONS: Final[Mapping[str, MemoryEncryption]] = {
+    "amd-sev": MemoryEncryption("HW_CPU_X86_AMD_SEV"),
+    "amd-sev-es": MemoryEncryption("HW_CPU_X86_AMD_SEV_ES"),
+    "amd-sev-snp": MemoryEncryption("HW_CPU_X86_AMD_SEV_SNP", is_stateless=True),
+    "intel-tdx": MemoryEncryption("HW_CPU_X86_INTEL_TDX", is_stateless=True, has_no_video=True),
 }
 
 
-def encryption(guest: Guest) -> Encryption | None:
+def encryption(guest: FlavorGuest) -> MemoryEncryption | None:
     """How the memory of a guest is encrypted, if it is.
 
     :raises InvalidRequest: what flavor and image say of it cannot be.
@@ -61,7 +61,7 @@ def encryption(guest: Guest) -> Encryption | None:
     return found
 
 
-def has_stateless_firmware(guest: Guest) -> bool:
+def has_stateless_firmware(guest: FlavorGuest) -> bool:
     """Whether the guest's firmware keeps nothing; only UEFI can be told to."""
     return (
         guest.image.flags.get("hw_firmware_stateless", False)
@@ -69,7 +69,7 @@ def has_stateless_firmware(guest: Guest) -> bool:
     )
 
 
-def check_locked(guest: Guest) -> None:
+def check_locked(guest: FlavorGuest) -> None:
     """Make sure that memory is locked only where there are pages of a size.
 
     :raises InvalidRequest: it is not so, or flavor and image contradict each other.
@@ -78,7 +78,7 @@ def check_locked(guest: Guest) -> None:
         raise refused("locked memory needs hw:mem_page_size")
 
 
-def has_pages(guest: Guest) -> bool:
+def has_pages(guest: FlavorGuest) -> bool:
     """Whether the guest wants memory pages of a size.
 
     :raises InvalidRequest: what flavor and image say of it cannot be.

@@ -5,14 +5,14 @@ from typing import Final
 from placement.exceptions import InvalidRequest
 from placement.flavors import cpus, memory
 from placement.flavors.flavor import refused
-from placement.flavors.guest import Guest
-from placement.flavors.pinning import DEDICATED, MIXED, Pinning
+from placement.flavors.guest import FlavorGuest
+from placement.flavors.pinning import DEDICATED, MIXED, CpuPinning
 from placement.flavors.properties import by_node
 
 _DIGITS: Final = 9
 
 
-def check(guest: Guest, pinning: Pinning) -> None:
+def check(guest: FlavorGuest, pinning: CpuPinning) -> None:
     """Make sure that the CPUs and the memory of the guest can be parted among its nodes.
 
     :raises InvalidRequest: what flavor and image say of it cannot be.
@@ -39,12 +39,12 @@ def check(guest: Guest, pinning: Pinning) -> None:
         _check_parts(guest, node_cpus, node_memory)
 
 
-def persistent(guest: Guest) -> list[str]:
+def persistent(guest: FlavorGuest) -> list[str]:
     """The labels of the persistent memory that is wanted, one of them for each namespace."""
     return [label for label in map(str.strip, guest.specs.get("hw:pmem", "").split(",")) if label]
 
 
-def _nodes(guest: Guest) -> int:
+def _nodes(guest: FlavorGuest) -> int:
     spec = guest.specs.get("hw:numa_nodes")
     image = guest.image.numbers.get("hw_numa_nodes")
     if spec and image:
@@ -58,7 +58,7 @@ def _nodes(guest: Guest) -> int:
     return int(spec)
 
 
-def _check_parts(guest: Guest, node_cpus: tuple[int, ...], node_memory: tuple[int, ...]) -> None:
+def _check_parts(guest: FlavorGuest, node_cpus: tuple[int, ...], node_memory: tuple[int, ...]) -> None:
     everything = cpus.first(guest.flavor.vcpus)
     given = 0
     for each in node_cpus:

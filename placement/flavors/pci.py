@@ -7,9 +7,9 @@ from typing import Final
 import os_resource_classes
 import os_traits
 
-from placement.flavors.flavor import PciAlias, Rules, refused
-from placement.flavors.groups import Groups
-from placement.flavors.guest import Guest
+from placement.flavors.flavor import PciAlias, TranslationRules, refused
+from placement.flavors.groups import GroupBuilder
+from placement.flavors.guest import FlavorGuest
 
 SPEC: Final = "pci_passthrough:alias"
 MAX_DEVICES: Final = 256
@@ -47,7 +47,7 @@ def _trait(name: str) -> str:
     return name if os_traits.is_custom(name) else str(os_traits.normalize_name(name))
 
 
-def add_devices(groups: Groups, guest: Guest, rules: Rules) -> None:
+def add_devices(groups: GroupBuilder, guest: FlavorGuest, rules: TranslationRules) -> None:
     """Have each device that the flavor names be a group of its own.
 
     :raises InvalidRequest: there is no such alias, or the extra spec is no list of them.

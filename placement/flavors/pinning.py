@@ -5,7 +5,7 @@ from typing import Final
 
 from placement.flavors import cpus
 from placement.flavors.flavor import refused
-from placement.flavors.guest import Guest, check_known
+from placement.flavors.guest import FlavorGuest, check_known
 from placement.flavors.properties import flag
 
 DEDICATED: Final = "dedicated"
@@ -18,7 +18,7 @@ THREADS: Final = "HW_CPU_HYPERTHREADING"
 
 
 @dataclass(frozen=True, slots=True)
-class Pinning:
+class CpuPinning:
     """How the CPUs of a guest are had.
 
     ``policy`` and ``threads`` are those that flavor or image name; only these are translated. ``effective``
@@ -33,7 +33,7 @@ class Pinning:
     dedicated: int
 
 
-def read(guest: Guest) -> Pinning:
+def read(guest: FlavorGuest) -> CpuPinning:
     """How the CPUs of a guest are had.
 
     :raises InvalidRequest: what flavor and image say of it cannot be.
@@ -58,12 +58,12 @@ def read(guest: Guest) -> Pinning:
             "or hw:cpu_realtime with its mask"
         )
     dedicated = cpus.first(guest.flavor.vcpus) if effective == DEDICATED else mask or realtime
-    return Pinning(
+    return CpuPinning(
         policy, threads, emulator == ISOLATE, effective, dedicated if effective in (DEDICATED, MIXED) else 0
     )
 
 
-def _policy(guest: Guest) -> str | None:
+def _policy(guest: FlavorGuest) -> str | None:
     flavor, image = guest.texts("cpu_policy")
     check_known("hw", "cpu_policy", flavor)
     if flavor in (SHARED, MIXED) and (image == DEDICATED or (flavor, image) == (SHARED, MIXED)):
@@ -71,7 +71,7 @@ def _policy(guest: Guest) -> str | None:
     return flavor or image
 
 
-def _threads(guest: Guest) -> str | None:
+def _threads(guest: FlavorGuest) -> str | None:
     flavor, image = guest.texts("cpu_thread_policy")
     check_known("hw", "cpu_thread_policy", flavor)
     if flavor in (None, "prefer"):
@@ -81,14 +81,14 @@ def _threads(guest: Guest) -> str | None:
     return flavor
 
 
-def _emulator(guest: Guest) -> str | None:
+def _emulator(guest: FlavorGuest) -> str | None:
     policy = guest.specs.get("hw:emulator_threads_policy")
     if policy and policy not in ("share", ISOLATE):
         raise refused(f"hw:emulator_threads_policy cannot be {policy!r}, only one of isolate, share")
     return policy or None
 
 
-def _realtime(guest: Guest, emulator: str | None) -> int:
+def _realtime(guest: FlavorGuest, emulator: str | None) -> int:
     """The realtime CPUs; those that the image names go before those of the flavor."""
     if not flag(guest.specs.get("hw:cpu_realtime", "")):
         return 0
@@ -107,7 +107,7 @@ def _realtime(guest: Guest, emulator: str | None) -> int:
     return found
 
 
-def _mask(guest: Guest) -> int:
+def _mask(guest: FlavorGuest) -> int:
     mask = guest.specs.get("hw:cpu_dedicated_mask")
     if not mask:
         return 0
@@ -127,7 +127,7 @@ def _parsed(name: str, mask: str, vcpus: int) -> int:
         raise refused(f"hw:{name} cannot be {mask!r}") from None
 
 
-def _effective(guest: Guest, policy: str | None, emulator_is_isolated: bool) -> str | None:
+def _effective(guest: FlavorGuest, policy: str | None, emulator_is_isolated: bool) -> str | None:
     """The policy, if the extra specs have no amounts of CPUs; otherwise what these mean."""
     shared = _amount(guest, "VCPU")
     dedicated = _amount(guest, "PCPU")
@@ -143,7 +143,7 @@ def _effective(guest: Guest, policy: str | None, emulator_is_isolated: bool) -> 
     return SHARED if shared else policy
 
 
-def _amount(guest: Guest, resource_class: str) -> int:
+def _amount(guest: FlavorGuest, resource_class: str) -> int:
     """The sum of what extra specs ask for; what is no number is ignored elsewhere, and logged."""
     total = 0
     for name, value in guest.suffixed("resources"):
@@ -155,7 +155,7 @@ def _amount(guest: Guest, resource_class: str) -> int:
     return total
 
 
-def _check_threads(guest: Guest, threads: str | None, effective: str | None) -> None:
+def _check_threads(guest: FlavorGuest, threads: str | None, effective: str | None) -> None:
     wanted = next((value for name, value in guest.suffixed("trait") if name.startswith(THREADS)), None)
     if wanted is None and THREADS in guest.image.traits:
         wanted = "required"

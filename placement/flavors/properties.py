@@ -26,7 +26,7 @@ _TRUE: Final = frozenset(("1", "t", "true", "on", "y", "yes"))
 
 
 @dataclass(frozen=True, slots=True)
-class Properties:
+class TypedProperties:
     """Those that say something here, by type.
 
     ``node_cpus`` and ``node_memory`` are by the number of the guest's NUMA node, as bits and in MiB, or None.
@@ -45,7 +45,7 @@ def flag(text: str) -> bool:
     return text.strip().lower() in _TRUE
 
 
-def read(pairs: Pairs) -> Properties:
+def read(pairs: Pairs) -> TypedProperties:
     """The properties of an image.
 
     :raises InvalidRequest: naming one with a value that it cannot have.
@@ -68,7 +68,7 @@ def read(pairs: Pairs) -> Properties:
         except ValueError:
             raise refused(f"the image property {name} cannot be {text!r}") from None
     given = dict(pairs)
-    return Properties(
+    return TypedProperties(
         texts,
         numbers,
         flags,

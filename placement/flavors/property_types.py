@@ -10,7 +10,7 @@ from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ChoiceProperty:
     """A property with one of some values; ``others`` are spelt in another way, ``exact`` ones are not."""
 
     values: frozenset[str]
@@ -29,12 +29,12 @@ class Choice:
         return value
 
 
-def _one_of(values: str) -> Choice:
-    return Choice(frozenset(values.split()))
+def _one_of(values: str) -> ChoiceProperty:
+    return ChoiceProperty(frozenset(values.split()))
 
 
-def _any_case(values: str, **others: str) -> Choice:
-    return Choice(frozenset(values.split()), others, exact=False)
+def _any_case(values: str, **others: str) -> ChoiceProperty:
+    return ChoiceProperty(frozenset(values.split()), others, exact=False)
 
 
 _ARCHITECTURE: Final = _any_case(
@@ -46,7 +46,7 @@ _ARCHITECTURE: Final = _any_case(
 )
 _DISK_BUS: Final = _one_of("fdc ide sata scsi usb virtio xen lxc uml")
 
-CHOICES: Final[Mapping[str, Choice]] = {
+CHOICES: Final[Mapping[str, ChoiceProperty]] = {
     "hw_architecture": _ARCHITECTURE,
     "hw_cdrom_bus": _DISK_BUS,
     "hw_cpu_policy": _one_of("dedicated shared mixed"),

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Final
 
-from placement.flavors.flavor import Flavor
+from placement.flavors.flavor import NovaFlavor
 from placement.flavors.property_types import CHOICES, COMPARED, FLAGS, FREE, NUMBERS
 
 MAX_WARNINGS: Final = 16
@@ -93,7 +93,7 @@ class FlavorWarnings:
         return (*self._sentences, *([f"{self._more} more are not understood"] if self._more else []))
 
 
-def check(flavor: Flavor, warnings: FlavorWarnings) -> None:
+def check(flavor: NovaFlavor, warnings: FlavorWarnings) -> None:
     """Warn of names that say nothing: extra specs of Nova's namespaces, and properties of images."""
     _check_specs((name for name, _ in flavor.extra_specs), warnings)
     for name, value in flavor.image.properties:

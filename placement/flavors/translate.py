@@ -8,10 +8,10 @@ import os_resource_classes
 
 from placement.candidates.request import CandidatesRequest, RequestGroup
 from placement.flavors import features, limits, memory, numa, pci, pinning, spelling
-from placement.flavors.flavor import Flavor, Rules, refused
-from placement.flavors.groups import Groups
-from placement.flavors.guest import Guest
-from placement.flavors.pinning import DEDICATED, MIXED, Pinning
+from placement.flavors.flavor import NovaFlavor, TranslationRules, refused
+from placement.flavors.groups import GroupBuilder
+from placement.flavors.guest import FlavorGuest
+from placement.flavors.pinning import DEDICATED, MIXED, CpuPinning
 from placement.flavors.spelling import FlavorWarnings
 from placement.kept_results import KeptResults
 from placement.model.provider import DISABLED
@@ -20,7 +20,7 @@ _MIB_OF_GIB = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Translation:
+class FlavorTranslation:
     """What is to be asked for.
 
     ``fallback`` is what will do after all that does for the request: of a guest with CPUs of its own the same
@@ -33,7 +33,7 @@ class Translation:
     warnings: tuple[str, ...] = ()
 
 
-def translate(flavor: Flavor, rules: Rules) -> Translation:
+def translate(flavor: NovaFlavor, rules: TranslationRules) -> FlavorTranslation:
     """What Nova would ask Placement for.
 
     :raises InvalidRequest: there can be no guest of the flavor that boots its image.
@@ -41,11 +41,11 @@ def translate(flavor: Flavor, rules: Rules) -> Translation:
     return _TRANSLATED.get((flavor, rules), lambda: _translate(flavor, rules))
 
 
-_TRANSLATED: Final = KeptResults[Translation](16 << 20)
+_TRANSLATED: Final = KeptResults[FlavorTranslation](16 << 20)
 
 
-def _translate(flavor: Flavor, rules: Rules) -> Translation:
-    guest = Guest.of(flavor)
+def _translate(flavor: NovaFlavor, rules: TranslationRules) -> FlavorTranslation:
+    guest = FlavorGuest.of(flavor)
     limits.check(guest)
     pinned = pinning.read(guest)
     memory.check_locked(guest)
@@ -57,12 +57,14 @@ def _translate(flavor: Flavor, rules: Rules) -> Translation:
     fallback = None
     if pinned.policy == DEDICATED and not rules.disable_fallback_pcpu_query:
         fallback = _request(_gather(guest, None, rules, FlavorWarnings()), root)
-    return Translation(_request(gathered, root), fallback, warnings.sentences())
+    return FlavorTranslation(_request(gathered, root), fallback, warnings.sentences())
 
 
-def _gather(guest: Guest, pinned: Pinning | None, rules: Rules, warnings: FlavorWarnings) -> Groups:
+def _gather(
+    guest: FlavorGuest, pinned: CpuPinning | None, rules: TranslationRules, warnings: FlavorWarnings
+) -> GroupBuilder:
     """The groups; without the translation of CPU policies if no pinning is given."""
-    groups = Groups(rules.own_classes, warnings)
+    groups = GroupBuilder(rules.own_classes, warnings)
     groups.add_specs(guest.specs)
     if pinned is not None:
         _add_cpus(groups, guest.flavor.vcpus, pinned)
@@ -86,7 +88,7 @@ def _gather(guest: Guest, pinned: Pinning | None, rules: Rules, warnings: Flavor
     return groups
 
 
-def _add_cpus(groups: Groups, vcpus: int, pinned: Pinning) -> None:
+def _add_cpus(groups: GroupBuilder, vcpus: int, pinned: CpuPinning) -> None:
     if pinned.policy in (DEDICATED, MIXED):
         dedicated = pinned.dedicated.bit_count()
         if pinned.policy == MIXED:
@@ -98,13 +100,13 @@ def _add_cpus(groups: Groups, vcpus: int, pinned: Pinning) -> None:
         groups.require(pinning.THREADS)
 
 
-def _disk(flavor: Flavor) -> int:
+def _disk(flavor: NovaFlavor) -> int:
     """In GiB: also what is neither kept nor of the image, but no root disk that is a volume."""
     root = 0 if flavor.is_volume_backed else flavor.disk
     return root + flavor.ephemeral - -flavor.swap // _MIB_OF_GIB
 
 
-def _request(gathered: Groups, root: frozenset[str]) -> CandidatesRequest:
+def _request(gathered: GroupBuilder, root: frozenset[str]) -> CandidatesRequest:
     groups = gathered.made()
     policy = gathered.policy()
     _check_groups(groups, policy)

@@ -13,9 +13,9 @@ from typing import Final
 import sqlalchemy as sa
 
 from placement.db import adoption, migration
-from placement.db.adoption import KEPT, Record, Stage
+from placement.db.adoption import KEPT, AdoptionRecord, AdoptionStage
 from placement.db.tables import claim_expiries, consumer_groups, provider_attributes
-from placement.exceptions import Conflict, PlacementError
+from placement.exceptions import Conflict, ServiceError
 from placement.maintenance import relations, rights
 from placement.maintenance.adopt import ASIDE, OURS, STOCK, ours_among, put_back, stay
 from placement.maintenance.carry_back import carry_back
@@ -24,10 +24,10 @@ from placement.maintenance.difference import compare, describe, portable
 from placement.maintenance.expressible import expressible
 from placement.maintenance.importer import listed
 from placement.maintenance.reference import read
-from placement.store.consumers import Owner
+from placement.store.consumers import ConsumerOwnership
 
 
-class Way(StrEnum):
+class AbandonWay(StrEnum):
     """What becomes of what was written since the adoption."""
 
     REFUSE = "refuse"
@@ -36,7 +36,7 @@ class Way(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class AbandonOutcome:
     """What was done.
 
     :param changes: what was written since the adoption, in words.
@@ -47,7 +47,7 @@ class Outcome:
     notes: Sequence[str] = ()
 
 
-def abandon(url: str, owner: Owner, way: Way = Way.REFUSE) -> Outcome:
+def abandon(url: str, owner: ConsumerOwnership, way: AbandonWay = AbandonWay.REFUSE) -> AbandonOutcome:
     """Go back.
 
     :param owner: as in the adoption.
@@ -62,15 +62,15 @@ def abandon(url: str, owner: Owner, way: Way = Way.REFUSE) -> Outcome:
                 "The database was not adopted from OpenStack Placement, or its old tables were removed with"
                 " 'placement-manage db drop-stock': there is nothing to go back to."
             )
-        if record.stage is Stage.DROPPING:
+        if record.stage is AdoptionStage.DROPPING:
             raise Conflict(
                 "The old tables are being removed, so that there is no way back:"
                 " 'placement-manage db drop-stock' goes on. Nothing is changed."
             )
         rights.require(conn, (*OURS, *(KEPT + name for name in STOCK)))
-        if record.stage is Stage.ADOPTING:
+        if record.stage is AdoptionStage.ADOPTING:
             put_back(conn)
-            return Outcome()
+            return AbandonOutcome()
         if relations.is_transactional(conn):
             relations.lock(conn, ours_among(_tables(conn)))
             outcome = _resolve_changes(conn, owner, way)
@@ -79,24 +79,26 @@ def abandon(url: str, owner: Owner, way: Way = Way.REFUSE) -> Outcome:
         return _by_steps(conn, owner, way, record)
 
 
-def _by_steps(conn: sa.Connection, owner: Owner, way: Way, record: Record) -> Outcome:
-    if record.stage is Stage.ADOPTED:
-        if way is Way.REFUSE:
+def _by_steps(
+    conn: sa.Connection, owner: ConsumerOwnership, way: AbandonWay, record: AdoptionRecord
+) -> AbandonOutcome:
+    if record.stage is AdoptionStage.ADOPTED:
+        if way is AbandonWay.REFUSE:
             _resolve_changes(conn, owner, way)  # before anything is done that workers would notice
-        record = Record(Stage.ABANDONING, record.revision, way)
+        record = AdoptionRecord(AdoptionStage.ABANDONING, record.revision, way)
         adoption.write(conn, record)
         relations.commit_step(conn)
-    outcome = Outcome()
+    outcome = AbandonOutcome()
     if record.way != adoption.CARRIED:
         relations.rename(conn, {name: ASIDE + name for name in ours_among(_tables(conn))})
-        chosen = Way(record.way) if way is Way.REFUSE else way
+        chosen = AbandonWay(record.way) if way is AbandonWay.REFUSE else way
         try:
             outcome = _resolve_changes(conn, owner, chosen, ASIDE)
-        except PlacementError:
+        except ServiceError:
             conn.exec_driver_sql("ROLLBACK")
             stay(conn, record)
             raise
-        adoption.write(conn, Record(Stage.ABANDONING, record.revision, adoption.CARRIED))
+        adoption.write(conn, AdoptionRecord(AdoptionStage.ABANDONING, record.revision, adoption.CARRIED))
         relations.commit_step(conn)
     put_back(conn, ASIDE)
     return outcome
@@ -106,7 +108,9 @@ def _tables(conn: sa.Connection) -> set[str]:
     return set(sa.inspect(conn).get_table_names())
 
 
-def _resolve_changes(conn: sa.Connection, owner: Owner, way: Way, prefix: str = "") -> Outcome:
+def _resolve_changes(
+    conn: sa.Connection, owner: ConsumerOwnership, way: AbandonWay, prefix: str = ""
+) -> AbandonOutcome:
     """Do with what was written since the adoption what is to be done with it.
 
     :param prefix: what stands before the names of our tables.
@@ -117,9 +121,9 @@ def _resolve_changes(conn: sa.Connection, owner: Owner, way: Way, prefix: str = 
     notes += _lost(conn, prefix)
     changes = compare(before, carried)
     words = describe(changes, before, carried)
-    if not changes or way is Way.DISCARD:
-        return Outcome(tuple(words))
-    if way is Way.REFUSE:
+    if not changes or way is AbandonWay.DISCARD:
+        return AbandonOutcome(tuple(words))
+    if way is AbandonWay.REFUSE:
         raise Conflict(
             f"Since the adoption {len(words)} things were written, which would be lost:\n{listed(words)}\n"
             "'placement-manage db abandon --carry-back' writes them into the old tables;"
@@ -130,7 +134,7 @@ def _resolve_changes(conn: sa.Connection, owner: Owner, way: Way, prefix: str = 
     if left := compare(arrived, carried):
         lines = listed(describe(left, arrived, carried))
         raise Conflict(f"Not all could be carried back; nothing is changed:\n{lines}")
-    return Outcome(tuple(words), tuple(notes))
+    return AbandonOutcome(tuple(words), tuple(notes))
 
 
 _LOST: Final = {

@@ -12,15 +12,15 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 
 from placement.db import adoption, migration, tables
-from placement.db.adoption import KEPT, Record, Stage
-from placement.db.database import Transaction
-from placement.exceptions import Conflict, PlacementError, Unavailable
+from placement.db.adoption import KEPT, AdoptionRecord, AdoptionStage
+from placement.db.database import WriteTransaction
+from placement.exceptions import Conflict, ServiceError, Unavailable
 from placement.maintenance import importer, relations, rights
-from placement.maintenance.content import Comparison
-from placement.maintenance.importer import Outcome
-from placement.maintenance.reference import Source, open_source, read
+from placement.maintenance.content import TallyComparison
+from placement.maintenance.importer import ImportOutcome
+from placement.maintenance.reference import StockContent, open_source, read
 from placement.maintenance.stock_tables import StockTables
-from placement.store.consumers import Owner
+from placement.store.consumers import ConsumerOwnership
 
 ASIDE: Final = "adopted_"
 """What stands before the names of our tables on the way back, where that goes by steps."""
@@ -35,8 +35,8 @@ OURS: Final = (*(table.name for table in reversed(tables.metadata.sorted_tables)
 
 
 def adopt(
-    url: str, owner: Owner, additional_classes: Iterable[str], *, skip_orphans: bool = False
-) -> Outcome:
+    url: str, owner: ConsumerOwnership, additional_classes: Iterable[str], *, skip_orphans: bool = False
+) -> ImportOutcome:
     """Take everything over and keep the old tables; harmless when done again.
 
     :param owner: whose the consumers are that nobody is known to own.
@@ -49,22 +49,22 @@ def adopt(
         state = migration.state_of(conn)
         record = state.record
         if record is None:
-            record = Record(Stage.ADOPTING, _stock_revision(state))
+            record = AdoptionRecord(AdoptionStage.ADOPTING, _stock_revision(state))
             require_means(conn)
             with _snapshot(url, conn, "", owner) as source:
                 importer.examine(source, skip_orphans=skip_orphans)
-        elif record.stage in (Stage.ADOPTED, Stage.DROPPING):
-            return Outcome(False, Comparison())
-        elif record.stage is Stage.ABANDONING:
+        elif record.stage in (AdoptionStage.ADOPTED, AdoptionStage.DROPPING):
+            return ImportOutcome(False, TallyComparison())
+        elif record.stage is AdoptionStage.ABANDONING:
             if record.way == adoption.CARRIED:
                 raise Unavailable(adoption.explain(None, record) or "")
             stay(conn, record)
-            return Outcome(False, Comparison())
+            return ImportOutcome(False, TallyComparison())
         adoption.write(conn, record)
         relations.commit_step(conn)
         try:
             return _move(conn, url, record, owner, additional_classes, skip_orphans=skip_orphans)
-        except (PlacementError, exc.SQLAlchemyError):
+        except (ServiceError, exc.SQLAlchemyError):
             if not relations.is_transactional(conn):
                 conn.exec_driver_sql("ROLLBACK")
                 put_back(conn)
@@ -80,7 +80,7 @@ def require_stock(url: str) -> None:
     _stock_revision(migration.look(url))
 
 
-def _stock_revision(state: migration.Found) -> str:
+def _stock_revision(state: migration.FoundDatabase) -> str:
     if state.revision in adoption.REVISIONS:
         return state.revision
     if state.revision is None or adoption.is_ours(state.revision):
@@ -112,12 +112,12 @@ def require_means(conn: sa.Connection) -> None:
 def _move(
     conn: sa.Connection,
     url: str,
-    record: Record,
-    owner: Owner,
+    record: AdoptionRecord,
+    owner: ConsumerOwnership,
     additional_classes: Iterable[str],
     *,
     skip_orphans: bool,
-) -> Outcome:
+) -> ImportOutcome:
     present = set(sa.inspect(conn).get_table_names())
     ahead = [name for name in STOCK if name in present and KEPT + name not in present]
     relations.lock(conn, ahead)
@@ -125,14 +125,14 @@ def _move(
     migration.bring_up(conn)
     relations.commit_step(conn)
     with _snapshot(url, conn, KEPT, owner) as source:
-        tx = Transaction(conn, optimistic=False)
+        tx = WriteTransaction(conn, optimistic=False)
         outcome = importer.copy(tx, source, additional_classes, skip_orphans=skip_orphans)
-        adoption.write(tx.conn, Record(Stage.ADOPTED, record.revision))
+        adoption.write(tx.conn, AdoptionRecord(AdoptionStage.ADOPTED, record.revision))
     return outcome
 
 
 @contextmanager
-def _snapshot(url: str, conn: sa.Connection, prefix: str, owner: Owner) -> Iterator[Source]:
+def _snapshot(url: str, conn: sa.Connection, prefix: str, owner: ConsumerOwnership) -> Iterator[StockContent]:
     """What is there to take over.
 
     On MySQL, where a connection cannot be read from in parts and be written to between them, it is
@@ -145,11 +145,11 @@ def _snapshot(url: str, conn: sa.Connection, prefix: str, owner: Owner) -> Itera
             yield source
 
 
-def stay(conn: sa.Connection, record: Record) -> None:
+def stay(conn: sa.Connection, record: AdoptionRecord) -> None:
     """Take our tables up again that were put aside for the way back."""
     present = set(sa.inspect(conn).get_table_names())
     relations.rename(conn, {ASIDE + name: name for name in OURS if ASIDE + name in present})
-    adoption.write(conn, Record(Stage.ADOPTED, record.revision))
+    adoption.write(conn, AdoptionRecord(AdoptionStage.ADOPTED, record.revision))
     relations.commit_step(conn)
 
 

@@ -8,12 +8,12 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from placement.db.tables import allocations, consumers, inventories, resource_classes, resource_providers
-from placement.maintenance.trees import Roots, find_roots
+from placement.maintenance.trees import TreeRoots, find_roots
 from placement.model.provider import Inventory
 from placement.model.rows import INVENTORY_COLUMNS
 
 
-class Problem(StrEnum):
+class AuditProblem(StrEnum):
     """The kinds of findings; the value is what operators read."""
 
     NO_CONSUMER = "allocations without consumer"
@@ -27,23 +27,23 @@ class Problem(StrEnum):
     @property
     def healable(self) -> bool:
         """Whether it can be repaired without a decision that only the operator can make."""
-        return self in (Problem.NO_CONSUMER, Problem.NO_ALLOCATIONS, Problem.WRONG_ROOT)
+        return self in (AuditProblem.NO_CONSUMER, AuditProblem.NO_ALLOCATIONS, AuditProblem.WRONG_ROOT)
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DatabaseFinding:
     """Something wrong with a provider or consumer.
 
     ``id`` is that of its row; ``subject`` its uuid, where there is one.
     """
 
-    problem: Problem
+    problem: AuditProblem
     id: int
     subject: str
     detail: str
 
 
-def audit(conn: sa.Connection) -> list[Finding]:
+def audit(conn: sa.Connection) -> list[DatabaseFinding]:
     """All findings, by kind."""
     return [
         *without_consumer(conn),
@@ -72,38 +72,42 @@ _without_allocations: Final = (
 )
 
 
-def without_consumer(conn: sa.Connection) -> list[Finding]:
+def without_consumer(conn: sa.Connection) -> list[DatabaseFinding]:
     """Allocations whose consumer has no row: no client can see or release them."""
     held: dict[int, list[str]] = {}
     for consumer_id, provider, name, used in conn.execute(_without_consumer):
         held.setdefault(consumer_id, []).append(f"{used} {name} of {provider}")
     return [
-        Finding(Problem.NO_CONSUMER, consumer_id, f"consumer number {consumer_id}", ", ".join(amounts))
+        DatabaseFinding(
+            AuditProblem.NO_CONSUMER, consumer_id, f"consumer number {consumer_id}", ", ".join(amounts)
+        )
         for consumer_id, amounts in held.items()
     ]
 
 
-def without_allocations(conn: sa.Connection) -> list[Finding]:
+def without_allocations(conn: sa.Connection) -> list[DatabaseFinding]:
     """Consumers that hold nothing; they should have gone with their last allocation."""
     return [
-        Finding(Problem.NO_ALLOCATIONS, consumer_id, uuid, f"of project {project}")
+        DatabaseFinding(AuditProblem.NO_ALLOCATIONS, consumer_id, uuid, f"of project {project}")
         for consumer_id, uuid, project in conn.execute(_without_allocations)
     ]
 
 
-def trees(conn: sa.Connection) -> Iterator[Finding]:
+def trees(conn: sa.Connection) -> Iterator[DatabaseFinding]:
     """Providers whose root is not the one that their parents lead to, or who have none."""
     rows, roots = _read_trees(conn)
     for provider_id, row in rows.items():
         if provider_id in roots.loops:
-            yield Finding(Problem.LOOP, provider_id, row.uuid, "give one provider of the loop another parent")
+            yield DatabaseFinding(
+                AuditProblem.LOOP, provider_id, row.uuid, "give one provider of the loop another parent"
+            )
         elif provider_id in roots.orphans:
             detail = f"number {row.parent_id}, or one above it; give it another parent"
-            yield Finding(Problem.NO_PARENT, provider_id, row.uuid, detail)
+            yield DatabaseFinding(AuditProblem.NO_PARENT, provider_id, row.uuid, detail)
         elif row.root_id != roots.of[provider_id]:
             right = roots.of[provider_id]
             shown = "itself" if right is None else rows[right].uuid
-            yield Finding(Problem.WRONG_ROOT, provider_id, row.uuid, f"should be {shown}")
+            yield DatabaseFinding(AuditProblem.WRONG_ROOT, provider_id, row.uuid, f"should be {shown}")
 
 
 def right_roots(conn: sa.Connection) -> dict[int, int | None]:
@@ -112,7 +116,7 @@ def right_roots(conn: sa.Connection) -> dict[int, int | None]:
     return {provider_id: root for provider_id, root in roots.of.items() if rows[provider_id].root_id != root}
 
 
-def _read_trees(conn: sa.Connection) -> tuple[dict[int, Any], Roots]:
+def _read_trees(conn: sa.Connection) -> tuple[dict[int, Any], TreeRoots]:
     rows = {row.id: row for row in conn.execute(_trees)}
     return rows, find_roots({provider_id: row.parent_id for provider_id, row in rows.items()})
 
@@ -141,14 +145,14 @@ _over_capacity: Final = _with_names.add_columns(*INVENTORY_COLUMNS).where(
 _without_inventory: Final = _with_names.where(_i.provider_id.is_(None))
 
 
-def over_capacity(conn: sa.Connection) -> list[Finding]:
+def over_capacity(conn: sa.Connection) -> list[DatabaseFinding]:
     """Inventories of which more is allocated than there is.
 
     No request can allocate so much, but an inventory may shrink below its usage.
     """
     return [
-        Finding(
-            Problem.OVER_CAPACITY,
+        DatabaseFinding(
+            AuditProblem.OVER_CAPACITY,
             provider_id,
             uuid,
             f"{name}: {used} used of {Inventory(*inventory).capacity}",
@@ -157,9 +161,9 @@ def over_capacity(conn: sa.Connection) -> list[Finding]:
     ]
 
 
-def without_inventory(conn: sa.Connection) -> list[Finding]:
+def without_inventory(conn: sa.Connection) -> list[DatabaseFinding]:
     """Allocations of a resource class of which their provider has no inventory."""
     return [
-        Finding(Problem.NO_INVENTORY, provider_id, uuid, f"{name}: {used} used, no inventory")
+        DatabaseFinding(AuditProblem.NO_INVENTORY, provider_id, uuid, f"{name}: {used} used, no inventory")
         for provider_id, uuid, name, used in conn.execute(_without_inventory)
     ]

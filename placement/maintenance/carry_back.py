@@ -16,8 +16,8 @@ from sqlalchemy import exc
 from placement.db import remedies
 from placement.exceptions import Conflict
 from placement.maintenance.content import BATCH
-from placement.maintenance.difference import INVENTORY, Change, Key, Portable, compare
-from placement.maintenance.reference import Source, canonical
+from placement.maintenance.difference import INVENTORY, Key, PortableContent, TableChange, compare
+from placement.maintenance.reference import StockContent, canonical
 from placement.maintenance.sequences import advance_sequence
 from placement.maintenance.trees import find_roots
 
@@ -25,7 +25,7 @@ _FIRST_CUSTOM_CLASS: Final = 10_000  # below are the standard ones
 Row = dict[str, Any]
 
 
-def carry_back(source: Source, before: Portable, after: Portable) -> None:
+def carry_back(source: StockContent, before: PortableContent, after: PortableContent) -> None:
     """Make what the source holds, which is ``before``, what is :func:`.expressible` of ours.
 
     :raises Conflict: its tables refuse a row.
@@ -36,10 +36,10 @@ def carry_back(source: Source, before: Portable, after: Portable) -> None:
         if after.things["resource_providers"].get(key, value)[0] != value[0]
     }
     changes = compare(_without(before, {uuid for (uuid,) in replaced}), after)
-    _Writer(source, before, after, changes, replaced).run()
+    _StockWriter(source, before, after, changes, replaced).run()
 
 
-def _without(content: Portable, providers: set[str]) -> Portable:
+def _without(content: PortableContent, providers: set[str]) -> PortableContent:
     """The content without resource providers that have other ids now, and what belongs to them."""
     at = {
         "resource_providers": 0,
@@ -55,15 +55,15 @@ def _without(content: Portable, providers: set[str]) -> Portable:
     return replace(content, things={**content.things, **kept})
 
 
-class _Writer:
+class _StockWriter:
     """The statements, in an order that foreign keys and unique names allow."""
 
     def __init__(
         self,
-        source: Source,
-        before: Portable,
-        after: Portable,
-        changes: Mapping[str, Change],
+        source: StockContent,
+        before: PortableContent,
+        after: PortableContent,
+        changes: Mapping[str, TableChange],
         replaced: set[Key],
     ) -> None:
         self._source = source
@@ -98,8 +98,8 @@ class _Writer:
         self._remove_names()
         advance_sequence(self._conn, self._tables.providers)
 
-    def _change(self, table: str) -> Change:
-        return self._changes.get(table, Change((), (), ()))
+    def _change(self, table: str) -> TableChange:
+        return self._changes.get(table, TableChange((), (), ()))
 
     def _remove(self) -> None:
         t = self._tables

@@ -38,7 +38,7 @@ _NOT_COMPARED: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class RowTally:
     """How many rows there are of something, and the sum of what they say."""
 
     rows: int = 0
@@ -46,7 +46,7 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class Content:
+class DatabaseContent:
     """The data behind a connection, as queries that yield rows of our tables.
 
     :param classes: the resource classes, by the id that inventories and allocations use.
@@ -70,9 +70,9 @@ class Content:
         """What only Python can do to a row."""
         return row
 
-    def tallies(self) -> dict[str, Tally]:
+    def tallies(self) -> dict[str, RowTally]:
         """Counts and sums, by what they are of; the database computes them."""
-        found: dict[str, Tally] = {}
+        found: dict[str, RowTally] = {}
         for table, summed in _SUMMED.items():
             rows = self.queries[table].subquery()
             columns: list[Any] = [
@@ -82,10 +82,10 @@ class Content:
             if "resource_class_id" in rows.c:
                 by_class = sa.select(rows.c.resource_class_id, *columns).group_by(rows.c.resource_class_id)
                 for class_id, count, total in self.conn.execute(by_class):
-                    found[_TITLES[table].format(self.classes[class_id])] = Tally(count, int(total))
+                    found[_TITLES[table].format(self.classes[class_id])] = RowTally(count, int(total))
             else:
                 count, total = self.conn.execute(sa.select(*columns).select_from(rows)).one()
-                found[_TITLES[table]] = Tally(count, int(total or 0))
+                found[_TITLES[table]] = RowTally(count, int(total or 0))
         return found
 
     def fingerprints(self) -> dict[str, int]:
@@ -109,7 +109,7 @@ class Content:
         return total
 
 
-def of_ours(conn: sa.Connection, prefix: str = "") -> Content:
+def of_ours(conn: sa.Connection, prefix: str = "") -> DatabaseContent:
     """The content of a database of this service.
 
     :param prefix: what stands before the names of the tables.
@@ -123,19 +123,19 @@ def of_ours(conn: sa.Connection, prefix: str = "") -> Content:
         {row.id: row.name for row in conn.execute(sa.select(table.c.id, table.c.name))}
         for table in (named["resource_classes"], named["traits"])
     ]
-    return Content(conn, names[0], names[1], {name: sa.select(named[name]) for name in _SUMMED})
+    return DatabaseContent(conn, names[0], names[1], {name: sa.select(named[name]) for name in _SUMMED})
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class TallyComparison:
     """Two sets of tallies side by side, by what they are of."""
 
-    pairs: Mapping[str, tuple[Tally, Tally]] = field(default_factory=dict)
+    pairs: Mapping[str, tuple[RowTally, RowTally]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, source: Mapping[str, Tally], target: Mapping[str, Tally]) -> "Comparison":
+    def of(cls, source: Mapping[str, RowTally], target: Mapping[str, RowTally]) -> "TallyComparison":
         """What is on one side only counts as nothing on the other."""
-        nothing = Tally()
+        nothing = RowTally()
         return cls(
             {
                 title: (source.get(title, nothing), target.get(title, nothing))

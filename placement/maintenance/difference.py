@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from placement.maintenance.content import Content
+from placement.maintenance.content import DatabaseContent
 
 Key = tuple[str, ...]
 Things = Mapping[Key, tuple[Any, ...]]
@@ -14,7 +14,7 @@ INVENTORY: Final = ("total", "reserved", "min_unit", "max_unit", "step_size", "a
 
 
 @dataclass(frozen=True)
-class Portable:
+class PortableContent:
     """Everything a database holds that clients can see, without the ids of rows (but providers').
 
     Values: of a provider its id, name, generation and the uuid of its parent; of an inventory what
@@ -30,7 +30,7 @@ class Portable:
     times: Mapping[str, Mapping[Key, float]]
 
 
-def portable(content: Content) -> Portable:
+def portable(content: DatabaseContent) -> PortableContent:
     """All of it, in memory."""
     times: dict[str, dict[Key, float]] = {}
     classes, traits = content.classes, content.traits
@@ -101,11 +101,11 @@ def portable(content: Content) -> Portable:
     things["consumers"] = {key: value for key, value in listed.items() if key[0] in held}
     for table, names in (("resource_classes", classes), ("traits", traits)):
         things[table] = {(name,): () for name in names.values() if name.startswith(CUSTOM)}
-    return Portable(things, times)
+    return PortableContent(things, times)
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class TableChange:
     """What became of the things of one table."""
 
     gone: tuple[Key, ...]
@@ -116,14 +116,14 @@ class Change:
         return bool(self.gone or self.new or self.changed)
 
 
-def compare(before: Portable, after: Portable) -> dict[str, Change]:
+def compare(before: PortableContent, after: PortableContent) -> dict[str, TableChange]:
     """The tables where something is different."""
     changes = {table: _compare(before.things[table], after.things[table]) for table in before.things}
     return {table: change for table, change in changes.items() if change}
 
 
-def _compare(before: Things, after: Things) -> Change:
-    return Change(
+def _compare(before: Things, after: Things) -> TableChange:
+    return TableChange(
         tuple(sorted(before.keys() - after.keys())),
         tuple(sorted(after.keys() - before.keys())),
         tuple(sorted(key for key in before.keys() & after.keys() if before[key] != after[key])),
@@ -142,7 +142,9 @@ _NOUNS: Final = {
 }
 
 
-def describe(changes: Mapping[str, Change], before: Portable, after: Portable) -> list[str]:
+def describe(
+    changes: Mapping[str, TableChange], before: PortableContent, after: PortableContent
+) -> list[str]:
     """The changes in words, a line for each: what people look for first."""
     lines: list[str] = []
     for table in dict.fromkeys(("allocations", "inventories", *_NOUNS)):

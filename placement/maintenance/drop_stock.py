@@ -10,21 +10,21 @@ from dataclasses import dataclass, replace
 import sqlalchemy as sa
 
 from placement.db import adoption, migration
-from placement.db.adoption import KEPT, Record, Stage
+from placement.db.adoption import KEPT, AdoptionRecord, AdoptionStage
 from placement.exceptions import Conflict
 from placement.maintenance import relations, rights
 from placement.maintenance.adopt import STOCK
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptTable:
     """A table that is kept, with how many rows."""
 
     name: str
     rows: int
 
 
-def look(url: str) -> Sequence[Kept]:
+def look(url: str) -> Sequence[KeptTable]:
     """What there is to remove.
 
     :raises Conflict: nothing was adopted, or the adoption or the way back is not complete.
@@ -33,7 +33,7 @@ def look(url: str) -> Sequence[Kept]:
     with migration.exclusive(url) as conn:
         _adopted(conn)
         return [
-            Kept(name, conn.execute(sa.select(sa.func.count()).select_from(sa.table(name))).scalar_one())
+            KeptTable(name, conn.execute(sa.select(sa.func.count()).select_from(sa.table(name))).scalar_one())
             for name in sorted(_kept(conn))
         ]
 
@@ -49,21 +49,21 @@ def drop_stock(url: str) -> Sequence[str]:
         names = _kept(conn)
         rights.require(conn, names)
         relations.lock(conn, names)
-        adoption.write(conn, replace(record, stage=Stage.DROPPING))
+        adoption.write(conn, replace(record, stage=AdoptionStage.DROPPING))
         relations.commit_step(conn)
         relations.drop(conn, names)
         adoption.remove(conn)
         return sorted(names)
 
 
-def _adopted(conn: sa.Connection) -> Record:
+def _adopted(conn: sa.Connection) -> AdoptionRecord:
     found = migration.state_of(conn)
     if found.record is None:
         raise Conflict(
             "The database was not adopted from OpenStack Placement, or its old tables were removed already:"
             " there is nothing to remove."
         )
-    if found.record.stage in (Stage.ADOPTING, Stage.ABANDONING):
+    if found.record.stage in (AdoptionStage.ADOPTING, AdoptionStage.ABANDONING):
         raise Conflict(adoption.explain(found.revision, found.record) or "")
     return found.record
 

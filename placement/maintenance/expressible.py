@@ -4,14 +4,14 @@ from dataclasses import replace
 from typing import Final
 
 from placement.db.tables import RESERVATION
-from placement.maintenance.difference import CUSTOM, Portable
-from placement.maintenance.reference import Source
+from placement.maintenance.difference import CUSTOM, PortableContent
+from placement.maintenance.reference import StockContent
 
 _DIGITS: Final = 6  # of a FLOAT of MySQL
 _NAMED: Final = 10  # of things that may be many
 
 
-def expressible(after: Portable, source: Source) -> tuple[Portable, list[str]]:
+def expressible(after: PortableContent, source: StockContent) -> tuple[PortableContent, list[str]]:
     """What of our content the tables of the source can hold, and in words what they cannot."""
     notes: list[str] = []
     things = dict(after.things)

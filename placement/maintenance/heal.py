@@ -8,26 +8,26 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from placement.db.database import Database, Transaction
+from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.db.tables import allocations, consumers, resource_providers
 from placement.maintenance import audit
-from placement.maintenance.audit import Finding, Problem
+from placement.maintenance.audit import AuditProblem, DatabaseFinding
 from placement.maintenance.sequences import advance_sequence
 from placement.store import consumers as consumer_store
-from placement.store.consumers import Owner
+from placement.store.consumers import ConsumerOwnership
 
 _CHUNK: Final = 10_000  # ids in one statement; SQLite takes 32,766
 
 
 @dataclass(frozen=True, slots=True)
-class Healed:
+class HealOutcome:
     """What was repaired (or, in a dry run, would be), and what is left to the operator."""
 
-    repaired: Sequence[Finding]
-    remaining: Sequence[Finding]
+    repaired: Sequence[DatabaseFinding]
+    remaining: Sequence[DatabaseFinding]
 
 
-def heal(database: Database, owner: Owner, *, dry_run: bool = False) -> Healed:
+def heal(database: ServiceDatabase, owner: ConsumerOwnership, *, dry_run: bool = False) -> HealOutcome:
     """Repair what can be; each kind in transactions of their own, with the service running.
 
     :param owner: to whom allocations without a consumer are given.
@@ -37,18 +37,18 @@ def heal(database: Database, owner: Owner, *, dry_run: bool = False) -> Healed:
         found = audit.audit(conn)
     healable = [finding for finding in found if finding.problem.healable]
     if dry_run:
-        return Healed(healable, [finding for finding in found if not finding.problem.healable])
+        return HealOutcome(healable, [finding for finding in found if not finding.problem.healable])
     database.write(lambda tx: _adopt(tx, owner))
-    for problem, repair in ((Problem.NO_ALLOCATIONS, _forget), (Problem.WRONG_ROOT, _set_roots)):
+    for problem, repair in ((AuditProblem.NO_ALLOCATIONS, _forget), (AuditProblem.WRONG_ROOT, _set_roots)):
         findings = [finding for finding in found if finding.problem is problem]
         for start in range(0, len(findings), _CHUNK):
             database.write(partial(repair, findings=findings[start : start + _CHUNK]))
     with database.read() as conn:
         remaining = audit.audit(conn)
-    return Healed([finding for finding in healable if finding not in remaining], remaining)
+    return HealOutcome([finding for finding in healable if finding not in remaining], remaining)
 
 
-def _adopt(tx: Transaction, owner: Owner) -> None:
+def _adopt(tx: WriteTransaction, owner: ConsumerOwnership) -> None:
     """Give allocations a consumer again; its uuid is lost, so it gets a new one."""
     consumer_ids = [finding.id for finding in audit.without_consumer(tx.conn)]
     if consumer_ids:
@@ -71,7 +71,7 @@ def _adopt(tx: Transaction, owner: Owner) -> None:
         advance_sequence(tx.conn, consumers)
 
 
-def _forget(tx: Transaction, findings: Sequence[Finding]) -> None:
+def _forget(tx: WriteTransaction, findings: Sequence[DatabaseFinding]) -> None:
     """Remove consumers that still hold nothing once no claim can come between."""
     subjects = [finding.subject for finding in findings]
     locked = [row.id for row in consumer_store.rows(consumer_store.lock(tx, subjects))]
@@ -83,7 +83,7 @@ def _forget(tx: Transaction, findings: Sequence[Finding]) -> None:
         consumer_store.remove(tx, idle)
 
 
-def _set_roots(tx: Transaction, findings: Sequence[Finding]) -> None:
+def _set_roots(tx: WriteTransaction, findings: Sequence[DatabaseFinding]) -> None:
     """Set the roots of these providers right, as their parents are once nobody can move them."""
     tx.lock(finding.subject for finding in findings)
     tx.lock_trees()

@@ -9,14 +9,14 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 
 from placement.db import buckets, tables
-from placement.db.database import Database, Transaction
+from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.db.tables import change_buckets, resource_classes, traits
 from placement.exceptions import Conflict
-from placement.maintenance.content import BATCH, Comparison, Content, Tally, of_ours
-from placement.maintenance.reference import Source
+from placement.maintenance.content import BATCH, DatabaseContent, RowTally, TallyComparison, of_ours
+from placement.maintenance.reference import StockContent
 from placement.maintenance.refusals import refusals
 from placement.maintenance.sequences import advance_sequence
-from placement.maintenance.trees import Roots, find_roots, parents_first
+from placement.maintenance.trees import TreeRoots, find_roots, parents_first
 from placement.store import classes
 
 _SHOWN: Final = 20
@@ -32,15 +32,15 @@ _ORDER: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ImportOutcome:
     """What an import did: ``copied`` is False when all was there already."""
 
     copied: bool
-    comparison: Comparison
+    comparison: TallyComparison
     notes: Sequence[str] = ()
 
 
-def examine(source: Source, *, skip_orphans: bool = False) -> list[str]:
+def examine(source: StockContent, *, skip_orphans: bool = False) -> list[str]:
     """What will not be copied as it is, in words.
 
     :raises Conflict: when something cannot be copied at all; the message names it.
@@ -74,7 +74,7 @@ def examine(source: Source, *, skip_orphans: bool = False) -> list[str]:
     return notes
 
 
-def _roots(source: Source) -> Roots:
+def _roots(source: StockContent) -> TreeRoots:
     roots = find_roots(source.parents())
     for ids, what in (
         (roots.orphans, "have a parent that does not exist"),
@@ -92,7 +92,7 @@ def listed(lines: Sequence[str]) -> str:
     return "\n".join(f"  {line}" for line in (*lines[:_SHOWN], *more))
 
 
-def check_target(conn: sa.Connection, source: Source) -> bool:
+def check_target(conn: sa.Connection, source: StockContent) -> bool:
     """Whether all of the source is in our database already; False when ours is empty.
 
     :raises Conflict: when ours holds something else.
@@ -102,7 +102,7 @@ def check_target(conn: sa.Connection, source: Source) -> bool:
     if not any(present):
         return False
     ours = of_ours(conn)
-    differences = Comparison.of(source.tallies(), ours.tallies()).differences
+    differences = TallyComparison.of(source.tallies(), ours.tallies()).differences
     if not differences:
         differences = _differing(source, ours)
     if differences:
@@ -114,8 +114,12 @@ def check_target(conn: sa.Connection, source: Source) -> bool:
 
 
 def run(
-    database: Database, source: Source, additional_classes: Iterable[str], *, skip_orphans: bool = False
-) -> Outcome:
+    database: ServiceDatabase,
+    source: StockContent,
+    additional_classes: Iterable[str],
+    *,
+    skip_orphans: bool = False,
+) -> ImportOutcome:
     """Copy all, in one transaction; harmless when done again.
 
     Writers wait until it ends, and workers that run then read everything anew.
@@ -128,13 +132,17 @@ def run(
 
 
 def copy(
-    tx: Transaction, source: Source, additional_classes: Iterable[str], *, skip_orphans: bool = False
-) -> Outcome:
+    tx: WriteTransaction,
+    source: StockContent,
+    additional_classes: Iterable[str],
+    *,
+    skip_orphans: bool = False,
+) -> ImportOutcome:
     """As :func:`run`, in a transaction that there is."""
     notes = examine(source, skip_orphans=skip_orphans)
     tx.lock_buckets(buckets.ALL)
     if check_target(tx.conn, source):
-        return Outcome(False, _compare(source, tx.conn))
+        return ImportOutcome(False, _compare(source, tx.conn))
     tx.renew_epoch()
     classes.make_standard_names(tx, additional_classes)
     _copy(tx, source)
@@ -142,26 +150,26 @@ def copy(
     differences = comparison.differences or _differing(source, of_ours(tx.conn))
     if differences:
         raise Conflict(f"Not all arrived; nothing is changed:\n{listed(differences)}")
-    return Outcome(True, comparison, notes)
+    return ImportOutcome(True, comparison, notes)
 
 
-def _differing(source: Source, ours: Content) -> list[str]:
+def _differing(source: StockContent, ours: DatabaseContent) -> list[str]:
     """The tables that do not hold the same, row by row."""
     theirs, mine = source.fingerprints(), ours.fingerprints()
     return [name for name in mine if mine[name] != theirs[name]]
 
 
-def _compare(source: Source, conn: sa.Connection) -> Comparison:
+def _compare(source: StockContent, conn: sa.Connection) -> TallyComparison:
     ours = of_ours(conn)
-    pairs = dict(Comparison.of(source.tallies(), ours.tallies()).pairs)
+    pairs = dict(TallyComparison.of(source.tallies(), ours.tallies()).pairs)
     for table, present in ((resource_classes, ours.classes), (traits, ours.traits)):
         wanted = {row["name"] for row in source.rows(table.name)}
         title = f"{table.name.replace('_', ' ')} (by name)"
-        pairs[title] = (Tally(len(wanted)), Tally(len(wanted & set(present.values()))))
-    return Comparison(pairs)
+        pairs[title] = (RowTally(len(wanted)), RowTally(len(wanted & set(present.values()))))
+    return TallyComparison(pairs)
 
 
-def _copy(tx: Transaction, source: Source) -> None:
+def _copy(tx: WriteTransaction, source: StockContent) -> None:
     class_ids = _make_names(tx, source, resource_classes)
     trait_ids = _make_names(tx, source, traits)
     roots = _roots(source).of
@@ -188,7 +196,7 @@ def _copy(tx: Transaction, source: Source) -> None:
         advance_sequence(tx.conn, table)
 
 
-def _make_names(tx: Transaction, source: Source, table: sa.Table) -> dict[int, int]:
+def _make_names(tx: WriteTransaction, source: StockContent, table: sa.Table) -> dict[int, int]:
     """The ids that the source's names have with us; names we lack are made, in their order."""
     present = set(tx.conn.execute(sa.select(table.c.name)).scalars())
     missing = [row for row in source.rows(table.name) if row["name"] not in present]

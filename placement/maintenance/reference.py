@@ -15,13 +15,13 @@ from sqlalchemy.engine import URL, make_url
 
 from placement.db import remedies
 from placement.exceptions import InvalidRequest, Unavailable
-from placement.maintenance.content import CONSUMERS, Content, Tally
+from placement.maintenance.content import CONSUMERS, DatabaseContent, RowTally
 from placement.maintenance.stock_tables import StockTables
-from placement.store.consumers import Owner
+from placement.store.consumers import ConsumerOwnership
 
 
 @dataclass(frozen=True)
-class Source(Content):
+class StockContent(DatabaseContent):
     """A whole database of OpenStack Placement; all that is read is of one moment.
 
     :param unknown_consumers: ids, free in the source, for consumers of which only allocations know.
@@ -30,7 +30,7 @@ class Source(Content):
     """
 
     tables: StockTables
-    owner: Owner
+    owner: ConsumerOwnership
     unknown_consumers: dict[str, int]
     leftovers: tuple[str, ...]
     has_types: bool
@@ -64,11 +64,11 @@ class Source(Content):
                     "updated_at": None,
                 }
 
-    def tallies(self) -> dict[str, Tally]:
+    def tallies(self) -> dict[str, RowTally]:
         """As of any content, with the consumers of which only allocations know."""
         found = super().tallies()
         listed = found[CONSUMERS]
-        found[CONSUMERS] = Tally(listed.rows + len(self.unknown_consumers), listed.total)
+        found[CONSUMERS] = RowTally(listed.rows + len(self.unknown_consumers), listed.total)
         return found
 
     def parents(self) -> dict[int, int | None]:
@@ -115,7 +115,7 @@ def canonical(text: str) -> str:
 
 
 @contextmanager
-def open_source(url: str, owner: Owner, prefix: str = "") -> Iterator[Source]:
+def open_source(url: str, owner: ConsumerOwnership, prefix: str = "") -> Iterator[StockContent]:
     """The database of that SQLAlchemy URL, in one read-only snapshot.
 
     :param owner: whose the consumers are that the source knows no owner of.
@@ -163,7 +163,7 @@ def _sqlite(url: URL) -> sa.Engine:
     return engine
 
 
-def read(conn: sa.Connection, owner: Owner, prefix: str = "") -> Source:
+def read(conn: sa.Connection, owner: ConsumerOwnership, prefix: str = "") -> StockContent:
     """What is behind a connection, whose transaction stays one snapshot as long as it is read.
 
     :param prefix: what stands before the names of the tables, see :class:`StockTables`.
@@ -175,7 +175,7 @@ def read(conn: sa.Connection, owner: Owner, prefix: str = "") -> Source:
     classes = dict(enumerate(os_resource_classes.STANDARDS))
     classes |= _names(conn, t.classes)
     held = _held(t, set(classes))
-    return Source(
+    return StockContent(
         conn=conn,
         tables=t,
         classes=classes,
@@ -239,7 +239,7 @@ def _held(t: StockTables, class_ids: set[int]) -> sa.Select[Any]:
 
 
 def _queries(
-    t: StockTables, class_ids: set[int], held: sa.Select[Any], has_types: bool, owner: Owner
+    t: StockTables, class_ids: set[int], held: sa.Select[Any], has_types: bool, owner: ConsumerOwnership
 ) -> dict[str, sa.Select[Any]]:
     p, i, c = t.providers.c, t.inventories.c, t.consumers.c
     providers = sa.select(

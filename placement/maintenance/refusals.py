@@ -6,12 +6,12 @@ from typing import Final
 import sqlalchemy as sa
 
 from placement.exceptions import InvalidRequest
-from placement.maintenance.reference import Source, canonical
+from placement.maintenance.reference import StockContent, canonical
 
 _LARGEST: Final = 2**31 - 1  # of our column for amounts
 
 
-def refusals(source: Source) -> list[str]:
+def refusals(source: StockContent) -> list[str]:
     """The things, in words; no service of either kind makes them, but years and SQL by hand do."""
     providers = _providers(source)
     return [
@@ -23,18 +23,18 @@ def refusals(source: Source) -> list[str]:
     ]
 
 
-def _providers(source: Source) -> list[tuple[str, str | None]]:
+def _providers(source: StockContent) -> list[tuple[str, str | None]]:
     p = source.tables.providers.c
     return [(uuid, name) for uuid, name in source.conn.execute(sa.select(p.uuid, p.name).order_by(p.id))]
 
 
-def _consumers(source: Source) -> Iterator[str]:
+def _consumers(source: StockContent) -> Iterator[str]:
     """Those that hold something."""
     yield from source.conn.execute(sa.select(source.queries["consumers"].subquery().c.uuid)).scalars()
     yield from source.unknown_consumers
 
 
-def _aggregates(source: Source) -> Iterator[str]:
+def _aggregates(source: StockContent) -> Iterator[str]:
     """Those that have members, in one spelling each."""
     listed = source.queries["provider_aggregates"].subquery()
     yield from source.conn.execute(sa.select(listed.c.aggregate).distinct()).scalars()
@@ -62,7 +62,7 @@ def _names(providers: Iterable[tuple[str, str | None]]) -> Iterator[str]:
             yield f"resource provider {uuid}: {name or uuid!r} is the name of {first}, too"
 
 
-def _amounts(source: Source) -> Iterator[str]:
+def _amounts(source: StockContent) -> Iterator[str]:
     """Rows of the same thing that add up to more than a column holds."""
     held = source.queries["allocations"].subquery().c
     query = sa.select(held.consumer_uuid, held.provider_id, held.resource_class_id, held.used)

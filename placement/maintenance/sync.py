@@ -7,19 +7,21 @@ from oslo_config import cfg
 from placement.db import adoption, migration
 from placement.exceptions import Conflict, Unavailable
 from placement.maintenance.adopt import adopt
-from placement.maintenance.importer import Outcome
-from placement.store.consumers import Owner
+from placement.maintenance.importer import ImportOutcome
+from placement.store.consumers import ConsumerOwnership
 
 LOG = logging.getLogger(__name__)
 
 
-def incomplete_owner(conf: cfg.ConfigOpts) -> Owner:
+def incomplete_owner(conf: cfg.ConfigOpts) -> ConsumerOwnership:
     """Whose consumers are that nobody is known to own."""
     options = conf.placement
-    return Owner(options.incomplete_consumer_project_id, options.incomplete_consumer_user_id, None)
+    return ConsumerOwnership(
+        options.incomplete_consumer_project_id, options.incomplete_consumer_user_id, None
+    )
 
 
-def sync(conf: cfg.ConfigOpts, revision: str = "head") -> Outcome | None:
+def sync(conf: cfg.ConfigOpts, revision: str = "head") -> ImportOutcome | None:
     """Bring the schema up to date; with ``[placement_database] adopt`` that of OpenStack Placement, too.
 
     :returns: what an adoption did, None if there was nothing to adopt.
@@ -37,8 +39,8 @@ def sync(conf: cfg.ConfigOpts, revision: str = "head") -> Outcome | None:
     return outcome
 
 
-def _is_stock(found: migration.Found) -> bool:
+def _is_stock(found: migration.FoundDatabase) -> bool:
     """Whether there is something to adopt, or to go on with."""
     if found.record is not None:
-        return found.record.stage is adoption.Stage.ADOPTING
+        return found.record.stage is adoption.AdoptionStage.ADOPTING
     return found.revision in adoption.REVISIONS

@@ -6,7 +6,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Roots:
+class TreeRoots:
     """The roots by provider id, and who has none.
 
     ``of`` maps a root to None, as the database does. ``orphans`` have (or are
@@ -18,7 +18,7 @@ class Roots:
     loops: frozenset[int]
 
 
-def find_roots(parents: Mapping[int, int | None]) -> Roots:
+def find_roots(parents: Mapping[int, int | None]) -> TreeRoots:
     """The root of every provider whose chain of parents has an end."""
     roots: dict[int, int] = {}
     orphans: set[int] = set()
@@ -42,7 +42,7 @@ def find_roots(parents: Mapping[int, int | None]) -> Roots:
                 roots.update(dict.fromkeys(chain, provider_id))
             break
     of = {provider_id: None if root == provider_id else root for provider_id, root in roots.items()}
-    return Roots(of, frozenset(orphans), frozenset(loops))
+    return TreeRoots(of, frozenset(orphans), frozenset(loops))
 
 
 def parents_first(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:

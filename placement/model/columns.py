@@ -25,9 +25,9 @@ import orjson
 
 from placement.db.buckets import PROVIDER_BUCKETS
 from placement.model.provider import Inventory, Provider, capacity
-from placement.model.rows import NOTHING, NameRow, Names
-from placement.model.snapshot import Snapshot
-from placement.model.state import State
+from placement.model.rows import NOTHING, NameRow, NameTable
+from placement.model.snapshot import ModelSnapshot
+from placement.model.state import ModelState
 
 T = TypeVar("T")
 
@@ -42,20 +42,20 @@ _PLAIN: Final = ("total", "reserved", "min_unit", "max_unit", "step_size")
 _SETS: Final = ("inventories", "inventory_times", "used", "traits", "aggregates", "attributes")
 
 
-class Damaged(Exception):
+class DamagedFile(Exception):
     """What was read is no model, or not all of one."""
 
 
 @dataclass(frozen=True)
-class Written:
+class WritableModel:
     """A model to be written down, which nobody changes meanwhile.
 
     ``stamps`` has by provider id when each changed last; ``history`` is as of
-    :class:`~placement.db.position.Position`.
+    :class:`~placement.db.position.DatabaseVersion`.
     """
 
     history: str
-    names: Names
+    names: NameTable
     counters: Mapping[int, int]
     deletions: Mapping[int, int]
     next_expiry: float
@@ -63,7 +63,7 @@ class Written:
     stamps: Mapping[int, int]
 
 
-class _Numbered:
+class _NumberedValues:
     """Values, each once, in the order in which they came; by what tells them apart."""
 
     def __init__(self, key: Callable[[Any], Hashable] = lambda value: value) -> None:
@@ -79,7 +79,7 @@ class _Numbered:
         return number
 
 
-class _Columns(dict[str, tuple[str, bytes]]):
+class _TypedColumns(dict[str, tuple[str, bytes]]):
     """Columns by name, each with its type."""
 
     def add(self, name: str, kind: str, values: Iterable[Any]) -> None:
@@ -94,14 +94,19 @@ class _Columns(dict[str, tuple[str, bytes]]):
         self.add(f"{name}.members", "I", [number(each) for some in sets for each in some])
 
 
-def encode(model: Written, pause: Callable[[], None]) -> Iterator[bytes]:
+def encode(model: WritableModel, pause: Callable[[], None]) -> Iterator[bytes]:
     """The bytes of a model, in parts.
 
     :param pause: called again and again, after some milliseconds of work.
     """
-    columns = _Columns()
-    distinct = {name: _Numbered(id) for name in _SETS}
-    times, classes, words, inventories = _Numbered(), _Numbered(), _Numbered(), _Numbered(id)
+    columns = _TypedColumns()
+    distinct = {name: _NumberedValues(id) for name in _SETS}
+    times, classes, words, inventories = (
+        _NumberedValues(),
+        _NumberedValues(),
+        _NumberedValues(),
+        _NumberedValues(id),
+    )
     at = {each.id: number for number, each in enumerate(model.providers, start=1)}
     numbers = {name: array("q") for name in ("id", "generation", "described_seq")}
     lists = {name: array("I") for name in ("parent", "root", "updated_at", *_SETS)}
@@ -145,7 +150,7 @@ def encode(model: Written, pause: Callable[[], None]) -> Iterator[bytes]:
     yield from _framed(_header(model), columns, pause)
 
 
-def _header(model: Written) -> dict[str, Any]:
+def _header(model: WritableModel) -> dict[str, Any]:
     names = model.names
     return {
         "history": model.history,
@@ -158,7 +163,7 @@ def _header(model: Written) -> dict[str, Any]:
     }
 
 
-def _framed(header: dict[str, Any], columns: _Columns, pause: Callable[[], None]) -> Iterator[bytes]:
+def _framed(header: dict[str, Any], columns: _TypedColumns, pause: Callable[[], None]) -> Iterator[bytes]:
     header["columns"] = [(name, kind, len(content)) for name, (kind, content) in columns.items()]
     encoded = orjson.dumps(header)
     digest = _DIGEST()
@@ -181,34 +186,34 @@ def _chunks(values: Iterable[T], pause: Callable[[], None]) -> Iterator[list[T]]
         pause()
 
 
-def decode(content: bytes) -> tuple[str, State]:
+def decode(content: bytes) -> tuple[str, ModelState]:
     """The history that a model is of, and the model.
 
     :raises Damaged: it is none.
     """
     try:
         return _decoded(memoryview(content))
-    except Damaged:
+    except DamagedFile:
         raise
     except Exception as error:  # of many kinds, as is what may be wrong with it
-        raise Damaged(f"it does not fit together ({type(error).__name__}: {error})") from error
+        raise DamagedFile(f"it does not fit together ({type(error).__name__}: {error})") from error
 
 
-class _Read:
+class _ReadColumns:
     """The columns of a content."""
 
     def __init__(self, header: Mapping[str, Any], content: memoryview) -> None:
         self._columns: dict[str, tuple[str, memoryview]] = {}
         for name, kind, length in header["columns"]:
             if not 0 <= length <= len(content):
-                raise Damaged(f"the column {name} is not as long as it should be")
+                raise DamagedFile(f"the column {name} is not as long as it should be")
             self._columns[name] = kind, content[:length]
             content = content[length:]
 
     def numbers(self, name: str, kind: str = "I") -> list[Any]:
         found, content = self._columns[name]
         if found != kind:
-            raise Damaged(f"the column {name} is of another type")
+            raise DamagedFile(f"the column {name} is of another type")
         column = array(kind)
         column.frombytes(content)
         return column.tolist()
@@ -216,20 +221,20 @@ class _Read:
     def texts(self, name: str) -> list[str]:
         found = self.json(name)
         if not set(map(type, found)) <= {str}:
-            raise Damaged(f"the column {name} is not of texts")
+            raise DamagedFile(f"the column {name} is not of texts")
         return found
 
     def json(self, name: str) -> list[Any]:
         found = orjson.loads(self._columns[name][1])
         if not isinstance(found, list):
-            raise Damaged(f"the column {name} is no list")
+            raise DamagedFile(f"the column {name} is no list")
         return found
 
     def sets(self, name: str, make: Callable[[Iterable[T]], Any], members: Collection[T]) -> list[Any]:
         """Sets of these members, as many in each as it should have."""
         sizes = self.numbers(f"{name}.sizes")
         if sum(sizes) != len(members):
-            raise Damaged(f"the sets of {name} do not have as many members as they should")
+            raise DamagedFile(f"the sets of {name} do not have as many members as they should")
         remaining = iter(members)
         return [make(islice(remaining, size)) if size else make(()) for size in sizes]
 
@@ -239,24 +244,24 @@ class _Read:
         return [each or NOTHING for each in made]
 
 
-def _decoded(content: memoryview) -> tuple[str, State]:
+def _decoded(content: memoryview) -> tuple[str, ModelState]:
     if bytes(content[: len(_MAGIC)]) != _MAGIC:
-        raise Damaged("it is none of this version")
+        raise DamagedFile("it is none of this version")
     if _DIGEST(content[:-_DIGEST_SIZE]).digest() != bytes(content[-_DIGEST_SIZE:]):
-        raise Damaged("its checksum is wrong, so that it was cut off or changed")
+        raise DamagedFile("its checksum is wrong, so that it was cut off or changed")
     start = len(_MAGIC) + _LENGTH
     end = start + int.from_bytes(content[len(_MAGIC) : start], "big")
     header = orjson.loads(content[start:end])
     if header["byteorder"] != sys.byteorder:
-        raise Damaged("it was written on a machine of another kind")
-    columns = _Read(header, content[end:-_DIGEST_SIZE])
+        raise DamagedFile("it was written on a machine of another kind")
+    columns = _ReadColumns(header, content[end:-_DIGEST_SIZE])
     providers, stamps = _providers(columns)
-    names = Names(
+    names = NameTable(
         *([NameRow(int(a), str(b), float(c)) for a, b, c in header[each]] for each in ("classes", "traits"))
     )
-    state = State(
+    state = ModelState(
         names,
-        Snapshot(providers),
+        ModelSnapshot(providers),
         {int(bucket): int(counter) for bucket, counter in header["counters"]},
         {int(bucket): int(count) for bucket, count in header["deletions"]},
         stamps,
@@ -264,12 +269,12 @@ def _decoded(content: memoryview) -> tuple[str, State]:
     )
     snapshot = state.snapshot
     if not len(snapshot.providers) == len(snapshot.by_uuid) == len(snapshot.by_name) == len(providers):
-        raise Damaged("two of its providers have the same id, uuid or name")
+        raise DamagedFile("two of its providers have the same id, uuid or name")
     snapshot.whole_trees()
     return str(header["history"]), state
 
 
-def _providers(columns: _Read) -> tuple[list[Provider], dict[int, dict[int, int]]]:
+def _providers(columns: _ReadColumns) -> tuple[list[Provider], dict[int, dict[int, int]]]:
     """The providers, and by bucket and id when each changed last."""
     ids = columns.numbers("id", "q")
     uuids = columns.texts("uuid")
@@ -292,7 +297,7 @@ def _providers(columns: _Read) -> tuple[list[Provider], dict[int, dict[int, int]
         found[name] = _looked_up(columns, name, values)
     for inventories, written in zip(found["inventories"], found["inventory_times"], strict=True):
         if len(written) not in (len(inventories), min(1, len(inventories))):
-            raise Damaged("there are inventories of which it is not said when they were written")
+            raise DamagedFile("there are inventories of which it is not said when they were written")
     seqs = described.copy()
     for number, stamp in zip(columns.numbers("later"), columns.numbers("later.stamps", "q"), strict=True):
         seqs[number] = stamp
@@ -302,23 +307,23 @@ def _providers(columns: _Read) -> tuple[list[Provider], dict[int, dict[int, int]
     return _made(Provider, found), dict(enumerate(stamps))
 
 
-def _looked_up(columns: _Read, name: str, values: Sequence[Any]) -> list[Any]:
+def _looked_up(columns: _ReadColumns, name: str, values: Sequence[Any]) -> list[Any]:
     return [values[each] for each in columns.numbers(name)]
 
 
-def _parts(columns: _Read, times: Sequence[float]) -> dict[str, list[Any]]:
+def _parts(columns: _ReadColumns, times: Sequence[float]) -> dict[str, list[Any]]:
     """What providers have, each once."""
     classes, words = ([sys.intern(each) for each in columns.texts(name)] for name in ("classes", "words"))
     values: dict[str, list[Any]] = {name: columns.numbers(f"inventory.{name}", "q") for name in _PLAIN}
     values["allocation_ratio"] = columns.numbers("inventory.allocation_ratio", "d")
     if min(values["step_size"], default=1) < 1:
-        raise Damaged("an inventory comes in portions of nothing")
+        raise DamagedFile("an inventory comes in portions of nothing")
     values["capacity"] = list(map(capacity, values["total"], values["reserved"], values["allocation_ratio"]))
     inventories = _made(Inventory, values)
     attributes = columns.json("attributes.values")
     for some in attributes:
         if not isinstance(some, dict) or not set(map(type, some.values())) <= {str, float}:
-            raise Damaged("there are attributes of another kind")
+            raise DamagedFile("there are attributes of another kind")
     parts = {
         "inventories": columns.mappings(
             "inventories", classes, [inventories[each] for each in columns.numbers("inventories.values")]
@@ -344,7 +349,7 @@ def _check_trees(parents: Sequence[int], roots: Sequence[int]) -> None:
     root_of = [0, *roots]
     for number, (parent, root) in enumerate(zip(parents, roots, strict=True), start=1):
         if root != (root_of[parent] or number):
-            raise Damaged("there are trees whose branches are of others")
+            raise DamagedFile("there are trees whose branches are of others")
 
 
 def _made(kind: type[T], values: Mapping[str, Sequence[Any]]) -> list[T]:

@@ -1,4 +1,4 @@
-"""Keeping a worker's :class:`~placement.model.snapshot.Snapshot` equal to the database.
+"""Keeping a worker's :class:`~placement.model.snapshot.ModelSnapshot` equal to the database.
 
 Before it answers, a worker asks where the database stands: for the sum of all change
 counters, and whose they are. Counters only grow, so the same answer means that nothing
@@ -24,28 +24,32 @@ from typing import Final
 import sqlalchemy as sa
 
 from placement.db import buckets
-from placement.db.database import Database
-from placement.db.position import Position
+from placement.db.database import ServiceDatabase
+from placement.db.position import DatabaseVersion
 from placement.exceptions import Unavailable
 from placement.model import rows
-from placement.model.columns import Damaged, Written, decode
-from placement.model.file import ModelFile, Writer
-from placement.model.following import ANOTHER_HISTORY, Anew, follow, nothing_but_to_keep, read_all
+from placement.model.columns import DamagedFile, WritableModel, decode
+from placement.model.file import ModelFile, ModelFileWriter
+from placement.model.following import ANOTHER_HISTORY, FullReread, follow, nothing_but_to_keep, read_all
 from placement.model.provider import Provider
-from placement.model.snapshot import Snapshot
-from placement.model.state import State
-from placement.model.turns import LONG_REQUESTS, Turn, Turns
+from placement.model.snapshot import ModelSnapshot
+from placement.model.state import ModelState
+from placement.model.turns import LONG_REQUESTS, ReadGate, ReadTurn
 
 LOG = logging.getLogger(__name__)
 
 _PAUSE: Final = 1.0  # seconds until what is not to be given back yet is tried again
 
 
-class View:
+class ModelView:
     """What a request may look at: providers and names, as they were when it came."""
 
     def __init__(
-        self, snapshot: Snapshot, names: rows.Names, turn: Turn, stamps: Mapping[int, Mapping[int, int]]
+        self,
+        snapshot: ModelSnapshot,
+        names: rows.NameTable,
+        turn: ReadTurn,
+        stamps: Mapping[int, Mapping[int, int]],
     ) -> None:
         self.snapshot = snapshot
         self.names = names
@@ -76,7 +80,7 @@ class View:
         return give_way
 
 
-class Model:
+class ReadModel:
     """The read model of one worker process.
 
     Searches are pure Python, so threads of one process would wait for each other
@@ -92,9 +96,9 @@ class Model:
 
     def __init__(
         self,
-        database: Database,
+        database: ServiceDatabase,
         long_requests: int = LONG_REQUESTS,
-        give_back_expired: Callable[[Database], int] | None = None,
+        give_back_expired: Callable[[ServiceDatabase], int] | None = None,
         file: ModelFile | None = None,
     ) -> None:
         self._database = database
@@ -102,10 +106,10 @@ class Model:
         self._expiring = threading.Lock()
         #: the expiry at which there was nothing to give back, and when (monotonic) to try that again
         self._in_vain = (math.inf, 0.0)
-        self._turns = Turns(long_requests)
-        self._state: State | None = None
+        self._turns = ReadGate(long_requests)
+        self._state: ModelState | None = None
         #: where the database stood when the model was brought up to date; None while it may not be
-        self._position: Position | None = None
+        self._position: DatabaseVersion | None = None
         self._history: str | None = None
         #: when (monotonic) a question was asked whose answer was that position
         self._current_at = -math.inf
@@ -114,12 +118,12 @@ class Model:
         #: how often all that had been read was read anew, as after a restore
         self.reread = 0
         self.file = file
-        self._writer = None if file is None else Writer(file, self._written)
+        self._writer = None if file is None else ModelFileWriter(file, self._written)
         #: whether the state comes from the file, and was not compared with the database yet
         self._unproven = False
 
     @contextmanager
-    def fresh(self) -> Iterator[View]:
+    def fresh(self) -> Iterator[ModelView]:
         """The model with every change that was committed before this call, and without what expired.
 
         :raises placement.exceptions.Unavailable: when the database does not answer.
@@ -128,7 +132,7 @@ class Model:
         while True:
             # Asked before our turn, so that who waits for the database keeps nobody.
             refreshed, asked_at, position = self.refreshed, time.monotonic(), self._database.position()
-            with Turn(self._turns) as turn:
+            with ReadTurn(self._turns) as turn:
                 # Somebody may have brought it up to date while we asked, or waited for our turn.
                 if position != self._position and refreshed != self.refreshed:
                     position = self._database.position()
@@ -137,14 +141,14 @@ class Model:
                 assert self._state is not None
                 self._current_at = max(self._current_at, asked_at)
                 if position.clock < self._state.next_expiry or not expires:
-                    yield View(self._state.snapshot, self._state.names, turn, self._state.stamps)
+                    yield ModelView(self._state.snapshot, self._state.names, turn, self._state.stamps)
                     return
             # Nobody is kept meanwhile. If there was nothing to give back, the server that is written to has a
             # slower clock than the one that was asked, as nodes of one Galera cluster may: it decides.
             expires = self._expire(position.clock)
 
     @contextmanager
-    def recent(self, seconds: float) -> Iterator[View]:
+    def recent(self, seconds: float) -> Iterator[ModelView]:
         """The model with every change that was committed so long before this call, if not with later ones.
 
         For who writes only where the database still has what was seen here, and looks again otherwise: the
@@ -152,11 +156,11 @@ class Model:
 
         :raises placement.exceptions.Unavailable: when the database does not answer.
         """
-        with Turn(self._turns) as turn:
+        with ReadTurn(self._turns) as turn:
             known = self._state is not None and self._position is not None
             if known and time.monotonic() - self._current_at <= seconds:
                 assert self._state is not None
-                yield View(self._state.snapshot, self._state.names, turn, self._state.stamps)
+                yield ModelView(self._state.snapshot, self._state.names, turn, self._state.stamps)
                 return
         with self.fresh() as view:
             yield view
@@ -177,7 +181,7 @@ class Model:
         return bool(count)
 
     @contextmanager
-    def aside(self) -> Iterator[tuple[Snapshot, int]]:
+    def aside(self) -> Iterator[tuple[ModelSnapshot, int]]:
         """The snapshot of the last request, and how often the model had been brought up to date then.
 
         Nobody changes it until the context ends, and nobody waits for that: it takes no turn and is none of
@@ -185,7 +189,7 @@ class Model:
 
         :raises placement.exceptions.Unavailable: there is none at present.
         """
-        with Turn(self._turns):
+        with ReadTurn(self._turns):
             if self._state is None or self._position is None:
                 raise Unavailable("The read model is not up to date.")
             snapshot, refreshed = self._state.snapshot, self.refreshed
@@ -199,12 +203,12 @@ class Model:
         """How many requests take long at present."""
         return self._turns.keepers
 
-    def _written(self) -> Written:
+    def _written(self) -> WritableModel:
         """The model, to be written down.
 
         :raises placement.exceptions.Unavailable: there is none at present.
         """
-        with Turn(self._turns):
+        with ReadTurn(self._turns):
             state = self._state
             if state is None or self._position is None:
                 raise Unavailable("The read model is not up to date.")
@@ -213,7 +217,7 @@ class Model:
             counters, deletions = state.counters.copy(), state.deletions.copy()
             history, names, next_expiry = self._position.history, state.names, state.next_expiry
         stamp_of = {provider_id: seq for some in stamps for provider_id, seq in some.items()}
-        return Written(history, names, counters, deletions, next_expiry, providers, stamp_of)
+        return WritableModel(history, names, counters, deletions, next_expiry, providers, stamp_of)
 
     def _refresh(self, history: str) -> None:
         self._position = None  # should this fail, the next request goes on with it
@@ -232,7 +236,7 @@ class Model:
                 self._state = read_all(conn)
         self._unproven = False
         self._history = history
-        self._position = Position(self._state.counters_sum(), history, math.nan)
+        self._position = DatabaseVersion(self._state.counters_sum(), history, math.nan)
         self.refreshed += 1
         if self._writer is not None:
             self._writer.look()
@@ -247,11 +251,11 @@ class Model:
             LOG.info("there is no model file %s yet: everything is read from the database", file.path)
         except OSError as error:  # not ours, perhaps: it stays
             _warn_of(file, str(error))
-        except Damaged as error:
+        except DamagedFile as error:
             _warn_of(file, str(error))
             file.discard()
 
-    def _give_up(self, anew: Anew) -> None:
+    def _give_up(self, anew: FullReread) -> None:
         """Forget the state, which is not what the database has."""
         self._state = None
         if self._unproven and self.file is not None:
@@ -264,13 +268,13 @@ class Model:
                 LOG.info("all of the database is read anew: %s", anew.reason)
             self.reread += 1
 
-    def _difference(self, conn: sa.Connection, state: State, history: str) -> Anew | None:
+    def _difference(self, conn: sa.Connection, state: ModelState, history: str) -> FullReread | None:
         """Bring the state up to date; why that does not help, and only reading everything anew can, or None.
 
         :raises sqlalchemy.exc.SQLAlchemyError: the database does not answer.
         """
         if history != self._history:
-            return Anew(f"{ANOTHER_HISTORY}: its server, timeline, table or file is another one")
+            return FullReread(f"{ANOTHER_HISTORY}: its server, timeline, table or file is another one")
         return follow(conn, state)
 
 

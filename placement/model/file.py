@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import Final
 
 from placement.exceptions import Unavailable
-from placement.model.columns import Damaged, Written, encode
+from placement.model.columns import DamagedFile, WritableModel, encode
 
 LOG = logging.getLogger(__name__)
 
@@ -47,9 +47,9 @@ class ModelFile:
         with open(fd, "rb", buffering=0) as file:
             found = os.fstat(fd)
             if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
-                raise Damaged("it is no file that only this service may write")
+                raise DamagedFile("it is no file that only this service may write")
             if found.st_size > _MAX_SIZE:
-                raise Damaged(f"it is larger than {_MAX_SIZE} bytes")
+                raise DamagedFile(f"it is larger than {_MAX_SIZE} bytes")
             # Not mapped: if somebody cut it off meanwhile, that would end the process.
             content = bytearray(found.st_size)
             length = file.readinto(content)
@@ -111,13 +111,13 @@ class ModelFile:
             os.close(fd)
 
 
-class Writer:
+class ModelFileWriter:
     """Writes the model of a worker down from time to time, if no other worker has, in a thread of its own.
 
     :param model: what to write.
     """
 
-    def __init__(self, file: ModelFile, model: Callable[[], Written]) -> None:
+    def __init__(self, file: ModelFile, model: Callable[[], WritableModel]) -> None:
         self._file = file
         self._model = model
         self._not_before = -math.inf
@@ -165,12 +165,12 @@ class Writer:
         with self._file.alone() as alone:
             if not alone or 0 <= time.time() - self._file.written_at() < INTERVAL:
                 return
-            pace = _Pace()
+            pace = _WriterPace()
             size = self._file.write(encode(self._model(), pace.pause))
         LOG.info("wrote the model file %s: %d bytes, %.2f s of work", self._file.path, size, pace.worked)
 
 
-class _Pace:
+class _WriterPace:
     """Leaves the processor, and the interpreter, to requests for most of the time."""
 
     def __init__(self) -> None:

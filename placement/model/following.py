@@ -1,4 +1,4 @@
-"""How a :class:`~placement.model.state.State` is read from the database, and follows it.
+"""How a :class:`~placement.model.state.ModelState` is read from the database, and follows it.
 
 All of it is read in one snapshot of the database. What it means that something does not fit is said in
 :mod:`placement.model.feed`.
@@ -15,19 +15,19 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 
 from placement.db import buckets
-from placement.db.batch import Batch, Prepared
+from placement.db.batch import PreparedStatement, StatementBatch
 from placement.db.tables import change_buckets, resource_providers
 from placement.exceptions import Unavailable
 from placement.model import rows
 from placement.model.provider import Provider
-from placement.model.snapshot import Snapshot
-from placement.model.state import State
+from placement.model.snapshot import ModelSnapshot
+from placement.model.state import ModelState
 
 LOG = logging.getLogger(__name__)
 
-_counters: Final = Prepared(sa.select(change_buckets))
+_counters: Final = PreparedStatement(sa.select(change_buckets))
 
-_EMPTY: Final = rows.Fingerprint(0, 0)
+_EMPTY: Final = rows.BucketFingerprint(0, 0)
 ANOTHER_HISTORY: Final = (
     "the database does not go on from where it was (restored from a backup, or failed over to "
     "a server that lacked the last changes)"
@@ -36,20 +36,20 @@ ANOTHER_HISTORY: Final = (
 _FULL_READ_SHARE: Final = 0.5  # of all providers changed: reading everything is cheaper
 
 
-class Anew(NamedTuple):
+class FullReread(NamedTuple):
     """Why only reading everything anew can help."""
 
     reason: str
     is_odd: bool = True
 
 
-def read_all(conn: sa.Connection) -> State:
+def read_all(conn: sa.Connection) -> ModelState:
     """All that the database has.
 
     :raises Unavailable: it lacks counters of changes, so that it could not be followed.
     :raises sqlalchemy.exc.SQLAlchemyError: it does not answer.
     """
-    state = State(rows.read_names(conn))
+    state = ModelState(rows.read_names(conn))
     for bucket, counter, deletions in conn.execute(sa.select(change_buckets)):
         state.counters[bucket] = counter
         state.deletions[bucket] = deletions
@@ -61,20 +61,20 @@ def read_all(conn: sa.Connection) -> State:
         for row, provider in rows.read_all(conn, state.names, state.shared):
             state.stamp(row, provider)
             providers.append(provider)
-        state.snapshot = Snapshot(providers)
+        state.snapshot = ModelSnapshot(providers)
         state.snapshot.whole_trees()
     state.next_expiry = rows.read_next_expiry(conn)
     LOG.info("read model loaded: %d resource providers", len(state.snapshot))
     return state
 
 
-def follow(conn: sa.Connection, state: State) -> Anew | None:
+def follow(conn: sa.Connection, state: ModelState) -> FullReread | None:
     """Bring the state up to date; why that does not help, and only reading everything anew can, or None.
 
     :raises sqlalchemy.exc.SQLAlchemyError: the database does not answer.
     """
     if not state.whole:
-        return Anew("the database broke off while the model followed it", is_odd=False)
+        return FullReread("the database broke off while the model followed it", is_odd=False)
     if state.snapshot.keepers:
         state.snapshot = state.snapshot.copy()
     try:
@@ -83,26 +83,26 @@ def follow(conn: sa.Connection, state: State) -> Anew | None:
         raise
     except Exception:  # whatever is wrong with the model, the database knows better
         LOG.exception("the read model could not follow the database")
-        return Anew("what it has does not fit together")
+        return FullReread("what it has does not fit together")
 
 
-def _follow(conn: sa.Connection, state: State) -> Anew | None:
+def _follow(conn: sa.Connection, state: ModelState) -> FullReread | None:
     """Apply what changed; why that does not do, or None."""
-    batch = Batch(conn)
+    batch = StatementBatch(conn)
     rows_of_buckets = batch.add(_counters, {}).rows
     now = {bucket: (counter, deletions) for bucket, counter, deletions in rows_of_buckets}
     moved = {bucket: new for bucket, new in now.items() if new[0] != state.counters.get(bucket)}
     if moved.pop(buckets.EPOCH, None) is not None:
-        return Anew("the database has a new epoch")
+        return FullReread("the database has a new epoch")
     if state.counters.keys() - now.keys() or any(
         new[0] < state.counters.get(bucket, 0) for bucket, new in moved.items()
     ):
-        return Anew(f"{ANOTHER_HISTORY}: change counters went back")
+        return FullReread(f"{ANOTHER_HISTORY}: change counters went back")
     state.whole = False
     if moved.pop(buckets.NAMES, None) is not None:
         names = rows.read_names(conn)
         if any(name in state.snapshot.by_class for name in state.names.classes.keys() - names.classes.keys()):
-            return Anew("a resource class that is in use was renamed", is_odd=False)
+            return FullReread("a resource class that is in use was renamed", is_odd=False)
         state.names = names
         state.counters[buckets.NAMES] = now[buckets.NAMES][0]
     if buckets.RESERVATIONS in moved:
@@ -116,11 +116,11 @@ def _follow(conn: sa.Connection, state: State) -> Anew | None:
         changed = rows.read_changed(batch, known)
         count = len(changed.providers)
         if count > 100 and count > _FULL_READ_SHARE * len(state.snapshot):
-            return Anew(f"{count} of {len(state.snapshot)} resource providers changed", is_odd=False)
+            return FullReread(f"{count} of {len(state.snapshot)} resource providers changed", is_odd=False)
         _apply(conn, state, changed)
         for bucket in moved:
             if state.fingerprint(bucket) != changed.fingerprints.get(bucket, _EMPTY):
-                return Anew(f"{ANOTHER_HISTORY}: what did not change is not what was read before")
+                return FullReread(f"{ANOTHER_HISTORY}: what did not change is not what was read before")
     for bucket, (counter, deletions) in moved.items():
         state.counters[bucket] = counter
         state.deletions[bucket] = deletions
@@ -129,7 +129,7 @@ def _follow(conn: sa.Connection, state: State) -> Anew | None:
     return None
 
 
-def _apply(conn: sa.Connection, state: State, changed: rows.Changed) -> None:
+def _apply(conn: sa.Connection, state: ModelState, changed: rows.ChangedBuckets) -> None:
     """Take up the changed providers; those of which only the usage changed with less reading."""
     used = rows.sum_up(changed.used, state.names)
     described, usage = [], []
@@ -146,7 +146,7 @@ def _apply(conn: sa.Connection, state: State, changed: rows.Changed) -> None:
         state.put(row, replace(known, generation=row.generation, updated_at=row.updated_at, used=new))
 
 
-def _forget_deleted(conn: sa.Connection, state: State, bucket: int) -> None:
+def _forget_deleted(conn: sa.Connection, state: ModelState, bucket: int) -> None:
     query = sa.select(resource_providers.c.id).where(resource_providers.c.bucket == bucket)
     state.keep_only(bucket, set(conn.execute(query).scalars()))
 
@@ -163,7 +163,7 @@ def nothing_but_to_keep() -> Iterator[None]:
         gc.enable()
 
 
-def _same(row: rows.Row, known: Provider) -> bool:
+def _same(row: rows.ProviderVersion, known: Provider) -> bool:
     """Whether the provider is still called and placed as it was."""
     return (row.uuid, row.name, row.parent_id, row.root_id) == (
         known.uuid,

@@ -8,7 +8,7 @@ from itertools import repeat
 from types import MappingProxyType
 from typing import Final
 
-from placement.model.trees import Tree
+from placement.model.trees import HostTree
 
 
 class FreeIndex:
@@ -91,7 +91,7 @@ class FreeIndexes:
         """The trees that have a resource class."""
         return self._by_class.get(name, _NOWHERE)
 
-    def fill(self, trees: Mapping[int, Tree]) -> None:
+    def fill(self, trees: Mapping[int, HostTree]) -> None:
         """Begin anew with these trees, by their roots."""
         kept: dict[int, Mapping[str, int]] = {}
         alike: defaultdict[int, list[int]] = defaultdict(list)  # many have the same object
@@ -105,7 +105,7 @@ class FreeIndexes:
                 rows[name][amount] += roots
         self._by_class, self._own = {name: FreeIndex(each) for name, each in rows.items()}, None
 
-    def replace(self, root: int, old: Tree | None, new: Tree | None) -> None:
+    def replace(self, root: int, old: HostTree | None, new: HostTree | None) -> None:
         """The tree of this root is another now, or there is none now, or was none before."""
         before = old.max_free if old else {}
         after = new.max_free if new else {}

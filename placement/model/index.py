@@ -10,20 +10,20 @@ K = TypeVar("K", bound=int | str)
 C = TypeVar("C", set[int], list[int])
 
 
-class Roots(NamedTuple):
+class RootIds(NamedTuple):
     """Of some providers the ids of the roots of their trees, in order; whether each is itself a root."""
 
     ids: tuple[int, ...]
     alone: bool
 
 
-NO_ROOTS: Final = Roots((), True)
+NO_ROOTS: Final = RootIds((), True)
 
 
 _AT_ONCE: Final = 1024
 
 
-class Merged(Sequence[int]):
+class MergedIds(Sequence[int]):
     """Ids of several sequences, each of which is in ascending order: in ascending order, each once.
 
     Who goes through the first of them alone does not pay for the others.
@@ -57,7 +57,7 @@ class Merged(Sequence[int]):
         return self._all[at]
 
 
-class _Copied(dict[K, C]):
+class _CopiedIndex(dict[K, C]):
     """Provider ids by what these providers have in common, in collections none of which is empty.
 
     A copy shares the collections with its original, and replaces those that it changes: once
@@ -89,13 +89,13 @@ class _Copied(dict[K, C]):
         return members
 
 
-class Index(_Copied[K, set[int]]):
+class ProviderIndex(_CopiedIndex[K, set[int]]):
     """Sets of provider ids."""
 
     def __init__(self) -> None:
         super().__init__()
         #: of the providers of each set the roots of their trees, where somebody asked for them
-        self.roots: dict[K, Roots] = {}
+        self.roots: dict[K, RootIds] = {}
 
     def copy(self) -> Self:
         """One that may be changed while this one stays as it is."""
@@ -122,7 +122,7 @@ class Index(_Copied[K, set[int]]):
             del self[key]
 
 
-class Families(_Copied[int, list[int]]):
+class FamilyIndex(_CopiedIndex[int, list[int]]):
     """The ids of the members of trees by that of their root, in ascending order.
 
     There is one for every host, and mostly it has few: lists need a fifth of the memory of sets.

@@ -8,7 +8,7 @@ Where = tuple[tuple[str, ...], bool]
 """What a layout is made by: the classes, and whether it is of all providers."""
 
 
-class Layout(NamedTuple):
+class TreeLayout(NamedTuple):
     """The providers of a tree that have any of some classes, those above them, and the root, which is first.
 
     The others come branch by branch; branches in which the same classes are at the same places are beside one
@@ -36,10 +36,10 @@ def arranged(
     names: Sequence[str],
     *,
     whole: bool,
-) -> Layout:
+) -> TreeLayout:
     """The layout of a tree for these classes; with ``whole`` of all providers.
 
-    :param lineages: as :attr:`placement.model.trees.Shape.lineages`, ``having`` as its attribute.
+    :param lineages: as :attr:`placement.model.trees.TreeStructure.lineages`, ``having`` as its attribute.
     """
     of: dict[int, list[tuple[int, int]]] = {}
     for rank, name in enumerate(names):
@@ -65,7 +65,7 @@ def arranged(
         positions += members
         places += [(0 if above < 0 else first + above, ranks) for above, ranks in code]
     slots = tuple([slot for at in positions for _, slot in of.get(at, ())])
-    return Layout(tuple(positions), slots, tuple(places), picker(slots))
+    return TreeLayout(tuple(positions), slots, tuple(places), picker(slots))
 
 
 def picker(slots: Sequence[int]) -> Callable[[tuple[int, ...]], Any]:

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
-from placement.db.batch import Batch, Prepared, Rows, bind_parameters, bind_values
+from placement.db.batch import PreparedStatement, Rows, StatementBatch, bind_parameters, bind_values
 from placement.db.tables import (
     RESERVATION,
     allocations,
@@ -97,7 +97,7 @@ class NameRow(NamedTuple):
     updated_at: float
 
 
-class Names:
+class NameTable:
     """Resource classes and traits: id to name, and when each name was last written."""
 
     def __init__(self, classes: Sequence[Any], trait_rows: Sequence[Any]) -> None:
@@ -107,14 +107,14 @@ class Names:
         self.traits: dict[str, float] = {row.name: row.updated_at for row in trait_rows}
 
 
-def read_names(conn: sa.Connection) -> Names:
+def read_names(conn: sa.Connection) -> NameTable:
     """All names as the database has them, in the order in which they were made."""
-    return Names(
+    return NameTable(
         *(conn.execute(sa.select(table).order_by(table.c.id)).all() for table in (resource_classes, traits))
     )
 
 
-class Shared:
+class SharedValues:
     """Equal values kept once: thousands of hosts differ in few inventories and trait sets.
 
     Where they differ in many, it forgets from time to time: nothing is kept that no provider has any more.
@@ -144,7 +144,7 @@ class Shared:
         return self._inventories.setdefault(key, by_name)
 
 
-class Fingerprint(NamedTuple):
+class BucketFingerprint(NamedTuple):
     """Of the providers of a bucket, as of their last changes: how many, and the sum of their ``change_seq``.
 
     As counters are random numbers, two states of a bucket with the same fingerprint are the same state.
@@ -159,7 +159,7 @@ def summand(change_seq: int) -> int:
     return change_seq & _SUMMED_BITS
 
 
-class Row(NamedTuple):
+class ProviderVersion(NamedTuple):
     """A provider's own row: what it is, and when it last changed (see :mod:`placement.db.buckets`)."""
 
     id: int
@@ -175,19 +175,19 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Changed:
+class ChangedBuckets:
     """What happened in some buckets.
 
     ``used`` has provider id, id of a resource class, and sum of its usage;
     ``fingerprints`` are of all that is in the buckets now.
     """
 
-    providers: list[Row]
+    providers: list[ProviderVersion]
     used: Rows
-    fingerprints: dict[int, Fingerprint]
+    fingerprints: dict[int, BucketFingerprint]
 
 
-def read_changed(batch: Batch, known: Mapping[int, int]) -> Changed:
+def read_changed(batch: StatementBatch, known: Mapping[int, int]) -> ChangedBuckets:
     """The providers stamped with more than the counters known of their buckets, and what is used of them.
 
     :param known: counters by bucket, of the buckets of interest.
@@ -200,11 +200,11 @@ def read_changed(batch: Batch, known: Mapping[int, int]) -> Changed:
         buckets, counters = zip(*chunk, strict=True)
         values = {**bind_values("bucket", buckets), **bind_values("counter", counters)}
         answers.append([batch.add(statement, values) for statement in _stamped(len(chunk))])
-    return Changed(
-        [Row._make(row) for providers, _, _ in answers for row in providers.rows],
+    return ChangedBuckets(
+        [ProviderVersion._make(row) for providers, _, _ in answers for row in providers.rows],
         [row for _, used, _ in answers for row in used.rows],
         {
-            bucket: Fingerprint(count, int(total))
+            bucket: BucketFingerprint(count, int(total))
             for _, _, fingerprints in answers
             for bucket, count, total in fingerprints.rows
         },
@@ -212,30 +212,32 @@ def read_changed(batch: Batch, known: Mapping[int, int]) -> Changed:
 
 
 @lru_cache
-def _stamped(count: int) -> tuple[Prepared, Prepared, Prepared]:
+def _stamped(count: int) -> tuple[PreparedStatement, PreparedStatement, PreparedStatement]:
     """What reads of so many buckets: providers stamped since these counters, their usage, fingerprints."""
     chosen = bind_parameters("bucket", count, sa.Integer)
     pairs = zip(chosen, bind_parameters("counter", count, sa.BigInteger), strict=True)
     stamped = sa.or_(*(sa.and_(_rp.bucket == bucket, _rp.change_seq > counter) for bucket, counter in pairs))
     total = sa.func.sum(_rp.change_seq.bitwise_and(_SUMMED_BITS))
     return (
-        Prepared(_providers.where(stamped)),
-        Prepared(_used.join(resource_providers).where(stamped)),
-        Prepared(
+        PreparedStatement(_providers.where(stamped)),
+        PreparedStatement(_used.join(resource_providers).where(stamped)),
+        PreparedStatement(
             sa.select(_rp.bucket, sa.func.count(), total).where(_rp.bucket.in_(chosen)).group_by(_rp.bucket)
         ),
     )
 
 
-def read_all(conn: sa.Connection, names: Names, shared: Shared) -> Iterator[tuple[Row, Provider]]:
+def read_all(
+    conn: sa.Connection, names: NameTable, shared: SharedValues
+) -> Iterator[tuple[ProviderVersion, Provider]]:
     """Every provider, with its own row."""
     parts = {kind: _streamed(conn, query) for kind, query in _all.items()}
-    return _assemble(map(Row._make, _streamed(conn, _providers)), parts, names, shared)
+    return _assemble(map(ProviderVersion._make, _streamed(conn, _providers)), parts, names, shared)
 
 
 def read_some(
-    conn: sa.Connection, rows: Sequence[Row], names: Names, shared: Shared
-) -> Iterator[tuple[Row, Provider]]:
+    conn: sa.Connection, rows: Sequence[ProviderVersion], names: NameTable, shared: SharedValues
+) -> Iterator[tuple[ProviderVersion, Provider]]:
     """The providers of these rows, with the rows."""
     for start in range(0, len(rows), _CHUNK):
         chunk = rows[start : start + _CHUNK]
@@ -260,7 +262,7 @@ def read_next_expiry(conn: sa.Connection) -> float:
     return min((each for each in found if each is not None), default=math.inf)
 
 
-def sum_up(rows: Iterable[Any], names: Names) -> dict[int, dict[str, int]]:
+def sum_up(rows: Iterable[Any], names: NameTable) -> dict[int, dict[str, int]]:
     """How much of each class is used, by provider; providers of which nothing is are missing."""
     used: dict[int, dict[str, int]] = {}
     for provider_id, class_id, amount in rows:
@@ -275,8 +277,11 @@ def _streamed(conn: sa.Connection, query: Any) -> Iterator[Any]:
 
 
 def _assemble(
-    rows: Iterable[Row], parts: Mapping[str, Iterable[Any]], names: Names, shared: Shared
-) -> Iterator[tuple[Row, Provider]]:
+    rows: Iterable[ProviderVersion],
+    parts: Mapping[str, Iterable[Any]],
+    names: NameTable,
+    shared: SharedValues,
+) -> Iterator[tuple[ProviderVersion, Provider]]:
     """Providers of these rows, and their parts, which are read first. What is used up is given back."""
     owned_inventories: dict[int, tuple[Any, ...]] = {}
     owned_times: dict[int, tuple[float, ...]] = {}

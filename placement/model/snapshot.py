@@ -12,10 +12,10 @@ from operator import attrgetter
 from typing import Any, Final
 
 from placement.model.free import FreeIndex, FreeIndexes
-from placement.model.index import NO_ROOTS, Families, Index, Roots
+from placement.model.index import NO_ROOTS, FamilyIndex, ProviderIndex, RootIds
 from placement.model.provider import Provider
 from placement.model.sums import Sums, SumsByClass
-from placement.model.trees import Kinds, Tree
+from placement.model.trees import HostTree, TreeClasses
 
 DISTANCE: Final = "numa_distance."
 """What attributes of a NUMA node begin with that are its distances to others, whose uuids follow."""
@@ -24,7 +24,7 @@ Range = tuple[float, float] | None
 _ANEW_SHARE: Final = 0.1  # of all trees changed: sorting all by what they have free is cheaper
 
 
-class Snapshot:
+class ModelSnapshot:
     """All providers and the indexes that searches start from.
 
     A long search goes on looking at it while others want to change it: they change a :meth:`copy`.
@@ -34,21 +34,21 @@ class Snapshot:
         self.providers: dict[int, Provider] = {}
         self.by_uuid: dict[str, int] = {}
         self.by_name: dict[str, int] = {}
-        self.trees = Families()
+        self.trees = FamilyIndex()
         #: the ids of all roots in ascending order, where somebody asked for them
         self._roots: tuple[int, ...] | None = None
-        self.by_class: Index[str] = Index()
-        self.by_trait: Index[str] = Index()
-        self.by_aggregate: Index[str] = Index()
-        self.by_attribute: Index[str] = Index()
+        self.by_class: ProviderIndex[str] = ProviderIndex()
+        self.by_trait: ProviderIndex[str] = ProviderIndex()
+        self.by_aggregate: ProviderIndex[str] = ProviderIndex()
+        self.by_attribute: ProviderIndex[str] = ProviderIndex()
         #: what was found out about attributes: by name the range of its numbers, and distances
         self._ranges: dict[str, Range] = {}
         self._ranges_by_root: dict[str, Mapping[int, tuple[float, float]]] = {}
         self._distances: Distances | None = None
         #: how many requests look at it, and need it as it is, without being the only one to
         self.keepers = 0
-        self._kinds = Kinds()
-        self._whole: dict[int, Tree] = {}
+        self._kinds = TreeClasses()
+        self._whole: dict[int, HostTree] = {}
         self._free_indexes = FreeIndexes()
         self._sums = SumsByClass()
         #: roots of trees in which something changed
@@ -69,17 +69,17 @@ class Snapshot:
         for members in alike.values():
             first = self.providers[members[0]]
             for index, names, _ in self._memberships(first, None):
-                if isinstance(index, Index):
+                if isinstance(index, ProviderIndex):
                     for name in names:
                         index.add_all(name, members)
         self._stale.update(self.trees)
 
-    def copy(self) -> "Snapshot":
+    def copy(self) -> "ModelSnapshot":
         """The same snapshot, to be changed from now on, while this one must not be changed any more.
 
         Both hold the same providers, trees and sets for as long as these stay as they are.
         """
-        new = Snapshot()
+        new = ModelSnapshot()
         new.providers = self.providers.copy()
         new.by_uuid = self.by_uuid.copy()
         new.by_name = self.by_name.copy()
@@ -99,7 +99,7 @@ class Snapshot:
         new._stale = self._stale.copy()
         return new
 
-    def using(self, used: Mapping[int, Mapping[str, int]]) -> "Snapshot":
+    def using(self, used: Mapping[int, Mapping[str, int]]) -> "ModelSnapshot":
         """The same snapshot if of these providers, by their ids, so much were used, for who only looks at it.
 
         It has all in common with this one that does not depend on what is used. Neither may be changed while
@@ -136,7 +136,7 @@ class Snapshot:
             self._roots = tuple(sorted(self.trees))
         return self._roots
 
-    def whole_trees(self) -> Mapping[int, Tree]:
+    def whole_trees(self) -> Mapping[int, HostTree]:
         """Every tree by the id of its root; each is the same object until anything in it changes."""
         if not self._stale:
             return self._whole
@@ -174,7 +174,7 @@ class Snapshot:
         trees = self.whole_trees()
         return self._sums.of(name, trees) if name in self.by_class else {}  # clients may ask for any name
 
-    def roots_having(self, index: Index[str], name: str) -> Roots:
+    def roots_having(self, index: ProviderIndex[str], name: str) -> RootIds:
         """The roots of all trees with a provider that ``index`` has under the name.
 
         :param index: :attr:`by_class`, :attr:`by_trait` or :attr:`by_aggregate`.
@@ -185,7 +185,7 @@ class Snapshot:
                 return NO_ROOTS  # and not remembered: clients may ask for any name
             members = index[name]
             found = {self.providers[provider_id].root_id for provider_id in members}
-            roots = index.roots[name] = Roots(tuple(sorted(found)), found == members)
+            roots = index.roots[name] = RootIds(tuple(sorted(found)), found == members)
         return roots
 
     def attribute_range(self, name: str) -> Range:
@@ -292,7 +292,7 @@ class Snapshot:
 
     def _memberships(
         self, provider: Provider, other: Provider | None
-    ) -> Iterator[tuple[Index[Any] | Families, Iterable[Any], Iterable[Any]]]:
+    ) -> Iterator[tuple[ProviderIndex[Any] | FamilyIndex, Iterable[Any], Iterable[Any]]]:
         """Each index with the keys of ``provider`` in it and those of ``other``."""
         yield self.trees, (provider.root_id,), (other.root_id,) if other else ()
         yield self.by_class, provider.inventories, other.inventories if other else ()

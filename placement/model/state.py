@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 
 from placement.model import rows
 from placement.model.provider import Provider
-from placement.model.snapshot import Snapshot
+from placement.model.snapshot import ModelSnapshot
 
 
 @dataclass
-class State:
+class ModelState:
     """A snapshot and the point in the history of the database that it shows.
 
     ``stamps`` has, by bucket and id, when each provider changed last, in any way. At ``next_expiry``, by the
@@ -17,13 +17,13 @@ class State:
     nor afterwards if the database broke off in between. What is read into it is ``shared`` where it is equal.
     """
 
-    names: rows.Names
-    snapshot: Snapshot = field(default_factory=Snapshot)
+    names: rows.NameTable
+    snapshot: ModelSnapshot = field(default_factory=ModelSnapshot)
     counters: dict[int, int] = field(default_factory=dict)
     deletions: dict[int, int] = field(default_factory=dict)
     stamps: dict[int, dict[int, int]] = field(default_factory=dict)
     next_expiry: float = math.inf
-    shared: rows.Shared = field(default_factory=rows.Shared)
+    shared: rows.SharedValues = field(default_factory=rows.SharedValues)
     whole: bool = True
     _totals: dict[int, int] = field(default_factory=dict)
     """Of buckets the sums in their fingerprints, where somebody asked for these."""
@@ -32,12 +32,12 @@ class State:
         """What the database says where it stands (:mod:`placement.db.position`)."""
         return sum(self.counters.values())
 
-    def put(self, row: rows.Row, provider: Provider) -> None:
+    def put(self, row: rows.ProviderVersion, provider: Provider) -> None:
         """Take up a provider as the row shows it."""
         self.snapshot.put(provider)
         self.stamp(row, provider)
 
-    def stamp(self, row: rows.Row, provider: Provider) -> None:
+    def stamp(self, row: rows.ProviderVersion, provider: Provider) -> None:
         """Note when a provider changed last."""
         # most changed in both ways at once: one number is kept once
         described = provider.described_seq
@@ -55,9 +55,9 @@ class State:
             del stamps[provider_id]
             self.snapshot.remove(provider_id)
 
-    def fingerprint(self, bucket: int) -> rows.Fingerprint:
+    def fingerprint(self, bucket: int) -> rows.BucketFingerprint:
         """That of the providers of the bucket."""
         stamps = self.stamps.get(bucket, {})
         if bucket not in self._totals:
             self._totals[bucket] = sum(map(rows.summand, stamps.values()))
-        return rows.Fingerprint(len(stamps), self._totals[bucket])
+        return rows.BucketFingerprint(len(stamps), self._totals[bucket])

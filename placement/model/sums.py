@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from placement.model.trees import Tree
+from placement.model.trees import HostTree
 
 Sums = Mapping[int, tuple[int, int]]
 """By the root of a tree that has a class how much of it all its providers use together, and could give."""
@@ -21,7 +21,7 @@ class SumsByClass:
         new._by_class = {name: column.copy() for name, column in self._by_class.copy().items()}
         return new
 
-    def of(self, name: str, trees: Mapping[int, Tree]) -> Sums:
+    def of(self, name: str, trees: Mapping[int, HostTree]) -> Sums:
         """Those of a class; these are the trees there are."""
         found = self._by_class.get(name)
         if found is None:
@@ -32,7 +32,7 @@ class SumsByClass:
             }
         return found
 
-    def replace(self, roots: Iterable[int], trees: Mapping[int, Tree]) -> None:
+    def replace(self, roots: Iterable[int], trees: Mapping[int, HostTree]) -> None:
         """The trees of these roots are others now, or there are none."""
         for name, column in self._by_class.items():
             for root in roots:
@@ -44,7 +44,7 @@ class SumsByClass:
                     column[root] = _sums(new, places)
 
 
-def _sums(tree: Tree, places: Iterable[tuple[int, int]]) -> tuple[int, int]:
+def _sums(tree: HostTree, places: Iterable[tuple[int, int]]) -> tuple[int, int]:
     used = capacity = 0
     capacities, free = tree.capacities, tree.free
     for _, slot in places:

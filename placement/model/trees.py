@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final
 from weakref import WeakValueDictionary
 
-from placement.model.layout import Layout, Where, arranged
+from placement.model.layout import TreeLayout, Where, arranged
 from placement.model.provider import Inventory, Provider
 
 Places = tuple[int, tuple[int, ...]]
@@ -27,7 +27,7 @@ _MAX_LAYOUTS: Final = 4
 """Layouts that each shape remembers: those of what is asked for again and again."""
 
 
-class Shape:
+class TreeStructure:
     """What trees may have in common beside traits: parents, classes and the portions they come in.
 
     A provider is known by its position in the tree, an inventory by its *slot*, where
@@ -69,7 +69,7 @@ class Shape:
         #: by slot: who says in which portions there is something
         self.portions = [members[at].inventories[name] for at, name in inventories]
         self._giving: dict[tuple[str, ...], Sequence[Places]] = {}
-        self._layouts: dict[Where, Layout] = {}
+        self._layouts: dict[Where, TreeLayout] = {}
         self._portions_of: dict[str, tuple[int, int]] = {}
         self._with_most: dict[tuple[int, ...], tuple[tuple[int, ...], Mapping[str, int]]] = {}
 
@@ -86,7 +86,7 @@ class Shape:
                 self._giving[names] = found
         return found
 
-    def layout(self, where: Where) -> Layout:
+    def layout(self, where: Where) -> TreeLayout:
         """Where these classes are."""
         found = self._layouts.get(where)
         if found is None:
@@ -142,12 +142,12 @@ def _lineage(at: int, parents: Sequence[int | None]) -> tuple[int, ...]:
     return tuple(found)
 
 
-class Kind:
+class TreeClass:
     """A shape, and the traits of each provider: equal only to itself, and the same for all such trees."""
 
     __slots__ = ("__weakref__", "_zones", "shape", "traits")
 
-    def __init__(self, shape: Shape, traits: tuple[frozenset[str], ...]) -> None:
+    def __init__(self, shape: TreeStructure, traits: tuple[frozenset[str], ...]) -> None:
         self.shape = shape
         #: by position
         self.traits = traits
@@ -185,7 +185,7 @@ class ProviderSet:
     __slots__ = ("_uuids", "members", "shape")
 
     def __init__(
-        self, members: tuple[Provider, ...], shape: Shape, uuids: tuple[bytes, ...] | None = None
+        self, members: tuple[Provider, ...], shape: TreeStructure, uuids: tuple[bytes, ...] | None = None
     ) -> None:
         self.members = members
         self.shape = shape
@@ -204,7 +204,7 @@ class ProviderSet:
         return self._uuids
 
 
-class Tree(ProviderSet):
+class HostTree(ProviderSet):
     """A tree as it is now: its providers in ascending order of their ids.
 
     ``capacities`` has what may be used of each inventory, by slot, ``free`` what is free of it, below zero
@@ -218,7 +218,7 @@ class Tree(ProviderSet):
         self,
         root: Provider,
         members: tuple[Provider, ...],
-        kind: Kind,
+        kind: TreeClass,
         aggregates: tuple[frozenset[str], ...],
         all_aggregates: frozenset[str],
         capacities: Sequence[int],
@@ -256,13 +256,13 @@ class Tree(ProviderSet):
         )
 
 
-class _Likeness:
+class _EqualObjects:
     """What trees have in common whose providers have the same objects: all but how much is used."""
 
     __slots__ = ("aggregates", "all_aggregates", "capacities", "kind", "unused")
 
     def __init__(
-        self, kind: Kind, members: Sequence[Provider], aggregates: tuple[frozenset[str], ...]
+        self, kind: TreeClass, members: Sequence[Provider], aggregates: tuple[frozenset[str], ...]
     ) -> None:
         self.kind = kind
         self.aggregates = aggregates
@@ -287,18 +287,18 @@ class _Likeness:
         return self.kind.shape.with_most(tuple(free))
 
 
-class Kinds:
+class TreeClasses:
     """All shapes and kinds that there are trees of."""
 
     def __init__(self) -> None:
-        self._shapes: WeakValueDictionary[Hashable, Shape] = WeakValueDictionary()
-        self._kinds: WeakValueDictionary[Hashable, Kind] = WeakValueDictionary()
+        self._shapes: WeakValueDictionary[Hashable, TreeStructure] = WeakValueDictionary()
+        self._kinds: WeakValueDictionary[Hashable, TreeClass] = WeakValueDictionary()
         #: what trees have in common that are in the same aggregates
         self._aggregates: dict[tuple[frozenset[str], ...], tuple[frozenset[str], ...]] = {}
 
-    def trees(self, roots: Sequence[Provider], families: Sequence[tuple[Provider, ...]]) -> list[Tree]:
+    def trees(self, roots: Sequence[Provider], families: Sequence[tuple[Provider, ...]]) -> list[HostTree]:
         """The trees of these roots, and of the members of each."""
-        found: dict[Hashable, _Likeness] = {}  # by identity of what stays alive meanwhile
+        found: dict[Hashable, _EqualObjects] = {}  # by identity of what stays alive meanwhile
         made = []
         for root, members in zip(roots, families, strict=True):
             first = root.id
@@ -319,23 +319,23 @@ class Kinds:
                 like = found[key] = self._likeness(members)
             free, most = like.free(members)
             of_all = like.kind, like.aggregates, like.all_aggregates, like.capacities
-            made.append(Tree(root, members, *of_all, free, most))
+            made.append(HostTree(root, members, *of_all, free, most))
         return made
 
-    def _likeness(self, members: tuple[Provider, ...]) -> _Likeness:
+    def _likeness(self, members: tuple[Provider, ...]) -> _EqualObjects:
         features = tuple(_features(members))
         shape = self._shapes.get(features)
         if shape is None:
-            shape = self._shapes[features] = Shape(members)
+            shape = self._shapes[features] = TreeStructure(members)
         traits = tuple([each.traits for each in members])
         kind = self._kinds.get((shape, traits))
         if kind is None:
-            kind = self._kinds[shape, traits] = Kind(shape, traits)
+            kind = self._kinds[shape, traits] = TreeClass(shape, traits)
         shape.note_capacities(members)
         aggregates = tuple([each.aggregates for each in members])
         if len(self._aggregates) >= _MAX_AGGREGATES:
             self._aggregates.clear()
-        return _Likeness(kind, members, self._aggregates.setdefault(aggregates, aggregates))
+        return _EqualObjects(kind, members, self._aggregates.setdefault(aggregates, aggregates))
 
 
 def _features(members: Sequence[Provider]) -> Iterator[Hashable]:

@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Final
 
 from placement.exceptions import Unavailable
-from placement.model.snapshot import Snapshot
+from placement.model.snapshot import ModelSnapshot
 
 _PAUSE: Final = 0.0002
 """Seconds in which whoever waits for the interpreter gets it."""
@@ -14,7 +14,7 @@ LONG_REQUESTS: Final = 2
 """Requests that may be long at the same time, where nobody says how many threads answer requests."""
 
 
-class Turns:
+class ReadGate:
     """The locks of a model.
 
     :param long_requests: so many requests at once may give way, others that would are refused.
@@ -32,7 +32,7 @@ class Turns:
         #: how many keep one
         self.keepers = 0
 
-    def keep(self, snapshot: Snapshot) -> None:
+    def keep(self, snapshot: ModelSnapshot) -> None:
         """From now on nobody changes this snapshot, until :meth:`let_go` is called as often.
 
         To be called within the turn: of several who look at it later none may bring its trees up to date.
@@ -42,26 +42,26 @@ class Turns:
             snapshot.keepers += 1
             self.keepers += 1
 
-    def let_go(self, snapshot: Snapshot) -> None:
+    def let_go(self, snapshot: ModelSnapshot) -> None:
         """Undo :meth:`keep`."""
         with self.counting:
             snapshot.keepers -= 1
             self.keepers -= 1
 
 
-class Turn:
+class ReadTurn:
     """The turn of one request: it begins when nobody else has the model, and ends with the context."""
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: ReadGate) -> None:
         self._turns = turns
-        self._kept: Snapshot | None = None
+        self._kept: ModelSnapshot | None = None
         self._slice_held = False
 
-    def __enter__(self) -> "Turn":
+    def __enter__(self) -> "ReadTurn":
         self._turns.first.acquire()
         return self
 
-    def give_way(self, snapshot: Snapshot) -> None:
+    def give_way(self, snapshot: ModelSnapshot) -> None:
         """Let others have their turn; nobody changes this snapshot meanwhile, nor until the turn ends.
 
         :raises Unavailable: too many others go on like this already.

@@ -36,14 +36,14 @@ _Frozen = tuple[tuple[str, Any], ...]
 _Decide = Callable[[str, _Frozen, _Frozen], bool]
 
 
-class Caller(Protocol):
+class PolicyCaller(Protocol):
     """Who asks, as rules see them."""
 
     def to_policy_values(self) -> dict[str, Any]:
         """Attributes by name: ``user_id``, ``project_id``, ``roles``, ``system_scope`` ..."""
 
 
-class Enforcer:
+class PolicyEnforcer:
     """The rules in force: the defaults, and over them the operator's policy file and folders.
 
     Where they are is said by ``[oslo_policy] policy_file`` and ``policy_dirs``;
@@ -61,7 +61,9 @@ class Enforcer:
         self._absent = 0  # looks at which the policy file was not there
         self._decide = _decider(_load(conf))
 
-    def authorize(self, context: Caller, rule: str, target: Mapping[str, str | None] | None = None) -> None:
+    def authorize(
+        self, context: PolicyCaller, rule: str, target: Mapping[str, str | None] | None = None
+    ) -> None:
         """Return if ``rule`` lets the caller do this to ``target``.
 
         :param target: what rules may compare with, for instance the

@@ -4,18 +4,26 @@ import math
 from typing import Any, Final
 
 from placement.model.provider import Attribute
-from placement.schemas.base import Field, Integer, Map, Schema, String, shown, violation
+from placement.schemas.base import (
+    IntegerField,
+    MapField,
+    SchemaField,
+    StrictSchema,
+    StringField,
+    shown,
+    violation,
+)
 
 MAX_ATTRIBUTES: Final = 256
 """Of one provider: the distances of each zone to each other one of a large host, and as much again."""
 NAME: Final = "[A-Za-z][A-Za-z0-9_.-]{0,63}"
 
 
-class AttributeValue(Field):
+class AttributeValue(SchemaField):
     """A JSON string of up to 255 characters, or a number."""
 
     json_type = "string"
-    _text = String(max_length=255)
+    _text = StringField(max_length=255)
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Attribute:
         if isinstance(value, str):
@@ -32,8 +40,8 @@ class AttributeValue(Field):
         return number
 
 
-class Attributes(Schema):
+class AttributesBody(StrictSchema):
     """All attributes of a provider."""
 
-    attributes = Map(f"^{NAME}$", AttributeValue(), max_properties=MAX_ATTRIBUTES, required=True)
-    resource_provider_generation = Integer(required=True)
+    attributes = MapField(f"^{NAME}$", AttributeValue(), max_properties=MAX_ATTRIBUTES, required=True)
+    resource_provider_generation = IntegerField(required=True)

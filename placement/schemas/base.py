@@ -24,12 +24,12 @@ _MAX_LISTED: Final = 32
 """Names of properties that it lists."""
 
 
-class Violation(str):
+class SchemaViolation(str):
     """The sentence of an error that also knows which keyword was violated."""
 
     keyword: str
 
-    def __new__(cls, keyword: str, sentence: str) -> "Violation":
+    def __new__(cls, keyword: str, sentence: str) -> "SchemaViolation":
         """Make the sentence and note the keyword."""
         self = super().__new__(cls, sentence)
         self.keyword = keyword
@@ -38,7 +38,7 @@ class Violation(str):
 
 def violation(keyword: str, sentence: str) -> ValidationError:
     """The error that a keyword is violated, as a sentence says."""
-    return ValidationError([Violation(keyword, sentence)])
+    return ValidationError([SchemaViolation(keyword, sentence)])
 
 
 def shown(value: Any) -> str:
@@ -56,7 +56,7 @@ def _wrong_type(value: Any, expected: str) -> ValidationError:
     return violation("type", f"{shown(value)} is not of type {expected!r}")
 
 
-class Field(fields.Field[Any]):
+class SchemaField(fields.Field[Any]):
     """Base of the fields here: says 'required' and 'null' in JSON schema's words.
 
     Null is no value unless ``allow_none`` says so, not even where it is None that stands for nothing.
@@ -74,7 +74,7 @@ class Field(fields.Field[Any]):
             raise _wrong_type(None, self.json_type)
 
 
-class Boolean(Field):
+class BooleanField(SchemaField):
     """A JSON boolean."""
 
     json_type = "boolean"
@@ -85,7 +85,7 @@ class Boolean(Field):
         return value
 
 
-class Integer(Field):
+class IntegerField(SchemaField):
     """A JSON integer within ``[minimum, maximum]``; booleans are none."""
 
     json_type = "integer"
@@ -104,7 +104,7 @@ class Integer(Field):
         return value
 
 
-class Number(Field):
+class NumberField(SchemaField):
     """A JSON number as a float within ``[minimum, maximum]``."""
 
     json_type = "number"
@@ -128,7 +128,7 @@ def _check_range(value: float, minimum: float | None, maximum: float | None) -> 
         raise violation("maximum", f"{shown(value)} is greater than the maximum of {maximum!r}")
 
 
-class String(Field):
+class StringField(SchemaField):
     """A JSON string; ``choices``, lengths and an (unanchored) pattern restrict it.
 
     :param meaning: what the pattern allows, such as "a number from 1 to 9", to be told in its place.
@@ -184,7 +184,7 @@ def storable(value: str) -> bool:
 _UNSTORABLE: Final = re.compile("[\0\ud800-\udfff]")
 
 
-class Uuid(Field):
+class UuidField(SchemaField):
     """A UUID in any of the spellings :class:`uuid.UUID` reads, as its canonical string."""
 
     json_type = "string"
@@ -211,7 +211,7 @@ def canonical_uuid(value: str) -> str | None:
 _CANONICAL: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 
-class Array(Field):
+class ArrayField(SchemaField):
     """A JSON array of ``items``."""
 
     json_type = "array"
@@ -245,7 +245,7 @@ class Array(Field):
         return list(loaded.values())
 
 
-class Map(Field):
+class MapField(SchemaField):
     """A JSON object with free keys that match ``keys``, all values of one kind.
 
     ``canonical`` rewrites a key (for instance a UUID) before it is used.
@@ -311,12 +311,12 @@ def _each(named: Mapping[Any, tuple[Any, fields.Field[Any]]]) -> dict[Any, Any]:
     return loaded
 
 
-class Object(Field):
+class ObjectField(SchemaField):
     """A JSON object described by a :class:`Schema`."""
 
     json_type = "object"
 
-    def __init__(self, schema: "type[Schema]", **kwargs: Any) -> None:
+    def __init__(self, schema: "type[StrictSchema]", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.schema = schema()
 
@@ -326,7 +326,7 @@ class Object(Field):
         return self.schema.load(value)
 
 
-class Schema(MarshmallowSchema):
+class StrictSchema(MarshmallowSchema):
     """Base of all schemas: a property that is not declared is an error."""
 
     error_messages = {"unknown": "unexpected"}  # noqa: RUF012  # declared by marshmallow

@@ -3,38 +3,38 @@
 from typing import Any, Final
 
 from placement.exceptions import InvalidRequest
-from placement.flavors.flavor import Rules
+from placement.flavors.flavor import TranslationRules
 from placement.microversion import Microversion
 from placement.schemas import explanation
-from placement.schemas.base import Array, Boolean, Integer, Object, String, Uuid
-from placement.schemas.explanation import Asked
+from placement.schemas.base import ArrayField, BooleanField, IntegerField, ObjectField, StringField, UuidField
+from placement.schemas.explanation import AskedCandidates
 
 MAX_FLAVORS: Final = 32
 MAX_WITHOUT: Final = 1024
 MAX_PROPORTION: Final = 1_000_000
 
 
-class Flavor(explanation.Asking):
+class FlavorSchema(explanation.AskingSchema):
     """What one guest takes."""
 
-    name = String(required=True, min_length=1, max_length=255)
-    proportion = Integer(1, MAX_PROPORTION, load_default=None)
+    name = StringField(required=True, min_length=1, max_length=255)
+    proportion = IntegerField(1, MAX_PROPORTION, load_default=None)
 
 
-class Capacity(explanation.Versioned):
+class CapacityBody(explanation.VersionedSchema):
     """What is to be counted: flavors, whose queries are of a microversion, on all hosts but some.
 
     Whether those who are on these find a place elsewhere is asked by ``displaced``, and by which moves there
     would be room for one more of each flavor by ``moves``.
     """
 
-    flavors = Array(Object(Flavor), required=True, min_items=1, max_items=MAX_FLAVORS)
-    without = Array(Uuid(), unique=True, load_default=list, max_items=MAX_WITHOUT)
-    displaced = Boolean(load_default=False)
-    moves = Boolean(load_default=False)
+    flavors = ArrayField(ObjectField(FlavorSchema), required=True, min_items=1, max_items=MAX_FLAVORS)
+    without = ArrayField(UuidField(), unique=True, load_default=list, max_items=MAX_WITHOUT)
+    displaced = BooleanField(load_default=False)
+    moves = BooleanField(load_default=False)
 
 
-def parse(body: dict[str, Any], rules: Rules) -> tuple[dict[str, Asked], Microversion]:
+def parse(body: dict[str, Any], rules: TranslationRules) -> tuple[dict[str, AskedCandidates], Microversion]:
     """What such a body asks for by the names of its flavors, and the microversion that they are of.
 
     :param rules: by which flavors that are no queries are translated.
@@ -44,7 +44,7 @@ def parse(body: dict[str, Any], rules: Rules) -> tuple[dict[str, Asked], Microve
         raise InvalidRequest(
             "'displaced' asks about those on the hosts that 'without' names, and it names none."
         )
-    found: dict[str, Asked] = {}
+    found: dict[str, AskedCandidates] = {}
     for flavor in body["flavors"]:
         name = flavor["name"]
         if name in found:

@@ -5,41 +5,41 @@ from typing import Final
 
 from placement import microversion
 from placement.microversion import Microversion
-from placement.schemas.base import Schema, String
+from placement.schemas.base import StrictSchema, StringField
 from placement.schemas.query_base import Params, load_query, since
-from placement.store.cursor import Cursor
+from placement.store.cursor import ChangeCursor
 
 MAX_PROVIDERS: Final = 1000
 _ALWAYS: Final = since(microversion.INITIAL)
 
 
-class _Query(Schema):
+class _ChangesQuery(StrictSchema):
     """``GET /ext/v1/changes``."""
 
-    since = String(metadata=_ALWAYS)
-    wait = String(
+    since = StringField(metadata=_ALWAYS)
+    wait = StringField(
         pattern="^([0-9]|[1-5][0-9]|60)$", meaning="a number of seconds from 0 to 60", metadata=_ALWAYS
     )
-    limit = String(pattern="^[1-9][0-9]{0,3}$", meaning="a number from 1 to 9999", metadata=_ALWAYS)
+    limit = StringField(pattern="^[1-9][0-9]{0,3}$", meaning="a number from 1 to 9999", metadata=_ALWAYS)
 
 
 @dataclass(frozen=True, slots=True)
-class Following:
+class ChangesFollowing:
     """Since when changes are asked for (None: only where to begin), how long to wait for one, how many."""
 
-    since: Cursor | None
+    since: ChangeCursor | None
     wait: float
     limit: int
 
 
-def parse_following(params: Params, version: Microversion) -> Following:
+def parse_following(params: Params, version: Microversion) -> ChangesFollowing:
     """The query string.
 
     :raises InvalidRequest: naming what is wrong with it.
     """
-    values = load_query(_Query, params, version)
-    return Following(
-        Cursor.parse(values["since"]) if "since" in values else None,
+    values = load_query(_ChangesQuery, params, version)
+    return ChangesFollowing(
+        ChangeCursor.parse(values["since"]) if "since" in values else None,
         float(values.get("wait", 0)),
         min(MAX_PROVIDERS, int(values.get("limit", MAX_PROVIDERS))),
     )

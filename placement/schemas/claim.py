@@ -6,16 +6,26 @@ from typing import Any, Final
 from placement.candidates.request import CandidatesRequest
 from placement.claims.scoring import ATTRIBUTE, CRITERIA
 from placement.claims.splitting import is_splittable
-from placement.claims.topology import SPLIT, Topology
-from placement.claims.wanted import Order, Wanted
+from placement.claims.topology import SPLIT, TopologyPolicy
+from placement.claims.wanted import Order, WantedClaim
 from placement.exceptions import InvalidRequest
-from placement.flavors.flavor import Rules
+from placement.flavors.flavor import TranslationRules
 from placement.schemas import explanation
 from placement.schemas.attribute import NAME
-from placement.schemas.base import Array, Boolean, Integer, Map, Number, Object, Schema, String, Uuid
+from placement.schemas.base import (
+    ArrayField,
+    BooleanField,
+    IntegerField,
+    MapField,
+    NumberField,
+    ObjectField,
+    StrictSchema,
+    StringField,
+    UuidField,
+)
 from placement.store import reservations
-from placement.store.consumers import Owner
-from placement.store.groups import Group, Policy
+from placement.store.consumers import ConsumerOwnership
+from placement.store.groups import ConsumerGroup, GroupPolicy
 
 MAX_CLAIMS: Final = 64
 """In one call: each may have to be tried with each choice of those before."""
@@ -33,58 +43,58 @@ GROUP: Final = "group"
 """The criterion by which soft policies order."""
 
 
-class _Group(Schema):
+class _GroupSchema(StrictSchema):
     """The group that the consumer is to be in, and what is asked of its place beside the other members."""
 
-    name = String(required=True, min_length=1, max_length=255, pattern=GROUP_NAME, meaning=GROUP_MEANING)
-    policy = String(required=True, choices=[each.value for each in Policy])
-    max_per_root = Integer(1, load_default=None)
+    name = StringField(required=True, min_length=1, max_length=255, pattern=GROUP_NAME, meaning=GROUP_MEANING)
+    policy = StringField(required=True, choices=[each.value for each in GroupPolicy])
+    max_per_root = IntegerField(1, load_default=None)
 
 
-class Owned(explanation.Explanation):
+class OwnedSchema(explanation.ExplanationBody):
     """What somebody wants: a query or a flavor, and whose what is found shall be."""
 
-    project_id = String(required=True, min_length=1, max_length=255)
-    user_id = String(required=True, min_length=1, max_length=255)
-    hosts = Array(Uuid(), min_items=1, max_items=MAX_ROOTS, load_default=None, data_key="only")
-    avoid = Array(Uuid(), max_items=MAX_ROOTS, load_default=list)
-    order = Map(
+    project_id = StringField(required=True, min_length=1, max_length=255)
+    user_id = StringField(required=True, min_length=1, max_length=255)
+    hosts = ArrayField(UuidField(), min_items=1, max_items=MAX_ROOTS, load_default=None, data_key="only")
+    avoid = ArrayField(UuidField(), max_items=MAX_ROOTS, load_default=list)
+    order = MapField(
         f"^({'|'.join(CRITERIA)}|{ATTRIBUTE}{NAME})$",
-        Number(-MAX_WEIGHT, MAX_WEIGHT),
+        NumberField(-MAX_WEIGHT, MAX_WEIGHT),
         max_properties=MAX_CRITERIA,
         meaning=f"a criterion: {', '.join(CRITERIA)}, or {ATTRIBUTE} and the name of an attribute",
         load_default=dict,
     )
 
 
-class _Claim(Owned):
+class _ClaimSchema(OwnedSchema):
     """What one consumer wants, and who it is, as in ``PUT /allocations/{consumer_uuid}``."""
 
-    consumer_uuid = Uuid(required=True)
-    consumer_generation = Integer(required=True, allow_none=True)
-    consumer_type = String(required=True, min_length=1, max_length=255, pattern="^[A-Z0-9_]+$")
-    alternates = Integer(0, MAX_ALTERNATES, load_default=0)
-    group = Object(_Group, load_default=None)
-    topology = String(choices=[each.value for each in Topology], load_default=None)
-    expires_in = Number(1, MAX_SECONDS, load_default=None, allow_none=False)
+    consumer_uuid = UuidField(required=True)
+    consumer_generation = IntegerField(required=True, allow_none=True)
+    consumer_type = StringField(required=True, min_length=1, max_length=255, pattern="^[A-Z0-9_]+$")
+    alternates = IntegerField(0, MAX_ALTERNATES, load_default=0)
+    group = ObjectField(_GroupSchema, load_default=None)
+    topology = StringField(choices=[each.value for each in TopologyPolicy], load_default=None)
+    expires_in = NumberField(1, MAX_SECONDS, load_default=None, allow_none=False)
 
 
-class Claims(Schema):
+class ClaimsBody(StrictSchema):
     """Claims of which all are put into effect, or none."""
 
-    claims = Array(Object(_Claim), min_items=1, max_items=MAX_CLAIMS, required=True)
-    dry_run = Boolean(load_default=False)
-    reservation = Uuid(load_default=None, allow_none=False)
+    claims = ArrayField(ObjectField(_ClaimSchema), min_items=1, max_items=MAX_CLAIMS, required=True)
+    dry_run = BooleanField(load_default=False)
+    reservation = UuidField(load_default=None, allow_none=False)
 
 
-class Confirmation(Schema):
+class ConfirmationBody(StrictSchema):
     """``PUT /ext/v1/claims/{consumer_uuid}``: that it stays, or expires in so many seconds."""
 
-    consumer_generation = Integer(0, required=True)
-    expires_in = Number(1, MAX_SECONDS, load_default=None)
+    consumer_generation = IntegerField(0, required=True)
+    expires_in = NumberField(1, MAX_SECONDS, load_default=None)
 
 
-def parse(body: dict[str, Any], rules: Rules) -> list[Wanted]:
+def parse(body: dict[str, Any], rules: TranslationRules) -> list[WantedClaim]:
     """What such a body wants.
 
     :param rules: by which flavors are translated.
@@ -106,7 +116,7 @@ def parse(body: dict[str, Any], rules: Rules) -> list[Wanted]:
     return [_wanted(each, rules) for each in body["claims"]]
 
 
-def _wanted(claim: dict[str, Any], rules: Rules) -> Wanted:
+def _wanted(claim: dict[str, Any], rules: TranslationRules) -> WantedClaim:
     group = _group(claim["group"])
     wanted = owned(claim, rules, claim["consumer_uuid"], claim["consumer_type"], group)
     return replace(
@@ -119,17 +129,21 @@ def _wanted(claim: dict[str, Any], rules: Rules) -> Wanted:
 
 
 def owned(
-    claim: dict[str, Any], rules: Rules, consumer: str, consumer_type: str, group: Group | None = None
-) -> Wanted:
+    claim: dict[str, Any],
+    rules: TranslationRules,
+    consumer: str,
+    consumer_type: str,
+    group: ConsumerGroup | None = None,
+) -> WantedClaim:
     """What a new consumer of this uuid and type shall hold.
 
     :raises InvalidRequest: the query or the flavor is none, or the order makes no sense.
     """
     asked = explanation.parse(claim, rules)
-    return Wanted(
+    return WantedClaim(
         consumer=consumer,
         generation=None,
-        owner=Owner(claim["project_id"], claim["user_id"], consumer_type),
+        owner=ConsumerOwnership(claim["project_id"], claim["user_id"], consumer_type),
         request=asked.request,
         version=asked.version,
         fallback=asked.fallback,
@@ -141,16 +155,16 @@ def owned(
     )
 
 
-def _group(given: dict[str, Any] | None) -> Group | None:
+def _group(given: dict[str, Any] | None) -> ConsumerGroup | None:
     if given is None:
         return None
-    policy, limit = Policy(given["policy"]), given["max_per_root"]
-    if limit is not None and policy is not Policy.ANTI_AFFINITY:
+    policy, limit = GroupPolicy(given["policy"]), given["max_per_root"]
+    if limit is not None and policy is not GroupPolicy.ANTI_AFFINITY:
         raise InvalidRequest("max_per_root goes with the policy anti-affinity only.")
-    return Group(given["name"], policy, 1 if limit is None else limit)
+    return ConsumerGroup(given["name"], policy, 1 if limit is None else limit)
 
 
-def _topology(given: str | None, request: CandidatesRequest) -> Topology | None:
+def _topology(given: str | None, request: CandidatesRequest) -> TopologyPolicy | None:
     if given is None:
         return None
     if not request.nested:
@@ -159,10 +173,10 @@ def _topology(given: str | None, request: CandidatesRequest) -> Topology | None:
         raise InvalidRequest(
             f"topology splits {' and '.join(SPLIT)} of the group without a suffix, which has neither."
         )
-    return Topology(given)
+    return TopologyPolicy(given)
 
 
-def _order(given: dict[str, float], group: Group | None) -> Order:
+def _order(given: dict[str, float], group: ConsumerGroup | None) -> Order:
     """The order that is given; where a soft policy is to decide, it weighs 1 if nothing else is said."""
     for name, weight in given.items():
         if weight < 0 and not name.startswith(ATTRIBUTE):

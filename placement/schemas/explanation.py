@@ -8,11 +8,11 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 from placement import microversion
 from placement.candidates.request import CandidatesRequest
 from placement.exceptions import INVALID_FLAVOR, InvalidRequest
-from placement.flavors.flavor import Rules
+from placement.flavors.flavor import TranslationRules
 from placement.flavors.translate import translate
 from placement.microversion import Microversion
 from placement.schemas import flavor
-from placement.schemas.base import MAX_INT, Boolean, Object, Schema, String
+from placement.schemas.base import MAX_INT, BooleanField, ObjectField, StrictSchema, StringField
 from placement.schemas.flavor import FlavorAsked
 from placement.schemas.query_candidates import parse_candidates
 
@@ -23,30 +23,30 @@ _MAX_PARAMETERS: Final = 1024
 LOG = logging.getLogger(__name__)
 
 
-class Versioned(Schema):
+class VersionedSchema(StrictSchema):
     """A body with queries in the grammar of a microversion, or with flavors: ``strict`` refuses warnings."""
 
-    microversion = String(
+    microversion = StringField(
         pattern=r"^1\.(1[0-9]|2[0-9]|3[0-9])$",
         meaning=f"a microversion from 1.10 to {microversion.text(microversion.MAX)}",
         load_default=microversion.text(microversion.MAX),
     )
-    strict = Boolean(load_default=False)
+    strict = BooleanField(load_default=False)
 
 
-class Asking(Schema):
+class AskingSchema(StrictSchema):
     """What asks for candidates: a query string, or a flavor."""
 
-    query = String(min_length=1, max_length=MAX_QUERY, load_default=None)
-    flavor = Object(FlavorAsked, load_default=None)
+    query = StringField(min_length=1, max_length=MAX_QUERY, load_default=None)
+    flavor = ObjectField(FlavorAsked, load_default=None)
 
 
-class Explanation(Versioned, Asking):
+class ExplanationBody(VersionedSchema, AskingSchema):
     """What is to be explained, a query at a microversion."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AskedCandidates:
     """What a body asks for: a request, and the microversion in whose grammar it is.
 
     Of a flavor there may be a request to fall back to, and warnings of what was not understood.
@@ -58,7 +58,7 @@ class Asked:
     warnings: tuple[str, ...] = ()
 
 
-def parse(body: dict[str, Any], rules: Rules) -> Asked:
+def parse(body: dict[str, Any], rules: TranslationRules) -> AskedCandidates:
     """What such a body asks for.
 
     :param rules: by which flavors are translated.
@@ -69,7 +69,7 @@ def parse(body: dict[str, Any], rules: Rules) -> Asked:
     return asked
 
 
-def _asked(body: dict[str, Any], rules: Rules) -> Asked:
+def _asked(body: dict[str, Any], rules: TranslationRules) -> AskedCandidates:
     if (body["query"] is None) == (body["flavor"] is None):
         raise InvalidRequest("Either a 'query' or a 'flavor' is needed, and not both.")
     if body["flavor"] is not None:
@@ -80,7 +80,7 @@ def _asked(body: dict[str, Any], rules: Rules) -> Asked:
         pairs = parse_qsl(body["query"], keep_blank_values=True, max_num_fields=_MAX_PARAMETERS)
     except ValueError as error:
         raise InvalidRequest(f"Invalid query string parameters: {error}") from None
-    return Asked(parse_candidates(pairs, version), version)
+    return AskedCandidates(parse_candidates(pairs, version), version)
 
 
 def _check_amounts(request: CandidatesRequest) -> None:
@@ -99,7 +99,7 @@ def version_of(body: dict[str, Any]) -> Microversion:
     return int(major), int(minor)
 
 
-def _of_flavor(body: dict[str, Any], rules: Rules, *, strict: bool) -> Asked:
+def _of_flavor(body: dict[str, Any], rules: TranslationRules, *, strict: bool) -> AskedCandidates:
     translation = translate(flavor.parse(body), rules)
     if translation.warnings:
         said = "; ".join(translation.warnings)
@@ -108,4 +108,4 @@ def _of_flavor(body: dict[str, Any], rules: Rules, *, strict: bool) -> Asked:
                 f"The flavor is not understood: {said}. Correct it, or ask without 'strict'.", INVALID_FLAVOR
             )
         LOG.warning("Of a flavor was ignored, as Nova does: %s", said)
-    return Asked(translation.request, microversion.MAX, translation.fallback, translation.warnings)
+    return AskedCandidates(translation.request, microversion.MAX, translation.fallback, translation.warnings)

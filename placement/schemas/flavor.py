@@ -5,8 +5,16 @@ from typing import Any, Final
 
 from placement.exceptions import InvalidRequest
 from placement.flavors.cpus import MAX_CPUS
-from placement.flavors.flavor import Flavor, Image
-from placement.schemas.base import MAX_INT, Boolean, Integer, Map, Object, Schema, String
+from placement.flavors.flavor import ImageProperties, NovaFlavor
+from placement.schemas.base import (
+    MAX_INT,
+    BooleanField,
+    IntegerField,
+    MapField,
+    ObjectField,
+    StrictSchema,
+    StringField,
+)
 
 MAX_TEXT: Final = 65_535
 """Characters of all names and values of extra specs and properties."""
@@ -15,30 +23,30 @@ MAX_BYTES: Final = (1 << 63) - 1
 NAMES: Final = "^.{1,255}$"
 
 
-class _Image(Schema):
+class _ImageSchema(StrictSchema):
     """What the guest boots."""
 
-    disk_format = String(min_length=1, max_length=MAX_SPEC, load_default=None)
-    min_ram = Integer(0, MAX_INT, load_default=0)
-    min_disk = Integer(0, MAX_INT, load_default=0)
-    size = Integer(0, MAX_BYTES, load_default=0)
-    properties = Map(NAMES, String(max_length=MAX_TEXT), load_default=dict)
+    disk_format = StringField(min_length=1, max_length=MAX_SPEC, load_default=None)
+    min_ram = IntegerField(0, MAX_INT, load_default=0)
+    min_disk = IntegerField(0, MAX_INT, load_default=0)
+    size = IntegerField(0, MAX_BYTES, load_default=0)
+    properties = MapField(NAMES, StringField(max_length=MAX_TEXT), load_default=dict)
 
 
-class FlavorAsked(Schema):
+class FlavorAsked(StrictSchema):
     """A guest in Nova's words."""
 
-    vcpus = Integer(1, MAX_CPUS, required=True)
-    ram = Integer(0, MAX_INT, required=True)
-    disk = Integer(0, MAX_INT, load_default=0)
-    ephemeral = Integer(0, MAX_INT, load_default=0)
-    swap = Integer(0, MAX_INT, load_default=0)
-    extra_specs = Map(NAMES, String(max_length=MAX_SPEC), load_default=dict)
-    image = Object(_Image, load_default=dict)
-    is_volume_backed = Boolean(load_default=False)
+    vcpus = IntegerField(1, MAX_CPUS, required=True)
+    ram = IntegerField(0, MAX_INT, required=True)
+    disk = IntegerField(0, MAX_INT, load_default=0)
+    ephemeral = IntegerField(0, MAX_INT, load_default=0)
+    swap = IntegerField(0, MAX_INT, load_default=0)
+    extra_specs = MapField(NAMES, StringField(max_length=MAX_SPEC), load_default=dict)
+    image = ObjectField(_ImageSchema, load_default=dict)
+    is_volume_backed = BooleanField(load_default=False)
 
 
-def parse(body: dict[str, Any]) -> Flavor:
+def parse(body: dict[str, Any]) -> NovaFlavor:
     """The flavor of such a body.
 
     :raises InvalidRequest: it says too much.
@@ -47,5 +55,5 @@ def parse(body: dict[str, Any]) -> Flavor:
     specs, properties = body["extra_specs"], image.get("properties", {})
     if sum(map(len, chain(*specs.items(), *properties.items()))) > MAX_TEXT:
         raise InvalidRequest(f"Extra specs and image properties may have {MAX_TEXT} characters together.")
-    boots = Image(**{**image, "properties": tuple(properties.items())})
-    return Flavor(**{**body, "extra_specs": tuple(specs.items()), "image": boots})
+    boots = ImageProperties(**{**image, "properties": tuple(properties.items())})
+    return NovaFlavor(**{**body, "extra_specs": tuple(specs.items()), "image": boots})

@@ -4,24 +4,32 @@ from typing import Any, Final
 
 from marshmallow import post_load
 
-from placement.schemas.base import MAX_INT, Integer, Map, Number, Object, Schema, String
-from placement.store.inventories import Values
+from placement.schemas.base import (
+    MAX_INT,
+    IntegerField,
+    MapField,
+    NumberField,
+    ObjectField,
+    StrictSchema,
+    StringField,
+)
+from placement.store.inventories import InventoryValues
 
 RESOURCE_CLASS: Final = "^[A-Z0-9_]+$"
 _MAX_RATIO: Final = 3.40282e38
 
 
-class Inventory(Schema):
-    """The values of one inventory, read as :class:`~placement.store.inventories.Values`."""
+class InventorySchema(StrictSchema):
+    """The values of one inventory, read as :class:`~placement.store.inventories.InventoryValues`."""
 
-    total = Integer(1, MAX_INT, required=True)
-    reserved = Integer(0, MAX_INT, load_default=0)
-    min_unit = Integer(1, MAX_INT, load_default=1)
-    max_unit = Integer(1, MAX_INT, load_default=MAX_INT)
-    step_size = Integer(1, MAX_INT, load_default=1)
-    allocation_ratio = Number(maximum=_MAX_RATIO, load_default=1.0)
+    total = IntegerField(1, MAX_INT, required=True)
+    reserved = IntegerField(0, MAX_INT, load_default=0)
+    min_unit = IntegerField(1, MAX_INT, load_default=1)
+    max_unit = IntegerField(1, MAX_INT, load_default=MAX_INT)
+    step_size = IntegerField(1, MAX_INT, load_default=1)
+    allocation_ratio = NumberField(maximum=_MAX_RATIO, load_default=1.0)
     # Never meant anything here, but clients send it.
-    resource_provider_generation = Integer()
+    resource_provider_generation = IntegerField()
 
     @post_load
     def _values(self, data: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
@@ -30,7 +38,7 @@ class Inventory(Schema):
             for name in ("resource_class", "resource_provider_generation")
             if name in data
         }
-        return {"values": Values(**data), **others}
+        return {"values": InventoryValues(**data), **others}
 
 
 _INTEGERS: Final = {"total": 1, "reserved": 0, "min_unit": 1, "max_unit": 1, "step_size": 1}
@@ -38,7 +46,7 @@ _INTEGERS: Final = {"total": 1, "reserved": 0, "min_unit": 1, "max_unit": 1, "st
 _PLAIN: Final = {*_INTEGERS, "allocation_ratio"}
 
 
-def _plain(data: Any) -> Values | None:
+def _plain(data: Any) -> InventoryValues | None:
     """The values of an inventory that needs no schema to be understood, as nearly all are."""
     if type(data) is not dict or not data.keys() <= _PLAIN or "total" not in data:
         return None
@@ -49,7 +57,7 @@ def _plain(data: Any) -> Values | None:
     ratio = data.get("allocation_ratio", 1.0)
     if type(ratio) not in (int, float) or not ratio <= _MAX_RATIO:
         return None
-    return Values(
+    return InventoryValues(
         data["total"],
         data.get("reserved", 0),
         data.get("min_unit", 1),
@@ -59,31 +67,31 @@ def _plain(data: Any) -> Values | None:
     )
 
 
-class InventoryObject(Object):
+class InventoryObject(ObjectField):
     """An inventory in a body; its schema, which takes ten times as long, is for those that are not plain."""
 
     def __init__(self) -> None:
-        super().__init__(Inventory)
+        super().__init__(InventorySchema)
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Any:
         values = _plain(value)
         return super()._deserialize(value, attr, data, **kwargs) if values is None else {"values": values}
 
 
-class Create(Inventory):
+class InventoryCreation(InventorySchema):
     """``POST /resource_providers/{uuid}/inventories``."""
 
-    resource_class = String(required=True, pattern=RESOURCE_CLASS, max_length=255)
+    resource_class = StringField(required=True, pattern=RESOURCE_CLASS, max_length=255)
 
 
-class Update(Inventory):
+class InventoryUpdate(InventorySchema):
     """``PUT /resource_providers/{uuid}/inventories/{resource_class}``."""
 
-    resource_provider_generation = Integer(required=True)
+    resource_provider_generation = IntegerField(required=True)
 
 
-class ReplaceAll(Schema):
+class ReplaceAll(StrictSchema):
     """``PUT /resource_providers/{uuid}/inventories``; a part of ``POST /reshaper``."""
 
-    resource_provider_generation = Integer(required=True)
-    inventories = Map(RESOURCE_CLASS, InventoryObject(), required=True)
+    resource_provider_generation = IntegerField(required=True)
+    inventories = MapField(RESOURCE_CLASS, InventoryObject(), required=True)

@@ -2,38 +2,38 @@
 
 from typing import Final
 
-from placement.schemas.base import Array, Integer, Schema, String, Uuid
+from placement.schemas.base import ArrayField, IntegerField, StrictSchema, StringField, UuidField
 
 CUSTOM_NAME: Final = "^CUSTOM_[A-Z0-9_]+$"
 MAX_NAME: Final = 255
 
 
-class AggregateList(Schema):
+class AggregateList(StrictSchema):
     """``PUT /resource_providers/{uuid}/aggregates`` to 1.18, whose body is the bare array."""
 
-    aggregates = Array(Uuid(), unique=True, required=True)
+    aggregates = ArrayField(UuidField(), unique=True, required=True)
 
 
-class Aggregates(AggregateList):
+class AggregatesBody(AggregateList):
     """``PUT /resource_providers/{uuid}/aggregates`` from 1.19."""
 
-    resource_provider_generation = Integer(required=True)
+    resource_provider_generation = IntegerField(required=True)
 
 
-class Traits(Schema):
+class TraitsBody(StrictSchema):
     """``PUT /resource_providers/{uuid}/traits``; a name that no trait can have is one that there is not."""
 
-    traits = Array(String(min_length=1, max_length=MAX_NAME), required=True)
-    resource_provider_generation = Integer(required=True)
+    traits = ArrayField(StringField(min_length=1, max_length=MAX_NAME), required=True)
+    resource_provider_generation = IntegerField(required=True)
 
 
-class ResourceClass(Schema):
+class ResourceClassBody(StrictSchema):
     """``POST /resource_classes``, and ``PUT`` up to 1.6; from 1.7 the name in the path."""
 
-    name = String(required=True, max_length=MAX_NAME, pattern=CUSTOM_NAME)
+    name = StringField(required=True, max_length=MAX_NAME, pattern=CUSTOM_NAME)
 
 
-class CustomTrait(Schema):
+class CustomTrait(StrictSchema):
     """The name in the path of ``PUT /traits/{name}``."""
 
-    name = String(required=True, max_length=MAX_NAME, pattern=CUSTOM_NAME)
+    name = StringField(required=True, max_length=MAX_NAME, pattern=CUSTOM_NAME)

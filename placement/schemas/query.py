@@ -9,7 +9,7 @@ from placement.candidates.request import ProviderFilter
 from placement.exceptions import InvalidRequest
 from placement.microversion import Microversion
 from placement.schemas import terms
-from placement.schemas.base import Schema, String, Uuid
+from placement.schemas.base import StrictSchema, StringField, UuidField
 from placement.schemas.query_base import Params, all_values, load_query, since
 from placement.schemas.query_candidates import parse_candidates
 
@@ -23,25 +23,25 @@ __all__ = [
 ]
 
 
-class ProvidersQuery(Schema):
+class ProvidersQuery(StrictSchema):
     """``GET /resource_providers``."""
 
-    name = String(metadata=since(microversion.INITIAL))
-    uuid = Uuid(metadata=since(microversion.INITIAL))
-    member_of = String(metadata=since(microversion.MEMBER_OF))
-    resources = String(metadata=since(microversion.RESOURCES))
-    in_tree = Uuid(metadata=since(microversion.NESTED_PROVIDERS))
-    required = String(metadata=since(microversion.REQUIRED_TRAITS))
+    name = StringField(metadata=since(microversion.INITIAL))
+    uuid = UuidField(metadata=since(microversion.INITIAL))
+    member_of = StringField(metadata=since(microversion.MEMBER_OF))
+    resources = StringField(metadata=since(microversion.RESOURCES))
+    in_tree = UuidField(metadata=since(microversion.NESTED_PROVIDERS))
+    required = StringField(metadata=since(microversion.REQUIRED_TRAITS))
 
 
-class UsagesQuery(Schema):
+class UsagesQuery(StrictSchema):
     """``GET /usages``."""
 
-    project_id = String(
+    project_id = StringField(
         required=True, min_length=1, max_length=255, metadata=since(microversion.PROJECT_USAGES)
     )
-    user_id = String(min_length=1, max_length=255, metadata=since(microversion.PROJECT_USAGES))
-    consumer_type = String(
+    user_id = StringField(min_length=1, max_length=255, metadata=since(microversion.PROJECT_USAGES))
+    consumer_type = StringField(
         pattern="^[A-Z0-9_]+$|^all$|^unknown$",
         min_length=1,
         max_length=255,
@@ -49,11 +49,11 @@ class UsagesQuery(Schema):
     )
 
 
-class TraitsQuery(Schema):
+class TraitsQuery(StrictSchema):
     """``GET /traits``."""
 
-    name = String(metadata=since(microversion.TRAITS))
-    associated = String(metadata=since(microversion.TRAITS))
+    name = StringField(metadata=since(microversion.TRAITS))
+    associated = StringField(metadata=since(microversion.TRAITS))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from placement.microversion import Microversion
-from placement.schemas.base import Schema, load
+from placement.schemas.base import StrictSchema, load
 from placement.schemas.terms import PREFIX
 
 Params = Sequence[tuple[str, str]]
@@ -26,7 +26,7 @@ def all_values(params: Params, name: str) -> list[str]:
     return [value for key, value in params if key == name]
 
 
-def load_query(schema: type[Schema], params: Params, version: Microversion) -> dict[str, Any]:
+def load_query(schema: type[StrictSchema], params: Params, version: Microversion) -> dict[str, Any]:
     """The last value of each parameter, all values being valid.
 
     :raises InvalidRequest: for parameters that the version does not know and for invalid values.
@@ -40,7 +40,7 @@ def load_query(schema: type[Schema], params: Params, version: Microversion) -> d
 
 
 @lru_cache(maxsize=256)
-def schema_at(schema: type[Schema], version: Microversion) -> Schema:
+def schema_at(schema: type[StrictSchema], version: Microversion) -> StrictSchema:
     """The schema with those fields only that exist at a microversion."""
     known = [name for name, field in schema().fields.items() if field.metadata["since"] <= version]
     return schema(only=known)

@@ -15,29 +15,29 @@ from placement.exceptions import BAD_VALUE, DUPLICATE_KEY, MISSING_VALUE, Invali
 from placement.kept_results import KeptResults
 from placement.microversion import Microversion
 from placement.schemas import terms
-from placement.schemas.base import Schema, String
+from placement.schemas.base import StrictSchema, StringField
 from placement.schemas.query_base import Params, all_values, load_query, schema_at, since
 from placement.schemas.terms import PREFIX
 
-_LIMIT: Final = String(pattern="^[1-9][0-9]*$", metadata=since(microversion.CANDIDATES_LIMIT))
+_LIMIT: Final = StringField(pattern="^[1-9][0-9]*$", metadata=since(microversion.CANDIDATES_LIMIT))
 
 
-class UnsuffixedQuery(Schema):
+class UnsuffixedQuery(StrictSchema):
     """All parameters before 1.25."""
 
-    resources = String(required=True, metadata=since(microversion.CANDIDATES))
+    resources = StringField(required=True, metadata=since(microversion.CANDIDATES))
     limit = _LIMIT
-    required = String(metadata=since(microversion.CANDIDATES_TRAITS))
-    member_of = String(metadata=since(microversion.CANDIDATES_MEMBER_OF))
+    required = StringField(metadata=since(microversion.CANDIDATES_TRAITS))
+    member_of = StringField(metadata=since(microversion.CANDIDATES_MEMBER_OF))
 
 
-class GranularQuery(Schema):
+class GranularQuery(StrictSchema):
     """The parameters that never have a suffix, from 1.25 on."""
 
     limit = _LIMIT
-    group_policy = String(choices=("none", "isolate"), metadata=since(microversion.GRANULAR_GROUPS))
-    root_required = String(metadata=since(microversion.ROOT_REQUIRED))
-    same_subtree = String(metadata=since(microversion.SAME_SUBTREE))
+    group_policy = StringField(choices=("none", "isolate"), metadata=since(microversion.GRANULAR_GROUPS))
+    root_required = StringField(metadata=since(microversion.ROOT_REQUIRED))
+    same_subtree = StringField(metadata=since(microversion.SAME_SUBTREE))
 
 
 def parse_candidates(params: Params, version: Microversion) -> CandidatesRequest:

@@ -5,37 +5,37 @@ from datetime import datetime
 from typing import Any, Final
 
 from placement import microversion
-from placement.claims.wanted import Wanted
+from placement.claims.wanted import WantedClaim
 from placement.exceptions import InvalidRequest
-from placement.flavors.flavor import Rules
+from placement.flavors.flavor import TranslationRules
 from placement.microversion import Microversion
-from placement.schemas.base import Integer, Number, Schema, String, Uuid
-from placement.schemas.claim import GROUP_MEANING, GROUP_NAME, Owned, owned
+from placement.schemas.base import IntegerField, NumberField, StrictSchema, StringField, UuidField
+from placement.schemas.claim import GROUP_MEANING, GROUP_NAME, OwnedSchema, owned
 from placement.schemas.query_base import Params, load_query, since
-from placement.store.reservations import TYPE, End
+from placement.store.reservations import TYPE, ReservationEnd
 
 MAX_SECONDS: Final = 10 * 366 * 86_400.0
 MAX_PAGE: Final = 1000
 _TIME: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?Z$"
 
 
-class _Ending(Schema):
+class _EndingSchema(StrictSchema):
     """What says when it expires: one of the two."""
 
-    expires_at = String(
+    expires_at = StringField(
         pattern=_TIME,
         meaning="a time in UTC such as 2026-12-24T18:00:00Z",
         load_default=None,
         allow_none=False,
     )
-    expires_in = Number(0, MAX_SECONDS, load_default=None, allow_none=False)
+    expires_in = NumberField(0, MAX_SECONDS, load_default=None, allow_none=False)
 
 
-class Create(_Ending, Owned):
+class ReservationCreation(_EndingSchema, OwnedSchema):
     """``POST /ext/v1/reservations``: a query or a flavor, whose it is, and until when."""
 
-    uuid = Uuid(load_default=None, allow_none=False)
-    group = String(
+    uuid = UuidField(load_default=None, allow_none=False)
+    group = StringField(
         load_default=None,
         allow_none=False,
         min_length=1,
@@ -45,27 +45,27 @@ class Create(_Ending, Owned):
     )
 
 
-class Update(_Ending):
+class ReservationUpdate(_EndingSchema):
     """``PUT /ext/v1/reservations/{uuid}``."""
 
-    generation = Integer(0, required=True)
+    generation = IntegerField(0, required=True)
 
 
-class _ListQuery(Schema):
+class _ListQuery(StrictSchema):
     """``GET /ext/v1/reservations``."""
 
-    project_id = String(min_length=1, max_length=255, metadata=since(microversion.INITIAL))
-    group = String(min_length=1, max_length=255, metadata=since(microversion.INITIAL))
-    limit = String(
+    project_id = StringField(min_length=1, max_length=255, metadata=since(microversion.INITIAL))
+    group = StringField(min_length=1, max_length=255, metadata=since(microversion.INITIAL))
+    limit = StringField(
         pattern="^[1-9][0-9]{0,3}$",
         meaning="a number from 1 to 9999",
         metadata=since(microversion.INITIAL),
     )
-    marker = Uuid(metadata=since(microversion.INITIAL))
+    marker = UuidField(metadata=since(microversion.INITIAL))
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ReservationsPage:
     """Which reservations are listed: those of a project, for a group, after a uuid, so many."""
 
     project_id: str | None = None
@@ -74,17 +74,17 @@ class Page:
     limit: int = MAX_PAGE
 
 
-def parse_list(params: Params, version: Microversion) -> Page:
+def parse_list(params: Params, version: Microversion) -> ReservationsPage:
     """The query string of ``GET /ext/v1/reservations``.
 
     :raises InvalidRequest: naming what is wrong with it.
     """
     values = load_query(_ListQuery, params, version)
     limit = min(MAX_PAGE, int(values.pop("limit", MAX_PAGE)))
-    return Page(limit=limit, **values)
+    return ReservationsPage(limit=limit, **values)
 
 
-def end_of(body: dict[str, Any]) -> End:
+def end_of(body: dict[str, Any]) -> ReservationEnd:
     """When the reservation of such a body expires.
 
     :raises InvalidRequest: it says nothing of it, or two things, or names no time that there is.
@@ -93,14 +93,14 @@ def end_of(body: dict[str, Any]) -> End:
     if (at is None) == (seconds is None):
         raise InvalidRequest("One of expires_at and expires_in is needed.")
     if at is None:
-        return End(None, seconds)
+        return ReservationEnd(None, seconds)
     try:
-        return End(datetime.fromisoformat(at).timestamp(), None)
+        return ReservationEnd(datetime.fromisoformat(at).timestamp(), None)
     except ValueError as error:
         raise InvalidRequest(f"expires_at is no time: {error}") from None
 
 
-def wanted_of(body: dict[str, Any], rules: Rules, uuid: str) -> Wanted:
+def wanted_of(body: dict[str, Any], rules: TranslationRules, uuid: str) -> WantedClaim:
     """What the reservation of such a body shall hold.
 
     :param rules: by which flavors are translated.

@@ -7,13 +7,13 @@ from placement import microversion
 from placement.microversion import Microversion
 from placement.schemas.attribute import MAX_ATTRIBUTES, NAME, AttributeValue
 from placement.schemas.base import (
-    Array,
-    Field,
-    Integer,
-    Map,
-    Schema,
-    String,
-    Uuid,
+    ArrayField,
+    IntegerField,
+    MapField,
+    SchemaField,
+    StrictSchema,
+    StringField,
+    UuidField,
     load,
     violation,
 )
@@ -21,7 +21,7 @@ from placement.schemas.inventory import RESOURCE_CLASS, InventoryObject
 from placement.schemas.membership import MAX_NAME
 from placement.schemas.query_base import Params, load_query, since
 from placement.schemas.resource_provider import NAME_LENGTH
-from placement.store.trees import Description
+from placement.store.trees import ProviderDescription
 
 MAX_PROVIDERS: Final = 1000
 """In one request; a host has some dozens, with a device each of some hundreds."""
@@ -30,18 +30,18 @@ MAX_PARTS: Final = 5000
 _PARTS: Final = ("inventories", "traits", "aggregates", "attributes")
 
 
-class _Provider(Schema):
-    uuid = Uuid(required=True)
-    name = String(required=True, min_length=1, max_length=NAME_LENGTH)
-    parent_provider_uuid = Uuid(required=True, allow_none=True)
-    generation = Integer(0, required=True, allow_none=True)
-    inventories = Map(RESOURCE_CLASS, InventoryObject(), max_properties=MAX_PARTS)
-    traits = Array(String(min_length=1, max_length=MAX_NAME), max_items=MAX_PARTS)
-    aggregates = Array(Uuid(), unique=True, max_items=MAX_PARTS)
-    attributes = Map(f"^{NAME}$", AttributeValue(), max_properties=MAX_ATTRIBUTES)
+class _TreeProvider(StrictSchema):
+    uuid = UuidField(required=True)
+    name = StringField(required=True, min_length=1, max_length=NAME_LENGTH)
+    parent_provider_uuid = UuidField(required=True, allow_none=True)
+    generation = IntegerField(0, required=True, allow_none=True)
+    inventories = MapField(RESOURCE_CLASS, InventoryObject(), max_properties=MAX_PARTS)
+    traits = ArrayField(StringField(min_length=1, max_length=MAX_NAME), max_items=MAX_PARTS)
+    aggregates = ArrayField(UuidField(), unique=True, max_items=MAX_PARTS)
+    attributes = MapField(f"^{NAME}$", AttributeValue(), max_properties=MAX_ATTRIBUTES)
 
 
-class _Providers(Array):
+class _BoundedProviders(ArrayField):
     """An array that is not looked into if there is too much in it."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> list[Any]:
@@ -54,19 +54,19 @@ class _Providers(Array):
         return super()._deserialize(value, attr, data, **kwargs)
 
 
-class Tree(Schema):
+class TreeBody(StrictSchema):
     """All providers that are described; each of them is read by :func:`descriptions`."""
 
-    resource_providers = _Providers(Field(), required=True, min_items=1, max_items=MAX_PROVIDERS)
+    resource_providers = _BoundedProviders(SchemaField(), required=True, min_items=1, max_items=MAX_PROVIDERS)
 
 
-_PROVIDER: Final = _Provider()
+_PROVIDER: Final = _TreeProvider()
 
 
-class _ShowQuery(Schema):
+class _ShowQuery(StrictSchema):
     """``GET /ext/v1/trees/{uuid}``."""
 
-    allocations = String(choices=["true", "false"], metadata=since(microversion.INITIAL))
+    allocations = StringField(choices=["true", "false"], metadata=since(microversion.INITIAL))
 
 
 def parse_show(params: Params, version: Microversion) -> bool:
@@ -83,7 +83,7 @@ def _parts(providers: list[Any]) -> int:
     return sum(len(part) for part in parts if isinstance(part, list | Mapping))
 
 
-def descriptions(body: Mapping[str, Any]) -> list[Description]:
+def descriptions(body: Mapping[str, Any]) -> list[ProviderDescription]:
     """What such a body says.
 
     :raises InvalidRequest: naming the provider that is described wrongly.
@@ -101,9 +101,9 @@ def _called(number: int, provider: Any) -> str:
     )
 
 
-def _description(each: Mapping[str, Any]) -> Description:
+def _description(each: Mapping[str, Any]) -> ProviderDescription:
     inventories, traits, aggregates = each.get("inventories"), each.get("traits"), each.get("aggregates")
-    return Description(
+    return ProviderDescription(
         each["uuid"],
         each["name"],
         each["parent_provider_uuid"],

@@ -24,7 +24,7 @@ class BundledServer(BaseApplication):  # type: ignore[misc]  # gunicorn has no t
         settings: dict[str, Any] = {
             "forwarder_headers": "",  # no client says where the service is mounted (SCRIPT_NAME)
             "limit_request_line": MAX_REQUEST_LINE,
-            "logger_class": _Logger,
+            "logger_class": _ServerLogger,
             "control_socket_disable": True,  # it would lie in the home folder, one for all servers
             **self.settings(),
         }
@@ -34,7 +34,7 @@ class BundledServer(BaseApplication):  # type: ignore[misc]  # gunicorn has no t
             self.cfg.set(name, value)
 
 
-class _Logger(glogging.Logger):  # type: ignore[misc]  # as above
+class _ServerLogger(glogging.Logger):  # type: ignore[misc]  # as above
     """Leaves gunicorn's log records to the handlers that oslo.log has set up."""
 
     def setup(self, cfg: Any) -> None:

@@ -32,7 +32,7 @@ class TooLarge(Exception):
     """The client sends more than it may; the arguments are the status, the reason and what it may send."""
 
 
-class Connection:
+class ClientConnection:
     """What is known of a connection. It belongs to the loop, or to the thread that answers its request.
 
     The thread takes it for a socket: what it sends is kept until :meth:`flush`.
@@ -48,7 +48,7 @@ class Connection:
         self._source: deque[bytes] = deque()
         self._handed_on = 0
         self._searched = 0
-        self._body: _Length | _Chunks | None = None
+        self._body: _SizedBody | _ChunkedBody | None = None
         self.request: Any = None
         self._unsent = bytearray()
         self._taken = 0
@@ -132,11 +132,11 @@ class Connection:
         del self._received[: end + 4]
         self.request = next(RequestParser(self._cfg, self._drained(), self.peer))
         reader = self.request.body.reader
-        self._body = _Chunks() if isinstance(reader, ChunkedReader) else _Length(0)
+        self._body = _ChunkedBody() if isinstance(reader, ChunkedReader) else _SizedBody(0)
         if isinstance(reader, LengthReader):
             if reader.length > MAX_BODY:
                 raise _body_too_large()
-            self._body = _Length(reader.length)
+            self._body = _SizedBody(reader.length)
         self.deadline = time.monotonic() + BODY_TIMEOUT
         if self._body.end(self._received) is None and self._expects_continue():
             self.sendall(_CONTINUE)
@@ -224,7 +224,7 @@ def _body_too_large() -> TooLarge:
     return TooLarge(413, "Content Too Large", most)
 
 
-class _Length:
+class _SizedBody:
     """A body of known length."""
 
     def __init__(self, length: int) -> None:
@@ -235,7 +235,7 @@ class _Length:
         return self._length if len(received) >= self._length else None
 
 
-class _Chunks:
+class _ChunkedBody:
     """A chunked body. What it means is found out by gunicorn; here is only where it ends."""
 
     def __init__(self) -> None:

@@ -3,7 +3,7 @@
 from collections import OrderedDict
 
 
-class Waiting:
+class IdleConnections:
     """Descriptors of connections, each since when it waits as it does now. Nothing here is searched for.
 
     Whose requests were all answered, and who asks nothing now, is at rest: it connects again without loss.

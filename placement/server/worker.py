@@ -24,8 +24,8 @@ from gunicorn.http import wsgi
 from gunicorn.workers.base import Worker
 
 from placement.api.call import ABANDONED
-from placement.server.connection import Connection, TooLarge
-from placement.server.waiting import Waiting
+from placement.server.connection import ClientConnection, TooLarge
+from placement.server.waiting import IdleConnections
 
 _MAX_HELD: Final = 256 * 1024 * 1024  # bytes of all clients together
 _ALWAYS_HELD: Final = 64 * 1024  # bytes of one client, whatever others send
@@ -42,16 +42,16 @@ class GatheringWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
     def init_process(self) -> None:
         """Called by gunicorn after the fork."""
         self._loop = select.epoll()
-        self._connections: dict[int, Connection] = {}
+        self._connections: dict[int, ClientConnection] = {}
         self._busy: set[int] = set()
-        self._returned: deque[Connection] = deque()
-        self._ready: queue.SimpleQueue[Connection] = queue.SimpleQueue()
+        self._returned: deque[ClientConnection] = deque()
+        self._ready: queue.SimpleQueue[ClientConnection] = queue.SimpleQueue()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._stop_began = 0.0
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         self._most = min(self.cfg.worker_connections, max(16, most - _RESERVED_FILES))
-        self._waiting = Waiting(self._most)
+        self._waiting = IdleConnections(self._most)
         self._held = 0  # bytes of all connections, as they were counted last
         super().init_process()
 
@@ -111,12 +111,12 @@ class GatheringWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
             self._close(self._connections[first])
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection = Connection(self.cfg, sock, peer, listener.getsockname())
+        connection = ClientConnection(self.cfg, sock, peer, listener.getsockname())
         self._connections[connection.fd] = connection
         self._loop.register(connection.fd, select.EPOLLIN)
         self._go_on(connection)
 
-    def _go_on(self, connection: Connection) -> None:
+    def _go_on(self, connection: ClientConnection) -> None:
         """Send what is left, else read, and have a request answered that is complete."""
         try:
             if not connection.flush():
@@ -129,7 +129,7 @@ class GatheringWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         except OSError:
             self._close(connection)
 
-    def _dispatch(self, connection: Connection) -> None:
+    def _dispatch(self, connection: ClientConnection) -> None:
         try:
             complete = connection.complete()
             self._count(connection)
@@ -155,7 +155,7 @@ class GatheringWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         connection.answered(close=True)
         self._follow_up(connection)
 
-    def _take_back(self, connection: Connection) -> None:
+    def _take_back(self, connection: ClientConnection) -> None:
         """Go on with a connection whose request a thread has answered."""
         self._busy.discard(connection.fd)
         try:
@@ -168,7 +168,7 @@ class GatheringWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
             return
         self._follow_up(connection)
 
-    def _follow_up(self, connection: Connection) -> None:
+    def _follow_up(self, connection: ClientConnection) -> None:
         """Send the answer, and see what comes next."""
         try:
             if not connection.flush():
@@ -180,18 +180,18 @@ class GatheringWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         except OSError:
             self._close(connection)
 
-    def _watch(self, connection: Connection, events: int) -> None:
+    def _watch(self, connection: ClientConnection, events: int) -> None:
         self._count(connection)
         self._waiting.put(connection.fd, at_rest=connection.at_rest)
         self._loop.modify(connection.fd, events)
 
-    def _count(self, connection: Connection) -> None:
+    def _count(self, connection: ClientConnection) -> None:
         """Take account of what a connection holds now: whoever sends byte by byte has nobody add up all."""
         held = connection.held
         self._held += held - connection.counted
         connection.counted = held
 
-    def _close(self, connection: Connection) -> None:
+    def _close(self, connection: ClientConnection) -> None:
         if self._connections.pop(connection.fd, None) is not None:
             self._waiting.discard(connection.fd)
             self._held -= connection.counted
@@ -226,7 +226,7 @@ class GatheringWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
             self._returned.append(connection)
             os.eventfd_write(self._wake, 1)
 
-    def _answer(self, connection: Connection) -> bool:
+    def _answer(self, connection: ClientConnection) -> bool:
         """Have the application answer; whether the connection ends then."""
         request = connection.request
         try:
@@ -256,7 +256,7 @@ class GatheringWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
             connection.flush()
         return bool(response.should_close())
 
-    def _abandoned(self, connection: Connection) -> Callable[[], str | None]:
+    def _abandoned(self, connection: ClientConnection) -> Callable[[], str | None]:
         """What a long search asks why nobody needs its answer any more."""
         poll = select.poll()
         poll.register(connection.sock, select.POLLRDHUP)

@@ -12,8 +12,8 @@ from uuid import UUID
 import urllib3
 from urllib3.exceptions import HTTPError
 
-from placement.shadow.exchange import Answer, Copy
-from placement.shadow.replay import Unanswered
+from placement.shadow.exchange import MirroredRequest, ShadowAnswer
+from placement.shadow.replay import UnansweredRequest
 
 LOG = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ _OURS: Final = frozenset({"host", "content-length", "connection", "accept-encodi
 
 
 @dataclass
-class Asking:
+class ReplayClient:
     """Our service at a URL.
 
     A read that it does not answer is left out. A write is asked until it is answered, as all later answers
@@ -51,7 +51,7 @@ class Asking:
             self.url, maxsize=1, timeout=urllib3.Timeout(self.seconds), retries=False
         )
 
-    def __call__(self, copy: Copy) -> tuple[Answer, float]:
+    def __call__(self, copy: MirroredRequest) -> tuple[ShadowAnswer, float]:
         """Our answer and what it took.
 
         :raises Unanswered: there is none.
@@ -69,17 +69,17 @@ class Asking:
                     return self._answered(copy, answer, tries), time.monotonic() - began
                 self._is_away(f"it answered {answer.status}")
             if not copy.is_write:
-                raise Unanswered(AWAY)
+                raise UnansweredRequest(AWAY)
             if self.stopped.wait(pause):
-                raise Unanswered(AWAY)
+                raise UnansweredRequest(AWAY)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _answered(self, copy: Copy, answer: Answer, tries: int) -> Answer:
+    def _answered(self, copy: MirroredRequest, answer: ShadowAnswer, tries: int) -> ShadowAnswer:
         if not self.answers:
             self.answers = True
             LOG.info("%s answers again", self.url)
         if tries > 1 and copy.received is not None and copy.received.status < 400 <= answer.status:
-            raise Unanswered(BROKEN_OFF)
+            raise UnansweredRequest(BROKEN_OFF)
         return answer
 
     def _is_away(self, why: str) -> None:
@@ -87,7 +87,7 @@ class Asking:
             self.answers = False
             LOG.warning("%s does not answer: %s; writes wait for it, reads are not compared", self.url, why)
 
-    def _ask(self, copy: Copy) -> Answer:
+    def _ask(self, copy: MirroredRequest) -> ShadowAnswer:
         request = copy.request
         headers = urllib3.HTTPHeaderDict(
             (name, value) for name, value in request.headers if name.lower() not in _OURS
@@ -103,10 +103,10 @@ class Asking:
             redirect=False,
             assert_same_host=False,
         )
-        return Answer.of(response.status, tuple(response.headers.items()), response.data)
+        return ShadowAnswer.of(response.status, tuple(response.headers.items()), response.data)
 
 
-def _body(copy: Copy) -> bytes:
+def _body(copy: MirroredRequest) -> bytes:
     """The body; a provider that the stock service has found a uuid for gets the same one."""
     request = copy.request
     if request.method != "POST" or urlsplit(request.path).path.rstrip("/") != "/resource_providers":
@@ -121,7 +121,7 @@ def _body(copy: Copy) -> bytes:
     return json.dumps({**body, "uuid": made}).encode()
 
 
-def _made_uuid(copy: Copy) -> str | None:
+def _made_uuid(copy: MirroredRequest) -> str | None:
     if copy.received is None:
         return None
     location = copy.received.answer().headers.get("location", "")

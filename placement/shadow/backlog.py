@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from placement.shadow.exchange import Copy, Request
+from placement.shadow.exchange import MirroredRequest, ShadowRequest
 
 FULL: Final = "too much was waiting to be compared"
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class BacklogBounds:
     """How many bytes may wait when one more is added.
 
     :param reads: with a copy of a read, which is left out otherwise.
@@ -25,12 +25,12 @@ class Bounds:
     any_write: int
 
 
-class Backlog:
+class ByteBacklog:
     """A queue that never blocks who puts something into it."""
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: BacklogBounds) -> None:
         self._bounds: Final = bounds
-        self._copies: deque[Copy] = deque()
+        self._copies: deque[MirroredRequest] = deque()
         self._changed = threading.Condition()
         self._closed = False
         self.bytes = 0
@@ -40,7 +40,7 @@ class Backlog:
     def __len__(self) -> int:
         return len(self._copies)
 
-    def put(self, copy: Copy) -> None:
+    def put(self, copy: MirroredRequest) -> None:
         """Add one, as far as there is room for it."""
         with self._changed:
             fitting = self._fitting(copy)
@@ -51,7 +51,7 @@ class Backlog:
             self.bytes += fitting.size
             self._changed.notify()
 
-    def _fitting(self, copy: Copy) -> Copy | None:
+    def _fitting(self, copy: MirroredRequest) -> MirroredRequest | None:
         """What of it there is room for."""
         whole = self._bounds.writes if copy.is_write else self._bounds.reads
         if self.bytes + copy.size <= whole:
@@ -59,7 +59,7 @@ class Backlog:
         stub = _stub(copy)
         return stub if copy.is_write and self.bytes + stub.size <= self._bounds.any_write else None
 
-    def get(self, seconds: float | None = None) -> Copy | None:
+    def get(self, seconds: float | None = None) -> MirroredRequest | None:
         """The next one; waits for it, so long at most, and is None when there will be none or is none yet."""
         with self._changed:
             self._changed.wait_for(lambda: self._copies or self._closed, seconds)
@@ -75,7 +75,7 @@ class Backlog:
         with self._changed:
             return self._closed and not self._copies
 
-    def any(self, holds: Callable[[Copy], bool]) -> bool:
+    def any(self, holds: Callable[[MirroredRequest], bool]) -> bool:
         """Whether that holds for one of those that wait."""
         with self._changed:
             return any(map(holds, self._copies))
@@ -90,7 +90,7 @@ class Backlog:
             self._changed.notify_all()
 
 
-def _stub(copy: Copy) -> Copy:
+def _stub(copy: MirroredRequest) -> MirroredRequest:
     """That it was there."""
-    request = Request(copy.request.method, copy.request.path, (), b"")
+    request = ShadowRequest(copy.request.method, copy.request.path, (), b"")
     return replace(copy, request=request, received=None, missed=FULL)

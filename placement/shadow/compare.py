@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from placement.shadow.exchange import Answer, Exchange
+from placement.shadow.exchange import ShadowAnswer, ShadowExchange
 
 #: What clients look for in the text of errors: Nova, osc-placement, the functional tests of both and of
 #: OpenStack Placement itself. The rest of an error may be in other words.
@@ -69,7 +69,7 @@ Candidate = dict[str, dict[str, int]]
 
 
 @dataclass(frozen=True)
-class Difference:
+class AnswerDifference:
     """One thing that differs: the name of a header or part of the answer, and how it differs."""
 
     what: str
@@ -80,31 +80,33 @@ class Difference:
         return f"{self.what}: {self.there} there, {self.here} here"
 
 
-def differences(exchange: Exchange) -> list[Difference]:
+def differences(exchange: ShadowExchange) -> list[AnswerDifference]:
     """What differs; nothing if the answers are as good as the same."""
     theirs, ours = exchange.theirs, exchange.ours
     if theirs.status != ours.status:
-        return [Difference("status", f"{theirs.status} {_said(theirs)}", f"{ours.status} {_said(ours)}")]
+        return [
+            AnswerDifference("status", f"{theirs.status} {_said(theirs)}", f"{ours.status} {_said(ours)}")
+        ]
     rest = _errors(theirs, ours) if theirs.status >= 400 else _bodies(exchange)
     every = [*_headers(theirs, ours), *rest]
-    return [Difference(what, there, here) for what, there, here in every if there != here]
+    return [AnswerDifference(what, there, here) for what, there, here in every if there != here]
 
 
-def _said(answer: Answer) -> str:
+def _said(answer: ShadowAnswer) -> str:
     return repr(answer.error.get("detail", answer.body))
 
 
 Compared = Iterator[tuple[str, Any, Any]]
 
 
-def _headers(theirs: Answer, ours: Answer) -> Compared:
+def _headers(theirs: ShadowAnswer, ours: ShadowAnswer) -> Compared:
     for name in _HEADERS:
         yield name, _value(theirs, name), _value(ours, name)
     yield "last-modified", "last-modified" in theirs.headers, "last-modified" in ours.headers
     yield "location", _path(theirs), _path(ours)
 
 
-def _value(answer: Answer, name: str) -> Any:
+def _value(answer: ShadowAnswer, name: str) -> Any:
     value = answer.headers.get(name)
     if value is None:
         return None
@@ -113,11 +115,11 @@ def _value(answer: Answer, name: str) -> Any:
     return value.partition(";")[0]
 
 
-def _path(answer: Answer) -> str:
+def _path(answer: ShadowAnswer) -> str:
     return urlsplit(answer.headers.get("location", "")).path
 
 
-def _errors(theirs: Answer, ours: Answer) -> Compared:
+def _errors(theirs: ShadowAnswer, ours: ShadowAnswer) -> Compared:
     yield "keys of the error", sorted(theirs.error), sorted(ours.error)
     for name in ("status", "title", "code", "max_version", "min_version"):
         yield name, theirs.error.get(name), ours.error.get(name)
@@ -132,7 +134,7 @@ def _errors(theirs: Answer, ours: Answer) -> Compared:
             yield "general sentence", there.partition("\n")[0], here.partition("\n")[0]
 
 
-def _bodies(exchange: Exchange) -> Compared:
+def _bodies(exchange: ShadowExchange) -> Compared:
     there, here = (comparable(exchange.request.path, each.body) for each in (exchange.theirs, exchange.ours))
     yield "body", there, here
 

@@ -16,9 +16,9 @@ from sqlalchemy.engine import URL, make_url
 from placement.exceptions import InvalidRequest
 from placement.maintenance import importer
 from placement.maintenance.opening import open_database
-from placement.maintenance.reference import Source, open_source
-from placement.shadow.exchange import Copy
-from placement.store.consumers import Owner
+from placement.maintenance.reference import StockContent, open_source
+from placement.shadow.exchange import MirroredRequest
+from placement.store.consumers import ConsumerOwnership
 
 LOG = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ _SECONDS_LOCKED: Final = 30
 
 
 @dataclass(frozen=True, slots=True)
-class Databases:
+class CopiedDatabases:
     """What is copied where.
 
     :param source: the URL of the stock service's database.
@@ -37,7 +37,7 @@ class Databases:
 
     source: str
     target: str
-    owner: Owner
+    owner: ConsumerOwnership
     classes: Sequence[str]
 
 
@@ -46,22 +46,22 @@ MOMENTS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class CopyMoment:
     """When the copy was taken: between two times of the monotonic clock."""
 
     earliest: float
     latest: float
 
-    def is_after(self, copy: Copy) -> bool:
+    def is_after(self, copy: MirroredRequest) -> bool:
         """Whether a request had been answered by then, so that all it wrote is in the copy."""
         return copy.started + copy.seconds < self.earliest
 
-    def is_within(self, copy: Copy) -> bool:
+    def is_within(self, copy: MirroredRequest) -> bool:
         """Whether a request was a write in flight then, which may be in the copy or not."""
         return copy.is_write and copy.started < self.latest and not self.is_after(copy)
 
 
-def check(databases: Databases) -> None:
+def check(databases: CopiedDatabases) -> None:
     """Whether a copy can be made, without making it.
 
     :raises PlacementError: no; the message says why.
@@ -75,7 +75,7 @@ def check(databases: Databases) -> None:
         importer.check_target(conn, source)
 
 
-def copy(databases: Databases, is_quiet: Callable[[Moment], bool] = lambda _: True) -> Moment:
+def copy(databases: CopiedDatabases, is_quiet: Callable[[CopyMoment], bool] = lambda _: True) -> CopyMoment:
     """Make our database hold what the other holds; writers of the other do not wait for it.
 
     :param is_quiet: whether nothing was written at that moment, so that all that was written before is in
@@ -98,7 +98,7 @@ def copy(databases: Databases, is_quiet: Callable[[Moment], bool] = lambda _: Tr
 
 
 @contextmanager
-def _source(databases: Databases) -> Iterator[tuple[Source, Moment]]:
+def _source(databases: CopiedDatabases) -> Iterator[tuple[StockContent, CopyMoment]]:
     try:
         made = tempfile.TemporaryDirectory(prefix="placement-shadow-")
     except OSError as error:
@@ -107,7 +107,7 @@ def _source(databases: Databases) -> Iterator[tuple[Source, Moment]]:
         earliest = time.monotonic()
         url = _readable(databases.source, Path(folder) / "copy.sqlite")
         with open_source(url, databases.owner) as source:
-            yield source, Moment(earliest, time.monotonic())
+            yield source, CopyMoment(earliest, time.monotonic())
 
 
 def _readable(source: str, file: Path) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from placement.shadow.exchange import JSON, Copy, Exchange, Request, parsed
+from placement.shadow.exchange import JSON, MirroredRequest, ShadowExchange, ShadowRequest, parsed
 from placement.shadow.left_behind import claims
 
 _REMEMBERED: Final = 50_000
@@ -21,7 +21,7 @@ _OWNERS: Final = ("project_id", "user_id")
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenKeys:
     """What a write writes.
 
     :param things: what it changes: a consumer, a part of a provider, a name.
@@ -29,13 +29,13 @@ class Written:
     :param whole: whether it says all of its things, so that it does not matter what was there.
     """
 
-    request: Request
+    request: ShadowRequest
     things: frozenset[str]
     names: frozenset[str]
     whole: bool
 
     @classmethod
-    def of(cls, request: Request) -> "Written":
+    def of(cls, request: ShadowRequest) -> "WrittenKeys":
         """From the request alone; a body that the API does not know has names all the same."""
         path = unquote(urlsplit(request.path).path).rstrip("/")
         body = parsed(request.body, JSON)
@@ -47,7 +47,7 @@ class Written:
         whole = path in _LISTS or (request.method != "POST" and path in things)
         return cls(request, things, frozenset(names or {each.rpartition("/")[2] for each in things}), whole)
 
-    def is_as(self, other: "Written") -> bool:
+    def is_as(self, other: "WrittenKeys") -> bool:
         """Whether both ask for the same, so that it does not matter who came last."""
         mine, theirs = self.request, other.request
         return (mine.method, mine.path, mine.body) == (theirs.method, theirs.path, theirs.body)
@@ -67,14 +67,14 @@ def _things(path: str, consumers: Iterable[str], body: Any) -> Iterator[str]:
 
 
 @dataclass
-class Doubt:
+class AmbiguousWrites:
     """Follows writes in the order of their answers.
 
     Two that were in flight together and were both accepted leave what the later one says. A proxy sees only
     in which order they were answered, which may be the other one.
     """
 
-    _accepted: OrderedDict[int, Written] = field(default_factory=OrderedDict)
+    _accepted: OrderedDict[int, WrittenKeys] = field(default_factory=OrderedDict)
     _seen: OrderedDict[str, frozenset[str]] = field(default_factory=OrderedDict)
     """What was named with each thing since both services last did the same to it."""
     _things: OrderedDict[str, frozenset[str]] = field(default_factory=OrderedDict)
@@ -86,7 +86,7 @@ class Doubt:
         """The things in doubt that are so for longest, with all that they can be seen at."""
         return {thing: sorted(names) for thing, names in list(self._things.items())[:_SHOWN]}
 
-    def take(self, copy: Copy, waiting: Iterable[int]) -> None:
+    def take(self, copy: MirroredRequest, waiting: Iterable[int]) -> None:
         """A write that OpenStack Placement answered; what it refused leaves nothing.
 
         :param waiting: numbers of writes that our service has not done yet, and may do after this one.
@@ -96,7 +96,7 @@ class Doubt:
         if copy.received.status >= 500:  # nobody knows whether it was done
             self.spread(copy)
             return
-        written = Written.of(copy.request)
+        written = WrittenKeys.of(copy.request)
         self._accepted[copy.number] = written
         _forget_oldest(self._accepted)
         for other in self._rivals(copy, written, waiting):
@@ -106,26 +106,28 @@ class Doubt:
             self._seen[thing] = self._seen.get(thing, _NONE) | written.names
         _forget_oldest(self._seen)
 
-    def _rivals(self, copy: Copy, written: Written, waiting: Iterable[int]) -> list[Written]:
+    def _rivals(
+        self, copy: MirroredRequest, written: WrittenKeys, waiting: Iterable[int]
+    ) -> list[WrittenKeys]:
         """Accepted writes that say something else of the same, and may have come before it or after it."""
         others = map(self._accepted.get, {*copy.beside, *waiting} - {copy.number})
         return [each for each in others if each and each.things & written.things and not each.is_as(written)]
 
-    def meets(self, copy: Copy) -> bool:
+    def meets(self, copy: MirroredRequest) -> bool:
         """Whether a write shares anything with one that was accepted while it was in flight."""
         names = self._written(copy).names
         return any(names & other.names for other in map(self._accepted.get, copy.beside) if other)
 
-    def _written(self, copy: Copy) -> Written:
-        return self._accepted.get(copy.number) or Written.of(copy.request)
+    def _written(self, copy: MirroredRequest) -> WrittenKeys:
+        return self._accepted.get(copy.number) or WrittenKeys.of(copy.request)
 
-    def spread(self, copy: Copy) -> None:
+    def spread(self, copy: MirroredRequest) -> None:
         """Only one of the services may have done it, or will have."""
         written = self._written(copy)
         for thing in written.things:
             self._doubt(thing, written.names)
 
-    def settle(self, copy: Copy, waiting: Iterable[int]) -> None:
+    def settle(self, copy: MirroredRequest, waiting: Iterable[int]) -> None:
         """Both services did a write: where nothing rivals it, what it says is there now."""
         written = self._written(copy)
         if written.whole and not self._rivals(copy, written, waiting):
@@ -133,7 +135,7 @@ class Doubt:
                 self._things.pop(thing, None)
                 self._seen[thing] = written.names
 
-    def about(self, exchange: Exchange, request: Request) -> str | None:
+    def about(self, exchange: ShadowExchange, request: ShadowRequest) -> str | None:
         """What is in doubt and can be why the answers to a request differ; None if nothing is."""
         if not self._things:
             return None

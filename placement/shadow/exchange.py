@@ -20,7 +20,7 @@ def is_write(method: str) -> bool:
     return method not in _SAFE
 
 
-class Asked(Protocol):
+class AskedRequest(Protocol):
     """What has to be known of a request to compare its answers."""
 
     @property
@@ -33,7 +33,7 @@ class Asked(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ShadowRequest:
     """A request as it came in: ``path`` with query and all escapes, below the prefix of the service."""
 
     method: str
@@ -43,7 +43,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ShadowAnswer:
     """What a service answered: header names in lower case, JSON parsed, other bodies as text."""
 
     status: int
@@ -89,29 +89,29 @@ def parsed(content: bytes, media_type: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class ShadowExchange:
     """A request, and what each service answered."""
 
-    request: Asked
-    theirs: Answer
-    ours: Answer
+    request: AskedRequest
+    theirs: ShadowAnswer
+    ours: ShadowAnswer
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
+class ReceivedAnswer:
     """An answer of the stock service that was passed on, not looked at yet."""
 
     status: int
     headers: Headers
     content: bytes
 
-    def answer(self) -> Answer:
+    def answer(self) -> ShadowAnswer:
         """The same, parsed."""
-        return Answer.of(self.status, self.headers, self.content)
+        return ShadowAnswer.of(self.status, self.headers, self.content)
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class MirroredRequest:
     """A request that was passed on.
 
     :param number: in the order in which requests came in.
@@ -122,8 +122,8 @@ class Copy:
     """
 
     number: int
-    request: Request
-    received: Received | None
+    request: ShadowRequest
+    received: ReceivedAnswer | None
     started: float
     seconds: float
     beside: frozenset[int]

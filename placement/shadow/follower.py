@@ -11,22 +11,22 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, Listener
 from typing import Final
 
-from placement.exceptions import PlacementError
+from placement.exceptions import ServiceError
 from placement.shadow import copying
-from placement.shadow.asking import Asking
-from placement.shadow.backlog import Backlog, Bounds
-from placement.shadow.copying import Databases, Moment
-from placement.shadow.exchange import Copy
-from placement.shadow.outbox import Delivery
-from placement.shadow.replay import Outcome, Replay, Verdict
-from placement.shadow.report import ReportServer, Status
-from placement.shadow.tally import Tally, table
+from placement.shadow.asking import ReplayClient
+from placement.shadow.backlog import BacklogBounds, ByteBacklog
+from placement.shadow.copying import CopiedDatabases, CopyMoment
+from placement.shadow.exchange import MirroredRequest
+from placement.shadow.outbox import OutboxDelivery
+from placement.shadow.replay import ReplayOutcome, ReplayVerdict, RequestReplay
+from placement.shadow.report import ComparerStatus, ReportServer
+from placement.shadow.tally import OutcomeTally, table
 
 LOG = logging.getLogger(__name__)
 
 ENDED: Final = "the process that answers clients ended, with what it had in hand"
 BEFORE: Final = "it was answered before the database was copied"
-BOUNDS: Final = Bounds(reads=128 << 20, writes=256 << 20, any_write=512 << 20)
+BOUNDS: Final = BacklogBounds(reads=128 << 20, writes=256 << 20, any_write=512 << 20)
 """Of what waits to be replayed."""
 _NICENESS: Final = 10
 _SECONDS_TO_FINISH: Final = 10.0
@@ -36,7 +36,7 @@ _TICK: Final = 0.02
 
 
 @dataclass(frozen=True)
-class Settings:
+class FollowerSettings:
     """What the process has to know.
 
     :param ours: the URL of our service.
@@ -48,13 +48,13 @@ class Settings:
 
     ours: str
     token: str | None
-    databases: Databases | None
+    databases: CopiedDatabases | None
     copy_after: float
     report: tuple[str, int]
 
 
 def follow(
-    settings: Settings, address: str, key: bytes, control: Connection, set_up_log: Callable[[], None]
+    settings: FollowerSettings, address: str, key: bytes, control: Connection, set_up_log: Callable[[], None]
 ) -> None:
     """Run until the other end of ``control`` is closed; then print the report.
 
@@ -64,24 +64,24 @@ def follow(
     set_up_log()
     with suppress(OSError):
         os.nice(_NICENESS)
-    Follower(settings, address, key).run(control)
+    ShadowFollower(settings, address, key).run(control)
 
 
-class Follower:
+class ShadowFollower:
     """Its threads: one takes copies in, one replays them, one answers who asks for the report.
 
     ``status`` is what the report is made of.
     """
 
-    def __init__(self, settings: Settings, address: str, key: bytes) -> None:
+    def __init__(self, settings: FollowerSettings, address: str, key: bytes) -> None:
         self._settings = settings
-        self._backlog = Backlog(BOUNDS)
+        self._backlog = ByteBacklog(BOUNDS)
         self._stopped = threading.Event()
         self._settled = 0.0
-        self._asking = Asking(settings.ours, settings.token, self._stopped)
-        self._tally = Tally()
-        self._replay = Replay(self._asking, self._tally.add)
-        self.status = Status(self._tally, self._backlog, self._asking, self._replay.doubt)
+        self._asking = ReplayClient(settings.ours, settings.token, self._stopped)
+        self._tally = OutcomeTally()
+        self._replay = RequestReplay(self._asking, self._tally.add)
+        self.status = ComparerStatus(self._tally, self._backlog, self._asking, self._replay.doubt)
         self._listener = Listener(address, "AF_UNIX", authkey=key)
 
     def run(self, control: Connection) -> None:
@@ -120,7 +120,7 @@ class Follower:
             with connection, suppress(EOFError, OSError):
                 while True:
                     delivery = connection.recv()
-                    assert isinstance(delivery, Delivery)
+                    assert isinstance(delivery, OutboxDelivery)
                     if delivery.predecessors >= self.status.processes:  # one ended that was never heard of
                         self._tally.part(ENDED)
                         self.status.processes = delivery.predecessors + 1
@@ -136,7 +136,7 @@ class Follower:
             while (copy := self._backlog.get()) is not None:
                 self._take(copy, moment)
             self._replay.finish()
-        except PlacementError as error:
+        except ServiceError as error:
             self._fail(f"the database of OpenStack Placement was not copied: {error.detail}")
         except Exception as error:
             LOG.exception("Nothing is compared any more")
@@ -148,7 +148,7 @@ class Follower:
         while self._backlog.get() is not None:
             self.status.unread += 1
 
-    def _copy(self) -> Moment | None:
+    def _copy(self) -> CopyMoment | None:
         if self._settings.databases is None:
             return None
         self.status.phase = "waiting to copy the database"
@@ -156,22 +156,22 @@ class Follower:
         self.status.phase = "copying the database"
         return copying.copy(self._settings.databases, self._was_quiet)
 
-    def _was_quiet(self, moment: Moment) -> bool:
+    def _was_quiet(self, moment: CopyMoment) -> bool:
         deadline = time.monotonic() + _SECONDS_TO_BE_ANSWERED
         while self._settled < moment.latest:
             if time.monotonic() > deadline or self._stopped.wait(_TICK):
                 return False
         return was_quiet(self._backlog, moment)
 
-    def _take(self, copy: Copy, moment: Moment | None) -> None:
+    def _take(self, copy: MirroredRequest, moment: CopyMoment | None) -> None:
         if moment is not None and moment.is_after(copy):
-            self._tally.add(Outcome(copy, Verdict.MISSED, BEFORE))
+            self._tally.add(ReplayOutcome(copy, ReplayVerdict.MISSED, BEFORE))
         elif moment is not None and moment.is_within(copy):
             self._replay.take_around_copy(copy)
         else:
             self._replay.take(copy)
 
 
-def was_quiet(backlog: Backlog, moment: Moment) -> bool:
+def was_quiet(backlog: ByteBacklog, moment: CopyMoment) -> bool:
     """Whether no write was in flight at a moment, once all that came in before have been answered."""
     return not backlog.any(moment.is_within)

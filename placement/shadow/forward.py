@@ -13,8 +13,8 @@ import urllib3
 from urllib3.exceptions import HTTPError, ProtocolError
 from urllib3.util import SKIP_HEADER
 
-from placement.shadow.exchange import MAX_KEPT, Headers, Received, Request, is_write
-from placement.shadow.in_flight import InFlight, Ticket
+from placement.shadow.exchange import MAX_KEPT, Headers, ReceivedAnswer, ShadowRequest, is_write
+from placement.shadow.in_flight import FlightTicket, InFlight
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
@@ -34,7 +34,7 @@ _OF_CONNECTIONS: Final = frozenset(
 )
 
 
-class Forward:
+class RequestForwarder:
     """Passes requests on to a URL, and answers back.
 
     :param stock: the stock service, with the prefix that it is mounted at.
@@ -56,7 +56,7 @@ class Forward:
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         """WSGI."""
         body, rest = _body(environ)
-        request = Request(environ["REQUEST_METHOD"], _target(environ), _headers(environ), body)
+        request = ShadowRequest(environ["REQUEST_METHOD"], _target(environ), _headers(environ), body)
         ticket = self._in_flight.begin(request)
         began = time.monotonic()
         try:
@@ -69,7 +69,7 @@ class Forward:
             self._in_flight.end(ticket, None, time.monotonic() - began, NO_ANSWER)
             raise
         headers = tuple((name, value) for name, value in response.headers.items())
-        passing = _Passing(response, headers, self._in_flight, ticket, began, keep=rest is None)
+        passing = _PassingBody(response, headers, self._in_flight, ticket, began, keep=rest is None)
         try:
             start_response(f"{response.status} {response.reason or 'Unknown'}", list(_passed_on(headers)))
         except BaseException:
@@ -77,7 +77,7 @@ class Forward:
             raise
         return passing
 
-    def _ask(self, request: Request, rest: Iterator[bytes] | None) -> urllib3.BaseHTTPResponse:
+    def _ask(self, request: ShadowRequest, rest: Iterator[bytes] | None) -> urllib3.BaseHTTPResponse:
         # A server may close a connection just when it is used again. A read is sent again then; a write may
         # have been carried out, so that each has a connection of its own.
         if rest is None and not is_write(request.method):
@@ -86,7 +86,7 @@ class Forward:
         return self._send(self._connections(1), request, rest)
 
     def _send(
-        self, pool: urllib3.HTTPConnectionPool, request: Request, rest: Iterator[bytes] | None
+        self, pool: urllib3.HTTPConnectionPool, request: ShadowRequest, rest: Iterator[bytes] | None
     ) -> urllib3.BaseHTTPResponse:
         headers = urllib3.HTTPHeaderDict(request.headers)
         if pool is not self._kept:
@@ -105,7 +105,7 @@ class Forward:
         )
 
 
-class _Passing:
+class _PassingBody:
     """The body of an answer on its way, of which a copy is kept."""
 
     def __init__(
@@ -113,7 +113,7 @@ class _Passing:
         response: urllib3.BaseHTTPResponse,
         headers: tuple[tuple[str, str], ...],
         in_flight: InFlight,
-        ticket: Ticket,
+        ticket: FlightTicket,
         began: float,
         *,
         keep: bool,
@@ -121,7 +121,7 @@ class _Passing:
         self._response = response
         self._headers = headers
         self._in_flight = in_flight
-        self._ticket: Ticket | None = ticket
+        self._ticket: FlightTicket | None = ticket
         self._began = began
         self._missed = "" if keep else TOO_LONG
         self._pieces: list[bytes] = []
@@ -174,7 +174,7 @@ class _Passing:
             return
         received = None
         if not self._missed:
-            received = Received(self._response.status, self._headers, b"".join(self._pieces))
+            received = ReceivedAnswer(self._response.status, self._headers, b"".join(self._pieces))
         self._in_flight.end(ticket, received, time.monotonic() - self._began, self._missed)
 
 

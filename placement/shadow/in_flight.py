@@ -6,15 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from placement.shadow.exchange import Copy, Received, Request, is_write
+from placement.shadow.exchange import MirroredRequest, ReceivedAnswer, ShadowRequest, is_write
 
 
 @dataclass(slots=True)
-class Ticket:
+class FlightTicket:
     """A request in flight."""
 
     number: int
-    request: Request
+    request: ShadowRequest
     started: float
     beside: set[int] = field(default_factory=set)
 
@@ -25,16 +25,16 @@ class InFlight:
     :param put: takes the copies, in the order of the answers; must not block.
     """
 
-    def __init__(self, put: Callable[[Copy], None]) -> None:
+    def __init__(self, put: Callable[[MirroredRequest], None]) -> None:
         self._put: Final = put
         self._lock = threading.Lock()
         self._next = 0
-        self._open: dict[int, Ticket] = {}
+        self._open: dict[int, FlightTicket] = {}
 
-    def begin(self, request: Request) -> Ticket:
+    def begin(self, request: ShadowRequest) -> FlightTicket:
         """A request came in; each ticket has to be given to :meth:`end`, once."""
         with self._lock:
-            ticket = Ticket(self._next, request, time.monotonic())
+            ticket = FlightTicket(self._next, request, time.monotonic())
             self._next += 1
             writes = is_write(request.method)
             for other in self._open.values():
@@ -53,9 +53,15 @@ class InFlight:
                 (each.started for each in self._open.values() if is_write(each.request.method)), default=now
             )
 
-    def end(self, ticket: Ticket, received: Received | None, seconds: float, missed: str = "") -> None:
+    def end(
+        self, ticket: FlightTicket, received: ReceivedAnswer | None, seconds: float, missed: str = ""
+    ) -> None:
         """It was answered, or not, for the reason given."""
         with self._lock:
             del self._open[ticket.number]
             beside = frozenset(ticket.beside)
-            self._put(Copy(ticket.number, ticket.request, received, ticket.started, seconds, beside, missed))
+            self._put(
+                MirroredRequest(
+                    ticket.number, ticket.request, received, ticket.started, seconds, beside, missed
+                )
+            )

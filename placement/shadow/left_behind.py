@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
-from placement.shadow.compare import Difference
-from placement.shadow.exchange import Exchange
+from placement.shadow.compare import AnswerDifference
+from placement.shadow.exchange import ShadowExchange
 
 _REMEMBERED: Final = 100_000
 _UNKNOWN: Final = "unknown"
@@ -37,7 +37,7 @@ class LeftBehind:
         _forget_oldest(self._types)
         _forget_oldest(self._projects)
 
-    def shows(self, exchange: Exchange, difference: Difference) -> bool:
+    def shows(self, exchange: ShadowExchange, difference: AnswerDifference) -> bool:
         """Whether the answers differ by the type of such a consumer."""
         url = urlsplit(exchange.request.path)
         if difference.what != "body":

@@ -1,7 +1,7 @@
 """From the process that answers clients to the one that compares: copies, as many as fit.
 
 The process that answers never waits for the other: what it does not take in time waits in a
-:class:`~placement.shadow.backlog.Backlog`.
+:class:`~placement.shadow.backlog.ByteBacklog`.
 """
 
 import logging
@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from multiprocessing.connection import Client, Connection
 from typing import Final
 
-from placement.shadow.backlog import Backlog, Bounds
-from placement.shadow.exchange import Copy
+from placement.shadow.backlog import BacklogBounds, ByteBacklog
+from placement.shadow.exchange import MirroredRequest
 
 LOG = logging.getLogger(__name__)
 
-BOUNDS: Final = Bounds(reads=64 << 20, writes=64 << 20, any_write=256 << 20)
+BOUNDS: Final = BacklogBounds(reads=64 << 20, writes=64 << 20, any_write=256 << 20)
 """Of what waits to be sent."""
 _SECONDS_BETWEEN_TRIES: Final = 0.5
 _SECONDS_OF_SILENCE: Final = 0.1
@@ -26,7 +26,7 @@ _SECONDS_OF_SILENCE: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
+class OutboxDelivery:
     """One copy, or none where nothing was answered for a while.
 
     :param left_out: how many copies found no room before it was sent.
@@ -35,23 +35,25 @@ class Delivery:
     :param predecessors: how many processes answered clients before the one that sends it.
     """
 
-    copy: Copy | None
+    copy: MirroredRequest | None
     left_out: int
     settled: float
     predecessors: int = 0
 
 
-class Outbox:
+class MirrorOutbox:
     """Sends copies to the address where the other process listens, from a thread of its own.
 
     :param predecessors: how many processes answered clients before this one.
     """
 
-    def __init__(self, address: str, key: bytes, bounds: Bounds = BOUNDS, predecessors: int = 0) -> None:
+    def __init__(
+        self, address: str, key: bytes, bounds: BacklogBounds = BOUNDS, predecessors: int = 0
+    ) -> None:
         self._address: Final = address
         self._key: Final = key
         self._predecessors: Final = predecessors
-        self._waiting = Backlog(bounds)
+        self._waiting = ByteBacklog(bounds)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="shadow-outbox", daemon=True)
 
@@ -69,7 +71,7 @@ class Outbox:
         self._waiting.close(keep=True)
         self._thread.join(seconds)
 
-    def put(self, copy: Copy) -> None:
+    def put(self, copy: MirroredRequest) -> None:
         """Have a copy sent; never blocks."""
         self._waiting.put(copy)
 
@@ -92,12 +94,12 @@ class Outbox:
             if connection is not None:
                 connection.close()
 
-    def _next(self) -> Delivery:
+    def _next(self) -> OutboxDelivery:
         copy = self._waiting.get(_SECONDS_OF_SILENCE)
         settled = self._settled()
         if len(self._waiting):  # what waits may have come in before that
             settled = 0.0
-        return Delivery(copy, self._waiting.left_out, settled, self._predecessors)
+        return OutboxDelivery(copy, self._waiting.left_out, settled, self._predecessors)
 
     def _connect(self) -> Connection | None:
         """None when nobody listens and we are to stop."""

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from placement.server.base import BundledServer
 from placement.server.worker import GatheringWorker
-from placement.shadow.forward import Forward
+from placement.shadow.forward import RequestForwarder
 from placement.shadow.in_flight import InFlight
-from placement.shadow.outbox import Outbox
+from placement.shadow.outbox import MirrorOutbox
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
@@ -48,7 +48,7 @@ def serve(
     set_up_log()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: who started us says when
     threading.Thread(target=_end_with, args=(control,), daemon=True).start()
-    _Server(settings, address, key).run()
+    _ProxyServer(settings, address, key).run()
 
 
 def _end_with(control: Connection) -> None:
@@ -57,14 +57,14 @@ def _end_with(control: Connection) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-class _Server(BundledServer):
+class _ProxyServer(BundledServer):
     """One process: whoever answers clients knows all that is in flight."""
 
     def __init__(self, settings: ProxySettings, address: str, key: bytes) -> None:
         self._settings = settings
         self._address = address
         self._key = key
-        self._outbox: Outbox | None = None
+        self._outbox: MirrorOutbox | None = None
         self._predecessors = -1
         super().__init__()
 
@@ -84,10 +84,12 @@ class _Server(BundledServer):
 
     def load(self) -> "WSGIApplication":
         """Called by gunicorn in the process that answers."""
-        self._outbox = Outbox(self._address, self._key, predecessors=self._predecessors)
+        self._outbox = MirrorOutbox(self._address, self._key, predecessors=self._predecessors)
         in_flight = InFlight(self._outbox.put)
         self._outbox.start(in_flight.settled)
-        return Forward(self._settings.stock, in_flight, self._settings.threads, self._settings.stock_seconds)
+        return RequestForwarder(
+            self._settings.stock, in_flight, self._settings.threads, self._settings.stock_seconds
+        )
 
     def _pre_fork(self, server: object, worker: object) -> None:
         self._predecessors += 1

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
-from placement.shadow.compare import Difference, differences
+from placement.shadow.compare import AnswerDifference, differences
 from placement.shadow.deviations import explain, known_here_only, refused_there_only
-from placement.shadow.doubt import Doubt
-from placement.shadow.exchange import JSON, Answer, Copy, Exchange, parsed
+from placement.shadow.doubt import AmbiguousWrites
+from placement.shadow.exchange import JSON, MirroredRequest, ShadowAnswer, ShadowExchange, parsed
 from placement.shadow.left_behind import LeftBehind
 
 LOG = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ DEFECT: Final = "a defect of placement-shadow, of which its log says more"
 _TRAITS: Final = re.compile(r"/resource_providers/[^/?]+/traits")
 
 
-class Verdict(StrEnum):
+class ReplayVerdict(StrEnum):
     """What came of a request."""
 
     SAME = "same"
@@ -42,7 +42,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ReplayOutcome:
     """A verdict and what it is about.
 
     :param why: of MISSED the reason, of KNOWN the name of the deviation, else what differs.
@@ -51,19 +51,19 @@ class Outcome:
     :param parts: whether our database holds something else from now on.
     """
 
-    copy: Copy
-    verdict: Verdict
+    copy: MirroredRequest
+    verdict: ReplayVerdict
     why: str = ""
-    answer: Answer | None = None
+    answer: ShadowAnswer | None = None
     seconds: float = 0.0
     parts: bool = False
 
 
-class Unanswered(Exception):
+class UnansweredRequest(Exception):
     """Our service did not answer a request; the message says why."""
 
 
-Ask = Callable[[Copy], tuple[Answer, float]]
+Ask = Callable[[MirroredRequest], tuple[ShadowAnswer, float]]
 """Ask our service the same; the answer and what it took.
 
 :raises Unanswered: it did not answer, and the copy is not to be asked again.
@@ -71,21 +71,21 @@ Ask = Callable[[Copy], tuple[Answer, float]]
 
 
 @dataclass
-class Replay:
+class RequestReplay:
     """Takes copies in the order in which they were answered.
 
     :param report: is given each outcome, once for every copy.
     """
 
     ask: Ask
-    report: Callable[[Outcome], None]
+    report: Callable[[ReplayOutcome], None]
     _taken: dict[int, None] = field(default_factory=dict)
-    _postponed: dict[int, Copy] = field(default_factory=dict)
+    _postponed: dict[int, MirroredRequest] = field(default_factory=dict)
     _postponed_bytes: int = 0
     _left_behind: LeftBehind = field(default_factory=LeftBehind)
-    doubt: Doubt = field(default_factory=Doubt)
+    doubt: AmbiguousWrites = field(default_factory=AmbiguousWrites)
 
-    def take(self, copy: Copy) -> None:
+    def take(self, copy: MirroredRequest) -> None:
         """The next one."""
         self._note(copy)
         outcome = self._outcome(copy)
@@ -105,21 +105,21 @@ class Replay:
             if not each.beside - self._taken.keys():
                 self._conclude(each)
 
-    def take_around_copy(self, copy: Copy) -> None:
+    def take_around_copy(self, copy: MirroredRequest) -> None:
         """The next one, a write in flight while our database was copied: it may be in the copy already."""
         self._note(copy)
         outcome = self._outcome(copy, last=True)
         assert outcome is not None
         self._remember(copy.number)
         why = "the database was copied meanwhile"
-        self.report(replace(outcome, verdict=Verdict.RACED, why=why, parts=False))
+        self.report(replace(outcome, verdict=ReplayVerdict.RACED, why=why, parts=False))
 
     def finish(self) -> None:
         """No more will come."""
         for copy in list(self._postponed.values()):
             self._conclude(copy)
 
-    def _note(self, copy: Copy) -> None:
+    def _note(self, copy: MirroredRequest) -> None:
         if copy.is_write and copy.received is not None:
             request = copy.request
             self._left_behind.take(
@@ -143,46 +143,50 @@ class Replay:
                     self.report(outcome)
                     again = again or copy.is_write
 
-    def _forget(self, copy: Copy) -> None:
+    def _forget(self, copy: MirroredRequest) -> None:
         del self._postponed[copy.number]
         self._postponed_bytes -= copy.size
 
-    def _conclude(self, copy: Copy) -> None:
+    def _conclude(self, copy: MirroredRequest) -> None:
         self._forget(copy)
         outcome = self._outcome(copy, last=True)
         assert outcome is not None
         self.report(outcome)
 
-    def _outcome(self, copy: Copy, *, last: bool = False) -> Outcome | None:
+    def _outcome(self, copy: MirroredRequest, *, last: bool = False) -> ReplayOutcome | None:
         """None if it has to be asked again later. Whatever is in it, it says nothing of the next copy."""
         try:
             return self._compared(copy, last=last)
         except Exception:
             LOG.exception("A copy cannot be compared: %s %s", copy.request.method, copy.request.path)
-            return Outcome(copy, Verdict.MISSED, DEFECT, parts=copy.is_write)
+            return ReplayOutcome(copy, ReplayVerdict.MISSED, DEFECT, parts=copy.is_write)
 
-    def _compared(self, copy: Copy, *, last: bool) -> Outcome | None:
+    def _compared(self, copy: MirroredRequest, *, last: bool) -> ReplayOutcome | None:
         if copy.received is None:
-            return Outcome(copy, Verdict.MISSED, copy.missed, parts=copy.is_write)
+            return ReplayOutcome(copy, ReplayVerdict.MISSED, copy.missed, parts=copy.is_write)
         theirs = copy.received.answer()
         if name := known_here_only(copy.request, theirs):
-            return Outcome(copy, Verdict.KNOWN, name)  # it must not do what was not done there
+            return ReplayOutcome(copy, ReplayVerdict.KNOWN, name)  # it must not do what was not done there
         if copy.is_write and theirs.status >= 500:
-            return Outcome(copy, Verdict.MISSED, f"OpenStack Placement answered {theirs.status}")
+            return ReplayOutcome(copy, ReplayVerdict.MISSED, f"OpenStack Placement answered {theirs.status}")
         if copy.is_write and theirs.status >= 400 and (copy.beside or last):
-            return Outcome(copy, Verdict.RACED, "it was refused while others were in flight")
+            return ReplayOutcome(copy, ReplayVerdict.RACED, "it was refused while others were in flight")
         if copy.is_write and (name := refused_there_only(theirs)):
-            return Outcome(copy, Verdict.KNOWN, name)  # ours would accept it, and hold something else then
+            return ReplayOutcome(
+                copy, ReplayVerdict.KNOWN, name
+            )  # ours would accept it, and hold something else then
         try:
             ours, seconds = self.ask(copy)
-        except Unanswered as error:
-            return Outcome(copy, Verdict.MISSED, str(error), parts=copy.is_write and theirs.status < 400)
-        exchange = Exchange(copy.request, theirs, ours)
+        except UnansweredRequest as error:
+            return ReplayOutcome(
+                copy, ReplayVerdict.MISSED, str(error), parts=copy.is_write and theirs.status < 400
+            )
+        exchange = ShadowExchange(copy.request, theirs, ours)
         found = differences(exchange)
         if not found:
             if copy.is_write and ours.status < 400 and copy.number not in self._postponed:
                 self.doubt.settle(copy, self._postponed)
-            return Outcome(copy, Verdict.SAME, "", ours, seconds)
+            return ReplayOutcome(copy, ReplayVerdict.SAME, "", ours, seconds)
         parts = copy.is_write and (theirs.status < 400) != (ours.status < 400)
         parts = parts and not (copy.beside and theirs.status < 400 and self._has_traits(copy))
         applied = copy.is_write and ours.status < 400
@@ -191,20 +195,20 @@ class Replay:
         names = [self._name(exchange, each) for each in found]
         known = [name for name in names if name]
         if len(known) == len(found):
-            return Outcome(copy, Verdict.KNOWN, known[0], ours, seconds, parts)
+            return ReplayOutcome(copy, ReplayVerdict.KNOWN, known[0], ours, seconds, parts)
         unknown = next(each for each, name in zip(found, names, strict=True) if not name)
         doubtful = self.doubt.about(exchange, copy.request)
         if parts and (doubtful or self.doubt.meets(copy)):
             self.doubt.spread(copy)
             parts = False
         if copy.beside:
-            return Outcome(copy, Verdict.RACED, str(unknown), ours, seconds, parts)
+            return ReplayOutcome(copy, ReplayVerdict.RACED, str(unknown), ours, seconds, parts)
         if doubtful:
             why = f"{doubtful} was written by several at once; {unknown}"
-            return Outcome(copy, Verdict.DOUBTFUL, why, ours, seconds)
-        return Outcome(copy, Verdict.DIFFERENT, str(unknown), ours, seconds, parts)
+            return ReplayOutcome(copy, ReplayVerdict.DOUBTFUL, why, ours, seconds)
+        return ReplayOutcome(copy, ReplayVerdict.DIFFERENT, str(unknown), ours, seconds, parts)
 
-    def _has_traits(self, copy: Copy) -> bool:
+    def _has_traits(self, copy: MirroredRequest) -> bool:
         """Whether our service has the traits that a request sets.
 
         Of two that set the same at once OpenStack Placement takes the second with an old generation, as it
@@ -216,11 +220,11 @@ class Replay:
             return False
         try:
             there, _ = self.ask(replace(copy, request=replace(request, method="GET", body=b"")))
-        except Unanswered:
+        except UnansweredRequest:
             return False
         return _names(there.body) is not None and _names(there.body) == _names(wanted)
 
-    def _name(self, exchange: Exchange, difference: Difference) -> str | None:
+    def _name(self, exchange: ShadowExchange, difference: AnswerDifference) -> str | None:
         name = explain(exchange, difference, self._left_behind)
         return name or (ORDER if difference.what == "words" and exchange.ours.status < 500 else None)
 

@@ -8,17 +8,17 @@ from typing import Any, Final
 
 from prometheus_client import Gauge, generate_latest
 
-from placement.shadow.asking import Asking
-from placement.shadow.backlog import Backlog
-from placement.shadow.doubt import Doubt
-from placement.shadow.tally import Tally, table
+from placement.shadow.asking import ReplayClient
+from placement.shadow.backlog import ByteBacklog
+from placement.shadow.doubt import AmbiguousWrites
+from placement.shadow.tally import OutcomeTally, table
 
 _SECONDS: Final = 10
 _TEXT: Final = "text/plain; charset=utf-8"
 
 
 @dataclass
-class Status:
+class ComparerStatus:
     """What there is to say about the comparing process, beside what it counted.
 
     :param left_out: reads of which the answering process could not hand on a copy.
@@ -27,10 +27,10 @@ class Status:
     :param processes: how many have answered clients, one after the other.
     """
 
-    tally: Tally
-    backlog: Backlog
-    asking: Asking
-    doubt: Doubt
+    tally: OutcomeTally
+    backlog: ByteBacklog
+    asking: ReplayClient
+    doubt: AmbiguousWrites
     phase: str = "starting"
     left_out: int = 0
     unread: int = 0
@@ -76,7 +76,7 @@ class Status:
 class ReportServer:
     """Answers from a thread of its own until it is closed."""
 
-    def __init__(self, address: tuple[str, int], status: Status) -> None:
+    def __init__(self, address: tuple[str, int], status: ComparerStatus) -> None:
         self._server = ThreadingHTTPServer(address, _handler(status))
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, name="shadow-report", daemon=True).start()
@@ -87,7 +87,7 @@ class ReportServer:
         self._server.server_close()
 
 
-def _handler(status: Status) -> type[BaseHTTPRequestHandler]:
+def _handler(status: ComparerStatus) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         timeout = _SECONDS  # of a client that says nothing
 
@@ -115,7 +115,7 @@ def _handler(status: Status) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
-def _page(status: Status) -> str:
+def _page(status: ComparerStatus) -> str:
     document = status.document()
     waiting = f"{document['waiting']} requests wait to be compared, {document['left_out']} were left out."
     waiting += f" In doubt: {document['in_doubt']}."

@@ -13,8 +13,8 @@ import prometheus_client
 from prettytable import PrettyTable
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 
-from placement.shadow.exchange import Answer
-from placement.shadow.replay import Outcome, Verdict
+from placement.shadow.exchange import ShadowAnswer
+from placement.shadow.replay import ReplayOutcome, ReplayVerdict
 
 _KEPT: Final = 50
 _SHOWN: Final = 10
@@ -46,20 +46,20 @@ def operation(method: str, path: str) -> str:
 
 
 @dataclass
-class Line:
+class TallyLine:
     """One kind of request."""
 
-    verdicts: Counter[Verdict] = field(default_factory=Counter)
+    verdicts: Counter[ReplayVerdict] = field(default_factory=Counter)
     theirs: deque[float] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
     ours: deque[float] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
 
 
 @dataclass
-class Tally:
+class OutcomeTally:
     """Counts outcomes, for readers in other threads."""
 
-    lines: dict[str, Line] = field(default_factory=dict)
-    whys: Counter[tuple[Verdict, str]] = field(default_factory=Counter)
+    lines: dict[str, TallyLine] = field(default_factory=dict)
+    whys: Counter[tuple[ReplayVerdict, str]] = field(default_factory=Counter)
     differences: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_KEPT))
     doubtful: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_KEPT))
     parted: dict[str, Any] | None = None
@@ -88,22 +88,22 @@ class Tally:
         )
         self._in_step.set(1)
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, outcome: ReplayOutcome) -> None:
         """Count one more."""
         copy = outcome.copy
         name = operation(copy.request.method, copy.request.path)
         with self._lock:
-            line = self.lines.setdefault(name, Line())
+            line = self.lines.setdefault(name, TallyLine())
             line.verdicts[outcome.verdict] += 1
-            if outcome.why and outcome.verdict not in (Verdict.DIFFERENT, Verdict.DOUBTFUL):
+            if outcome.why and outcome.verdict not in (ReplayVerdict.DIFFERENT, ReplayVerdict.DOUBTFUL):
                 self.whys[outcome.verdict, _class_of(outcome)] += 1
             if copy.received is not None:
                 line.theirs.append(copy.seconds)
             if outcome.answer is not None:
                 line.ours.append(outcome.seconds)
-            if outcome.verdict is Verdict.DIFFERENT:
+            if outcome.verdict is ReplayVerdict.DIFFERENT:
                 self.differences.append(_story(outcome))
-            elif outcome.verdict is Verdict.DOUBTFUL:
+            elif outcome.verdict is ReplayVerdict.DOUBTFUL:
                 self.doubtful.append(_story(outcome))
             if outcome.parts:
                 self._part(_story(outcome))
@@ -140,14 +140,18 @@ class Tally:
             }
 
 
-def _class_of(outcome: Outcome) -> str:
+def _class_of(outcome: ReplayOutcome) -> str:
     """A reason without what is in one request only."""
-    return outcome.why if outcome.verdict in (Verdict.KNOWN, Verdict.MISSED) else "overlapped with a write"
+    return (
+        outcome.why
+        if outcome.verdict in (ReplayVerdict.KNOWN, ReplayVerdict.MISSED)
+        else "overlapped with a write"
+    )
 
 
-def _numbers(line: Line) -> dict[str, Any]:
+def _numbers(line: TallyLine) -> dict[str, Any]:
     return {
-        **{verdict.value: line.verdicts[verdict] for verdict in Verdict},
+        **{verdict.value: line.verdicts[verdict] for verdict in ReplayVerdict},
         "stock_ms": _percentiles(line.theirs),
         "ours_ms": _percentiles(line.ours),
     }
@@ -164,7 +168,7 @@ def _percentiles(seconds: Sequence[float]) -> dict[str, float] | None:
     }
 
 
-def _story(outcome: Outcome) -> dict[str, Any]:
+def _story(outcome: ReplayOutcome) -> dict[str, Any]:
     request, received = outcome.copy.request, outcome.copy.received
     theirs = received.answer() if received else None
     return {
@@ -182,7 +186,7 @@ def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
-def _short(answer: Answer | None) -> dict[str, Any] | None:
+def _short(answer: ShadowAnswer | None) -> dict[str, Any] | None:
     return None if answer is None else {"status": answer.status, "body": str(answer.body)[:_LONGEST]}
 
 
@@ -192,7 +196,7 @@ def table(document: dict[str, Any]) -> str:
 
 
 def _table(document: dict[str, Any]) -> Iterator[str]:
-    verdicts = [each.value for each in Verdict]
+    verdicts = [each.value for each in ReplayVerdict]
     shown = PrettyTable(["Request", *verdicts, "stock p50/p95 ms", "ours p50/p95 ms"])
     shown.align = "r"
     shown.align["Request"] = "l"

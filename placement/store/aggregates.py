@@ -5,13 +5,13 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from placement.db.batch import Prepared
-from placement.db.database import Transaction
+from placement.db.batch import PreparedStatement
+from placement.db.database import WriteTransaction
 from placement.db.tables import provider_aggregates
 from placement.store import described, providers
 
 
-def replace(tx: Transaction, uuid: str, generation: int | None, aggregates: Sequence[str]) -> int:
+def replace(tx: WriteTransaction, uuid: str, generation: int | None, aggregates: Sequence[str]) -> int:
     """Make the provider's aggregates exactly these; return its generation afterwards.
 
     Without a ``generation`` (before microversion 1.19) none is checked and none goes up.
@@ -34,14 +34,14 @@ def replace(tx: Transaction, uuid: str, generation: int | None, aggregates: Sequ
     return row.generation + (generation is not None)
 
 
-def put(tx: Transaction, wanted: Mapping[int, Collection[str]]) -> None:
+def put(tx: WriteTransaction, wanted: Mapping[int, Collection[str]]) -> None:
     """Have (locked) providers, by id, be in these aggregates in place of those that they are in."""
     for provider_id in wanted:
         tx.queue(_removal, {"provider": provider_id})
     insert(tx, wanted)
 
 
-def insert(tx: Transaction, wanted: Mapping[int, Collection[str]]) -> None:
+def insert(tx: WriteTransaction, wanted: Mapping[int, Collection[str]]) -> None:
     """As :func:`put`, for providers that are in none."""
     tx.insert(
         provider_aggregates,
@@ -53,8 +53,10 @@ def insert(tx: Transaction, wanted: Mapping[int, Collection[str]]) -> None:
     )
 
 
-def _removal_of(provider: sa.ColumnElement[int]) -> Prepared:
-    return Prepared(sa.delete(provider_aggregates).where(provider_aggregates.c.provider_id == provider))
+def _removal_of(provider: sa.ColumnElement[int]) -> PreparedStatement:
+    return PreparedStatement(
+        sa.delete(provider_aggregates).where(provider_aggregates.c.provider_id == provider)
+    )
 
 
 _removal: Final = _removal_of(sa.bindparam("provider"))

@@ -7,8 +7,8 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from placement.db.batch import KEPT_SIZES, Prepared, bind_parameters, bind_rows, bind_values, chunks
-from placement.db.database import Transaction
+from placement.db.batch import KEPT_SIZES, PreparedStatement, bind_parameters, bind_rows, bind_values, chunks
+from placement.db.database import WriteTransaction
 from placement.db.tables import (
     ConsumerId,
     allocations,
@@ -22,17 +22,17 @@ from placement.model.provider import Inventory
 from placement.model.rows import INVENTORY_COLUMNS
 from placement.store import consumers as consumer_store
 from placement.store import names
-from placement.store.claims import Claim, Holding, Supply, check_capacity
+from placement.store.claims import ClaimantHolding, ConsumerClaim, ProviderSupply, check_capacity
 from placement.store.consumers import ANY_GENERATION
 from placement.store.expired import COUNTS
 
 
 @dataclass(frozen=True, slots=True)
-class Locked:
+class LockedConsumers:
     """The consumers that existed, by uuid, all that they hold, and the uuids of those whose time is over."""
 
-    consumers: Mapping[str, consumer_store.Row]
-    holdings: Sequence[Holding] = ()
+    consumers: Mapping[str, consumer_store.ConsumerRow]
+    holdings: Sequence[ClaimantHolding] = ()
     expired: frozenset[str] = frozenset()
 
     @property
@@ -46,7 +46,7 @@ class Locked:
         return {each.provider for each in self.holdings}
 
 
-def replace(tx: Transaction, claims: Sequence[Claim]) -> None:
+def replace(tx: WriteTransaction, claims: Sequence[ConsumerClaim]) -> None:
     """Put all the claims into effect, or none of them.
 
     :raises InvalidRequest: a provider or a resource class does not exist.
@@ -59,12 +59,12 @@ def replace(tx: Transaction, claims: Sequence[Claim]) -> None:
 
 
 def lock_claimed(
-    tx: Transaction,
-    claims: Sequence[Claim],
+    tx: WriteTransaction,
+    claims: Sequence[ConsumerClaim],
     more: Iterable[str] = (),
     buckets: Iterable[int] = (),
     others: Sequence[str] = (),
-) -> Locked:
+) -> LockedConsumers:
     """Make new consumers and lock all that the claims touch, consumers first.
 
     :param more: the uuids of providers to be locked with them; ``buckets`` likewise.
@@ -81,7 +81,7 @@ def lock_claimed(
     return locked
 
 
-def check_generations(claims: Iterable[Claim], locked: Locked) -> None:
+def check_generations(claims: Iterable[ConsumerClaim], locked: LockedConsumers) -> None:
     """Refuse claims of who does not know the consumers as they are.
 
     A consumer whose time is over is not there to any of them. A claim that would make it again waits until
@@ -97,22 +97,22 @@ def check_generations(claims: Iterable[Claim], locked: Locked) -> None:
         consumer_store.check_generation(locked.consumers.get(claim.consumer), claim.generation)
 
 
-def _lock(tx: Transaction, uuids: Collection[str]) -> Locked:
+def _lock(tx: WriteTransaction, uuids: Collection[str]) -> LockedConsumers:
     if not uuids:
-        return Locked({})
+        return LockedConsumers({})
     consumers_locked = consumer_store.lock(tx, uuids)
     held = tx.queue(_held_by(len(uuids)), bind_values("uuid", uuids))
     known = {row.uuid: row for row in consumer_store.rows(consumers_locked)}
     expired = frozenset(uuid for uuid, *_, is_over in held.rows if is_over)
-    return Locked(known, [Holding(*row) for *row, _ in held.rows], expired)
+    return LockedConsumers(known, [ClaimantHolding(*row) for *row, _ in held.rows], expired)
 
 
-def write_claims(tx: Transaction, claims: Sequence[Claim], locked: Locked) -> None:
+def write_claims(tx: WriteTransaction, claims: Sequence[ConsumerClaim], locked: LockedConsumers) -> None:
     """The last part of :func:`replace`, for locked consumers and providers."""
     _remove(tx, [row.id for row in locked.consumers.values()])
     supplies, known_classes = _read_supplies(tx, {uuid for claim in claims for uuid in claim.resources})
     named = {name for claim in claims for resources in claim.resources.values() for name in resources}
-    others = names.Lookup(tx, resource_classes, named - known_classes.keys())
+    others = names.NameLookup(tx, resource_classes, named - known_classes.keys())
     classes = {**known_classes, **others.ids}
     check_capacity(claims, supplies, classes, locked.holdings)
     _insert(tx, claims, supplies, classes)
@@ -126,8 +126,8 @@ def write_claims(tx: Transaction, claims: Sequence[Claim], locked: Locked) -> No
 
 
 @lru_cache(KEPT_SIZES)
-def _held_by(count: int) -> Prepared:
-    return Prepared(
+def _held_by(count: int) -> PreparedStatement:
+    return PreparedStatement(
         sa.select(
             consumers.c.uuid,
             resource_providers.c.id,
@@ -143,15 +143,15 @@ def _held_by(count: int) -> Prepared:
     )
 
 
-def _remove(tx: Transaction, consumer_ids: Sequence[int]) -> None:
+def _remove(tx: WriteTransaction, consumer_ids: Sequence[int]) -> None:
     if consumer_ids:
         tx.queue(_removal(len(consumer_ids)), bind_values("id", consumer_ids))
 
 
 @lru_cache(KEPT_SIZES)
-def _removal(count: int) -> Prepared:
+def _removal(count: int) -> PreparedStatement:
     chosen = allocations.c.consumer_id.in_(bind_parameters("id", count, ConsumerId))
-    return Prepared(sa.delete(allocations).where(chosen))
+    return PreparedStatement(sa.delete(allocations).where(chosen))
 
 
 _used: Final = (
@@ -165,8 +165,8 @@ _used: Final = (
 
 
 @lru_cache(KEPT_SIZES)
-def _supply(count: int) -> Prepared:
-    return Prepared(
+def _supply(count: int) -> PreparedStatement:
+    return PreparedStatement(
         sa.select(
             resource_providers.c.uuid,
             resource_providers.c.id,
@@ -182,14 +182,16 @@ def _supply(count: int) -> Prepared:
     )
 
 
-def _read_supplies(tx: Transaction, uuids: Collection[str]) -> tuple[dict[str, Supply], dict[str, int]]:
+def _read_supplies(
+    tx: WriteTransaction, uuids: Collection[str]
+) -> tuple[dict[str, ProviderSupply], dict[str, int]]:
     """The supplies of those of the providers that exist, and the ids of the classes in them, by name."""
-    supplies: dict[str, Supply] = {}
+    supplies: dict[str, ProviderSupply] = {}
     class_ids: dict[str, int] = {}
     if uuids:
         found = tx.queue(_supply(len(uuids)), bind_values("uuid", uuids))
         for uuid, provider_id, class_name, class_id, used, *values in found.rows:
-            supply = supplies.setdefault(uuid, Supply(provider_id, {}, {}))
+            supply = supplies.setdefault(uuid, ProviderSupply(provider_id, {}, {}))
             if class_id is not None:
                 class_ids[class_name] = class_id
                 supply.inventories[class_id] = Inventory(*values)
@@ -198,7 +200,10 @@ def _read_supplies(tx: Transaction, uuids: Collection[str]) -> tuple[dict[str, S
 
 
 def _insert(
-    tx: Transaction, claims: Sequence[Claim], supplies: Mapping[str, Supply], classes: Mapping[str, int]
+    tx: WriteTransaction,
+    claims: Sequence[ConsumerClaim],
+    supplies: Mapping[str, ProviderSupply],
+    classes: Mapping[str, int],
 ) -> None:
     rows = [
         {
@@ -216,7 +221,7 @@ def _insert(
 
 
 @lru_cache(KEPT_SIZES)
-def _insertion(count: int) -> Prepared:
+def _insertion(count: int) -> PreparedStatement:
     """Inserts allocations of consumers whose ids are not known yet."""
     rows = [
         {
@@ -234,11 +239,11 @@ def _insertion(count: int) -> Prepared:
             strict=True,
         )
     ]
-    return Prepared(sa.insert(allocations).values(rows))
+    return PreparedStatement(sa.insert(allocations).values(rows))
 
 
 def _update_consumers(
-    tx: Transaction, claims: Sequence[Claim], known: Mapping[str, consumer_store.Row]
+    tx: WriteTransaction, claims: Sequence[ConsumerClaim], known: Mapping[str, consumer_store.ConsumerRow]
 ) -> None:
     emptied = []
     for claim in claims:
@@ -251,7 +256,7 @@ def _update_consumers(
         consumer_store.remove(tx, emptied)
 
 
-def delete(tx: Transaction, consumer: str) -> None:
+def delete(tx: WriteTransaction, consumer: str) -> None:
     """Give back all that a consumer holds.
 
     :raises NotFound: when it holds nothing, or its time is over.
@@ -267,7 +272,7 @@ def missing(consumer: str) -> NotFound:
     return NotFound(f"No allocations for consumer '{consumer}'")
 
 
-def give_back(tx: Transaction, uuids: Collection[str]) -> int:
+def give_back(tx: WriteTransaction, uuids: Collection[str]) -> int:
     """Give back all that these consumers hold; how many of them held something."""
     locked = _lock(tx, uuids)
     if locked.consumers:
@@ -275,7 +280,7 @@ def give_back(tx: Transaction, uuids: Collection[str]) -> int:
     return len(locked.consumers)
 
 
-def _give_back(tx: Transaction, locked: Locked) -> None:
+def _give_back(tx: WriteTransaction, locked: LockedConsumers) -> None:
     """Give back all that these (locked) consumers hold."""
     ids = [row.id for row in locked.consumers.values()]
     tx.lock(locked.providers)

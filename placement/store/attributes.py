@@ -5,14 +5,14 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from placement.db.batch import Prepared
-from placement.db.database import Transaction
+from placement.db.batch import PreparedStatement
+from placement.db.database import WriteTransaction
 from placement.db.tables import provider_attributes, resource_providers
 from placement.model.provider import Attribute
 from placement.store import providers
 
 
-def replace(tx: Transaction, uuid: str, generation: int, wanted: Mapping[str, Attribute]) -> int:
+def replace(tx: WriteTransaction, uuid: str, generation: int, wanted: Mapping[str, Attribute]) -> int:
     """Make the provider's attributes exactly these; return its generation, which goes up if they were others.
 
     :raises NotFound: no such provider.
@@ -29,14 +29,14 @@ def replace(tx: Transaction, uuid: str, generation: int, wanted: Mapping[str, At
     return row.generation + 1
 
 
-def put(tx: Transaction, wanted: Mapping[int, Mapping[str, Attribute]]) -> None:
+def put(tx: WriteTransaction, wanted: Mapping[int, Mapping[str, Attribute]]) -> None:
     """Keep these with (locked) providers, by id, in place of what is kept with them."""
     for provider_id in wanted:
         tx.queue(_removal, {"provider": provider_id})
     insert(tx, wanted)
 
 
-def insert(tx: Transaction, wanted: Mapping[int, Mapping[str, Attribute]]) -> None:
+def insert(tx: WriteTransaction, wanted: Mapping[int, Mapping[str, Attribute]]) -> None:
     """As :func:`put`, for providers with which nothing is kept."""
     rows = [
         {
@@ -51,11 +51,11 @@ def insert(tx: Transaction, wanted: Mapping[int, Mapping[str, Attribute]]) -> No
     tx.insert(provider_attributes, rows)
 
 
-_present: Final = Prepared(
+_present: Final = PreparedStatement(
     sa.select(provider_attributes.c.name, provider_attributes.c.text, provider_attributes.c.number)
     .join(resource_providers, resource_providers.c.id == provider_attributes.c.provider_id)
     .where(resource_providers.c.uuid == sa.bindparam("provider"))
 )
-_removal: Final = Prepared(
+_removal: Final = PreparedStatement(
     sa.delete(provider_attributes).where(provider_attributes.c.provider_id == sa.bindparam("provider"))
 )

@@ -6,15 +6,15 @@ from functools import lru_cache
 
 import sqlalchemy as sa
 
-from placement.db.batch import KEPT_SIZES, Prepared, bind_parameters, bind_values
-from placement.db.database import Transaction
+from placement.db.batch import KEPT_SIZES, PreparedStatement, bind_parameters, bind_values
+from placement.db.database import WriteTransaction
 from placement.db.tables import resource_providers
 from placement.exceptions import Conflict, InvalidRequest
 from placement.model.provider import Provider
 from placement.store import expiries, memberships, outright, reservations
 from placement.store.allocations import check_generations, lock_claimed, write_claims
-from placement.store.claims import Claim
-from placement.store.groups import Group, Members, present
+from placement.store.claims import ConsumerClaim
+from placement.store.groups import ConsumerGroup, Members, present
 
 
 class LostRace(Exception):
@@ -22,19 +22,19 @@ class LostRace(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Joining:
+class GroupMembership:
     """The uuid of a consumer that joins a group, and the roots of the hosts where it is going to be."""
 
     consumer: str
-    group: Group
+    group: ConsumerGroup
     hosts: Collection[int]
 
 
 def bind(
-    tx: Transaction,
-    claims: Sequence[Claim],
+    tx: WriteTransaction,
+    claims: Sequence[ConsumerClaim],
     chosen: Mapping[str, Provider],
-    joining: Sequence[Joining] = (),
+    joining: Sequence[GroupMembership] = (),
     reservation: str | None = None,
     expiring: Mapping[str, float] | None = None,
 ) -> dict[str, float]:
@@ -81,7 +81,7 @@ def bind(
     return {} if times is None else {row[0]: row[1] for row in times.rows}
 
 
-def _check_groups(joining: Sequence[Joining], members: Members, moving: Collection[str]) -> None:
+def _check_groups(joining: Sequence[GroupMembership], members: Members, moving: Collection[str]) -> None:
     """Make sure that each may join where it is going to be, beside all that are there and those before it.
 
     :param moving: consumers that are not any more where they were.
@@ -96,6 +96,8 @@ def _check_groups(joining: Sequence[Joining], members: Members, moving: Collecti
 
 
 @lru_cache(KEPT_SIZES)
-def _described(count: int) -> Prepared:
+def _described(count: int) -> PreparedStatement:
     chosen = resource_providers.c.id.in_(bind_parameters("id", count, sa.Integer))
-    return Prepared(sa.select(resource_providers.c.id, resource_providers.c.described_seq).where(chosen))
+    return PreparedStatement(
+        sa.select(resource_providers.c.id, resource_providers.c.described_seq).where(chosen)
+    )

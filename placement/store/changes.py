@@ -7,9 +7,9 @@ from typing import Final
 import sqlalchemy as sa
 
 from placement.db import buckets
-from placement.db.database import Transaction
+from placement.db.database import WriteTransaction
 from placement.db.tables import allocations, change_buckets, consumers, deleted_providers, resource_providers
-from placement.store.cursor import Cursor, too_old
+from placement.store.cursor import ChangeCursor, too_old
 from placement.store.expired import COUNTS
 
 KEPT: Final = 64
@@ -20,7 +20,7 @@ _dp = deleted_providers.c
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class ChangedHolder:
     """A consumer that holds something of a provider."""
 
     uuid: str
@@ -28,7 +28,7 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class ChangedProvider:
     """A provider that changed, and all consumers that hold something of it now.
 
     If it is not ``described`` anew, nothing changed but how much of it is used.
@@ -37,24 +37,24 @@ class Changed:
     uuid: str
     generation: int
     described: bool
-    holders: tuple[Holder, ...]
+    holders: tuple[ChangedHolder, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class ProviderChanges:
     """What changed until the cursor; there may be ``more``.
 
     A provider that is among the ``deleted`` and among the others was deleted and made again.
     """
 
-    cursor: Cursor
-    providers: Sequence[Changed] = ()
+    cursor: ChangeCursor
+    providers: Sequence[ChangedProvider] = ()
     deleted: Sequence[str] = ()
     more: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class _Stamped:
+class _StampedRow:
     id: int
     uuid: str
     generation: int
@@ -63,7 +63,7 @@ class _Stamped:
     described_seq: int
 
 
-def note_deletion(tx: Transaction, uuid: str) -> None:
+def note_deletion(tx: WriteTransaction, uuid: str) -> None:
     """Remember that a (locked) provider is gone, and forget those that went long before it."""
     bucket = buckets.bucket_of(uuid)
     of_bucket = sa.select(_dp.uuid, _dp.change_seq).where(_dp.bucket == bucket)
@@ -76,15 +76,15 @@ def note_deletion(tx: Transaction, uuid: str) -> None:
     tx.conn.execute(sa.insert(deleted_providers).values(values))
 
 
-def now(conn: sa.Connection, history: str) -> Cursor:
+def now(conn: sa.Connection, history: str) -> ChangeCursor:
     """The cursor since which nothing changed."""
-    return Cursor.of(_counters(conn), history)
+    return ChangeCursor.of(_counters(conn), history)
 
 
-def since(conn: sa.Connection, history: str, cursor: Cursor, limit: int) -> Changes:
+def since(conn: sa.Connection, history: str, cursor: ChangeCursor, limit: int) -> ProviderChanges:
     """The first changes since a cursor, of about so many providers.
 
-    :param history: of the database, as :class:`~placement.db.position.Position` has it.
+    :param history: of the database, as :class:`~placement.db.position.DatabaseVersion` has it.
     :raises Gone: nobody knows any more what changed since then.
     """
     counters = _counters(conn)
@@ -99,7 +99,7 @@ def since(conn: sa.Connection, history: str, cursor: Cursor, limit: int) -> Chan
     deleted = _deleted(conn, known, until)
     holders = _holders(conn, [each.id for each in found])
     providers = [
-        Changed(
+        ChangedProvider(
             each.uuid,
             each.generation,
             each.described_seq > known[each.bucket],
@@ -107,7 +107,7 @@ def since(conn: sa.Connection, history: str, cursor: Cursor, limit: int) -> Chan
         )
         for each in found
     ]
-    return Changes(Cursor.of(until, history), providers, deleted, more=until != counters)
+    return ProviderChanges(ChangeCursor.of(until, history), providers, deleted, more=until != counters)
 
 
 def _counters(conn: sa.Connection) -> dict[int, int]:
@@ -124,7 +124,7 @@ def _check_remembered(conn: sa.Connection, known: Mapping[int, int]) -> None:
             raise too_old("too many resource providers were deleted since")
 
 
-def _stamped(conn: sa.Connection, known: Mapping[int, int], limit: int) -> list[_Stamped]:
+def _stamped(conn: sa.Connection, known: Mapping[int, int], limit: int) -> list[_StampedRow]:
     """The first so many providers that changed, by bucket, and all that changed with the last of them."""
     query = sa.select(
         _rp.id, _rp.uuid, _rp.generation, _rp.bucket, _rp.change_seq, _rp.described_seq
@@ -132,11 +132,11 @@ def _stamped(conn: sa.Connection, known: Mapping[int, int], limit: int) -> list[
     later = [sa.and_(_rp.bucket == bucket, _rp.change_seq > seq) for bucket, seq in known.items()]
     if not later:
         return []
-    rows = [_Stamped(*row) for row in conn.execute(query.where(sa.or_(*later)).limit(limit))]
+    rows = [_StampedRow(*row) for row in conn.execute(query.where(sa.or_(*later)).limit(limit))]
     if len(rows) == limit:
         last = rows[-1]
         same = (_rp.bucket == last.bucket, _rp.change_seq == last.change_seq, _rp.id > last.id)
-        rows += [_Stamped(*row) for row in conn.execute(query.where(*same))]
+        rows += [_StampedRow(*row) for row in conn.execute(query.where(*same))]
     return rows
 
 
@@ -149,7 +149,7 @@ def _deleted(conn: sa.Connection, known: Mapping[int, int], until: Mapping[int, 
     ]
 
 
-def _holders(conn: sa.Connection, provider_ids: Collection[int]) -> dict[int, list[Holder]]:
+def _holders(conn: sa.Connection, provider_ids: Collection[int]) -> dict[int, list[ChangedHolder]]:
     if not provider_ids:
         return {}
     query = (
@@ -160,7 +160,7 @@ def _holders(conn: sa.Connection, provider_ids: Collection[int]) -> dict[int, li
         .distinct()
         .order_by(allocations.c.provider_id, consumers.c.uuid)
     )
-    found: dict[int, list[Holder]] = {}
+    found: dict[int, list[ChangedHolder]] = {}
     for provider_id, uuid, generation in conn.execute(query):
-        found.setdefault(provider_id, []).append(Holder(uuid, generation))
+        found.setdefault(provider_id, []).append(ChangedHolder(uuid, generation))
     return found

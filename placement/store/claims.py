@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from placement.exceptions import Conflict, InvalidRequest
 from placement.model.provider import Inventory
-from placement.store.consumers import Generation, Owner
+from placement.store.consumers import ConsumerOwnership, Generation
 
 Resources = Mapping[str, int]
 ByProvider = Mapping[str, Resources]
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class ConsumerClaim:
     """All that one consumer shall hold from now on: amounts by provider uuid and resource class.
 
     ``generation`` is the consumer's as the client knows it, None for a new
@@ -24,7 +24,7 @@ class Claim:
     consumer: str
     resources: ByProvider
     generation: Generation
-    owner: Owner
+    owner: ConsumerOwnership
     in_any_portions: bool = False
 
     @property
@@ -34,7 +34,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class ClaimantHolding:
     """One amount that a claimant holds until now: the uuid of the consumer, id and uuid of the provider."""
 
     consumer: str
@@ -45,7 +45,7 @@ class Holding:
 
 
 @dataclass(frozen=True, slots=True)
-class Supply:
+class ProviderSupply:
     """What a provider has of each class (by id), and how much of it others than the claimants use."""
 
     provider_id: int
@@ -54,10 +54,10 @@ class Supply:
 
 
 def check_capacity(
-    claims: Sequence[Claim],
-    supplies: Mapping[str, Supply],
+    claims: Sequence[ConsumerClaim],
+    supplies: Mapping[str, ProviderSupply],
     class_ids: Mapping[str, int],
-    given_back: Iterable[Holding],
+    given_back: Iterable[ClaimantHolding],
 ) -> None:
     """Refuse what the providers cannot give.
 
@@ -99,7 +99,7 @@ def check_capacity(
             raise _refusal(f"{what} The requested amount would exceed the capacity.")
 
 
-def amounts(claims: Iterable[Claim]) -> Iterator[tuple[Claim, str, str, int]]:
+def amounts(claims: Iterable[ConsumerClaim]) -> Iterator[tuple[ConsumerClaim, str, str, int]]:
     """Everything that is claimed: by which claim, provider, resource class, amount."""
     for claim in claims:
         for uuid, resources in claim.resources.items():

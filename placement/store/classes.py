@@ -6,18 +6,18 @@ import os_resource_classes
 import os_traits
 import sqlalchemy as sa
 
-from placement.db.database import Transaction
+from placement.db.database import WriteTransaction
 from placement.db.tables import allocations, inventories, resource_classes, traits
 from placement.exceptions import Conflict, InvalidRequest, NotFound
 from placement.store import names
 
 
-def create(tx: Transaction, name: str) -> bool:
+def create(tx: WriteTransaction, name: str) -> bool:
     """Make a resource class; False when it is there already."""
     return names.create(tx, resource_classes, name)
 
 
-def rename(tx: Transaction, old: str, new: str) -> None:
+def rename(tx: WriteTransaction, old: str, new: str) -> None:
     """Give a custom class another name (microversions 1.2 to 1.6).
 
     :raises NotFound: there is none.
@@ -27,7 +27,7 @@ def rename(tx: Transaction, old: str, new: str) -> None:
     class_id = _custom(tx, old, "update")
     if old == new:
         return
-    if names.Lookup(tx, resource_classes, [new]).ids:
+    if names.NameLookup(tx, resource_classes, [new]).ids:
         raise Conflict(f"Resource class already exists: {new}")
     # A new id, so that a transaction which looked the old name up before cannot write it any more.
     inserted = tx.conn.execute(sa.insert(resource_classes).values(name=new, updated_at=tx.now))
@@ -39,7 +39,7 @@ def rename(tx: Transaction, old: str, new: str) -> None:
     tx.conn.execute(sa.delete(resource_classes).where(resource_classes.c.id == class_id))
 
 
-def delete(tx: Transaction, name: str) -> None:
+def delete(tx: WriteTransaction, name: str) -> None:
     """Remove a custom class.
 
     :raises NotFound: there is none.
@@ -55,7 +55,7 @@ def delete(tx: Transaction, name: str) -> None:
     tx.conn.execute(sa.delete(resource_classes).where(resource_classes.c.id == class_id))
 
 
-def _custom(tx: Transaction, name: str, verb: str) -> int:
+def _custom(tx: WriteTransaction, name: str, verb: str) -> int:
     class_id = names.locked(tx, resource_classes, name)
     if class_id is None:
         raise NotFound(f"No such resource class {name}.")
@@ -64,7 +64,7 @@ def _custom(tx: Transaction, name: str, verb: str) -> int:
     return class_id
 
 
-def make_standard_names(tx: Transaction, additional: Iterable[str]) -> None:
+def make_standard_names(tx: WriteTransaction, additional: Iterable[str]) -> None:
     """Make the standard and the additional classes and the standard traits that are missing.
 
     A class that was additional once and is not any more is removed unless something uses it.
@@ -86,5 +86,5 @@ def make_standard_names(tx: Transaction, additional: Iterable[str]) -> None:
             tx.conn.execute(sa.delete(resource_classes).where(resource_classes.c.id == class_id))
 
 
-def _in_use(tx: Transaction, class_id: int) -> bool:
+def _in_use(tx: WriteTransaction, class_id: int) -> bool:
     return any(tx.exists(table.c.resource_class_id == class_id) for table in (inventories, allocations))

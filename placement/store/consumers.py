@@ -8,8 +8,8 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from placement.db.batch import KEPT_SIZES, Answer, Prepared, bind_parameters, bind_values
-from placement.db.database import Transaction
+from placement.db.batch import KEPT_SIZES, PreparedStatement, StatementAnswer, bind_parameters, bind_values
+from placement.db.database import WriteTransaction
 from placement.db.tables import RESERVATION, ConsumerId, consumers, reservations
 from placement.exceptions import ConcurrentUpdate, ConsumerExists
 from placement.store.expired import COUNTS
@@ -36,7 +36,7 @@ _by_uuid: Final = sa.select(*_columns).where(consumers.c.uuid == sa.bindparam("u
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class ConsumerOwnership:
     """To whom a consumer belongs; a type of None is shown as ``unknown``.
 
     ``unsaid`` are fields that the client's version does not have: a known consumer keeps its own.
@@ -49,7 +49,7 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ConsumerRow:
     """A consumer as the database has it."""
 
     id: int
@@ -60,36 +60,36 @@ class Row:
     generation: int
 
 
-def owner_after(present: Row, owner: Owner) -> Owner:
+def owner_after(present: ConsumerRow, owner: ConsumerOwnership) -> ConsumerOwnership:
     """To whom a known consumer belongs once a client has said so."""
     return (
         replace(owner, **{name: getattr(present, name) for name in owner.unsaid}) if owner.unsaid else owner
     )
 
 
-def find(conn: sa.Connection, uuid: str) -> Row | None:
+def find(conn: sa.Connection, uuid: str) -> ConsumerRow | None:
     """The consumer of that uuid, if it has allocations, and its time is not over."""
     row = conn.execute(_by_uuid, {"uuid": uuid}).first()
-    return None if row is None else Row(*row)
+    return None if row is None else ConsumerRow(*row)
 
 
-def lock(tx: Transaction, uuids: Collection[str]) -> Answer:
+def lock(tx: WriteTransaction, uuids: Collection[str]) -> StatementAnswer:
     """Keep the consumers from other transactions until this one ends; :func:`rows` reads the answer."""
     return tx.queue(_locked(len(uuids)), bind_values("uuid", sorted(uuids)))
 
 
-def rows(locked: Answer) -> list[Row]:
+def rows(locked: StatementAnswer) -> list[ConsumerRow]:
     """Those of the consumers that exist."""
-    return [Row(*each) for each in locked.rows]
+    return [ConsumerRow(*each) for each in locked.rows]
 
 
 @lru_cache(KEPT_SIZES)
-def _locked(count: int) -> Prepared:
+def _locked(count: int) -> PreparedStatement:
     chosen = sa.select(*_columns).where(consumers.c.uuid.in_(bind_parameters("uuid", count)))
-    return Prepared(chosen.order_by(consumers.c.uuid).with_for_update())
+    return PreparedStatement(chosen.order_by(consumers.c.uuid).with_for_update())
 
 
-def check_generation(present: Row | None, given: Generation) -> None:
+def check_generation(present: ConsumerRow | None, given: Generation) -> None:
     """Refuse a generation that is not the consumer's; None stands for "there is no such consumer".
 
     :raises ConcurrentUpdate: naming both; ConsumerExists where None was given.
@@ -103,7 +103,7 @@ def check_generation(present: Row | None, given: Generation) -> None:
         )
 
 
-def create(tx: Transaction, owners: Mapping[str, Owner]) -> None:
+def create(tx: WriteTransaction, owners: Mapping[str, ConsumerOwnership]) -> None:
     """Add consumers, by uuid, at generation 1."""
     rows = [
         {
@@ -119,7 +119,7 @@ def create(tx: Transaction, owners: Mapping[str, Owner]) -> None:
     tx.insert(consumers, rows)
 
 
-def advance(tx: Transaction, row: Row, owner: Owner) -> None:
+def advance(tx: WriteTransaction, row: ConsumerRow, owner: ConsumerOwnership) -> None:
     """Move a (locked) consumer to its next generation, and to this owner.
 
     One that is no reservation any more is none again by its type alone.
@@ -136,10 +136,10 @@ def advance(tx: Transaction, row: Row, owner: Owner) -> None:
     tx.queue(_advance, values)
 
 
-_no_reservation: Final = Prepared(
+_no_reservation: Final = PreparedStatement(
     sa.delete(reservations).where(reservations.c.consumer_id == sa.bindparam("consumer"))
 )
-_advance: Final = Prepared(
+_advance: Final = PreparedStatement(
     sa.update(consumers)
     .where(consumers.c.id == sa.bindparam("consumer"))
     .values(
@@ -152,12 +152,14 @@ _advance: Final = Prepared(
 )
 
 
-def remove(tx: Transaction, ids: Iterable[int]) -> None:
+def remove(tx: WriteTransaction, ids: Iterable[int]) -> None:
     """Forget consumers that have no allocations left."""
     if chosen := list(ids):
         tx.queue(_removal(len(chosen)), bind_values("id", chosen))
 
 
 @lru_cache(KEPT_SIZES)
-def _removal(count: int) -> Prepared:
-    return Prepared(sa.delete(consumers).where(consumers.c.id.in_(bind_parameters("id", count, ConsumerId))))
+def _removal(count: int) -> PreparedStatement:
+    return PreparedStatement(
+        sa.delete(consumers).where(consumers.c.id.in_(bind_parameters("id", count, ConsumerId)))
+    )

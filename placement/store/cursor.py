@@ -18,7 +18,7 @@ _SIZE: Final = _HEAD.size + PROVIDER_BUCKETS * _BITS // 8
 
 
 @dataclass(frozen=True, slots=True)
-class Cursor:
+class ChangeCursor:
     """The epoch and history of a database, and the low bits of the counter of each bucket of providers."""
 
     epoch: int
@@ -26,13 +26,13 @@ class Cursor:
     counters: tuple[int, ...]
 
     @classmethod
-    def of(cls, counters: Mapping[int, int], history: str) -> "Cursor":
+    def of(cls, counters: Mapping[int, int], history: str) -> "ChangeCursor":
         """The cursor of a database that shows these counters, by bucket."""
         kept = tuple(counters[bucket] % (1 << _BITS) for bucket in range(PROVIDER_BUCKETS))
         return cls(counters[EPOCH], crc32(history.encode()), kept)
 
     @classmethod
-    def parse(cls, text: str) -> "Cursor":
+    def parse(cls, text: str) -> "ChangeCursor":
         """The cursor that a client was given.
 
         :raises InvalidRequest: it was not given this.

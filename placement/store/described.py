@@ -13,8 +13,8 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from placement.db import buckets
-from placement.db.batch import KEPT_SIZES, MAX_ROWS, Prepared, Values, bind_parameters, bind_rows
-from placement.db.database import Transaction
+from placement.db.batch import KEPT_SIZES, MAX_ROWS, PreparedStatement, Values, bind_parameters, bind_rows
+from placement.db.database import WriteTransaction
 from placement.db.tables import NO_ID, resource_providers
 
 _MAX_GENERATION: Final = (1 << 31) - 1
@@ -26,7 +26,7 @@ PROVIDER: Final = sa.cast(sa.func.current_setting(_SETTING), sa.Integer)
 """The id of the provider that :func:`find` found."""
 
 
-def is_possible(tx: Transaction, generation: int, count: int) -> bool:
+def is_possible(tx: WriteTransaction, generation: int, count: int) -> bool:
     """Whether it is worth trying: at the first attempt, where statements go together, with rows to insert.
 
     Without rows nothing would be undone where the provider is not as it is known.
@@ -34,7 +34,7 @@ def is_possible(tx: Transaction, generation: int, count: int) -> bool:
     return tx.optimistic and tx.sends_at_once and 0 < count <= MAX_ROWS and 0 <= generation <= _MAX_GENERATION
 
 
-def finding(*conditions: sa.ColumnElement[bool]) -> Prepared:
+def finding(*conditions: sa.ColumnElement[bool]) -> PreparedStatement:
     """The statement for :func:`find`, which finds the provider only under these conditions."""
     chosen = sa.select(resource_providers.c.id).where(
         resource_providers.c.uuid == sa.bindparam("its_uuid", type_=sa.String),
@@ -42,10 +42,12 @@ def finding(*conditions: sa.ColumnElement[bool]) -> Prepared:
         *conditions,
     )
     found = sa.cast(sa.func.coalesce(chosen.scalar_subquery(), NO_ID), sa.String)
-    return Prepared(sa.select(sa.func.set_config(_SETTING, found, _UNTIL_IT_ENDS)))
+    return PreparedStatement(sa.select(sa.func.set_config(_SETTING, found, _UNTIL_IT_ENDS)))
 
 
-def find(tx: Transaction, statement: Prepared, uuid: str, generation: int, **values: Any) -> None:
+def find(
+    tx: WriteTransaction, statement: PreparedStatement, uuid: str, generation: int, **values: Any
+) -> None:
     """Lock a provider and have :data:`PROVIDER` stand for it in what is queued from now on.
 
     :param values: those of the conditions of the statement.
@@ -55,7 +57,7 @@ def find(tx: Transaction, statement: Prepared, uuid: str, generation: int, **val
 
 
 def insert(
-    tx: Transaction, column: sa.Column[Any], rows: Sequence[Values], names: sa.Table | None = None
+    tx: WriteTransaction, column: sa.Column[Any], rows: Sequence[Values], names: sa.Table | None = None
 ) -> None:
     """Queue the insertion of rows that belong to the provider, all with the same columns beside these two.
 
@@ -66,7 +68,9 @@ def insert(
 
 
 @lru_cache(KEPT_SIZES)
-def _insertion(column: sa.Column[Any], names: sa.Table | None, more: tuple[str, ...], count: int) -> Prepared:
+def _insertion(
+    column: sa.Column[Any], names: sa.Table | None, more: tuple[str, ...], count: int
+) -> PreparedStatement:
     table = column.table
     types = {"name": sa.String(), **{name: table.c[name].type for name in more}}
     parameters = [bind_parameters(name, count, type_) for name, type_ in types.items()]
@@ -80,19 +84,19 @@ def _insertion(column: sa.Column[Any], names: sa.Table | None, more: tuple[str, 
     # of parameters in VALUES the server does not know the types
     values = (sa.cast(given.c[name], types[name]) for name in more)
     chosen = sa.select(PROVIDER, what, *values).select_from(source)
-    return Prepared(sa.insert(table).from_select(["provider_id", column.name, *more], chosen))
+    return PreparedStatement(sa.insert(table).from_select(["provider_id", column.name, *more], chosen))
 
 
-def changed(tx: Transaction) -> None:
+def changed(tx: WriteTransaction) -> None:
     """Queue the stamp of the provider, whose generation goes up.
 
-    As of :meth:`~placement.db.database.Transaction.changed`, for which its id would have to be known.
+    As of :meth:`~placement.db.database.WriteTransaction.changed`, for which its id would have to be known.
     """
     tx.queue(_stamp, {"now": tx.now})
 
 
 _counter: Final = buckets.counter(resource_providers.c.bucket)
-_stamp: Final = Prepared(
+_stamp: Final = PreparedStatement(
     sa.update(resource_providers)
     .where(resource_providers.c.id == PROVIDER)
     .values(

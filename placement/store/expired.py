@@ -20,12 +20,12 @@ EXPIRES: Final = sa.and_(
 _claims: Final = (
     sa.select(consumers.c.id)
     .select_from(claim_expiries.join(consumers, EXPIRES))
-    .where(claim_expiries.c.expires_at <= clock.now())
+    .where(claim_expiries.c.expires_at <= clock.ServerNow())
 )
 _reservations: Final = (
     sa.select(consumers.c.id)
     .select_from(reservations.join(consumers, consumers.c.id == reservations.c.consumer_id))
-    .where(consumers.c.consumer_type == RESERVATION, reservations.c.expires_at <= clock.now())
+    .where(consumers.c.consumer_type == RESERVATION, reservations.c.expires_at <= clock.ServerNow())
 )
 UUIDS: Final = tuple(query.with_only_columns(consumers.c.uuid) for query in (_reservations, _claims))
 """What finds the uuids of consumers whose time is over: reservations, and claims."""

@@ -12,16 +12,16 @@ from typing import Final, NamedTuple
 import sqlalchemy as sa
 
 from placement.db import buckets, clock
-from placement.db.batch import KEPT_SIZES, Answer, Prepared, bind_parameters, bind_values
-from placement.db.database import Transaction
+from placement.db.batch import KEPT_SIZES, PreparedStatement, StatementAnswer, bind_parameters, bind_values
+from placement.db.database import WriteTransaction
 from placement.db.tables import ConsumerId, claim_expiries, consumers
 from placement.exceptions import NotFound
 from placement.store import consumers as consumer_store
-from placement.store.consumers import Owner
+from placement.store.consumers import ConsumerOwnership
 from placement.store.expired import EXPIRES
 
 
-def write(tx: Transaction, seconds: Mapping[str, float], known: list[int]) -> Answer | None:
+def write(tx: WriteTransaction, seconds: Mapping[str, float], known: list[int]) -> StatementAnswer | None:
     """Have claims of this transaction expire in so many seconds, by the uuid of the consumer.
 
     :param known: the ids of those consumers that were there before.
@@ -39,36 +39,36 @@ def write(tx: Transaction, seconds: Mapping[str, float], known: list[int]) -> An
 
 
 _consumer: Final = consumers.c.uuid == sa.bindparam("consumer")
-_insertion: Final = Prepared(
+_insertion: Final = PreparedStatement(
     sa.insert(claim_expiries).values(
         consumer_id=sa.select(consumers.c.id).where(_consumer).scalar_subquery(),
         generation=sa.select(consumers.c.generation).where(_consumer).scalar_subquery(),
-        expires_at=clock.now() + sa.bindparam("seconds", type_=sa.Double),
+        expires_at=clock.ServerNow() + sa.bindparam("seconds", type_=sa.Double),
     )
 )
 
 
 def now(conn: sa.Connection) -> float:
     """The time by which claims expire, in seconds since 1970."""
-    return float(conn.execute(sa.select(clock.now())).scalar_one())
+    return float(conn.execute(sa.select(clock.ServerNow())).scalar_one())
 
 
 @lru_cache(KEPT_SIZES)
-def _removal(count: int) -> Prepared:
+def _removal(count: int) -> PreparedStatement:
     chosen = claim_expiries.c.consumer_id.in_(bind_parameters("id", count, ConsumerId))
-    return Prepared(sa.delete(claim_expiries).where(chosen))
+    return PreparedStatement(sa.delete(claim_expiries).where(chosen))
 
 
 @lru_cache(KEPT_SIZES)
-def _times(count: int) -> Prepared:
-    return Prepared(
+def _times(count: int) -> PreparedStatement:
+    return PreparedStatement(
         sa.select(consumers.c.uuid, claim_expiries.c.expires_at)
         .select_from(claim_expiries.join(consumers, EXPIRES))
         .where(consumers.c.uuid.in_(bind_parameters("uuid", count)))
     )
 
 
-class Expiry(NamedTuple):
+class ClaimExpiry(NamedTuple):
     """When a claim expires (seconds since 1970, and from now), and the generation of its consumer."""
 
     generation: int
@@ -76,7 +76,7 @@ class Expiry(NamedTuple):
     seconds: float
 
 
-def find(conn: sa.Connection, consumer: str) -> Expiry:
+def find(conn: sa.Connection, consumer: str) -> ClaimExpiry:
     """When the claim of a consumer expires.
 
     :raises NotFound: no claim of this consumer expires, or it has expired.
@@ -85,17 +85,17 @@ def find(conn: sa.Connection, consumer: str) -> Expiry:
     if row is None:
         raise missing(consumer)
     generation, expires_at, present = row
-    return Expiry(generation, float(expires_at), float(expires_at) - float(present))
+    return ClaimExpiry(generation, float(expires_at), float(expires_at) - float(present))
 
 
 _present: Final = (
-    sa.select(consumers.c.generation, claim_expiries.c.expires_at, clock.now())
+    sa.select(consumers.c.generation, claim_expiries.c.expires_at, clock.ServerNow())
     .select_from(claim_expiries.join(consumers, EXPIRES))
-    .where(_consumer, claim_expiries.c.expires_at > clock.now())
+    .where(_consumer, claim_expiries.c.expires_at > clock.ServerNow())
 )
 
 
-def confirm(tx: Transaction, consumer: str, generation: int, seconds: float | None) -> float | None:
+def confirm(tx: WriteTransaction, consumer: str, generation: int, seconds: float | None) -> float | None:
     """Have a claim that expires stay, or expire so many seconds from now; when that is.
 
     Its consumer's generation goes up by one.
@@ -108,12 +108,12 @@ def confirm(tx: Transaction, consumer: str, generation: int, seconds: float | No
         raise missing(consumer)
     (row,) = rows
     query = sa.select(claim_expiries.c.generation).where(
-        claim_expiries.c.consumer_id == row.id, claim_expiries.c.expires_at > clock.now()
+        claim_expiries.c.consumer_id == row.id, claim_expiries.c.expires_at > clock.ServerNow()
     )
     if tx.conn.execute(query).scalar() != row.generation:
         raise missing(consumer)
     consumer_store.check_generation(row, generation)
-    consumer_store.advance(tx, row, Owner(row.project_id, row.user_id, row.consumer_type))
+    consumer_store.advance(tx, row, ConsumerOwnership(row.project_id, row.user_id, row.consumer_type))
     if seconds is not None:
         answer = write(tx, {consumer: seconds}, [row.id])
         assert answer is not None
@@ -123,10 +123,12 @@ def confirm(tx: Transaction, consumer: str, generation: int, seconds: float | No
     return None
 
 
-def forget_confirmed(tx: Transaction) -> None:
+def forget_confirmed(tx: WriteTransaction) -> None:
     """Remove rows that count no more, once their time has come."""
     current = sa.select(consumers.c.id).where(EXPIRES).exists()
-    tx.conn.execute(sa.delete(claim_expiries).where(claim_expiries.c.expires_at <= clock.now(), ~current))
+    tx.conn.execute(
+        sa.delete(claim_expiries).where(claim_expiries.c.expires_at <= clock.ServerNow(), ~current)
+    )
 
 
 def missing(consumer: str) -> NotFound:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Policy(StrEnum):
+class GroupPolicy(StrEnum):
     """How members of a group are to be placed beside each other; of soft ones as far as there is room."""
 
     AFFINITY = "affinity"
@@ -17,18 +17,18 @@ class Policy(StrEnum):
     @property
     def is_soft(self) -> bool:
         """Whether it only says what is better."""
-        return self in (Policy.SOFT_AFFINITY, Policy.SOFT_ANTI_AFFINITY)
+        return self in (GroupPolicy.SOFT_AFFINITY, GroupPolicy.SOFT_ANTI_AFFINITY)
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ConsumerGroup:
     """The group that a consumer joins, and what is asked of its place beside the other members.
 
     ``max_per_root`` is how many members a host may have, for anti-affinity.
     """
 
     name: str
-    policy: Policy
+    policy: GroupPolicy
     max_per_root: int = 1
 
     def allows(self, hosts: Collection[int], present: Mapping[int, int]) -> bool:
@@ -36,22 +36,22 @@ class Group:
 
         :param present: how many of the others each host has, by the id of its root; none has none.
         """
-        if self.policy is Policy.AFFINITY:
+        if self.policy is GroupPolicy.AFFINITY:
             return not present or any(host in present for host in hosts)
-        if self.policy is Policy.ANTI_AFFINITY:
+        if self.policy is GroupPolicy.ANTI_AFFINITY:
             return all(present.get(host, 0) < self.max_per_root for host in hosts)
         return True
 
     def liking(self, hosts: Collection[int], present: Mapping[int, int]) -> float:
         """From 0 to 1, how well one more member is placed on these hosts; as for :meth:`allows`."""
         here = max((present.get(host, 0) for host in hosts), default=0)
-        if self.policy in (Policy.AFFINITY, Policy.SOFT_AFFINITY):
+        if self.policy in (GroupPolicy.AFFINITY, GroupPolicy.SOFT_AFFINITY):
             return here / max(1, sum(present.values()))
         return 1 / (1 + here)
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class GroupMember:
     """A consumer of a group, with the roots of the hosts where it holds something.
 
     With the same generation it holds what it held.
@@ -62,7 +62,7 @@ class Member:
     hosts: frozenset[int]
 
 
-Members = Mapping[str, frozenset[Member]]
+Members = Mapping[str, frozenset[GroupMember]]
 """By the name of the group; one without members may be left out."""
 
 
@@ -77,6 +77,6 @@ def hosts_of(taken: Iterable[tuple[int, bool]]) -> frozenset[int]:
     return frozenset(root for root, shares in taken if not shares) or frozenset(root for root, _ in taken)
 
 
-def present(members: Iterable[Member], apart_from: Container[str]) -> Counter[int]:
+def present(members: Iterable[GroupMember], apart_from: Container[str]) -> Counter[int]:
     """How many of them each host has, some consumers not counted."""
     return Counter(host for each in members if each.consumer not in apart_from for host in each.hosts)

@@ -12,7 +12,7 @@ from placement.store.allocations import NAMED, OWNED
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class AllocationHolder:
     """One amount that a consumer holds, and whose consumer it is."""
 
     consumer: str
@@ -25,7 +25,7 @@ class Holder:
 
 def holders(
     conn: sa.Connection, uuids: Collection[str], limit: int, skip: int = 0
-) -> tuple[list[Holder], bool]:
+) -> tuple[list[AllocationHolder], bool]:
     """All that consumers hold of these providers, each consumer's together, in the order in which they came.
 
     :param limit: so many consumers at most, after the first ``skip``.
@@ -35,11 +35,11 @@ def holders(
     for chunk in chunks(sorted(uuids)):
         ids.update(conn.execute(_first_holders, {"providers": chunk, "limit": skip + limit + 1}).scalars())
     shown = sorted(ids)[skip : skip + limit]
-    found: list[tuple[int, Holder]] = []
+    found: list[tuple[int, AllocationHolder]] = []
     for chunk in chunks(sorted(uuids)):
         for some in chunks(shown):
             rows = conn.execute(_holdings, {"providers": chunk, "consumers": some})
-            found += [(first, Holder(*others)) for first, *others in rows]
+            found += [(first, AllocationHolder(*others)) for first, *others in rows]
     return [each for _, each in sorted(found, key=lambda item: item[0])], len(ids) > skip + limit
 
 
@@ -69,7 +69,7 @@ _holdings: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldAmount:
     """One amount that a consumer holds, as far as it matters where it could be held instead."""
 
     consumer: str
@@ -79,7 +79,9 @@ class Held:
     used: int
 
 
-def held_beside(conn: sa.Connection, provider_ids: Collection[int], limit: int) -> tuple[list[Held], bool]:
+def held_beside(
+    conn: sa.Connection, provider_ids: Collection[int], limit: int
+) -> tuple[list[HeldAmount], bool]:
     """All that those consumers hold, anywhere, who hold something of these providers.
 
     :param limit: so many amounts at most are read; then only consumers of whom all is known are returned.
@@ -90,10 +92,11 @@ def held_beside(conn: sa.Connection, provider_ids: Collection[int], limit: int) 
         ids.update(conn.execute(_holders, {"providers": chunk, "limit": limit + 1 - len(ids)}).scalars())
         if len(ids) > limit:
             break
-    found: list[Held] = []
+    found: list[HeldAmount] = []
     for some in chunks(sorted(ids)):
         found += [
-            Held(*row) for row in conn.execute(_held, {"consumers": some, "limit": limit + 1 - len(found)})
+            HeldAmount(*row)
+            for row in conn.execute(_held, {"consumers": some, "limit": limit + 1 - len(found)})
         ]
         if len(found) > limit:
             cut = found[-1].consumer

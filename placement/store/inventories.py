@@ -7,8 +7,8 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from placement import exceptions
-from placement.db.batch import Answer, Prepared
-from placement.db.database import Transaction
+from placement.db.batch import PreparedStatement, StatementAnswer
+from placement.db.database import WriteTransaction
 from placement.db.tables import allocations, inventories, resource_classes, resource_providers
 from placement.exceptions import ConcurrentUpdate, Conflict, InvalidRequest, NotFound
 from placement.model.provider import capacity
@@ -16,7 +16,7 @@ from placement.store import described, names, providers
 
 
 @dataclass(frozen=True, slots=True)
-class Values:
+class InventoryValues:
     """What a client says about an inventory."""
 
     total: int
@@ -29,11 +29,11 @@ class Values:
 
 UPDATE_CONFLICT: Final = "update conflict: "
 """What clients expect before "Inventory for ... in use" where all inventories are replaced."""
-COLUMNS: Final = tuple(field.name for field in fields(Values))
+COLUMNS: Final = tuple(field.name for field in fields(InventoryValues))
 
 
 def check_capacity(
-    uuid: str, wanted: Mapping[str, Values], *, may_have_none: bool, verb: str = "update"
+    uuid: str, wanted: Mapping[str, InventoryValues], *, may_have_none: bool, verb: str = "update"
 ) -> None:
     """Refuse inventories of which less than nothing may be allocated, or also of which nothing may.
 
@@ -52,7 +52,12 @@ def check_capacity(
 
 
 def add(
-    tx: Transaction, uuid: str, resource_class: str, values: Values, *, may_have_none: bool = True
+    tx: WriteTransaction,
+    uuid: str,
+    resource_class: str,
+    values: InventoryValues,
+    *,
+    may_have_none: bool = True,
 ) -> int:
     """Add an inventory of a class the provider has none of; return its new generation.
 
@@ -73,11 +78,11 @@ def add(
 
 
 def change(
-    tx: Transaction,
+    tx: WriteTransaction,
     uuid: str,
     generation: int,
     resource_class: str,
-    values: Values,
+    values: InventoryValues,
     *,
     may_have_none: bool = True,
 ) -> int:
@@ -101,7 +106,12 @@ def change(
 
 
 def replace_all(
-    tx: Transaction, uuid: str, generation: int, wanted: Mapping[str, Values], *, may_have_none: bool = True
+    tx: WriteTransaction,
+    uuid: str,
+    generation: int,
+    wanted: Mapping[str, InventoryValues],
+    *,
+    may_have_none: bool = True,
 ) -> int:
     """Make the provider's inventories exactly these; return its new generation.
 
@@ -133,9 +143,9 @@ _without: Final = described.finding(
 
 
 def write(
-    tx: Transaction,
-    row: providers.Row,
-    wanted: Mapping[str, Values],
+    tx: WriteTransaction,
+    row: providers.ProviderRow,
+    wanted: Mapping[str, InventoryValues],
     present: Set[int],
     ids: Mapping[str, int],
 ) -> None:
@@ -158,8 +168,8 @@ def write(
 
 
 def remove_some(
-    tx: Transaction,
-    row: providers.Row,
+    tx: WriteTransaction,
+    row: providers.ProviderRow,
     going: Set[int],
     *,
     said_before: str = "",
@@ -195,7 +205,7 @@ def remove_some(
     )
 
 
-def remove_all(tx: Transaction, uuid: str) -> None:
+def remove_all(tx: WriteTransaction, uuid: str) -> None:
     """Remove every inventory of a provider.
 
     :raises NotFound: no such provider.
@@ -206,7 +216,7 @@ def remove_all(tx: Transaction, uuid: str) -> None:
     tx.changed([row.id], generation=True)
 
 
-def remove(tx: Transaction, uuid: str, resource_class: str) -> None:
+def remove(tx: WriteTransaction, uuid: str, resource_class: str) -> None:
     """Remove one inventory of a provider.
 
     :raises NotFound: no such provider or inventory.
@@ -222,15 +232,15 @@ def remove(tx: Transaction, uuid: str, resource_class: str) -> None:
 
 
 def _lock(
-    tx: Transaction, uuid: str, wanted: Collection[str], generation: int | None = None
-) -> tuple[providers.Row, Set[int], dict[str, int]]:
+    tx: WriteTransaction, uuid: str, wanted: Collection[str], generation: int | None = None
+) -> tuple[providers.ProviderRow, Set[int], dict[str, int]]:
     """A provider that no other transaction writes to, and ids of classes.
 
     They are those of which it has inventories, and those of the wanted ones that there are.
     """
     tx.lock([uuid])
     present = class_ids(tx, uuid)
-    lookup = names.Lookup(tx, resource_classes, wanted)
+    lookup = names.NameLookup(tx, resource_classes, wanted)
     row = providers.locked(tx, uuid)
     if generation is not None and row.generation != generation:
         raise ConcurrentUpdate(
@@ -239,23 +249,23 @@ def _lock(
     return row, set(present.scalars), lookup.ids
 
 
-def class_ids(tx: Transaction, uuid: str) -> Answer:
+def class_ids(tx: WriteTransaction, uuid: str) -> StatementAnswer:
     """The ids of the classes of which the provider has inventories."""
     return tx.queue(_class_ids, {"provider": uuid})
 
 
-_class_ids: Final = Prepared(
+_class_ids: Final = PreparedStatement(
     sa.select(inventories.c.resource_class_id)
     .join(resource_providers, resource_providers.c.id == inventories.c.provider_id)
     .where(resource_providers.c.uuid == sa.bindparam("provider"))
 )
 
 
-def _columns(values: Values) -> dict[str, Any]:
+def _columns(values: InventoryValues) -> dict[str, Any]:
     return {name: getattr(values, name) for name in COLUMNS}
 
 
-def insert(tx: Transaction, wanted: Mapping[int, Mapping[int, Values]]) -> None:
+def insert(tx: WriteTransaction, wanted: Mapping[int, Mapping[int, InventoryValues]]) -> None:
     """Add inventories of classes, by id, that (locked) providers, by id, have none of."""
     rows = [
         {"provider_id": provider_id, "resource_class_id": class_id, "updated_at": tx.now, **_columns(each)}
@@ -265,14 +275,14 @@ def insert(tx: Transaction, wanted: Mapping[int, Mapping[int, Values]]) -> None:
     tx.insert(inventories, rows)
 
 
-def update(tx: Transaction, provider_id: int, values: Mapping[int, Values]) -> None:
+def update(tx: WriteTransaction, provider_id: int, values: Mapping[int, InventoryValues]) -> None:
     """Change inventories of classes, by id, that a (locked) provider has."""
     for class_id, each in values.items():
         given = {f"new_{name}": value for name, value in _columns(each).items()}
         tx.queue(_update, {"provider": provider_id, "class": class_id, "now": tx.now, **given})
 
 
-_update: Final = Prepared(
+_update: Final = PreparedStatement(
     sa.update(inventories)
     .where(
         inventories.c.provider_id == sa.bindparam("provider"),

@@ -12,8 +12,16 @@ from typing import Final
 import sqlalchemy as sa
 
 from placement.db import buckets
-from placement.db.batch import KEPT_SIZES, Prepared, Rows, Values, bind_parameters, bind_rows, bind_values
-from placement.db.database import Transaction
+from placement.db.batch import (
+    KEPT_SIZES,
+    PreparedStatement,
+    Rows,
+    Values,
+    bind_parameters,
+    bind_rows,
+    bind_values,
+)
+from placement.db.database import WriteTransaction
 from placement.db.tables import (
     ConsumerId,
     allocations,
@@ -24,7 +32,7 @@ from placement.db.tables import (
     traits,
 )
 from placement.model.provider import SHARES
-from placement.store.groups import Member, Members, hosts_of
+from placement.store.groups import GroupMember, Members, hosts_of
 
 
 def buckets_of(names: Iterable[str]) -> set[int]:
@@ -32,7 +40,7 @@ def buckets_of(names: Iterable[str]) -> set[int]:
     return {buckets.bucket_of_group(name) for name in names}
 
 
-def lookup(names: Collection[str]) -> tuple[Prepared, Values]:
+def lookup(names: Collection[str]) -> tuple[PreparedStatement, Values]:
     """The statement whose rows :func:`members` takes, with its values."""
     return _members(len(names)), bind_values("group", sorted(names))
 
@@ -42,9 +50,9 @@ def members(rows: Rows) -> Members:
     taken: dict[tuple[str, str, int], list[tuple[int, bool]]] = {}
     for name, consumer, generation, root, shares in rows:
         taken.setdefault((name, consumer, generation), []).append((root, bool(shares)))
-    found: dict[str, set[Member]] = {}
+    found: dict[str, set[GroupMember]] = {}
     for (name, consumer, generation), providers in taken.items():
-        found.setdefault(name, set()).add(Member(consumer, generation, hosts_of(providers)))
+        found.setdefault(name, set()).add(GroupMember(consumer, generation, hosts_of(providers)))
     return {name: frozenset(each) for name, each in found.items()}
 
 
@@ -56,8 +64,8 @@ _sharing: Final = (
 
 
 @lru_cache(KEPT_SIZES)
-def _members(count: int) -> Prepared:
-    return Prepared(
+def _members(count: int) -> PreparedStatement:
+    return PreparedStatement(
         sa.select(
             consumer_groups.c.name,
             consumers.c.uuid,
@@ -73,19 +81,19 @@ def _members(count: int) -> Prepared:
     )
 
 
-def leave(tx: Transaction, consumer_ids: Collection[int]) -> None:
+def leave(tx: WriteTransaction, consumer_ids: Collection[int]) -> None:
     """Have these (locked) consumers be in no group."""
     if consumer_ids:
         tx.queue(_removal(len(consumer_ids)), bind_values("id", sorted(consumer_ids)))
 
 
 @lru_cache(KEPT_SIZES)
-def _removal(count: int) -> Prepared:
+def _removal(count: int) -> PreparedStatement:
     chosen = consumer_groups.c.consumer_id.in_(bind_parameters("id", count, ConsumerId))
-    return Prepared(sa.delete(consumer_groups).where(chosen))
+    return PreparedStatement(sa.delete(consumer_groups).where(chosen))
 
 
-def join(tx: Transaction, names: Mapping[str, str]) -> None:
+def join(tx: WriteTransaction, names: Mapping[str, str]) -> None:
     """Have consumers, by uuid, be in groups; they are in none, and the groups are locked."""
     rows = [{"consumer": consumer, "name": name} for consumer, name in sorted(names.items())]
     if rows:
@@ -93,7 +101,7 @@ def join(tx: Transaction, names: Mapping[str, str]) -> None:
 
 
 @lru_cache(KEPT_SIZES)
-def _insertion(count: int) -> Prepared:
+def _insertion(count: int) -> PreparedStatement:
     """Makes members of consumers whose ids are not known yet."""
     rows = [
         {
@@ -104,4 +112,4 @@ def _insertion(count: int) -> Prepared:
             bind_parameters("consumer", count), bind_parameters("name", count), strict=True
         )
     ]
-    return Prepared(sa.insert(consumer_groups).values(rows))
+    return PreparedStatement(sa.insert(consumer_groups).values(rows))

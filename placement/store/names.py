@@ -9,11 +9,11 @@ from functools import lru_cache
 
 import sqlalchemy as sa
 
-from placement.db.batch import KEPT_SIZES, Prepared, bind_parameters, bind_values
-from placement.db.database import Transaction
+from placement.db.batch import KEPT_SIZES, PreparedStatement, bind_parameters, bind_values
+from placement.db.database import WriteTransaction
 
 
-class Lookup:
+class NameLookup:
     """The ids of some names, asked for together with what else waits in the transaction.
 
     Until it ends these ids can be written: that something refers to them keeps what they stand for
@@ -22,7 +22,7 @@ class Lookup:
     :param table: that of resource classes or that of traits.
     """
 
-    def __init__(self, tx: Transaction, table: sa.Table, names: Collection[str]) -> None:
+    def __init__(self, tx: WriteTransaction, table: sa.Table, names: Collection[str]) -> None:
         self._answer = tx.queue(_ids(table, len(names)), bind_values("name", names)) if names else None
 
     @property
@@ -33,18 +33,18 @@ class Lookup:
 
 
 @lru_cache(KEPT_SIZES)
-def _ids(table: sa.Table, count: int) -> Prepared:
+def _ids(table: sa.Table, count: int) -> PreparedStatement:
     chosen = table.c.name.in_(bind_parameters("name", count))
-    return Prepared(sa.select(table.c.name, table.c.id).where(chosen))
+    return PreparedStatement(sa.select(table.c.name, table.c.id).where(chosen))
 
 
-def locked(tx: Transaction, table: sa.Table, name: str) -> int | None:
+def locked(tx: WriteTransaction, table: sa.Table, name: str) -> int | None:
     """The id of a name, if there is one, with no other transaction making or removing names."""
     tx.lock_names()
-    return Lookup(tx, table, [name]).ids.get(name)
+    return NameLookup(tx, table, [name]).ids.get(name)
 
 
-def create(tx: Transaction, table: sa.Table, name: str) -> bool:
+def create(tx: WriteTransaction, table: sa.Table, name: str) -> bool:
     """Make a name; False when it is there already."""
     if locked(tx, table, name) is not None:
         return False

@@ -12,15 +12,24 @@ from functools import lru_cache
 
 import sqlalchemy as sa
 
-from placement.db.batch import KEPT_SIZES, MAX_ROWS, Prepared, bind_parameters, bind_rows, bind_values
-from placement.db.database import Transaction
+from placement.db.batch import (
+    KEPT_SIZES,
+    MAX_ROWS,
+    PreparedStatement,
+    bind_parameters,
+    bind_rows,
+    bind_values,
+)
+from placement.db.database import WriteTransaction
 from placement.db.tables import NO_ID, allocations, consumers, resource_classes, resource_providers
 from placement.model.provider import Provider
 from placement.store.allocations import lock_claimed
-from placement.store.claims import Claim, amounts
+from placement.store.claims import ConsumerClaim, amounts
 
 
-def is_possible(tx: Transaction, claims: Sequence[Claim], chosen: Mapping[str, Provider]) -> bool:
+def is_possible(
+    tx: WriteTransaction, claims: Sequence[ConsumerClaim], chosen: Mapping[str, Provider]
+) -> bool:
     """Whether it is worth trying: at the first attempt, for new consumers, where statements go together.
 
     :param chosen: by uuid all providers that make the choices good, as they were when these were made.
@@ -34,7 +43,7 @@ def is_possible(tx: Transaction, claims: Sequence[Claim], chosen: Mapping[str, P
     )
 
 
-def write(tx: Transaction, claims: Sequence[Claim], chosen: Mapping[str, Provider]) -> None:
+def write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], chosen: Mapping[str, Provider]) -> None:
     """Queue all that puts these claims into effect, or none of them."""
     lock_claimed(tx, claims)
     taken: Counter[tuple[str, str]] = Counter()
@@ -64,7 +73,7 @@ def write(tx: Transaction, claims: Sequence[Claim], chosen: Mapping[str, Provide
 
 
 @lru_cache(KEPT_SIZES)
-def _insertion(count: int, witnesses: int) -> Prepared:
+def _insertion(count: int, witnesses: int) -> PreparedStatement:
     """Inserts allocations, if so many providers of which nothing is taken are described as they were, too.
 
     Of each class of a provider ``others`` may hold so much.
@@ -104,7 +113,7 @@ def _insertion(count: int, witnesses: int) -> Prepared:
             }
         )
         seen = []  # once will do
-    return Prepared(sa.insert(allocations).values(rows))
+    return PreparedStatement(sa.insert(allocations).values(rows))
 
 
 def _described(provider: sa.BindParameter[int], seq: sa.BindParameter[int]) -> sa.Select[tuple[int]]:

@@ -8,9 +8,9 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from placement import exceptions
-from placement.db.batch import KEPT_SIZES, Prepared, bind_parameters, bind_values
+from placement.db.batch import KEPT_SIZES, PreparedStatement, bind_parameters, bind_values
 from placement.db.buckets import bucket_of, counter
-from placement.db.database import Transaction
+from placement.db.database import WriteTransaction
 from placement.db.tables import (
     NO_ID,
     allocations,
@@ -27,7 +27,7 @@ _rp = resource_providers.c
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ProviderRow:
     """A provider as the database has it; roots have neither ``parent_id`` nor ``root_id``."""
 
     id: int
@@ -43,18 +43,18 @@ class Row:
         return self.id if self.root_id is None else self.root_id
 
 
-def find(tx: Transaction, uuids: Collection[str]) -> dict[str, Row]:
+def find(tx: WriteTransaction, uuids: Collection[str]) -> dict[str, ProviderRow]:
     """Those of the providers that exist, by uuid."""
     if not uuids:
         return {}
     found = tx.queue(_by_uuid(len(uuids)), bind_values("uuid", uuids))
-    return {row.uuid: row for row in (Row(*each) for each in found.rows)}
+    return {row.uuid: row for row in (ProviderRow(*each) for each in found.rows)}
 
 
 @lru_cache(KEPT_SIZES)
-def _by_uuid(count: int) -> Prepared:
+def _by_uuid(count: int) -> PreparedStatement:
     columns = (_rp.id, _rp.uuid, _rp.name, _rp.generation, _rp.parent_id, _rp.root_id)
-    return Prepared(sa.select(*columns).where(_rp.uuid.in_(bind_parameters("uuid", count))))
+    return PreparedStatement(sa.select(*columns).where(_rp.uuid.in_(bind_parameters("uuid", count))))
 
 
 def missing(uuid: str) -> NotFound:
@@ -62,7 +62,7 @@ def missing(uuid: str) -> NotFound:
     return NotFound(f"No resource provider with uuid {uuid} found")
 
 
-def lock(tx: Transaction, uuid: str) -> Row:
+def lock(tx: WriteTransaction, uuid: str) -> ProviderRow:
     """The provider, with no other transaction writing to it until this one ends.
 
     :raises NotFound: when there is none.
@@ -71,7 +71,7 @@ def lock(tx: Transaction, uuid: str) -> Row:
     return locked(tx, uuid)
 
 
-def locked(tx: Transaction, uuid: str) -> Row:
+def locked(tx: WriteTransaction, uuid: str) -> ProviderRow:
     """As :func:`lock`, for a provider that is locked already."""
     row = find(tx, [uuid]).get(uuid)
     if row is None:
@@ -79,7 +79,7 @@ def locked(tx: Transaction, uuid: str) -> Row:
     return row
 
 
-def check_generation(row: Row, given: int) -> None:
+def check_generation(row: ProviderRow, given: int) -> None:
     """Refuse to change the traits or aggregates of a provider by who does not know its generation.
 
     :raises ConcurrentUpdate: in words that clients look for.
@@ -90,7 +90,7 @@ def check_generation(row: Row, given: int) -> None:
         )
 
 
-def create(tx: Transaction, uuid: str, name: str, parent_uuid: str | None) -> Callable[[], str]:
+def create(tx: WriteTransaction, uuid: str, name: str, parent_uuid: str | None) -> Callable[[], str]:
     """Add a provider, below a parent or as the root of a new tree.
 
     Where the database takes several statements at once, it is told without a question before: that there is
@@ -121,19 +121,19 @@ def create(tx: Transaction, uuid: str, name: str, parent_uuid: str | None) -> Ca
     return lambda: root
 
 
-def insert(tx: Transaction, uuid: str, name: str, parent: Row | None) -> None:
+def insert(tx: WriteTransaction, uuid: str, name: str, parent: ProviderRow | None) -> None:
     """Add a provider whose bucket, and whose parent, is locked, and whose uuid nobody has."""
     place = {"parent": parent and parent.id, "root": parent and parent.tree}
     tx.queue(_creation, {**_described(tx, uuid, name), **place})
 
 
-def _described(tx: Transaction, uuid: str, name: str) -> dict[str, Any]:
+def _described(tx: WriteTransaction, uuid: str, name: str) -> dict[str, Any]:
     return {"its_uuid": uuid, "its_name": name, "its_bucket": bucket_of(uuid), "now": tx.now}
 
 
-def _creation_at(parent: sa.ColumnElement[int], root: sa.ColumnElement[int]) -> Prepared:
+def _creation_at(parent: sa.ColumnElement[int], root: sa.ColumnElement[int]) -> PreparedStatement:
     its_counter = counter(sa.bindparam("its_bucket", type_=sa.SmallInteger))
-    return Prepared(
+    return PreparedStatement(
         sa.insert(resource_providers).values(
             uuid=sa.bindparam("its_uuid"),
             name=sa.bindparam("its_name"),
@@ -160,7 +160,7 @@ _creation_below: Final = _creation_at(
     _of_parent(_parent.c.id), _of_parent(sa.func.coalesce(_parent.c.root_id, _parent.c.id))
 )
 _root: Final = resource_providers.alias("root")
-_root_of: Final = Prepared(
+_root_of: Final = PreparedStatement(
     sa.select(_root.c.uuid)
     .join(resource_providers, _root.c.id == sa.func.coalesce(_rp.root_id, _rp.id))
     .where(_rp.uuid == sa.bindparam("its_uuid"))
@@ -171,7 +171,7 @@ def _cannot(what: str, name: str, uuid: str, why: str) -> str:
     return f'Unable to {what} resource provider "{name}", {uuid}: {why}'
 
 
-def _refuse_taken(tx: Transaction, uuid: str | None, name: str) -> None:
+def _refuse_taken(tx: WriteTransaction, uuid: str | None, name: str) -> None:
     taken = tx.conn.execute(
         sa.select(_rp.uuid, _rp.name).where(sa.or_(_rp.uuid == uuid, _rp.name == name))
     ).all()
@@ -186,7 +186,7 @@ def _refuse_taken(tx: Transaction, uuid: str | None, name: str) -> None:
 
 
 def update(
-    tx: Transaction, uuid: str, name: str, parent_uuid: str | None, *, sets_parent: bool, may_move: bool
+    tx: WriteTransaction, uuid: str, name: str, parent_uuid: str | None, *, sets_parent: bool, may_move: bool
 ) -> None:
     """Rename a provider and, with ``sets_parent``, put it below ``parent_uuid`` (None: make it a root).
 
@@ -214,8 +214,13 @@ def update(
 
 
 def _new_parent(
-    tx: Transaction, row: Row, name: str, parent_uuid: str | None, may_move: bool, subtree: set[int]
-) -> Row | None:
+    tx: WriteTransaction,
+    row: ProviderRow,
+    name: str,
+    parent_uuid: str | None,
+    may_move: bool,
+    subtree: set[int],
+) -> ProviderRow | None:
     def refuse(why: str) -> InvalidRequest:
         return InvalidRequest(_cannot("update", name, row.uuid, why))
 
@@ -233,7 +238,7 @@ def _new_parent(
     return parent
 
 
-def _lock_subtree(tx: Transaction, row: Row) -> set[int]:
+def _lock_subtree(tx: WriteTransaction, row: ProviderRow) -> set[int]:
     """The ids of the provider and of all below it, none of which can get a child any more."""
     subtree = _subtree(tx.conn, row)
     while True:
@@ -243,7 +248,7 @@ def _lock_subtree(tx: Transaction, row: Row) -> set[int]:
             return subtree
 
 
-def _subtree(conn: sa.Connection, row: Row) -> set[int]:
+def _subtree(conn: sa.Connection, row: ProviderRow) -> set[int]:
     parents = conn.execute(sa.select(_rp.id, _rp.parent_id).where(_rp.root_id == row.tree)).all()
     found = {row.id}
     while True:
@@ -253,7 +258,7 @@ def _subtree(conn: sa.Connection, row: Row) -> set[int]:
         found |= more
 
 
-def _set_roots(tx: Transaction, row: Row, parent: Row | None, subtree: set[int]) -> None:
+def _set_roots(tx: WriteTransaction, row: ProviderRow, parent: ProviderRow | None, subtree: set[int]) -> None:
     below = sorted(subtree - {row.id})
     new_root = row.id if parent is None else parent.tree
     if below:
@@ -262,7 +267,7 @@ def _set_roots(tx: Transaction, row: Row, parent: Row | None, subtree: set[int])
     tx.conn.execute(sa.update(resource_providers).where(_rp.id == row.id).values(root_id=own_root))
 
 
-def delete(tx: Transaction, uuid: str) -> None:
+def delete(tx: WriteTransaction, uuid: str) -> None:
     """Remove a provider with its inventories, traits and aggregates.
 
     :raises NotFound: when there is none.

@@ -11,8 +11,8 @@ from typing import Final
 import sqlalchemy as sa
 
 from placement.db import buckets
-from placement.db.batch import Answer, Prepared
-from placement.db.database import Database, Transaction
+from placement.db.batch import PreparedStatement, StatementAnswer
+from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.db.tables import allocations, change_buckets, consumers, resource_providers
 from placement.store.allocations import delete, missing
 from placement.store.expired import COUNTS
@@ -21,13 +21,13 @@ _NOBODY: Final = "0"
 _SETTING: Final[sa.ColumnElement[str]] = sa.literal_column("'placement.released'")
 
 
-def release(database: Database, consumer: str) -> None:
+def release(database: ServiceDatabase, consumer: str) -> None:
     """Give back all that a consumer holds, in a transaction of its own.
 
     :raises NotFound: when it holds nothing, or its time is over.
     """
 
-    def work(tx: Transaction) -> Answer | None:
+    def work(tx: WriteTransaction) -> StatementAnswer | None:
         if tx.sends_at_once:
             return _at_once(tx, consumer)
         delete(tx, consumer)
@@ -38,7 +38,7 @@ def release(database: Database, consumer: str) -> None:
         raise missing(consumer)
 
 
-def _at_once(tx: Transaction, consumer: str) -> Answer:
+def _at_once(tx: WriteTransaction, consumer: str) -> StatementAnswer:
     """Queue all of it; the answer is the id of the consumer, as a text, or that there is :data:`_NOBODY`."""
     locked = tx.queue(_lock, {"consumer": consumer})
     tx.queue(_count, {"step": buckets.step()})
@@ -50,7 +50,7 @@ def _at_once(tx: Transaction, consumer: str) -> Answer:
 
 _released: Final = sa.cast(sa.func.current_setting(_SETTING), sa.BigInteger)
 _held: Final = sa.select(allocations.c.provider_id).where(allocations.c.consumer_id == _released)
-_lock: Final = Prepared(
+_lock: Final = PreparedStatement(
     sa.select(
         sa.func.set_config(
             _SETTING,
@@ -68,7 +68,7 @@ _lock: Final = Prepared(
         )
     )
 )
-_count: Final = Prepared(
+_count: Final = PreparedStatement(
     buckets.increment_in_order(
         sa.select(change_buckets.c.id).where(
             change_buckets.c.id.in_(
@@ -77,7 +77,7 @@ _count: Final = Prepared(
         )
     )
 )
-_stamp: Final = Prepared(
+_stamp: Final = PreparedStatement(
     sa.update(resource_providers)
     .where(resource_providers.c.id.in_(_held))
     .values(
@@ -85,6 +85,6 @@ _stamp: Final = Prepared(
         updated_at=sa.bindparam("now", type_=sa.Double),
     )
 )
-"""As of :meth:`~placement.db.database.Transaction.changed`: usage alone, and no new generation."""
-_removal: Final = Prepared(sa.delete(allocations).where(allocations.c.consumer_id == _released))
-_end: Final = Prepared(sa.delete(consumers).where(consumers.c.id == _released))
+"""As of :meth:`~placement.db.database.WriteTransaction.changed`: usage alone, and no new generation."""
+_removal: Final = PreparedStatement(sa.delete(allocations).where(allocations.c.consumer_id == _released))
+_end: Final = PreparedStatement(sa.delete(consumers).where(consumers.c.id == _released))

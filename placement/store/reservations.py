@@ -14,8 +14,8 @@ from typing import Final, TypeVar
 import sqlalchemy as sa
 
 from placement.db import buckets, clock
-from placement.db.batch import KEPT_SIZES, Prepared, bind_parameters, bind_values
-from placement.db.database import Database, Transaction
+from placement.db.batch import KEPT_SIZES, PreparedStatement, bind_parameters, bind_values
+from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.db.tables import RESERVATION, consumers, reservations, resource_classes
 from placement.exceptions import (
     NO_RESERVATION,
@@ -27,8 +27,8 @@ from placement.exceptions import (
 )
 from placement.store import allocations, expired, expiries
 from placement.store import consumers as consumer_store
-from placement.store.claims import Claim
-from placement.store.consumers import ANY_GENERATION, Owner
+from placement.store.claims import ConsumerClaim
+from placement.store.consumers import ANY_GENERATION, ConsumerOwnership
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ _AT_ONCE: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Reservation:
+class CapacityReservation:
     """A reservation that has not expired; ``expires_at`` is in seconds since 1970 by the database's clock.
 
     ``group`` is the name of the one group whose members may take from it, None for all of its project.
@@ -57,7 +57,7 @@ class Reservation:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class ReservationEnd:
     """When a reservation expires: at a time, or so many seconds from now; one of them is None."""
 
     at: float | None
@@ -75,20 +75,20 @@ _shown: Final = (
         reservations.c.expires_at,
     )
     .select_from(_holds)
-    .where(consumers.c.consumer_type == TYPE, reservations.c.expires_at > clock.now())
+    .where(consumers.c.consumer_type == TYPE, reservations.c.expires_at > clock.ServerNow())
 )
 _one: Final = _shown.where(consumers.c.uuid == sa.bindparam("uuid"))
 
 
-def find(conn: sa.Connection, uuid: str) -> Reservation | None:
+def find(conn: sa.Connection, uuid: str) -> CapacityReservation | None:
     """The reservation of that uuid, unless it has expired."""
     row = conn.execute(_one, {"uuid": uuid}).first()
-    return None if row is None else Reservation(*row)
+    return None if row is None else CapacityReservation(*row)
 
 
 def some(
     conn: sa.Connection, project_id: str | None, group: str | None, after: str | None, limit: int
-) -> list[Reservation]:
+) -> list[CapacityReservation]:
     """The first of those of a project, for a group, and after a uuid, as far as these are given; by uuid."""
     query = _shown.order_by(consumers.c.uuid).limit(limit)
     if project_id is not None:
@@ -99,7 +99,7 @@ def some(
         query = query.where(reservations.c.claim_group == group)
     if after is not None:
         query = query.where(consumers.c.uuid > after)
-    return [Reservation(*row) for row in conn.execute(query)]
+    return [CapacityReservation(*row) for row in conn.execute(query)]
 
 
 def missing(uuid: str) -> NotFound:
@@ -111,11 +111,11 @@ def missing(uuid: str) -> NotFound:
 class Written:
     """A reservation as a transaction left it, with what it holds: it may expire before it is read again."""
 
-    reservation: Reservation
+    reservation: CapacityReservation
     held: Sequence[allocations.Allocation]
 
 
-def make(tx: Transaction, consumer: str, group: str | None, end: End) -> Written:
+def make(tx: WriteTransaction, consumer: str, group: str | None, end: ReservationEnd) -> Written:
     """Make a consumer, which this transaction has made and has hold something, a reservation.
 
     :raises InvalidRequest: it would end before it begins.
@@ -127,7 +127,7 @@ def make(tx: Transaction, consumer: str, group: str | None, end: End) -> Written
     return _written(tx, consumer)
 
 
-def change(tx: Transaction, uuid: str, generation: int, end: End) -> Written:
+def change(tx: WriteTransaction, uuid: str, generation: int, end: ReservationEnd) -> Written:
     """Have a reservation end at another time; its generation goes up by one.
 
     :raises NotFound: there is no such reservation.
@@ -136,14 +136,14 @@ def change(tx: Transaction, uuid: str, generation: int, end: End) -> Written:
     """
     row = _locked(tx, uuid)
     consumer_store.check_generation(row, generation)
-    consumer_store.advance(tx, row, Owner(row.project_id, row.user_id, row.consumer_type))
+    consumer_store.advance(tx, row, ConsumerOwnership(row.project_id, row.user_id, row.consumer_type))
     tx.lock_buckets([buckets.RESERVATIONS])
     query = sa.update(reservations).where(reservations.c.consumer_id == row.id)
     tx.conn.execute(query.values(expires_at=_time_of(end)))
     return _written(tx, uuid)
 
 
-def delete(tx: Transaction, uuid: str) -> None:
+def delete(tx: WriteTransaction, uuid: str) -> None:
     """Give back what a reservation still holds.
 
     :raises NotFound: there is no such reservation.
@@ -152,20 +152,22 @@ def delete(tx: Transaction, uuid: str) -> None:
     allocations.delete(tx, uuid)
 
 
-def _time_of(end: End) -> sa.ColumnElement[float]:
+def _time_of(end: ReservationEnd) -> sa.ColumnElement[float]:
     return (
-        clock.now() + sa.literal(end.seconds, sa.Double) if end.at is None else sa.literal(end.at, sa.Double)
+        clock.ServerNow() + sa.literal(end.seconds, sa.Double)
+        if end.at is None
+        else sa.literal(end.at, sa.Double)
     )
 
 
-def _written(tx: Transaction, uuid: str) -> Written:
+def _written(tx: WriteTransaction, uuid: str) -> Written:
     found = find(tx.conn, uuid)
     if found is None:
         raise InvalidRequest("A reservation has to end in the future, by the clock of the database.")
     return Written(found, allocations.of_consumers(tx.conn, [uuid]))
 
 
-def _locked(tx: Transaction, uuid: str) -> consumer_store.Row:
+def _locked(tx: WriteTransaction, uuid: str) -> consumer_store.ConsumerRow:
     """The consumer of a reservation, which stays as it is until the transaction ends.
 
     :raises NotFound: there is no such reservation.
@@ -177,12 +179,12 @@ def _locked(tx: Transaction, uuid: str) -> consumer_store.Row:
 
 
 def remainder(
-    tx: Transaction,
+    tx: WriteTransaction,
     reservation: str,
-    claims: Sequence[Claim],
+    claims: Sequence[ConsumerClaim],
     groups: Mapping[str, str],
-    locked: allocations.Locked,
-) -> Claim | None:
+    locked: allocations.LockedConsumers,
+) -> ConsumerClaim | None:
     """What a (locked) reservation holds once these claims have taken all that they take from it.
 
     :param groups: the names of the groups that their consumers join.
@@ -208,8 +210,8 @@ def remainder(
     for (provider, name), amount in left.items():
         if amount:
             resources.setdefault(provider, {})[name] = amount
-    owner = Owner(row.project_id, row.user_id, row.consumer_type)
-    return Claim(reservation, resources, ANY_GENERATION, owner, in_any_portions=True)
+    owner = ConsumerOwnership(row.project_id, row.user_id, row.consumer_type)
+    return ConsumerClaim(reservation, resources, ANY_GENERATION, owner, in_any_portions=True)
 
 
 def unusable(reservation: str, project_id: str) -> Conflict:
@@ -221,19 +223,19 @@ def unusable(reservation: str, project_id: str) -> Conflict:
     )
 
 
-def _names(tx: Transaction, class_ids: Iterable[int]) -> Mapping[int, str]:
+def _names(tx: WriteTransaction, class_ids: Iterable[int]) -> Mapping[int, str]:
     chosen = sorted(class_ids)
     rows = tx.queue(_classes(len(chosen)), bind_values("id", chosen)).rows
     return {class_id: name for class_id, name in rows}  # noqa: C416  # rows are not pairs to dict()
 
 
 @lru_cache(KEPT_SIZES)
-def _classes(count: int) -> Prepared:
+def _classes(count: int) -> PreparedStatement:
     chosen = resource_classes.c.id.in_(bind_parameters("id", count, sa.Integer))
-    return Prepared(sa.select(resource_classes.c.id, resource_classes.c.name).where(chosen))
+    return PreparedStatement(sa.select(resource_classes.c.id, resource_classes.c.name).where(chosen))
 
 
-def making_room(database: Database, work: Callable[[Transaction], T]) -> T:
+def making_room(database: ServiceDatabase, work: Callable[[WriteTransaction], T]) -> T:
     """As :meth:`Database.write`; where what expired is in the way, it is given back and all tried again.
 
     :raises Conflict: the state that there is without them contradicts the work.
@@ -250,7 +252,7 @@ def making_room(database: Database, work: Callable[[Transaction], T]) -> T:
                 raise
 
 
-def give_back_expired(database: Database) -> int:
+def give_back_expired(database: ServiceDatabase) -> int:
     """Give back what expired reservations and claims hold, of the first of them; of how many that was.
 
     All workers look anew at when the next one expires.
@@ -258,7 +260,7 @@ def give_back_expired(database: Database) -> int:
     return database.write(_give_back_expired)
 
 
-def _give_back_expired(tx: Transaction) -> int:
+def _give_back_expired(tx: WriteTransaction) -> int:
     found = [
         uuid
         for query in expired.UUIDS

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from placement import exceptions
-from placement.db.database import Transaction
+from placement.db.database import WriteTransaction
 from placement.db.tables import resource_classes
 from placement.exceptions import ConcurrentUpdate, InvalidRequest
 from placement.store import allocations, inventories, names, providers
-from placement.store.claims import Claim
-from placement.store.inventories import Values
+from placement.store.claims import ConsumerClaim
+from placement.store.inventories import InventoryValues
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,10 +17,12 @@ class NewInventories:
     """All inventories that a provider shall have, and the generation it has now."""
 
     generation: int
-    inventories: Mapping[str, Values]
+    inventories: Mapping[str, InventoryValues]
 
 
-def reshape(tx: Transaction, wanted: Mapping[str, NewInventories], claims: Sequence[Claim]) -> None:
+def reshape(
+    tx: WriteTransaction, wanted: Mapping[str, NewInventories], claims: Sequence[ConsumerClaim]
+) -> None:
     """Give the providers these inventories and the consumers these allocations, or change nothing.
 
     New inventories come first and old ones go last, so that allocations may move
@@ -32,7 +34,9 @@ def reshape(tx: Transaction, wanted: Mapping[str, NewInventories], claims: Seque
     """
     locked = allocations.lock_claimed(tx, claims, wanted)
     present = {uuid: inventories.class_ids(tx, uuid) for uuid in wanted}
-    lookup = names.Lookup(tx, resource_classes, {name for new in wanted.values() for name in new.inventories})
+    lookup = names.NameLookup(
+        tx, resource_classes, {name for new in wanted.values() for name in new.inventories}
+    )
     rows = providers.find(tx, wanted)
     for uuid, new in wanted.items():
         row = rows.get(uuid)

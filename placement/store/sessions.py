@@ -11,14 +11,14 @@ from collections.abc import Mapping
 import sqlalchemy as sa
 
 from placement.db import clock
-from placement.db.database import Transaction
+from placement.db.database import WriteTransaction
 from placement.db.tables import console_attempts, console_sessions
 
 
-def begin(tx: Transaction, key: str, content: str, seconds: float) -> None:
+def begin(tx: WriteTransaction, key: str, content: str, seconds: float) -> None:
     """Keep a session for so many seconds."""
     tx.conn.execute(
-        sa.insert(console_sessions).values(id=key, content=content, expires_at=clock.now() + seconds)
+        sa.insert(console_sessions).values(id=key, content=content, expires_at=clock.ServerNow() + seconds)
     )
 
 
@@ -26,13 +26,13 @@ def find(conn: sa.Connection, key: str) -> str | None:
     """The content of a session; None if there is none, or it expired."""
     found: str | None = conn.execute(
         sa.select(console_sessions.c.content).where(
-            console_sessions.c.id == key, console_sessions.c.expires_at > clock.now()
+            console_sessions.c.id == key, console_sessions.c.expires_at > clock.ServerNow()
         )
     ).scalar()
     return found
 
 
-def end(tx: Transaction, key: str) -> None:
+def end(tx: WriteTransaction, key: str) -> None:
     """Forget a session; one that is not there is no error."""
     tx.conn.execute(sa.delete(console_sessions).where(console_sessions.c.id == key))
 
@@ -42,7 +42,7 @@ def may_attempt(conn: sa.Connection, limits: Mapping[str, int], seconds: float) 
     return _free(conn, limits, seconds) is not None
 
 
-def attempt(tx: Transaction, limits: Mapping[str, int], seconds: float) -> bool:
+def attempt(tx: WriteTransaction, limits: Mapping[str, int], seconds: float) -> bool:
     """Count an attempt to sign in, before it is made; False, and it is not counted, if it is one too many.
 
     :param limits: by whom it is counted for (64 characters at most) how many there may be in so many seconds.
@@ -54,9 +54,9 @@ def attempt(tx: Transaction, limits: Mapping[str, int], seconds: float) -> bool:
         # at random, so that of many at once few meet
         slot = random.choice(slots)
         of_slot = (console_attempts.c.subject == subject, console_attempts.c.slot == slot)
-        expired = console_attempts.c.at <= clock.now() - seconds
+        expired = console_attempts.c.at <= clock.ServerNow() - seconds
         tx.conn.execute(sa.delete(console_attempts).where(*of_slot, expired))
-        tx.conn.execute(sa.insert(console_attempts).values(subject=subject, slot=slot, at=clock.now()))
+        tx.conn.execute(sa.insert(console_attempts).values(subject=subject, slot=slot, at=clock.ServerNow()))
     return True
 
 
@@ -65,7 +65,7 @@ def _free(conn: sa.Connection, limits: Mapping[str, int], seconds: float) -> dic
     taken: dict[str, list[int | None]] = {subject: [] for subject in limits}
     rows = conn.execute(
         sa.select(console_attempts.c.subject, console_attempts.c.slot).where(
-            console_attempts.c.subject.in_(limits), console_attempts.c.at > clock.now() - seconds
+            console_attempts.c.subject.in_(limits), console_attempts.c.at > clock.ServerNow() - seconds
         )
     )
     for subject, slot in rows:
@@ -78,7 +78,7 @@ def _free(conn: sa.Connection, limits: Mapping[str, int], seconds: float) -> dic
     }
 
 
-def forget_attempts(tx: Transaction, subject: str) -> None:
+def forget_attempts(tx: WriteTransaction, subject: str) -> None:
     """Forget the attempts that are counted for somebody."""
     tx.conn.execute(sa.delete(console_attempts).where(console_attempts.c.subject == subject))
 
@@ -91,7 +91,7 @@ def has_expired(conn: sa.Connection, seconds: float) -> bool:
     return bool(found)
 
 
-def remove_expired(tx: Transaction, seconds: float) -> None:
+def remove_expired(tx: WriteTransaction, seconds: float) -> None:
     """Forget sessions that expired, and attempts that are longer ago."""
     for table, condition in _expired(seconds).items():
         tx.conn.execute(sa.delete(table).where(condition))
@@ -99,6 +99,6 @@ def remove_expired(tx: Transaction, seconds: float) -> None:
 
 def _expired(seconds: float) -> dict[sa.Table, sa.ColumnElement[bool]]:
     return {
-        console_sessions: console_sessions.c.expires_at <= clock.now(),
-        console_attempts: console_attempts.c.at <= clock.now() - seconds,
+        console_sessions: console_sessions.c.expires_at <= clock.ServerNow(),
+        console_attempts: console_attempts.c.at <= clock.ServerNow() - seconds,
     }

@@ -6,20 +6,20 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from placement.db.batch import KEPT_SIZES, Prepared, bind_parameters, bind_values
-from placement.db.database import Transaction
+from placement.db.batch import KEPT_SIZES, PreparedStatement, bind_parameters, bind_values
+from placement.db.database import WriteTransaction
 from placement.db.tables import provider_attributes, provider_traits, resource_providers, traits
 from placement.exceptions import Conflict, InvalidRequest, NotFound
 from placement.model.provider import DISABLED, DISABLED_BY, DISABLED_REASON
 from placement.store import described, names, providers
 
 
-def create(tx: Transaction, name: str) -> bool:
+def create(tx: WriteTransaction, name: str) -> bool:
     """Make a trait; False when it is there already."""
     return names.create(tx, traits, name)
 
 
-def delete(tx: Transaction, name: str) -> None:
+def delete(tx: WriteTransaction, name: str) -> None:
     """Remove a custom trait.
 
     :raises NotFound: there is none.
@@ -36,7 +36,7 @@ def delete(tx: Transaction, name: str) -> None:
     tx.conn.execute(sa.delete(traits).where(traits.c.id == trait_id))
 
 
-def replace(tx: Transaction, uuid: str, generation: int, wanted: Collection[str]) -> int:
+def replace(tx: WriteTransaction, uuid: str, generation: int, wanted: Collection[str]) -> int:
     """Make the provider's traits exactly these; return its generation, which goes up if they were others.
 
     :raises NotFound: no such provider.
@@ -60,7 +60,7 @@ def replace(tx: Transaction, uuid: str, generation: int, wanted: Collection[str]
     return row.generation + _write(tx, row.id, present, set(ids.values()))
 
 
-def remove_all(tx: Transaction, uuid: str) -> None:
+def remove_all(tx: WriteTransaction, uuid: str) -> None:
     """Take all its traits from a provider.
 
     :raises NotFound: no such provider.
@@ -70,27 +70,27 @@ def remove_all(tx: Transaction, uuid: str) -> None:
 
 
 def _lock(
-    tx: Transaction, uuid: str, wanted: Collection[str]
-) -> tuple[providers.Row, Set[int], dict[str, int]]:
+    tx: WriteTransaction, uuid: str, wanted: Collection[str]
+) -> tuple[providers.ProviderRow, Set[int], dict[str, int]]:
     """A provider that no other transaction writes to, and ids of traits.
 
     They are those of its own traits, and those of the wanted ones that there are.
     """
     tx.lock([uuid])
     present = tx.queue(_present, {"provider": uuid})
-    lookup = names.Lookup(tx, traits, wanted)
+    lookup = names.NameLookup(tx, traits, wanted)
     row = providers.locked(tx, uuid)
     return row, set(present.scalars), lookup.ids
 
 
-_present: Final = Prepared(
+_present: Final = PreparedStatement(
     sa.select(provider_traits.c.trait_id)
     .join(resource_providers, resource_providers.c.id == provider_traits.c.provider_id)
     .where(resource_providers.c.uuid == sa.bindparam("provider"))
 )
 
 
-def _write(tx: Transaction, provider_id: int, present: Set[int], wanted: Set[int]) -> bool:
+def _write(tx: WriteTransaction, provider_id: int, present: Set[int], wanted: Set[int]) -> bool:
     """Whether there was something to change; if not, the generation stays, too."""
     if wanted == present:
         return False
@@ -99,7 +99,7 @@ def _write(tx: Transaction, provider_id: int, present: Set[int], wanted: Set[int
     return True
 
 
-def put(tx: Transaction, wanted: Mapping[int, Set[int]]) -> None:
+def put(tx: WriteTransaction, wanted: Mapping[int, Set[int]]) -> None:
     """Give (locked) providers, by id, the traits with these ids in place of those that they have.
 
     Why a provider was disabled goes with the trait: whoever disables it again has other reasons.
@@ -111,7 +111,7 @@ def put(tx: Transaction, wanted: Mapping[int, Set[int]]) -> None:
         tx.queue(_stale_reasons, {"provider": provider_id})
 
 
-def insert(tx: Transaction, wanted: Mapping[int, Set[int]]) -> None:
+def insert(tx: WriteTransaction, wanted: Mapping[int, Set[int]]) -> None:
     """As :func:`put`, for providers that have none."""
     tx.insert(
         provider_traits,
@@ -123,17 +123,17 @@ def insert(tx: Transaction, wanted: Mapping[int, Set[int]]) -> None:
     )
 
 
-def _removal_of(provider: sa.ColumnElement[int]) -> Prepared:
-    return Prepared(sa.delete(provider_traits).where(provider_traits.c.provider_id == provider))
+def _removal_of(provider: sa.ColumnElement[int]) -> PreparedStatement:
+    return PreparedStatement(sa.delete(provider_traits).where(provider_traits.c.provider_id == provider))
 
 
-def _stale_reasons_of(provider: sa.ColumnElement[int]) -> Prepared:
+def _stale_reasons_of(provider: sa.ColumnElement[int]) -> PreparedStatement:
     disabled = (
         sa.select(sa.literal(1))
         .select_from(provider_traits.join(traits, traits.c.id == provider_traits.c.trait_id))
         .where(provider_traits.c.provider_id == provider, traits.c.name == DISABLED)
     )
-    return Prepared(
+    return PreparedStatement(
         sa.delete(provider_attributes).where(
             provider_attributes.c.provider_id == provider,
             sa.or_(*(provider_attributes.c.name == each for each in (DISABLED_REASON, DISABLED_BY))),
@@ -143,7 +143,7 @@ def _stale_reasons_of(provider: sa.ColumnElement[int]) -> Prepared:
 
 
 @lru_cache(KEPT_SIZES)
-def _others(count: int) -> Prepared:
+def _others(count: int) -> PreparedStatement:
     """Finds a provider that has not just so many traits of these names."""
     its = provider_traits.c.provider_id == resource_providers.c.id
     total = sa.select(sa.func.count()).select_from(provider_traits).where(its).scalar_subquery()

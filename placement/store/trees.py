@@ -24,8 +24,8 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from placement import exceptions
-from placement.db.batch import KEPT_SIZES, Prepared, bind_parameters, bind_values
-from placement.db.database import Transaction
+from placement.db.batch import KEPT_SIZES, PreparedStatement, bind_parameters, bind_values
+from placement.db.database import WriteTransaction
 from placement.db.tables import (
     inventories,
     provider_aggregates,
@@ -42,22 +42,22 @@ from placement.store import attributes as attribute_store
 from placement.store import inventories as inventory_store
 from placement.store import names, providers
 from placement.store import traits as trait_store
-from placement.store.inventories import Values
-from placement.store.providers import Row
+from placement.store.inventories import InventoryValues
+from placement.store.providers import ProviderRow
 
 _rp = resource_providers.c
 _NOT_THERE: Final = -1  # the id of no provider
 
 
 @dataclass(frozen=True, slots=True)
-class Description:
+class ProviderDescription:
     """What a provider shall be; what is None stays as it is."""
 
     uuid: str
     name: str
     parent: str | None
     generation: int | None
-    inventories: Mapping[str, Values] | None = None
+    inventories: Mapping[str, InventoryValues] | None = None
     traits: Set[str] | None = None
     aggregates: Set[str] | None = None
     attributes: Mapping[str, Attribute] | None = None
@@ -68,15 +68,15 @@ class Description:
 
 
 @dataclass(frozen=True, slots=True)
-class Present:
+class PresentProvider:
     """What a provider is."""
 
-    inventories: dict[str, Values] = field(default_factory=dict)
+    inventories: dict[str, InventoryValues] = field(default_factory=dict)
     traits: set[str] = field(default_factory=set)
     aggregates: set[str] = field(default_factory=set)
     attributes: dict[str, Attribute] = field(default_factory=dict)
 
-    def lacks(self, wanted: Description) -> bool:
+    def lacks(self, wanted: ProviderDescription) -> bool:
         """Whether it is not as described."""
         return any(
             part is not None and part != present
@@ -89,7 +89,7 @@ class Present:
         )
 
 
-def write(tx: Transaction, wanted: Sequence[Description]) -> dict[str, int]:
+def write(tx: WriteTransaction, wanted: Sequence[ProviderDescription]) -> dict[str, int]:
     """Make the providers of a tree what their descriptions say; the generation of each, by uuid.
 
     :raises InvalidRequest: they are not one tree, or name what there is not.
@@ -102,7 +102,7 @@ def write(tx: Transaction, wanted: Sequence[Description]) -> dict[str, int]:
     lookups = {*by_uuid, *(each.parent for each in wanted if each.parent is not None)}
     tx.lock(lookups)
     taken = tx.queue(_called(len(wanted)), bind_values("name", [each.name for each in wanted]))
-    ids = _Ids(tx, wanted)
+    ids = _NameIds(tx, wanted)
     rows = providers.find(tx, lookups)
     _check_places(wanted, by_uuid, rows)
     _refuse_taken(wanted, {name: uuid for name, uuid in taken.rows if uuid not in by_uuid})
@@ -125,9 +125,9 @@ def write(tx: Transaction, wanted: Sequence[Description]) -> dict[str, int]:
     return generations | {each.uuid: each.generation + 1 for each in changing if each.generation is not None}
 
 
-def _check_names(wanted: Sequence[Description]) -> None:
+def _check_names(wanted: Sequence[ProviderDescription]) -> None:
     """:raises InvalidRequest: two have one uuid, or one name, or names that are the same to MariaDB."""
-    names_seen: dict[str, Description] = {}
+    names_seen: dict[str, ProviderDescription] = {}
     uuids_seen: set[str] = set()
     for each in wanted:
         if each.uuid in uuids_seen:
@@ -138,12 +138,12 @@ def _check_names(wanted: Sequence[Description]) -> None:
             raise InvalidRequest(f"{each}: {other.uuid} is described with the same name.")
 
 
-def _levels(wanted: Mapping[str, Description]) -> Iterator[list[Description]]:
+def _levels(wanted: Mapping[str, ProviderDescription]) -> Iterator[list[ProviderDescription]]:
     """The providers, none before its parent.
 
     :raises InvalidRequest: some are below each other in a circle.
     """
-    below: dict[str | None, list[Description]] = {}
+    below: dict[str | None, list[ProviderDescription]] = {}
     for each in wanted.values():
         below.setdefault(each.parent if each.parent in wanted else None, []).append(each)
     level, count = below.get(None, []), 0
@@ -159,7 +159,9 @@ def _levels(wanted: Mapping[str, Description]) -> Iterator[list[Description]]:
         raise InvalidRequest(f"{next(iter(tops.values()))} is below itself.")
 
 
-def _subtree(top: Description, below: Mapping[str | None, Sequence[Description]]) -> Iterator[Description]:
+def _subtree(
+    top: ProviderDescription, below: Mapping[str | None, Sequence[ProviderDescription]]
+) -> Iterator[ProviderDescription]:
     waiting = [top]
     while waiting:
         each = waiting.pop()
@@ -168,14 +170,16 @@ def _subtree(top: Description, below: Mapping[str | None, Sequence[Description]]
 
 
 def _check_places(
-    wanted: Sequence[Description], by_uuid: Mapping[str, Description], rows: Mapping[str, Row]
+    wanted: Sequence[ProviderDescription],
+    by_uuid: Mapping[str, ProviderDescription],
+    rows: Mapping[str, ProviderRow],
 ) -> None:
     """See that each is where it is described to be, and that all are of one tree.
 
     :raises InvalidRequest: a parent does not exist, or there are several trees.
     :raises ConcurrentUpdate: the client takes a provider for another one than it is.
     """
-    trees: dict[int | str, Description] = {}
+    trees: dict[int | str, ProviderDescription] = {}
     for each in wanted:
         row, parent = rows.get(each.uuid), rows.get(each.parent or "")
         if each.parent is not None and parent is None and each.parent not in by_uuid:
@@ -202,7 +206,7 @@ def _check_places(
         raise InvalidRequest(f"{second} is not of the same tree as {first.name} ({first.uuid}).")
 
 
-def _refuse_taken(wanted: Sequence[Description], taken: Mapping[str, str]) -> None:
+def _refuse_taken(wanted: Sequence[ProviderDescription], taken: Mapping[str, str]) -> None:
     """:raises Conflict: somebody else has a name."""
     for each in wanted:
         for name in {each.name, each.name.rstrip(" ")} & taken.keys():
@@ -211,22 +215,22 @@ def _refuse_taken(wanted: Sequence[Description], taken: Mapping[str, str]) -> No
             )
 
 
-def _check_generation(wanted: Description, row: Row) -> None:
+def _check_generation(wanted: ProviderDescription, row: ProviderRow) -> None:
     """:raises ConcurrentUpdate: the client does not know the provider as it is."""
     if wanted.generation != row.generation:
         given = "none" if wanted.generation is None else wanted.generation
         raise ConcurrentUpdate(f"{wanted} is at generation {row.generation}, given was {given}.")
 
 
-class _Ids:
+class _NameIds:
     """The ids of the resource classes and traits that descriptions name."""
 
-    def __init__(self, tx: Transaction, wanted: Sequence[Description]) -> None:
+    def __init__(self, tx: WriteTransaction, wanted: Sequence[ProviderDescription]) -> None:
         classes = {name for each in wanted for name in each.inventories or ()}
-        self._classes = names.Lookup(tx, resource_classes, classes)
-        self._traits = names.Lookup(tx, traits, {name for each in wanted for name in each.traits or ()})
+        self._classes = names.NameLookup(tx, resource_classes, classes)
+        self._traits = names.NameLookup(tx, traits, {name for each in wanted for name in each.traits or ()})
 
-    def check(self, wanted: Description) -> None:
+    def check(self, wanted: ProviderDescription) -> None:
         """:raises InvalidRequest: there is no such class or trait, or less than nothing of an inventory."""
         for what, named, known in (
             ("resource class", wanted.inventories or (), self.classes),
@@ -246,7 +250,7 @@ class _Ids:
         """By name."""
         return self._traits.ids
 
-    def of_classes(self, wanted: Mapping[str, Values]) -> dict[int, Values]:
+    def of_classes(self, wanted: Mapping[str, InventoryValues]) -> dict[int, InventoryValues]:
         """By id what is given by the name of the class."""
         classes = self.classes
         return {classes[name]: values for name, values in wanted.items()}
@@ -257,7 +261,7 @@ class _Ids:
         return {known[name] for name in wanted}
 
 
-def _insert(tx: Transaction, new: Mapping[int, Description], ids: _Ids) -> None:
+def _insert(tx: WriteTransaction, new: Mapping[int, ProviderDescription], ids: _NameIds) -> None:
     """Write what belongs to providers, by id, that were just made."""
     inventory_store.insert(tx, {each: ids.of_classes(one.inventories or {}) for each, one in new.items()})
     trait_store.insert(tx, {each: ids.of_traits(one.traits or ()) for each, one in new.items()})
@@ -265,7 +269,13 @@ def _insert(tx: Transaction, new: Mapping[int, Description], ids: _Ids) -> None:
     attribute_store.insert(tx, {each: one.attributes or {} for each, one in new.items()})
 
 
-def _change(tx: Transaction, row: Row, wanted: Description, present: Present, ids: _Ids) -> None:
+def _change(
+    tx: WriteTransaction,
+    row: ProviderRow,
+    wanted: ProviderDescription,
+    present: PresentProvider,
+    ids: _NameIds,
+) -> None:
     """Write what differs of a provider that is there."""
     if wanted.inventories is not None and wanted.inventories != present.inventories:
         differing = {
@@ -278,7 +288,7 @@ def _change(tx: Transaction, row: Row, wanted: Description, present: Present, id
         inventory_store.update(tx, row.id, ids.of_classes(there))
         inventory_store.insert(tx, {row.id: ids.of_classes(added)})
         going = present.inventories.keys() - wanted.inventories.keys()
-        gone = names.Lookup(tx, resource_classes, going).ids if going else {}
+        gone = names.NameLookup(tx, resource_classes, going).ids if going else {}
         inventory_store.remove_some(
             tx, row, set(gone.values()), said_before=f"{wanted}: {inventory_store.UPDATE_CONFLICT}"
         )
@@ -291,9 +301,9 @@ def _change(tx: Transaction, row: Row, wanted: Description, present: Present, id
     tx.changed([row.id], generation=True)
 
 
-def _read(tx: Transaction, rows: Sequence[Row]) -> dict[int, Present]:
+def _read(tx: WriteTransaction, rows: Sequence[ProviderRow]) -> dict[int, PresentProvider]:
     """What (locked) providers are, by id."""
-    found = {row.id: Present() for row in rows}
+    found = {row.id: PresentProvider() for row in rows}
     if not rows:
         return found
     given = bind_values("id", found)
@@ -301,7 +311,7 @@ def _read(tx: Transaction, rows: Sequence[Row]) -> dict[int, Present]:
         tx.queue(part(len(found)), given) for part in (_inventories, _traits, _aggregates, _attributes)
     ]
     for provider_id, name, *values in answers[0].rows:
-        found[provider_id].inventories[name] = Values(*values)
+        found[provider_id].inventories[name] = InventoryValues(*values)
     for provider_id, name in answers[1].rows:
         found[provider_id].traits.add(name)
     for provider_id, aggregate in answers[2].rows:
@@ -316,36 +326,38 @@ def _of(column: sa.Column[int], count: int) -> sa.ColumnElement[bool]:
 
 
 @lru_cache(KEPT_SIZES)
-def _inventories(count: int) -> Prepared:
+def _inventories(count: int) -> PreparedStatement:
     table = inventories
     values: list[sa.Column[Any]] = [table.c[name] for name in inventory_store.COLUMNS]
     chosen = sa.select(table.c.provider_id, resource_classes.c.name, *values).join(
         resource_classes, resource_classes.c.id == table.c.resource_class_id
     )
-    return Prepared(chosen.where(_of(table.c.provider_id, count)))
+    return PreparedStatement(chosen.where(_of(table.c.provider_id, count)))
 
 
 @lru_cache(KEPT_SIZES)
-def _traits(count: int) -> Prepared:
+def _traits(count: int) -> PreparedStatement:
     table = provider_traits
     chosen = sa.select(table.c.provider_id, traits.c.name).join(traits, traits.c.id == table.c.trait_id)
-    return Prepared(chosen.where(_of(table.c.provider_id, count)))
+    return PreparedStatement(chosen.where(_of(table.c.provider_id, count)))
 
 
 @lru_cache(KEPT_SIZES)
-def _aggregates(count: int) -> Prepared:
+def _aggregates(count: int) -> PreparedStatement:
     table = provider_aggregates
     chosen = sa.select(table.c.provider_id, table.c.aggregate)
-    return Prepared(chosen.where(_of(table.c.provider_id, count)))
+    return PreparedStatement(chosen.where(_of(table.c.provider_id, count)))
 
 
 @lru_cache(KEPT_SIZES)
-def _attributes(count: int) -> Prepared:
+def _attributes(count: int) -> PreparedStatement:
     table = provider_attributes
     chosen = sa.select(table.c.provider_id, table.c.name, table.c.text, table.c.number)
-    return Prepared(chosen.where(_of(table.c.provider_id, count)))
+    return PreparedStatement(chosen.where(_of(table.c.provider_id, count)))
 
 
 @lru_cache(KEPT_SIZES)
-def _called(count: int) -> Prepared:
-    return Prepared(sa.select(_rp.name, _rp.uuid).where(_rp.name.in_(bind_parameters("name", count))))
+def _called(count: int) -> PreparedStatement:
+    return PreparedStatement(
+        sa.select(_rp.name, _rp.uuid).where(_rp.name.in_(bind_parameters("name", count)))
+    )

@@ -9,7 +9,7 @@ from placement.store.expired import COUNTS
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class ClassUsage:
     """The sum of one resource class over the consumers of one type (None: of unknown type)."""
 
     consumer_type: str | None
@@ -17,7 +17,7 @@ class Usage:
     used: int
 
 
-def of_project(conn: sa.Connection, project_id: str, user_id: str | None) -> list[Usage]:
+def of_project(conn: sa.Connection, project_id: str, user_id: str | None) -> list[ClassUsage]:
     """The usages of a project, or of one user in it, by consumer type and resource class."""
     query = (
         sa.select(consumers.c.consumer_type, resource_classes.c.name, sa.func.sum(allocations.c.used))
@@ -30,7 +30,7 @@ def of_project(conn: sa.Connection, project_id: str, user_id: str | None) -> lis
     )
     if user_id is not None:
         query = query.where(consumers.c.user_id == user_id)
-    return [Usage(kind, name, int(used)) for kind, name, used in conn.execute(query)]
+    return [ClassUsage(kind, name, int(used)) for kind, name, used in conn.execute(query)]
 
 
 def consumer_counts(conn: sa.Connection, project_id: str, user_id: str | None) -> dict[str | None, int]:

@@ -25,13 +25,13 @@ class ChunkedInput:
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         """WSGI."""
         if environ.get("HTTP_TRANSFER_ENCODING", "").strip().lower() == "chunked":
-            environ["wsgi.input"] = io.BufferedReader(_Body(self._read_chunk))
+            environ["wsgi.input"] = io.BufferedReader(_ChunkReader(self._read_chunk))
             environ["wsgi.input_terminated"] = True
             environ.pop("CONTENT_LENGTH", None)  # chunks go before it (RFC 9112, 6.3)
         return self._app(environ, start_response)
 
 
-class _Body(io.RawIOBase):
+class _ChunkReader(io.RawIOBase):
     """Chunk after chunk, as they are asked for."""
 
     def __init__(self, read_chunk: Callable[[int], bytes]) -> None:

@@ -3,8 +3,8 @@
 import pytest
 
 from benchmarks.decisions import PARTS, Deed, moves, occupied, percentiles
-from placement.capacity.draining import Displaced
-from placement.capacity.moving import Making
+from placement.capacity.draining import DisplacedGuests
+from placement.capacity.moving import MigrationPlan
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -27,11 +27,11 @@ def test_hosts_are_as_full_as_their_guests_make_them() -> None:
 
 def test_there_is_somebody_to_displace_and_somebody_to_move() -> None:
     one, ten, large, larger = (deed() for _, deed in moves(20))
-    assert isinstance(one, Displaced)
-    assert isinstance(ten, Displaced)
+    assert isinstance(one, DisplacedGuests)
+    assert isinstance(ten, DisplacedGuests)
     assert 0 < one.guests < ten.guests
     for each in (large, larger):
-        assert isinstance(each, Making)
+        assert isinstance(each, MigrationPlan)
         assert each.moves
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks import interference
 from benchmarks.interference_worlds import KINDS, QUOTA, STEP, world
-from compute_agent.interference.cases import What
+from compute_agent.interference.cases import CaseVerdict
 
 CPU = world("quick 2", "cpu")
 
@@ -39,7 +39,7 @@ def test_the_judge_counts_those_as_wrong_who_make_no_difference():
             self.decisions = tuple(
                 replace(one, case=replace(one.case, suspect=idle))
                 for one in self.decisions
-                if one.what is What.TRY
+                if one.what is CaseVerdict.TRY
             )
 
     idle = min((u for u in CPU.guests if u.startswith("be")), key=lambda u: sum(CPU.guests[u].wants))

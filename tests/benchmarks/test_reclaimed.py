@@ -4,7 +4,7 @@ import random
 
 from benchmarks import reclaimed
 from benchmarks.reclaimed_traces import DAY, HostTrace, host, noise_table
-from compute_agent.capacity.estimate import Limits
+from compute_agent.capacity.estimate import EstimateLimits
 
 
 def test_few_promises_are_broken_and_much_is_promised():
@@ -12,7 +12,7 @@ def test_few_promises_are_broken_and_much_is_promised():
     found = reclaimed.Result()
     for number in range(6):
         trace = host(random.Random(f"quick {number}"), noise, 3)
-        found.add(reclaimed.judge(trace, reclaimed.promises(trace, Limits())))
+        found.add(reclaimed.judge(trace, reclaimed.promises(trace, EstimateLimits())))
     assert found.hours == 6 * 48
     assert found.broken <= 1
     assert found.promised >= 0.5 * found.oracle
@@ -30,4 +30,4 @@ def test_the_judge_counts_hours_in_which_what_was_promised_was_needed():
 
 
 def test_the_picture_has_a_panel_for_each_host():
-    assert reclaimed.picture(1, 1, Limits()).count("what is above is promised") >= 3
+    assert reclaimed.picture(1, 1, EstimateLimits()).count("what is above is promised") >= 3

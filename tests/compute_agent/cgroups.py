@@ -47,7 +47,7 @@ class FakeCgroups:
         """Folder by process id."""
         self._files(folder)
         for name in ("add", "processes", "remove", "remove_empty", "_write"):
-            monkeypatch.setattr(cgroup.Group, name, self._method(name))
+            monkeypatch.setattr(cgroup.GuestCgroup, name, self._method(name))
         make = cgroup.CgroupRoot.make
         monkeypatch.setattr(cgroup.CgroupRoot, "make", lambda root, name: self._files(make(root, name)))
 
@@ -137,7 +137,7 @@ class KernelCgroups:
         return folder
 
     def close(self):
-        cgroup.Group(self.folder).remove()
+        cgroup.GuestCgroup(self.folder).remove()
 
 
 def _io_max(text, line):

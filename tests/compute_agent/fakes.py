@@ -3,7 +3,7 @@
 import itertools
 from dataclasses import fields, replace
 
-from compute_agent.drivers.base import UNLIMITED, Change, ChangeKind, CpuLimits, MemoryLimits
+from compute_agent.drivers.base import UNLIMITED, ChangeKind, CpuLimits, GuestChange, MemoryLimits
 from compute_agent.drivers.cgroup import agree, attainable
 from compute_agent.model.errors import DriverError, GuestGoneError
 from compute_agent.model.guest import Guest
@@ -178,7 +178,7 @@ class FakeDriver:
             raise GuestGoneError(guest.uuid)
         self.running[guest.uuid] = replace(self.running[guest.uuid], settings=settings)
         if self._listener is not None:
-            self._listener(Change(ChangeKind.CHANGED, self.running[guest.uuid]))
+            self._listener(GuestChange(ChangeKind.CHANGED, self.running[guest.uuid]))
         return self.running[guest.uuid]
 
     def adopt(self, guest_uuid, name, settings, origin):
@@ -188,7 +188,7 @@ class FakeDriver:
         """The guest ends by itself."""
         del self.running[guest.uuid], self.affinities[guest.uuid]
         if self._listener is not None:
-            self._listener(Change(ChangeKind.STOPPED, guest))
+            self._listener(GuestChange(ChangeKind.STOPPED, guest))
 
     def succeed(self, guest_uuid):
         """The main process ends, and another one of the guest takes its place."""

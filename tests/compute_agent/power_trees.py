@@ -7,7 +7,7 @@ one policy.
 
 import errno
 
-from compute_agent.controllers.cpu_class import Files
+from compute_agent.controllers.cpu_class import KernelFiles
 
 CPUS = "sys/devices/system/cpu"
 
@@ -87,7 +87,7 @@ def _make(root, folder, files):
         (root / folder / name).write_text(f"{text}\n")
 
 
-class KernelFiles(Files):
+class KernelFiles(KernelFiles):
     """What is written is checked as the kernel checks it, and has the same side effects.
 
     A minimum above the maximum and the reverse is EINVAL, as before Linux 5.3, or what the other allows; a

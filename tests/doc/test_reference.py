@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from compute_agent.pipeline.metrics import Metrics
-from compute_agent.qos.telemetry import Telemetry
+from compute_agent.pipeline.metrics import AgentMetrics
+from compute_agent.qos.telemetry import ThrottleTelemetry
 from tests.doc.extensions import (
     PLUGIN,
     PROGRAMS,
@@ -37,8 +37,8 @@ def test_every_remedy_is_of_a_line_that_is_logged() -> None:
 
 
 def test_all_metrics_that_the_agent_registers_are_listed() -> None:
-    registry = Metrics().registry
-    Telemetry(registry)
+    registry = AgentMetrics().registry
+    ThrottleTelemetry(registry)
     registered = {
         f"{family.name}_total" if family.type == "counter" else family.name for family in registry.collect()
     }

@@ -21,7 +21,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 from compute_agent.conf import host as host_options
 from compute_agent.conf import monitoring as monitoring_options
 from compute_agent.fleet import revision
-from compute_agent.loops.monitoring import Monitoring
+from compute_agent.loops.monitoring import CacheMonitoring
 from compute_agent.monitoring.targets import MonitorTarget
 from compute_agent.resctrl.mount import ResctrlHandle, ResctrlOptions
 from tests.compute_agent.loops.configurations import configuration
@@ -98,7 +98,7 @@ def counters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     )
     registry = CollectorRegistry()
     guests = [MonitorTarget("one", "LS", "a.class.LS", name="web", cpu=0.5)]
-    monitoring = Monitoring(configuration(conf, control), lambda: guests, registry)
+    monitoring = CacheMonitoring(configuration(conf, control), lambda: guests, registry)
     port = free_port()
     server, thread = start_http_server(port, "127.0.0.1", registry)
     monitoring.start()

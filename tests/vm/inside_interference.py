@@ -67,7 +67,7 @@ LEVERS = {
 """By signal."""
 
 
-class Fast(service.Agent):
+class Fast(service.HostAgent):
     """The agent, whose loop of interference goes by a fast clock."""
 
     def __init__(self):

@@ -57,7 +57,7 @@ def _run_loop(libvirt: Any) -> None:
 
 
 @dataclass(eq=False, slots=True)
-class _Session:
+class _LibvirtSession:
     """One time that libvirtd was there: the connection, and the events that it was asked for.
 
     ``calls`` are under way on it; who is the last of them closes it, if it is to be closed by then.
@@ -69,7 +69,7 @@ class _Session:
     unwanted: bool = False
 
 
-class Connection:
+class LibvirtConnection:
     """A connection that is opened, breaks and is opened again. Its methods may be called from any thread."""
 
     def __init__(self, uri: str, happened: Callable[[str | None], None]) -> None:
@@ -82,8 +82,8 @@ class Connection:
         self.uri = uri
         self.libvirt = load()
         self._happened = happened
-        self._session: _Session | None = None
-        self._broken: list[_Session] = []
+        self._session: _LibvirtSession | None = None
+        self._broken: list[_LibvirtSession] = []
         self._calls_lock = threading.Lock()
         self._host_cpus = frozenset[int]()
         self._usual_owner: str | None = None
@@ -107,7 +107,7 @@ class Connection:
         while self._broken:
             self._let_go(self._broken.pop())
         try:
-            session = _Session(libvirt.open(self.uri))
+            session = _LibvirtSession(libvirt.open(self.uri))
         except libvirt.libvirtError as error:
             raise DriverError(f"libvirtd at {self.uri} is away: {error}") from error
         handle = session.handle
@@ -211,14 +211,14 @@ class Connection:
     def _domain_event(self, handle: Any, domain: Any, *details: Any) -> None:
         self._happened(domain.UUIDString())
 
-    def _closed(self, handle: Any, reason: int, session: _Session) -> None:
+    def _closed(self, handle: Any, reason: int, session: _LibvirtSession) -> None:
         if self._session is session:
             self._session = None
             self._broken.append(session)  # it cannot be closed from here, libvirt's own thread
             LOG.warning("The connection to libvirtd at %s broke (reason %d)", self.uri, reason)
             self._happened(None)
 
-    def _let_go(self, session: _Session) -> None:
+    def _let_go(self, session: _LibvirtSession) -> None:
         """Close a connection as soon as no call is under way on it."""
         with self._calls_lock:
             session.unwanted = True
@@ -226,7 +226,7 @@ class Connection:
         if not busy:
             self._disconnect(session)
 
-    def _disconnect(self, session: _Session) -> None:
+    def _disconnect(self, session: _LibvirtSession) -> None:
         """Close a connection with all that keeps it alive; a broken one cannot say goodbye."""
         handle = session.handle
         ends = [partial(handle.domainEventDeregisterAny, event) for event in session.events]

@@ -14,14 +14,14 @@ from typing import Final
 from xml.etree import ElementTree
 
 from compute_agent.drivers.libvirt.document import parse
-from compute_agent.drivers.libvirt.qemu import EMULATOR, Role
+from compute_agent.drivers.libvirt.qemu import EMULATOR, ThreadRole
 from compute_agent.model import cpuset
-from compute_agent.model.constraints import Cell, Constraints
+from compute_agent.model.constraints import GuestCell, PlacementConstraints
 
 _STRICT: Final = "strict"
 
 
-def parse_constraints(domain_xml: str) -> Constraints:
+def parse_constraints(domain_xml: str) -> PlacementConstraints:
     """What the XML of a domain demands.
 
     :raises ValueError: this is not XML, or has sets of CPUs or nodes that are none.
@@ -35,13 +35,15 @@ def parse_constraints(domain_xml: str) -> Constraints:
     if (memory := root.find("numatune/memory")) is not None:
         nodes = _strict_nodes(memory)
     cells = (
-        Cell(vcpus.get(node.get("cellid", ""), frozenset()), _strict_nodes(node))
+        GuestCell(vcpus.get(node.get("cellid", ""), frozenset()), _strict_nodes(node))
         for node in root.iterfind("numatune/memnode")
     )
-    return Constraints(nodes, tuple(cell for cell in cells if cell.vcpus and cell.nodes))
+    return PlacementConstraints(nodes, tuple(cell for cell in cells if cell.vcpus and cell.nodes))
 
 
-def with_pins(constraints: Constraints, pins: Mapping[Role, frozenset[int]]) -> Constraints:
+def with_pins(
+    constraints: PlacementConstraints, pins: Mapping[ThreadRole, frozenset[int]]
+) -> PlacementConstraints:
     """The same with these pins demanded, and no others. Those of I/O threads go with the emulator's."""
     vcpus = {role.vcpu: cpus for role, cpus in pins.items() if role.vcpu is not None}
     return replace(constraints, pins=tuple(sorted(vcpus.items())), emulator=pins.get(EMULATOR, frozenset()))

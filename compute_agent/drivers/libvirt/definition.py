@@ -29,7 +29,7 @@ from compute_agent.drivers.base import CpuLimits, CpuSettings
 from compute_agent.drivers.cgroup import PERIOD
 from compute_agent.drivers.libvirt.document import parse
 from compute_agent.drivers.libvirt.domain_blockio import DomainBlockIo, parse_blockio
-from compute_agent.drivers.libvirt.qemu import EMULATOR, Role, wanted_cpus
+from compute_agent.drivers.libvirt.qemu import EMULATOR, ThreadRole, wanted_cpus
 from compute_agent.model import cpuset
 
 NAMESPACE: Final = "urn:placement-compute:agent:1"
@@ -47,14 +47,14 @@ _MAX_NOTED: Final = 64
 _PIN: Final = re.compile(r"(e|i?[0-9]{1,5})=([0-9,-]{1,4096})", re.ASCII)
 _MAX_PINS: Final = 16384
 
-Pin = tuple[Role, frozenset[int]]
+Pin = tuple[ThreadRole, frozenset[int]]
 
-Pins = Mapping[Role, frozenset[int] | None]
+Pins = Mapping[ThreadRole, frozenset[int] | None]
 """The CPUs of what a domain's threads do; None: those of the whole host."""
 
 
 @dataclass(frozen=True, slots=True)
-class Binding:
+class MemoryBinding:
     """The element ``<numatune><memory>``: NUMA nodes, and how memory is bound to them."""
 
     mode: str = ""
@@ -67,7 +67,7 @@ class Binding:
 
 
 @dataclass(frozen=True, slots=True)
-class Definition:
+class DomainDefinition:
     """What a domain starts with.
 
     ``shares`` None: nothing is said; ``noted`` are those of the agent. ``pins`` has each guest CPU, each I/O
@@ -85,9 +85,9 @@ class Definition:
     shares: int | None = None
     noted: frozenset[int] = frozenset()
     quota: float | None = None
-    binding: Binding = Binding()
+    binding: MemoryBinding = MemoryBinding()
     pins: Pins = field(default_factory=dict)
-    pinned: frozenset[Role] = frozenset()
+    pinned: frozenset[ThreadRole] = frozenset()
     own: frozenset[Pin] | None = frozenset()
     blockio: DomainBlockIo = field(default_factory=DomainBlockIo)
     own_items: frozenset[str] = frozenset()
@@ -102,7 +102,7 @@ class Definition:
             if cpus is not None and (self.own is None or (role, cpus) in self.own)
         )
 
-    def demanded_pins(self, host: frozenset[int]) -> dict[Role, frozenset[int]]:
+    def demanded_pins(self, host: frozenset[int]) -> dict[ThreadRole, frozenset[int]]:
         """The pins that somebody else wrote, but those to all CPUs of the ``host``.
 
         ``<vcpu cpuset>`` is none: it says where what is not pinned begins.
@@ -124,7 +124,7 @@ class Definition:
         quotas = [quota for quota in (wanted.quota, self.quota) if quota is not None]
         return CpuLimits(None if self.has_foreign_shares else wanted.weight, min(quotas, default=None))
 
-    def other_pins(self, settings: CpuSettings, host: frozenset[int]) -> dict[Role, frozenset[int]]:
+    def other_pins(self, settings: CpuSettings, host: frozenset[int]) -> dict[ThreadRole, frozenset[int]]:
         """Where the pins that ``settings`` want elsewhere should be, of the CPUs that the ``host`` has.
 
         Demands stay as they are: where the guest runs is within them.
@@ -137,13 +137,13 @@ class Definition:
             and (wanted := wanted_cpus(role, settings) & host) != (host if cpus is None else cpus)
         }
 
-    def changes(self, other: Definition) -> tuple[str, ...]:
+    def changes(self, other: DomainDefinition) -> tuple[str, ...]:
         """The names of what another definition has otherwise."""
         names = (one.name for one in fields(self))
         return tuple(name for name in names if getattr(self, name) != getattr(other, name))
 
 
-def parse_definition(inactive_xml: str, persistent: bool) -> Definition:
+def parse_definition(inactive_xml: str, persistent: bool) -> DomainDefinition:
     """The definition in the inactive XML of a domain.
 
     :raises ValueError: that is not XML.
@@ -157,7 +157,7 @@ def parse_definition(inactive_xml: str, persistent: bool) -> Definition:
     pins, pinned = _pins(root) if persistent else ({}, frozenset())
     # One that is not in a definition may be the agent's.
     limited = persistent and quota > 0
-    return Definition(
+    return DomainDefinition(
         persistent,
         shares,
         frozenset(
@@ -183,7 +183,7 @@ def parse_live(domain_xml: str) -> tuple[DomainBlockIo, int | None]:
     return parse_blockio(root), _soft_limit(root)
 
 
-def parse_binding(domain_xml: str) -> Binding:
+def parse_binding(domain_xml: str) -> MemoryBinding:
     """How the memory of a domain is bound.
 
     :raises ValueError: this is not XML.
@@ -202,7 +202,7 @@ def note(shares: frozenset[int], pins: Iterable[Pin] = (), items: Iterable[str] 
     return f"<tuned {noted}/>" if listed == '""' else f"<tuned {noted} items={listed}/>"
 
 
-def _key(role: Role) -> str:
+def _key(role: ThreadRole) -> str:
     if role.vcpu is not None:
         return str(role.vcpu)
     return "e" if role.iothread is None else f"i{role.iothread}"
@@ -225,10 +225,10 @@ def _noted_items(note: ElementTree.Element) -> frozenset[str]:
     return frozenset(filter(None, note.get("items", "").split(" ", _MAX_PINS)[:_MAX_PINS]))
 
 
-def _role(key: str) -> Role:
+def _role(key: str) -> ThreadRole:
     if key == "e":
         return EMULATOR
-    return Role(iothread=int(key[1:])) if key.startswith("i") else Role(vcpu=int(key))
+    return ThreadRole(iothread=int(key[1:])) if key.startswith("i") else ThreadRole(vcpu=int(key))
 
 
 def _soft_limit(root: ElementTree.Element) -> int | None:
@@ -237,29 +237,29 @@ def _soft_limit(root: ElementTree.Element) -> int | None:
     return None if limit >= UNLIMITED_KIB else limit
 
 
-def _binding(root: ElementTree.Element) -> Binding:
+def _binding(root: ElementTree.Element) -> MemoryBinding:
     memory = root.find("numatune/memory")
     if memory is None:
-        return Binding()
-    return Binding(memory.get("mode", "strict"), cpuset.parse(memory.get("nodeset", "")))
+        return MemoryBinding()
+    return MemoryBinding(memory.get("mode", "strict"), cpuset.parse(memory.get("nodeset", "")))
 
 
-def _pins(root: ElementTree.Element) -> tuple[Pins, frozenset[Role]]:
+def _pins(root: ElementTree.Element) -> tuple[Pins, frozenset[ThreadRole]]:
     """The pins, and what has one of its own. All else runs where ``<vcpu cpuset>`` says."""
     vcpu, tune = root.find("vcpu"), root.find("cputune")
     if vcpu is None:
         return {}, frozenset()
     default = _cpus(vcpu)
-    roles = [Role(vcpu=number) for number in range(int(vcpu.text or 1))]
-    roles += [Role(iothread=number) for number in _iothreads(root)]
-    pins: dict[Role, frozenset[int] | None] = dict.fromkeys([*roles, EMULATOR], default)
-    pinned: set[Role] = set()
+    roles = [ThreadRole(vcpu=number) for number in range(int(vcpu.text or 1))]
+    roles += [ThreadRole(iothread=number) for number in _iothreads(root)]
+    pins: dict[ThreadRole, frozenset[int] | None] = dict.fromkeys([*roles, EMULATOR], default)
+    pinned: set[ThreadRole] = set()
     for pin in () if tune is None else tune:
         match pin.tag:
             case "vcpupin":
-                role = Role(vcpu=int(pin.get("vcpu", -1)))
+                role = ThreadRole(vcpu=int(pin.get("vcpu", -1)))
             case "iothreadpin":
-                role = Role(iothread=int(pin.get("iothread", 0)))
+                role = ThreadRole(iothread=int(pin.get("iothread", 0)))
             case "emulatorpin":
                 role = EMULATOR
             case _:

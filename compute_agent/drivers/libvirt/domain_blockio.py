@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from xml.etree import ElementTree
 
-from compute_agent.model.blockio import DEFAULT_WEIGHT, BlockIo, Rates
+from compute_agent.model.blockio import DEFAULT_WEIGHT, BlockIo, DeviceRates
 
 WEIGHT: Final = "weight"
 _DEVICE: Final = "dev:"
@@ -21,7 +21,7 @@ _DISK: Final = "disk:"
 
 _KEYS: Final = ("read_bytes_sec", "write_bytes_sec", "read_iops_sec", "write_iops_sec")
 
-Item = int | Rates
+Item = int | DeviceRates
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class DomainBlockIo:
     """
 
     weight: int | None = None
-    rates: Mapping[str, Rates] = field(default_factory=dict)
+    rates: Mapping[str, DeviceRates] = field(default_factory=dict)
     foreign: frozenset[str] = frozenset()
 
     @property
@@ -49,7 +49,7 @@ class DomainBlockIo:
 
     def with_items(self, items: Mapping[str, Item]) -> DomainBlockIo:
         """The same when these items are set."""
-        rates = {item: value for item, value in items.items() if isinstance(value, Rates)}
+        rates = {item: value for item, value in items.items() if isinstance(value, DeviceRates)}
         weight = items.get(WEIGHT, self.weight)
         return DomainBlockIo(
             weight if isinstance(weight, int) else None, {**self.rates, **rates}, self.foreign
@@ -67,7 +67,7 @@ def parse_blockio(root: ElementTree.Element) -> DomainBlockIo:
     for disk in root.iterfind("devices/disk"):
         target, tune = disk.find("target"), disk.find("iotune")
         item = f"{_DISK}{'' if target is None else target.get('dev', '')}"
-        rates[item] = Rates() if tune is None else _rates(tune)
+        rates[item] = DeviceRates() if tune is None else _rates(tune)
         if tune is not None and any(it.tag not in _KEYS and (it.text or "0") != "0" for it in tune):
             foreign.add(item)
     return DomainBlockIo(int(weight) if weight else None, rates, frozenset(foreign))
@@ -82,7 +82,7 @@ def todo(has: DomainBlockIo, wanted: BlockIo | None, own: Collection[str]) -> di
             goal |= dict.fromkeys(has.disks, wanted.rates)
     found: dict[str, Item] = {}
     for item in sorted({*goal, *(item for item in own if item in has.rates)} - has.foreign):
-        present, target = has.rates.get(item, Rates()), goal.get(item, Rates())
+        present, target = has.rates.get(item, DeviceRates()), goal.get(item, DeviceRates())
         if present != target and (item in own or not present):
             found[item] = target
     weight = None if wanted is None else wanted.weight
@@ -115,5 +115,5 @@ def set_item(domain: Any, item: str, value: Item, flag: int) -> None:
     domain.setBlkioParameters({f"device_{key}": f"{path},{amount}" for key, amount in limits.items()}, flag)
 
 
-def _rates(element: ElementTree.Element) -> Rates:
-    return Rates(*(int(element.findtext(key) or 0) or None for key in _KEYS))
+def _rates(element: ElementTree.Element) -> DeviceRates:
+    return DeviceRates(*(int(element.findtext(key) or 0) or None for key in _KEYS))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from compute_agent.drivers.base import CpuLimits
-from compute_agent.drivers.cgroup import Group
+from compute_agent.drivers.cgroup import GuestCgroup
 from compute_agent.host.kernel_files import read, read_text
 
 # Each domain has groups of its own below that of the whole domain, one of them for the main thread; cgroup v2
@@ -50,7 +50,9 @@ class DomainGroup:
         return max(round(weight * _DEFAULT_SHARES / _DEFAULT_WEIGHT), _MIN_SHARES)
 
     def _unified_limits(self) -> CpuLimits | None:
-        found = [limits for folder in self.folders if (limits := Group(folder).cpu_limits()) is not None]
+        found = [
+            limits for folder in self.folders if (limits := GuestCgroup(folder).cpu_limits()) is not None
+        ]
         quotas = [limits.quota for limits in found if limits.quota is not None]
         return CpuLimits(found[0].weight, min(quotas, default=None)) if found else None
 

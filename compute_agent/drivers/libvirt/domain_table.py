@@ -12,20 +12,20 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from compute_agent.drivers.base import Change, ChangeKind
+from compute_agent.drivers.base import ChangeKind, GuestChange
 from compute_agent.drivers.libvirt import metadata, qemu
-from compute_agent.drivers.libvirt.connection import Connection
+from compute_agent.drivers.libvirt.connection import LibvirtConnection
 from compute_agent.drivers.libvirt.constraints import parse_constraints, with_pins
 from compute_agent.drivers.libvirt.definition import (
-    Definition,
+    DomainDefinition,
     parse_binding,
     parse_definition,
     parse_live,
 )
 from compute_agent.drivers.libvirt.flavor import read_flavor
-from compute_agent.drivers.libvirt.qemu import Process
+from compute_agent.drivers.libvirt.qemu import QemuProcess
 from compute_agent.drivers.libvirt.running_domain import RunningDomain
-from compute_agent.model.constraints import Constraints
+from compute_agent.model.constraints import PlacementConstraints
 from compute_agent.model.errors import DriverError, GuestGoneError
 from compute_agent.model.guest import Guest
 
@@ -35,7 +35,9 @@ LOG = logging.getLogger(__name__)
 class DomainTable:
     """The domains that run, by uuid."""
 
-    def __init__(self, driver: str, connection: Connection, report: Callable[[Change], None]) -> None:
+    def __init__(
+        self, driver: str, connection: LibvirtConnection, report: Callable[[GuestChange], None]
+    ) -> None:
         """``driver`` is the name of the driver that guests have; ``report`` hears what happens to them."""
         self._driver = driver
         self._connection = connection
@@ -209,7 +211,7 @@ class DomainTable:
             owner = description.owner or self._connection.usual_owner()
             known = self._running.get(guest_uuid)
             if known is not None and known.is_alive:
-                process: Process | None = known.process
+                process: QemuProcess | None = known.process
             else:
                 starting = self._is_starting(domain)  # before it is looked for: it may come meanwhile
                 process = qemu.find_process(guest_uuid, owner)
@@ -241,7 +243,9 @@ class DomainTable:
             guest, process, source, definition, binding, blockio=blockio, soft_limit=soft_limit
         )
 
-    def _constrained(self, constraints: Constraints, definition: Definition) -> Constraints:
+    def _constrained(
+        self, constraints: PlacementConstraints, definition: DomainDefinition
+    ) -> PlacementConstraints:
         return with_pins(constraints, definition.demanded_pins(self._connection.host_cpus))
 
     def _is_starting(self, domain: Any) -> bool:
@@ -261,10 +265,10 @@ class DomainTable:
 
     def _say(self, kind: ChangeKind, guest: Guest) -> None:
         LOG.debug("Guest %s (pid %d) %s", guest, guest.pid, kind)
-        self._report(Change(kind, guest))
+        self._report(GuestChange(kind, guest))
 
 
-def _definition(domain: Any, source: str) -> Definition:
+def _definition(domain: Any, source: str) -> DomainDefinition:
     """The definition of a domain from its inactive XML.
 
     :raises libvirtError:

@@ -18,16 +18,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from compute_agent.drivers.base import Change, Listener, OomKill
-from compute_agent.drivers.cgroup import Group
-from compute_agent.drivers.flavor import Flavor
+from compute_agent.drivers.base import GuestChange, Listener, OomKill
+from compute_agent.drivers.cgroup import GuestCgroup
+from compute_agent.drivers.flavor import GuestFlavor
 from compute_agent.drivers.libvirt import qemu
-from compute_agent.drivers.libvirt.connection import Connection
+from compute_agent.drivers.libvirt.connection import LibvirtConnection
 from compute_agent.drivers.libvirt.domain_table import DomainTable
 from compute_agent.drivers.libvirt.expected import ExpectedDomains
 from compute_agent.drivers.libvirt.flavor import read_flavor
 from compute_agent.drivers.libvirt.running_domain import RunningDomain
-from compute_agent.drivers.libvirt.tuning import Tuning
+from compute_agent.drivers.libvirt.tuning import DomainTuning
 from compute_agent.drivers.memory_limits import OomScores
 from compute_agent.drivers.oom import OomWatch
 from compute_agent.model.errors import DriverError, GuestGoneError
@@ -51,7 +51,7 @@ _LAST_LOOK: Final = 2.0
 _POLL_SECONDS: Final = 0.02
 
 
-class Domains:
+class LibvirtDomains:
     """The domains that run, and those that are defined."""
 
     name = "libvirt"
@@ -68,7 +68,7 @@ class Domains:
         :raises DriverError: without libvirt-python.
         """
         self._messages: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self._connection = Connection(uri, self._messages.put)
+        self._connection = LibvirtConnection(uri, self._messages.put)
         self._table = DomainTable(self.name, self._connection, self._report)
         self._expected = ExpectedDomains(self.name, self._connection.usual_owner)
         self._oom, self._scores = OomWatch(), OomScores()
@@ -108,7 +108,7 @@ class Domains:
         """The domains that run and cannot be looked after, by uuid, and why that is so."""
         return self._table.lost()
 
-    def flavor(self, guest: Guest) -> Flavor:
+    def flavor(self, guest: Guest) -> GuestFlavor:
         """What Nova wrote into the domain about the order; empty if it was not Nova that made it."""
         with self._on_domain(self._table.living(guest), "is not described") as domain:
             xml = domain.XMLDesc()
@@ -138,7 +138,7 @@ class Domains:
         """What the kernel killed of domains with groups of cgroup v2, as far as these were still there."""
         for known in self._table.all():
             if (group := known.group) is not None and group.unified:
-                self._oom.look(known.guest, Group(group.folders[0]))
+                self._oom.look(known.guest, GuestCgroup(group.folders[0]))
         return self._oom.take()
 
     # Life
@@ -165,7 +165,7 @@ class Domains:
 
     # Inner parts: one guest
 
-    def _threads(self, guest: Guest) -> Mapping[int, qemu.Role]:
+    def _threads(self, guest: Guest) -> Mapping[int, qemu.ThreadRole]:
         threads = self._table.living(guest).process.threads()
         if not threads:
             raise GuestGoneError(f"guest {guest} has ended")
@@ -185,8 +185,8 @@ class Domains:
                 raise GuestGoneError(f"guest {known.guest} has ended") from error
             raise DriverError(f"guest {known.guest} {failing}: {error}") from error
 
-    def _tuning(self, domain: Any) -> Tuning:
-        return Tuning(self._connection.libvirt, domain, self._connection.host_cpus)
+    def _tuning(self, domain: Any) -> DomainTuning:
+        return DomainTuning(self._connection.libvirt, domain, self._connection.host_cpus)
 
     def _is_active(self, known: RunningDomain) -> bool:
         """Whether a guest still runs, as far as can be learnt: libvirt knows it earlier than /proc."""
@@ -250,6 +250,6 @@ class Domains:
             self._look_pause = max(self._look_interval / steps, _LOOK_PAUSE)
         self._next_look = time.monotonic() + self._look_pause
 
-    def _report(self, change: Change) -> None:
+    def _report(self, change: GuestChange) -> None:
         if self._listener is not None:
             self._listener(change)

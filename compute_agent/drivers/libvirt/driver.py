@@ -20,12 +20,8 @@ from compute_agent.drivers.base import (
     MemoryLimits,
 )
 from compute_agent.drivers.libvirt import domain_blockio
-from compute_agent.drivers.libvirt.definition import (
-    RESTRICTIVE,
-    SOFT_LIMIT,
-    Binding,
-)
-from compute_agent.drivers.libvirt.domains import Domains
+from compute_agent.drivers.libvirt.definition import RESTRICTIVE, SOFT_LIMIT, MemoryBinding
+from compute_agent.drivers.libvirt.domains import LibvirtDomains
 from compute_agent.drivers.libvirt.expected import ExpectedDomains
 from compute_agent.drivers.libvirt.running_domain import RunningDomain
 from compute_agent.model.blockio import BlockIo
@@ -37,7 +33,7 @@ LOG = logging.getLogger(__name__)
 _KIB: Final = 1024
 
 
-class LibvirtDriver(Domains):
+class LibvirtDriver(LibvirtDomains):
     """The domains of one libvirtd on this host, and what they get of it."""
 
     # What it can
@@ -184,7 +180,7 @@ class LibvirtDriver(Domains):
                     known.refused = wanted
                     LOG.warning("The memory of guest %s stays where it is: %s", guest, error)
                     return False
-                known.binding, known.refused = Binding(RESTRICTIVE, nodes), None
+                known.binding, known.refused = MemoryBinding(RESTRICTIVE, nodes), None
                 known.redefine(tuning.persist_binding(known.definition, nodes))
             if (left := known.other_nodes(wanted)) is not None:
                 raise DriverError(f"the memory of guest {guest} is still bound to nodes {sorted(left)}")

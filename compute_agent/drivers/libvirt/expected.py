@@ -26,7 +26,7 @@ MAX_EXPECTED: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class _Expected:
+class _ExpectedProcess:
     """``older`` are the processes that cannot be its own; ``process`` is its own once it was found."""
 
     guest: Guest
@@ -44,7 +44,7 @@ class ExpectedDomains:
         self._driver = driver
         self._usual_owner = usual_owner
         self._lock = threading.Lock()
-        self._expected: dict[str, _Expected] = {}
+        self._expected: dict[str, _ExpectedProcess] = {}
 
     def expect(self, domain_xml: str) -> Guest:
         """Wait for the process of a domain from now on. The guest that it will be, with pid 0.
@@ -59,7 +59,7 @@ class ExpectedDomains:
             self._expected = {key: one for key, one in self._expected.items() if one.until > now}
             if len(self._expected) >= MAX_EXPECTED:
                 raise ValueError(f"{MAX_EXPECTED} domains are about to start already")
-            self._expected[guest_uuid] = _Expected(guest, found.owner, older, now + EXPECTED_SECONDS)
+            self._expected[guest_uuid] = _ExpectedProcess(guest, found.owner, older, now + EXPECTED_SECONDS)
         return guest
 
     def appeared(self) -> tuple[Sequence[Guest], bool]:

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from typing import Final
 from xml.etree import ElementTree
 
-from compute_agent.drivers.flavor import Flavor
+from compute_agent.drivers.flavor import GuestFlavor
 from compute_agent.drivers.libvirt.document import parse
 from compute_agent.drivers.libvirt.metadata import NOVA_NAMESPACES
 from compute_agent.model import cpuset
@@ -33,7 +33,7 @@ _MAX_DIGITS: Final = 20
 _RESOURCES: Final = re.compile(r"resources(?P<group>[A-Za-z0-9_-]{0,64}):(?P<name>[A-Z0-9_]+)\Z")
 
 
-def read_flavor(domain_xml: str) -> Flavor:
+def read_flavor(domain_xml: str) -> GuestFlavor:
     """What Nova says of a domain; an empty order if it says nothing. Numbers that are none are left out.
 
     :raises ValueError: it is not the XML of a domain.
@@ -45,10 +45,10 @@ def read_flavor(domain_xml: str) -> Flavor:
         flavor = None if instance is None else instance.find(f"{prefix}flavor")
         if instance is not None and flavor is not None:
             return _read(instance, flavor, prefix)
-    return Flavor()
+    return GuestFlavor()
 
 
-def _read(instance: ElementTree.Element, flavor: ElementTree.Element, prefix: str) -> Flavor:
+def _read(instance: ElementTree.Element, flavor: ElementTree.Element, prefix: str) -> GuestFlavor:
     listed = flavor.find(f"{prefix}extraSpecs")
     specs = {} if listed is None else {it.get("name", ""): (it.text or "").strip() for it in listed}
 
@@ -65,7 +65,7 @@ def _read(instance: ElementTree.Element, flavor: ElementTree.Element, prefix: st
     swap_gib = -(-number("swap") // _MIB_IN_GIB)
     resources = {"MEMORY_MB": number("memory"), "DISK_GB": disk + number("ephemeral") + swap_gib}
     dedicated = None if listed is None else _dedicated(specs, number("vcpus"))
-    return Flavor(_with_specs(resources, specs), dedicated, owner("project"), owner("user"))
+    return GuestFlavor(_with_specs(resources, specs), dedicated, owner("project"), owner("user"))
 
 
 def _with_specs(resources: Mapping[str, int], specs: Mapping[str, str]) -> dict[str, int]:

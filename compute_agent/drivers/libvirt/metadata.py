@@ -48,7 +48,7 @@ _MAX_SHOWN: Final = 80
 
 
 @dataclass(frozen=True, slots=True)
-class Description:
+class DomainDescription:
     """A domain.
 
     ``owner`` is the user its process runs as, a name or a number after ``+``; empty if libvirt does not say.
@@ -101,7 +101,7 @@ _NOVAS: Final[Mapping[str, _Reader]] = {
 }
 
 
-def describe(domain_xml: str) -> Description:
+def describe(domain_xml: str) -> DomainDescription:
     """What the XML of a running domain says.
 
     The number of guest CPUs is that of the domain: those which are plugged in now.
@@ -124,7 +124,7 @@ def describe(domain_xml: str) -> Description:
             except ValueError as error:
                 problems.append(f"{key} = {text[:_MAX_SHOWN]!r} cannot be used ({error})")
     settings = GuestSettings(**values)
-    return Description(uuid.text.strip(), name.text or "", settings, _owner(root), tuple(problems))
+    return DomainDescription(uuid.text.strip(), name.text or "", settings, _owner(root), tuple(problems))
 
 
 def number(domain_xml: str) -> str | None:

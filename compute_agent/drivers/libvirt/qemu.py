@@ -25,7 +25,7 @@ _ALL_VCPUS: Final = "ALL CPUs/"
 
 
 @dataclass(frozen=True, slots=True)
-class Role:
+class ThreadRole:
     """What a thread does: guest CPU ``vcpu``, I/O thread ``iothread``, or every guest CPU.
 
     If it is nothing of these, it does the emulator's work.
@@ -48,19 +48,19 @@ class Role:
         return "all guest CPUs" if self.all_vcpus else "the emulator"
 
 
-EMULATOR: Final = Role()
+EMULATOR: Final = ThreadRole()
 
 
-def role(name: str) -> Role:
+def role(name: str) -> ThreadRole:
     """What a thread with this name does."""
     if match := _VCPU.match(name):
-        return Role(vcpu=int(match[1]))
+        return ThreadRole(vcpu=int(match[1]))
     if match := _IOTHREAD.match(name):
-        return Role(iothread=int(match[1]))
-    return Role(all_vcpus=True) if name.startswith(_ALL_VCPUS) else EMULATOR
+        return ThreadRole(iothread=int(match[1]))
+    return ThreadRole(all_vcpus=True) if name.startswith(_ALL_VCPUS) else EMULATOR
 
 
-def wanted_cpus(it: Role, settings: CpuSettings) -> frozenset[int]:
+def wanted_cpus(it: ThreadRole, settings: CpuSettings) -> frozenset[int]:
     """Where a thread should run.
 
     A guest CPU that the settings do not know (plugged in later) may use what the others have.
@@ -71,14 +71,14 @@ def wanted_cpus(it: Role, settings: CpuSettings) -> frozenset[int]:
 
 
 @dataclass(slots=True)
-class Process:
+class QemuProcess:
     """One QEMU process, and what is known of its threads."""
 
     identity: ProcessIdentity
     name: str
-    _roles: dict[int, Role] = field(default_factory=dict)
+    _roles: dict[int, ThreadRole] = field(default_factory=dict)
 
-    def threads(self) -> Mapping[int, Role]:
+    def threads(self) -> Mapping[int, ThreadRole]:
         """Every thread by its id; empty when the process is gone.
 
         Where no thread has the name of a guest CPU they cannot be told apart, and each may be one.
@@ -96,9 +96,9 @@ class Process:
         found_roles = {tid: self._roles.get(tid, EMULATOR) for tid in tids}
         if any(it.runs_guest for it in found_roles.values()):
             return found_roles
-        return dict.fromkeys(tids, Role(all_vcpus=True))
+        return dict.fromkeys(tids, ThreadRole(all_vcpus=True))
 
-    def misplaced(self, settings: CpuSettings) -> dict[int, tuple[Role, frozenset[int]]]:
+    def misplaced(self, settings: CpuSettings) -> dict[int, tuple[ThreadRole, frozenset[int]]]:
         """The threads with another affinity than wanted: what they do, and the affinity they have."""
         found = {}
         for tid, it in self.threads().items():
@@ -108,7 +108,7 @@ class Process:
         return found
 
 
-def find_process(guest_uuid: str, owner: str, among: Iterable[int] | None = None) -> Process | None:
+def find_process(guest_uuid: str, owner: str, among: Iterable[int] | None = None) -> QemuProcess | None:
     """The process of a domain, ``among`` these ids or all there are; None if there is none.
 
     Anybody can start a process with the same words on its command line: only one that is ``owner``'s in every
@@ -122,7 +122,7 @@ def find_process(guest_uuid: str, owner: str, among: Iterable[int] | None = None
         found = procfs.users_of(pid)
         # Asked again, so that all of this is true of one process, not of two that had the pid in turn.
         if identity and found and found <= users and _is_named(pid, guest_uuid) and procfs.is_alive(identity):
-            return Process(identity, procfs.thread_name(pid, pid))
+            return QemuProcess(identity, procfs.thread_name(pid, pid))
     return None
 
 

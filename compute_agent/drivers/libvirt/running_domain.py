@@ -9,10 +9,10 @@ from compute_agent.drivers import procfs
 from compute_agent.drivers.base import CpuLimits, CpuSettings, QuotaError
 from compute_agent.drivers.cgroup import agree
 from compute_agent.drivers.libvirt import domain_group
-from compute_agent.drivers.libvirt.definition import Binding, Definition
+from compute_agent.drivers.libvirt.definition import DomainDefinition, MemoryBinding
 from compute_agent.drivers.libvirt.domain_blockio import DomainBlockIo
 from compute_agent.drivers.libvirt.domain_group import DomainGroup
-from compute_agent.drivers.libvirt.qemu import Process, wanted_cpus
+from compute_agent.drivers.libvirt.qemu import QemuProcess, wanted_cpus
 from compute_agent.model.blockio import BlockIo
 from compute_agent.model.errors import DriverError, GuestGoneError
 from compute_agent.model.guest import Guest
@@ -29,10 +29,10 @@ class RunningDomain:
     """
 
     guest: Guest
-    process: Process
+    process: QemuProcess
     source: str
-    definition: Definition
-    binding: Binding
+    definition: DomainDefinition
+    binding: MemoryBinding
     refused: frozenset[int] | None = None
     unreported: bool = False
     own_limits: frozenset[str] = frozenset()
@@ -53,7 +53,7 @@ class RunningDomain:
         self.binding, self.blockio = found.binding, found.blockio
         self.soft_limit = found.soft_limit
 
-    def redefine(self, definition: Definition) -> None:
+    def redefine(self, definition: DomainDefinition) -> None:
         """Note that the agent made this the definition.
 
         Its text is another one now, which nobody has read: somebody may make it what it was before.

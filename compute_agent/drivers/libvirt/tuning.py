@@ -20,20 +20,20 @@ from compute_agent.drivers.libvirt.definition import (
     RESTRICTIVE,
     SOFT_LIMIT,
     UNLIMITED_KIB,
-    Binding,
-    Definition,
+    DomainDefinition,
+    MemoryBinding,
     note,
 )
 from compute_agent.drivers.libvirt.domain_blockio import Item, set_item
 from compute_agent.drivers.libvirt.domain_group import DomainGroup
-from compute_agent.drivers.libvirt.qemu import Role
+from compute_agent.drivers.libvirt.qemu import ThreadRole
 from compute_agent.model import cpuset
 from compute_agent.model.naming import called
 
 LOG = logging.getLogger(__name__)
 
 
-class Tuning:
+class DomainTuning:
     """The settings of one domain."""
 
     def __init__(self, libvirt: Any, domain: Any, host_cpus: frozenset[int]) -> None:
@@ -41,7 +41,7 @@ class Tuning:
         self._domain = domain
         self._host_cpus = host_cpus
 
-    def pin(self, roles: Iterable[Role], settings: CpuSettings) -> None:
+    def pin(self, roles: Iterable[ThreadRole], settings: CpuSettings) -> None:
         """Pin what the threads with these roles do on the running domain."""
         live = self._libvirt.VIR_DOMAIN_AFFECT_LIVE
         for it in sorted(
@@ -57,11 +57,11 @@ class Tuning:
             else:
                 self._domain.pinEmulator(self._map(settings.emulator_cpus), live)
 
-    def bind_memory(self, has: Binding, nodes: frozenset[int]) -> None:
+    def bind_memory(self, has: MemoryBinding, nodes: frozenset[int]) -> None:
         """Let the running domain have memory of these NUMA nodes only."""
         self._bind_memory(has, nodes, self._libvirt.VIR_DOMAIN_AFFECT_LIVE)
 
-    def persist_pins(self, has: Definition, settings: CpuSettings) -> Definition:
+    def persist_pins(self, has: DomainDefinition, settings: CpuSettings) -> DomainDefinition:
         """Write the pins that differ into the persistent definition; the definition as it is then.
 
         Every write makes libvirtd write a file. The note comes first, and has the old pins as well: after a
@@ -86,7 +86,7 @@ class Tuning:
             self._not_persisted("pins", error)
         return replace(has, pins=pins, pinned=has.pinned | pins.keys() & wanted.keys())
 
-    def persist_binding(self, has: Definition, nodes: frozenset[int]) -> Definition:
+    def persist_binding(self, has: DomainDefinition, nodes: frozenset[int]) -> DomainDefinition:
         """Write NUMA nodes into the persistent definition; the definition as it is then.
 
         Where somebody else bound memory, it stays as it is.
@@ -98,7 +98,7 @@ class Tuning:
         except self._libvirt.libvirtError as error:
             self._not_persisted("memory", error)
             return has
-        return replace(has, binding=Binding(RESTRICTIVE, nodes))
+        return replace(has, binding=MemoryBinding(RESTRICTIVE, nodes))
 
     def limit(self, has: CpuLimits, wanted: CpuLimits, group: DomainGroup) -> None:
         """Set what differs of weight and quota on the running domain.
@@ -112,7 +112,7 @@ class Tuning:
             change |= _quota(wanted.quota)
         self._domain.setSchedulerParametersFlags(change, self._libvirt.VIR_DOMAIN_AFFECT_LIVE)
 
-    def persist_shares(self, has: Definition, shares: int) -> Definition:
+    def persist_shares(self, has: DomainDefinition, shares: int) -> DomainDefinition:
         """Write the agent's shares into the definition, noted as such; the definition as it is then.
 
         The note comes first, and has the old shares as well: after a crash between the two they are not taken
@@ -134,7 +134,7 @@ class Tuning:
         limit = UNLIMITED_KIB if kib is None else kib
         self._domain.setMemoryParameters({SOFT_LIMIT: limit}, self._flag(persistent))
 
-    def note_items(self, has: Definition, items: Iterable[str]) -> Definition:
+    def note_items(self, has: DomainDefinition, items: Iterable[str]) -> DomainDefinition:
         """Note that these items are the agent's; the definition as it is then."""
         return self._note(replace(has, own=has.own_pins, own_items=has.own_items.union(items)))
 
@@ -149,7 +149,7 @@ class Tuning:
         flag: int = libvirt.VIR_DOMAIN_AFFECT_CONFIG if persistent else libvirt.VIR_DOMAIN_AFFECT_LIVE
         return flag
 
-    def _note(self, has: Definition) -> Definition:
+    def _note(self, has: DomainDefinition) -> DomainDefinition:
         """Note what is the agent's of a definition that is to be like that; its ``own`` pins are told."""
         kind = self._libvirt.VIR_DOMAIN_METADATA_ELEMENT
         text = note(has.noted, has.own or (), has.own_items)
@@ -160,7 +160,7 @@ class Tuning:
         guest = called(self._domain.name(), self._domain.UUIDString())
         LOG.warning("The definition of guest %s keeps its %s: %s", guest, what, error)
 
-    def _bind_memory(self, has: Binding, nodes: frozenset[int], flag: int) -> None:
+    def _bind_memory(self, has: MemoryBinding, nodes: frozenset[int], flag: int) -> None:
         change: dict[str, Any] = {"numa_nodeset": cpuset.format(nodes)}
         if not has.mode:
             change["numa_mode"] = self._libvirt.VIR_DOMAIN_NUMATUNE_MEM_RESTRICTIVE

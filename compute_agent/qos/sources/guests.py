@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from typing import Final
 
 from compute_agent.host.process_stat import parse_process_stat
-from compute_agent.qos.rounds import Round, Subject
+from compute_agent.qos.rounds import MeasuredGuest, MeasuringRound
 
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
@@ -32,7 +32,7 @@ def parse_page_cache(text: str) -> int:
     return int(sizes["file"]) - int(sizes.get("shmem", 0))
 
 
-def cpu(now: Round, before: Round | None) -> dict[str, float]:
+def cpu(now: MeasuringRound, before: MeasuringRound | None) -> dict[str, float]:
     """CPU use of each guest since the round before, in cores."""
     # Read whether there is an earlier round or not: it is the earlier one of the next.
     last = {subject.facts.uuid: _cpu_seconds(now, subject) for subject in now.subjects}
@@ -44,13 +44,13 @@ def cpu(now: Round, before: Round | None) -> dict[str, float]:
     return {guest: seconds / elapsed for guest, seconds in grown.items() if seconds is not None}
 
 
-def memory(now: Round) -> dict[str, float]:
+def memory(now: MeasuringRound) -> dict[str, float]:
     """What each guest holds of the host's memory, in bytes."""
     found = {subject.facts.uuid: _memory(now, subject) for subject in now.subjects}
     return {guest: float(held) for guest, held in found.items() if held is not None}
 
 
-def _cpu_seconds(now: Round, subject: Subject) -> dict[Hashable, float]:
+def _cpu_seconds(now: MeasuringRound, subject: MeasuredGuest) -> dict[Hashable, float]:
     """CPU time by where it was counted: the cgroup, or each process, which a start time tells from others."""
     if subject.cgroup:
         seconds = now.parsed(f"{subject.cgroup}/cpu.stat", parse_cpu_stat)
@@ -69,7 +69,7 @@ def _grown(first: dict[Hashable, float], last: dict[Hashable, float]) -> float |
     return sum(max(0.0, last[key] - first[key]) for key in common) if common else None
 
 
-def _memory(now: Round, subject: Subject) -> int | None:
+def _memory(now: MeasuringRound, subject: MeasuredGuest) -> int | None:
     if subject.cgroup:
         held = now.parsed(f"{subject.cgroup}/memory.current", int)
         if held is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from compute_agent.host.cpu_times import CpuTimes, parse_line
-from compute_agent.qos.rounds import Round
+from compute_agent.qos.rounds import MeasuringRound
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class AllCpus:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class HostMemory:
     """In bytes."""
 
     total: int
@@ -40,7 +40,7 @@ def parse_stat(text: str) -> AllCpus:
     return AllCpus(parse_line(together), max(cpus, 1))
 
 
-def parse_meminfo(text: str) -> Memory:
+def parse_meminfo(text: str) -> HostMemory:
     """Used is what MemAvailable (or, before Linux 3.14, free memory and caches) leaves of the total."""
     sizes = {}
     for line in text.splitlines():
@@ -50,7 +50,7 @@ def parse_meminfo(text: str) -> Memory:
     available = sizes.get("MemAvailable")
     if available is None:
         available = sizes["MemFree"] + sizes.get("Buffers", 0) + sizes.get("Cached", 0)
-    return Memory(sizes["MemTotal"], max(0, sizes["MemTotal"] - available))
+    return HostMemory(sizes["MemTotal"], max(0, sizes["MemTotal"] - available))
 
 
 def parse_pressure(text: str) -> int:
@@ -62,7 +62,7 @@ def parse_pressure(text: str) -> int:
     raise ValueError("there is no line 'some'")
 
 
-def cpu(now: Round, before: Round | None) -> tuple[float | None, float | None]:
+def cpu(now: MeasuringRound, before: MeasuringRound | None) -> tuple[float | None, float | None]:
     """CPU use of everybody since the round before, and what there is, in cores."""
     last, first = _all_cpus(now, before)
     if last is None:
@@ -74,7 +74,7 @@ def cpu(now: Round, before: Round | None) -> tuple[float | None, float | None]:
     return busy / total * last.cpus, float(last.cpus)
 
 
-def stolen(now: Round, before: Round | None) -> float | None:
+def stolen(now: MeasuringRound, before: MeasuringRound | None) -> float | None:
     """The part of the time since the round before that a hypervisor took, in percent; None if unknown."""
     last, first = _all_cpus(now, before)
     if last is None or first is None:
@@ -84,17 +84,17 @@ def stolen(now: Round, before: Round | None) -> float | None:
     return min(100.0, 100 * (last.times.stolen - first.times.stolen) / (last.times.total - first.times.total))
 
 
-def _all_cpus(now: Round, before: Round | None) -> tuple[AllCpus | None, AllCpus | None]:
+def _all_cpus(now: MeasuringRound, before: MeasuringRound | None) -> tuple[AllCpus | None, AllCpus | None]:
     path = f"{now.root}/proc/stat"
     return now.parsed(path, parse_stat), before.parsed(path, parse_stat) if before else None
 
 
-def memory(now: Round) -> Memory | None:
+def memory(now: MeasuringRound) -> HostMemory | None:
     """Memory use of everybody."""
     return now.parsed(f"{now.root}/proc/meminfo", parse_meminfo)
 
 
-def pressure(path: str, now: Round, before: Round | None) -> float | None:
+def pressure(path: str, now: MeasuringRound, before: MeasuringRound | None) -> float | None:
     """The part of the time since the round before in which some task waited, in percent; None if unknown.
 
     From the total, as the kernel's own averages go on telling of what is over.

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from flask import Blueprint, Response
 
-from placement.api.call import Call, operation
+from placement.api.call import ApiRequest, operation
 from placement.api.paths import EXT
 from placement.api.resource_providers import about, existing, path_uuid
 from placement.model.provider import Attribute
@@ -16,12 +16,12 @@ from placement.store import attributes as store
 blueprint = Blueprint("ext_attributes", __name__)
 
 _PATH: Final = f"{EXT}/resource_providers/<uuid>/attributes"
-_BODY: Final = schemas.Attributes()
+_BODY: Final = schemas.AttributesBody()
 _MAX_INTEGER: Final = 2.0**53
 
 
 @operation(blueprint, "GET", _PATH, rules.ATTRIBUTES, writes_json=True)
-def list_of_provider(call: Call, uuid: str) -> Response:
+def list_of_provider(call: ApiRequest, uuid: str) -> Response:
     """What is kept with a provider."""
     with call.service.model.fresh() as view:
         provider = existing(view.snapshot, uuid)
@@ -29,7 +29,7 @@ def list_of_provider(call: Call, uuid: str) -> Response:
 
 
 @operation(blueprint, "PUT", _PATH, rules.CHANGE_ATTRIBUTES, reads_json=True, writes_json=True)
-def replace_of_provider(call: Call, uuid: str) -> Response:
+def replace_of_provider(call: ApiRequest, uuid: str) -> Response:
     """Make this all that is kept with a provider."""
     known = path_uuid(uuid)
     with about(call, uuid):
@@ -40,7 +40,7 @@ def replace_of_provider(call: Call, uuid: str) -> Response:
     return _answer(call, wanted, generation)
 
 
-def _answer(call: Call, attributes: Mapping[str, Attribute], generation: int) -> Response:
+def _answer(call: ApiRequest, attributes: Mapping[str, Attribute], generation: int) -> Response:
     return call.answer({"attributes": shown(attributes), "resource_provider_generation": generation})
 
 

@@ -7,28 +7,28 @@ from typing import Final
 from flask import Blueprint, Response
 
 from placement import microversion
-from placement.api.call import Call, operation
+from placement.api.call import ApiRequest, operation
 from placement.api.paths import EXT
-from placement.candidates.budget import Budget, Exhausted
+from placement.candidates.budget import BudgetExhausted, SearchBudget
 from placement.candidates.naming import named_roots
 from placement.candidates.request import CandidatesRequest, check_names
-from placement.capacity.counting import Capacity, Cloud, count
+from placement.capacity.counting import CloudHosts, FlavorCapacity, count
 from placement.capacity.document import document, of_displaced, of_sets
 from placement.capacity.moving import fewest
-from placement.capacity.proportions import Share, together
-from placement.capacity.relocating import Relocator
+from placement.capacity.proportions import FlavorProportion, together
+from placement.capacity.relocating import GuestRelocator
 from placement.exceptions import SEARCH_TOO_LONG, InvalidRequest
 from placement.policies import ext as rules
 from placement.schemas import capacity as schemas
-from placement.schemas.explanation import Asked
+from placement.schemas.explanation import AskedCandidates
 
 blueprint = Blueprint("ext_capacity", __name__)
 
-_BODY: Final = schemas.Capacity()
+_BODY: Final = schemas.CapacityBody()
 
 
 @operation(blueprint, "POST", f"{EXT}/capacity", rules.CAPACITY, reads_json=True, writes_json=True)
-def create(call: Call) -> Response:
+def create(call: ApiRequest) -> Response:
     """How many guests of some flavors fit, and what is in the way of more. Nothing is kept."""
     body = call.body(_BODY)
     asked, version = schemas.parse(body, call.service.flavor_rules)
@@ -36,21 +36,21 @@ def create(call: Call) -> Response:
     fallbacks = {name: each.fallback for name, each in asked.items() if each.fallback is not None}
     deadline = call.service.conf.api.capacity_deadline
     end = thread_time() + deadline
-    counted: dict[str, Capacity] = {}
-    fallen_back: dict[str, Capacity] = {}
+    counted: dict[str, FlavorCapacity] = {}
+    fallen_back: dict[str, FlavorCapacity] = {}
     with call.service.model.fresh() as view:
         for request in flavors.values():
             check_names(request, view.names.classes, view.names.traits)
         avoided = named_roots(view.snapshot, body["without"], "capacity is to be counted without")
         try:
-            budget = Budget(deadline, give_way=view.giving_way_after(call.check_awaited))
-            cloud = Cloud(view.snapshot, budget, avoided)
+            budget = SearchBudget(deadline, give_way=view.giving_way_after(call.check_awaited))
+            cloud = CloudHosts(view.snapshot, budget, avoided)
             for name, request in flavors.items():
                 if name in fallbacks:
                     fallen_back[name] = count(cloud, fallbacks[name])
                 counted[name] = count(cloud, request)
             shares = {
-                name: Share(
+                name: FlavorProportion(
                     tuple(_requests(asked[name])),
                     each["proportion"],
                     counted[name].fit.at_most + (fallen_back[name].fit.at_most if name in fallen_back else 0),
@@ -60,12 +60,14 @@ def create(call: Call) -> Response:
                 for name in (each["name"],)
             }
             sets = together(cloud, list(shares.values())) if shares else None
-        except Exhausted:
+        except BudgetExhausted:
             left = [name for name in flavors if name not in counted]
             what = f"flavor {left[0]!r} was being counted" if left else "all were being counted together"
             raise _too_long(deadline, f"{what}: ask for fewer flavors, or for fewer groups in one") from None
         hosts = len(cloud.hosts)
-    relocator = Relocator(call.service.model, call.service.database, end - thread_time(), call.check_awaited)
+    relocator = GuestRelocator(
+        call.service.model, call.service.database, end - thread_time(), call.check_awaited
+    )
     try:
         displaced = relocator.displaced(body["without"]) if body["displaced"] else None
         making = {
@@ -73,7 +75,7 @@ def create(call: Call) -> Response:
             for name, each in asked.items()
             if body["moves"]
         }
-    except Exhausted:
+    except BudgetExhausted:
         raise _too_long(
             deadline, "places for guests elsewhere were being looked for: ask for fewer flavors or hosts"
         ) from None
@@ -92,7 +94,7 @@ def create(call: Call) -> Response:
     )
 
 
-def _requests(asked: Asked) -> Iterator[CandidatesRequest]:
+def _requests(asked: AskedCandidates) -> Iterator[CandidatesRequest]:
     """The request, and what it falls back to."""
     yield asked.request
     if asked.fallback is not None:

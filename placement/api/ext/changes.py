@@ -5,14 +5,14 @@ from typing import Any, Final
 
 from flask import Blueprint, Response
 
-from placement.api.call import Call, operation
+from placement.api.call import ApiRequest, operation
 from placement.api.paths import EXT
-from placement.db.position import Position
+from placement.db.position import DatabaseVersion
 from placement.exceptions import RETRY_AFTER
 from placement.policies import ext as rules
-from placement.schemas.changes import Following, parse_following
+from placement.schemas.changes import ChangesFollowing, parse_following
 from placement.store import changes as store
-from placement.store.changes import Changes
+from placement.store.changes import ProviderChanges
 
 blueprint = Blueprint("ext_changes", __name__)
 
@@ -21,7 +21,7 @@ _PAUSE: Final = 0.25
 
 
 @operation(blueprint, "GET", f"{EXT}/changes", rules.CHANGES, writes_json=True)
-def list_since(call: Call) -> Response:
+def list_since(call: ApiRequest) -> Response:
     """What changed since a cursor; without one, a cursor to begin with."""
     wanted = parse_following(call.parameters, call.version)
     waiting = call.service.waiting
@@ -37,7 +37,7 @@ def list_since(call: Call) -> Response:
         waiting.release()
 
 
-def _wait(call: Call, wanted: Following) -> Changes:
+def _wait(call: ApiRequest, wanted: ChangesFollowing) -> ProviderChanges:
     """The first changes there are, or none when the time is over, or the client gone."""
     end = time.monotonic() + wanted.wait
     while True:
@@ -52,14 +52,14 @@ def _wait(call: Call, wanted: Following) -> Changes:
             return found
 
 
-def _look(call: Call, wanted: Following, position: Position) -> Changes:
+def _look(call: ApiRequest, wanted: ChangesFollowing, position: DatabaseVersion) -> ProviderChanges:
     with call.service.database.read() as conn:
         if wanted.since is None:
-            return Changes(store.now(conn, position.history))
+            return ProviderChanges(store.now(conn, position.history))
         return store.since(conn, position.history, wanted.since, wanted.limit)
 
 
-def _answer(call: Call, found: Changes) -> Response:
+def _answer(call: ApiRequest, found: ProviderChanges) -> Response:
     document: dict[str, Any] = {
         "cursor": str(found.cursor),
         "more": found.more,

@@ -4,12 +4,12 @@ from typing import Any, Final
 
 from flask import Blueprint, Response
 
-from placement.api.call import Call, operation
+from placement.api.call import ApiRequest, operation
 from placement.api.ext import times
 from placement.api.paths import EXT
-from placement.claims.choice import Choice
-from placement.claims.claiming import Claimer, Limits
-from placement.claims.placing import Placed
+from placement.claims.choice import HostChoice
+from placement.claims.claiming import ClaimLimits, ClaimService
+from placement.claims.placing import PlacedClaim
 from placement.policies import ext as rules
 from placement.schemas import claim as schemas
 from placement.schemas.base import canonical_uuid
@@ -17,12 +17,12 @@ from placement.store import expiries
 
 blueprint = Blueprint("ext_claims", __name__)
 
-_BODY: Final = schemas.Claims()
-_CONFIRMATION: Final = schemas.Confirmation()
+_BODY: Final = schemas.ClaimsBody()
+_CONFIRMATION: Final = schemas.ConfirmationBody()
 
 
 @operation(blueprint, "POST", f"{EXT}/claims", rules.CLAIM, reads_json=True, writes_json=True)
-def create(call: Call) -> Response:
+def create(call: ApiRequest) -> Response:
     """Find what each consumer wants, and have it hold that: all of them, or none."""
     body = call.body(_BODY)
     wanted, dry_run = schemas.parse(body, call.service.flavor_rules), body["dry_run"]
@@ -31,7 +31,7 @@ def create(call: Call) -> Response:
 
 
 @operation(blueprint, "GET", f"{EXT}/claims/<consumer_uuid>", rules.SHOW_CLAIM)
-def show(call: Call, consumer_uuid: str) -> Response:
+def show(call: ApiRequest, consumer_uuid: str) -> Response:
     """When a claim is gone by itself; of one that stays there is nothing to show."""
     consumer = canonical_uuid(consumer_uuid)
     if consumer is None:
@@ -50,7 +50,7 @@ def show(call: Call, consumer_uuid: str) -> Response:
 @operation(
     blueprint, "PUT", f"{EXT}/claims/<consumer_uuid>", rules.CONFIRM, reads_json=True, writes_json=True
 )
-def confirm(call: Call, consumer_uuid: str) -> Response:
+def confirm(call: ApiRequest, consumer_uuid: str) -> Response:
     """Have a claim stay that would be gone by itself, or have it last longer."""
     consumer = canonical_uuid(consumer_uuid)
     if consumer is None:
@@ -66,18 +66,18 @@ def _end(expires_at: float | None) -> dict[str, Any]:
     return {"expires_at": None if expires_at is None else times.shown(expires_at)}
 
 
-def claimer(call: Call) -> Claimer:
+def claimer(call: ApiRequest) -> ClaimService:
     """Who claims for a call, within the limits that the options set."""
     conf = call.service.conf
-    limits = Limits(
+    limits = ClaimLimits(
         searching=conf.api.candidates_deadline,
         explaining=conf.api.explanations_deadline,
         retries=conf.placement.allocation_conflict_retry_count,
     )
-    return Claimer(call.service.model, call.service.database, limits, call.check_awaited)
+    return ClaimService(call.service.model, call.service.database, limits, call.check_awaited)
 
 
-def _claim(placed: Placed) -> dict[str, Any]:
+def _claim(placed: PlacedClaim) -> dict[str, Any]:
     known = placed.wanted.generation
     return {
         "consumer_uuid": placed.wanted.consumer,
@@ -89,7 +89,7 @@ def _claim(placed: Placed) -> dict[str, Any]:
     }
 
 
-def _choice(choice: Choice) -> dict[str, Any]:
+def _choice(choice: HostChoice) -> dict[str, Any]:
     score = choice.score
     return {
         "root_provider_uuid": choice.root.uuid,

@@ -5,9 +5,9 @@ from typing import Final
 from flask import Blueprint, Response
 
 from placement import microversion
-from placement.api.call import Call, operation
+from placement.api.call import ApiRequest, operation
 from placement.api.paths import EXT
-from placement.candidates.budget import Budget, Exhausted
+from placement.candidates.budget import BudgetExhausted, SearchBudget
 from placement.candidates.request import check_names
 from placement.exceptions import SEARCH_TOO_LONG, InvalidRequest
 from placement.explanations.document import document
@@ -17,21 +17,21 @@ from placement.schemas import explanation as schemas
 
 blueprint = Blueprint("ext_explanations", __name__)
 
-_BODY: Final = schemas.Explanation()
+_BODY: Final = schemas.ExplanationBody()
 
 
 @operation(blueprint, "POST", f"{EXT}/explanations", rules.EXPLAIN, reads_json=True, writes_json=True)
-def create(call: Call) -> Response:
+def create(call: ApiRequest) -> Response:
     """Why a request has the candidates that it has, or none. Nothing is kept."""
     asked = schemas.parse(call.body(_BODY), call.service.flavor_rules)
     deadline = call.service.conf.api.explanations_deadline
     with call.service.model.fresh() as view:
         check_names(asked.request, view.names.classes, view.names.traits)
-        budget = Budget(deadline, give_way=view.giving_way_after(call.check_awaited))
+        budget = SearchBudget(deadline, give_way=view.giving_way_after(call.check_awaited))
         try:
             explanation = explain(view.snapshot, asked.request, budget)
             fallback = None if asked.fallback is None else explain(view.snapshot, asked.fallback, budget)
-        except Exhausted:
+        except BudgetExhausted:
             raise InvalidRequest(
                 f"The request could not be explained in {deadline:g} seconds of work, which is the limit "
                 "([api] explanations_deadline): ask for fewer groups.",

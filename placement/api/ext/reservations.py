@@ -7,11 +7,11 @@ from urllib.parse import urlencode
 
 from flask import Blueprint, Response
 
-from placement.api.call import Call, operation, prefix
+from placement.api.call import ApiRequest, operation, prefix
 from placement.api.ext import times
 from placement.api.ext.claims import claimer
 from placement.api.paths import EXT
-from placement.db.database import Transaction
+from placement.db.database import WriteTransaction
 from placement.exceptions import Forbidden
 from placement.policies import ext as rules
 from placement.schemas import reservation as schemas
@@ -19,7 +19,7 @@ from placement.schemas.base import canonical_uuid
 from placement.store import allocations
 from placement.store import reservations as store
 from placement.store.allocations import Allocation
-from placement.store.reservations import Reservation, Written
+from placement.store.reservations import CapacityReservation, Written
 
 blueprint = Blueprint("ext_reservations", __name__)
 
@@ -27,19 +27,19 @@ PATH: Final = f"{EXT}/reservations"
 _ONE: Final = f"{PATH}/<reservation_uuid>"
 _ANY_PROJECT: Final = str(uuids.uuid4())
 """The project of nobody: who may see its reservations may see those of all."""
-_CREATE: Final = schemas.Create()
-_UPDATE: Final = schemas.Update()
+_CREATE: Final = schemas.ReservationCreation()
+_UPDATE: Final = schemas.ReservationUpdate()
 
 
 @operation(blueprint, "POST", PATH, rules.RESERVE, reads_json=True, writes_json=True)
-def create(call: Call) -> Response:
+def create(call: ApiRequest) -> Response:
     """Find what is to be reserved, and hold it until a time."""
     body = call.body(_CREATE)
     uuid = body["uuid"] or str(uuids.uuid4())
     wanted, end = schemas.wanted_of(body, call.service.flavor_rules, uuid), schemas.end_of(body)
     made: list[Written] = []
 
-    def make(tx: Transaction) -> None:
+    def make(tx: WriteTransaction) -> None:
         made[:] = [store.make(tx, uuid, body["group"], end)]
 
     claimer(call).claim([wanted], also=make)
@@ -49,7 +49,7 @@ def create(call: Call) -> Response:
 
 
 @operation(blueprint, "GET", PATH, None, writes_json=True)
-def list_some(call: Call) -> Response:
+def list_some(call: ApiRequest) -> Response:
     """Reservations by uuid; to who may not see all, those of its project."""
     page = schemas.parse_list(call.parameters, call.version)
     project_id = page.project_id
@@ -71,7 +71,7 @@ def list_some(call: Call) -> Response:
 
 
 @operation(blueprint, "GET", _ONE, None, writes_json=True)
-def show(call: Call, reservation_uuid: str) -> Response:
+def show(call: ApiRequest, reservation_uuid: str) -> Response:
     """One reservation; one of another project is none to who may not see it."""
     call.authorize(rules.RESERVATIONS, {"project_id": call.project_id or _ANY_PROJECT})
     uuid = _known(reservation_uuid)
@@ -91,7 +91,7 @@ def show(call: Call, reservation_uuid: str) -> Response:
     reads_json=True,
     writes_json=True,
 )
-def update(call: Call, reservation_uuid: str) -> Response:
+def update(call: ApiRequest, reservation_uuid: str) -> Response:
     """Have it end at another time."""
     known = _known(reservation_uuid)
     body = call.body(_UPDATE)
@@ -103,7 +103,7 @@ def update(call: Call, reservation_uuid: str) -> Response:
 
 
 @operation(blueprint, "DELETE", _ONE, rules.DELETE_RESERVATION)
-def delete(call: Call, reservation_uuid: str) -> Response:
+def delete(call: ApiRequest, reservation_uuid: str) -> Response:
     """Give back what it still holds."""
     known = _known(reservation_uuid)
     call.service.database.write(lambda tx: store.delete(tx, known))
@@ -121,7 +121,7 @@ def _known(uuid: str) -> str:
     return canonical
 
 
-def _sees(call: Call, project_id: str) -> bool:
+def _sees(call: ApiRequest, project_id: str) -> bool:
     """Whether the caller may see the reservations of a project."""
     try:
         call.authorize(rules.RESERVATIONS, {"project_id": project_id})
@@ -130,7 +130,7 @@ def _sees(call: Call, project_id: str) -> bool:
     return True
 
 
-def _document(reservation: Reservation, held: Iterable[Allocation]) -> dict[str, Any]:
+def _document(reservation: CapacityReservation, held: Iterable[Allocation]) -> dict[str, Any]:
     by_provider: dict[str, Any] = {}
     for each in held:
         if each.consumer == reservation.uuid:

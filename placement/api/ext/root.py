@@ -4,7 +4,7 @@ from typing import Final
 
 from flask import Blueprint, Response
 
-from placement.api.call import Call, prefix
+from placement.api.call import ApiRequest, prefix
 from placement.api.paths import EXT
 
 VERSION: Final = "1.14"
@@ -23,4 +23,4 @@ def show() -> Response:
         "status": "CURRENT",
         "links": [{"rel": "self", "href": prefix() + EXT}],
     }
-    return Call().answer({"version": document})
+    return ApiRequest().answer({"version": document})

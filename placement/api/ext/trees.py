@@ -7,11 +7,11 @@ from typing import Any, Final
 import orjson
 from flask import Blueprint, Response, request
 
-from placement.api.call import Call, operation
+from placement.api.call import ApiRequest, operation
 from placement.api.ext.attributes import shown
 from placement.api.paths import EXT
 from placement.api.resource_providers import existing
-from placement.model.feed import View
+from placement.model.feed import ModelView
 from placement.model.provider import Provider, in_order
 from placement.policies import ext as rules
 from placement.schemas import tree as schemas
@@ -21,12 +21,12 @@ from placement.store import trees as store
 blueprint = Blueprint("ext_trees", __name__)
 
 PATH: Final = f"{EXT}/trees"
-_BODY: Final = schemas.Tree()
+_BODY: Final = schemas.TreeBody()
 _INVENTORY: Final = ("total", "reserved", "min_unit", "max_unit", "step_size", "allocation_ratio")
 
 
 @operation(blueprint, "GET", f"{PATH}/<uuid>", rules.TREE, writes_json=True)
-def show(call: Call, uuid: str) -> Response:
+def show(call: ApiRequest, uuid: str) -> Response:
     """All providers of the tree that a provider is in; nothing but 304 to who has them as they are."""
     with_allocations = schemas.parse_show(call.parameters, call.version)
     with call.service.model.fresh() as view:
@@ -51,7 +51,7 @@ def show(call: Call, uuid: str) -> Response:
     return answer
 
 
-def _add_allocations(call: Call, shown_providers: Iterable[dict[str, Any]]) -> None:
+def _add_allocations(call: ApiRequest, shown_providers: Iterable[dict[str, Any]]) -> None:
     """Show with each provider what consumers hold of it."""
     held: dict[str, dict[str, dict[str, int]]] = {each["uuid"]: {} for each in shown_providers}
     with call.service.database.read() as conn:
@@ -62,7 +62,7 @@ def _add_allocations(call: Call, shown_providers: Iterable[dict[str, Any]]) -> N
         each["allocations"] = {consumer: {"resources": amounts} for consumer, amounts in of_provider}
 
 
-def _top_down(members: Iterable[Provider], view: View) -> list[Provider]:
+def _top_down(members: Iterable[Provider], view: ModelView) -> list[Provider]:
     """The providers, none before its parent, and otherwise by uuid."""
 
     def path(provider: Provider) -> list[str]:
@@ -71,7 +71,7 @@ def _top_down(members: Iterable[Provider], view: View) -> list[Provider]:
     return sorted(members, key=path)
 
 
-def _provider(each: Provider, view: View) -> dict[str, Any]:
+def _provider(each: Provider, view: ModelView) -> dict[str, Any]:
     parent = None if each.parent_id is None else view.snapshot.providers[each.parent_id].uuid
     return {
         "uuid": each.uuid,
@@ -89,7 +89,7 @@ def _provider(each: Provider, view: View) -> dict[str, Any]:
 
 
 @operation(blueprint, "POST", PATH, rules.WRITE_TREE, reads_json=True, writes_json=True)
-def write(call: Call) -> Response:
+def write(call: ApiRequest) -> Response:
     """Make and change providers of one tree, all of it or nothing."""
     wanted = schemas.descriptions(call.body(_BODY))
     generations = call.service.write(lambda tx: store.write(tx, wanted))

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.capacity.breach import DAY_SECONDS, MAX_STEP_SECONDS, Breach, missing_cpus
+from compute_agent.capacity.breach import DAY_SECONDS, MAX_STEP_SECONDS, HeldBackShare, missing_cpus
 from compute_agent.capacity.state import ZoneState, dump, parse
 
 START = 3.6e9
 
 
 def test_for_a_day_the_most_that_was_missing_is_held_back():
-    found = Breach().after(0.0, 0, START)
+    found = HeldBackShare().after(0.0, 0, START)
     assert found.held_back(32) == 0
     found = found.after(2.0, 1, START + 60)
     assert found.held_back(16) == 2.0
@@ -25,20 +25,20 @@ def test_for_a_day_the_most_that_was_missing_is_held_back():
         assert found.held_back(32) == 5.0
         found = found.after(0.0, 0, START + 240 + 60 * minute)
     assert found.held_back(32) == 0
-    assert found.after(1.0, 1, found.time + 60) == Breach(1.0, 1, DAY_SECONDS, found.time + 60)
+    assert found.after(1.0, 1, found.time + 60) == HeldBackShare(1.0, 1, DAY_SECONDS, found.time + 60)
 
 
 def test_in_words():
-    assert list(Breach().in_words(8)) == []
-    ((words, cores),) = Breach(2.0, 3, 3600.0, START).in_words(8)
+    assert list(HeldBackShare().in_words(8)) == []
+    ((words, cores),) = HeldBackShare(2.0, 3, 3600.0, START).in_words(8)
     assert (words, cores) == ("held back for 1.0 hours more, as the promise was broken 3 times", 2.0)
-    ((words, _),) = Breach(2.0, 1, 3600.0, START).in_words(8)
+    ((words, _),) = HeldBackShare(2.0, 1, 3600.0, START).in_words(8)
     assert words.endswith("was broken once")
 
 
 @given(st.lists(st.floats(-1e9, 1e9) | st.sampled_from([60.0, 0.0]), max_size=286))
 def test_a_clock_that_jumps_and_an_agent_that_is_away_do_not_serve_the_day(steps):
-    found, time, served = Breach().after(1.0, 1, START), START, 0.0
+    found, time, served = HeldBackShare().after(1.0, 1, START), START, 0.0
     for step in steps:
         time += step
         served += min(max(step, 0.0), MAX_STEP_SECONDS)
@@ -48,7 +48,7 @@ def test_a_clock_that_jumps_and_an_agent_that_is_away_do_not_serve_the_day(steps
 
 
 def test_it_is_kept_and_files_of_before_have_none():
-    states = {"z": ZoneState(breach=Breach(2.0, 3, 3600.0, START))}
+    states = {"z": ZoneState(breach=HeldBackShare(2.0, 3, 3600.0, START))}
     assert parse(dump(states)) == states
     document = json.loads(dump(states))
     del document["zones"]["z"]["breach"]

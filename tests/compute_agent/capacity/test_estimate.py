@@ -7,20 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.capacity.estimate import KNOWN_HOURS, STALE_SECONDS, Limits, estimate
-from compute_agent.capacity.history import HOUR, HOURS, PERIOD, PERIODS, SUM, SYSTEM, History, Reading
-from compute_agent.capacity.offer import GROWTH, GROWTH_SECONDS, Offer, step_of
+from compute_agent.capacity.estimate import KNOWN_HOURS, STALE_SECONDS, EstimateLimits, estimate
+from compute_agent.capacity.history import HOUR, HOURS, PERIOD, PERIODS, SUM, SYSTEM, ZoneHistory, ZoneReading
+from compute_agent.capacity.offer import GROWTH, GROWTH_SECONDS, CapacityOffer, step_of
 
-LIMITS = Limits(burst=0.0)
+LIMITS = EstimateLimits(burst=0.0)
 EPOCH = 1_000_000 * HOUR
 CORES = st.floats(0, 8)
 
 
 def grown(samples, history=None, begin=EPOCH, seconds=60.0):
     """The history after readings a minute apart: a mapping of guests' use each."""
-    history = history or History()
+    history = history or ZoneHistory()
     for n, used in enumerate(samples):
-        reading = Reading(begin + n * seconds, sum(used.values()), used)
+        reading = ZoneReading(begin + n * seconds, sum(used.values()), used)
         history = history.after(reading, LIMITS.percentile)
     return history
 
@@ -44,7 +44,7 @@ def test_the_worked_example_of_a_steady_zone():
 def test_the_largest_guest_counts_as_if_it_used_all_in_a_few_hours():
     history = steady(a=2.0, b=3.0)
     entitled = {"a": 10.0, "b": 4.0, "new": 30.0}
-    found = estimate(history, entitled, 64.0, Limits(burst=1.0), history.time)
+    found = estimate(history, entitled, 64.0, EstimateLimits(burst=1.0), history.time)
     assert found.largest == 10.0  # who is not known counts whole anyway
     assert found.peaks.deviation == pytest.approx(10 * math.sqrt(0.01 * 0.99))
     assert found.peak == pytest.approx(5.5 + 4 * found.peaks.deviation + 30)
@@ -75,15 +75,15 @@ def test_without_a_day_of_history_or_a_reading_of_now_all_counts_as_used():
     assert estimate(old, {}, 32.0, LIMITS, old.time + STALE_SECONDS).left > 0
     for time in (old.time + STALE_SECONDS + 1, old.time - 1):
         assert estimate(old, {}, 32.0, LIMITS, time).left == 0
-    assert estimate(History(), {}, 32.0, LIMITS, EPOCH).left == 0
+    assert estimate(ZoneHistory(), {}, 32.0, LIMITS, EPOCH).left == 0
 
 
 @given(st.lists(st.tuples(CORES, CORES), min_size=1, max_size=700), st.integers(1, 100))
 def test_history_is_what_a_judge_finds_who_keeps_everything(samples, percentile):
     used = [{"a": a, SYSTEM: system} for a, system in samples]
-    history = History()
+    history = ZoneHistory()
     for n, each in enumerate(used):
-        history = history.after(Reading(EPOCH + n * 60, sum(each.values()), each), percentile)
+        history = history.after(ZoneReading(EPOCH + n * 60, sum(each.values()), each), percentile)
     sums = [sum(each.values()) for each in used]
     whole = (len(sums) - 1) // 5
     periods = [max(sums[5 * n : 5 * n + 5]) for n in range(whole)][-PERIODS:]
@@ -110,7 +110,7 @@ def test_what_is_left_is_within_what_there_is_and_never_includes_the_present_use
     history, used = STEADY, {}
     for a, system, minutes in changes:
         used = {"a": a, SYSTEM: system}
-        history = history.after(Reading(history.time + 60 * minutes, a + system, used), LIMITS.percentile)
+        history = history.after(ZoneReading(history.time + 60 * minutes, a + system, used), LIMITS.percentile)
     found = estimate(history, {"a": entitled}, capacity, LIMITS, history.time)
     assert 0 <= found.left <= capacity
     assert found.left <= max(0.0, capacity - sum(used.values())) + 1e-9
@@ -126,7 +126,7 @@ def test_a_clock_that_was_set_back_does_not_stop_the_history():
 
 @given(st.lists(st.tuples(st.floats(0, 40), st.floats(1, 1000)), max_size=120), st.floats(1, 40))
 def test_offers_shrink_at_once_and_grow_slowly(steps, capacity):
-    offer, time = Offer(), EPOCH
+    offer, time = CapacityOffer(), EPOCH
     for left, seconds in steps:
         time += seconds
         left, before = min(left, capacity), offer
@@ -142,7 +142,7 @@ def test_offers_shrink_at_once_and_grow_slowly(steps, capacity):
 
 
 def test_a_steady_offer_is_written_a_few_times_and_then_never():
-    offer, published = Offer(), []
+    offer, published = CapacityOffer(), []
     for n in range(600):
         offer = offer.after(20.0 + 0.4 * (n % 2), 32.0, EPOCH + n * PERIOD)
         published.append(offer.published)
@@ -154,7 +154,7 @@ def test_a_steady_offer_is_written_a_few_times_and_then_never():
 @pytest.mark.parametrize("jump", [-30 * 86_400.0, 8 * 3600.0])
 def test_an_offer_grows_after_a_quarter_of_an_hour_whatever_the_clock_did(jump):
     """A clock that was set, or a machine that slept."""
-    offer, time = Offer(), EPOCH
+    offer, time = CapacityOffer(), EPOCH
     for n in range(60):
         time += 60.0 if n != 8 else jump
         offer = offer.after(16.0, 16.0, time)

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compute_agent.capacity.estimate import Limits, estimate
-from compute_agent.capacity.history import History
+from compute_agent.capacity.estimate import EstimateLimits, estimate
+from compute_agent.capacity.history import ZoneHistory
 from compute_agent.capacity.memory import (
     memory_entitlements,
     parse_inactive_file,
@@ -14,7 +14,7 @@ from compute_agent.capacity.memory import (
     parse_swap_use,
     parse_swapped,
 )
-from compute_agent.capacity.offer import Offer
+from compute_agent.capacity.offer import CapacityOffer
 from compute_agent.capacity.zone import GuestUse, HostUse, read_zone
 
 NODE = """\
@@ -95,7 +95,7 @@ def test_no_more_is_promised_than_others_leave_now_and_who_is_not_known_counts_w
     used, rest, entitled, new
 ):
     """Over a day and some hours of readings, against what is there at each."""
-    capacity, history, offer, time = 32_768.0, History(), Offer(), 3.6e9
+    capacity, history, offer, time = 32_768.0, ZoneHistory(), CapacityOffer(), 3.6e9
     for number in range(26 * 12):
         time += 300
         of_others = used[number % len(used)]
@@ -107,7 +107,7 @@ def test_no_more_is_promised_than_others_leave_now_and_who_is_not_known_counts_w
         history = history.after(reading, 85.0)
         unknown = {"new": float(entitled)} if new and number % 7 == 0 else {}
         whole = memory_entitlements(guests, ZERO) | unknown
-        found = estimate(history, whole, capacity, Limits(), time)
+        found = estimate(history, whole, capacity, EstimateLimits(), time)
         offer = offer.after(found.left, capacity, time)
         least = capacity - of_others - sum(unknown.values())
         assert offer.published <= max(0.0, least) + 1e-6

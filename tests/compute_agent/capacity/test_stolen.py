@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.capacity.stolen import PAUSE_SECONDS, Stolen, dump, parse, stolen_part
+from compute_agent.capacity.stolen import PAUSE_SECONDS, StolenReserve, dump, parse, stolen_part
 
 START = 3.6e9
 
 
-EMPTY = Stolen()
+EMPTY = StolenReserve()
 
 
 def played(parts, cpus, zone=EMPTY, start=START, step=60.0):

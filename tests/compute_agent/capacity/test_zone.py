@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.capacity.history import SYSTEM, History, Reading
-from compute_agent.capacity.offer import Offer
+from compute_agent.capacity.history import SYSTEM, ZoneHistory, ZoneReading
+from compute_agent.capacity.offer import CapacityOffer
 from compute_agent.capacity.state import ZoneState, dump, parse
 from compute_agent.capacity.zone import GuestUse, HostUse, entitlements, read_zone
 
@@ -26,7 +26,7 @@ def test_what_is_nobodys_is_the_systems_and_what_lives_on_the_rest_does_not_coun
 
 def test_a_guest_that_ended_in_between_is_not_taken_for_the_system():
     found = read_zone(HostUse(7.0, BUSY, (A,), left=True), SHARED)
-    assert found == Reading(7.0, 2.0, {"a": 1.0})
+    assert found == ZoneReading(7.0, 2.0, {"a": 1.0})
     assert read_zone(HostUse(7.0, BUSY, (A,), left=True, reclaimed_left=True), SHARED) is None
 
 
@@ -57,10 +57,10 @@ def test_the_others_never_use_less_than_nothing_nor_more_than_all(uses):
 
 
 def state():
-    history = History()
+    history = ZoneHistory()
     for n in range(200):
-        history = history.after(Reading(3.6e9 + 60 * n, 1.0 + n % 7, {"a": 1.0, SYSTEM: n % 7}), 80)
-    return {"zone": ZoneState(history, Offer(3, 3.5, 3.6e9, 3.6e9, 2)), "new": ZoneState()}
+        history = history.after(ZoneReading(3.6e9 + 60 * n, 1.0 + n % 7, {"a": 1.0, SYSTEM: n % 7}), 80)
+    return {"zone": ZoneState(history, CapacityOffer(3, 3.5, 3.6e9, 3.6e9, 2)), "new": ZoneState()}
 
 
 def test_what_was_learnt_is_the_same_after_a_restart():

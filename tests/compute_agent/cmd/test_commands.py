@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from compute_agent.cmd.main import WORDS, Manager, commands_of
+from compute_agent.cmd.main import WORDS, AgentCommandManager, commands_of
 from compute_agent.host.reader import read_topology
 from compute_agent.model import cpuset
 from tests.compute_agent.cmd.agents import MAIN, run_here
@@ -269,9 +269,9 @@ def test_a_command_imports_what_it_needs_and_no_more(arguments, unneeded, tmp_pa
 def test_words_may_be_shortened_as_long_as_they_mean_one_command(words, command):
     if command is None:
         with pytest.raises(ValueError, match="Unknown command"):
-            Manager().find_command(words.split())
+            AgentCommandManager().find_command(words.split())
     else:
-        assert Manager().find_command(words.split())[0] is COMMANDS[command]
+        assert AgentCommandManager().find_command(words.split())[0] is COMMANDS[command]
 
 
 @pytest.mark.parametrize("word", WORDS)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from compute_agent.cmd.base import Lister
+from compute_agent.cmd.base import AgentLister
 from tests.compute_agent.cmd.agents import run_here
 
 CALM = "Nothing so far: of [interference:cpu] signal = run_delay nobody is limited now"
@@ -24,7 +24,7 @@ OFF = "Not configured: nothing is measured without [capacity] mode, steal or col
     ],
 )
 def test_for_people(tmp_path, monkeypatch, command, section, why):
-    monkeypatch.setattr(Lister, "ask", lambda self, method: [])
+    monkeypatch.setattr(AgentLister, "ask", lambda self, method: [])
     ini = tmp_path / "agent.ini"
     ini.write_text(f"[DEFAULT]\nstate_path = {tmp_path}\n{section}\n")
     done = run_here(ini, *command.split(), "-f", "json")

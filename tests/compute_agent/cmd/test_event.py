@@ -7,7 +7,7 @@ import time
 import pytest
 
 from compute_agent.cmd import event as event_command
-from compute_agent.events.event import Event, Kind
+from compute_agent.events.event import AgentEvent, EventKind
 from compute_agent.events.store import EventStore
 from tests.compute_agent.cmd.agents import run_here
 
@@ -21,11 +21,16 @@ def store(tmp_path):
     now = time.time()
     store.append(
         [
-            Event(
-                now - 3 * 86400, Kind.START, "Guest web started", guest=ONE, name="web", reason="it holds 2"
+            AgentEvent(
+                now - 3 * 86400,
+                EventKind.START,
+                "Guest web started",
+                guest=ONE,
+                name="web",
+                reason="it holds 2",
             ),
-            Event(now - 60, Kind.DISABLE_SCHEDULING, "Watermark: keep new guests away for cpu"),
-            Event(now - 30, Kind.EVICT, "Guest db was evicted", guest="two", name="db"),
+            AgentEvent(now - 60, EventKind.DISABLE_SCHEDULING, "Watermark: keep new guests away for cpu"),
+            AgentEvent(now - 30, EventKind.EVICT, "Guest db was evicted", guest="two", name="db"),
         ]
     )
     yield store
@@ -98,7 +103,9 @@ def test_those_to_come_are_followed_until_interrupted(cli, store, monkeypatch):
     def sleep(seconds):
         match next(rounds):
             case 0:
-                store.append([Event(time.time(), Kind.LEAVE, "Guest db left", guest="two", name="db")])
+                store.append(
+                    [AgentEvent(time.time(), EventKind.LEAVE, "Guest db left", guest="two", name="db")]
+                )
             case 2:
                 raise KeyboardInterrupt
 

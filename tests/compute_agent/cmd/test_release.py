@@ -162,7 +162,7 @@ def test_providers_that_others_use_stay(agent, numa_node, client):
 
 def test_an_agent_that_does_not_end_is_told_of(agent, guest, monkeypatch):
     monkeypatch.setattr(command, "LOCK_TIMEOUT", 0.3)
-    monkeypatch.setattr(command.Release, "ask", lambda self, method, params=None: {})
+    monkeypatch.setattr(command.ReleaseCommand, "ask", lambda self, method, params=None: {})
     done = agent.cli("release")
     assert done.returncode == 1
     assert f"another agent (pid {agent.process.pid})" in done.stderr

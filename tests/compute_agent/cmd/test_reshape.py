@@ -196,7 +196,7 @@ def reported(agent):
 
 def finish(ini):
     """The next start, in this process, until all is reported."""
-    agent = service.Agent(lambda: agent_conf.load([], [str(ini)]))
+    agent = service.HostAgent(lambda: agent_conf.load([], [str(ini)]))
     agent.start()
     try:
         deadline = time.monotonic() + SECONDS

@@ -3,7 +3,7 @@
 import pytest
 
 from compute_agent import conf
-from compute_agent.conf.origins import DEFAULT, Setting, settings
+from compute_agent.conf.origins import DEFAULT, OptionOrigin, settings
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def found(loaded):
 def test_a_value_comes_from_the_last_file_that_has_it(load, tmp_path):
     one = "[compute]\ncpu_dedicated_set = 2-3\ncpu_shared_set = 0-1\n"
     options = found(load(one, "[Compute]\ncpu_dedicated_set = 4-7\n"))
-    assert options["compute", "cpu_dedicated_set"] == Setting(
+    assert options["compute", "cpu_dedicated_set"] == OptionOrigin(
         "compute", "cpu_dedicated_set", "4-7", f"{tmp_path}/1.conf"
     )
     assert options["compute", "cpu_shared_set"].origin == f"{tmp_path}/0.conf"

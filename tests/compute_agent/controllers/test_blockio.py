@@ -4,17 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from compute_agent.controllers.base import Target
+from compute_agent.controllers.base import GuestTarget
 from compute_agent.controllers.blockio import BlockIoController
 from compute_agent.host.block_devices import BlockDevice, BlockDevices
-from compute_agent.model.blockio import BlockIo, BlockIoClass, Rates
+from compute_agent.model.blockio import BlockIo, BlockIoClass, DeviceRates
 from compute_agent.model.errors import DriverError, GuestGoneError
 from compute_agent.model.guest_settings import GuestSettings
-from compute_agent.model.knob import BLOCKIO, Knob
+from compute_agent.model.knob import BLOCKIO, ThrottleControl
 from tests.compute_agent.fakes import FakeDriver
 
 CPUS = frozenset({0})
-RATES = Rates(read_bytes=1000, write_operations=50)
+RATES = DeviceRates(read_bytes=1000, write_operations=50)
 CLASSES = {
     one.name: one
     for one in (
@@ -36,7 +36,9 @@ class Host:
 
     def target(self, blockio_class, **limits):
         guest = replace(self.guest, settings=GuestSettings(blockio_class=blockio_class))
-        return Target(guest, None, CPUS, None, {Knob(name): limit for name, limit in limits.items()})
+        return GuestTarget(
+            guest, None, CPUS, None, {ThrottleControl(name): limit for name, limit in limits.items()}
+        )
 
     def apply(self, *target, **limits):
         target = self.target(*target, **limits)
@@ -98,7 +100,7 @@ def test_what_cannot_be_had_is_said_with_names(host):
 def test_a_throttled_guest_has_a_part_of_its_class_and_then_all_of_it_again(host):
     host.apply("slow", **{BLOCKIO: 50.0})
     assert host.driver.blockio["a"] == BlockIo(
-        50, Rates(500, None, None, 25), None, frozenset({"254:0", "254:16"})
+        50, DeviceRates(500, None, None, 25), None, frozenset({"254:0", "254:16"})
     )
     host.apply("gold", **{BLOCKIO: 10.0})
     assert host.driver.blockio["a"] == BlockIo(40)

@@ -2,18 +2,18 @@
 
 import pytest
 
-from compute_agent.controllers.base import Target
+from compute_agent.controllers.base import GuestTarget
 from compute_agent.controllers.cpu import CpuController, cpu_weight
 from compute_agent.drivers.base import CpuLimits
-from compute_agent.model.assignment import Assignment
+from compute_agent.model.assignment import CpuAssignment
 from compute_agent.model.errors import GuestGoneError
 from compute_agent.model.guest_settings import GuestSettings
-from compute_agent.model.knob import Knob
+from compute_agent.model.knob import ThrottleControl
 from tests.compute_agent.fakes import FakeDriver
 
 CPUS = frozenset({0, 1})
-SHARED = Assignment((CPUS,), CPUS)
-QUOTA = Knob("cpu_quota")
+SHARED = CpuAssignment((CPUS,), CPUS)
+QUOTA = ThrottleControl("cpu_quota")
 
 
 @pytest.fixture
@@ -32,8 +32,12 @@ def target(driver):
     guest = driver.create("a", "a", GuestSettings(), ())
 
     def make(assignment=SHARED, allocation=None, **limits):
-        return Target(
-            guest, assignment, CPUS, allocation, {Knob(name): limit for name, limit in limits.items()}
+        return GuestTarget(
+            guest,
+            assignment,
+            CPUS,
+            allocation,
+            {ThrottleControl(name): limit for name, limit in limits.items()},
         )
 
     return make

@@ -6,18 +6,20 @@ import random
 import pytest
 
 from compute_agent.controllers.cpu_class import CpuClassController, CpuClasses, give_back
-from compute_agent.controllers.cpu_class_plan import Binding
-from compute_agent.model.cpu_class import CpuClass, FormerValues, Frequency
+from compute_agent.controllers.cpu_class_plan import ClassBinding
+from compute_agent.model.cpu_class import CpuClass, FormerValues, NamedFrequency
 from compute_agent.model.cpu_sets import CpuSets
 from compute_agent.model.errors import DriverError
 from tests.compute_agent.controllers.test_cpu_class_plan import target
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.power_trees import CPUS, epyc, xeon
 
-FAST = CpuClass("fast", "performance", Frequency.TURBO, Frequency.TURBO, "performance", ("C6", "C1E"))
-QUIET = CpuClass("quiet", None, None, Frequency.MIN, "power", (), Frequency.MIN, Frequency.MIN)
-IDLE = CpuClass("idle", "powersave", None, Frequency.MIN)
-SHARED = CpuClass("shared", "powersave", Frequency.MIN, Frequency.BASE)
+FAST = CpuClass(
+    "fast", "performance", NamedFrequency.TURBO, NamedFrequency.TURBO, "performance", ("C6", "C1E")
+)
+QUIET = CpuClass("quiet", None, None, NamedFrequency.MIN, "power", (), NamedFrequency.MIN, NamedFrequency.MIN)
+IDLE = CpuClass("idle", "powersave", None, NamedFrequency.MIN)
+SHARED = CpuClass("shared", "powersave", NamedFrequency.MIN, NamedFrequency.BASE)
 SETS = CpuSets(frozenset(range(2, 8)), frozenset({0, 1}), frozenset({0, 1}))
 
 
@@ -44,7 +46,7 @@ class Host:
 
     def start(self, *classes):
         by_name = {one.name: one for one in classes}
-        bindings = {"LSR": Binding(20, by_name.get("fast")), "BE": Binding(0, by_name.get("quiet"))}
+        bindings = {"LSR": ClassBinding(20, by_name.get("fast")), "BE": ClassBinding(0, by_name.get("quiet"))}
         configured = CpuClasses(by_name, bindings, SETS)
         self.drifts = 0
         self.controller = CpuClassController(self.driver, configured, self.store, self.files, self.count)

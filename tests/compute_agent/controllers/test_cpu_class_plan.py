@@ -4,20 +4,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.controllers.base import Target
-from compute_agent.controllers.cpu_class_plan import Binding, Claim, decide, make_claims
+from compute_agent.controllers.base import GuestTarget
+from compute_agent.controllers.cpu_class_plan import ClassBinding, CpuClassClaim, decide, make_claims
 from compute_agent.host.cpu_power import CpuPower, FrequencyDomain, UncoreDomain
-from compute_agent.model.assignment import Assignment
-from compute_agent.model.cpu_class import CpuClass, Frequency
+from compute_agent.model.assignment import CpuAssignment
+from compute_agent.model.cpu_class import CpuClass, NamedFrequency
 from compute_agent.model.cpu_sets import CpuSets
 from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import GuestSettings
 
-FAST = CpuClass("fast", "performance", Frequency.BASE, Frequency.TURBO, "performance", ("C6",))
-SLOW = CpuClass("slow", "powersave", None, Frequency.MIN)
+FAST = CpuClass("fast", "performance", NamedFrequency.BASE, NamedFrequency.TURBO, "performance", ("C6",))
+SLOW = CpuClass("slow", "powersave", None, NamedFrequency.MIN)
 IDLE, SHARED = CpuClass("idle", "powersave"), CpuClass("shared", "schedutil")
 CLASSES = {one.name: one for one in (FAST, SLOW, IDLE, SHARED)}
-BINDINGS = {"LSR": Binding(20, FAST), "LS": Binding(10), "BE": Binding(0, SLOW)}
+BINDINGS = {"LSR": ClassBinding(20, FAST), "LS": ClassBinding(10), "BE": ClassBinding(0, SLOW)}
 SETS = CpuSets(frozenset(range(2, 8)), frozenset({0, 1}), frozenset({0, 1}))
 
 
@@ -46,8 +46,8 @@ def power(*domains, uncore=()):
 
 def target(uuid, qos_class, *held):
     guest = Guest(uuid, "fake", uuid, 1, GuestSettings(qos_class=qos_class))
-    place = Assignment((cpus(*held),), cpus(0), held) if held else Assignment((cpus(0, 1),), cpus(0))
-    return Target(guest, place, frozenset(range(8)))
+    place = CpuAssignment((cpus(*held),), cpus(0), held) if held else CpuAssignment((cpus(0, 1),), cpus(0))
+    return GuestTarget(guest, place, frozenset(range(8)))
 
 
 def texts(plan):
@@ -63,21 +63,21 @@ def test_guests_come_by_rank_then_shared_cpus_then_those_that_nobody_holds():
         target("e", "unknown", 5),
     ]
     assert make_claims(guests, SETS, BINDINGS, CLASSES, lost=False) == [
-        Claim(cpus(5)),
-        Claim(cpus(3), FAST),
-        Claim(cpus(4)),
-        Claim(cpus(2), SLOW),
-        Claim(cpus(0, 1), SHARED),
-        Claim(cpus(2, 3, 4, 5, 6, 7), IDLE),
+        CpuClassClaim(cpus(5)),
+        CpuClassClaim(cpus(3), FAST),
+        CpuClassClaim(cpus(4)),
+        CpuClassClaim(cpus(2), SLOW),
+        CpuClassClaim(cpus(0, 1), SHARED),
+        CpuClassClaim(cpus(2, 3, 4, 5, 6, 7), IDLE),
     ]
 
 
 def test_cpus_that_a_lost_guest_may_hold_stay_as_they_are():
     claims = make_claims([target("b", "LSR", 3)], SETS, BINDINGS, CLASSES, lost=True)
     assert claims == [
-        Claim(cpus(3), FAST),
-        Claim(cpus(2, 3, 4, 5, 6, 7), frozen=True),
-        Claim(cpus(0, 1), SHARED),
+        CpuClassClaim(cpus(3), FAST),
+        CpuClassClaim(cpus(2, 3, 4, 5, 6, 7), frozen=True),
+        CpuClassClaim(cpus(0, 1), SHARED),
     ]
     plan = decide(power(domain(0, 0, 1, 2), domain(3, 3), domain(4, 4)), claims)
     assert {path.split("/")[0] for path in plan.settings} == {"policy3", "cpu3"}
@@ -87,14 +87,16 @@ def test_cpus_that_a_lost_guest_may_hold_stay_as_they_are():
 def test_cpus_of_both_sets_are_shared_ones_unless_somebody_holds_them():
     both = CpuSets(cpus(0, 1, 2), cpus(0, 1, 2), cpus(0, 1, 2))
     assert make_claims([target("b", "LSR", 1)], both, BINDINGS, CLASSES, lost=False) == [
-        Claim(cpus(1), FAST),
-        Claim(cpus(0, 1, 2), SHARED),
-        Claim(cpus(), IDLE),
+        CpuClassClaim(cpus(1), FAST),
+        CpuClassClaim(cpus(0, 1, 2), SHARED),
+        CpuClassClaim(cpus(), IDLE),
     ]
 
 
 def test_words_are_frequencies_of_the_domain():
-    plan = decide(power(domain(0, 0), domain(1, 1, min_khz=500, base_khz=900)), [Claim(cpus(0, 1), FAST)])
+    plan = decide(
+        power(domain(0, 0), domain(1, 1, min_khz=500, base_khz=900)), [CpuClassClaim(cpus(0, 1), FAST)]
+    )
     assert texts(plan) == {
         "policy0/scaling_governor": "performance",
         "policy0/energy_performance_preference": "performance",
@@ -112,7 +114,7 @@ def test_words_are_frequencies_of_the_domain():
 
 
 def test_the_strongest_decides_for_its_domain_and_idle_states_are_each_cpus_own():
-    plan = decide(power(domain(0, 0, 1, 2)), [Claim(cpus(1), SLOW), Claim(cpus(2), FAST)])
+    plan = decide(power(domain(0, 0, 1, 2)), [CpuClassClaim(cpus(1), SLOW), CpuClassClaim(cpus(2), FAST)])
     assert texts(plan) == {
         "policy0/scaling_governor": "powersave",
         "policy0/scaling_max_freq": "1000",
@@ -122,7 +124,9 @@ def test_the_strongest_decides_for_its_domain_and_idle_states_are_each_cpus_own(
 
 
 def test_a_guest_without_a_class_keeps_its_domain_from_idle():
-    plan = decide(power(domain(0, 0, 1), domain(2, 2)), [Claim(cpus(0)), Claim(cpus(1, 2), IDLE)])
+    plan = decide(
+        power(domain(0, 0, 1), domain(2, 2)), [CpuClassClaim(cpus(0)), CpuClassClaim(cpus(1, 2), IDLE)]
+    )
     assert texts(plan) == {"policy2/scaling_governor": "powersave"}
 
 
@@ -156,13 +160,13 @@ def test_a_guest_without_a_class_keeps_its_domain_from_idle():
             {"scaling_max_freq": "3000"},
         ),
         (
-            CpuClass("x", min_frequency=Frequency.BASE),
+            CpuClass("x", min_frequency=NamedFrequency.BASE),
             {"base_khz": None},
             "[cpu_class:x] min_frequency = base: the kernel does not tell that frequency here (CPU 0)",
             {},
         ),
         (
-            CpuClass("x", min_frequency=2500, max_frequency=Frequency.BASE),
+            CpuClass("x", min_frequency=2500, max_frequency=NamedFrequency.BASE),
             {},
             "[cpu_class:x] min_frequency is above max_frequency: both are 2000 kHz (CPU 0)",
             {"scaling_min_freq": "2000", "scaling_max_freq": "2000"},
@@ -174,7 +178,7 @@ def test_a_guest_without_a_class_keeps_its_domain_from_idle():
             {},
         ),
         (
-            CpuClass("x", max_uncore=Frequency.MIN),
+            CpuClass("x", max_uncore=NamedFrequency.MIN),
             {},
             "[cpu_class:x] uncore frequencies cannot be set on this host (CPU 0)",
             {},
@@ -182,14 +186,14 @@ def test_a_guest_without_a_class_keeps_its_domain_from_idle():
     ],
 )
 def test_what_cannot_be_had_is_said_and_the_rest_is_done(one, domain_fields, missing, wanted):
-    plan = decide(power(domain(0, 0, **domain_fields)), [Claim(cpus(0), one)])
+    plan = decide(power(domain(0, 0, **domain_fields)), [CpuClassClaim(cpus(0), one)])
     assert plan.missing == {"x": (missing,)}
     assert texts(plan) == {f"policy0/{name}": text for name, text in wanted.items()}
 
 
 def test_a_host_without_cpufreq_says_so_once_for_all_cpus():
     states = {cpu: {"C6": f"cpu{cpu}/state2"} for cpu in (0, 1)}
-    plan = decide(CpuPower((), states), [Claim(cpus(0, 1), FAST)])
+    plan = decide(CpuPower((), states), [CpuClassClaim(cpus(0, 1), FAST)])
     assert plan.missing == {
         "fast": ("[cpu_class:fast] governor, frequencies: the kernel has no cpufreq here (CPUs 0-1)",)
     }
@@ -198,10 +202,10 @@ def test_a_host_without_cpufreq_says_so_once_for_all_cpus():
 
 
 def test_a_package_has_the_uncore_of_its_strongest():
-    calm = CpuClass("calm", max_uncore=Frequency.MIN)
+    calm = CpuClass("calm", max_uncore=NamedFrequency.MIN)
     two = (UncoreDomain("u0", cpus(0, 1), 800, 2400), UncoreDomain("u1", cpus(2, 3), 800, 2400))
     on = power(domain(0, 0), domain(1, 1), domain(2, 2), domain(3, 3), uncore=two)
-    plan = decide(on, [Claim(cpus(0), FAST), Claim(cpus(1, 2), calm)])
+    plan = decide(on, [CpuClassClaim(cpus(0), FAST), CpuClassClaim(cpus(1, 2), calm)])
     assert {path: text for path, text in texts(plan).items() if path.startswith("u")} == {
         "u1/max_freq_khz": "800"
     }
@@ -220,7 +224,7 @@ def test_in_any_host_each_domain_is_as_its_first_claim_has_it(places, wanted):
         domain(number, *(cpu for cpu, place in enumerate(places) if place == number))
         for number in sorted(set(places))
     ]
-    claims = [Claim(held, None if frozen else one, frozen) for held, one, frozen in wanted]
+    claims = [CpuClassClaim(held, None if frozen else one, frozen) for held, one, frozen in wanted]
     plan = decide(power(*domains), claims)
     for one in domains:
         governor = plan.settings.get(f"{one.folder}/scaling_governor")
@@ -234,6 +238,6 @@ def test_in_any_host_each_domain_is_as_its_first_claim_has_it(places, wanted):
         else:
             assert (governor.text, governor.cpus) == (expected.cpu_class.governor, one.cpus)
     for cpu in range(8):
-        own = next((claim for claim in claims if cpu in claim.cpus), Claim(cpus()))
+        own = next((claim for claim in claims if cpu in claim.cpus), CpuClassClaim(cpus()))
         disabled = f"cpu{cpu}/state2/disable" in plan.settings
         assert disabled == (own.cpu_class is FAST)

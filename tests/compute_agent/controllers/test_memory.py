@@ -2,9 +2,9 @@
 
 import pytest
 
-from compute_agent.controllers.base import Target
+from compute_agent.controllers.base import GuestTarget
 from compute_agent.controllers.memory import MemoryController
-from compute_agent.model.assignment import Assignment
+from compute_agent.model.assignment import CpuAssignment
 from compute_agent.model.errors import GuestGoneError
 from compute_agent.model.guest_settings import GuestSettings
 from tests.compute_agent.fakes import FakeDriver
@@ -29,8 +29,8 @@ def on(driver):
     guest = driver.create("a", "a", GuestSettings(), ())
 
     def make(mems):
-        assignment = None if mems is None else Assignment((CPUS,), CPUS, mems=mems)
-        return Target(guest, assignment, CPUS)
+        assignment = None if mems is None else CpuAssignment((CPUS,), CPUS, mems=mems)
+        return GuestTarget(guest, assignment, CPUS)
 
     return make
 

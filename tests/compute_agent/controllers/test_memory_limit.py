@@ -2,7 +2,7 @@
 
 import pytest
 
-from compute_agent.controllers.base import Target
+from compute_agent.controllers.base import GuestTarget
 from compute_agent.controllers.memory_limit import MemoryLimitController, memory_limits
 from compute_agent.drivers.base import UNLIMITED, MemoryLimits
 from compute_agent.model.errors import GuestGoneError
@@ -33,7 +33,7 @@ def target(driver):
     def make(allocation, qos_class="LS"):
         if qos_class not in guests:
             guests[qos_class] = driver.create(qos_class, "a", GuestSettings(qos_class=qos_class), ())
-        return Target(guests[qos_class], None, CPUS, allocation)
+        return GuestTarget(guests[qos_class], None, CPUS, allocation)
 
     return make
 

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from compute_agent.controllers.base import Target
+from compute_agent.controllers.base import GuestTarget
 from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.inventory.tree import ProviderNode
 from compute_agent.loops.monitored import MonitorTargets
-from compute_agent.model.assignment import Assignment
+from compute_agent.model.assignment import CpuAssignment
 from compute_agent.model.errors import DriverError, GuestGoneError
 from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import GuestSettings
-from compute_agent.model.knob import Knob
+from compute_agent.model.knob import ThrottleControl
 from compute_agent.monitoring.monitor import CacheMonitor
 from compute_agent.qos.classes import DEFAULT_CLASSES
 from compute_agent.resctrl.bandwidth import choose_codec
@@ -94,7 +94,7 @@ class Rig:
         if uuid not in self.driver.threads:
             self.driver.threads[uuid] = [next(self.tids) for _ in range(threads)]
         guest = Guest(uuid, "fake", uuid, 100, GuestSettings(**{"qos_class": "LS"} | settings))
-        self.targets[uuid] = Target(guest, None, ONLINE, allocation, limits or {})
+        self.targets[uuid] = GuestTarget(guest, None, ONLINE, allocation, limits or {})
 
     def end(self, uuid):
         del self.driver.threads[uuid], self.targets[uuid]
@@ -152,7 +152,7 @@ def test_a_guest_that_somebody_else_pins_gets_its_ways_where_it_runs(rig):
         replace(zone, cpus=cpus[min(zone.l3_ids)] if zone.parent else ONLINE) for zone in rig.zones
     )
     rig.guest("a", {"l3-1": {"LLC": 4, "MBA": 30}})
-    pinned = Assignment((frozenset({2}),), frozenset({7}), (2,), given=True)
+    pinned = CpuAssignment((frozenset({2}),), frozenset({7}), (2,), given=True)
     rig.targets["a"] = replace(rig.targets["a"], assignment=pinned)
     rig.work()
     assert len(rig.mask(rig.group("a"), 0)) == 4
@@ -446,7 +446,7 @@ def test_ways_held_on_a_provider_that_is_no_cache_are_refused(rig):
 
 
 def test_limits_hold_guests_down_equal_ones_in_one_group(rig):
-    limits = {Knob("memory_bandwidth", "0"): 40.0, Knob("cache_ways", "1"): 2.0}
+    limits = {ThrottleControl("memory_bandwidth", "0"): 40.0, ThrottleControl("cache_ways", "1"): 2.0}
     for uuid in ("a", "b", "c"):
         rig.guest(uuid, {}, qos_class="BE", limits=limits if uuid != "c" else {})
     rig.work()
@@ -463,7 +463,7 @@ def test_limits_hold_guests_down_equal_ones_in_one_group(rig):
 
 
 def test_limits_cut_what_was_allocated(rig):
-    limits = {Knob("memory_bandwidth", "0"): 20.0, Knob("cache_ways", "0"): 2.0}
+    limits = {ThrottleControl("memory_bandwidth", "0"): 20.0, ThrottleControl("cache_ways", "0"): 2.0}
     rig.guest("a", {"l3-0": {"LLC": 4, "MBA": 50}}, limits=limits)
     rig.work()
     assert (len(rig.mask(rig.group("a"), 0)), rig.bandwidth(rig.group("a"), 0)) == (2, 20)
@@ -474,7 +474,7 @@ def test_limits_cut_what_was_allocated(rig):
 
 def test_a_limit_for_which_there_is_no_group_is_an_error(make_rig):
     rig = make_rig(fake.Machine(closids=2, mb_closids=2))
-    rig.guest("a", {}, limits={Knob("memory_bandwidth", "0"): 40.0})
+    rig.guest("a", {}, limits={ThrottleControl("memory_bandwidth", "0"): 40.0})
     rig.sync()
     with pytest.raises(DriverError, match="guest a cannot be limited: all 2 resctrl groups are taken"):
         rig.controller.apply(rig.targets["a"])
@@ -482,7 +482,7 @@ def test_a_limit_for_which_there_is_no_group_is_an_error(make_rig):
 
 
 def test_a_limit_above_what_a_guest_has_is_in_effect_whatever_else_it_lacks(rig):
-    limits = {Knob("memory_bandwidth", "0"): 100.0}
+    limits = {ThrottleControl("memory_bandwidth", "0"): 100.0}
     rig.guest("a", {}, resctrl="nonsense", limits=limits)
     rig.work()
     assert rig.inside("a")

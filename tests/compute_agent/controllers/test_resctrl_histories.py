@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compute_agent.model.knob import Knob
+from compute_agent.model.knob import ThrottleControl
 from compute_agent.resctrl.groups import read_groups
 from tests.compute_agent.controllers.test_resctrl import CLASS_GROUPS, Rig, Threads
 from tests.compute_agent.resctrl import fake
@@ -27,7 +27,8 @@ RESOURCES = st.fixed_dictionaries(
 )
 ALLOCATIONS = st.dictionaries(st.sampled_from(["l3-0", "l3-1"]), RESOURCES, max_size=2)
 LIMITS = st.dictionaries(
-    st.sampled_from([Knob("memory_bandwidth", "1"), Knob("cache_ways", "1")]), st.sampled_from([10.0, 40.0])
+    st.sampled_from([ThrottleControl("memory_bandwidth", "1"), ThrottleControl("cache_ways", "1")]),
+    st.sampled_from([10.0, 40.0]),
 )
 ANNOTATIONS = st.sampled_from(["", '{"LLC": {"schemata": {"range": [20, 60]}}}', "nonsense"])
 STEPS = st.one_of(
@@ -86,7 +87,9 @@ def test_after_any_history_everybody_has_what_was_not_refused(name, tids, steps)
         for step in steps:
             match step:
                 case "start", uuid, allocation, limits, annotation, qos_class:
-                    limits = {Knob(k.lever, str(machine.l3[1])): limit for k, limit in limits.items()}
+                    limits = {
+                        ThrottleControl(k.lever, str(machine.l3[1])): limit for k, limit in limits.items()
+                    }
                     rig.driver.threads[uuid] = threads[uuid]
                     rig.guest(uuid, allocation, limits=limits, qos_class=qos_class, resctrl=annotation)
                     held[uuid], limited[uuid] = allocation, limits

@@ -8,8 +8,8 @@ import pytest
 
 from compute_agent.cmd.host import MISTAKEN
 from compute_agent.daemon.protocol import RequestError
-from compute_agent.daemon.service import Agent
-from compute_agent.pipeline.events import Reconcile
+from compute_agent.daemon.service import HostAgent
+from compute_agent.pipeline.events import ReconcileGuests
 from tests.compute_agent.cmd.agents import run_here
 from tests.compute_agent.daemon.test_cache_control import CacheRig, uid
 from tests.compute_agent.daemon.test_cache_control import files as files
@@ -44,7 +44,7 @@ class BesideRig(CacheRig):
 
     def restart(self):
         self.agent.stop()
-        self.agent = Agent(self.load_conf)
+        self.agent = HostAgent(self.load_conf)
         self.agent.start()
         self.wait_for(lambda: self.status()["placement"] == "up")
 
@@ -164,7 +164,7 @@ def test_positions_are_novas_unless_the_ini_file_says_otherwise(start):
     rig.claim_on(uid(1), {NOVAS: {"PCPU": 1}})
     guest = rig.run(uid(1), name="db")
     os.sched_setaffinity(guest["pid"], {1})  # Nova's pin, elsewhere than the agent's own policy would have it
-    rig.agent.pipeline.submit(Reconcile()).result()
+    rig.agent.pipeline.submit(ReconcileGuests()).result()
     assert os.sched_getaffinity(guest["pid"]) == {1}
     assert rig.ask("guest.show", guest="db")["cpus"] == "1"
     assert json.loads(run_here(rig.ini, "config", "check", "-f", "json").stdout)["policy"] == "follow"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from compute_agent.daemon.protocol import RequestError
-from compute_agent.model.knob import Knob
-from compute_agent.pipeline.events import LimitGuest, Reconcile
+from compute_agent.model.knob import ThrottleControl
+from compute_agent.pipeline.events import LimitGuest, ReconcileGuests
 from compute_agent.report.errors import ConflictError
 from compute_agent.resctrl import mount
 from compute_agent.resctrl.groups import read_groups, read_tasks
@@ -235,7 +235,7 @@ def test_a_host_without_groups_left_is_shown_on_the_guest_and_counted(rig):
 
 def test_a_limit_of_the_watermarks_holds_a_guest_down_and_lets_it_go(rig):
     pid = rig.run(uid(1), qos_class="BE")["pid"]
-    knob = Knob("memory_bandwidth", "1")
+    knob = ThrottleControl("memory_bandwidth", "1")
     rig.agent.pipeline.submit(LimitGuest(uid(1), knob, 40.0)).result()
     (group,) = (row for row in rig.groups().values() if row["guests"])
     assert (group["kind"], group["bandwidth_percent"]) == ("guest", {"0": 100, "1": 40})
@@ -328,7 +328,7 @@ def test_drift_is_repaired_at_the_reconcile_and_counted(rig):
     before = rig.mask(group, 0)
     rig.files.write_file(f"{group}/schemata", "L3:0=ffff\n")
     rig.files.write_file("tasks", f"{pid}\n")
-    rig.agent.pipeline.submit(Reconcile()).result()
+    rig.agent.pipeline.submit(ReconcileGuests()).result()
     assert rig.mask(group, 0) == before
     assert pid in read_tasks(rig.files, group)
     assert rig.agent.metrics.drift.labels("resctrl")._value.get() == 1

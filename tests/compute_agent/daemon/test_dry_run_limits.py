@@ -5,27 +5,29 @@ import time
 import pytest
 
 from compute_agent.daemon.dry_run import kept_limits
-from compute_agent.interference.cases import Case, Phase
-from compute_agent.interference.decide import State
+from compute_agent.interference.cases import CasePhase, InterferenceCase
+from compute_agent.interference.decide import InterferenceState
 from compute_agent.interference.state import FILE, dump
-from compute_agent.model.knob import CPU_QUOTA, MEMORY_BANDWIDTH, Knob
-from compute_agent.qos.state import QosState, Throttled
+from compute_agent.model.knob import CPU_QUOTA, MEMORY_BANDWIDTH, ThrottleControl
+from compute_agent.qos.state import QosState, ThrottledGuest
 from tests.compute_agent.qos.builders import rules
 
-QUOTA, BANDWIDTH = Knob(CPU_QUOTA), Knob(MEMORY_BANDWIDTH, "0")
+QUOTA, BANDWIDTH = ThrottleControl(CPU_QUOTA), ThrottleControl(MEMORY_BANDWIDTH, "0")
 
 
 @pytest.fixture
 def qos():
-    return QosState(throttles=(Throttled("a", QUOTA, 2.0), Throttled("b", QUOTA, 1.5)))
+    return QosState(throttles=(ThrottledGuest("a", QUOTA, 2.0), ThrottledGuest("b", QUOTA, 1.5)))
 
 
 def case(suspect, knob, *steps):
-    return Case("cpu", "victim", suspect, knob, 0.5, 0.3, steps, len(steps), Phase.HOLD, time.time())
+    return InterferenceCase(
+        "cpu", "victim", suspect, knob, 0.5, 0.3, steps, len(steps), CasePhase.HOLD, time.time()
+    )
 
 
 def test_the_lowest_of_what_watermarks_and_interference_have_set(tmp_path, qos):
-    state = State(cases=(case("a", QUOTA, 3.0, 1.0), case("c", BANDWIDTH, 40.0)))
+    state = InterferenceState(cases=(case("a", QUOTA, 3.0, 1.0), case("c", BANDWIDTH, 40.0)))
     (tmp_path / FILE).write_bytes(dump(state, time.time()))
     found = kept_limits(rules(), qos, tmp_path)
     assert found == {"a": {QUOTA: 1.0}, "b": {QUOTA: 1.5}, "c": {BANDWIDTH: 40.0}}

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from compute_agent.daemon.service import Agent
+from compute_agent.daemon.service import HostAgent
 from tests.compute_agent.daemon.test_service import Rig
 
 pytestmark = pytest.mark.slow
@@ -63,7 +63,7 @@ def test_the_agent_confirms_where_it_is_told_to(rig, caplog):
     caplog.set_level("INFO", "compute_agent")
     rig.agent.stop()
     rig.ini = rig.write_ini(guests="driver = process\nconfirm_claims = true")
-    rig.agent = Agent(rig.load_conf)
+    rig.agent = HostAgent(rig.load_conf)
     rig.agent.start()
     rig.wait_for(lambda: rig.ask("status")["placement"] == "up")
     start(rig)

@@ -7,8 +7,8 @@ import socket
 import pytest
 
 from compute_agent.daemon import journal
-from compute_agent.events.event import Kind
-from compute_agent.events.recorder import Named, Recorder
+from compute_agent.events.event import EventKind
+from compute_agent.events.recorder import EventRecorder, NamedSubject
 
 
 class Rest(logging.Handler):
@@ -35,8 +35,8 @@ def logger(tmp_path):
 def test_events_have_fields_and_other_lines_go_where_they_went(logger):
     log, rest, receiver = logger
     log.info("another line")
-    guest = Named("one", "web\nEVENT_KIND=evict")
-    Recorder().tell(log.warning, Kind.REFUSE, guest, "Guest %s: %s", "no room", reason="two\nlines")
+    guest = NamedSubject("one", "web\nEVENT_KIND=evict")
+    EventRecorder().tell(log.warning, EventKind.REFUSE, guest, "Guest %s: %s", "no room", reason="two\nlines")
     received = receiver.recv(1 << 16).decode()
     fields = dict(line.split("=", 1) for line in received.splitlines())
     assert (fields["PRIORITY"], fields["EVENT_KIND"], fields["EVENT_GUEST"]) == ("4", "refuse", "one")
@@ -49,7 +49,7 @@ def test_events_have_fields_and_other_lines_go_where_they_went(logger):
 def test_without_a_journal_events_are_lines_as_others(logger, tmp_path):
     log, rest, _ = logger
     (tmp_path / "socket").unlink()
-    Recorder().tell(log.info, Kind.LEAVE, Named("one"), "Guest %s left")
+    EventRecorder().tell(log.info, EventKind.LEAVE, NamedSubject("one"), "Guest %s left")
     assert rest.lines == ["Guest one left"]
 
 

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from compute_agent.daemon.service import Agent
+from compute_agent.daemon.service import HostAgent
 from compute_agent.drivers.libvirt import hook
 from compute_agent.resctrl import mount
 from compute_agent.resctrl.groups import read_tasks
@@ -108,7 +108,7 @@ def test_without_an_agent_domains_start_and_have_their_groups_when_it_comes(rig,
     hooked.start()
     (domain,) = hooked.connection.listAllDomains()
     assert domain.isActive()
-    rig.agent = Agent(rig.load_conf)
+    rig.agent = HostAgent(rig.load_conf)
     rig.agent.start()
     group = f"compute-agent.guest.{uid}"
     rig.wait_for(lambda: group in rig.groups() and hooked.process(domain) in read_tasks(rig.files, group))

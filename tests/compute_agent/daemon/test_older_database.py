@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from compute_agent.cmd.main import main
-from compute_agent.daemon.service import Agent
+from compute_agent.daemon.service import HostAgent
 from tests.compute_agent.daemon.test_service import Rig
 
 pytestmark = pytest.mark.slow
@@ -105,7 +105,7 @@ def test_a_guest_keeps_its_cpu_though_an_older_copy_does_not_have_its_allocation
 
 def test_it_is_remembered_across_a_restart(lost):
     lost.agent.stop()
-    lost.agent = Agent(lost.load_conf)
+    lost.agent = HostAgent(lost.load_conf)
     lost.agent.start()
     lost.wait_for(lambda: lost.ask("status")["placement"] == "up")
     lost.look()
@@ -118,7 +118,7 @@ def test_a_restore_while_the_agent_is_away_is_noticed_when_it_comes_back(rig, co
     rig.run_dedicated(UID)
     rig.agent.stop()
     copy.restore()
-    rig.agent = Agent(rig.load_conf)
+    rig.agent = HostAgent(rig.load_conf)
     rig.agent.start()
     rig.wait_for(lambda: rig.ask("status")["placement"] == "up")
     rig.look()

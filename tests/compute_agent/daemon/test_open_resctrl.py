@@ -9,7 +9,7 @@ from compute_agent import conf as agent_conf
 from compute_agent.daemon.cache_control import offered, open_resctrl, signature
 from compute_agent.daemon.controllers import build_controllers
 from compute_agent.model.cpu_class import FormerValues
-from compute_agent.pipeline.metrics import Metrics
+from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.qos.classes import DEFAULT_CLASSES
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.pipeline.rig import WORLD
@@ -40,7 +40,7 @@ def mounted(tmp_path, options="rw"):
 
 
 def names(conf, resctrl):
-    store, metrics = SimpleNamespace(former_values=FormerValues()), Metrics()
+    store, metrics = SimpleNamespace(former_values=FormerValues()), AgentMetrics()
     made = build_controllers(conf, FakeDriver([0]), resctrl, WORLD, store, metrics)
     return [controller.name for controller in made]
 

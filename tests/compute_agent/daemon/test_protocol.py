@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from compute_agent.daemon import protocol
-from compute_agent.daemon.api import OPEN_METHODS, Methods
+from compute_agent.daemon.api import OPEN_METHODS, ApiMethods
 from compute_agent.daemon.protocol import DaemonUnreachableError, RequestError, SocketServer, ask
 
 
@@ -181,7 +181,7 @@ with socket.socket(socket.AF_UNIX) as connection:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can ask as another user")
 def test_another_user_of_the_sockets_group_may_look_and_not_touch():
-    names = Methods(None).table()
+    names = ApiMethods(None).table()
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # where others get at it
         os.chmod(folder, 0o755)
         path = Path(folder) / "s.sock"
@@ -233,7 +233,7 @@ def test_a_socket_on_which_somebody_listens_is_not_taken_away(path):
 
 
 def test_somebody_who_does_not_take_the_answer_leaves_no_traceback(path, monkeypatch, caplog, capfd):
-    monkeypatch.setattr(protocol._Handler, "timeout", 0.1)
+    monkeypatch.setattr(protocol._SocketHandler, "timeout", 0.1)
     caplog.set_level(logging.INFO)
     more_than_buffers_take = json.dumps({"method": "echo", "params": {"a": "a" * 900_000}}) + "\n"
     with socket.socket(socket.AF_UNIX) as connection:

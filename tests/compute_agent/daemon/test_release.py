@@ -2,16 +2,16 @@
 
 import pytest
 
-from compute_agent.daemon.release import Options, Release, blocked, children_first, mark, unmark
+from compute_agent.daemon.release import HostRelease, ReleaseOptions, blocked, children_first, mark, unmark
 from compute_agent.drivers.base import CpuLimits, CpuSettings
-from compute_agent.inventory.tree import Inventory
+from compute_agent.inventory.tree import ProviderInventory
 from compute_agent.model.cpu_class import FormerValues
 from compute_agent.model.errors import DriverError
 from compute_agent.model.guest_settings import GuestSettings
-from compute_agent.model.knob import Knob
+from compute_agent.model.knob import ThrottleControl
 from compute_agent.pipeline.state import StateFile
-from compute_agent.qos.state import QosState, Throttled
-from compute_agent.report.plan import Owned, ReportedProvider
+from compute_agent.qos.state import QosState, ThrottledGuest
+from compute_agent.report.plan import OwnedNames, ReportedProvider
 from compute_agent.resctrl.groups import DEFAULT_GROUP, read_groups, read_schemata
 from compute_agent.resctrl.monitoring import make_monitoring_group
 from tests.compute_agent.controllers.test_resctrl import Rig, Threads
@@ -45,7 +45,7 @@ def release(driver, client, state):
     """Releases the host: outcomes by kind and name."""
 
     def release(pins=False, control=None):
-        made = Release(driver, control, client, state, ROOT, ONLINE, Options(pins=pins))
+        made = HostRelease(driver, control, client, state, ROOT, ONLINE, ReleaseOptions(pins=pins))
         return {(row.kind, row.name): row.outcome for row in made.carry_out()}
 
     return release
@@ -76,7 +76,7 @@ def test_classes_of_cpus_are_given_back(driver, client, state, tmp_path):
     state.keep_former_values(FormerValues("boot-1", {governor: "powersave"}))
     for guest in driver.guests():
         driver.end(guest)
-    made = Release(driver, None, client, state, ROOT, ONLINE, Options(), files=files)
+    made = HostRelease(driver, None, client, state, ROOT, ONLINE, ReleaseOptions(), files=files)
     assert [(row.kind, row.detail, row.outcome) for row in made.carry_out()] == [
         ("CPU classes", "1 files of frequencies and idle states", "given back")
     ]
@@ -97,7 +97,7 @@ def test_what_fails_is_told_and_does_not_keep_the_rest(release, driver):
 
 
 def test_an_agent_that_works_here_again_throttles_nobody_for_the_sake_of_the_past(release, state):
-    state.keep_qos(QosState((Throttled("a", Knob("cpu_quota"), 0.5),), scheduling_off=True))
+    state.keep_qos(QosState((ThrottledGuest("a", ThrottleControl("cpu_quota"), 0.5),), scheduling_off=True))
     assert release()["scheduling", ROOT] == "given back"
     assert StateFile(state.path).state.qos == QosState(scheduling_off=False)
 
@@ -132,7 +132,7 @@ def test_cache_ways_and_bandwidth_go_back_to_the_default_group_and_groups_of_oth
 
 
 def provider(name, parent, *classes):
-    return ReportedProvider(name, name, parent, 1, {one: Inventory(1) for one in classes})
+    return ReportedProvider(name, name, parent, 1, {one: ProviderInventory(1) for one in classes})
 
 
 def test_providers_are_deleted_from_below_and_those_with_something_of_others_stay():
@@ -144,7 +144,7 @@ def test_providers_are_deleted_from_below_and_those_with_something_of_others_sta
         "x": provider("x", "n0"),
     }
     assert children_first(reported) == ["l0", "x", "n0", "n1", "r"]
-    owned = {uuid: Owned(frozenset({"DISK_GB", "PCPU", "LLC"})) for uuid in ("r", "n0", "n1", "l0")}
+    owned = {uuid: OwnedNames(frozenset({"DISK_GB", "PCPU", "LLC"})) for uuid in ("r", "n0", "n1", "l0")}
     assert blocked(reported, owned, "r") == {
         "x": "it is not the agent's, as far as its state file knows",
         "n0": "x below it stays",

@@ -12,11 +12,11 @@ import requests
 
 from compute_agent import conf as agent_conf
 from compute_agent.daemon.protocol import RequestError, ask
-from compute_agent.daemon.service import Agent
+from compute_agent.daemon.service import HostAgent
 from compute_agent.daemon.signature import host_signature
 from compute_agent.locks import LockedError
 from compute_agent.model.errors import ConfigError, DriverError
-from compute_agent.pipeline.events import Reconcile
+from compute_agent.pipeline.events import ReconcileGuests
 
 SECONDS = 20
 
@@ -30,7 +30,7 @@ class Rig:
         self.write_ini = write_ini
         self.client = client
         self.ini = write_ini()
-        self.agent = Agent(self.load_conf)
+        self.agent = HostAgent(self.load_conf)
         self.agent.start()
         self.wait_for(lambda: self.ask("status")["placement"] == "up")
 
@@ -187,7 +187,7 @@ def test_what_needs_placement_says_that_it_is_away(rig, live_placement, uid):
 
 def test_no_second_agent_on_the_same_state(rig):
     with pytest.raises(LockedError, match=f"pid {os.getpid()}"):
-        Agent(rig.load_conf)
+        HostAgent(rig.load_conf)
 
 
 def test_a_timer_repairs_and_sees_a_changed_file(rig):
@@ -198,7 +198,7 @@ def test_a_timer_repairs_and_sees_a_changed_file(rig):
     rig.wait_for(lambda: "PCPU" not in rig.client.inventories(rig.node())[0])
     assert rig.ask("guest.show", guest=guest["uuid"])["cpus"] == "0-1"
     os.sched_setaffinity(guest["pid"], {0})
-    rig.agent.pipeline.submit(Reconcile())
+    rig.agent.pipeline.submit(ReconcileGuests())
     rig.wait_for(lambda: os.sched_getaffinity(guest["pid"]) == {0, 1})
 
 
@@ -272,7 +272,7 @@ def test_health_and_metrics_over_http(write_ini, live_placement, tmp_path):
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     ini = write_ini(daemon=f"http_port = {port}")
-    agent = Agent(lambda: agent_conf.load([], [str(ini)]))
+    agent = HostAgent(lambda: agent_conf.load([], [str(ini)]))
     agent.start()
     try:
         answer = requests.get(f"http://127.0.0.1:{port}/healthz", timeout=10)
@@ -286,9 +286,9 @@ def test_health_and_metrics_over_http(write_ini, live_placement, tmp_path):
 def test_a_configuration_to_refuse_leaves_no_lock(write_ini):
     bad = write_ini(compute="cpu_dedicated_set = 0-1\ncpu_shared_set = 1")
     with pytest.raises(ConfigError, match="CPU 1"):
-        Agent(lambda: agent_conf.load([], [str(bad)]))
+        HostAgent(lambda: agent_conf.load([], [str(bad)]))
     good = write_ini()
-    agent = Agent(lambda: agent_conf.load([], [str(good)]))
+    agent = HostAgent(lambda: agent_conf.load([], [str(good)]))
     agent.start()
     agent.stop()
 
@@ -298,7 +298,7 @@ def test_an_agent_that_is_refused_does_not_rename_the_provider_of_the_first(rig,
     before = kept.read_text()
     other = rig.write_ini("other.ini", compute="cpu_shared_set = 1\nresource_provider_name = someone-else")
     with pytest.raises(LockedError):
-        Agent(lambda: agent_conf.load([], [str(other)]))
+        HostAgent(lambda: agent_conf.load([], [str(other)]))
     assert kept.read_text() == before
 
 

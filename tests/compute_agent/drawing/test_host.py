@@ -8,7 +8,7 @@ import pytest
 
 from compute_agent.drawing import boxes
 from compute_agent.drawing.host import _colour, draw
-from compute_agent.host.topology import Cache, Topology
+from compute_agent.host.topology import CpuCache, HostTopology
 from compute_agent.model.cpu_sets import CpuSets
 from tests.compute_agent.inventory.machines import machine
 
@@ -51,7 +51,7 @@ def texts(picture: str) -> list[str]:
     ],
     ids=["255 CPUs", "one CPU", "sub-NUMA clusters"],
 )
-def test_every_online_cpu_has_a_place_of_its_own_inside_the_picture(topology: Topology) -> None:
+def test_every_online_cpu_has_a_place_of_its_own_inside_the_picture(topology: HostTopology) -> None:
     picture = draw(topology, HOST, {"a": topology.online})
     places = {cpu: frame(group) for cpu, group in cells(picture).items()}
     assert set(places) == topology.online
@@ -85,7 +85,7 @@ def test_zones_are_boxes_around_their_cpus_and_share_one_where_they_are_the_same
 
 
 def test_zone_that_crosses_others_is_told_in_words() -> None:
-    crossing = Cache(3, "unified", 5, None, None, frozenset({1, 2}))
+    crossing = CpuCache(3, "unified", 5, None, None, frozenset({1, 2}))
     topology = replace(machine(packages=2, cores=2), caches=(crossing,))
     picture = draw(topology, HOST)
     assert "L3 5: CPUs 1-2" in texts(picture)
@@ -147,7 +147,7 @@ def test_offline_cpus_and_kinds_of_cores_are_told() -> None:
 
 
 def test_host_of_which_nothing_is_known_is_an_empty_box() -> None:
-    nothing = Topology((), (), (), (), (), (), frozenset())
+    nothing = HostTopology((), (), (), (), (), (), frozenset())
     assert texts(draw(nothing, HOST)) == ["unknown · 0 CPUs"]
 
 

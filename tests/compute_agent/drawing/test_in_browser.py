@@ -8,9 +8,9 @@ import pytest
 
 from compute_agent.drawing.host import draw
 from compute_agent.host.reader import read_topology
-from compute_agent.host.topology import Topology
+from compute_agent.host.topology import HostTopology
 from compute_agent.model.cpu_sets import CpuSets
-from compute_agent.monitoring.history import Span
+from compute_agent.monitoring.history import TimeSpan
 from compute_agent.monitoring.plot import plot
 from compute_agent.monitoring.samples import StoredSample
 from tests.browser import chromium, looking, needs_browser
@@ -60,7 +60,7 @@ def wrong() -> Iterator[Callable[[str, str], list[str]]]:
         yield look
 
 
-def busy(topology: Topology) -> tuple[CpuSets, dict[str, frozenset[int]]]:
+def busy(topology: HostTopology) -> tuple[CpuSets, dict[str, frozenset[int]]]:
     """A third of the CPUs for each, and guests with long names."""
     cpus = sorted(topology.online)
     third = len(cpus) // 3
@@ -86,7 +86,9 @@ def test_captured_machines(archive: Path, tmp_path: Path, wrong: Callable[[str, 
     ],
     ids=["255", "1024", "1"],
 )
-def test_machines_of_many_cpus_and_of_one(topology: Topology, wrong: Callable[[str, str], list[str]]) -> None:
+def test_machines_of_many_cpus_and_of_one(
+    topology: HostTopology, wrong: Callable[[str, str], list[str]]
+) -> None:
     assert wrong(f"host-of-{len(topology.online)}", draw(topology, *busy(topology))) == []
 
 
@@ -100,4 +102,4 @@ def test_curves(caches: int, wrong: Callable[[str, str], list[str]]) -> None:
         for n in range(60)
         for cache in range(caches)
     ]
-    assert wrong(f"curves-{caches}", plot(samples, Span(now, now + 3600))) == []
+    assert wrong(f"curves-{caches}", plot(samples, TimeSpan(now, now + 3600))) == []

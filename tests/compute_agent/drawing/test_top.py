@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.drawing.top import ORDERS, Seen, Use, frame
+from compute_agent.drawing.top import ORDERS, AgentSnapshot, ShownUse, frame
 
 STATUS = {
     "provider": "host1",
@@ -39,7 +39,7 @@ def watermark(action: str, amount: float | None, usage: float | None, **changes:
 
 
 def test_a_host() -> None:
-    seen = Seen(
+    seen = AgentSnapshot(
         "12:00:00",
         STATUS,
         [
@@ -52,7 +52,7 @@ def test_a_host() -> None:
             watermark("evict", 95.0, 45.0),
         ],
         [{"guests": ["a"], "ways": {"0": 4, "1": 4}}, {"guests": ["b"], "ways": {"0": 4, "1": 2}}],
-        {"b": Use(3.5, 3 << 20, 2.5e9), "a": Use(0.25)},
+        {"b": ShownUse(3.5, 3 << 20, 2.5e9), "a": ShownUse(0.25)},
     )
     assert frame(seen, "cpu", 130, 20) == [
         "host1 at 12:00:00 | Placement up | cache control off | 3 guests | new guests: welcome",
@@ -72,7 +72,7 @@ def test_a_host() -> None:
 
 
 def test_a_host_that_cannot_be_asked() -> None:
-    assert frame(Seen("12:00:00", trouble="no agent answers"), "cpu", 80, 20)[:2] == [
+    assert frame(AgentSnapshot("12:00:00", trouble="no agent answers"), "cpu", 80, 20)[:2] == [
         "? at 12:00:00 | Placement ? | cache control ? | 0 guests",
         "no agent answers",
     ]
@@ -80,7 +80,10 @@ def test_a_host_that_cannot_be_asked() -> None:
 
 def test_what_does_not_fit_is_counted() -> None:
     lines = frame(
-        Seen("12:00:00", STATUS, [guest(letter) for letter in string.ascii_lowercase]), "name", 80, 12
+        AgentSnapshot("12:00:00", STATUS, [guest(letter) for letter in string.ascii_lowercase]),
+        "name",
+        80,
+        12,
     )
     assert len(lines) == 12
     shown = [line for line in lines if " LS " in line]
@@ -98,7 +101,7 @@ def test_what_does_not_fit_is_counted() -> None:
 def test_everything_is_within_the_terminal(
     width: int, height: int, order: str, guests: list[str], amounts: list[float | None], usage: float | None
 ) -> None:
-    seen = Seen(
+    seen = AgentSnapshot(
         "12:00:00",
         STATUS,
         [guest(name) for name in guests],
@@ -120,5 +123,5 @@ def test_everything_is_within_the_terminal(
     ],
 )
 def test_amounts_have_their_units(unit: str, shown: str) -> None:
-    seen = Seen("12:00:00", STATUS, [], [watermark("evict", None, 3072.0, unit=unit)])
+    seen = AgentSnapshot("12:00:00", STATUS, [], [watermark("evict", None, 3072.0, unit=unit)])
     assert f"] {shown} ()" in frame(seen, "cpu", 200, 20)[3]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compute_agent.drawing.tree import lines
-from compute_agent.host.topology import Topology
+from compute_agent.host.topology import HostTopology
 from compute_agent.model import cpuset
 from compute_agent.model.cpu_sets import CpuSets
 from tests.compute_agent.inventory.machines import machine
@@ -52,7 +52,7 @@ def test_nothing_is_said_to_be_free_where_nobody_knows_the_guests() -> None:
     legacy=st.booleans(),
 )
 def test_every_online_cpu_is_told_once_with_what_it_is_for(
-    topology: Topology, cuts: list[int], legacy: bool
+    topology: HostTopology, cuts: list[int], legacy: bool
 ) -> None:
     dedicated = frozenset(cpu for cpu in topology.online if cpu < cuts[0])
     shared = dedicated if legacy else frozenset(cpu for cpu in topology.online if cuts[0] <= cpu < cuts[1])
@@ -71,5 +71,5 @@ def test_every_online_cpu_is_told_once_with_what_it_is_for(
 
 
 @pytest.mark.parametrize("topology", MACHINES)
-def test_it_fits_a_terminal(topology: Topology) -> None:
+def test_it_fits_a_terminal(topology: HostTopology) -> None:
     assert max(map(len, lines(topology, CpuSets(topology.online, NONE, NONE), {}))) <= 100

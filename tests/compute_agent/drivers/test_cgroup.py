@@ -10,7 +10,7 @@ import pytest
 
 from compute_agent.drivers import procfs
 from compute_agent.drivers.base import CpuLimits, CpuSettings
-from compute_agent.drivers.cgroup import CgroupRoot, Group
+from compute_agent.drivers.cgroup import CgroupRoot, GuestCgroup
 from compute_agent.drivers.process import ProcessDriver
 from compute_agent.model.guest_settings import GuestSettings
 
@@ -40,7 +40,7 @@ def root():
     yield CgroupRoot.open(folder)
     for group in folder.iterdir():
         if group.is_dir():
-            Group(group).remove()
+            GuestCgroup(group).remove()
     folder.rmdir()
 
 
@@ -60,7 +60,7 @@ def run(driver, *command):
 
 
 def group_of(root, guest):
-    return Group(root.folder / f"guest-{guest.uuid}")
+    return GuestCgroup(root.folder / f"guest-{guest.uuid}")
 
 
 def test_a_guest_is_in_a_group_of_its_own_and_pinned(driver, root):

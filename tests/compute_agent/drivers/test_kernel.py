@@ -19,10 +19,10 @@ import pytest
 
 from compute_agent.drivers import memory_limits, procfs
 from compute_agent.drivers.base import UNLIMITED, ChangeKind, CpuLimits, CpuSettings, MemoryLimits
-from compute_agent.drivers.cgroup import CgroupRoot, Group
+from compute_agent.drivers.cgroup import CgroupRoot, GuestCgroup
 from compute_agent.drivers.process import ProcessDriver
 from compute_agent.host.block_devices import read_block_devices
-from compute_agent.model.blockio import BlockIo, Rates
+from compute_agent.model.blockio import BlockIo, DeviceRates
 from compute_agent.model.errors import DriverError, GuestGoneError
 from compute_agent.model.guest_settings import GuestSettings
 from tests.compute_agent import cgroups
@@ -91,7 +91,7 @@ def start(driver, *command, vcpus=1):
 
 
 def group_of(guest):
-    return Group(Path(guest.cgroup))
+    return GuestCgroup(Path(guest.cgroup))
 
 
 def wait_for(condition):
@@ -121,7 +121,7 @@ def started():
 @pytest.fixture
 def work(tree, started):
     """A group of somebody else's with two processes in it, one of them in a group below."""
-    outer, inner = Group(tree.make("work.service")), Group(tree.make("work.service/inner"))
+    outer, inner = GuestCgroup(tree.make("work.service")), GuestCgroup(tree.make("work.service/inner"))
     first = started()
     time.sleep(2 / os.sysconf("SC_CLK_TCK"))  # start times are in ticks
     second = started()
@@ -137,11 +137,11 @@ def test_a_guest_does_not_start_in_a_group_in_which_somebody_is_already(driver, 
     (root / name).mkdir()
     if cgroups.ROOT is None:
         tree._files(root / name)
-    Group(root / name).add(stranger.pid)
+    GuestCgroup(root / name).add(stranger.pid)
     with pytest.raises(DriverError, match=f"processes in its group {name} already"):
         driver.create(uid, uid, GuestSettings(), ("touch", str(tmp_path / "ran")))
     assert stranger.poll() is None
-    assert Group(root / name).processes() == [stranger.pid]
+    assert GuestCgroup(root / name).processes() == [stranger.pid]
     assert not (tmp_path / "ran").exists()
 
 
@@ -226,7 +226,7 @@ class TestLimits:
     def test_a_guest_that_was_moved_out_of_its_group_is_put_back(self, driver, tree):
         guest = start(driver)
         driver.apply_cpu_settings(guest, PINNED)
-        Group(tree.make("elsewhere")).add(guest.pid)
+        GuestCgroup(tree.make("elsewhere")).add(guest.pid)
         assert guest.pid in driver.misplaced_threads(guest, PINNED)
         driver.apply_cpu_settings(guest, PINNED)
         assert group_of(guest).processes() == [guest.pid]
@@ -346,7 +346,7 @@ class TestBlockIo:
 
     def test_weight_and_rates_are_set_once_changed_and_taken_away(self, driver):
         guest = start(driver)
-        first, devices = Rates(1 << 20, 2 << 20, 100, 200), frozenset({DISK})
+        first, devices = DeviceRates(1 << 20, 2 << 20, 100, 200), frozenset({DISK})
         for wanted, weight, text in (
             (BlockIo(400), "400", ""),
             (
@@ -355,7 +355,7 @@ class TestBlockIo:
                 f"{DISK} rbps=1048576 wbps=2097152 riops=100 wiops=200",
             ),
             (
-                BlockIo(10_000, Rates(None, 5), None, devices),
+                BlockIo(10_000, DeviceRates(None, 5), None, devices),
                 "10000",
                 f"{DISK} rbps=max wbps=5 riops=max wiops=max",
             ),
@@ -369,11 +369,11 @@ class TestBlockIo:
 
     def test_what_the_agent_wrote_is_drift_when_it_changes_also_for_the_next_agent(self, driver, make_driver):
         guest = start(driver)
-        wanted = BlockIo(50, Rates(1 << 20), None, frozenset({DISK}))
+        wanted = BlockIo(50, DeviceRates(1 << 20), None, frozenset({DISK}))
         driver.apply_blockio(guest, wanted)
         for one in (driver, make_driver()):
             (group_of(guest).folder / "io.weight").write_text("default 7\n")
-            Group(group_of(guest).folder).write_io("io.max", f"{DISK} rbps=max")
+            GuestCgroup(group_of(guest).folder).write_io("io.max", f"{DISK} rbps=max")
             assert "io.weight has not default 50; io.max has not" in one.blockio_drift(guest, wanted)
             assert one.apply_blockio(guest, wanted)
             assert io_of(guest, "weight") == "default 50"
@@ -382,8 +382,8 @@ class TestBlockIo:
     def test_what_somebody_else_has_set_stays(self, driver):
         guest = start(driver)
         (group_of(guest).folder / "io.weight").write_text("default 7\n")
-        Group(group_of(guest).folder).write_io("io.max", f"{DISK} rbps=4096")
-        for wanted in (None, BlockIo(50, Rates(1 << 20), None, frozenset({DISK}))):
+        GuestCgroup(group_of(guest).folder).write_io("io.max", f"{DISK} rbps=4096")
+        for wanted in (None, BlockIo(50, DeviceRates(1 << 20), None, frozenset({DISK}))):
             assert driver.blockio_drift(guest, wanted) == ""
             assert not driver.apply_blockio(guest, wanted)
         assert io_of(guest, "weight") == "default 7"
@@ -393,9 +393,9 @@ class TestBlockIo:
         guest = start(driver)
         (reason,) = driver.blockio_missing(guest, BlockIo(latency_us=100, devices=frozenset({DISK})))
         assert "no io.latency" in reason
-        (reason,) = driver.blockio_missing(guest, BlockIo(rates=Rates(1), own_disks=True))
+        (reason,) = driver.blockio_missing(guest, BlockIo(rates=DeviceRates(1), own_disks=True))
         assert "name devices of the host" in reason
-        assert driver.blockio_missing(guest, BlockIo(100, Rates(1), None, frozenset({DISK}))) == []
+        assert driver.blockio_missing(guest, BlockIo(100, DeviceRates(1), None, frozenset({DISK}))) == []
 
 
 @on_kernel
@@ -491,14 +491,14 @@ class TestAdoptedGroup:
         group, (first, _) = work
         other = str(uuid.uuid4())
         driver.adopt(other, "first", GuestSettings(), first.pid)
-        Group(group.folder / "inner").add(first.pid)
+        GuestCgroup(group.folder / "inner").add(first.pid)
         with pytest.raises(DriverError, match=f"pid {first.pid} is guest .*{other}.* already"):
             driver.adopt(uid, "work", GuestSettings(), group.folder)
-        Group(group_of(*driver.guests()).folder).add(first.pid)
+        GuestCgroup(group_of(*driver.guests()).folder).add(first.pid)
 
     def test_a_group_whose_processes_cannot_be_moved_is_left_as_it_was(self, driver, work, uid, monkeypatch):
         group, processes = work
-        add, moved = Group.add, []
+        add, moved = GuestCgroup.add, []
 
         def one_only(self, pid):
             if self.folder.name.startswith("guest-"):
@@ -507,7 +507,7 @@ class TestAdoptedGroup:
                 moved.append(pid)
             add(self, pid)
 
-        monkeypatch.setattr(Group, "add", one_only)
+        monkeypatch.setattr(GuestCgroup, "add", one_only)
         with pytest.raises(DriverError, match="Permission denied"):
             driver.adopt(uid, "work", GuestSettings(), group.folder)
         assert sorted(group.processes()) == sorted(child.pid for child in processes)
@@ -516,9 +516,9 @@ class TestAdoptedGroup:
 
     def test_what_cannot_be_a_guest_is_refused_with_the_reason(self, driver, tree, uid, started, tmp_path):
         guest = start(driver)
-        a_slice = Group(tree.make("system.slice"))
+        a_slice = GuestCgroup(tree.make("system.slice"))
         a_slice.add(started().pid)
-        with_agent = Group(tree.make("agent.service"))
+        with_agent = GuestCgroup(tree.make("agent.service"))
         (tmp_path / "plain").mkdir()
         link = tmp_path / "link"
         link.symlink_to(group_of(guest).folder)

@@ -3,7 +3,7 @@
 import pytest
 
 from compute_agent.drivers.base import OomKill
-from compute_agent.drivers.cgroup import Group
+from compute_agent.drivers.cgroup import GuestCgroup
 from compute_agent.drivers.oom import OomWatch
 from compute_agent.model.guest import Guest
 
@@ -12,8 +12,8 @@ GUEST = Guest("a", "process", "a", 1)
 
 @pytest.fixture
 def group(tmp_path):
-    count(Group(tmp_path), 0, 0)
-    return Group(tmp_path)
+    count(GuestCgroup(tmp_path), 0, 0)
+    return GuestCgroup(tmp_path)
 
 
 def count(group, at_limit, kills):
@@ -60,6 +60,6 @@ def test_the_last_look_counts_for_a_guest_that_was_never_looked_at(group):
 
 def test_a_group_that_is_gone_or_counts_nothing_tells_nothing(tmp_path):
     watch = OomWatch()
-    watch.begin("a", Group(tmp_path / "gone"))
-    watch.look(GUEST, Group(tmp_path / "gone"), last=True)
+    watch.begin("a", GuestCgroup(tmp_path / "gone"))
+    watch.look(GUEST, GuestCgroup(tmp_path / "gone"), last=True)
     assert watch.take() == []

@@ -14,7 +14,7 @@ from dataclasses import asdict
 import pytest
 
 from compute_agent.drivers import process_guests, procfs
-from compute_agent.drivers.base import Change, ChangeKind, CpuSettings
+from compute_agent.drivers.base import ChangeKind, CpuSettings, GuestChange
 from compute_agent.drivers.process import ProcessDriver
 from compute_agent.model.errors import DriverError, GuestGoneError
 from compute_agent.model.guest_settings import GuestSettings
@@ -158,7 +158,7 @@ def test_the_end_of_a_guest_is_told(driver, uid, folder):
     driver.watch(changes.put)
     guest = run(driver, uid, "sleep", "60")
     os.kill(guest.pid, signal.SIGKILL)
-    assert changes.get(timeout=10) == Change(ChangeKind.STOPPED, guest)
+    assert changes.get(timeout=10) == GuestChange(ChangeKind.STOPPED, guest)
     assert driver.guests() == []
     assert not (folder / f"{uid}.json").exists()
     with pytest.raises(GuestGoneError):

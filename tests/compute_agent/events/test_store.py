@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.events.event import Event, Kind, from_line, to_line
-from compute_agent.events.recorder import Named, Recorder
+from compute_agent.events.event import AgentEvent, EventKind, from_line, to_line
+from compute_agent.events.recorder import EventRecorder, NamedSubject
 from compute_agent.events.store import EventStore, before, read_events
 from compute_agent.files import UnsafeFileError
 
@@ -17,7 +17,7 @@ LARGE = 10**6
 
 
 def event(n, **values):
-    return Event(1000.0 + n, Kind.PLACE, f"text {n}", **values)
+    return AgentEvent(1000.0 + n, EventKind.PLACE, f"text {n}", **values)
 
 
 @pytest.fixture
@@ -124,8 +124,10 @@ def test_neither_are_other_lines(line):
 @given(st.text(), st.text(), st.text())
 def test_whatever_guests_are_called_an_event_is_one_printable_line(uuid, name, reason):
     kept = []
-    recorder = Recorder(kept.append)
-    recorder.tell(lambda *_, **__: None, Kind.PLACE, Named(uuid, name), "Guest %s: %s", name, reason=reason)
+    recorder = EventRecorder(kept.append)
+    recorder.tell(
+        lambda *_, **__: None, EventKind.PLACE, NamedSubject(uuid, name), "Guest %s: %s", name, reason=reason
+    )
     line = to_line(replace(kept[0], id=1))
     assert line.count(b"\n") == 1
     assert from_line(line) == replace(kept[0], id=1)

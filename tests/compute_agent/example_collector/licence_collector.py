@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from compute_agent.capacity.collector import Measurement
+from compute_agent.capacity.collector import ClassMeasurement
 
 
 class Licences:
@@ -15,8 +15,10 @@ class Licences:
 
     resource_classes = ("CUSTOM_LICENCE",)
 
-    def collect(self) -> Iterator[Measurement]:
+    def collect(self) -> Iterator[ClassMeasurement]:
         """The file has a zone and a number on each line."""
         for line in Path(os.environ["LICENCES"]).read_text().splitlines():
             zone, amount = line.split()
-            yield Measurement("CUSTOM_LICENCE", zone, float(amount), 0.1 * float(amount), time.time() + 600.0)
+            yield ClassMeasurement(
+                "CUSTOM_LICENCE", zone, float(amount), 0.1 * float(amount), time.time() + 600.0
+            )

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from compute_agent import conf as agent_conf
 from compute_agent.fleet import revision, signing
-from compute_agent.fleet.configuration import Fleet, with_kept
+from compute_agent.fleet.configuration import FleetSettings, with_kept
 from compute_agent.fleet.following import follow
-from compute_agent.fleet.revision import Revision
+from compute_agent.fleet.revision import FleetRevision
 
 KEY = signing.new_key()
 PUBLIC = signing.public_key(KEY)
@@ -64,9 +64,9 @@ class Host:
     def conf(self):
         return with_kept(self.own_conf())
 
-    def follow(self, check=lambda options: None) -> Revision | None:
+    def follow(self, check=lambda options: None) -> FleetRevision | None:
         conf = self.own_conf()
-        fleet = Fleet.of(conf)
+        fleet = FleetSettings.of(conf)
         assert fleet is not None
         return follow(fleet, conf, check)
 

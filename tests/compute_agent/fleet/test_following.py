@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from compute_agent.fleet import kept, signing
 from compute_agent.fleet.errors import FleetError
 from compute_agent.fleet.following import starting
-from compute_agent.fleet.revision import MAX_BYTES, Revision
+from compute_agent.fleet.revision import MAX_BYTES, FleetRevision
 from compute_agent.fleet.rules import refusal
 from compute_agent.locks import LockedError
 from compute_agent.model.errors import ConfigError
@@ -144,10 +144,10 @@ def test_an_expired_revision_is_not_taken_up_and_one_that_expires_stays_and_is_t
 def test_generations_never_go_down_and_have_one_content_each(data):
     """Against a judge that remembers everything."""
     now = datetime.now(UTC)
-    known: list[Revision] = []
+    known: list[FleetRevision] = []
     for _ in range(data.draw(st.integers(1, 8))):
         generation = data.draw(st.integers(1, 4))
-        offered = Revision("edge", generation, None, data.draw(st.sampled_from("ab")))
+        offered = FleetRevision("edge", generation, None, data.draw(st.sampled_from("ab")))
         reason = refusal(offered, "edge", known[-1:], now)
         top = max((each.generation for each in known), default=0)
         good = generation > top or (generation == top and offered in known)

@@ -12,7 +12,7 @@ import pytest
 
 from compute_agent.fleet.errors import FleetError, SourceError
 from compute_agent.fleet.revision import MAX_BYTES
-from compute_agent.fleet.source import Secured, fetch
+from compute_agent.fleet.source import TlsIdentity, fetch
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n"
 Answer = Callable[[ssl.SSLSocket, threading.Event], None]
@@ -87,7 +87,7 @@ def dripping(head: bytes, drop: bytes) -> Answer:
 
 def test_a_file_over_https(certificate):
     with serving(certificate, sending(OK % 5 + b"hello")) as address:
-        assert fetch(address, "edge", Secured(str(certificate))) == b"hello"
+        assert fetch(address, "edge", TlsIdentity(str(certificate))) == b"hello"
 
 
 def test_a_server_that_nobody_vouches_for_is_not_believed(certificate):
@@ -95,7 +95,7 @@ def test_a_server_that_nobody_vouches_for_is_not_believed(certificate):
         serving(certificate, sending(OK % 5 + b"hello")) as address,
         pytest.raises(FleetError, match="certificate verify failed"),
     ):
-        fetch(address, "edge", Secured())
+        fetch(address, "edge", TlsIdentity())
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_server_that_nobody_vouches_for_is_not_believed(certificate):
 )
 def test_an_answer_that_is_none_is_not_used(certificate, answer, words):
     with serving(certificate, answer) as address, pytest.raises(FleetError, match=words):
-        fetch(address, "edge", Secured(str(certificate)))
+        fetch(address, "edge", TlsIdentity(str(certificate)))
 
 
 @pytest.mark.parametrize(
@@ -125,28 +125,28 @@ def test_an_answer_that_is_none_is_not_used(certificate, answer, words):
 )
 def test_an_answer_that_never_ends_is_ended(certificate, answer):
     with serving(certificate, answer) as address, pytest.raises(FleetError) as refused:
-        fetch(address, "edge", Secured(str(certificate)), deadline=0.3)
+        fetch(address, "edge", TlsIdentity(str(certificate)), deadline=0.3)
     assert "no whole answer in 0.3 seconds" in str(refused.value)
 
 
 def test_a_server_that_does_not_say_hello_is_left(certificate):
     with serving(certificate, sending(b""), secured=False) as address, pytest.raises(FleetError) as refused:
-        fetch(address, "edge", Secured(str(certificate)), deadline=0.3)
+        fetch(address, "edge", TlsIdentity(str(certificate)), deadline=0.3)
     assert "no whole answer" in str(refused.value) or "timed out" in str(refused.value)
 
 
 def test_nobody_listens():
     with pytest.raises(FleetError, match="refused"):
-        fetch("https://localhost:1/fleet", "edge", Secured())
+        fetch("https://localhost:1/fleet", "edge", TlsIdentity())
 
 
 def test_a_server_that_asks_who_it_is_is_shown_the_certificate_of_the_agent(certificate):
     own = str(certificate)
     certificate.chmod(0o600)
     with serving(certificate, sending(OK % 5 + b"hello"), asks=True) as address:
-        assert fetch(address, "edge", Secured(own, own, own)) == b"hello"
+        assert fetch(address, "edge", TlsIdentity(own, own, own)) == b"hello"
     with serving(certificate, sending(OK % 5 + b"hello"), asks=True) as address, pytest.raises(SourceError):
-        fetch(address, "edge", Secured(own))
+        fetch(address, "edge", TlsIdentity(own))
 
 
 @pytest.mark.parametrize(("mode", "words"), [(0o644, "mode 0644"), (0o620, "mode 0620"), (None, "No such")])
@@ -156,7 +156,7 @@ def test_a_key_that_others_can_have_is_not_used_and_nobody_is_asked(certificate,
         key.write_bytes(certificate.read_bytes())
         key.chmod(mode)
     with pytest.raises(FleetError, match=words) as refused:
-        fetch("https://localhost:1/fleet", "edge", Secured(None, str(certificate), str(key)))
+        fetch("https://localhost:1/fleet", "edge", TlsIdentity(None, str(certificate), str(key)))
     assert not isinstance(refused.value, SourceError)
 
 
@@ -166,7 +166,7 @@ def test_a_key_with_a_password_is_refused_and_not_asked_for_on_the_terminal(cert
     subprocess.run(made, check=True, capture_output=True)
     key.chmod(0o600)
     with pytest.raises(FleetError, match="certfile, keyfile cannot be used"):
-        fetch("https://localhost:1/fleet", "edge", Secured(None, str(certificate), str(key)))
+        fetch("https://localhost:1/fleet", "edge", TlsIdentity(None, str(certificate), str(key)))
 
 
 @pytest.mark.parametrize("hanging", ["socket.getaddrinfo", "socket.socket.connect"])
@@ -185,26 +185,26 @@ def test_names_and_connections_that_hang_are_left_at_the_deadline_and_one_of_the
     address = f"https://127.0.0.1:1/{hanging}"
     try:
         with pytest.raises(SourceError, match=r"no whole answer in 0.05 seconds"):
-            fetch(address, "edge", Secured(), deadline=0.05)
+            fetch(address, "edge", TlsIdentity(), deadline=0.05)
         with pytest.raises(SourceError, match="has not come back"):
-            fetch(address, "edge", Secured(), deadline=0.05)
+            fetch(address, "edge", TlsIdentity(), deadline=0.05)
         assert reached.wait(10)  # it may be later than the deadline
         assert len(begun) == 1
         with pytest.raises(SourceError):
-            fetch("/another/source", "edge", Secured())
+            fetch("/another/source", "edge", TlsIdentity())
         with pytest.raises(SourceError, match="has not come back"):  # whatever was asked meanwhile
-            fetch(address, "edge", Secured(), deadline=0.05)
+            fetch(address, "edge", TlsIdentity(), deadline=0.05)
     finally:
         over.set()
     begun[0].join()
     monkeypatch.undo()
     with pytest.raises(SourceError, match="refused"):
-        fetch(address, "edge", Secured())
+        fetch(address, "edge", TlsIdentity())
 
 
 def test_a_folder_that_hangs_is_left_at_the_deadline(monkeypatch, tmp_path):
     over = threading.Event()
     monkeypatch.setattr("compute_agent.fleet.source.read_bounded", lambda path, size: over.wait(10))
     with pytest.raises(SourceError, match=r"no whole answer in 0.05 seconds"):
-        fetch(str(tmp_path), "edge", Secured(), deadline=0.05)
+        fetch(str(tmp_path), "edge", TlsIdentity(), deadline=0.05)
     over.set()

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from compute_agent.host import cycles
-from compute_agent.host.cycles import HARDWARE, Counted, PerfEvents
+from compute_agent.host.cycles import HARDWARE, PerfEvents, ThreadCycles
 
 SOFTWARE = ((1, 1), (1, 1))
 """Nanoseconds that a task ran, twice."""
@@ -99,13 +99,13 @@ def test_a_thread_that_has_the_id_of_one_that_ended_is_counted_as_another(monkey
     monkeypatch.setattr(cycles, "_open_event", open_event)
     monkeypatch.setattr(cycles.os, "read", read)
     counters = PerfEvents()
-    assert counters.read([1]) == {1: Counted(500, 400)}
+    assert counters.read([1]) == {1: ThreadCycles(500, 400)}
     counts["first"] = (900, 800)
-    assert counters.read([1]) == {1: Counted(900, 800)}
+    assert counters.read([1]) == {1: ThreadCycles(900, 800)}
     owner = "second"
-    assert counters.read([1]) == {1: Counted(7, 5)}
+    assert counters.read([1]) == {1: ThreadCycles(7, 5)}
     counts["second"] = (70, 50)
-    assert counters.read([1]) == {1: Counted(70, 50)}
+    assert counters.read([1]) == {1: ThreadCycles(70, 50)}
     counters.read(())
 
 

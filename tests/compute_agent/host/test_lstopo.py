@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from compute_agent.host.reader import read_topology
-from compute_agent.host.topology import Topology
+from compute_agent.host.topology import HostTopology
 from tests.compute_agent.host.captured import ARCHIVES, SHARED, unpack
 
 LSTOPO = shutil.which("lstopo-no-graphics")
@@ -78,7 +78,7 @@ DIFFERENCES = {
 }
 
 
-def of_agent(topology: Topology) -> Reading:
+def of_agent(topology: HostTopology) -> Reading:
     data = [cache for cache in topology.caches if cache.type != "instruction"]
     last = max((cache.level for cache in data), default=0)
     return Reading(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from compute_agent.host.reader import read_topology
-from compute_agent.inventory.derive import Settings, derive
+from compute_agent.inventory.derive import InventorySettings, derive
 from compute_agent.model.cpu_sets import CpuSets
 from tests.compute_agent.host.captured import ARCHIVES, SHARED, unpack
 
@@ -138,7 +138,7 @@ def test_memory_of_captured_machines(unpacked: Path, name: str, kinds: dict[int,
     tree = derive(
         topology,
         CpuSets(frozenset(), topology.online, topology.online),
-        Settings(reserved_host_memory_mb=512),
+        InventorySettings(reserved_host_memory_mb=512),
         "11111111-0000-4000-8000-000000000001",
         "h",
     )

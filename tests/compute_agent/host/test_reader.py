@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from compute_agent.host.reader import read_topology
-from compute_agent.host.topology import Cache, NumaNode, Topology
+from compute_agent.host.topology import CpuCache, HostTopology, NumaNode
 from compute_agent.model import cpuset
 from compute_agent.policy.pieces import memory_nodes
 
@@ -81,8 +81,8 @@ def test_everything_told_is_known(tmp_path: Path) -> None:
         (0, 1, {1, 3}, None),
     ]
     assert topology.l3_domains == (
-        Cache(3, "unified", 1, 8192, 16, frozenset({0, 2})),
-        Cache(3, "unified", 8, 8192, 16, frozenset({1, 3})),
+        CpuCache(3, "unified", 1, 8192, 16, frozenset({0, 2})),
+        CpuCache(3, "unified", 8, 8192, 16, frozenset({1, 3})),
     )
     assert topology.numa_nodes == (
         NumaNode(0, frozenset({0, 2}), 1000, {2048: 0, 1048576: 3}),
@@ -126,7 +126,7 @@ def test_empty_root_is_a_host_without_anything_known(
 ) -> None:
     with caplog.at_level(logging.INFO):
         topology = read_topology(tmp_path)
-    assert topology == Topology(
+    assert topology == HostTopology(
         packages=(), dies=(), clusters=(), cores=(), caches=(),
         numa_nodes=(NumaNode(0, frozenset(), 0),), online=frozenset(),
     )  # fmt: skip

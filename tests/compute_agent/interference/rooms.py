@@ -2,28 +2,28 @@
 
 import random
 
-from compute_agent.interference.decide import State, advance
-from compute_agent.interference.reading import Reading, Sample
+from compute_agent.interference.decide import InterferenceState, advance
+from compute_agent.interference.reading import GuestReading, GuestSamples
 from compute_agent.interference.signals import SIGNALS
 from compute_agent.interference.state import limits
-from compute_agent.interference.watch import Watch
-from compute_agent.model.knob import Knob
-from compute_agent.qos.levers import Steps
-from compute_agent.qos.snapshot import Entitlement, GuestUsage
+from compute_agent.interference.watch import InterferenceWatch
+from compute_agent.model.knob import ThrottleControl
+from compute_agent.qos.levers import ThrottleSteps
+from compute_agent.qos.snapshot import GuestAllotment, GuestUsage
 
-QUOTA = Knob("cpu_quota")
+QUOTA = ThrottleControl("cpu_quota")
 CPUS = frozenset(range(4))
 RANKS = {"BE": 0, "LS": 10}
 
 
 def facts(uuid, qos_class="BE", *, protected=False, vcpus=4.0):
     return GuestUsage(
-        uuid, qos_class, RANKS[qos_class], protected=protected, entitlements={QUOTA: Entitlement(vcpus)}
+        uuid, qos_class, RANKS[qos_class], protected=protected, entitlements={QUOTA: GuestAllotment(vcpus)}
     )
 
 
 def watch(**options):
-    return Watch(**{"name": "cpu", "signal": SIGNALS["run_delay"], "preview": False} | options)
+    return InterferenceWatch(**{"name": "cpu", "signal": SIGNALS["run_delay"], "preview": False} | options)
 
 
 class Room:
@@ -38,7 +38,7 @@ class Room:
         """Limits that somebody else has set."""
         self.delays = {}
         """The part of the time that guests wait whatever others do."""
-        self.state, self.samples, self.time, self.decisions = State(), (), 0.0, []
+        self.state, self.samples, self.time, self.decisions = InterferenceState(), (), 0.0, []
 
     def put(self, uuid, cores, **options):
         self.guests[uuid] = facts(uuid, **options)
@@ -55,7 +55,7 @@ class Room:
         self.time += 10
         sample = self._sample()
         self.samples = (*self.samples[-59:], sample)
-        self.state, decisions = advance(self.watches, Steps(), self.state, self.samples)
+        self.state, decisions = advance(self.watches, ThrottleSteps(), self.state, self.samples)
         self.decisions += [(self.time, one) for one in decisions]
 
     def rounds(self, count, until=None):
@@ -78,7 +78,7 @@ class Room:
         load = sum(demand.values()) / len(CPUS)
         share = min(0.8, 0.02 + max(0.0, load - 0.7))
         readings = {
-            guest: Reading(
+            guest: GuestReading(
                 one,
                 CPUS,
                 guest in low,
@@ -88,4 +88,4 @@ class Room:
             for guest, one in self.guests.items()
             for part in [self.delays.get(guest, share)]
         }
-        return Sample(self.time, readings)
+        return GuestSamples(self.time, readings)

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.interference.baseline import LEARNING, Baseline, Track
+from compute_agent.interference.baseline import LEARNING, SignalBaseline, SignalTrack
 
 VALUES = st.lists(st.floats(0, 100), min_size=2, max_size=200)
 
 
 @given(VALUES)
 def test_mean_and_variance_are_those_of_all_while_there_are_few(values):
-    baseline = Baseline()
+    baseline = SignalBaseline()
     for value in values:
         baseline = baseline.after(value)
     assert baseline.mean == pytest.approx(statistics.fmean(values), abs=1e-6)
@@ -22,7 +22,7 @@ def test_mean_and_variance_are_those_of_all_while_there_are_few(values):
 
 
 def track(values, start=0.0):
-    found = Track()
+    found = SignalTrack()
     for number, value in enumerate(values):
         found = found.after(start + 10.0 * number, value, 1.0, 0.1, learns=True)
     return found

@@ -9,118 +9,137 @@ from compute_agent.interference.cases import (
     RETURN_SECONDS,
     TRIAL_SECONDS,
     WAIT_SECONDS,
-    Case,
-    Phase,
-    Seen,
-    What,
+    CasePhase,
+    CaseVerdict,
+    InterferenceCase,
+    VictimLevels,
     proceed,
 )
-from compute_agent.model.knob import Knob
+from compute_agent.model.knob import ThrottleControl
 
-CASE = Case("w", "v", "s", Knob("cpu_quota"), 0.9, 1.0, (4.0,))
+CASE = InterferenceCase("w", "v", "s", ThrottleControl("cpu_quota"), 0.9, 1.0, (4.0,))
 
 
 @pytest.mark.parametrize(
     ("first", "second", "lasts", "whats", "limits"),
     [
-        (0.9, 0.9, False, (What.GUILTY,), (4.0,)),
-        (0.9, 0.9, True, (What.GUILTY, What.FURTHER), (4.0, 3.0)),
-        (0.91, 0.5, True, (What.NOT_GUILTY,), None),
-        (0.5, 0.91, False, (What.NOT_GUILTY,), None),
-        (None, 0.5, False, (What.NOT_GUILTY,), None),
+        (0.9, 0.9, False, (CaseVerdict.GUILTY,), (4.0,)),
+        (0.9, 0.9, True, (CaseVerdict.GUILTY, CaseVerdict.FURTHER), (4.0, 3.0)),
+        (0.91, 0.5, True, (CaseVerdict.NOT_GUILTY,), None),
+        (0.5, 0.91, False, (CaseVerdict.NOT_GUILTY,), None),
+        (None, 0.5, False, (CaseVerdict.NOT_GUILTY,), None),
     ],
 )
 def test_a_trial_is_judged_by_two_windows(first, second, lasts, whats, limits):
-    after, told = proceed(CASE, Seen(first, second, suffers=lasts, lasts=lasts), 3.0, TRIAL_SECONDS)
+    after, told = proceed(CASE, VictimLevels(first, second, suffers=lasts, lasts=lasts), 3.0, TRIAL_SECONDS)
     assert told == whats
     assert (None if after is None else after.limits) == limits
 
 
 def test_nothing_is_judged_before_the_windows_are_over():
-    assert proceed(CASE, Seen(0.1, 0.1), 3.0, TRIAL_SECONDS - 1) == (CASE, ())
+    assert proceed(CASE, VictimLevels(0.1, 0.1), 3.0, TRIAL_SECONDS - 1) == (CASE, ())
 
 
 def test_a_further_step_is_compared_with_the_one_before_and_undone_alone():
     guilty = replace(CASE, limits=(4.0, 3.0), depth=2, before=0.8, guilty=True)
-    after, told = proceed(guilty, Seen(0.75, 0.75, suffers=True, lasts=True), 2.0, TRIAL_SECONDS)
-    assert told == (What.GIVE_BACK,)
-    assert (after.phase, after.limit) == (Phase.HOLD, 4.0)
+    after, told = proceed(guilty, VictimLevels(0.75, 0.75, suffers=True, lasts=True), 2.0, TRIAL_SECONDS)
+    assert told == (CaseVerdict.GIVE_BACK,)
+    assert (after.phase, after.limit) == (CasePhase.HOLD, 4.0)
 
 
 def test_a_victim_that_suffers_again_while_one_is_held_costs_that_one_another_step():
-    held = replace(CASE, phase=Phase.HOLD, guilty=True)
-    after, told = proceed(held, Seen(latest=0.7, suffers=True, lasts=True), 3.0, 60.0)
-    assert (told, after.limit, after.before, after.phase) == ((What.FURTHER,), 3.0, 0.7, Phase.TRIAL)
-    waiting, told = proceed(held, Seen(latest=0.7, suffers=True, lasts=True), 3.0, 60.0, waits=True)
+    held = replace(CASE, phase=CasePhase.HOLD, guilty=True)
+    after, told = proceed(held, VictimLevels(latest=0.7, suffers=True, lasts=True), 3.0, 60.0)
+    assert (told, after.limit, after.before, after.phase) == (
+        (CaseVerdict.FURTHER,),
+        3.0,
+        0.7,
+        CasePhase.TRIAL,
+    )
+    waiting, told = proceed(held, VictimLevels(latest=0.7, suffers=True, lasts=True), 3.0, 60.0, waits=True)
     assert (waiting, told) == (held, ())
-    floor, told = proceed(held, Seen(latest=0.7, suffers=True, lasts=True), None, 60.0)
+    floor, told = proceed(held, VictimLevels(latest=0.7, suffers=True, lasts=True), None, 60.0)
     assert (floor.exhausted, told) == (True, ())
     assert [floor.settled(time) for time in (60.0, TRIAL_SECONDS)] == [False, True]
 
 
 def test_who_suffers_only_in_a_part_of_the_window_costs_nobody_another_step():
     """Its level is partly of the calm before: nothing could be told from it."""
-    held = replace(CASE, phase=Phase.HOLD, guilty=True)
-    assert proceed(held, Seen(latest=0.7, suffers=True), 3.0, 60.0) == (held, ())
-    after, told = proceed(CASE, Seen(0.5, 0.5, suffers=True), 3.0, TRIAL_SECONDS)
-    assert (after.phase, told) == (Phase.HOLD, (What.GUILTY,))
+    held = replace(CASE, phase=CasePhase.HOLD, guilty=True)
+    assert proceed(held, VictimLevels(latest=0.7, suffers=True), 3.0, 60.0) == (held, ())
+    after, told = proceed(CASE, VictimLevels(0.5, 0.5, suffers=True), 3.0, TRIAL_SECONDS)
+    assert (after.phase, told) == (CasePhase.HOLD, (CaseVerdict.GUILTY,))
 
 
 def test_at_the_floor_it_is_held():
-    after, told = proceed(CASE, Seen(0.5, 0.5, suffers=True, lasts=True), None, TRIAL_SECONDS)
-    assert (after.phase, told) == (Phase.HOLD, (What.GUILTY,))
+    after, told = proceed(CASE, VictimLevels(0.5, 0.5, suffers=True, lasts=True), None, TRIAL_SECONDS)
+    assert (after.phase, told) == (CasePhase.HOLD, (CaseVerdict.GUILTY,))
 
 
 def test_limits_are_given_back_in_reverse_and_the_case_ends():
-    case, time, seen = replace(CASE, limits=(4.0, 3.0), depth=2, phase=Phase.HOLD), 0.0, []
+    case, time, seen = replace(CASE, limits=(4.0, 3.0), depth=2, phase=CasePhase.HOLD), 0.0, []
     while case is not None:
         time += 10
-        case, told = proceed(case, Seen(), 2.0, time)
+        case, told = proceed(case, VictimLevels(), 2.0, time)
         seen += [(time, what, None if case is None else case.limit) for what in told]
     assert seen == [
-        (HOLD_SECONDS, What.GIVE_BACK, 4.0),
-        (HOLD_SECONDS + RETURN_SECONDS, What.GIVE_BACK, None),
-        (HOLD_SECONDS + 2 * RETURN_SECONDS, What.CLOSE, None),
+        (HOLD_SECONDS, CaseVerdict.GIVE_BACK, 4.0),
+        (HOLD_SECONDS + RETURN_SECONDS, CaseVerdict.GIVE_BACK, None),
+        (HOLD_SECONDS + 2 * RETURN_SECONDS, CaseVerdict.CLOSE, None),
     ]
 
 
 def test_a_victim_that_suffers_again_gets_the_last_step_again_and_longer():
-    case = replace(CASE, limits=(4.0, 3.0), depth=1, phase=Phase.RETURN, guilty=True, before=0.5)
-    after, told = proceed(case, Seen(latest=0.9, suffers=True), 2.0, RETURN_SECONDS)
-    assert (told, after.limit, after.phase, after.relapses) == ((What.RELAPSE,), 3.0, Phase.HOLD, 1)
-    same, told = proceed(after, Seen(), 2.0, after.since + 2 * HOLD_SECONDS - 1)
+    case = replace(CASE, limits=(4.0, 3.0), depth=1, phase=CasePhase.RETURN, guilty=True, before=0.5)
+    after, told = proceed(case, VictimLevels(latest=0.9, suffers=True), 2.0, RETURN_SECONDS)
+    assert (told, after.limit, after.phase, after.relapses) == (
+        (CaseVerdict.RELAPSE,),
+        3.0,
+        CasePhase.HOLD,
+        1,
+    )
+    same, told = proceed(after, VictimLevels(), 2.0, after.since + 2 * HOLD_SECONDS - 1)
     assert (same, told) == (after, ())
 
 
 @pytest.mark.parametrize("guilty", [True, False])
 def test_a_victim_that_suffers_no_more_than_when_one_was_held_does_so_by_something_else(guilty):
-    case, time, told = replace(CASE, phase=Phase.HOLD, guilty=guilty, exhausted=True), HOLD_SECONDS, ()
+    case, time, told = replace(CASE, phase=CasePhase.HOLD, guilty=guilty, exhausted=True), HOLD_SECONDS, ()
     levels = iter([0.5, 0.54] if guilty else [0.5, 0.9])
     while case is not None:
-        assert told != (What.RELAPSE,)
-        case, told = proceed(case, Seen(latest=next(levels), suffers=True), None, time)
+        assert told != (CaseVerdict.RELAPSE,)
+        case, told = proceed(case, VictimLevels(latest=next(levels), suffers=True), None, time)
         time += RETURN_SECONDS
-    assert told == (What.CLOSE,)
+    assert told == (CaseVerdict.CLOSE,)
 
 
 def test_nothing_is_given_back_during_the_trial_of_another_case():
-    held = replace(CASE, phase=Phase.HOLD)
-    assert proceed(held, Seen(), 3.0, 10 * HOLD_SECONDS, waits=True) == (held, ())
+    held = replace(CASE, phase=CasePhase.HOLD)
+    assert proceed(held, VictimLevels(), 3.0, 10 * HOLD_SECONDS, waits=True) == (held, ())
 
 
 @pytest.mark.parametrize(
     ("phase", "relapses", "due"),
-    [(Phase.HOLD, 0, HOLD_SECONDS), (Phase.HOLD, 2, 4 * HOLD_SECONDS), (Phase.RETURN, 2, RETURN_SECONDS)],
+    [
+        (CasePhase.HOLD, 0, HOLD_SECONDS),
+        (CasePhase.HOLD, 2, 4 * HOLD_SECONDS),
+        (CasePhase.RETURN, 2, RETURN_SECONDS),
+    ],
 )
 def test_what_was_to_be_given_back_long_ago_is_overdue(phase, relapses, due):
     case = replace(CASE, phase=phase, relapses=relapses)
     assert [case.overdue(due + WAIT_SECONDS + more) for more in (-1, 0)] == [False, True]
-    assert not replace(CASE, phase=Phase.TRIAL).overdue(1e6)
+    assert not replace(CASE, phase=CasePhase.TRIAL).overdue(1e6)
 
 
 def test_no_further_step_is_tried_while_something_of_others_is_overdue():
-    after, told = proceed(CASE, Seen(0.5, 0.5, suffers=True, lasts=True), 3.0, TRIAL_SECONDS, tries=False)
-    assert (after.phase, after.limits, told) == (Phase.HOLD, (4.0,), (What.GUILTY,))
-    assert proceed(after, Seen(latest=0.5, suffers=True, lasts=True), 3.0, 200.0, tries=False) == (after, ())
-    _, told = proceed(after, Seen(latest=0.5, suffers=True, lasts=True), 3.0, 200.0)
-    assert told == (What.FURTHER,)
+    after, told = proceed(
+        CASE, VictimLevels(0.5, 0.5, suffers=True, lasts=True), 3.0, TRIAL_SECONDS, tries=False
+    )
+    assert (after.phase, after.limits, told) == (CasePhase.HOLD, (4.0,), (CaseVerdict.GUILTY,))
+    assert proceed(after, VictimLevels(latest=0.5, suffers=True, lasts=True), 3.0, 200.0, tries=False) == (
+        after,
+        (),
+    )
+    _, told = proceed(after, VictimLevels(latest=0.5, suffers=True, lasts=True), 3.0, 200.0)
+    assert told == (CaseVerdict.FURTHER,)

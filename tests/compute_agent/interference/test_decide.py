@@ -8,12 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compute_agent.interference.baseline import WINDOW_SECONDS
-from compute_agent.interference.cases import HOLD_SECONDS, TRIAL_SECONDS, WAIT_SECONDS, Case, Phase
-from compute_agent.interference.decide import DAY, Record, State, _first_limit
-from compute_agent.interference.reading import Reading
+from compute_agent.interference.cases import (
+    HOLD_SECONDS,
+    TRIAL_SECONDS,
+    WAIT_SECONDS,
+    CasePhase,
+    InterferenceCase,
+)
+from compute_agent.interference.decide import DAY, InterferenceState, PairRecord, _first_limit
+from compute_agent.interference.reading import GuestReading
 from compute_agent.interference.signals import SIGNALS
 from compute_agent.interference.state import dump, parse
-from compute_agent.qos.levers import Steps
+from compute_agent.qos.levers import ThrottleSteps
 from tests.compute_agent.interference.rooms import QUOTA, Room, facts, watch
 
 LEARN = 40
@@ -41,9 +47,9 @@ def test_the_guilty_one_is_limited_until_its_victim_suffers_no_more_and_has_all_
     disturb(room)
     assert room.rounds(30, lambda: room.limits) <= 6  # a minute
     (case,) = room.state.cases
-    assert (case.victim, case.suspect, case.phase) == ("server", "hog", Phase.TRIAL)
+    assert (case.victim, case.suspect, case.phase) == ("server", "hog", CasePhase.TRIAL)
     assert case.correlation > 0.8
-    room.rounds(120, lambda: room.state.cases[0].phase is Phase.HOLD)
+    room.rounds(120, lambda: room.state.cases[0].phase is CasePhase.HOLD)
     assert room.told[:2] == ["try", "guilty"]
     held, since = room.limits["hog"], room.time
     room.wants["hog"] = 0.2
@@ -181,20 +187,22 @@ def test_a_trial_that_no_agent_saw_the_end_of_is_given_back_however_the_victim_i
 
 
 def test_verdicts_are_counted_by_days_each_of_which_may_ask_somebody_else():
-    record = Record()
+    record = PairRecord()
     for time in (0.0, 0.9 * DAY, 1.8 * DAY):
         record = record.guilty(time)
     assert record.verdicts == 1
     record = replace(record.guilty(1.9 * DAY), escalated=True, aside_until=5 * DAY)
     assert (record.verdicts, record.since) == (2, 1.8 * DAY)
-    assert record.guilty(2.9 * DAY) == Record(5 * DAY, 1, 2.9 * DAY)
+    assert record.guilty(2.9 * DAY) == PairRecord(5 * DAY, 1, 2.9 * DAY)
 
 
 def test_giving_back_waits_for_trials_of_others_for_some_minutes_and_then_they_wait(room):
     """Each step of the hog helps, and the next one follows at once: trials without end."""
     disturb(room, 60.0, vcpus=8.0)
     room.rounds(30, lambda: room.limits)
-    held = Case("cpu", "server", "job", QUOTA, 0.5, 0.0, (0.5,), 1, Phase.HOLD, room.time - HOLD_SECONDS)
+    held = InterferenceCase(
+        "cpu", "server", "job", QUOTA, 0.5, 0.0, (0.5,), 1, CasePhase.HOLD, room.time - HOLD_SECONDS
+    )
     room.state = replace(room.state, cases=(*room.state.cases, replace(held, exhausted=True)))
     begun, given = room.time, 0.0
     for number in range(60):
@@ -209,10 +217,10 @@ def test_giving_back_waits_for_trials_of_others_for_some_minutes_and_then_they_w
 
 @pytest.mark.parametrize(("vcpus", "limit"), [(8.0, 0.8 * 0.8**4 * 3.0), (20.0, 2.0)])
 def test_a_signal_may_begin_with_several_steps_down_to_the_floor(vcpus, limit):
-    suspect = Reading(facts("hog", vcpus=vcpus), cpu=3.0)
-    found = _first_limit(SIGNALS["cpi"], suspect, QUOTA, Steps())
+    suspect = GuestReading(facts("hog", vcpus=vcpus), cpu=3.0)
+    found = _first_limit(SIGNALS["cpi"], suspect, QUOTA, ThrottleSteps())
     assert found == pytest.approx(limit, abs=0.06)
-    assert _first_limit(SIGNALS["cpi"], replace(suspect, cpu=0.01), QUOTA, Steps()) is None
+    assert _first_limit(SIGNALS["cpi"], replace(suspect, cpu=0.01), QUOTA, ThrottleSteps()) is None
 
 
 @pytest.mark.parametrize("gone", ["server", "hog"])
@@ -241,14 +249,14 @@ def test_a_restart_at_any_time_leaves_nothing_limited_and_no_second_trial(seed, 
     disturb(room, cores)
     for _ in range(when):
         room.round()
-        assert sum(case.phase is Phase.TRIAL for case in room.state.cases) <= 1
+        assert sum(case.phase is CasePhase.TRIAL for case in room.state.cases) <= 1
         assert {case.suspect for case in room.state.cases} <= {"hog", "job"}
     before = room.limits
     room.state = parse(dump(room.state, room.time), room.time)
     room.samples = ()
     assert room.limits == before
-    assert all(case.phase is not Phase.TRIAL for case in room.state.cases)
+    assert all(case.phase is not CasePhase.TRIAL for case in room.state.cases)
     room.wants["hog"] = 0.1
     room.rounds(600, lambda: room.state.cases == ())
     assert room.limits == {}
-    assert isinstance(room.state, State)
+    assert isinstance(room.state, InterferenceState)

@@ -5,18 +5,18 @@ from dataclasses import replace
 
 import pytest
 
-from compute_agent.interference.baseline import Baseline, Track
-from compute_agent.interference.cases import Case, Phase
-from compute_agent.interference.decide import Key, Pair, Record, State
+from compute_agent.interference.baseline import SignalBaseline, SignalTrack
+from compute_agent.interference.cases import CasePhase, InterferenceCase
+from compute_agent.interference.decide import InterferenceState, PairRecord, SignalKey, SuspectPair
 from compute_agent.interference.state import dump, limits, parse
-from compute_agent.model.knob import Knob
+from compute_agent.model.knob import ThrottleControl
 
-QUOTA = Knob("cpu_quota")
-CASE = Case("w", "v", "s", QUOTA, 0.5, 0.3, (3.2, 2.5), 2, Phase.HOLD, 90.0, 1, True, True)
-FULL = State(
+QUOTA = ThrottleControl("cpu_quota")
+CASE = InterferenceCase("w", "v", "s", QUOTA, 0.5, 0.3, (3.2, 2.5), 2, CasePhase.HOLD, 90.0, 1, True, True)
+FULL = InterferenceState(
     (CASE,),
-    {Pair("w", "v", "s"): Record(700.0, 2, 50.0, True)},
-    {Key("v", "run_delay", ""): Track(Baseline(0.1, 0.01, 40))},
+    {SuspectPair("w", "v", "s"): PairRecord(700.0, 2, 50.0, True)},
+    {SignalKey("v", "run_delay", ""): SignalTrack(SignalBaseline(0.1, 0.01, 40))},
 )
 
 
@@ -24,14 +24,14 @@ def test_all_of_it_comes_back_by_another_clock():
     found = parse(dump(FULL, 100.0), 1100.0)
     assert limits(found.cases) == {"s": {QUOTA: 2.5}}
     assert found.cases == (replace(CASE, since=1090.0),)
-    assert found.pairs == {Pair("w", "v", "s"): Record(1700.0, 2, 1050.0, True)}
+    assert found.pairs == {SuspectPair("w", "v", "s"): PairRecord(1700.0, 2, 1050.0, True)}
     assert found.tracks == FULL.tracks
 
 
 def test_what_was_set_aside_and_is_over_stays_over():
-    record = Record(50.0, 1, 50.0)
-    found = parse(dump(State(pairs={Pair("w", "v", "s"): record}), 100.0), 5.0)
-    assert found.pairs[Pair("w", "v", "s")].aside_until == -45.0
+    record = PairRecord(50.0, 1, 50.0)
+    found = parse(dump(InterferenceState(pairs={SuspectPair("w", "v", "s"): record}), 100.0), 5.0)
+    assert found.pairs[SuspectPair("w", "v", "s")].aside_until == -45.0
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.interference.reading import Reading, Sample
+from compute_agent.interference.reading import GuestReading, GuestSamples
 from compute_agent.interference.signals import SIGNALS
 from compute_agent.interference.suspects import MIN_CORRELATION, _correlation, find_suspects, sure
 from tests.compute_agent.interference.rooms import CPUS, facts, watch
@@ -37,10 +37,10 @@ def samples(**uses):
     found = []
     for number in range(60):
         loud = number >= 40
-        readings = {"server": Reading(facts("server", "LS"), CPUS, False, 1.0, 0.9 if loud else 0.02)}
+        readings = {"server": GuestReading(facts("server", "LS"), CPUS, False, 1.0, 0.9 if loud else 0.02)}
         for guest, both in uses.items():
-            readings[guest] = Reading(facts(guest), CPUS, False, both[loud] * rng.gauss(1, 0.05), 0.0)
-        found.append(Sample(10.0 * (number + 1), readings))
+            readings[guest] = GuestReading(facts(guest), CPUS, False, both[loud] * rng.gauss(1, 0.05), 0.0)
+        found.append(GuestSamples(10.0 * (number + 1), readings))
     return found
 
 
@@ -50,12 +50,14 @@ def test_cycles_are_spoilt_by_whoever_is_on_the_same_cache_and_by_nobody_else():
     for number in range(60):
         loud, readings = number >= 40, {}
         server = facts("server", "LS")
-        readings["server"] = Reading(
+        readings["server"] = GuestReading(
             server, frozenset({0}), cpu=1.0, cpi=(2.0 if loud else 1.0) * rng.gauss(1, 0.05), near=CPUS
         )
         for guest, cpus in (("thief", frozenset({1, 2})), ("far", frozenset({8, 9}))):
-            readings[guest] = Reading(facts(guest), cpus, cpu=(4.0 if loud else 0.5) * rng.gauss(1, 0.05))
-        played.append(Sample(10.0 * (number + 1), readings))
+            readings[guest] = GuestReading(
+                facts(guest), cpus, cpu=(4.0 if loud else 0.5) * rng.gauss(1, 0.05)
+            )
+        played.append(GuestSamples(10.0 * (number + 1), readings))
     found = find_suspects(watch(signal=SIGNALS["cpi"]), "server", "", played)
     assert [one.guest for one in found] == ["thief"]
     assert find_suspects(watch(), "server", "", played) == []

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from compute_agent.host.topology import Cache, Core, NumaNode, Package, Topology
+from compute_agent.host.topology import CpuCache, CpuCore, CpuPackage, HostTopology, NumaNode
 
 
 def machine(
@@ -17,7 +17,7 @@ def machine(
     l3_spans_nodes: bool = False,
     more_nodes: Mapping[int, int] | None = None,
     **fields: object,
-) -> Topology:
+) -> HostTopology:
     """A machine of `packages`, with so many `nodes` each, `l3` domains in a node, `cores` in a domain and
     `threads` in a core; with `l3_spans_nodes` one L3 for a whole package, and `cores` in a node.
 
@@ -35,15 +35,15 @@ def machine(
     package_size = nodes * per_node
     numa = [NumaNode(n, cpus, memory_kib) for n, cpus in enumerate(blocks(per_node))]
     numa += [NumaNode(n, frozenset(), memory) for n, memory in (more_nodes or {}).items()]
-    return Topology(
-        packages=tuple(Package(n, cpus) for n, cpus in enumerate(blocks(package_size))),
+    return HostTopology(
+        packages=tuple(CpuPackage(n, cpus) for n, cpus in enumerate(blocks(package_size))),
         dies=(),
         clusters=(),
         cores=tuple(
-            Core(n, min(cpus) // package_size, cpus) for n, cpus in enumerate(blocks(threads)) if cpus
+            CpuCore(n, min(cpus) // package_size, cpus) for n, cpus in enumerate(blocks(threads)) if cpus
         ),
         caches=tuple(
-            Cache(3, "unified", 10 * n, 16384, 16, cpus) for n, cpus in enumerate(blocks(l3_size)) if cpus
+            CpuCache(3, "unified", 10 * n, 16384, 16, cpus) for n, cpus in enumerate(blocks(l3_size)) if cpus
         ),
         numa_nodes=tuple(numa),
         online=online,

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from compute_agent.host.topology import Topology
-from compute_agent.inventory.derive import Settings, derive
+from compute_agent.host.topology import HostTopology
+from compute_agent.inventory.derive import InventorySettings, derive
 from compute_agent.inventory.tree import ProviderNode, child_uuid
 from compute_agent.model.cpu_sets import CpuSets
 from tests.compute_agent.inventory.machines import machine
@@ -11,9 +11,9 @@ from tests.compute_agent.inventory.machines import machine
 ROOT = "11111111-0000-4000-8000-000000000001"
 
 
-def nodes_of(topology: Topology, shape: str = "numa") -> dict[str, ProviderNode]:
+def nodes_of(topology: HostTopology, shape: str = "numa") -> dict[str, ProviderNode]:
     cpu_sets = CpuSets(frozenset(), topology.online, topology.online)
-    tree = derive(topology, cpu_sets, Settings(provider_tree=shape), ROOT, "h")
+    tree = derive(topology, cpu_sets, InventorySettings(provider_tree=shape), ROOT, "h")
     return {node.name: node for node in tree.nodes}
 
 

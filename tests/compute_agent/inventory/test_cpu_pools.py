@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.host.topology import Topology
+from compute_agent.host.topology import HostTopology
 from compute_agent.inventory.cpu_pools import lay_out
-from compute_agent.inventory.derive import SHAPES, Settings, derive
+from compute_agent.inventory.derive import SHAPES, InventorySettings, derive
 from compute_agent.inventory.former_pools import FILE_NAME, keep, recall
 from compute_agent.inventory.tree import ProviderTree
 from compute_agent.model import cpuset
@@ -29,16 +29,16 @@ def sets(dedicated: str, shared: str) -> CpuSets:
 SETS = sets("2-7,10-15", "0-1,8-9")
 
 
-def positions(*pools: CpuPool, cpu_sets: CpuSets = SETS, topology: Topology = TOPOLOGY) -> dict[str, str]:
+def positions(*pools: CpuPool, cpu_sets: CpuSets = SETS, topology: HostTopology = TOPOLOGY) -> dict[str, str]:
     return {name: cpuset.format(cpus) for name, cpus in lay_out(pools, cpu_sets, topology).items()}
 
 
 def tree(
-    *pools: CpuPool, shape: str = "numa", cpu_sets: CpuSets = SETS, topology: Topology = TOPOLOGY
+    *pools: CpuPool, shape: str = "numa", cpu_sets: CpuSets = SETS, topology: HostTopology = TOPOLOGY
 ) -> ProviderTree:
     laid = lay_out(pools, cpu_sets, topology)
     cpu_sets = replace(cpu_sets, pooled=frozenset[int]().union(*laid.values()))
-    settings = Settings(provider_tree=shape, reserved_host_memory_mb=0)
+    settings = InventorySettings(provider_tree=shape, reserved_host_memory_mb=0)
     return derive(topology, cpu_sets, settings, ROOT, "h", None, laid)
 
 
@@ -118,7 +118,7 @@ def test_a_pool_is_a_provider_in_each_zone_and_the_zone_offers_the_rest() -> Non
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> tuple[Topology, CpuSets, tuple[CpuPool, ...]]:
+def worlds(draw: st.DrawFn) -> tuple[HostTopology, CpuSets, tuple[CpuPool, ...]]:
     topology = machine(
         nodes=draw(st.integers(1, 3)), l3=draw(st.integers(1, 2)), cores=2, threads=draw(st.integers(1, 2))
     )
@@ -146,7 +146,7 @@ def worlds(draw: st.DrawFn) -> tuple[Topology, CpuSets, tuple[CpuPool, ...]]:
 
 @given(worlds(), st.sampled_from(SHAPES))
 def test_no_cpu_is_in_two_pools_and_inventories_are_what_there_is(
-    world: tuple[Topology, CpuSets, tuple[CpuPool, ...]], shape: str
+    world: tuple[HostTopology, CpuSets, tuple[CpuPool, ...]], shape: str
 ) -> None:
     topology, cpu_sets, pools = world
     try:

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.host.topology import Cache, Topology
+from compute_agent.host.topology import CpuCache, HostTopology
 from compute_agent.inventory.cache_platform import CacheDomain, CachePlatform
 from compute_agent.inventory.cpu_sets import CpuOptions, resolve
-from compute_agent.inventory.derive import SHAPES, Settings, derive, spread
-from compute_agent.inventory.tree import Inventory, ProviderTree, with_stock_names
+from compute_agent.inventory.derive import SHAPES, InventorySettings, derive, spread
+from compute_agent.inventory.tree import ProviderInventory, ProviderTree, with_stock_names
 from compute_agent.model import cpuset
 from compute_agent.model.errors import ConfigError
 from tests.compute_agent.inventory.machines import machine
@@ -22,14 +22,14 @@ GIB_KIB = 1 << 20
 
 
 def tree_of(
-    topology: Topology,
+    topology: HostTopology,
     options: CpuOptions | None = None,
     platform: CachePlatform | None = None,
     **settings: object,
 ) -> ProviderTree:
     sets = resolve(options or CpuOptions(), topology)
     settings = {"reserved_host_memory_mb": 0, **settings}
-    return derive(topology, sets, Settings(**settings), ROOT, "host", platform)  # type: ignore[arg-type]  # of many types
+    return derive(topology, sets, InventorySettings(**settings), ROOT, "host", platform)  # type: ignore[arg-type]  # of many types
 
 
 def totals(tree: ProviderTree) -> dict[str, dict[str, int]]:
@@ -44,7 +44,7 @@ def parents(tree: ProviderTree) -> dict[str, str | None]:
     return {node.name: node.parent and names[node.parent] for node in tree.nodes}
 
 
-def control(topology: Topology) -> CachePlatform:
+def control(topology: HostTopology) -> CachePlatform:
     domains = {
         cache.id: CacheDomain(
             cache.id, ways=16, reserved_ways=4, min_ways=2, bandwidth_min=10, bandwidth_step=10
@@ -62,8 +62,12 @@ def test_host_of_48_cpus_in_a_flat_tree_has_exactly_these_inventories() -> None:
     assert root.uuid == ROOT
     assert root.parent is None
     assert root.inventories == {
-        "PCPU": Inventory(total=16, reserved=0, min_unit=1, max_unit=16, step_size=1, allocation_ratio=1.0),
-        "VCPU": Inventory(total=30, reserved=0, min_unit=1, max_unit=30, step_size=1, allocation_ratio=8.0),
+        "PCPU": ProviderInventory(
+            total=16, reserved=0, min_unit=1, max_unit=16, step_size=1, allocation_ratio=1.0
+        ),
+        "VCPU": ProviderInventory(
+            total=30, reserved=0, min_unit=1, max_unit=30, step_size=1, allocation_ratio=8.0
+        ),
     }
 
 
@@ -95,10 +99,10 @@ def test_ratios_and_reserves_go_to_their_classes_and_never_to_pcpu() -> None:
         disk_gb=100,
     )
     assert tree.root.inventories == {
-        "PCPU": Inventory(total=4, max_unit=4),
-        "VCPU": Inventory(total=4, reserved=1, max_unit=4, allocation_ratio=4.0),
-        "MEMORY_MB": Inventory(total=8192, reserved=512, max_unit=8192, allocation_ratio=1.5),
-        "DISK_GB": Inventory(total=100, reserved=2, max_unit=100, allocation_ratio=2.0),
+        "PCPU": ProviderInventory(total=4, max_unit=4),
+        "VCPU": ProviderInventory(total=4, reserved=1, max_unit=4, allocation_ratio=4.0),
+        "MEMORY_MB": ProviderInventory(total=8192, reserved=512, max_unit=8192, allocation_ratio=1.5),
+        "DISK_GB": ProviderInventory(total=100, reserved=2, max_unit=100, allocation_ratio=2.0),
     }
 
 
@@ -178,7 +182,7 @@ def test_nodes_are_children_of_the_l3_that_spans_them(shape: str) -> None:
 
 def test_zones_that_cross_each_other_are_all_children_of_the_host() -> None:
     topology = machine(nodes=2, cores=4, memory_kib=GIB_KIB)
-    crossing = (Cache(3, "unified", 0, 8192, 8, frozenset({0, 1, 2, 4})),)
+    crossing = (CpuCache(3, "unified", 0, 8192, 8, frozenset({0, 1, 2, 4})),)
     topology = replace(topology, caches=crossing)
     tree = tree_of(topology, provider_tree="l3")
     assert parents(tree) == {"host": None, "host_L3_0": "host", "host_NUMA_0": "host", "host_NUMA_1": "host"}
@@ -218,10 +222,12 @@ def test_cache_and_bandwidth_sit_on_the_l3_domain_in_every_tree(shape: str) -> N
     for name in ("LLC", "MBA"):
         assert [node.name for node in tree.providing(name)] == ["host_L3_0", "host_L3_10"]
     domain = tree.providing("LLC")[0]
-    assert domain.inventories["LLC"] == Inventory(total=16, reserved=4, min_unit=2, max_unit=16)
-    assert domain.inventories["MBA"] == Inventory(total=100, min_unit=10, max_unit=100, step_size=10)
+    assert domain.inventories["LLC"] == ProviderInventory(total=16, reserved=4, min_unit=2, max_unit=16)
+    assert domain.inventories["MBA"] == ProviderInventory(total=100, min_unit=10, max_unit=100, step_size=10)
     assert domain.traits == {"CUSTOM_LLC_WAY_1024KIB"}
-    assert tree.root.inventories["CUSTOM_RESCTRL_GROUP"] == Inventory(total=16, reserved=3, max_unit=16)
+    assert tree.root.inventories["CUSTOM_RESCTRL_GROUP"] == ProviderInventory(
+        total=16, reserved=3, max_unit=16
+    )
     assert {"CUSTOM_RESCTRL_L3_CAT", "CUSTOM_RESCTRL_MBA"} <= tree.root.traits
 
 
@@ -248,9 +254,9 @@ def test_memory_only_node_offers_its_memory_and_carries_no_reserve() -> None:
     memory = {node.name: node.inventories.get("MEMORY_MB") for node in tree.nodes}
     assert memory == {
         "host": None,
-        "host_NUMA_0": Inventory(total=1024, reserved=51, max_unit=1024),
-        "host_NUMA_1": Inventory(total=1024, reserved=50, max_unit=1024),
-        "host_NUMA_7": Inventory(total=3072, max_unit=3072),
+        "host_NUMA_0": ProviderInventory(total=1024, reserved=51, max_unit=1024),
+        "host_NUMA_1": ProviderInventory(total=1024, reserved=50, max_unit=1024),
+        "host_NUMA_7": ProviderInventory(total=3072, max_unit=3072),
     }
 
 
@@ -277,12 +283,12 @@ def test_settings_that_do_not_fit_the_host_are_refused(settings: Mapping[str, ob
 def test_name_too_long_for_placement_is_refused() -> None:
     topology = machine(cores=2)
     with pytest.raises(ConfigError, match="resource_provider_name"):
-        derive(topology, resolve(CpuOptions(), topology), Settings(), ROOT, "h" * 190)
+        derive(topology, resolve(CpuOptions(), topology), InventorySettings(), ROOT, "h" * 190)
 
 
 def test_uuids_of_zones_come_from_the_roots_and_survive_a_rename() -> None:
     topology = machine(packages=2, cores=2)
-    sets, settings = resolve(CpuOptions(), topology), Settings(provider_tree="l3")
+    sets, settings = resolve(CpuOptions(), topology), InventorySettings(provider_tree="l3")
     before = derive(topology, sets, settings, ROOT, "old.example.org")
     after = derive(topology, sets, settings, ROOT, "new.example.org")
     assert [node.uuid for node in before.nodes] == [node.uuid for node in after.nodes]
@@ -320,7 +326,7 @@ MACHINES = st.builds(
 
 @given(topology=MACHINES, controlled=st.booleans(), reserved=st.integers(0, 64), data=st.data())
 def test_every_shape_offers_the_same_and_every_parent_precedes_and_contains_its_children(
-    topology: Topology, controlled: bool, reserved: int, data: st.DataObject
+    topology: HostTopology, controlled: bool, reserved: int, data: st.DataObject
 ) -> None:
     dedicated = data.draw(st.frozensets(st.sampled_from(sorted(topology.online))))
     options = CpuOptions(
@@ -399,7 +405,7 @@ def test_memory_is_reserved_on_nodes_without_cpus_only_where_those_with_cpus_hav
 
 def test_the_host_may_reserve_the_whole_disk_and_not_one_mebibyte_more() -> None:
     tree = tree_of(machine(cores=2), reserved_host_disk_mb=2048, disk_gb=2)
-    assert tree.root.inventories["DISK_GB"] == Inventory(total=2, reserved=2, max_unit=2)
+    assert tree.root.inventories["DISK_GB"] == ProviderInventory(total=2, reserved=2, max_unit=2)
     with pytest.raises(ConfigError, match="reserved_host_disk_mb = 2049 is more than the 2 GiB"):
         tree_of(machine(cores=2), reserved_host_disk_mb=2049, disk_gb=2)
 

@@ -9,7 +9,7 @@ from oslo_config import cfg
 from compute_agent import conf
 from compute_agent.inventory import options
 from compute_agent.inventory.cpu_sets import CpuOptions
-from compute_agent.inventory.derive import CONFIGURABLE, Settings
+from compute_agent.inventory.derive import CONFIGURABLE, InventorySettings
 
 
 def load(tmp_path: Path, text: str) -> cfg.ConfigOpts:
@@ -39,7 +39,7 @@ resource_provider_name = rack1-host7
 """,
     )
     assert options.cpu_options(loaded) == CpuOptions("2-17", "18-47", "1-3", 2)
-    assert options.settings(loaded) == Settings(
+    assert options.settings(loaded) == InventorySettings(
         provider_tree="l3",
         cpu_allocation_ratio=8.0,
         ram_allocation_ratio=1.5,
@@ -69,7 +69,7 @@ def test_a_ratio_that_is_not_set_begins_as_the_initial_one(tmp_path: Path) -> No
 def test_options_not_set_are_the_defaults(tmp_path: Path) -> None:
     loaded = load(tmp_path, f"[DEFAULT]\nstate_path = {tmp_path}\n")
     assert options.cpu_options(loaded) == CpuOptions()
-    assert options.settings(loaded) == Settings(disk_gb=options.disk_gb(tmp_path))
+    assert options.settings(loaded) == InventorySettings(disk_gb=options.disk_gb(tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from compute_agent.inventory.additions import with_additions
 from compute_agent.inventory.provider_config import ProviderConfigs, gathered, read_provider_configs
-from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
+from compute_agent.inventory.tree import ProviderInventory, ProviderNode, ProviderTree
 from compute_agent.model.errors import ConfigError
 
 ROOT = "8f0c0000-0000-4000-8000-000000000000"
@@ -18,7 +18,7 @@ NODE = "8f0c0000-0000-4000-8000-000000000001"
 LARGEST = 2**31 - 1
 TREE = ProviderTree(
     (
-        ProviderNode("host", ROOT, None, {"VCPU": Inventory(4)}, frozenset({"COMPUTE_NODE"})),
+        ProviderNode("host", ROOT, None, {"VCPU": ProviderInventory(4)}, frozenset({"COMPUTE_NODE"})),
         ProviderNode("host_NUMA_0", NODE, ROOT, {}, frozenset({"HW_NUMA_ROOT", "CUSTOM_MEMORY_TIER_DRAM"})),
     )
 )
@@ -49,9 +49,9 @@ def test_inventories_and_traits_are_added_with_the_defaults_of_placement():
     tree, warnings = add(entry([{"CUSTOM_A": {"total": 5}}, {"CUSTOM_B": {"total": 2}}], ["CUSTOM_T"]))
     assert warnings == ()
     assert tree.root.inventories == {
-        "VCPU": Inventory(4),
-        "CUSTOM_A": Inventory(5, max_unit=LARGEST),
-        "CUSTOM_B": Inventory(2, max_unit=LARGEST),
+        "VCPU": ProviderInventory(4),
+        "CUSTOM_A": ProviderInventory(5, max_unit=LARGEST),
+        "CUSTOM_B": ProviderInventory(2, max_unit=LARGEST),
     }
     assert tree.root.traits == {"COMPUTE_NODE", "CUSTOM_T"}
     assert tree.nodes[1] == TREE.nodes[1]
@@ -67,7 +67,7 @@ def test_all_fields_are_taken_and_hold_whatever_is_set_through_the_api():
         "allocation_ratio": 1.5,
     }
     tree, _ = add(entry([{"CUSTOM_A": amounts}], uuid=NODE.upper()))
-    assert tree.nodes[1].inventories == {"CUSTOM_A": Inventory(**amounts)}
+    assert tree.nodes[1].inventories == {"CUSTOM_A": ProviderInventory(**amounts)}
     assert tree.configured == {("CUSTOM_A", "reserved"), ("CUSTOM_A", "allocation_ratio")}
 
 
@@ -202,7 +202,7 @@ def test_merges_of_merges_have_an_end():
     shared = "x: &x {total: 3, reserved: 1}\n"
     text = document(entry([{"CUSTOM_A": {"<<": "X"}}])).decode().replace("'<<': X", "<<: *x")
     (config,) = parse((shared + text).encode()).configs
-    assert config.inventories["CUSTOM_A"] == Inventory(3, reserved=1, max_unit=LARGEST)
+    assert config.inventories["CUSTOM_A"] == ProviderInventory(3, reserved=1, max_unit=LARGEST)
 
 
 def test_files_are_read_in_the_order_of_their_names_and_others_are_not(tmp_path):

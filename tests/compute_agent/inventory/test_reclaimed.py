@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from compute_agent.inventory.cpu_sets import CpuOptions, resolve
-from compute_agent.inventory.derive import BESIDE, SHAPES, Settings, derive
+from compute_agent.inventory.derive import BESIDE, SHAPES, InventorySettings, derive
 from compute_agent.inventory.reclaimed import with_offers
 from compute_agent.model.resource_class import RECLAIMED_MEMORY, RECLAIMED_VCPU
 from tests.compute_agent.inventory.machines import machine
@@ -16,7 +16,7 @@ SETS = resolve(CpuOptions(cpu_dedicated_set="0-1,4-5", cpu_shared_set="2-3,6"), 
 
 
 def tree(shape, reclaimed=True):
-    return derive(TOPOLOGY, SETS, Settings(provider_tree=shape, reclaimed=reclaimed), ROOT, "host")
+    return derive(TOPOLOGY, SETS, InventorySettings(provider_tree=shape, reclaimed=reclaimed), ROOT, "host")
 
 
 @pytest.mark.parametrize("shape", ["numa", "l3"])
@@ -42,7 +42,7 @@ def test_without_providers_of_numa_nodes_there_is_one_below_the_root(shape):
 
 def test_memory_is_there_if_asked_for_but_not_below_the_root_of_nova_compute():
     def memory(shape, asked=True):
-        wanted = Settings(provider_tree=shape, reclaimed=True, reclaimed_memory=asked)
+        wanted = InventorySettings(provider_tree=shape, reclaimed=True, reclaimed_memory=asked)
         return derive(TOPOLOGY, SETS, wanted, ROOT, "host").providing(RECLAIMED_MEMORY)
 
     found = [node.inventories[RECLAIMED_MEMORY] for node in memory("numa")]
@@ -66,7 +66,9 @@ def test_offers_move_what_is_reserved_within_what_there_is():
 
 def test_what_members_of_a_pool_have_for_themselves_is_not_offered():
     pooled = replace(SETS, pooled=frozenset({2, 6}))
-    found = derive(TOPOLOGY, pooled, Settings(reclaimed=True), ROOT, "host").providing(RECLAIMED_VCPU)
+    found = derive(TOPOLOGY, pooled, InventorySettings(reclaimed=True), ROOT, "host").providing(
+        RECLAIMED_VCPU
+    )
     assert [(node.name, node.inventories[RECLAIMED_VCPU].total) for node in found] == [
         ("host_NUMA_0_RECLAIMED", 1)
     ]

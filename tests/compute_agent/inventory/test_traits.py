@@ -3,12 +3,12 @@
 import os_traits
 import pytest
 
-from compute_agent.host.topology import Topology
+from compute_agent.host.topology import HostTopology
 from compute_agent.inventory import traits
 from tests.compute_agent.inventory.machines import machine
 
 
-def host(flags: str, architecture: str = "x86_64", **fields: object) -> Topology:
+def host(flags: str, architecture: str = "x86_64", **fields: object) -> HostTopology:
     return machine(cores=2, cpu_flags=frozenset(flags.split()), architecture=architecture, **fields)
 
 

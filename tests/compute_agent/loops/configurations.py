@@ -1,7 +1,7 @@
 """Configurations that loops are given, with what a test says of them."""
 
-from compute_agent.loops.base import Configuration
+from compute_agent.loops.base import ReloadedConfiguration
 
 
 def configuration(options=None, control=None, client=None, settings=None, controllers=()):
-    return Configuration(options, client, settings, controllers, control)
+    return ReloadedConfiguration(options, client, settings, controllers, control)

@@ -9,35 +9,35 @@ from prometheus_client import CollectorRegistry
 from compute_agent import conf as agent_conf
 from compute_agent.controllers.cpu import CpuController
 from compute_agent.controllers.cpuset import CpusetController
-from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
-from compute_agent.loops.evictions import Evictions
-from compute_agent.loops.watermarks import Watermarks
+from compute_agent.inventory.tree import ProviderInventory, ProviderNode, ProviderTree
+from compute_agent.loops.evictions import GuestEvictions
+from compute_agent.loops.watermarks import WatermarkLoop
 from compute_agent.model.cpu_sets import CpuSets
 from compute_agent.model.errors import DriverError
 from compute_agent.model.guest_settings import GuestSettings
-from compute_agent.model.knob import Knob
+from compute_agent.model.knob import ThrottleControl
 from compute_agent.pipeline.events import StartGuest
-from compute_agent.pipeline.metrics import Metrics
+from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.state import StateFile
-from compute_agent.pipeline.worker import Pipeline
-from compute_agent.pipeline.world import World
+from compute_agent.pipeline.worker import GuestPipeline
+from compute_agent.pipeline.world import HostState
 from compute_agent.policy import POLICIES
 from compute_agent.qos import sorters
 from compute_agent.qos.levers import CPU_QUOTA
-from compute_agent.qos.metrics import Metric, Registry, Unit
+from compute_agent.qos.metrics import MetricRegistry, MetricUnit, WatermarkMetric
 from compute_agent.qos.settings import read_settings
 from compute_agent.qos.sources.base import whole
-from compute_agent.qos.telemetry import Telemetry
+from compute_agent.qos.telemetry import ThrottleTelemetry
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.inventory.machines import machine
 from tests.compute_agent.loops.configurations import configuration
 
 TOPOLOGY = machine(nodes=1, cores=8)
 NODE = "11111111-0000-4000-8000-000000000000"
-HELD = {"VCPU": Inventory(64, max_unit=64)}
+HELD = {"VCPU": ProviderInventory(64, max_unit=64)}
 TREE = ProviderTree((ProviderNode("h", NODE, None, HELD, cpus=TOPOLOGY.online),))
 SETS = CpuSets(frozenset({7}), TOPOLOGY.online - {7}, TOPOLOGY.online - {7})
-QUOTA = Knob("cpu_quota")
+QUOTA = ThrottleControl("cpu_quota")
 
 LINES = """
 [qos]
@@ -92,10 +92,10 @@ class Overload:
         self.demand = {}
         self.switches = []
         self.lines = LINES
-        self.registry = Registry(
+        self.registry = MetricRegistry(
             [
-                Metric(
-                    *("cpu_usage", Unit.CORES, 7, self._measure, sorters.CPU, CPU_QUOTA),
+                WatermarkMetric(
+                    *("cpu_usage", MetricUnit.CORES, 7, self._measure, sorters.CPU, CPU_QUOTA),
                     throttle_quantified=True,
                     evictable=True,
                     evict_quantified=True,
@@ -115,19 +115,19 @@ class Overload:
         """Another agent with what the one before has saved."""
         self.state = StateFile(self.folder / "state.json")
         self.metrics = CollectorRegistry()
-        world = World(TOPOLOGY, SETS, TREE, POLICIES["topology-aware"])
+        world = HostState(TOPOLOGY, SETS, TREE, POLICIES["topology-aware"])
         controllers = self.controllers()
-        self.pipeline = Pipeline(world, self.driver, controllers, self.state.keep_guests, Metrics())
+        self.pipeline = GuestPipeline(world, self.driver, controllers, self.state.keep_guests, AgentMetrics())
         settings, qos = self.settings(), self.state.state.qos
-        self.watermarks = Watermarks(
+        self.watermarks = WatermarkLoop(
             settings,
             qos,
             self.pipeline,
             self.driver,
-            Evictions(settings, self.pipeline, self.driver, self.client),
+            GuestEvictions(settings, self.pipeline, self.driver, self.client),
             self.switches.append,
             self.state.keep_qos,
-            Telemetry(self.metrics),
+            ThrottleTelemetry(self.metrics),
             **self.caches(controllers),
         )
         self.pipeline.start(self.state.state.guests, limits=self.watermarks._book.combined())

@@ -6,7 +6,7 @@ from queue import SimpleQueue
 from types import SimpleNamespace
 
 from compute_agent.loops import announcements
-from compute_agent.loops.announcements import Announcements
+from compute_agent.loops.announcements import PreStartHook
 from compute_agent.model.errors import DriverError
 from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import GuestSettings
@@ -48,7 +48,7 @@ class Expecting:
 
 
 def announcing(pipeline, expecting, allocations):
-    return Announcements(pipeline, expecting, SimpleNamespace(allocations=allocations))
+    return PreStartHook(pipeline, expecting, SimpleNamespace(allocations=allocations))
 
 
 def test_who_could_not_be_looked_for_is_looked_for_again(monkeypatch):

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from compute_agent.drivers.base import Change, ChangeKind
-from compute_agent.loops.arrivals import Arrivals
+from compute_agent.drivers.base import ChangeKind, GuestChange
+from compute_agent.loops.arrivals import GuestEvents
 from compute_agent.model.cpu_sets import CpuSets
 from compute_agent.model.guest_settings import GuestSettings
-from compute_agent.pipeline.events import Reconcile
+from compute_agent.pipeline.events import ReconcileGuests
 from tests.compute_agent.pipeline.rig import SETS, WORLD, Rig
 
 REFUSING = replace(WORLD, cpu_sets=CpuSets(SETS.dedicated, frozenset(), frozenset()), refuse_unplaced=True)
@@ -22,12 +22,12 @@ REFUSING = replace(WORLD, cpu_sets=CpuSets(SETS.dedicated, frozenset(), frozense
 def test_only_a_guest_that_started_is_stopped_for_want_of_a_place(kind, runs):
     rig = Rig(REFUSING)
     nothing = SimpleNamespace(allocations=lambda uuid: SimpleNamespace(resources={}))
-    arrivals = Arrivals(rig.pipeline, nothing, lambda: None)
+    arrivals = GuestEvents(rig.pipeline, nothing, lambda: None)
     rig.pipeline.start({})
     guest = rig.driver.create("free", "free", GuestSettings(), ())
     arrivals.start()
-    arrivals.report(Change(kind, guest))
+    arrivals.report(GuestChange(kind, guest))
     arrivals.stop(30)
-    rig.pipeline.submit(Reconcile()).result(30)
+    rig.pipeline.submit(ReconcileGuests()).result(30)
     rig.pipeline.stop()
     assert ("free" in rig.driver.running) is runs

@@ -7,27 +7,27 @@ from dataclasses import replace
 import pytest
 
 from compute_agent.controllers.cpuset import CpusetController
-from compute_agent.drivers.flavor import Flavor
+from compute_agent.drivers.flavor import GuestFlavor
 from compute_agent.loops import audit as audit_module
-from compute_agent.loops.audit import Auditor
+from compute_agent.loops.audit import HostAuditor
 from compute_agent.loops.reporting import ReportLoop
 from compute_agent.model.errors import DriverError
 from compute_agent.model.guest_settings import GuestSettings
-from compute_agent.pipeline.events import Reconcile, StartGuest
-from compute_agent.pipeline.metrics import Metrics
-from compute_agent.pipeline.worker import Pipeline
-from compute_agent.pipeline.world import World
+from compute_agent.pipeline.events import ReconcileGuests, StartGuest
+from compute_agent.pipeline.metrics import AgentMetrics
+from compute_agent.pipeline.worker import GuestPipeline
+from compute_agent.pipeline.world import HostState
 from compute_agent.policy import POLICIES
-from compute_agent.report.audit import UNKNOWN_OWNER, Options
+from compute_agent.report.audit import UNKNOWN_OWNER, HealOptions
 from compute_agent.report.capacity import CpuLocation
 from compute_agent.report.errors import ConcurrentUpdateError
-from compute_agent.report.reporter import Reporter
+from compute_agent.report.reporter import HostReporter
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.loops.two_nodes import ELSEWHERE, NODES, SETS, TOPOLOGY, TREE
 
 GUEST, OTHER = "22222222-0000-4000-8000-000000000001", "22222222-0000-4000-8000-000000000002"
 PROJECT, USER = "33333333-0000-4000-8000-000000000001", "33333333-0000-4000-8000-000000000002"
-HEAL, DELETE = Options(heal=True), Options(delete=True, min_age=0.0)
+HEAL, DELETE = HealOptions(heal=True), HealOptions(delete=True, min_age=0.0)
 
 
 class Driver(FakeDriver):
@@ -42,7 +42,7 @@ class Driver(FakeDriver):
         return self
 
     def flavor(self, guest):
-        return self.flavor_of.get(guest.uuid, Flavor())
+        return self.flavor_of.get(guest.uuid, GuestFlavor())
 
     def inactive(self):
         return frozenset(self.defined - self.running.keys())
@@ -54,12 +54,12 @@ class Rig:
     def __init__(self, client, monkeypatch):
         self.client = client
         self.driver = Driver()
-        world = World(TOPOLOGY, SETS, TREE, POLICIES["topology-aware"])
+        world = HostState(TOPOLOGY, SETS, TREE, POLICIES["topology-aware"])
         controllers = (CpusetController(self.driver),)
-        self.pipeline = Pipeline(world, self.driver, controllers, lambda *saved: None, Metrics())
+        self.pipeline = GuestPipeline(world, self.driver, controllers, lambda *saved: None, AgentMetrics())
         self.pipeline.start({})
-        reporter = Reporter(client, {}, lambda owned: None)
-        self.loop = ReportLoop(reporter, client, self.pipeline, Metrics(), 60, 300)
+        reporter = HostReporter(client, {}, lambda owned: None)
+        self.loop = ReportLoop(reporter, client, self.pipeline, AgentMetrics(), 60, 300)
         client.create_provider(ELSEWHERE, "elsewhere", None)
         client.set_inventories(ELSEWHERE, {"PCPU": {"total": 8}}, 0)
         monkeypatch.setattr(audit_module, "locate", lambda driver, world: self.locations())
@@ -78,7 +78,7 @@ class Rig:
 
     def report(self):
         assert self.loop.once()
-        self.pipeline.submit(Reconcile()).result(10)  # and all before
+        self.pipeline.submit(ReconcileGuests()).result(10)  # and all before
 
     def claim(self, consumer, allocation, consumer_type="INSTANCE"):
         record = self.client.allocations(consumer)
@@ -94,10 +94,10 @@ class Rig:
         return self.pipeline.submit(event).result(10).guest
 
     def audit(self, orders=None):
-        auditor = Auditor(self.pipeline, self.driver, self.client, lambda: None)
+        auditor = HostAuditor(self.pipeline, self.driver, self.client, lambda: None)
         return [
             (it.finding.kind.name, it.finding.consumer, it.outcome)
-            for it in auditor.audit(orders or Options())
+            for it in auditor.audit(orders or HealOptions())
         ]
 
 
@@ -114,7 +114,7 @@ class TestHealing:
     def test_a_plain_audit_changes_nothing(self, rig):
         rig.run()
         assert rig.audit() == [("UNALLOCATED", GUEST, "")]
-        assert rig.audit(Options(heal=True, dry_run=True)) == [("UNALLOCATED", GUEST, "would be done")]
+        assert rig.audit(HealOptions(heal=True, dry_run=True)) == [("UNALLOCATED", GUEST, "would be done")]
         assert rig.held(GUEST) == {}
 
     def test_a_guest_on_shared_cpus_gets_vcpu(self, rig):
@@ -127,7 +127,7 @@ class TestHealing:
 
     def test_a_guest_gets_what_was_ordered_and_its_place_then(self, rig):
         rig.run(vcpus=2)
-        rig.driver.flavor_of[GUEST] = Flavor(dedicated=2, project_id=PROJECT, user_id=USER)
+        rig.driver.flavor_of[GUEST] = GuestFlavor(dedicated=2, project_id=PROJECT, user_id=USER)
         assert rig.audit(HEAL) == [("UNALLOCATED", GUEST, "done")]
         record = rig.client.allocations(GUEST)
         assert record.resources == {NODES[0]: {"PCPU": 2}}
@@ -147,7 +147,7 @@ class TestHealing:
     def test_two_guests_are_not_given_the_same_room(self, rig):
         for uuid in (GUEST, OTHER):
             rig.run(uuid, vcpus=2)
-            rig.driver.flavor_of[uuid] = Flavor(dedicated=2)
+            rig.driver.flavor_of[uuid] = GuestFlavor(dedicated=2)
         rig.claim("33333333-0000-4000-8000-000000000009", {NODES[1]: {"PCPU": 1}})
         found = rig.audit(HEAL)
         assert found[0] == ("UNALLOCATED", GUEST, "done")
@@ -170,7 +170,7 @@ class TestHealing:
 def test_a_guest_ordered_with_a_class_that_does_not_exist_stops_no_other(rig):
     for uuid, resources in ((GUEST, {"NO_SUCH_CLASS": 1 << 30}), (OTHER, {})):
         rig.run(uuid)
-        rig.driver.flavor_of[uuid] = Flavor(resources)
+        rig.driver.flavor_of[uuid] = GuestFlavor(resources)
     assert rig.audit(HEAL) == [
         ("UNALLOCATED", GUEST, "not possible: there is no room for 1073741824 NO_SUCH_CLASS (free: none)"),
         ("UNALLOCATED", OTHER, "done"),

@@ -6,11 +6,11 @@ from compute_agent.inventory.tree import ProviderNode
 from compute_agent.loops.cache_entitlements import CacheEntitlements
 from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import GuestSettings
-from compute_agent.model.knob import Knob
+from compute_agent.model.knob import ThrottleControl
 from compute_agent.pipeline.cache import CachedGuest
 from compute_agent.pipeline.view import view
 from compute_agent.qos.classes import DEFAULT_CLASSES
-from compute_agent.qos.snapshot import Entitlement
+from compute_agent.qos.snapshot import GuestAllotment
 from compute_agent.resctrl.bandwidth import choose_codec
 from compute_agent.resctrl.mount import ResctrlHandle, ResctrlOptions, read_platform
 from tests.compute_agent.resctrl import fake
@@ -42,11 +42,11 @@ def intel(tmp_path):
 
 
 def ways(found, cache="0"):
-    return found[Knob("cache_ways", cache)]
+    return found[ThrottleControl("cache_ways", cache)]
 
 
 def bandwidth(found, cache="0"):
-    return found[Knob("memory_bandwidth", cache)]
+    return found[ThrottleControl("memory_bandwidth", cache)]
 
 
 def test_a_class_has_its_part_of_the_open_ways(intel):
@@ -73,7 +73,7 @@ def test_the_percent_of_each_core_tells_no_bytes(intel):
 
 def test_an_absolute_cap_tells_bytes(tmp_path):
     of, _ = entitlements(tmp_path, fake.AMD, gbps=100)
-    assert bandwidth(of(guest("BE", {}))) == Entitlement(100, 1, 1e9)
+    assert bandwidth(of(guest("BE", {}))) == GuestAllotment(100, 1, 1e9)
 
 
 def test_without_the_memorys_bandwidth_megabytes_cannot_be_limited(tmp_path):

@@ -5,7 +5,7 @@ import pytest
 from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.loops.cache_entitlements import open_entitlements
 from compute_agent.qos.classes import DEFAULT_CLASSES
-from compute_agent.qos.metrics import BUILT_IN, Registry
+from compute_agent.qos.metrics import BUILT_IN, MetricRegistry
 from compute_agent.qos.rounds import CacheReading
 from compute_agent.resctrl.bandwidth import choose_codec
 from compute_agent.resctrl.groups import read_groups
@@ -32,7 +32,7 @@ class Cached(Overload):
 
     def __init__(self, folder):
         super().__init__(folder)
-        self.lines, self.registry = LINES, Registry(BUILT_IN)
+        self.lines, self.registry = LINES, MetricRegistry(BUILT_IN)
         self.files = fake.FakeResctrl.of(fake.INTEL, folder / "resctrl")
         self.driver.thread_ids = lambda guest: frozenset()
 

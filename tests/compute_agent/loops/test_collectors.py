@@ -11,28 +11,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from compute_agent.capacity.collected_file import Known, dump, parse
+from compute_agent.capacity.collected_file import CollectedClasses, dump, parse
 from compute_agent.capacity.collector import (
     MAX_MEASUREMENTS,
     MAX_VALID_SECONDS,
-    Collected,
-    Measurement,
+    ClassMeasurement,
+    CollectedAmount,
     check_collectors,
     checked,
     found_collectors,
 )
-from compute_agent.events.recorder import Recorder
-from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
-from compute_agent.loops.collectors import HANGING_SECONDS, Collectors, with_kept
+from compute_agent.events.recorder import EventRecorder
+from compute_agent.inventory.tree import ProviderInventory, ProviderNode, ProviderTree
+from compute_agent.loops.collectors import HANGING_SECONDS, CollectorLoops, with_kept
 from compute_agent.model.errors import ConfigError
 
 EXAMPLE = Path(__file__).parents[1] / "example_collector"
 LICENCE, SLOT = "CUSTOM_LICENCE", "CUSTOM_SLOT"
 TREE = ProviderTree(
     (
-        ProviderNode("host", "root", None, {SLOT: Inventory(4)}),
-        ProviderNode("host_NUMA_0", "n0", "root", {LICENCE: Inventory(100, 10)}),
-        ProviderNode("host_NUMA_1", "n1", "root", {LICENCE: Inventory(50), "VCPU": Inventory(8)}),
+        ProviderNode("host", "root", None, {SLOT: ProviderInventory(4)}),
+        ProviderNode("host_NUMA_0", "n0", "root", {LICENCE: ProviderInventory(100, 10)}),
+        ProviderNode(
+            "host_NUMA_1", "n1", "root", {LICENCE: ProviderInventory(50), "VCPU": ProviderInventory(8)}
+        ),
     )
 )
 
@@ -61,8 +63,8 @@ class Rig:
 
     def new_loop(self):
         """As after a restart of the agent."""
-        recorder = Recorder(self.events.append)
-        self.loop = Collectors(
+        recorder = EventRecorder(self.events.append)
+        self.loop = CollectorLoops(
             list(self.collectors), self.folder, recorder, CollectorRegistry(), lambda: self.now
         )
 
@@ -74,7 +76,7 @@ class Rig:
             self.loop.round(TREE)
 
     def told(self, name, zone="NUMA_0", amount=50.0, margin=0.0, valid=600.0):
-        return Measurement(name, zone, amount, margin, self.now + valid)
+        return ClassMeasurement(name, zone, amount, margin, self.now + valid)
 
     def withheld(self):
         return {
@@ -91,7 +93,7 @@ def rig(tmp_path, monkeypatch):
 
 def test_what_is_told_beyond_the_limit_is_not_taken_and_that_is_told(rig):
     one = rig(
-        one=Told(lambda: (Measurement(LICENCE, f"{n}", 1, 0, 4e9) for n in range(MAX_MEASUREMENTS + 9)))
+        one=Told(lambda: (ClassMeasurement(LICENCE, f"{n}", 1, 0, 4e9) for n in range(MAX_MEASUREMENTS + 9)))
     )
     one.minutes()
     (runner,) = one.loop._runners.values()
@@ -248,7 +250,7 @@ def test_the_example_is_found_by_its_metadata_and_tells(tmp_path, monkeypatch):
     (tmp_path / "licences").write_text("NUMA_0 40\n")
     monkeypatch.setenv("LICENCES", str(tmp_path / "licences"))
     clock = [time.time()]
-    loop = Collectors(["licences"], tmp_path, Recorder(), CollectorRegistry(), lambda: clock[0])
+    loop = CollectorLoops(["licences"], tmp_path, EventRecorder(), CollectorRegistry(), lambda: clock[0])
     (runner,) = loop._runners.values()
     for minute in range(6):
         clock[0] += 60 if minute else 0
@@ -286,11 +288,11 @@ numbers = st.floats() | st.integers() | st.sampled_from([0.0, 50.0, 3.6e9, 3.6e9
 
 @given(st.lists(st.tuples(numbers, numbers, numbers, st.floats(-1e4, 1e4)), max_size=30))
 def test_whatever_is_told_no_more_is_offered_than_was_told_and_there_is(steps):
-    now, collected, least = 3.6e9, Collected(), 0.0
+    now, collected, least = 3.6e9, CollectedAmount(), 0.0
     for amount, margin, until, elapsed in steps:
         now += elapsed
         try:
-            told = checked(Measurement(LICENCE, "", amount, margin, until), {LICENCE}, now)
+            told = checked(ClassMeasurement(LICENCE, "", amount, margin, until), {LICENCE}, now)
         except ValueError:
             told = None
         collected = collected.after(told, 90, now)
@@ -298,6 +300,6 @@ def test_whatever_is_told_no_more_is_offered_than_was_told_and_there_is(steps):
         assert 0 <= collected.offered(now) <= max(0.0, min(least, 90))
         assert collected.valid_until <= max(now + MAX_VALID_SECONDS, collected.valid_until)
         assert collected.offered(now + MAX_VALID_SECONDS + 1) == 0
-        again = parse(dump({"c": Known(frozenset({LICENCE}), {(LICENCE, "n"): collected})}))
+        again = parse(dump({"c": CollectedClasses(frozenset({LICENCE}), {(LICENCE, "n"): collected})}))
         kept = again["c"].collected[LICENCE, "n"]
         assert replace(kept, offer=collected.offer) == collected

@@ -12,7 +12,7 @@ from compute_agent.inventory.tree import ProviderNode, ProviderTree
 from compute_agent.loops.cpu_locations import from_affinities, locate
 from compute_agent.model.cpu_sets import CpuSets
 from compute_agent.model.guest_settings import EmulatorPolicy, GuestSettings, ThreadPolicy
-from compute_agent.pipeline.world import World
+from compute_agent.pipeline.world import HostState
 from compute_agent.policy import POLICIES
 from compute_agent.report.capacity import CpuLocation
 from tests.compute_agent.inventory.machines import machine
@@ -23,7 +23,7 @@ DEDICATED, SHARED = frozenset(range(10)), frozenset(range(10, 14))
 
 
 def world(dedicated=DEDICATED, shared=SHARED, topology=TOPOLOGY):
-    return World(topology, CpuSets(dedicated, shared, shared), TREE, POLICIES["none"])
+    return HostState(topology, CpuSets(dedicated, shared, shared), TREE, POLICIES["none"])
 
 
 def guest(*affinities, vcpus=2, **policies):

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from compute_agent.loops.cpu_use import Average, CpuUse, smooth
+from compute_agent.loops.cpu_use import CpuAverage, CpuUse, smooth
 from compute_agent.model.guest import Guest
 from compute_agent.pipeline.view import GuestView
-from compute_agent.qos.classes import Classes, QosClass
+from compute_agent.qos.classes import QosClass, QosClasses
 
 
 def test_averages_follow_use_and_forget_who_is_gone():
     first = smooth({}, {"a": 1.0, "b": 0.5}, 15, 60)
-    assert first == {"a": Average(1.0, 15), "b": Average(0.5, 15)}
+    assert first == {"a": CpuAverage(1.0, 15), "b": CpuAverage(0.5, 15)}
     then = smooth(first, {"a": 0.0}, 15, 60)
     assert then.keys() == {"a"}
     assert then["a"].seconds == 30
@@ -47,7 +47,7 @@ def loop(events):
     policy = types.SimpleNamespace(load_aware=True, load_minutes=1.0)
     options = types.SimpleNamespace(policy=policy, host=types.SimpleNamespace(root="/"))
     conf = types.SimpleNamespace(
-        options=options, settings=types.SimpleNamespace(classes=Classes({"LS": QosClass("LS", 1)}, 9))
+        options=options, settings=types.SimpleNamespace(classes=QosClasses({"LS": QosClass("LS", 1)}, 9))
     )
     return CpuUse(conf, events, None)
 

@@ -5,12 +5,12 @@ from types import SimpleNamespace
 import pytest
 from prometheus_client import CollectorRegistry
 
-from compute_agent.events.event import Event, Kind
+from compute_agent.events.event import AgentEvent, EventKind
 from compute_agent.events.store import read_events
 from compute_agent.loops import event_log
 from compute_agent.loops.event_log import EventLog
 
-PLACED = Event(1.0, Kind.PLACE, "Guest a on shared CPUs 3")
+PLACED = AgentEvent(1.0, EventKind.PLACE, "Guest a on shared CPUs 3")
 
 
 class Rig:

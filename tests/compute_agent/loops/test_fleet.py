@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 
 from compute_agent.fleet.configuration import with_kept
 from compute_agent.inventory.tree import ProviderNode, ProviderTree
-from compute_agent.loops.fleet import FleetLoop, Reason
+from compute_agent.loops.fleet import FleetLoop, FleetTrouble
 from tests.compute_agent.fleet.fleets import Host, signed
 
 ROOT = ProviderNode("host", "r", None, attributes={"cpu_capacity": 1.0})
@@ -47,7 +47,11 @@ class Followed:
     @property
     def reasons(self) -> set[str]:
         value = self.registry.get_sample_value
-        return {reason for reason in Reason if value("compute_agent_fleet_trouble", {"reason": reason.value})}
+        return {
+            reason
+            for reason in FleetTrouble
+            if value("compute_agent_fleet_trouble", {"reason": reason.value})
+        }
 
     def attributes(self, *, beside: bool = False) -> dict[str, object]:
         tree = self.loop.offering(ProviderTree((ROOT, BELOW), beside=beside))

@@ -4,14 +4,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from compute_agent.host.cycles import Counted
+from compute_agent.host.cycles import ThreadCycles
 from compute_agent.loops import guest_readings
 from compute_agent.loops.guest_readings import MAX_SECONDS, GuestReader, parse_io_stat, parse_schedstat
 from compute_agent.model.errors import GuestGoneError
 from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import GuestSettings
-from compute_agent.model.knob import Knob
-from compute_agent.qos.classes import Classes, QosClass
+from compute_agent.model.knob import ThrottleControl
+from compute_agent.qos.classes import QosClass, QosClasses
 from compute_agent.qos.rounds import CacheReading
 
 ALL = ("run_delay", "cpu_pressure", "io_pressure")
@@ -32,7 +32,7 @@ class FakeCycles:
 
     def read(self, threads):
         self.asked = frozenset(threads)
-        return {thread: Counted(*self.done[thread]) for thread in threads if thread in self.done}
+        return {thread: ThreadCycles(*self.done[thread]) for thread in threads if thread in self.done}
 
 
 class Host:
@@ -43,7 +43,7 @@ class Host:
         self.threads = {7: 0, 8: 0}
         self.guest = Guest("g", "fake", "g", 7, GuestSettings(2), str(self.cgroup))
         cache = SimpleNamespace(read=lambda: CacheReading(guest_bandwidth={"g": {"0": 5e8}}))
-        classes = Classes({"LS": QosClass("LS", 10)}, 0)
+        classes = QosClasses({"LS": QosClass("LS", 10)}, 0)
         self.cycles = FakeCycles()
         self.reader = GuestReader(self, lambda: classes, str(folder), cache, cycles=self.cycles)
         self.write(0, 0, 0)
@@ -66,7 +66,7 @@ class Host:
 
     def read(self, time, signals=ALL, caches=()):
         view = SimpleNamespace(
-            guest=self.guest, allocation={}, assignment=None, limits={Knob("cpu_quota"): 1.0}
+            guest=self.guest, allocation={}, assignment=None, limits={ThrottleControl("cpu_quota"): 1.0}
         )
         return self.reader.read([view], ONLINE, signals, time, caches)
 

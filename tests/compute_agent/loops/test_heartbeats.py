@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 from compute_agent.inventory.attributes import is_ours
 from compute_agent.inventory.tree import ProviderNode, ProviderTree
-from compute_agent.loops.heartbeats import Heartbeats
+from compute_agent.loops.heartbeats import AgentHeartbeats
 from tests.compute_agent.loops.configurations import configuration
 
 ROOT = ProviderNode("host", "7f3c0d6b-2a91-4c1e-8d5b-9a6f4e2c1d03", None, attributes={"cpu_capacity": 1.0})
@@ -14,7 +14,7 @@ BELOW = ProviderNode("host_NUMA_0", "n", "r")
 def told(now, interval=600, *, beside=False, reports=60):
     compute = SimpleNamespace(heartbeat_interval=interval, update_resources_interval=reports)
     conf = configuration(SimpleNamespace(compute=compute))
-    beats = Heartbeats(lambda: conf, lambda: now)
+    beats = AgentHeartbeats(lambda: conf, lambda: now)
     return [
         dict(node.attributes or {})
         for node in beats.offering(ProviderTree((ROOT, BELOW), beside=beside)).nodes

@@ -9,23 +9,23 @@ from types import SimpleNamespace
 import pytest
 from prometheus_client import CollectorRegistry
 
-from compute_agent.events.recorder import Recorder
+from compute_agent.events.recorder import EventRecorder
 from compute_agent.interference.signals import SIGNALS
-from compute_agent.interference.watch import Watch
-from compute_agent.loops.interference import Interference
+from compute_agent.interference.watch import InterferenceWatch
+from compute_agent.loops.interference import InterferenceLoop
 from compute_agent.model.errors import DriverError
-from compute_agent.model.knob import CACHE_WAYS, Knob
-from compute_agent.qos.classes import Classes, QosClass
+from compute_agent.model.knob import CACHE_WAYS, ThrottleControl
+from compute_agent.qos.classes import QosClass, QosClasses
 from compute_agent.qos.rounds import CacheReading
-from compute_agent.qos.rules import Rules
-from compute_agent.qos.settings import Settings
-from compute_agent.qos.snapshot import Entitlement
+from compute_agent.qos.rules import QosRules
+from compute_agent.qos.settings import QosSettings
+from compute_agent.qos.snapshot import GuestAllotment
 from tests.compute_agent.loops.configurations import configuration
 from tests.compute_agent.loops.overload import Overload
 
-CLASSES = Classes({"LS": QosClass("LS", 10), "BE": QosClass("BE", 0)}, 0)
-WAYS = Knob(CACHE_WAYS, "0")
-WATCH = Watch("cpu", SIGNALS["run_delay"], preview=False)
+CLASSES = QosClasses({"LS": QosClass("LS", 10), "BE": QosClass("BE", 0)}, 0)
+WAYS = ThrottleControl(CACHE_WAYS, "0")
+WATCH = InterferenceWatch("cpu", SIGNALS["run_delay"], preview=False)
 
 
 class Host(Overload):
@@ -41,19 +41,19 @@ class Host(Overload):
         super().boot()
         self.book = self.watermarks._book
         self.counters = CollectorRegistry()
-        self.loop = Interference(
+        self.loop = InterferenceLoop(
             self.conf(),
             self.pipeline,
             self.driver,
             self.book,
-            Recorder(self.events.append),
+            EventRecorder(self.events.append),
             self.counters,
             clock=lambda: self.now,
             blame=lambda *one: self.blamed.append(one),
         )
 
     def settings(self):
-        return Settings(Rules(self.registry, ()), CLASSES, 1.0, 1.0)
+        return QosSettings(QosRules(self.registry, ()), CLASSES, 1.0, 1.0)
 
     def conf(self):
         options = SimpleNamespace(host=SimpleNamespace(root=str(self.folder)), state_path=str(self.folder))
@@ -118,7 +118,7 @@ def test_who_disturbs_is_limited_and_told_of_and_has_all_back(host, caplog):
 
 
 def test_preview_only_tells(host):
-    host.watches = (Watch("cpu", SIGNALS["run_delay"]),)
+    host.watches = (InterferenceWatch("cpu", SIGNALS["run_delay"]),)
     host.loop.reload(host.conf())
     host.loop.stop()
     host.seconds(300)
@@ -221,7 +221,9 @@ def test_a_command_is_called_for_who_is_guilty_again_and_again(host):
         called.append(guest)
         told.set()
 
-    host.watches = (Watch("cpu", SIGNALS["run_delay"], preview=False, escalate_after=1, escalate=migrate),)
+    host.watches = (
+        InterferenceWatch("cpu", SIGNALS["run_delay"], preview=False, escalate_after=1, escalate=migrate),
+    )
     host.loop._conf = host.conf()
     host.seconds(200)
     assert told.wait(10)
@@ -229,7 +231,7 @@ def test_a_command_is_called_for_who_is_guilty_again_and_again(host):
 
 
 def test_a_signal_that_nobody_tells_is_told_of_once(host, caplog):
-    host.watches = (WATCH, Watch("p", SIGNALS["cpu_pressure"]))
+    host.watches = (WATCH, InterferenceWatch("p", SIGNALS["cpu_pressure"]))
     host.loop._conf = host.conf()
     host.seconds(60)
     assert caplog.text.count("No guest tells cpu_pressure") == 1
@@ -237,7 +239,7 @@ def test_a_signal_that_nobody_tells_is_told_of_once(host, caplog):
 
 
 def test_without_hardware_counters_that_is_told_with_what_to_do(host, caplog):
-    host.watches = (Watch("c", SIGNALS["cpi"]),)
+    host.watches = (InterferenceWatch("c", SIGNALS["cpi"]),)
     host.loop._conf = host.conf()
     host.loop._reader.cycles = SimpleNamespace(missing="this host has none", read=lambda threads: {})
     host.seconds(60)
@@ -265,10 +267,10 @@ def test_who_fills_the_cache_gets_fewer_ways_and_has_them_back(tmp_path):
     host = Host(tmp_path)
     host.greedy = False
     host.views = lambda uuid: next(one for one in host.pipeline.views() if one.guest.uuid == uuid)
-    host.watches = (Watch("cache", SIGNALS["llc_occupancy"], preview=False),)
+    host.watches = (InterferenceWatch("cache", SIGNALS["llc_occupancy"], preview=False),)
     host.boot()
     host.loop._reader._cache = Caches(host)
-    host.loop._reader.entitled_by(lambda view: {WAYS: Entitlement(16.0, 1.0, 1e6)})
+    host.loop._reader.entitled_by(lambda view: {WAYS: GuestAllotment(16.0, 1.0, 1e6)})
     try:
         host.run("server", 1.0, qos_class="LS")
         host.run("thief", 1.0)

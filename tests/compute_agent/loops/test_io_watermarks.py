@@ -6,9 +6,9 @@ import pytest
 
 from compute_agent.controllers.blockio import BlockIoController
 from compute_agent.host.block_devices import BlockDevice, BlockDevices
-from compute_agent.model.blockio import BlockIo, BlockIoClass, Rates
-from compute_agent.pipeline.events import Reconcile
-from compute_agent.qos.metrics import BUILT_IN, Registry
+from compute_agent.model.blockio import BlockIo, BlockIoClass, DeviceRates
+from compute_agent.pipeline.events import ReconcileGuests
+from compute_agent.qos.metrics import BUILT_IN, MetricRegistry
 from compute_agent.qos.sources.base import whole
 from tests.compute_agent.loops.overload import Overload
 
@@ -23,7 +23,7 @@ throttle_up = 40%
 for_samples = 1
 cool_down = 0
 """
-RATES = Rates(write_bytes=1_000_000, write_operations=500)
+RATES = DeviceRates(write_bytes=1_000_000, write_operations=500)
 DISKS = frozenset({"254:0"})
 BULK = BlockIoClass("bulk", weight=200, rates=RATES, devices=("vda",))
 WHOLE = BlockIo(200, RATES, devices=DISKS)
@@ -36,7 +36,7 @@ class Waiting(Overload):
         super().__init__(folder)
         self.lines, self.waiting = LINES, 80.0
         (metric,) = (one for one in BUILT_IN if one.name == "io_pressure")
-        self.registry = Registry([replace(metric, measure=self._waited)])
+        self.registry = MetricRegistry([replace(metric, measure=self._waited)])
 
     def controllers(self):
         devices = BlockDevices((BlockDevice("vda", "254:0"),))
@@ -88,5 +88,5 @@ def test_a_limit_that_somebody_lifts_is_put_back(host):
     host.watermarks.round()
     held = host.io("writer")
     host.driver.blockio["writer"] = WHOLE
-    host.pipeline.submit(Reconcile()).result(10)
+    host.pipeline.submit(ReconcileGuests()).result(10)
     assert host.io("writer") == held

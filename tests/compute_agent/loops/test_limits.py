@@ -4,7 +4,7 @@ import pytest
 
 from compute_agent.loops.limits import LimitBook
 from compute_agent.model.errors import DriverError
-from compute_agent.model.knob import Knob
+from compute_agent.model.knob import ThrottleControl
 from tests.compute_agent.loops.overload import QUOTA, Overload
 
 
@@ -41,7 +41,7 @@ def test_a_limit_that_the_kernel_does_not_take_is_not_asked_for_any_more(host, b
 
 
 def test_what_differs_is_put_right(host, book, caplog):
-    book.keep("a", {"guest": {QUOTA: 2.0}, "gone": {Knob("blockio"): 1.0}})
+    book.keep("a", {"guest": {QUOTA: 2.0}, "gone": {ThrottleControl("blockio"): 1.0}})
     book.repair(host.pipeline.views())
     assert host.limits() == {"guest": 2.0}
     book.keep("a", {})

@@ -12,31 +12,31 @@ import pytest
 
 from compute_agent.controllers.cpuset import CpusetController
 from compute_agent.daemon.documents import guest_document
-from compute_agent.drivers.base import Change, ChangeKind
-from compute_agent.drivers.flavor import Flavor
-from compute_agent.inventory.tree import Inventory, ProviderTree
+from compute_agent.drivers.base import ChangeKind, GuestChange
+from compute_agent.drivers.flavor import GuestFlavor
+from compute_agent.inventory.tree import ProviderInventory, ProviderTree
 from compute_agent.loops import audit as audit_module
-from compute_agent.loops.arrivals import Arrivals
-from compute_agent.loops.audit import Auditor
+from compute_agent.loops.arrivals import GuestEvents
+from compute_agent.loops.audit import HostAuditor
 from compute_agent.loops.cpu_locations import by_consumer
 from compute_agent.loops.reporting import ReportLoop
 from compute_agent.model.guest_settings import GuestSettings
-from compute_agent.model.migration import Migration
-from compute_agent.pipeline.events import Reconcile, StartGuest
-from compute_agent.pipeline.metrics import Metrics
+from compute_agent.model.migration import GuestMigration
+from compute_agent.pipeline.events import ReconcileGuests, StartGuest
+from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.state import StateFile
-from compute_agent.pipeline.worker import Pipeline
-from compute_agent.pipeline.world import World
+from compute_agent.pipeline.worker import GuestPipeline
+from compute_agent.pipeline.world import HostState
 from compute_agent.policy import POLICIES
-from compute_agent.report.audit import Kind, Options
+from compute_agent.report.audit import FindingKind, HealOptions
 from compute_agent.report.capacity import CpuLocation
-from compute_agent.report.reporter import Reporter
+from compute_agent.report.reporter import HostReporter
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.loops.two_nodes import ELSEWHERE, NODES, ROOT, SETS, TOPOLOGY, TREE
 
 GUEST, OTHER, NEXT = (f"22222222-0000-4000-8000-00000000000{n}" for n in (1, 2, 3))
 MIGRATION, ANOTHER = "44444444-0000-4000-8000-000000000001", "44444444-0000-4000-8000-000000000002"
-WORLD = World(TOPOLOGY, SETS, TREE, POLICIES["topology-aware"])
+WORLD = HostState(TOPOLOGY, SETS, TREE, POLICIES["topology-aware"])
 NOVA = "1.36"
 SECONDS = 20
 
@@ -49,7 +49,7 @@ class Driver(FakeDriver):
         return self
 
     def flavor(self, guest):
-        return Flavor()
+        return GuestFlavor()
 
     def inactive(self):
         return frozenset()
@@ -69,12 +69,12 @@ class Cloud:
 
     def start(self, world=WORLD):
         self.state = StateFile(self.folder / "state.json")
-        self.metrics = Metrics()
+        self.metrics = AgentMetrics()
         controllers = (CpusetController(self.driver),)
-        self.pipeline = Pipeline(world, self.driver, controllers, self.state.keep_guests, self.metrics)
+        self.pipeline = GuestPipeline(world, self.driver, controllers, self.state.keep_guests, self.metrics)
         saved = self.state.state
         self.pipeline.start(saved.guests, unclaimed=saved.unclaimed, migrations=saved.migrations)
-        reporter = Reporter(self.client, saved.owned, self.state.keep_owned)
+        reporter = HostReporter(self.client, saved.owned, self.state.keep_owned)
         self.loop = ReportLoop(reporter, self.client, self.pipeline, self.metrics, 60, 300)
 
     def restart(self, world=WORLD):
@@ -83,7 +83,7 @@ class Cloud:
         self.start(world)
 
     def settle(self):
-        self.pipeline.submit(Reconcile()).result(SECONDS)
+        self.pipeline.submit(ReconcileGuests()).result(SECONDS)
 
     def report(self):
         assert self.loop.once()
@@ -123,9 +123,9 @@ class Cloud:
 
     def arrive(self, kind, guest):
         """The driver tells of a guest."""
-        arrivals = Arrivals(self.pipeline, self.client, lambda: None)
+        arrivals = GuestEvents(self.pipeline, self.client, lambda: None)
         arrivals.start()
-        arrivals.report(Change(kind, guest))
+        arrivals.report(GuestChange(kind, guest))
         arrivals.stop(SECONDS)
         self.settle()
 
@@ -191,7 +191,7 @@ def test_one_that_floats_is_migrating_as_well(cloud):
     cloud.give_to(MIGRATION)
     cloud.claim(held={ELSEWHERE: {"VCPU": 2}})
     cloud.report()
-    assert (cloud.cpus(), cloud.view().migration) == ({3}, Migration(MIGRATION))
+    assert (cloud.cpus(), cloud.view().migration) == ({3}, GuestMigration(MIGRATION))
 
 
 def test_unallocated_guests_are_ignored_and_migrating_ones_are_none(cloud):
@@ -279,9 +279,9 @@ class TestTheEnd:
         cloud.settle()
         again = cloud.driver.create(GUEST, GUEST, guest.settings, ())
         cloud.arrive(ChangeKind.STARTED, again)
-        assert (cloud.cpus(), cloud.view().migration) == ({1, 2}, Migration(MIGRATION))
+        assert (cloud.cpus(), cloud.view().migration) == ({1, 2}, GuestMigration(MIGRATION))
         cloud.report()
-        assert (cloud.cpus(), cloud.view().migration) == ({1, 2}, Migration(MIGRATION))
+        assert (cloud.cpus(), cloud.view().migration) == ({1, 2}, GuestMigration(MIGRATION))
 
 
 class TestACrash:
@@ -299,16 +299,16 @@ class TestACrash:
         cloud.claim()
         cloud.start()
         cloud.report()
-        assert (cloud.cpus(), cloud.view().migration) == ({1, 2}, Migration(MIGRATION))
+        assert (cloud.cpus(), cloud.view().migration) == ({1, 2}, GuestMigration(MIGRATION))
 
     def test_after_it_was_known(self, cloud):
         cloud.give_to(MIGRATION)
         cloud.report()
         cloud.restart()
-        assert cloud.view().migration == Migration(MIGRATION)
+        assert cloud.view().migration == GuestMigration(MIGRATION)
         cloud.claim()
         cloud.report()
-        assert (cloud.cpus(), cloud.view().migration) == ({1, 2}, Migration(MIGRATION))
+        assert (cloud.cpus(), cloud.view().migration) == ({1, 2}, GuestMigration(MIGRATION))
 
     def test_while_it_was_cancelled(self, cloud):
         cloud.give_to(MIGRATION)
@@ -326,7 +326,7 @@ class TestACrash:
         (cloud.folder / "state.json").unlink()
         cloud.start()
         cloud.report()
-        assert (cloud.cpus(), cloud.view().migration) == ({1, 2}, Migration(MIGRATION))
+        assert (cloud.cpus(), cloud.view().migration) == ({1, 2}, GuestMigration(MIGRATION))
 
     @pytest.mark.parametrize("known", [False, True])
     def test_the_driver_tells_of_the_guest_before_a_report_is_made(self, cloud, known):
@@ -337,7 +337,7 @@ class TestACrash:
         cloud.arrive(ChangeKind.FOUND, cloud.driver.running[GUEST])
         assert cloud.cpus() == {1, 2}
         cloud.report()
-        assert (cloud.cpus(), cloud.view().migration) == ({1, 2}, Migration(MIGRATION))
+        assert (cloud.cpus(), cloud.view().migration) == ({1, 2}, GuestMigration(MIGRATION))
 
 
 class TestResizeOnTheSameHost:
@@ -352,7 +352,7 @@ class TestResizeOnTheSameHost:
         return cloud
 
     def test_it_runs_where_it_did_until_it_starts_anew(self, cloud):
-        assert (cloud.cpus(), cloud.view().migration) == ({1}, Migration(MIGRATION))
+        assert (cloud.cpus(), cloud.view().migration) == ({1}, GuestMigration(MIGRATION))
         cloud.driver.end(cloud.driver.running[GUEST])
         cloud.settle()
         again = cloud.driver.create(GUEST, GUEST, GuestSettings(2), ())
@@ -374,12 +374,12 @@ def test_guests_that_move_together_keep_their_places_whichever_migration_is_whos
     cloud.give_to(ANOTHER, OTHER)
     with caplog.at_level(logging.INFO, "compute_agent"):
         cloud.report()
-    assert cloud.view(GUEST).migration == Migration(ANOTHER, (MIGRATION,))
+    assert cloud.view(GUEST).migration == GuestMigration(ANOTHER, (MIGRATION,))
     assert f"held by consumer {ANOTHER}, or by {MIGRATION}, which hold as much" in caplog.text
     cloud.driver.end(cloud.driver.running[OTHER])
     cloud.post(**{ANOTHER: {}})
     cloud.report()
-    assert (cloud.cpus(), cloud.view().migration) == ({1}, Migration(MIGRATION))
+    assert (cloud.cpus(), cloud.view().migration) == ({1}, GuestMigration(MIGRATION))
     cloud.give_back(MIGRATION)
     cloud.report()
     assert (cloud.cpus(), cloud.view().migration) == ({1}, None)
@@ -400,7 +400,7 @@ def test_what_moves_while_it_is_listed_is_found(cloud, monkeypatch):
 
     monkeypatch.setattr(cloud.client, "provider_allocations", listing)
     cloud.report()
-    assert (cloud.cpus(), cloud.view().migration) == ({1, 5}, Migration(MIGRATION))
+    assert (cloud.cpus(), cloud.view().migration) == ({1, 5}, GuestMigration(MIGRATION))
 
 
 class TestArrivingHere:
@@ -429,7 +429,9 @@ class TestAudit:
     """An audit sees a pair where there is one."""
 
     def audit(self, cloud, options=None):
-        found = Auditor(cloud.pipeline, cloud.driver, cloud.client, lambda: None).audit(options or Options())
+        found = HostAuditor(cloud.pipeline, cloud.driver, cloud.client, lambda: None).audit(
+            options or HealOptions()
+        )
         return [(it.finding.kind, it.finding.consumer, it.finding.detail, it.outcome) for it in found]
 
     @pytest.fixture(autouse=True)
@@ -444,9 +446,9 @@ class TestAudit:
         cloud.claim()
         if reported:
             cloud.report()
-        pair = (Kind.MIGRATING, GUEST, f"held by consumer {MIGRATION}", "")
+        pair = (FindingKind.MIGRATING, GUEST, f"held by consumer {MIGRATION}", "")
         assert self.audit(cloud) == [pair]
-        assert self.audit(cloud, Options(heal=True, delete=True, min_age=0.0)) == [pair]
+        assert self.audit(cloud, HealOptions(heal=True, delete=True, min_age=0.0)) == [pair]
         assert cloud.client.allocations(MIGRATION).resources == {NODES[0]: {"PCPU": 2}}
 
     def test_of_a_guest_that_was_stopped_for_it(self, cloud):
@@ -456,8 +458,8 @@ class TestAudit:
         cloud.report()
         cloud.driver.end(cloud.driver.running[GUEST])
         cloud.restart()
-        assert self.audit(cloud, Options(delete=True, min_age=0.0)) == [
-            (Kind.MIGRATING, GUEST, f"held by consumer {MIGRATION}", "")
+        assert self.audit(cloud, HealOptions(delete=True, min_age=0.0)) == [
+            (FindingKind.MIGRATING, GUEST, f"held by consumer {MIGRATION}", "")
         ]
         assert cloud.client.allocations(MIGRATION).resources == {NODES[0]: {"PCPU": 2}}
 
@@ -469,7 +471,7 @@ def test_a_reshape_moves_what_the_migration_holds_to_where_the_guest_runs(cloud)
     cloud.report()
     location = CpuLocation(frozenset({1, 5}), frozenset(), 2)
     cloud.loop._locate = lambda: by_consumer({GUEST: location}, cloud.pipeline.views())
-    flat = ProviderTree((replace(TREE.root, inventories={"PCPU": Inventory(4, max_unit=4)}),))
+    flat = ProviderTree((replace(TREE.root, inventories={"PCPU": ProviderInventory(4, max_unit=4)}),))
     former = tuple(replace(node, inventories={}) for node in TREE.nodes[1:])
     cloud.pipeline._placer.world = replace(WORLD, tree=flat, former=former)
     planned = cloud.loop.reshape(dry_run=False)
@@ -478,9 +480,9 @@ def test_a_reshape_moves_what_the_migration_holds_to_where_the_guest_runs(cloud)
     assert cloud.client.allocations(MIGRATION).resources == {ROOT: {"PCPU": 2}}
     assert cloud.client.allocations(GUEST).resources == {ELSEWHERE: {"PCPU": 2}}
     cloud.report()
-    assert (cloud.cpus(), cloud.view().migration) == ({1, 5}, Migration(MIGRATION))
+    assert (cloud.cpus(), cloud.view().migration) == ({1, 5}, GuestMigration(MIGRATION))
     cloud.pipeline._placer.world = WORLD
     planned = cloud.loop.reshape(dry_run=False)
     assert cloud.client.allocations(MIGRATION).resources == {NODES[0]: {"PCPU": 1}, NODES[1]: {"PCPU": 1}}
     cloud.report()
-    assert (cloud.cpus(), cloud.view().migration) == ({1, 5}, Migration(MIGRATION))
+    assert (cloud.cpus(), cloud.view().migration) == ({1, 5}, GuestMigration(MIGRATION))

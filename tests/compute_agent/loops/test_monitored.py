@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from compute_agent.controllers.base import Target
+from compute_agent.controllers.base import GuestTarget
 from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.loops.monitored import MonitorTargets
 from compute_agent.model.guest import Guest
@@ -14,7 +14,7 @@ from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.monitoring.monitor import CacheMonitor
 from compute_agent.monitoring.targets import MonitorTarget
 from compute_agent.qos.classes import DEFAULT_CLASSES
-from compute_agent.qos.snapshot import GuestUsage, Series, Snapshot
+from compute_agent.qos.snapshot import GuestUsage, MetricSeries, UsageSnapshot
 from compute_agent.resctrl.groups import read_tasks
 from compute_agent.resctrl.mount import ResctrlMount, ResctrlOptions, open_handle
 from tests.compute_agent.resctrl import fake
@@ -27,7 +27,7 @@ def controller(tmp_path):
     return ResctrlController(DRIVER, control, DEFAULT_CLASSES)
 
 
-CPU = Series("cpu_usage")
+CPU = MetricSeries("cpu_usage")
 DRIVER = SimpleNamespace(thread_ids=lambda guest: {guest.pid, guest.pid + 1})
 
 
@@ -41,7 +41,9 @@ def test_guests_are_in_the_groups_that_the_controller_gave_them(controller):
     controller.membership = {"a": "x.guest.a", "b": "x.class.BE"}
     usage = {"a": GuestUsage("a", "LS", 10, usage={CPU: 1.5}), "b": GuestUsage("b", "BE", 0)}
     guests = [guest("a", "LS", 7), guest("b", "BE"), guest("new", "LS")]
-    targets = list(MonitorTargets(DRIVER).build([object(), controller], guests, Snapshot(1.0, {}, usage)))
+    targets = list(
+        MonitorTargets(DRIVER).build([object(), controller], guests, UsageSnapshot(1.0, {}, usage))
+    )
     assert targets == [
         MonitorTarget("", "LSR", ""),
         MonitorTarget("", "LS", ""),
@@ -71,7 +73,7 @@ def test_controller_and_monitoring_do_not_disturb_each_other(controller, tmp_pat
         driver = SimpleNamespace(thread_ids=lambda guest: frozenset({guest.pid}))
         control = replace(controller.control, files=fake.FakeResctrl(tmp_path / "tree"))
         controller = ResctrlController(driver, control, DEFAULT_CLASSES)
-        wanted = [Target(guest, None, frozenset()) for guest in guests]
+        wanted = [GuestTarget(guest, None, frozenset()) for guest in guests]
         controller.sync(wanted, ())
         for target in wanted:
             controller.apply(target)
@@ -104,7 +106,7 @@ def test_targets_are_made_anew_only_where_they_are_made_of_something_else(contro
     moved = made.build([controller], guests)
     assert [target.group for target in moved] == ["", "x.guest.a"]
     used = made.build(
-        [controller], guests, Snapshot(1.0, {}, {"a": GuestUsage("a", "LS", 0, usage={CPU: 1.5})})
+        [controller], guests, UsageSnapshot(1.0, {}, {"a": GuestUsage("a", "LS", 0, usage={CPU: 1.5})})
     )
     assert used[-1].cpu == 1.5
     assert made.build([controller], [guest("a", "LS", 7)])[-1].priority == 7

@@ -10,8 +10,8 @@ from prometheus_client import CollectorRegistry
 
 from compute_agent.conf import host as host_options
 from compute_agent.conf import monitoring as monitoring_options
-from compute_agent.loops.monitoring import Monitoring
-from compute_agent.monitoring.settings import Settings
+from compute_agent.loops.monitoring import CacheMonitoring
+from compute_agent.monitoring.settings import MonitoringSettings
 from compute_agent.monitoring.targets import MonitorTarget
 from compute_agent.qos.rounds import CacheReading
 from compute_agent.resctrl.mount import ResctrlHandle, ResctrlOptions
@@ -21,7 +21,7 @@ from tests.compute_agent.monitoring.counting import mount
 LS = MonitorTarget("", "LS", "a.class.LS")
 ONE = MonitorTarget("one", "LS", "a.class.LS", name="web", cpu=0.5)
 GROUP = "a.class.LS/mon_groups/a.mon.one"
-SETTINGS = Settings(interval=1.0, store_interval=10.0)
+SETTINGS = MonitoringSettings(interval=1.0, store_interval=10.0)
 
 
 @pytest.fixture
@@ -70,7 +70,9 @@ FAST = {"interval": "0.02", "store_interval": "0.02"}
 def test_it_measures_from_start_to_stop_and_goes_by_the_configuration(conf, control, tmp_path):
     files = control().files
     files.make_folder("mon_groups/a.mon.orphan")
-    monitoring = Monitoring(configuration(conf(**FAST), control()), lambda: [LS, ONE], CollectorRegistry())
+    monitoring = CacheMonitoring(
+        configuration(conf(**FAST), control()), lambda: [LS, ONE], CollectorRegistry()
+    )
     assert monitoring.reader.read() == CacheReading()
     monitoring.start()
     wait_for(lambda: "one" in monitoring.reader.read().guest_bandwidth)
@@ -93,7 +95,7 @@ def test_it_measures_from_start_to_stop_and_goes_by_the_configuration(conf, cont
 
 
 def test_totals_go_on_over_a_change_of_the_configuration(conf, control):
-    monitoring = Monitoring(configuration(conf(**FAST), control()), lambda: [LS], CollectorRegistry())
+    monitoring = CacheMonitoring(configuration(conf(**FAST), control()), lambda: [LS], CollectorRegistry())
     monitoring._loop.take(time.monotonic(), 0.0)
     monitor = monitoring._loop.monitor
     monitoring.reload(configuration(conf(), control()))
@@ -103,7 +105,7 @@ def test_totals_go_on_over_a_change_of_the_configuration(conf, control):
 
 
 def test_a_mount_may_come_and_go(conf, control):
-    monitoring = Monitoring(configuration(conf(**FAST), None), lambda: [LS, ONE], CollectorRegistry())
+    monitoring = CacheMonitoring(configuration(conf(**FAST), None), lambda: [LS, ONE], CollectorRegistry())
     monitoring.start()
     assert monitoring.off == "there is no resctrl with counters"
     assert monitoring.reader.read() == CacheReading()
@@ -118,7 +120,7 @@ def test_a_mount_may_come_and_go(conf, control):
 def test_what_cannot_be_measured_is_left_alone(conf, control, what):
     platform = replace(control().platform, monitoring=None)
     unfit = control(writable=False) if what == "captured" else control(platform=platform)
-    monitoring = Monitoring(configuration(conf(**FAST), unfit), lambda: [LS, ONE], CollectorRegistry())
+    monitoring = CacheMonitoring(configuration(conf(**FAST), unfit), lambda: [LS, ONE], CollectorRegistry())
     assert monitoring.off
     monitoring._loop.take(time.monotonic(), 0.0)
     assert unfit.files.monitoring_groups() == []
@@ -128,7 +130,7 @@ def test_what_cannot_be_measured_is_left_alone(conf, control, what):
 def test_switched_off_from_the_start_groups_of_before_go(conf, control):
     files = control().files
     files.make_folder("mon_groups/a.mon.orphan")
-    monitoring = Monitoring(
+    monitoring = CacheMonitoring(
         configuration(conf(interval="0"), control()), lambda: [LS, ONE], CollectorRegistry()
     )
     monitoring.start()
@@ -138,5 +140,5 @@ def test_switched_off_from_the_start_groups_of_before_go(conf, control):
 
 def test_settings_are_in_seconds_and_bytes(conf):
     options = conf(interval="1m", retention="2d", store_max_mb=3, store_interval="5")
-    assert Settings.of(options) == Settings(60.0, 5.0, 172800.0, 3_000_000)
-    assert Settings.of(conf()) == Settings()
+    assert MonitoringSettings.of(options) == MonitoringSettings(60.0, 5.0, 172800.0, 3_000_000)
+    assert MonitoringSettings.of(conf()) == MonitoringSettings()

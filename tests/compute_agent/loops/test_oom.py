@@ -6,7 +6,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from compute_agent.drivers.base import OomKill
-from compute_agent.events.recorder import Recorder
+from compute_agent.events.recorder import EventRecorder
 from compute_agent.loops.oom import OomEvents
 from compute_agent.model.guest_settings import GuestSettings
 from tests.compute_agent.fakes import FakeDriver
@@ -22,7 +22,7 @@ def test_a_killed_guest_is_an_event_and_in_the_log_in_status_and_in_a_metric(
     driver, registry = FakeDriver({0}), CollectorRegistry()
     guest = driver.create("a", "web", GuestSettings(), ())
     kept = []
-    events = OomEvents(driver, Recorder(kept.append), registry)
+    events = OomEvents(driver, EventRecorder(kept.append), registry)
     driver.kills = [OomKill(guest, 2, at_own_limit)]
     with caplog.at_level(logging.WARNING):
         events.look()
@@ -44,7 +44,7 @@ def test_guests_are_looked_at_where_the_kernel_has_killed_anybody(tmp_path):
     vmstat.parent.mkdir()
     driver = FakeDriver({0})
     guest = driver.create("a", "a", GuestSettings(), ())
-    events = OomEvents(driver, Recorder(), CollectorRegistry(), str(tmp_path))
+    events = OomEvents(driver, EventRecorder(), CollectorRegistry(), str(tmp_path))
 
     def told(kills):
         if kills is not None:
@@ -68,7 +68,7 @@ def test_a_look_that_fails_is_none(tmp_path):
     (tmp_path / "proc/vmstat").write_text("nr_free_pages 1\noom_kill 1\n")
     driver = FakeDriver({0})
     guest = driver.create("a", "a", GuestSettings(), ())
-    events = OomEvents(driver, Recorder(), CollectorRegistry(), str(tmp_path))
+    events = OomEvents(driver, EventRecorder(), CollectorRegistry(), str(tmp_path))
     driver.oom_kills = lambda: 1 / 0
     for _ in range(3):
         with pytest.raises(ZeroDivisionError):
@@ -82,7 +82,7 @@ def test_a_look_that_fails_is_none(tmp_path):
 def test_no_more_than_the_last_twenty_are_kept():
     driver = FakeDriver({0})
     guest = driver.create("a", "a", GuestSettings(), ())
-    events = OomEvents(driver, Recorder(), CollectorRegistry())
+    events = OomEvents(driver, EventRecorder(), CollectorRegistry())
     driver.kills = [OomKill(guest, number, True) for number in range(30)]
     events.look()
     assert [one["kills"] for one in events.document()] == list(range(10, 30))

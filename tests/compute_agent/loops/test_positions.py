@@ -5,12 +5,12 @@ from types import SimpleNamespace
 import pytest
 
 from compute_agent.inventory.attributes import is_ours
-from compute_agent.inventory.positions import Where, described
+from compute_agent.inventory.positions import GuestCpuMap, described
 from compute_agent.inventory.tree import ProviderNode, ProviderTree
 from compute_agent.loops import positions
-from compute_agent.loops.positions import Positions, acting_at
-from compute_agent.model.assignment import Assignment
-from compute_agent.qos.watermarks import Action
+from compute_agent.loops.positions import PositionReporter, acting_at
+from compute_agent.model.assignment import CpuAssignment
+from compute_agent.qos.watermarks import WatermarkAction
 from tests.compute_agent.loops.configurations import configuration
 
 ONE, TWO = (f"00000000-0000-4000-8000-{number:012}" for number in (1, 2))
@@ -24,12 +24,15 @@ class Mark(SimpleNamespace):
 
 
 BUSY = Mark(
-    name="busy", metric="cpu_usage", preview=False, lines={Action.THROTTLE_DOWN: "90 %", Action.EVICT: "99 %"}
+    name="busy",
+    metric="cpu_usage",
+    preview=False,
+    lines={WatermarkAction.THROTTLE_DOWN: "90 %", WatermarkAction.EVICT: "99 %"},
 )
 
 
 def view(uuid, cpus):
-    assignment = None if cpus is None else Assignment((frozenset(cpus),), frozenset())
+    assignment = None if cpus is None else CpuAssignment((frozenset(cpus),), frozenset())
     return SimpleNamespace(guest=SimpleNamespace(uuid=uuid), assignment=assignment)
 
 
@@ -37,7 +40,7 @@ def told(wanted, views, *, beside=False):
     options = SimpleNamespace(compute=SimpleNamespace(report_positions=wanted))
     settings = SimpleNamespace(rules=SimpleNamespace(watermarks=[BUSY]))
     conf = configuration(options, settings=settings)
-    tree = Positions(lambda: conf, lambda: views).offering(ProviderTree((ROOT, BELOW), beside=beside))
+    tree = PositionReporter(lambda: conf, lambda: views).offering(ProviderTree((ROOT, BELOW), beside=beside))
     return [dict(node.attributes or {}) for node in tree.nodes]
 
 
@@ -59,8 +62,10 @@ def test_ways_are_told_by_cache(monkeypatch):
 
 
 def test_very_many_guests_long_lists_and_odd_names_leave_room_for_attributes_of_others():
-    guests = [Where(f"00000000-0000-4000-8000-{n:012}", frozenset(range(n, 900, 2))) for n in range(300)]
-    found = described([*guests, Where("no uuid", frozenset())], {"ok": "x" * 999, "not/ok": "x"})
+    guests = [
+        GuestCpuMap(f"00000000-0000-4000-8000-{n:012}", frozenset(range(n, 900, 2))) for n in range(300)
+    ]
+    found = described([*guests, GuestCpuMap("no uuid", frozenset())], {"ok": "x" * 999, "not/ok": "x"})
     assert len(found) == 101
     assert {len(text) for text in found.values()} == {255}
     assert "watermark.ok" in found

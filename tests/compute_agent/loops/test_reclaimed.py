@@ -6,35 +6,37 @@ from types import SimpleNamespace
 
 import pytest
 
-from compute_agent.capacity.estimate import Limits
-from compute_agent.capacity.history import SYSTEM, History, Reading
-from compute_agent.capacity.offer import Offer
+from compute_agent.capacity.estimate import EstimateLimits
+from compute_agent.capacity.history import SYSTEM, ZoneHistory, ZoneReading
+from compute_agent.capacity.offer import CapacityOffer
 from compute_agent.capacity.state import ZoneState, dump
 from compute_agent.controllers.cpuset import CpusetController
-from compute_agent.events.recorder import Recorder
+from compute_agent.events.recorder import EventRecorder
 from compute_agent.inventory.cpu_sets import CpuOptions, resolve
-from compute_agent.inventory.derive import Settings, derive
-from compute_agent.loops.host_use import HostReader
-from compute_agent.loops.reclaimed import Reclaimed
+from compute_agent.inventory.derive import InventorySettings, derive
+from compute_agent.loops.host_use import HostUseReader
+from compute_agent.loops.reclaimed import ReclaimLoop
 from compute_agent.loops.stolen import with_kept
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.resource_class import RECLAIMED_VCPU
 from compute_agent.pipeline.events import GuestStopped, StartGuest
-from compute_agent.pipeline.metrics import Metrics
-from compute_agent.pipeline.worker import Pipeline
-from compute_agent.pipeline.world import World
+from compute_agent.pipeline.metrics import AgentMetrics
+from compute_agent.pipeline.worker import GuestPipeline
+from compute_agent.pipeline.world import HostState
 from compute_agent.policy import POLICIES
-from compute_agent.qos.classes import Classes, QosClass
-from compute_agent.qos.metrics import BUILT_IN, Registry
+from compute_agent.qos.classes import QosClass, QosClasses
+from compute_agent.qos.metrics import BUILT_IN, MetricRegistry
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.inventory.machines import machine
 
 TOPOLOGY = machine(cores=9)
 SETS = resolve(CpuOptions(cpu_dedicated_set="0", cpu_shared_set="1-8"), TOPOLOGY)
-TREE = derive(TOPOLOGY, SETS, Settings(reclaimed=True), "8f0c0000-0000-4000-8000-000000000000", "host")
+TREE = derive(
+    TOPOLOGY, SETS, InventorySettings(reclaimed=True), "8f0c0000-0000-4000-8000-000000000000", "host"
+)
 (NODE,) = TREE.providing("VCPU")
 (ZONE,) = TREE.providing(RECLAIMED_VCPU)
-CLASSES = Classes({"LS": QosClass("LS", 10), "BE": QosClass("BE", 0)}, 0)
+CLASSES = QosClasses({"LS": QosClass("LS", 10), "BE": QosClass("BE", 0)}, 0)
 
 
 class Rig:
@@ -44,9 +46,9 @@ class Rig:
         self.folder, self.now = folder, 3.6e9
         self.ticks, self.stolen, self.cpu_seconds = [0.0] * 9, 0.0, {}
         self.driver, self.events, self.wakes = FakeDriver(TOPOLOGY.online), [], 0
-        world = World(TOPOLOGY, SETS, TREE, POLICIES["topology-aware"])
+        world = HostState(TOPOLOGY, SETS, TREE, POLICIES["topology-aware"])
         controllers = (CpusetController(self.driver),)
-        self.pipeline = Pipeline(world, self.driver, controllers, lambda *saved: None, Metrics())
+        self.pipeline = GuestPipeline(world, self.driver, controllers, lambda *saved: None, AgentMetrics())
         self.pipeline.start({})
         self.pipeline.stop()
         self.pipeline._thread = SimpleNamespace(is_alive=lambda: True)
@@ -54,7 +56,7 @@ class Rig:
         self.new_loop()
 
     def conf(self):
-        limits = Limits(burst=0.0)
+        limits = EstimateLimits(burst=0.0)
         capacity = SimpleNamespace(
             mode=self.mode,
             steal=self.steal,
@@ -65,19 +67,19 @@ class Rig:
             margin=limits.margin,
             burst=limits.burst,
         )
-        rules = SimpleNamespace(registry=Registry(BUILT_IN))
+        rules = SimpleNamespace(registry=MetricRegistry(BUILT_IN))
         host = SimpleNamespace(root=str(self.folder))
         options = SimpleNamespace(capacity=capacity, host=host, state_path=str(self.folder))
         return SimpleNamespace(options=options, settings=SimpleNamespace(classes=CLASSES, rules=rules))
 
     def new_loop(self):
         """As after a restart of the agent."""
-        recorder = Recorder(self.events.append)
+        recorder = EventRecorder(self.events.append)
         clock = lambda: self.now  # noqa: E731
-        metrics = Metrics()
+        metrics = AgentMetrics()
         self.registry = metrics.registry
-        self.loop = Reclaimed(self.conf(), self.pipeline, self.driver, recorder, metrics, clock)
-        self.loop._reader = HostReader(self.pipeline, self.driver, lambda: CLASSES, self.folder, clock)
+        self.loop = ReclaimLoop(self.conf(), self.pipeline, self.driver, recorder, metrics, clock)
+        self.loop._reader = HostUseReader(self.pipeline, self.driver, lambda: CLASSES, self.folder, clock)
         self.loop._reader._root = str(self.folder)
         self.loop.changed = self.wake
 
@@ -132,11 +134,11 @@ def rig(tmp_path):
 def learnt(rig):
     """After a day of a guest that uses one core of its two, and a few minutes more."""
     rig.run("a", {NODE.uuid: {"VCPU": 2}})
-    history = History()
+    history = ZoneHistory()
     for _ in range(25 * 60):
         rig.now += 60
-        history = history.after(Reading(rig.now, 1.5, {"a": 1.0, SYSTEM: 0.5}), 80)
-    (rig.folder / "capacity.json").write_bytes(dump({ZONE.uuid: ZoneState(history, Offer())}))
+        history = history.after(ZoneReading(rig.now, 1.5, {"a": 1.0, SYSTEM: 0.5}), 80)
+    (rig.folder / "capacity.json").write_bytes(dump({ZONE.uuid: ZoneState(history, CapacityOffer())}))
     rig.new_loop()
     rig.minutes(120, a=1.0)
     return rig

@@ -2,16 +2,16 @@
 
 import pytest
 
-from compute_agent.capacity.history import SYSTEM, History, Reading
-from compute_agent.capacity.offer import Offer
+from compute_agent.capacity.history import SYSTEM, ZoneHistory, ZoneReading
+from compute_agent.capacity.offer import CapacityOffer
 from compute_agent.capacity.state import MEMORY_FILE, ZoneState, dump
-from compute_agent.inventory.derive import Settings, derive
-from compute_agent.loops.reclaimed import Settings as LoopSettings
+from compute_agent.inventory.derive import InventorySettings, derive
+from compute_agent.loops.reclaimed import ReclaimSettings as LoopSettings
 from compute_agent.model.resource_class import RECLAIMED_MEMORY, RECLAIMED_VCPU
 from tests.compute_agent.loops import test_reclaimed
 from tests.compute_agent.loops.test_reclaimed import NODE, SETS, TOPOLOGY, ZONE, Rig
 
-SETTINGS = Settings(reclaimed=True, reclaimed_memory=True, reserved_host_memory_mb=192)
+SETTINGS = InventorySettings(reclaimed=True, reclaimed_memory=True, reserved_host_memory_mb=192)
 TREE = derive(TOPOLOGY, SETS, SETTINGS, "8f0c0000-0000-4000-8000-000000000000", "host")
 MIB = 8192
 PAGES = 256
@@ -26,11 +26,11 @@ class MemoryRig(Rig):
         self.used = {}
         super().__init__(folder)
         self.memory = True
-        history = History()
+        history = ZoneHistory()
         for _ in range(25 * 60):
             self.now += 60
-            history = history.after(Reading(self.now, 2000.0, {"a": 1000.0, SYSTEM: 1000.0}), 85)
-        (folder / MEMORY_FILE).write_bytes(dump({ZONE.uuid: ZoneState(history, Offer())}))
+            history = history.after(ZoneReading(self.now, 2000.0, {"a": 1000.0, SYSTEM: 1000.0}), 85)
+        (folder / MEMORY_FILE).write_bytes(dump({ZONE.uuid: ZoneState(history, CapacityOffer())}))
         self.run("a", {NODE.uuid: {"VCPU": 2, "MEMORY_MB": 2048}})
         self.new_loop()
 

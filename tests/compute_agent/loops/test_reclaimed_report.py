@@ -4,23 +4,23 @@ import pytest
 
 from compute_agent.controllers.cpuset import CpusetController
 from compute_agent.inventory.cpu_sets import CpuOptions, resolve
-from compute_agent.inventory.derive import Settings, derive
+from compute_agent.inventory.derive import InventorySettings, derive
 from compute_agent.inventory.reclaimed import with_offers
 from compute_agent.loops.reporting import ReportLoop
 from compute_agent.model.resource_class import RECLAIMED_VCPU
-from compute_agent.pipeline.metrics import Metrics
-from compute_agent.pipeline.worker import Pipeline
-from compute_agent.pipeline.world import World
+from compute_agent.pipeline.metrics import AgentMetrics
+from compute_agent.pipeline.worker import GuestPipeline
+from compute_agent.pipeline.world import HostState
 from compute_agent.policy import POLICIES
 from compute_agent.report.plan import to_api
-from compute_agent.report.reporter import Reporter
+from compute_agent.report.reporter import HostReporter
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.inventory.machines import machine
 
 ROOT = "5b0c0000-0000-4000-8000-000000000001"
 TOPOLOGY = machine(nodes=2, cores=4)
 SETS = resolve(CpuOptions(cpu_shared_set="1-3,5-7"), TOPOLOGY)
-TREE = derive(TOPOLOGY, SETS, Settings(reclaimed=True), ROOT, "offering")
+TREE = derive(TOPOLOGY, SETS, InventorySettings(reclaimed=True), ROOT, "offering")
 ZONES = [node.uuid for node in TREE.providing(RECLAIMED_VCPU)]
 
 
@@ -28,12 +28,12 @@ class Rig:
     def __init__(self, client):
         self.client, self.offers = client, {}
         driver = FakeDriver(TOPOLOGY.online)
-        world = World(TOPOLOGY, SETS, TREE, POLICIES["topology-aware"])
-        metrics = Metrics()
-        pipeline = Pipeline(world, driver, (CpusetController(driver),), lambda *saved: None, metrics)
+        world = HostState(TOPOLOGY, SETS, TREE, POLICIES["topology-aware"])
+        metrics = AgentMetrics()
+        pipeline = GuestPipeline(world, driver, (CpusetController(driver),), lambda *saved: None, metrics)
         pipeline.start({})
         self.pipeline = pipeline
-        self.reporter = Reporter(client, {}, lambda owned: None)
+        self.reporter = HostReporter(client, {}, lambda owned: None)
         self.loop = ReportLoop(
             self.reporter,
             client,

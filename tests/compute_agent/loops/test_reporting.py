@@ -9,19 +9,19 @@ from types import SimpleNamespace
 import pytest
 
 from compute_agent.controllers.cpuset import CpusetController
-from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
+from compute_agent.inventory.tree import ProviderInventory, ProviderNode, ProviderTree
 from compute_agent.loops.reporting import ReportLoop, status_document
 from compute_agent.model.cpu_sets import CpuSets
 from compute_agent.model.errors import DriverError
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.pipeline.events import StartGuest
-from compute_agent.pipeline.metrics import Metrics
-from compute_agent.pipeline.worker import Pipeline
-from compute_agent.pipeline.world import World
+from compute_agent.pipeline.metrics import AgentMetrics
+from compute_agent.pipeline.worker import GuestPipeline
+from compute_agent.pipeline.world import HostState
 from compute_agent.policy import POLICIES
 from compute_agent.report.errors import ConflictError, CredentialsError, UnavailableError
-from compute_agent.report.reporter import Reporter
-from compute_agent.report.scheduling import Cause
+from compute_agent.report.reporter import HostReporter
+from compute_agent.report.scheduling import DisableCause
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.inventory.machines import machine
 from tests.compute_agent.loops.configurations import configuration
@@ -34,7 +34,9 @@ TREE = ProviderTree(
     (
         ProviderNode("h", ROOT, None, cpus=TOPOLOGY.online),
         *(
-            ProviderNode(f"h_{n.id}", NODES[n.id], ROOT, {"PCPU": Inventory(2, max_unit=2)}, cpus=n.cpus)
+            ProviderNode(
+                f"h_{n.id}", NODES[n.id], ROOT, {"PCPU": ProviderInventory(2, max_unit=2)}, cpus=n.cpus
+            )
             for n in TOPOLOGY.numa_nodes
         ),
     )
@@ -48,12 +50,12 @@ class Rig:
     def __init__(self, client):
         self.client = client
         self.driver = FakeDriver(TOPOLOGY.online)
-        self.metrics = Metrics()
-        world = World(TOPOLOGY, SETS, TREE, POLICIES["topology-aware"])
+        self.metrics = AgentMetrics()
+        world = HostState(TOPOLOGY, SETS, TREE, POLICIES["topology-aware"])
         controllers = (CpusetController(self.driver),)
-        self.pipeline = Pipeline(world, self.driver, controllers, lambda *saved: None, self.metrics)
+        self.pipeline = GuestPipeline(world, self.driver, controllers, lambda *saved: None, self.metrics)
         self.pipeline.start({})
-        reporter = Reporter(client, {}, lambda owned: None)
+        reporter = HostReporter(client, {}, lambda owned: None)
         self.loop = ReportLoop(reporter, client, self.pipeline, self.metrics, 60, 300)
 
     def run_guest(self, allocation):
@@ -187,7 +189,7 @@ def test_a_disk_that_is_full_stops_the_report_and_is_shown(client):
     def full(owned):
         raise OSError(28, "No space left on device")
 
-    rig.loop._reporter = Reporter(client, {}, full)
+    rig.loop._reporter = HostReporter(client, {}, full)
     assert not rig.loop.once()
     assert "No space left" in rig.loop.status.last_error
     assert client.providers_in_tree(ROOT) == []
@@ -278,8 +280,8 @@ class TestReshape:
     @pytest.fixture
     def rig(self, rig, client):
         """A host that was reported flat, with a consumer on its root, as found at a start."""
-        flat = ProviderTree((replace(TREE.root, inventories={"PCPU": Inventory(4, max_unit=4)}),))
-        Reporter(client, {}, lambda owned: None).report(flat)
+        flat = ProviderTree((replace(TREE.root, inventories={"PCPU": ProviderInventory(4, max_unit=4)}),))
+        HostReporter(client, {}, lambda owned: None).report(flat)
         rig.claim(ROOT, PCPU=2)
         return rig
 
@@ -332,12 +334,12 @@ class TestReshape:
 def test_the_scheduling_switch_waits_for_placement(rig, client, live_placement):
     rig.loop.once()
     live_placement.stop()
-    rig.loop.switch_scheduling(Cause.WATERMARK, True)
+    rig.loop.switch_scheduling(DisableCause.WATERMARK, True)
     assert not rig.loop.once()
     live_placement.start()
     assert rig.loop.once()
     assert "COMPUTE_STATUS_DISABLED" in client.traits(ROOT)[0]
-    rig.loop.switch_scheduling(Cause.WATERMARK, False)
+    rig.loop.switch_scheduling(DisableCause.WATERMARK, False)
     assert rig.loop.once()
     assert client.traits(ROOT)[0] == set()
 
@@ -347,6 +349,6 @@ def test_new_guests_are_kept_away_even_where_the_tree_is_refused(rig, client):
     client.create_provider("33333333-0000-4000-8000-000000000001", "other", None)
     nodes = tuple(replace(node, name="other" if node.uuid == ROOT else node.name) for node in TREE.nodes)
     rig.pipeline._placer.world = replace(rig.pipeline.world, tree=ProviderTree(nodes))
-    rig.loop.switch_scheduling(Cause.WATERMARK, True)
+    rig.loop.switch_scheduling(DisableCause.WATERMARK, True)
     assert not rig.loop.once()
     assert "COMPUTE_STATUS_DISABLED" in client.traits(ROOT)[0]

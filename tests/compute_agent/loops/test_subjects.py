@@ -1,14 +1,14 @@
 """What watermarks measure of a guest is what its driver says of it."""
 
-from compute_agent.loops.subjects import Subjects
+from compute_agent.loops.subjects import SubjectFactory
 from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.pipeline.cache import CachedGuest
 from compute_agent.pipeline.view import view
-from compute_agent.qos.classes import Classes, QosClass
+from compute_agent.qos.classes import QosClass, QosClasses
 from tests.compute_agent.fakes import FakeDriver
 
-CLASSES = Classes({"BE": QosClass("BE", 0)}, 0)
+CLASSES = QosClasses({"BE": QosClass("BE", 0)}, 0)
 
 
 class Forking(FakeDriver):
@@ -19,7 +19,7 @@ class Forking(FakeDriver):
 
 
 def measured(guest):
-    (subject,) = Subjects(Forking({0})).build([view(CachedGuest(guest, {}))], CLASSES)
+    (subject,) = SubjectFactory(Forking({0})).build([view(CachedGuest(guest, {}))], CLASSES)
     return subject.cgroup, subject.pids
 
 

@@ -11,9 +11,9 @@ from compute_agent.daemon.watermark_list import watermark_rows
 from compute_agent.loops.limits import differences
 from compute_agent.loops.watermarks import limits
 from compute_agent.model.allocation import ConsumerAllocations
-from compute_agent.model.knob import Knob
+from compute_agent.model.knob import ThrottleControl
 from compute_agent.pipeline.events import GuestStarted, LimitGuest
-from compute_agent.qos.state import QosState, Throttled
+from compute_agent.qos.state import QosState, ThrottledGuest
 from tests.compute_agent.loops.configurations import configuration
 from tests.compute_agent.loops.overload import LINES, NODE, QUOTA, Overload
 
@@ -112,7 +112,7 @@ def test_throttled_guests_outlive_the_agent(overloaded):
 def test_an_agent_that_died_while_it_throttled_leaves_nothing_throttled(overloaded):
     """The limit is in the state, and not in the kernel yet."""
     overloaded.crash()
-    overloaded.state.keep_qos(QosState((Throttled("big", QUOTA, 1.0),)))
+    overloaded.state.keep_qos(QosState((ThrottledGuest("big", QUOTA, 1.0),)))
     calm_down(overloaded)
     overloaded.boot()
     overloaded.rounds(1)
@@ -213,9 +213,13 @@ def test_limits_that_levers_set_by_themselves_are_not_the_pipelines(overloaded):
     rules = overloaded.settings().rules
     lever = replace(rules.registry.levers["cpu_quota"], set_limit=lambda *_: None)
     rules.registry.levers["cpu_quota"] = lever
-    state = QosState((Throttled("big", QUOTA, 1.0), Throttled("big", Knob("other"), 2.0)))
+    state = QosState(
+        (ThrottledGuest("big", QUOTA, 1.0), ThrottledGuest("big", ThrottleControl("other"), 2.0))
+    )
     wanted = limits(rules, state)
-    assert differences(wanted, overloaded.pipeline.views()) == [LimitGuest("big", Knob("other"), 2.0)]
+    assert differences(wanted, overloaded.pipeline.views()) == [
+        LimitGuest("big", ThrottleControl("other"), 2.0)
+    ]
 
 
 def test_a_round_that_fails_is_told_once_and_counted(overloaded, caplog):

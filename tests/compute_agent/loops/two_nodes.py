@@ -1,6 +1,6 @@
 """A host of two NUMA nodes, with a provider for each, and one of another host."""
 
-from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
+from compute_agent.inventory.tree import ProviderInventory, ProviderNode, ProviderTree
 from compute_agent.model.cpu_sets import CpuSets
 from tests.compute_agent.inventory.machines import machine
 
@@ -8,7 +8,10 @@ TOPOLOGY = machine(nodes=2, cores=4)
 ROOT = "11111111-0000-4000-8000-000000000000"
 NODES = ["11111111-0000-4000-8000-000000000001", "11111111-0000-4000-8000-000000000002"]
 ELSEWHERE = "11111111-0000-4000-8000-00000000000f"
-INVENTORIES = {"PCPU": Inventory(2, max_unit=2), "VCPU": Inventory(1, max_unit=4, allocation_ratio=4.0)}
+INVENTORIES = {
+    "PCPU": ProviderInventory(2, max_unit=2),
+    "VCPU": ProviderInventory(1, max_unit=4, allocation_ratio=4.0),
+}
 TREE = ProviderTree(
     (
         ProviderNode("h", ROOT, None, cpus=TOPOLOGY.online),

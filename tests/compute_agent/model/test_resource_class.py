@@ -3,7 +3,7 @@
 import pytest
 
 from compute_agent.inventory.cpu_sets import CpuOptions, resolve
-from compute_agent.inventory.derive import SHAPES, Settings, derive
+from compute_agent.inventory.derive import SHAPES, InventorySettings, derive
 from compute_agent.model.resource_class import (
     CPU_CLASSES,
     EXCLUSIVE,
@@ -22,7 +22,7 @@ ROOT = "8f0c0000-0000-4000-8000-000000000000"
 def test_all_classes_of_an_inventory_are_in_the_table(shape):
     topology = machine(cores=4)
     sets = resolve(CpuOptions(cpu_dedicated_set="0-1", cpu_shared_set="2-3"), topology)
-    tree = derive(topology, sets, Settings(provider_tree=shape, disk_gb=10), ROOT, "host")
+    tree = derive(topology, sets, InventorySettings(provider_tree=shape, disk_gb=10), ROOT, "host")
     offered = {name for node in tree.nodes for name in node.inventories}
     assert {"PCPU", "VCPU", "MEMORY_MB", "DISK_GB"} <= offered <= {one.name for one in RESOURCE_CLASSES}
 

@@ -4,12 +4,12 @@ import sqlite3
 
 import pytest
 
-from compute_agent.monitoring.history import History, HistoryError, Span
+from compute_agent.monitoring.history import HistoryError, SampleHistory, TimeSpan
 from compute_agent.monitoring.samples import StoredSample
 from compute_agent.monitoring.store import SampleStore
 
 ONE, TWO = "11111111-0000-4000-8000-000000000001", "22222222-0000-4000-8000-000000000002"
-ALWAYS = Span(0.0, 1e12)
+ALWAYS = TimeSpan(0.0, 1e12)
 
 
 def sample(time, guest, name, qos_class="LS", cache=0, **values):
@@ -46,21 +46,21 @@ def store(path):
 def test_samples_come_back_as_they_were(path, store, running):
     if not running:
         store.close()
-    history = History(path)
+    history = SampleHistory(path)
     assert history.of(ONE, ALWAYS) == SAMPLES[:3]  # whatever its class was
     assert history.of("web", ALWAYS) == SAMPLES[:3]
-    assert history.of(ONE.upper(), Span(10.0, 10.0)) == SAMPLES[:2]
-    assert history.of(ONE, Span(11.0, 19.0)) == []
+    assert history.of(ONE.upper(), TimeSpan(10.0, 10.0)) == SAMPLES[:2]
+    assert history.of(ONE, TimeSpan(11.0, 19.0)) == []
     assert history.of(TWO, ALWAYS) == [SAMPLES[3]]
     assert history.of("LS", ALWAYS) == [SAMPLES[4]]
 
 
 def test_the_last_samples_of_all_are_one_moment_of_each(path, store):
-    assert History(path).latest() == [SAMPLES[4], SAMPLES[2], SAMPLES[3]]
+    assert SampleHistory(path).latest() == [SAMPLES[4], SAMPLES[2], SAMPLES[3]]
 
 
 def test_what_is_being_written_is_seen_once_it_is_whole(path, store):
-    history = History(path)
+    history = SampleHistory(path)
     store.add([sample(30.0, TWO, "db", total=1.0)])
     assert len(history.of(TWO, ALWAYS)) == 1
     store.flush(0.0)
@@ -70,7 +70,7 @@ def test_what_is_being_written_is_seen_once_it_is_whole(path, store):
 def test_reading_changes_nothing(path, store):
     store.close()
     before = path.read_bytes()
-    History(path).latest()
+    SampleHistory(path).latest()
     assert path.read_bytes() == before
     assert sorted(file.name for file in path.parent.iterdir()) == ["samples.db"]
 
@@ -78,19 +78,19 @@ def test_reading_changes_nothing(path, store):
 @pytest.mark.parametrize("wanted", ["nobody", "BE", "", ONE[:8]])
 def test_who_is_not_known_is_named(path, store, wanted):
     with pytest.raises(HistoryError, match=f"no samples of a guest or class {wanted}"):
-        History(path).of(wanted, ALWAYS)
+        SampleHistory(path).of(wanted, ALWAYS)
 
 
 def test_a_name_of_several_guests_is_not_taken_for_one(path, store):
     store.add([sample(30.0, TWO, "web")])
     store.flush(0.0)
     with pytest.raises(HistoryError, match=f"several guests are called web: {ONE}, {TWO}"):
-        History(path).of("web", ALWAYS)
+        SampleHistory(path).of("web", ALWAYS)
 
 
 def test_without_a_file_there_are_no_samples(tmp_path):
     with pytest.raises(HistoryError, match=r"no file .*none\.db"):
-        History(tmp_path / "none.db")
+        SampleHistory(tmp_path / "none.db")
 
 
 @pytest.mark.parametrize("content", ["garbage", "empty"])
@@ -101,4 +101,4 @@ def test_a_file_of_something_else_cannot_be_read(tmp_path, content):
     else:
         sqlite3.connect(path).execute("CREATE TABLE t (x)").close()
     with pytest.raises(HistoryError, match="cannot be read"):
-        History(path).latest()
+        SampleHistory(path).latest()

@@ -16,7 +16,7 @@ from compute_agent.monitoring.cache_reader import MonitoredCaches
 from compute_agent.monitoring.loop import STALE_ROUNDS, MonitorLoop, due_at
 from compute_agent.monitoring.metrics import MonitoringCollector
 from compute_agent.monitoring.monitor import CacheMonitor
-from compute_agent.monitoring.settings import Settings
+from compute_agent.monitoring.settings import MonitoringSettings
 from compute_agent.monitoring.store import SampleStore
 from compute_agent.monitoring.targets import MonitorTarget, build_targets
 from compute_agent.qos.rounds import CacheReading
@@ -26,7 +26,7 @@ from tests.compute_agent.monitoring.counting import mount
 LS = MonitorTarget("", "LS", "a.class.LS")
 ONE = MonitorTarget("one", "LS", "a.class.LS", name="web", cpu=0.5)
 GROUP = "a.class.LS/mon_groups/a.mon.one"
-SETTINGS = Settings(interval=1.0, store_interval=10.0)
+SETTINGS = MonitoringSettings(interval=1.0, store_interval=10.0)
 
 
 class Bench:
@@ -120,7 +120,7 @@ def test_a_guest_that_is_not_monitored_leaves_its_use_of_cpu(bench):
 
 
 def test_without_a_store_interval_nothing_is_kept(bench):
-    bench.loop.reload(Settings(store_interval=0.0))
+    bench.loop.reload(MonitoringSettings(store_interval=0.0))
     bench.round(0)
     bench.loop.stop()
     assert not bench.store.path.exists()
@@ -200,7 +200,7 @@ def test_a_reading_of_long_ago_tells_nothing(bench):
     ],
 )
 def test_counters_are_read_as_often_as_somebody_wants_them(wanted_until, kept_at, store_interval, due):
-    assert due_at(100.0, 100.0, wanted_until, kept_at, Settings(1.0, store_interval)) == due
+    assert due_at(100.0, 100.0, wanted_until, kept_at, MonitoringSettings(1.0, store_interval)) == due
 
 
 @pytest.mark.parametrize("meanwhile", [(), (3600.0,), (0.0, 5.0, 20.0)])
@@ -208,8 +208,8 @@ def test_another_interval_of_samples_is_in_force_at_once_however_often_it_is_cha
     for second in (0, 4):
         bench.round(second)
     for interval in meanwhile:
-        bench.loop.reload(Settings(1.0, interval))
-    bench.loop.reload(Settings(1.0, 6.0))
+        bench.loop.reload(MonitoringSettings(1.0, interval))
+    bench.loop.reload(MonitoringSettings(1.0, 6.0))
     for second in (5, 6, 11, 12):
         bench.round(second)
     assert [row[0] for row in bench.stored() if row[1:3] == ("one", 0)] == [1000.0, 1006.0, 1012.0]
@@ -217,7 +217,7 @@ def test_another_interval_of_samples_is_in_force_at_once_however_often_it_is_cha
 
 def test_samples_that_are_switched_off_and_on_again_begin_anew(bench):
     bench.round(0)
-    bench.loop.reload(Settings(1.0, 0.0))
+    bench.loop.reload(MonitoringSettings(1.0, 0.0))
     bench.round(1)
     bench.loop.reload(SETTINGS)
     bench.round(2)
@@ -228,7 +228,7 @@ def test_samples_that_are_switched_off_and_on_again_begin_anew(bench):
 def first(bench, monkeypatch):
     """The only reading of a loop that nobody has asked for long, so that who does waits for the next."""
     monkeypatch.setattr(loop, "STALE_SECONDS", 60.0)
-    bench.loop.settings = Settings(interval=0.05, store_interval=1e6)
+    bench.loop.settings = MonitoringSettings(interval=0.05, store_interval=1e6)
     bench.loop.start()
     assert wait_for(lambda: bench.loop._rounds)  # not only measured, but over
     first = bench.loop.monitor.newest
@@ -245,7 +245,7 @@ def test_who_asks_after_a_long_time_gets_a_reading_of_now(bench, first, monkeypa
 
 def test_a_guest_that_comes_is_seen_also_where_nobody_asks(bench):
     bench.targets = [LS]
-    bench.loop.settings = Settings(interval=0.01, store_interval=1e6)
+    bench.loop.settings = MonitoringSettings(interval=0.01, store_interval=1e6)
     bench.loop.start()
     assert wait_for(lambda: bench.loop.monitor and bench.loop.monitor.newest)
     bench.targets = [LS, ONE]

@@ -5,9 +5,9 @@ from compute_agent.inventory.tree import ProviderNode, ProviderTree
 from compute_agent.model.cpu_sets import CpuSets
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.pipeline.events import StartGuest
-from compute_agent.pipeline.metrics import Metrics
-from compute_agent.pipeline.worker import Pipeline
-from compute_agent.pipeline.world import World
+from compute_agent.pipeline.metrics import AgentMetrics
+from compute_agent.pipeline.worker import GuestPipeline
+from compute_agent.pipeline.world import HostState
 from compute_agent.policy import POLICIES
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.inventory.machines import machine
@@ -20,7 +20,7 @@ TREE = ProviderTree(
         *(ProviderNode(f"h_{n.id}", f"node{n.id}", "root", cpus=n.cpus) for n in TOPOLOGY.numa_nodes),
     )
 )
-WORLD = World(TOPOLOGY, SETS, TREE, POLICIES["topology-aware"])
+WORLD = HostState(TOPOLOGY, SETS, TREE, POLICIES["topology-aware"])
 ALL = TOPOLOGY.online
 
 
@@ -31,13 +31,13 @@ class Rig:
         self.driver = FakeDriver(ALL)
         self.saved, self.unclaimed = {}, {}
         self.full_disk = False
-        self.metrics = Metrics()
+        self.metrics = AgentMetrics()
         self.new_pipeline(world)
 
     def new_pipeline(self, world=WORLD):
         """As after a restart of the agent."""
         controllers = (CpusetController(self.driver),)
-        self.pipeline = Pipeline(world, self.driver, controllers, self._save, self.metrics)
+        self.pipeline = GuestPipeline(world, self.driver, controllers, self._save, self.metrics)
 
     def _save(self, guests, unclaimed, migrations):
         if self.full_disk:

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from compute_agent.model.constraints import Constraints
+from compute_agent.model.constraints import PlacementConstraints
 from compute_agent.model.guest_settings import GuestSettings
-from compute_agent.pipeline.events import AllocationsRead, GuestStarted, Reconcile
+from compute_agent.pipeline.events import AllocationsRead, GuestStarted, ReconcileGuests
 from tests.compute_agent.pipeline.rig import ALL, Rig
 
-NODE1 = Constraints(frozenset({1}))
+NODE1 = PlacementConstraints(frozenset({1}))
 
 
 @pytest.fixture
@@ -57,7 +57,9 @@ def test_it_has_its_place_when_that_can_be_met(rig):
 
 def test_one_that_has_a_place_keeps_it_when_its_definition_says_something_impossible(rig):
     guest = boot(rig, "a", NODE1, held={"node1": {"PCPU": 1}})
-    other = rig.driver.running["a"] = replace(guest, constraints=Constraints(pins=((0, frozenset({0})),)))
+    other = rig.driver.running["a"] = replace(
+        guest, constraints=PlacementConstraints(pins=((0, frozenset({0})),))
+    )
     rig.handle(GuestStarted(other, None))
     assert rig.observed("a") == {5}
     rig.run("b", (1, 1, 0))
@@ -67,12 +69,12 @@ def test_one_that_has_a_place_keeps_it_when_its_definition_says_something_imposs
 def test_one_of_which_nothing_is_known_is_left(rig):
     rig.run("b", (0, 1, 0))
     boot(rig, "a", NODE1)
-    rig.handle(Reconcile())
+    rig.handle(ReconcileGuests())
     assert rig.observed("a") == ALL
 
 
 def test_a_restart_leaves_it_where_it_is(rig):
-    boot(rig, "a", Constraints(pins=((0, frozenset({6})),)), held={"root": {"PCPU": 1}})
+    boot(rig, "a", PlacementConstraints(pins=((0, frozenset({6})),)), held={"root": {"PCPU": 1}})
     assert rig.observed("a") == {6}
     rig.driver.writes = 0
     rig.restart()

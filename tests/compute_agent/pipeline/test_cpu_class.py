@@ -3,9 +3,9 @@
 from types import SimpleNamespace
 
 from compute_agent.controllers.cpu_class import CpuClassController, CpuClasses
-from compute_agent.controllers.cpu_class_plan import Binding
+from compute_agent.controllers.cpu_class_plan import ClassBinding
 from compute_agent.model.cpu_class import CpuClass, FormerValues
-from compute_agent.pipeline.events import GuestStopped, Reconcile, WorldChanged
+from compute_agent.pipeline.events import GuestStopped, ReconcileGuests, WorldChanged
 from tests.compute_agent.pipeline.rig import SETS, WORLD, Rig
 from tests.compute_agent.power_trees import CPUS, xeon
 
@@ -16,7 +16,7 @@ def test_a_class_is_in_force_before_the_first_instruction_and_ends_with_the_gues
     files, rig, seen = xeon(tmp_path), Rig(), []
     store = SimpleNamespace(former_values=FormerValues())
     store.keep_former_values = lambda former: setattr(store, "former_values", former)
-    configured = CpuClasses({"fast": FAST}, {"LS": Binding(10, FAST)}, SETS)
+    configured = CpuClasses({"fast": FAST}, {"LS": ClassBinding(10, FAST)}, SETS)
     controller = CpuClassController(rig.driver, configured, store, files, rig.metrics.drift.labels("x").inc)
     rig.handle(WorldChanged(WORLD, (controller,)))
 
@@ -28,7 +28,7 @@ def test_a_class_is_in_force_before_the_first_instruction_and_ends_with_the_gues
     guest = rig.run("a", (0, 1, 0)).guest
     assert seen == ["performance"]
     files.set(f"{CPUS}/cpufreq/policy1/scaling_governor", "powersave")
-    rig.handle(Reconcile())
+    rig.handle(ReconcileGuests())
     assert governor() == "performance"
     rig.driver.end(guest)
     rig.handle(GuestStopped(guest))

@@ -2,9 +2,9 @@
 
 import pytest
 
-from compute_agent.events.recorder import Recorder
-from compute_agent.pipeline.events import AllocationsRead, GuestStopped, Reconcile
-from compute_agent.pipeline.worker import GuestRefusedError, Pipeline
+from compute_agent.events.recorder import EventRecorder
+from compute_agent.pipeline.events import AllocationsRead, GuestStopped, ReconcileGuests
+from compute_agent.pipeline.worker import GuestPipeline, GuestRefusedError
 from tests.compute_agent.pipeline.rig import WORLD, Rig
 
 
@@ -13,8 +13,8 @@ class RecordedRig(Rig):
         super().new_pipeline(world)
         self.events = []
         controllers = self.pipeline._enforcer._controllers
-        self.pipeline = Pipeline(
-            world, self.driver, controllers, self._save, self.metrics, Recorder(self.events.append)
+        self.pipeline = GuestPipeline(
+            world, self.driver, controllers, self._save, self.metrics, EventRecorder(self.events.append)
         )
 
     def told(self):
@@ -54,5 +54,5 @@ def test_what_somebody_else_changed_is_repaired(rig):
     guest = rig.run("a", (0, 1, 0)).guest
     rig.told()
     rig.driver._threads(guest)[guest.pid] = frozenset({7})
-    rig.handle(Reconcile())
+    rig.handle(ReconcileGuests())
     assert [one[:2] for one in rig.told()] == [("repair", "a")]

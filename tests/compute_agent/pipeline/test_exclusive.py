@@ -16,13 +16,13 @@ from compute_agent.pipeline.events import (
     GuestStarted,
     GuestStopped,
     MoveGuest,
-    Reconcile,
+    ReconcileGuests,
     StartGuest,
     WorldChanged,
 )
-from compute_agent.pipeline.metrics import Metrics
-from compute_agent.pipeline.worker import GuestRefusedError, Pipeline
-from compute_agent.pipeline.world import World
+from compute_agent.pipeline.metrics import AgentMetrics
+from compute_agent.pipeline.worker import GuestPipeline, GuestRefusedError
+from compute_agent.pipeline.world import HostState
 from compute_agent.policy import POLICIES
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.inventory.machines import machine
@@ -54,7 +54,9 @@ def world(sets, offline=NONE, policy="topology-aware", gain=None, refuse=False):
             *(ProviderNode(f"h_{n.id}", f"node{n.id}", "root", cpus=n.cpus) for n in topology.numa_nodes),
         )
     )
-    return World(topology, SETS[sets], tree, POLICIES[policy], rebalance_gain=gain, refuse_unplaced=refuse)
+    return HostState(
+        topology, SETS[sets], tree, POLICIES[policy], rebalance_gain=gain, refuse_unplaced=refuse
+    )
 
 
 class Watchful(FakeDriver):
@@ -91,7 +93,7 @@ class History:
 
     def new_pipeline(self):
         controllers = (CpusetController(self.driver),)
-        self.pipeline = Pipeline(self.world, self.driver, controllers, self.save, Metrics())
+        self.pipeline = GuestPipeline(self.world, self.driver, controllers, self.save, AgentMetrics())
         self.driver.pipeline = self.pipeline
 
     def save(self, guests, unclaimed, migrations):
@@ -146,9 +148,9 @@ class History:
         if (name := self.some_guest()) is not None:
             guest = self.driver.running[name]
             self.driver.discard(guest)
-            event = self.chance.choice([GuestStopped(guest), Reconcile()])
+            event = self.chance.choice([GuestStopped(guest), ReconcileGuests()])
             self.pipeline.handle(event)
-            if isinstance(event, Reconcile) and self.world.rebalance_gain:
+            if isinstance(event, ReconcileGuests) and self.world.rebalance_gain:
                 return None
         return {name}
 
@@ -184,7 +186,7 @@ class History:
         for name in self.driver.running:
             if self.chance.random() < 0.3:
                 self.driver.affinities[name] = dict.fromkeys(self.driver.affinities[name], cpus(0, 11))
-        self.pipeline.handle(Reconcile())
+        self.pipeline.handle(ReconcileGuests())
         return None if self.world.rebalance_gain else set()
 
     def move(self):

@@ -15,7 +15,7 @@ from compute_agent.pipeline.events import (
     GuestExpected,
     GuestStarted,
     GuestStopped,
-    Reconcile,
+    ReconcileGuests,
     WorldChanged,
 )
 from tests.compute_agent.pipeline.rig import WORLD, Rig
@@ -149,7 +149,7 @@ def test_who_does_not_come_or_ends_is_forgotten(rig):
 def test_a_reconcile_takes_away_what_was_made_for_who_did_not_come(rig, controllers, monkeypatch):
     monkeypatch.setattr(expected, "KEPT_SECONDS", -1.0)
     rig.handle(GuestExpected(draft(), HOLDS))
-    rig.handle(Reconcile())
+    rig.handle(ReconcileGuests())
     assert controllers[1].synced[-1] == set()
 
 

@@ -7,8 +7,14 @@ import pytest
 from compute_agent.controllers.cpu import CpuController
 from compute_agent.drivers.base import CpuLimits
 from compute_agent.model.guest_settings import GuestSettings
-from compute_agent.pipeline.events import AllocationsRead, GuestStarted, MoveGuest, Reconcile, WorldChanged
-from compute_agent.pipeline.worker import Pipeline
+from compute_agent.pipeline.events import (
+    AllocationsRead,
+    GuestStarted,
+    MoveGuest,
+    ReconcileGuests,
+    WorldChanged,
+)
+from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.policy import POLICIES
 from tests.compute_agent.pipeline import rig as rigs
 from tests.compute_agent.pipeline.rig import WORLD
@@ -22,7 +28,7 @@ class Rig(rigs.Rig):
 
     def new_pipeline(self, world=FOLLOWING):
         controllers = (CpuController(self.driver, {"BE"}),)
-        self.pipeline = Pipeline(world, self.driver, controllers, self._save, self.metrics)
+        self.pipeline = GuestPipeline(world, self.driver, controllers, self._save, self.metrics)
 
     def boot(self, uuid, pins, emulator=SHARED, held=None):
         guest = self.driver.create(uuid, uuid, GuestSettings(len(pins)), ())
@@ -75,7 +81,7 @@ def test_one_that_holds_nothing_stays_too(rig):
 def test_pins_that_change_are_followed_at_the_next_pass(rig):
     rig.boot("a", one(1))
     rig.pin("a", one(5))
-    rig.handle(Reconcile())
+    rig.handle(ReconcileGuests())
     assert rig.assignment("a").dedicated == (5,)
     assert rig.metric("drift_repairs_total", controller="cpu") is None
 
@@ -83,7 +89,7 @@ def test_pins_that_change_are_followed_at_the_next_pass(rig):
 def test_guests_on_the_same_cpu_both_stay(rig):
     rig.boot("a", one(1))
     rig.boot("b", one(1))
-    rig.handle(Reconcile())
+    rig.handle(ReconcileGuests())
     assert (rig.assignment("a").dedicated, rig.assignment("b").dedicated) == ((1,), (1,))
     assert [view.refusal for view in rig.pipeline.views()] == ["", ""]
     assert rig.driver.writes == 0
@@ -105,7 +111,7 @@ def test_after_a_restart_guests_are_where_they_are_then(rig):
 def test_a_guest_found_is_where_it_is(rig):
     guest = rig.driver.create("a", "a", GuestSettings(1), ())
     rig.pin("a", one(5))
-    rig.handle(Reconcile())
+    rig.handle(ReconcileGuests())
     assert (guest.uuid, rig.assignment("a").dedicated) == ("a", (5,))
 
 

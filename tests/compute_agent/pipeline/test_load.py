@@ -9,8 +9,8 @@ import pytest
 
 from compute_agent.inventory.tree import ProviderNode, ProviderTree
 from compute_agent.model.cpu_sets import CpuSets
-from compute_agent.pipeline.events import GuestStopped, Reconcile, UseMeasured
-from compute_agent.pipeline.world import World
+from compute_agent.pipeline.events import GuestStopped, ReconcileGuests, UseMeasured
+from compute_agent.pipeline.world import HostState
 from compute_agent.policy import POLICIES
 from tests.compute_agent.inventory.machines import machine
 from tests.compute_agent.pipeline.rig import Rig
@@ -23,7 +23,9 @@ TREE = ProviderTree(
         ProviderNode("h_0", "node0", "root", cpus=TOPOLOGY.online),
     )
 )
-WORLD = World(TOPOLOGY, CpuSets(TOPOLOGY.online - SHARED, SHARED, SHARED), TREE, POLICIES["topology-aware"])
+WORLD = HostState(
+    TOPOLOGY, CpuSets(TOPOLOGY.online - SHARED, SHARED, SHARED), TREE, POLICIES["topology-aware"]
+)
 
 
 @pytest.mark.parametrize(
@@ -42,10 +44,10 @@ def test_a_guest_leaves_a_core_that_two_keep_busy(rebalance_gain, use, moved):
     assert {uuid: rig.observed(uuid) for uuid in "ab"} == {"a": {2}, "b": {3}}
     rig.handle(UseMeasured(use))
     assert rig.observed("a") | rig.observed("b") == {2, 3}, "measuring alone moves nobody"
-    rig.handle(Reconcile())
+    rig.handle(ReconcileGuests())
     assert (rig.observed("a") | rig.observed("b") != {2, 3}) == moved
     places = {uuid: rig.observed(uuid) for uuid in "ab"}
-    rig.handle(Reconcile())
+    rig.handle(ReconcileGuests())
     assert {uuid: rig.observed(uuid) for uuid in "ab"} == places
 
 

@@ -13,8 +13,8 @@ from compute_agent.host.topology import NumaNode
 from compute_agent.inventory.tree import ProviderNode, ProviderTree
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.memory_type import MemoryType
-from compute_agent.pipeline.events import AllocationsRead, Reconcile, StartGuest
-from compute_agent.pipeline.worker import Pipeline
+from compute_agent.pipeline.events import AllocationsRead, ReconcileGuests, StartGuest
+from compute_agent.pipeline.worker import GuestPipeline
 from tests.compute_agent.pipeline import rig as rigs
 
 NODES = (*rigs.TOPOLOGY.numa_nodes, NumaNode(2, frozenset(), 1 << 20))
@@ -37,7 +37,7 @@ class Rig(rigs.Rig):
 
     def new_pipeline(self, world=WORLD):
         controllers = (MemoryController(self.driver, world.topology.memory_types),)
-        self.pipeline = Pipeline(world, self.driver, controllers, self._save, self.metrics)
+        self.pipeline = GuestPipeline(world, self.driver, controllers, self._save, self.metrics)
 
     def hold(self, allocation, uuid="a", vcpus=1, **settings):
         settings = GuestSettings(vcpus, **settings)
@@ -126,7 +126,7 @@ def test_an_agent_that_knows_of_nobody_leaves_memory_where_the_kernel_has_it(rig
     cpus = rig.hold(allocation).assignment.cpus
     rig.driver.affinities["a"] = dict.fromkeys(rig.driver.affinities["a"], cpus)
     rig.restart(saved={})
-    rig.handle(Reconcile())
+    rig.handle(ReconcileGuests())
     assert rig.nodes() == {2}
     rig.handle(AllocationsRead({"a": {"node0": allocation["node0"]}}, 2.0))
     assert rig.nodes() == ({0} if "PCPU" in allocation["node0"] else set())

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compute_agent.inventory.cpu_pools import lay_out
-from compute_agent.inventory.derive import Settings, derive
+from compute_agent.inventory.derive import InventorySettings, derive
 from compute_agent.inventory.tree import child_uuid
 from compute_agent.model.cpu_pool import CpuPool
 from compute_agent.model.cpu_sets import CpuSets
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.pipeline.events import AllocationsRead, GuestStopped, StartGuest, WorldChanged
 from compute_agent.pipeline.worker import GuestRefusedError
-from compute_agent.pipeline.world import World
+from compute_agent.pipeline.world import HostState
 from compute_agent.policy import POLICIES
 from tests.compute_agent.pipeline import rig as rigs
 
@@ -33,9 +33,9 @@ def world(*pools, former=(), policy="topology-aware"):
     sets = CpuSets(TOPOLOGY.online - shared, shared, shared)
     laid = lay_out(pools, sets, TOPOLOGY)
     sets = replace(sets, pooled=frozenset().union(*laid.values()))
-    tree = derive(TOPOLOGY, sets, Settings(reserved_host_memory_mb=0), ROOT, "h", None, laid)
+    tree = derive(TOPOLOGY, sets, InventorySettings(reserved_host_memory_mb=0), ROOT, "h", None, laid)
     gone = tuple(replace(node, inventories={}) for node in former if tree.get(node.uuid) is None)
-    return World(TOPOLOGY, sets, tree, POLICIES[policy], former=gone, pools=pools)
+    return HostState(TOPOLOGY, sets, tree, POLICIES[policy], former=gone, pools=pools)
 
 
 def gold(cpus=(2, 3, 4), **how):

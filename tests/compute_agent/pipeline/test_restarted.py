@@ -3,7 +3,7 @@
 import pytest
 
 from compute_agent.model.guest_settings import GuestSettings
-from compute_agent.pipeline.events import AllocationsRead, GuestStarted, GuestStopped, Reconcile
+from compute_agent.pipeline.events import AllocationsRead, GuestStarted, GuestStopped, ReconcileGuests
 from tests.compute_agent.pipeline.rig import Rig
 
 
@@ -39,7 +39,7 @@ def test_so_it_does_when_the_agent_was_restarted_between_even_twice(rig):
 
 def test_so_it_does_when_nobody_told_of_its_start(rig):
     rig.driver.create("a", "a", GuestSettings(2), ())
-    rig.handle(Reconcile())
+    rig.handle(ReconcileGuests())
     assert rig.observed("a") == {1, 2}
 
 
@@ -47,7 +47,7 @@ def test_so_it_does_when_it_ended_and_started_and_nobody_told(rig):
     starts(rig)
     rig.driver.discard(rig.driver.running["a"])
     again = rig.driver.create("a", "a", GuestSettings(2), ())
-    rig.handle(Reconcile())
+    rig.handle(ReconcileGuests())
     assert rig.observed("a") == {1, 2}
     assert rig.pipeline.views()[0].guest == again
 

@@ -16,23 +16,16 @@ from hypothesis import strategies as st
 from compute_agent import files
 from compute_agent.files import UnsafeFileError
 from compute_agent.locks import LockedError
-from compute_agent.model.assignment import Assignment
+from compute_agent.model.assignment import CpuAssignment
 from compute_agent.model.cpu_class import FormerValues
-from compute_agent.model.knob import Knob
-from compute_agent.pipeline.state import (
-    SavedGuest,
-    State,
-    StateFile,
-    dump,
-    lock_state_folder,
-    parse,
-)
-from compute_agent.qos.state import Eviction, QosState, Throttled
-from compute_agent.report.plan import Owned
+from compute_agent.model.knob import ThrottleControl
+from compute_agent.pipeline.state import AgentState, SavedGuest, StateFile, dump, lock_state_folder, parse
+from compute_agent.qos.state import PendingEviction, QosState, ThrottledGuest
+from compute_agent.report.plan import OwnedNames
 
 CPUS = st.frozensets(st.integers(0, 300))
 ASSIGNMENTS = st.builds(
-    Assignment,
+    CpuAssignment,
     vcpu_cpus=st.lists(CPUS).map(tuple),
     emulator_cpus=CPUS,
     dedicated=st.lists(st.integers(0, 300)).map(tuple),
@@ -41,18 +34,23 @@ ASSIGNMENTS = st.builds(
 )
 ALLOCATIONS = st.dictionaries(st.text(), st.dictionaries(st.text(), st.integers(0)))
 THROTTLES = st.builds(
-    Throttled, st.text(), st.builds(Knob, st.text(), st.text()), st.floats(0.01, 1e6, allow_nan=False)
+    ThrottledGuest,
+    st.text(),
+    st.builds(ThrottleControl, st.text(), st.text()),
+    st.floats(0.01, 1e6, allow_nan=False),
 )
 STATES = st.builds(
-    State,
+    AgentState,
     guests=st.dictionaries(
         st.text(), st.builds(SavedGuest, st.none() | ALLOCATIONS, st.none() | ASSIGNMENTS)
     ),
-    owned=st.dictionaries(st.text(), st.builds(Owned, st.frozensets(st.text()), st.frozensets(st.text()))),
+    owned=st.dictionaries(
+        st.text(), st.builds(OwnedNames, st.frozensets(st.text()), st.frozensets(st.text()))
+    ),
     qos=st.builds(
         QosState,
         st.lists(THROTTLES).map(tuple),
-        st.lists(st.builds(Eviction, st.text(), st.text())).map(tuple),
+        st.lists(st.builds(PendingEviction, st.text(), st.text())).map(tuple),
         st.sampled_from([True, False, None]),
     ),
     driver=st.text(),
@@ -63,7 +61,7 @@ STATES = st.builds(
     ),
 )
 
-GUESTS = {"a": SavedGuest({"rp": {"PCPU": 1}}, Assignment((frozenset({1}),), frozenset({3}), (1,)))}
+GUESTS = {"a": SavedGuest({"rp": {"PCPU": 1}}, CpuAssignment((frozenset({1}),), frozenset({3}), (1,)))}
 
 
 @settings(deadline=None)
@@ -92,33 +90,33 @@ def path(tmp_path):
 
 @pytest.mark.parametrize("part", ["qos", "driver", "unclaimed", "former_values"])
 def test_a_file_of_an_agent_that_kept_less_is_read(part):
-    content = json.loads(dump(State(GUESTS)))
+    content = json.loads(dump(AgentState(GUESTS)))
     del content["data"][part]
     content["sha256"] = hashlib.sha256(
         json.dumps(content["data"], sort_keys=True, separators=(",", ":")).encode()
     ).hexdigest()
-    assert parse(json.dumps(content).encode()) == State(GUESTS)
+    assert parse(json.dumps(content).encode()) == AgentState(GUESTS)
 
 
 @pytest.mark.parametrize("path", ["etc/passwd", "sys/devices/system/cpu/../../../../etc/passwd"])
 def test_former_values_of_other_files_are_not_believed(path):
     with pytest.raises(ValueError, match="not of CPUs"):
-        parse(dump(State(former_values=FormerValues("boot", {path: "x"}))))
+        parse(dump(AgentState(former_values=FormerValues("boot", {path: "x"}))))
 
 
 def test_it_survives_the_process(path):
     StateFile(path).keep_guests(GUESTS)
     StateFile(path).keep_former_values(FormerValues("boot", {"sys/devices/system/cpu/x": "1"}))
-    StateFile(path).keep_owned({"rp": Owned(frozenset({"PCPU"}))})
+    StateFile(path).keep_owned({"rp": OwnedNames(frozenset({"PCPU"}))})
     state = StateFile(path).state
     former = FormerValues("boot", {"sys/devices/system/cpu/x": "1"})
-    assert state == State(GUESTS, {"rp": Owned(frozenset({"PCPU"}))}, former_values=former)
+    assert state == AgentState(GUESTS, {"rp": OwnedNames(frozenset({"PCPU"}))}, former_values=former)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_what_consumers_without_a_guest_hold_survives_too(path):
     StateFile(path).keep_guests(GUESTS, {"absent": {"rp": {"PCPU": 2}}})
-    assert StateFile(path).state == State(GUESTS, unclaimed={"absent": {"rp": {"PCPU": 2}}})
+    assert StateFile(path).state == AgentState(GUESTS, unclaimed={"absent": {"rp": {"PCPU": 2}}})
 
 
 def test_guests_are_forgotten_with_their_driver_and_not_before(path):
@@ -154,7 +152,7 @@ def test_a_file_that_cannot_be_used_costs_a_log_line_and_is_kept_aside(path, con
     path.write_bytes(content)
     with caplog.at_level(logging.WARNING):
         file = StateFile(path)
-    assert file.state == State()
+    assert file.state == AgentState()
     (aside,) = path.parent.glob("state.json.damaged-*")
     assert str(path) in caplog.text
     assert str(aside) in caplog.text
@@ -177,7 +175,7 @@ def test_a_file_that_can_neither_be_used_nor_put_aside_is_not_overwritten(path, 
 
 
 def test_a_symbolic_link_is_not_followed(path, tmp_path):
-    (tmp_path / "elsewhere").write_bytes(dump(State(GUESTS)))
+    (tmp_path / "elsewhere").write_bytes(dump(AgentState(GUESTS)))
     path.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(UnsafeFileError, match=f"{path} is a symbolic link"):
         StateFile(path)
@@ -186,7 +184,7 @@ def test_a_symbolic_link_is_not_followed(path, tmp_path):
 def test_a_truncated_file_costs_a_log_line(path, caplog):
     StateFile(path).keep_guests(GUESTS)
     path.write_bytes(path.read_bytes()[:-40])
-    assert StateFile(path).state == State()
+    assert StateFile(path).state == AgentState()
     assert "cannot be used" in caplog.text
 
 

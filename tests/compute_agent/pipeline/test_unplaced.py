@@ -14,7 +14,7 @@ from compute_agent.pipeline.events import (
     GuestStopped,
     LimitGuest,
     MoveGuest,
-    Reconcile,
+    ReconcileGuests,
     WorldChanged,
 )
 from compute_agent.pipeline.worker import GuestRefusedError
@@ -124,7 +124,7 @@ class TestWithoutSharedCpus:
     def test_so_it_is_for_a_guest_whose_start_nobody_told(self, rig):
         rig.run("first", (0, 1, 0))
         rig.driver.create("found", "found", GuestSettings(), ())
-        rig.handle(Reconcile())
+        rig.handle(ReconcileGuests())
         assert rig.observed("found") == ALL - {1}
 
     def test_so_it_is_for_one_of_which_placement_has_said_nothing(self, rig):
@@ -200,7 +200,7 @@ class TestRefusedToRun:
         rig.handle(AllocationsRead({"paid": {}}, 2.0))
         rig.handle(LimitGuest("paid", QUOTA, 0.5))
         heir = rig.driver.succeed("paid")
-        rig.handle(GuestStarted(heir, None) if told else Reconcile())
+        rig.handle(GuestStarted(heir, None) if told else ReconcileGuests())
         assert rig.driver.running == {"paid": heir}
         view = shown(rig, "paid")
         assert (view.guest, view.limits) == (heir, {QUOTA: 0.5})
@@ -208,7 +208,7 @@ class TestRefusedToRun:
 
     def test_a_round_before_its_start_is_told_does_not_save_it(self, rig):
         guest = rig.driver.create("more", "more", GuestSettings(), ())
-        rig.handle(Reconcile())
+        rig.handle(ReconcileGuests())
         assert rig.driver.running.keys() == {"paid", "more"}
         rig.handle(GuestStarted(guest, {"node0": {"PCPU": 1}}, 1.0, started=True))
         assert rig.driver.running.keys() == {"paid"}
@@ -254,7 +254,7 @@ class TestGuestsLeftAlone:
         rig.run("paid", (0, 2, 0), vcpus=2)
         guest = rig.driver.create("found", "found", GuestSettings(2), ())
         rig.driver.affinities["found"] = dict.fromkeys(rig.driver.affinities["found"], frozenset({1, 2}))
-        rig.handle(Reconcile())
+        rig.handle(ReconcileGuests())
         assert rig.observed(guest.uuid) == {3, 7}
 
     def test_policy_none_leaves_it_where_it_is(self, rig):
@@ -283,7 +283,7 @@ class TestSetsThatMovedUnderAGuest:
 
     def test_it_stays_and_that_is_told_once(self, rig, caplog):
         self.moved(rig)
-        rig.handle(Reconcile())
+        rig.handle(ReconcileGuests())
         assert rig.observed("a") == {1, 2}
         assert shown(rig, "a").stray == self.STRAY
         assert caplog.text.count("Guest a stays where it is, and nobody else gets its CPUs") == 1
@@ -314,7 +314,7 @@ class TestSetsThatMovedUnderAGuest:
         offline = machine(nodes=2, cores=4, offline=frozenset({2}))
         tree = replace(TREE, nodes=tuple(replace(n, cpus=n.cpus - {2}) for n in TREE.nodes))
         rig.handle(WorldChanged(replace(WORLD, topology=offline, tree=tree)))
-        rig.handle(Reconcile())
+        rig.handle(ReconcileGuests())
         assert shown(rig, "a").stray == "CPU 2 is offline"
         assert rig.observed("a") == {1}
         with caplog.at_level("INFO"):
@@ -362,7 +362,7 @@ class TestSetsThatMovedUnderAGuest:
         larger = CpuSets(frozenset({0, 3, 5}), frozenset({1, 2}), NOTHING)
         rig.handle(WorldChanged(replace(WORLD, cpu_sets=larger, rebalance_gain=2.0)))
         assert rig.observed("a") == {1, 2}
-        rig.handle(Reconcile())
+        rig.handle(ReconcileGuests())
         assert rig.observed("a") == {0, 3}
 
 
@@ -396,10 +396,10 @@ class TestOrderedDedicatedAndAllocatedShared:
         self.start(rig, {"VCPU": 2})
         assert "2 of its CPUs are to be dedicated, and it was allocated VCPU" in shown(rig, "g").refusal
         assert rig.observed("g") == {3, 7}
-        rig.handle(Reconcile())
+        rig.handle(ReconcileGuests())
         assert shown(rig, "g").refusal
         rig.restart()
-        rig.handle(Reconcile())
+        rig.handle(ReconcileGuests())
         assert shown(rig, "g").refusal
 
     def test_it_is_stopped_as_it_starts_if_so_configured(self):

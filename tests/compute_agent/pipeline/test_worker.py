@@ -9,20 +9,20 @@ from compute_agent.inventory.tree import ProviderNode, ProviderTree
 from compute_agent.model.cpu_sets import CpuSets
 from compute_agent.model.errors import DriverError, GuestGoneError
 from compute_agent.model.guest_settings import GuestSettings, ThreadPolicy
-from compute_agent.model.knob import Knob
+from compute_agent.model.knob import ThrottleControl
 from compute_agent.pipeline.events import (
     AdoptGuest,
     AllocationsRead,
     GuestStarted,
     GuestStopped,
     LimitGuest,
-    Reconcile,
+    ReconcileGuests,
     StartGuest,
     WorldChanged,
 )
 from compute_agent.pipeline.state import SavedGuest
 from compute_agent.pipeline.worker import GuestRefusedError
-from compute_agent.pipeline.world import World
+from compute_agent.pipeline.world import HostState
 from compute_agent.policy import POLICIES
 from tests.compute_agent.inventory.machines import machine
 from tests.compute_agent.pipeline.rig import ALL, SETS, WORLD, Rig
@@ -76,7 +76,7 @@ def test_nobody_is_moved_when_another_guest_comes_or_goes(rig):
     second = rig.run("b", (0, 1, 0))
     rig.handle(GuestStopped(rig.pipeline.views()[0].guest))
     writes = rig.driver.writes
-    rig.handle(Reconcile())
+    rig.handle(ReconcileGuests())
     assert rig.observed("b") == second.assignment.cpus
     assert rig.driver.writes == writes
 
@@ -158,7 +158,7 @@ class TestUnclaimed:
         topology = machine(cores=4, threads=2)
         sets = CpuSets(frozenset(range(6)), frozenset({6, 7}), frozenset({6, 7}))
         tree = ProviderTree((ProviderNode("h", "node0", None, cpus=topology.online),))
-        rig = Rig(World(topology, sets, tree, POLICIES["topology-aware"]))
+        rig = Rig(HostState(topology, sets, tree, POLICIES["topology-aware"]))
         rig.handle(AllocationsRead({}, 1.0, {"absent": {"node0": {"PCPU": 3}}}))
         return rig
 
@@ -193,23 +193,23 @@ class TestReconcile:
     def test_drift_is_repaired_and_counted(self, rig):
         guest = rig.run("a", (0, 1, 0)).guest
         rig.driver.affinities["a"][guest.pid + 1000] = ALL
-        rig.handle(Reconcile())
+        rig.handle(ReconcileGuests())
         assert rig.driver.misplaced_threads(guest, _pinned(1)) == {}
         assert rig.metric("drift_repairs_total", controller="cpuset") == 1
 
     def test_drift_of_a_definition_is_repaired_and_counted(self, rig):
         guest = rig.run("a", (0, 1, 0)).guest
         rig.driver.definitions[guest.uuid] = "the definition has other pins"
-        rig.handle(Reconcile())
+        rig.handle(ReconcileGuests())
         assert rig.driver.definitions == {}
         assert rig.metric("drift_repairs_total", controller="cpuset") == 1
-        rig.handle(Reconcile())
+        rig.handle(ReconcileGuests())
         assert rig.metric("drift_repairs_total", controller="cpuset") == 1
 
     def test_without_drift_nothing_is_written(self, rig):
         rig.run("a", (0, 1, 0))
         writes = rig.driver.writes
-        rig.handle(Reconcile())
+        rig.handle(ReconcileGuests())
         assert rig.driver.writes == writes
         assert rig.metric("drift_repairs_total", controller="cpuset") is None
 
@@ -220,14 +220,14 @@ class TestReconcile:
         assert rig.pipeline.views()[0].pending == ("cpuset",)
         assert rig.metric("controller_failures_total", controller="cpuset") == 1
         rig.driver.broken = None
-        rig.handle(Reconcile())
+        rig.handle(ReconcileGuests())
         assert rig.pipeline.views()[0].pending == ()
         assert rig.observed("a") == {1}
 
     def test_a_guest_whose_end_nobody_told_is_missed(self, rig):
         guest = rig.run("a", (0, 1, 0)).guest
         rig.driver.discard(guest)
-        rig.handle(Reconcile())
+        rig.handle(ReconcileGuests())
         assert rig.pipeline.views() == []
 
     def test_a_full_disk_is_counted_and_saving_is_tried_again(self, rig):
@@ -236,7 +236,7 @@ class TestReconcile:
         assert rig.saved == {}
         assert rig.metric("state_write_failures_total") == 1
         rig.full_disk = False
-        rig.handle(Reconcile())
+        rig.handle(ReconcileGuests())
         assert rig.saved.keys() == {"a"}
 
 
@@ -355,13 +355,13 @@ class TestALostGuest:
         rig.driver.running["a"] = again
         rig.driver.affinities["a"] = {again.pid: rig.driver.cpus}
         rig.driver.lost_guests.clear()
-        rig.handle(Reconcile())
+        rig.handle(ReconcileGuests())
         assert rig.observed("a") == {1}
         assert rig.metric("lost_guests") == 0
 
     def test_said_to_be_gone_gives_its_cpus_back(self, rig, lost):
         rig.driver.lost_guests.clear()
-        rig.handle(Reconcile())
+        rig.handle(ReconcileGuests())
         assert rig.run("b", (0, 2, 0), vcpus=2).assignment.dedicated == (1, 2)
         assert rig.saved.keys() == {"b"}
 
@@ -385,11 +385,11 @@ class TestWorldChanges:
         rig.run("a", (0, 2, 0), vcpus=2)
         offline = machine(nodes=2, cores=4, offline=frozenset({2}))
         rig.handle(WorldChanged(replace(WORLD, topology=offline)))
-        rig.handle(Reconcile())
+        rig.handle(ReconcileGuests())
         assert rig.observed("a") == {1}
         assert rig.pipeline.views()[0].assignment.dedicated == (1, 2)
         rig.handle(WorldChanged(WORLD))
-        rig.handle(Reconcile())
+        rig.handle(ReconcileGuests())
         assert rig.observed("a") == {1, 2}
 
 
@@ -401,7 +401,7 @@ def test_events_from_other_threads_are_answered(rig):
     with pytest.raises(GuestRefusedError):
         rig.pipeline.submit(event).result(10)
     rig.driver.stop(rig.driver.running["a"], 0)
-    rig.pipeline.submit(Reconcile()).result(10)
+    rig.pipeline.submit(ReconcileGuests()).result(10)
     assert rig.pipeline.views() == []
     assert rig.metric("events_total", event="StartGuest") == 2
     assert rig.metric("pin_seconds_count") == 1
@@ -443,18 +443,18 @@ def test_a_driver_that_cannot_say_what_runs_makes_nobody_forget_a_guest(rig, mon
     with monkeypatch.context() as patch:
         patch.setattr(rig.driver, "guests", away)
         rig.pipeline.start(saved)
-        for event in (Reconcile(), WorldChanged(WORLD), AllocationsRead({}, 1.0)):
+        for event in (ReconcileGuests(), WorldChanged(WORLD), AllocationsRead({}, 1.0)):
             assert rig.pipeline.submit(event).result(10) is None
         with pytest.raises(DriverError, match="libvirtd is away"):
             rig.pipeline.submit(StartGuest("b", "b", GuestSettings(), ("x",), {}, 1.0)).result(10)
         assert rig.saved == saved
-    rig.pipeline.submit(Reconcile()).result(10)
+    rig.pipeline.submit(ReconcileGuests()).result(10)
     rig.pipeline.stop()
     assert rig.saved == saved
     assert [view.guest.uuid for view in rig.pipeline.views()] == ["a"]
 
 
-QUOTA = Knob("cpu_quota")
+QUOTA = ThrottleControl("cpu_quota")
 
 
 class Recorder(GuestController):

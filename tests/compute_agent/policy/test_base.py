@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compute_agent.model.assignment import Assignment
+from compute_agent.model.assignment import CpuAssignment
 from compute_agent.model.cpu_sets import CpuSets
 from compute_agent.model.guest_settings import EmulatorPolicy, ThreadPolicy
 from compute_agent.policy import POLICIES
-from compute_agent.policy.base import Demand, Refusal, Request, Supply, refit
+from compute_agent.policy.base import CpuSupply, GuestRequest, PlacementRefusal, ProviderDemand, refit
 from compute_agent.policy.readback import read_back
 from tests.compute_agent.inventory.machines import machine
 from tests.examples import examples
@@ -23,12 +23,12 @@ static, aware, none = POLICIES["static"], POLICIES["topology-aware"], POLICIES["
 
 
 def supply(sets=SETS, **holdings):
-    return Supply(TOPOLOGY, sets, {name: frozenset(cpus) for name, cpus in holdings.items()})
+    return CpuSupply(TOPOLOGY, sets, {name: frozenset(cpus) for name, cpus in holdings.items()})
 
 
 def request(*amounts, vcpus=1, policy=ThreadPolicy.PREFER):
-    demands = tuple(Demand(f"node {n}", ZONES[n], pcpu, vcpu) for n, pcpu, vcpu in amounts)
-    return Request("guest", vcpus, demands, policy)
+    demands = tuple(ProviderDemand(f"node {n}", ZONES[n], pcpu, vcpu) for n, pcpu, vcpu in amounts)
+    return GuestRequest("guest", vcpus, demands, policy)
 
 
 def test_static_takes_the_lowest_free_cpus_of_each_zone():
@@ -66,10 +66,10 @@ def test_static_knows_thread_policies_and_places_whoever_can_be_placed(free, pcp
     free &= topology.online
     sets = CpuSets(free, frozenset(), frozenset())
     vcpus = max(1, pcpu // threads) if policy is ThreadPolicy.ISOLATE else pcpu
-    wanted = Request("guest", vcpus, (Demand("host", topology.online, pcpu),), policy)
-    found, other = (place(Supply(topology, sets), wanted) for place in (static, aware))
-    assert isinstance(found, Refusal) == isinstance(other, Refusal)
-    if isinstance(found, Refusal):
+    wanted = GuestRequest("guest", vcpus, (ProviderDemand("host", topology.online, pcpu),), policy)
+    found, other = (place(CpuSupply(topology, sets), wanted) for place in (static, aware))
+    assert isinstance(found, PlacementRefusal) == isinstance(other, PlacementRefusal)
+    if isinstance(found, PlacementRefusal):
         return
     own = frozenset(found.dedicated)
     assert len(own) == pcpu == len(found.dedicated)
@@ -133,7 +133,7 @@ class TestPlacing:
         sets = CpuSets(SETS.dedicated, frozenset(), frozenset())
         found = policy(supply(sets), request((0, 2, 0), vcpus=2))
         assert found.emulator_cpus == {1, 2}
-        assert policy(supply(sets), request()) == Refusal(
+        assert policy(supply(sets), request()) == PlacementRefusal(
             "the host has no shared CPUs, and the guest holds no PCPU"
         )
 
@@ -189,15 +189,15 @@ CORES = CpuSets(frozenset(range(6)), frozenset({6, 7}), frozenset({6, 7}))
 
 
 def isolated(pcpu, vcpus=2, emulator=EmulatorPolicy.SHARE):
-    demand = Demand("host", THREADS.online, pcpu)
-    return Request("guest", vcpus, (demand,), ThreadPolicy.ISOLATE, emulator)
+    demand = ProviderDemand("host", THREADS.online, pcpu)
+    return GuestRequest("guest", vcpus, (demand,), ThreadPolicy.ISOLATE, emulator)
 
 
 class TestIsolatedGuestsThatRun:
     """What refit and read_back make of siblings that are kept empty."""
 
     def supply(self, topology=THREADS, sets=CORES, **holdings):
-        return Supply(topology, sets, {name: frozenset(cpus) for name, cpus in holdings.items()})
+        return CpuSupply(topology, sets, {name: frozenset(cpus) for name, cpus in holdings.items()})
 
     def test_it_stays_with_its_siblings(self):
         placed = aware(self.supply(), isolated(4))
@@ -257,7 +257,7 @@ class TestReadBack:
         wanted = request(*amounts, vcpus=vcpus)
         placed = aware(supply(other={5}) if amounts[0][1] != 1 else supply(), wanted)
         found = read_back(supply(), request(vcpus=vcpus), placed.cpus)
-        assert isinstance(found, Assignment)
+        assert isinstance(found, CpuAssignment)
         assert found.cpus == placed.cpus
         assert set(found.dedicated) == set(placed.dedicated)
         again = refit(supply(guest=found.held), wanted, found)
@@ -359,20 +359,20 @@ def test_lost_positions_come_back_exactly(data):
     floating = data.draw(st.integers(0, vcpus - 1))
     pinned = vcpus - floating
     pcpu = pinned * (2 if policy is ThreadPolicy.ISOLATE else 1) + (emulator is EmulatorPolicy.ISOLATE)
-    demands = (Demand("host", topology.online, pcpu, floating),)
+    demands = (ProviderDemand("host", topology.online, pcpu, floating),)
     others = {"other": frozenset(data.draw(st.sets(st.integers(0, 11), max_size=3)))}
-    wanted = Request("guest", vcpus, demands, policy, emulator)
-    placed = aware(Supply(topology, sets, others), wanted)
-    if isinstance(placed, Refusal):
+    wanted = GuestRequest("guest", vcpus, demands, policy, emulator)
+    placed = aware(CpuSupply(topology, sets, others), wanted)
+    if isinstance(placed, PlacementRefusal):
         return
     placed = dataclasses.replace(placed, vcpu_cpus=tuple(data.draw(st.permutations(placed.vcpu_cpus))))
     observed = placed.cpus | placed.emulator_cpus
     threads = dict(enumerate(placed.vcpu_cpus))
     unknown = dataclasses.replace(wanted, demands=())
-    found = read_back(Supply(topology, sets, others), unknown, observed, threads)
+    found = read_back(CpuSupply(topology, sets, others), unknown, observed, threads)
     assert found.vcpu_cpus == placed.vcpu_cpus
     assert found.emulator_cpus == placed.emulator_cpus
-    kept = refit(Supply(topology, sets, others | {"guest": found.held}), wanted, found)
+    kept = refit(CpuSupply(topology, sets, others | {"guest": found.held}), wanted, found)
     assert kept.vcpu_cpus == placed.vcpu_cpus
     assert kept.emulator_cpus == placed.emulator_cpus
     assert kept.held == placed.held

@@ -6,19 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.model.assignment import Assignment
-from compute_agent.model.constraints import Cell, Constraints
+from compute_agent.model.assignment import CpuAssignment
+from compute_agent.model.constraints import GuestCell, PlacementConstraints
 from compute_agent.model.cpu_sets import CpuSets
 from compute_agent.model.guest_settings import EmulatorPolicy, ThreadPolicy
 from compute_agent.policy import POLICIES
-from compute_agent.policy.base import Demand, Refusal, Request, Supply
+from compute_agent.policy.base import CpuSupply, GuestRequest, PlacementRefusal, ProviderDemand
 from compute_agent.policy.constrained import refit_within
 from compute_agent.policy.constraints import give_out, limits_of
 from tests.compute_agent.inventory.machines import machine
 
 TOPOLOGY = machine(nodes=2, cores=4)
 SETS = CpuSets(frozenset({1, 2, 5, 6}), frozenset({3, 7}), frozenset({3, 7}))
-SUPPLY = Supply(TOPOLOGY, SETS)
+SUPPLY = CpuSupply(TOPOLOGY, SETS)
 ALL = TOPOLOGY.online
 PLACING = ["static", "topology-aware"]
 
@@ -28,17 +28,25 @@ def cpus(*numbers):
 
 
 def pins(**by_number):
-    return Constraints(pins=tuple((int(name[1:]), frozenset(allowed)) for name, allowed in by_number.items()))
+    return PlacementConstraints(
+        pins=tuple((int(name[1:]), frozenset(allowed)) for name, allowed in by_number.items())
+    )
 
 
 def cells(*nodes):
     """Two guest CPUs for each of these nodes."""
-    return Constraints(cells=tuple(Cell(cpus(2 * n, 2 * n + 1), cpus(node)) for n, node in enumerate(nodes)))
+    return PlacementConstraints(
+        cells=tuple(GuestCell(cpus(2 * n, 2 * n + 1), cpus(node)) for n, node in enumerate(nodes))
+    )
 
 
 def flat(vcpus, pcpu=0, vcpu=0, constraints=None, **fields):
-    return Request(
-        "g", vcpus, (Demand("h", ALL, pcpu, vcpu),), constraints=constraints or Constraints(), **fields
+    return GuestRequest(
+        "g",
+        vcpus,
+        (ProviderDemand("h", ALL, pcpu, vcpu),),
+        constraints=constraints or PlacementConstraints(),
+        **fields,
     )
 
 
@@ -50,11 +58,11 @@ class TestLimits:
     """The CPUs that each guest CPU may use."""
 
     def test_nothing_is_demanded_and_nothing_limited(self):
-        assert limits_of(TOPOLOGY, Constraints(), 2) == ()
-        assert limits_of(TOPOLOGY, Constraints(emulator=cpus(1)), 2) == (ALL, ALL)
+        assert limits_of(TOPOLOGY, PlacementConstraints(), 2) == ()
+        assert limits_of(TOPOLOGY, PlacementConstraints(emulator=cpus(1)), 2) == (ALL, ALL)
 
     def test_strict_memory_keeps_guest_cpus_near(self):
-        assert limits_of(TOPOLOGY, Constraints(cpus(1)), 2) == (cpus(4, 5, 6, 7),) * 2
+        assert limits_of(TOPOLOGY, PlacementConstraints(cpus(1)), 2) == (cpus(4, 5, 6, 7),) * 2
 
     def test_each_cell_is_near_its_own_memory(self):
         low, high = cpus(0, 1, 2, 3), cpus(4, 5, 6, 7)
@@ -62,10 +70,10 @@ class TestLimits:
         assert limits_of(TOPOLOGY, cells(1, 0), 1) == (high,)
 
     def test_nodes_without_cpus_limit_nothing(self):
-        assert limits_of(TOPOLOGY, Constraints(cpus(9)), 1) == (ALL,)
+        assert limits_of(TOPOLOGY, PlacementConstraints(cpus(9)), 1) == (ALL,)
 
     def test_pins_count_within_that(self):
-        demanded = Constraints(cpus(0), pins=((0, cpus(2, 5)), (7, cpus(1))))
+        demanded = PlacementConstraints(cpus(0), pins=((0, cpus(2, 5)), (7, cpus(1))))
         assert limits_of(TOPOLOGY, demanded, 2) == (cpus(2), cpus(0, 1, 2, 3))
 
 
@@ -74,7 +82,7 @@ class TestPlaces:
     """Where guests with demands go."""
 
     def test_memory_of_a_node_brings_its_cpus(self, policy):
-        found = place(flat(2, pcpu=2, constraints=Constraints(cpus(1))), policy)
+        found = place(flat(2, pcpu=2, constraints=PlacementConstraints(cpus(1))), policy)
         assert (found.held, found.mems) == ({5, 6}, {1})
 
     def test_cells_get_cpus_of_their_nodes_in_their_order(self, policy):
@@ -84,7 +92,7 @@ class TestPlaces:
         assert found.mems == {0, 1}
 
     def test_two_of_four_zones_with_room_are_taken_as_the_cells_want_it(self, policy):
-        supply = Supply(TOPOLOGY, CpuSets(cpus(0, 1, 2, 4, 5, 6), cpus(3, 7), cpus(3, 7)))
+        supply = CpuSupply(TOPOLOGY, CpuSets(cpus(0, 1, 2, 4, 5, 6), cpus(3, 7), cpus(3, 7)))
         found = place(flat(4, pcpu=4, constraints=cells(0, 1)), policy, supply)
         assert [one <= cpus(0, 1, 2) for one in found.vcpu_cpus] == [True, True, False, False]
 
@@ -97,15 +105,15 @@ class TestPlaces:
         assert (found.vcpu_cpus, found.dedicated) == ((cpus(3, 7), cpus(2)), (2,))
 
     def test_one_that_floats_does_so_within_its_limits(self, policy):
-        found = place(flat(2, vcpu=2, constraints=Constraints(cpus(1))), policy)
+        found = place(flat(2, vcpu=2, constraints=PlacementConstraints(cpus(1))), policy)
         assert (found.vcpu_cpus, found.dedicated, found.mems) == ((cpus(7),) * 2, (), {1})
 
     def test_one_that_holds_nothing_floats_within_its_limits(self, policy):
-        found = place(Request("g", 1, constraints=Constraints(cpus(0))), policy)
+        found = place(GuestRequest("g", 1, constraints=PlacementConstraints(cpus(0))), policy)
         assert found.vcpu_cpus == (cpus(3),)
 
     def test_an_emulator_with_a_cpu_of_its_own_is_where_it_is_pinned(self, policy):
-        demanded = Constraints(pins=((0, cpus(5)),), emulator=cpus(2))
+        demanded = PlacementConstraints(pins=((0, cpus(5)),), emulator=cpus(2))
         request = flat(1, pcpu=2, constraints=demanded, emulator_policy=EmulatorPolicy.ISOLATE)
         found = place(request, policy)
         assert (found.vcpu_cpus, found.emulator_cpus, found.held) == ((cpus(5),), {2}, {2, 5})
@@ -116,28 +124,35 @@ class TestPlaces:
             (flat(1, pcpu=1, constraints=pins(v0=[9])), "guest CPU 0 may use no CPU that is online"),
             (flat(1, pcpu=1, constraints=pins(v0=[0])), "no 1 dedicated CPUs that are free in its zones"),
             (flat(2, pcpu=2, constraints=pins(v0=[1], v1=[1])), "no 2 dedicated CPUs"),
-            (flat(3, pcpu=3, constraints=Constraints(cpus(0))), "among the CPUs 0-3 that its guest CPUs"),
+            (
+                flat(3, pcpu=3, constraints=PlacementConstraints(cpus(0))),
+                "among the CPUs 0-3 that its guest CPUs",
+            ),
             (flat(1, vcpu=1, constraints=pins(v0=[1])), "guest CPU 0 may use CPUs 1, and it floats on 3,7"),
         ],
     )
     def test_what_cannot_be_is_said_and_the_guest_left(self, policy, request_, why):
         found = place(request_, policy)
-        assert isinstance(found, Refusal)
+        assert isinstance(found, PlacementRefusal)
         assert found.leave
         assert why in found.reason
 
     def test_cpus_of_others_are_not_taken(self, policy):
-        supply = Supply(TOPOLOGY, SETS, {"other": cpus(5)})
-        assert isinstance(place(flat(1, pcpu=1, constraints=pins(v0=[5])), policy, supply), Refusal)
+        supply = CpuSupply(TOPOLOGY, SETS, {"other": cpus(5)})
+        assert isinstance(place(flat(1, pcpu=1, constraints=pins(v0=[5])), policy, supply), PlacementRefusal)
         assert place(flat(1, pcpu=1, constraints=pins(v0=[5, 6])), policy, supply).held == {6}
 
 
 def test_isolated_cores_are_chosen_within_the_limits():
     topology = machine(nodes=2, cores=2, threads=2)
-    supply = Supply(topology, CpuSets(topology.online, frozenset(), frozenset()))
+    supply = CpuSupply(topology, CpuSets(topology.online, frozenset(), frozenset()))
     near = next(node.cpus for node in topology.numa_nodes if node.id == 1)
-    request = Request(
-        "g", 1, (Demand("h", topology.online, 2),), ThreadPolicy.ISOLATE, constraints=Constraints(cpus(1))
+    request = GuestRequest(
+        "g",
+        1,
+        (ProviderDemand("h", topology.online, 2),),
+        ThreadPolicy.ISOLATE,
+        constraints=PlacementConstraints(cpus(1)),
     )
     found = place(request, supply=supply)
     assert found.held <= near
@@ -149,17 +164,17 @@ class TestRefit:
 
     def test_it_stays_where_that_is_within_its_limits(self):
         request = flat(2, pcpu=2, constraints=pins(v0=[6, 5]))
-        current = Assignment((cpus(6), cpus(1)), cpus(3, 7), (6, 1), mems=cpus(0, 1))
+        current = CpuAssignment((cpus(6), cpus(1)), cpus(3, 7), (6, 1), mems=cpus(0, 1))
         assert refit_within(SUPPLY, request, current) == current
 
-    @pytest.mark.parametrize("demanded", [Constraints(), pins(v0=[1])])
+    @pytest.mark.parametrize("demanded", [PlacementConstraints(), pins(v0=[1])])
     def test_it_does_not_stay_where_its_allocation_is_another_by_now(self, demanded):
         request = flat(1, pcpu=2, constraints=demanded)
-        assert refit_within(SUPPLY, request, Assignment((cpus(1),), cpus(3, 7), (1,))) is None
+        assert refit_within(SUPPLY, request, CpuAssignment((cpus(1),), cpus(3, 7), (1,))) is None
 
     def test_it_goes_where_its_definition_says_by_now(self):
         request = flat(1, pcpu=1, constraints=pins(v0=[5]))
-        assert refit_within(SUPPLY, request, Assignment((cpus(1),), cpus(3, 7), (1,))) is None
+        assert refit_within(SUPPLY, request, CpuAssignment((cpus(1),), cpus(3, 7), (1,))) is None
 
 
 SOME = st.frozensets(st.sampled_from(sorted(ALL)), min_size=1)
@@ -208,12 +223,12 @@ def test_cpus_are_given_out_if_there_is_a_way(case):
 )
 def test_no_guest_cpu_is_outside_its_limit_and_none_of_others_taken(pcpu, vcpu, nodes, pinned, policy, taken):
     vcpus = max(1, pcpu + vcpu)
-    constraints = Constraints(nodes, pins=tuple(sorted(pinned.items())))
-    supply = Supply(TOPOLOGY, SETS, {"other": taken})
+    constraints = PlacementConstraints(nodes, pins=tuple(sorted(pinned.items())))
+    supply = CpuSupply(TOPOLOGY, SETS, {"other": taken})
     request = flat(vcpus, pcpu, vcpu, constraints)
     found = place(request, policy, supply)
     limits = limits_of(TOPOLOGY, constraints, vcpus)
-    if isinstance(found, Refusal):
+    if isinstance(found, PlacementRefusal):
         assert found.leave or not limits
         return
     assert len(found.vcpu_cpus) == vcpus

@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from compute_agent.model.guest_settings import ThreadPolicy
-from compute_agent.policy.cores import Want, capacity, choose, cost
+from compute_agent.policy.cores import CoreDemand, capacity, choose, cost
 from compute_agent.policy.pieces import free_cores
 from tests.compute_agent.inventory.machines import machine
 from tests.examples import examples
@@ -56,7 +56,7 @@ def brute_force(host, free, count, policy, least):
 
 def check(host, free, count, policy, least=0):
     """The choice of cores is as good as brute force has it, and there is such a choice."""
-    want = Want(policy, count, least)
+    want = CoreDemand(policy, count, least)
     available = free_cores(host, free)
     best = cost(available, want)
     assert best == brute_force(host, free, count, policy, least), (sorted(free), want)
@@ -96,7 +96,7 @@ def test_much_choice_between_broken_cores_is_soon_made():
     """Without a bound on what is tried, this takes very long."""
     large = machine(cores=128, threads=8)
     free = frozenset(random.Random(1).sample(sorted(large.online), 512))
-    found = cost(free_cores(large, free), Want(ThreadPolicy.PREFER, 250))
+    found = cost(free_cores(large, free), CoreDemand(ThreadPolicy.PREFER, 250))
     fullest_first = sorted((len(core.cpus & free) for core in large.cores), reverse=True)
     assert found is not None
     assert found.cores == next(count for count in range(129) if sum(fullest_first[:count]) >= 250)
@@ -120,10 +120,10 @@ ONE_THREAD_LEFT = frozenset({0, 1, 2, 3, 4})
 @pytest.mark.parametrize(
     ("want", "cpus"),
     [
-        (Want(ThreadPolicy.PREFER, 1), 5),
-        (Want(ThreadPolicy.ISOLATE, 1), 4),
-        (Want(ThreadPolicy.ISOLATE, 1, extra=True), 5),
-        (Want(ThreadPolicy.REQUIRE, 1), 4),
+        (CoreDemand(ThreadPolicy.PREFER, 1), 5),
+        (CoreDemand(ThreadPolicy.ISOLATE, 1), 4),
+        (CoreDemand(ThreadPolicy.ISOLATE, 1, extra=True), 5),
+        (CoreDemand(ThreadPolicy.REQUIRE, 1), 4),
     ],
 )
 def test_a_single_cpu_counts_for_who_does_not_want_cores_or_has_a_cpu_beside_them(want, cpus):
@@ -143,7 +143,7 @@ def test_a_single_cpu_counts_for_who_does_not_want_cores_or_has_a_cpu_beside_the
     ],
 )
 def test_the_cpu_beside_isolated_ones_is_one_and_the_others_are_whole_cores(free, cpus, expected):
-    want = Want(ThreadPolicy.ISOLATE, cpus, 1, extra=True)
+    want = CoreDemand(ThreadPolicy.ISOLATE, cpus, 1, extra=True)
     assert cost(free_cores(HOST, frozenset(free)), want) == expected
 
 
@@ -167,4 +167,4 @@ def test_where_nothing_is_free_there_is_no_piece():
 )
 def test_spread_costs_each_thread_beside_another_and_each_core_shared_with_others(free, cpus, expected):
     """Three cores of four threads."""
-    assert cost(free_cores(HOST, frozenset(free)), Want(ThreadPolicy.SPREAD, cpus)) == expected
+    assert cost(free_cores(HOST, frozenset(free)), CoreDemand(ThreadPolicy.SPREAD, cpus)) == expected

@@ -5,15 +5,15 @@ import pytest
 from compute_agent.model.cpu_sets import CpuSets
 from compute_agent.model.guest_settings import ThreadPolicy
 from compute_agent.policy import POLICIES
-from compute_agent.policy.base import Demand, Refusal, Request, Supply
+from compute_agent.policy.base import CpuSupply, GuestRequest, PlacementRefusal, ProviderDemand
 from tests.compute_agent.inventory.machines import machine
 
 HOST = machine(packages=1, nodes=1, l3=2, cores=2, threads=2)
-SUPPLY = Supply(HOST, CpuSets(HOST.online, frozenset(), frozenset()), {"first": frozenset({0})})
+SUPPLY = CpuSupply(HOST, CpuSets(HOST.online, frozenset(), frozenset()), {"first": frozenset({0})})
 
 
 def place(pcpu, thread_policy=ThreadPolicy.PREFER):
-    request = Request("next", pcpu, (Demand("node", HOST.online, pcpu=pcpu),), thread_policy)
+    request = GuestRequest("next", pcpu, (ProviderDemand("node", HOST.online, pcpu=pcpu),), thread_policy)
     return POLICIES["topology-aware"](SUPPLY, request)
 
 
@@ -24,5 +24,5 @@ def test_the_worked_example_of_the_documentation(pcpu, cpus):
 
 def test_isolated_cores_that_the_allocation_does_not_pay_for_are_refused():
     refused = place(2, ThreadPolicy.ISOLATE)
-    assert isinstance(refused, Refusal)
+    assert isinstance(refused, PlacementRefusal)
     assert "needs 4 PCPU on cores of 2 threads" in refused.reason

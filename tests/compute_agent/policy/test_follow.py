@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compute_agent.model.cpu_sets import CpuSets
-from compute_agent.policy.follow import Found, as_found
+from compute_agent.policy.follow import KernelPlacement, as_found
 
 SETS = CpuSets(frozenset(range(4)), frozenset(range(4, 8)), frozenset(range(4, 8)))
 SHARED, ALL = frozenset(range(4, 8)), frozenset(range(8))
@@ -16,36 +16,36 @@ def cpus(*numbers):
 
 
 def test_guest_cpus_that_are_pinned_within_the_dedicated_set_have_it_for_themselves():
-    found = as_found(SETS, 2, Found(cpus(1, 3) | SHARED, {0: cpus(3), 1: cpus(1)}, SHARED, cpus(0)))
+    found = as_found(SETS, 2, KernelPlacement(cpus(1, 3) | SHARED, {0: cpus(3), 1: cpus(1)}, SHARED, cpus(0)))
     assert found.vcpu_cpus == (cpus(3), cpus(1))
     assert (found.dedicated, found.emulator_cpus, found.mems) == ((3, 1), SHARED, {0})
     assert found.given
 
 
 def test_an_emulator_with_a_cpu_of_its_own_has_that_too():
-    assert as_found(SETS, 1, Found(cpus(1, 2), {0: cpus(1)}, cpus(2))).dedicated == (1, 2)
-    assert as_found(SETS, 1, Found(cpus(1), {0: cpus(1)}, cpus(1))).dedicated == (1,)
+    assert as_found(SETS, 1, KernelPlacement(cpus(1, 2), {0: cpus(1)}, cpus(2))).dedicated == (1, 2)
+    assert as_found(SETS, 1, KernelPlacement(cpus(1), {0: cpus(1)}, cpus(1))).dedicated == (1,)
 
 
 def test_a_mixed_guest_floats_with_its_other_guest_cpus():
-    found = as_found(SETS, 2, Found(cpus(1) | SHARED, {0: cpus(1), 1: SHARED}, SHARED))
+    found = as_found(SETS, 2, KernelPlacement(cpus(1) | SHARED, {0: cpus(1), 1: SHARED}, SHARED))
     assert (found.dedicated, found.vcpu_cpus) == ((1,), (cpus(1), SHARED))
 
 
 @pytest.mark.parametrize("where", [SHARED, ALL, SETS.dedicated, cpus(3, 4)])
 def test_a_guest_without_pins_floats_where_it_is(where):
-    found = as_found(SETS, 2, Found(where, {0: where, 1: where}, where))
+    found = as_found(SETS, 2, KernelPlacement(where, {0: where, 1: where}, where))
     assert (found.dedicated, found.cpus, found.emulator_cpus) == ((), where, where)
 
 
 def test_a_process_whose_threads_are_alike_is_where_they_are():
-    found = as_found(SETS, 2, Found(cpus(1, 2)))
+    found = as_found(SETS, 2, KernelPlacement(cpus(1, 2)))
     assert (found.vcpu_cpus, found.dedicated, found.emulator_cpus) == ((cpus(1, 2),) * 2, (1, 2), cpus(1, 2))
 
 
 def test_where_the_sets_are_one_only_a_pin_to_one_cpu_is_a_guests_own():
     sets = CpuSets(ALL, ALL, ALL)
-    found = as_found(sets, 2, Found(ALL, {0: cpus(1), 1: cpus(2, 3)}, ALL))
+    found = as_found(sets, 2, KernelPlacement(ALL, {0: cpus(1), 1: cpus(2, 3)}, ALL))
     assert found.dedicated == (1,)
 
 
@@ -56,7 +56,9 @@ SOME = st.frozensets(st.integers(0, 9), min_size=1)
 def test_nothing_is_changed_and_what_is_dedicated_is_pinned_to(vcpus, emulator, dedicated, told):
     sets = CpuSets(dedicated, frozenset(range(10)) - dedicated, frozenset())
     everything = frozenset().union(*vcpus, emulator)
-    found = as_found(sets, len(vcpus), Found(everything, dict(enumerate(vcpus)) if told else {}, emulator))
+    found = as_found(
+        sets, len(vcpus), KernelPlacement(everything, dict(enumerate(vcpus)) if told else {}, emulator)
+    )
     assert found.vcpu_cpus == (tuple(vcpus) if told else (everything,) * len(vcpus))
     assert found.emulator_cpus == emulator
     assert found.held <= dedicated & everything

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compute_agent.model.cpu_sets import CpuSets
-from compute_agent.policy.lending import Borrower, lend
+from compute_agent.policy.lending import PoolBorrower, lend
 from tests.compute_agent.inventory.machines import machine
 
 TOPOLOGY = machine(cores=4, threads=2)
@@ -13,7 +13,7 @@ SETS = CpuSets(ALL - {0, 1}, frozenset({0, 1}), frozenset({0, 1}), pooled=frozen
 
 
 def test_the_example_of_the_module():
-    pool = Borrower("a", frozenset({1}), ALL, 3)
+    pool = PoolBorrower("a", frozenset({1}), ALL, 3)
     assert lend(TOPOLOGY, SETS, frozenset({6}), [pool], False) == {"a": {4, 5}}
     assert lend(TOPOLOGY, SETS, frozenset({6}), [pool], True)[""] == {2, 3, 7}
 
@@ -21,8 +21,8 @@ def test_the_example_of_the_module():
 def test_a_pool_borrows_its_own_dedicated_cpus_first_and_none_of_other_pools():
     sets = CpuSets(ALL - {0, 1}, frozenset({0, 1}), frozenset(), pooled=frozenset({0, 1, 2, 6, 7}))
     pools = [
-        Borrower("a", frozenset({0, 2}), ALL, 3),
-        Borrower("b", frozenset({1, 6, 7}), frozenset({1, 6, 7}), 9),
+        PoolBorrower("a", frozenset({0, 2}), ALL, 3),
+        PoolBorrower("b", frozenset({1, 6, 7}), frozenset({1, 6, 7}), 9),
     ]
     assert lend(TOPOLOGY, sets, frozenset(), pools, True) == {"a": {2, 5}, "b": {6, 7}, "": {3, 4}}
 
@@ -42,7 +42,7 @@ def test_nobody_is_lent_what_is_held_or_lent_already(kinds, pools, held, most, t
     }
     pooled = cpus["a"] | cpus["b"]
     sets = CpuSets(dedicated, shared, shared, pooled=pooled)
-    borrowers = [Borrower(name, cpus[name], ALL, limit) for name, limit in zip("ab", most, strict=True)]
+    borrowers = [PoolBorrower(name, cpus[name], ALL, limit) for name, limit in zip("ab", most, strict=True)]
     found = lend(TOPOLOGY, sets, held, borrowers, to_others)
     assert sum(map(len, found.values())) == len(frozenset().union(*found.values()))
     for name, lent in found.items():

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from compute_agent.model.cpu_sets import CpuSets
 from compute_agent.model.guest_settings import ThreadPolicy
 from compute_agent.policy import POLICIES
-from compute_agent.policy.base import Demand, Request, Supply, assemble
+from compute_agent.policy.base import CpuSupply, GuestRequest, ProviderDemand, assemble
 from compute_agent.policy.rebalance import best_move, place_cost
 from tests.compute_agent.inventory.machines import machine
 
 TOPOLOGY = machine(cores=4, threads=2)
-SUPPLY = Supply(TOPOLOGY, CpuSets(TOPOLOGY.online, frozenset(), frozenset()))
+SUPPLY = CpuSupply(TOPOLOGY, CpuSets(TOPOLOGY.online, frozenset(), frozenset()))
 
 
 def request(name, count=1, policy=ThreadPolicy.PREFER):
-    return Request(name, count, (Demand("host", TOPOLOGY.online, count),), policy)
+    return GuestRequest(name, count, (ProviderDemand("host", TOPOLOGY.online, count),), policy)
 
 
 def supply(holdings, use=None):

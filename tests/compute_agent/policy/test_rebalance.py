@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from compute_agent.model.cpu_sets import CpuSets
 from compute_agent.model.guest_settings import ThreadPolicy
 from compute_agent.policy import POLICIES
-from compute_agent.policy.base import Demand, Refusal, Request, Supply, assemble
+from compute_agent.policy.base import CpuSupply, GuestRequest, PlacementRefusal, ProviderDemand, assemble
 from compute_agent.policy.rebalance import best_move, move_cost, place_cost
 from tests.compute_agent.inventory.machines import machine
 from tests.examples import examples
 
 TOPOLOGY = machine(packages=2, nodes=2, l3=2, cores=2, threads=2)
 """32 CPUs: 4 in an L3 domain, 8 in a NUMA node, 16 in a package."""
-SUPPLY = Supply(TOPOLOGY, CpuSets(TOPOLOGY.online, frozenset(), frozenset()))
+SUPPLY = CpuSupply(TOPOLOGY, CpuSets(TOPOLOGY.online, frozenset(), frozenset()))
 POLICY = POLICIES["topology-aware"]
 
 
@@ -29,8 +29,8 @@ class Host:
             self.add(name, cpus)
 
     def add(self, name, cpus, thread_policy=ThreadPolicy.PREFER):
-        demand = Demand("host", TOPOLOGY.online, len(cpus))
-        request = Request(name, len(cpus), (demand,), thread_policy)
+        demand = ProviderDemand("host", TOPOLOGY.online, len(cpus))
+        request = GuestRequest(name, len(cpus), (demand,), thread_policy)
         self.requests[name] = request
         self.assignments[name] = assemble(self.supply, request, tuple(cpus))
 
@@ -95,7 +95,7 @@ def test_guests_that_stay_where_they_are_do_not_keep_others():
     def policy(supply, request):
         match request.guest:
             case "refused":
-                return Refusal("no")
+                return PlacementRefusal("no")
             case "again":
                 return host.assignments["again"]
         return POLICY(supply, request)
@@ -155,7 +155,7 @@ def test_where_everything_is_well_the_policy_is_not_asked():
 
 def test_a_refusal_moves_nobody():
     host = Host(a=(0, 1, 16, 17))
-    host.requests["a"] = replace(host.requests["a"], demands=(Demand("host", frozenset({0}), 4),))
+    host.requests["a"] = replace(host.requests["a"], demands=(ProviderDemand("host", frozenset({0}), 4),))
     assert host.move() is None
 
 

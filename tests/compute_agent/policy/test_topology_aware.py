@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compute_agent.model.assignment import Assignment
+from compute_agent.model.assignment import CpuAssignment
 from compute_agent.model.cpu_sets import CpuSets
 from compute_agent.model.guest_settings import EmulatorPolicy, ThreadPolicy
-from compute_agent.policy.base import Demand, Refusal, Request, Supply
+from compute_agent.policy.base import CpuSupply, GuestRequest, PlacementRefusal, ProviderDemand
 from compute_agent.policy.topology_aware import place_by_topology
 from tests.compute_agent.inventory.machines import machine
 from tests.examples import examples
@@ -38,13 +38,13 @@ MACHINES = (
 def supply_of(topology, dedicated=None, **holdings):
     dedicated = topology.online if dedicated is None else frozenset(dedicated)
     sets = CpuSets(dedicated, topology.online - dedicated, topology.online - dedicated)
-    return Supply(topology, sets, {name: frozenset(cpus) for name, cpus in holdings.items()})
+    return CpuSupply(topology, sets, {name: frozenset(cpus) for name, cpus in holdings.items()})
 
 
 def ask(supply, count, policy=ThreadPolicy.PREFER, vcpus=None, **fields):
     zone = fields.pop("zone", supply.topology.online)
-    demand = Demand("zone", frozenset(zone), pcpu=count)
-    return place_by_topology(supply, Request("guest", vcpus or count, (demand,), policy, **fields))
+    demand = ProviderDemand("zone", frozenset(zone), pcpu=count)
+    return place_by_topology(supply, GuestRequest("guest", vcpus or count, (demand,), policy, **fields))
 
 
 @st.composite
@@ -106,8 +106,8 @@ def test_a_placed_guest_has_exactly_its_cpus_free_and_in_its_zone(situation, pol
         satisfies(supply.topology, free, frozenset(cpus), policy, vcpus)
         for cpus in combinations(sorted(free), count)
     )
-    assert isinstance(found, Assignment) == possible
-    if isinstance(found, Assignment):
+    assert isinstance(found, CpuAssignment) == possible
+    if isinstance(found, CpuAssignment):
         chosen = frozenset(found.dedicated)
         assert len(found.dedicated) == len(chosen) == count
         assert chosen <= free
@@ -133,7 +133,7 @@ def test_no_other_choice_crosses_less_or_breaks_fewer_cores(situation, policy, v
     ]
     found = ask(supply, count, policy, vcpus, zone=zone)
     if not choices:
-        assert isinstance(found, Refusal)
+        assert isinstance(found, PlacementRefusal)
         return
     chosen = frozenset(found.dedicated)
     crossed = zones_crossed(topology, chosen)
@@ -184,7 +184,7 @@ class TestIsolate:
     @pytest.mark.parametrize(("vcpus", "pcpu", "needed"), [(2, 2, 4), (2, 3, 4), (3, 5, 6)])
     def test_an_allocation_that_does_not_pay_for_the_siblings_is_refused(self, vcpus, pcpu, needed):
         refused = ask(supply_of(machine(cores=4, threads=2)), pcpu, ThreadPolicy.ISOLATE, vcpus)
-        assert refused == Refusal(
+        assert refused == PlacementRefusal(
             f"thread policy isolate keeps cores whole: the guest needs {needed} PCPU on cores of 2 threads,"
             f" its allocation has {pcpu}"
         )
@@ -197,7 +197,7 @@ class TestIsolate:
             vcpus=2,
             emulator_policy=EmulatorPolicy.ISOLATE,
         )
-        assert refused == Refusal(
+        assert refused == PlacementRefusal(
             "thread policy isolate keeps cores whole: the guest needs 5 PCPU on cores of 2 threads,"
             " its allocation has 3"
         )
@@ -214,18 +214,20 @@ class TestIsolate:
         supply = supply_of(machine(cores=2, threads=2), dedicated={0, 1, 2})
         assert ask(supply, 2, ThreadPolicy.ISOLATE, vcpus=1).dedicated == (0, 1)
         refused = ask(supply_of(supply.topology, other={0}), 2, ThreadPolicy.ISOLATE, vcpus=2)
-        assert isinstance(refused, Refusal)
+        assert isinstance(refused, PlacementRefusal)
 
     def test_cpus_in_two_zones_are_whole_cores_in_each(self):
         topology = machine(nodes=2, cores=2, threads=2)
-        demands = tuple(Demand(f"node {node.id}", node.cpus, pcpu=2) for node in topology.numa_nodes)
+        demands = tuple(ProviderDemand(f"node {node.id}", node.cpus, pcpu=2) for node in topology.numa_nodes)
         found = place_by_topology(
-            supply_of(topology, other={0}), Request("guest", 2, demands, ThreadPolicy.ISOLATE)
+            supply_of(topology, other={0}), GuestRequest("guest", 2, demands, ThreadPolicy.ISOLATE)
         )
         assert found.dedicated == (2, 3, 4, 5)
         assert found.vcpu_cpus == ({2}, {4})
-        refused = place_by_topology(supply_of(topology), Request("guest", 3, demands, ThreadPolicy.ISOLATE))
-        assert isinstance(refused, Refusal)
+        refused = place_by_topology(
+            supply_of(topology), GuestRequest("guest", 3, demands, ThreadPolicy.ISOLATE)
+        )
+        assert isinstance(refused, PlacementRefusal)
 
     @pytest.mark.parametrize(
         ("pcpu", "dedicated", "withheld"), [(5, (0, 1, 2, 3, 4), {1, 3}), (6, (0, 1, 2, 3, 4, 5), {1, 3, 5})]
@@ -253,14 +255,14 @@ class TestIsolate:
 
 def test_require_is_refused_without_siblings():
     found = ask(supply_of(machine(cores=4)), 2, ThreadPolicy.REQUIRE)
-    assert isinstance(found, Refusal)
+    assert isinstance(found, PlacementRefusal)
     assert "require" in found.reason
 
 
 def test_siblings_are_any_two_threads_of_a_core():
     supply = supply_of(machine(cores=2, threads=4), other={0, 1, 4, 5, 6})
     assert ask(supply, 2, ThreadPolicy.REQUIRE).dedicated == (2, 3)
-    assert isinstance(ask(supply, 3, ThreadPolicy.REQUIRE), Refusal)
+    assert isinstance(ask(supply, 3, ThreadPolicy.REQUIRE), PlacementRefusal)
 
 
 def test_spread_shares_a_core_only_when_no_free_core_is_left():
@@ -276,12 +278,12 @@ def test_an_isolated_emulator_has_a_cpu_of_its_own():
     assert found.vcpu_cpus == ({0}, {1})
     assert found.emulator_cpus == {2}
     refused = ask(supply, 1, emulator_policy=EmulatorPolicy.ISOLATE)
-    assert isinstance(refused, Refusal)
+    assert isinstance(refused, PlacementRefusal)
 
 
 def test_too_few_free_cpus_are_counted_and_named():
     found = ask(supply_of(machine(cores=4), other={0, 1}), 3)
-    assert found == Refusal("zone has 2 free dedicated CPUs (2-3), 3 are needed")
+    assert found == PlacementRefusal("zone has 2 free dedicated CPUs (2-3), 3 are needed")
 
 
 def test_the_input_is_not_changed():
@@ -301,13 +303,13 @@ def test_who_is_isolated_with_too_few_pcpu_is_told_how_many_the_guest_needs(
 ) -> None:
     supply = supply_of(machine(cores=4, threads=2))
     refused = ask(supply, 3, ThreadPolicy.ISOLATE, emulator_policy=emulator)
-    assert isinstance(refused, Refusal)
+    assert isinstance(refused, PlacementRefusal)
     assert f"the guest needs {needed} PCPU on cores of 2 threads, its allocation has 3" in str(refused)
 
 
 def test_who_has_enough_pcpu_to_be_isolated_is_told_of_the_cores_that_are_taken() -> None:
     refused = ask(supply_of(machine(cores=3, threads=2), other={0, 2}), 4, ThreadPolicy.ISOLATE, vcpus=2)
-    assert isinstance(refused, Refusal)
+    assert isinstance(refused, PlacementRefusal)
     assert "zone has 4 free dedicated CPUs, but not 4 that satisfy thread policy isolate" in str(refused)
 
 
@@ -329,7 +331,7 @@ UNEVEN = machine(l3=2, cores=6, offline=frozenset({6, 7, 8}))
 )
 def test_large_holes_are_left_for_the_next_guest(held: set[int], count: int, domain: range) -> None:
     found = ask(supply_of(UNEVEN, other=held), count)
-    assert isinstance(found, Assignment)
+    assert isinstance(found, CpuAssignment)
     assert set(found.dedicated) <= set(domain)
 
 
@@ -337,7 +339,7 @@ def test_large_holes_are_left_for_the_next_guest(held: set[int], count: int, dom
 def test_a_guest_of_two_nodes_stays_in_one_package_if_it_can(held: set[int]) -> None:
     topology = machine(packages=2, nodes=2, cores=1, threads=2)
     found = ask(supply_of(topology, other=held), 4)
-    assert isinstance(found, Assignment)
+    assert isinstance(found, CpuAssignment)
     packages = [package.cpus for package in topology.packages if package.cpus & set(found.dedicated)]
     assert packages == [frozenset(found.dedicated)]
 
@@ -354,6 +356,6 @@ def test_a_guest_of_several_domains_ends_in_a_broken_one_and_leaves_a_whole_one_
 ) -> None:
     """Though the tightest fit would break it: what is filled up to its end is not broken by this."""
     found = ask(supply_of(machine(l3=l3, cores=5, offline=frozenset(offline)), other=held), count)
-    assert isinstance(found, Assignment)
+    assert isinstance(found, CpuAssignment)
     assert len(found.dedicated) == count
     assert set(found.dedicated).isdisjoint(whole)

@@ -1,18 +1,18 @@
 """Short ways to snapshots, guests and rules."""
 
-from compute_agent.model.knob import Knob
-from compute_agent.qos.levers import Steps
-from compute_agent.qos.metrics import Registry
-from compute_agent.qos.rules import Rules
-from compute_agent.qos.snapshot import Entitlement, GuestUsage, Series, Snapshot
+from compute_agent.model.knob import ThrottleControl
+from compute_agent.qos.levers import ThrottleSteps
+from compute_agent.qos.metrics import MetricRegistry
+from compute_agent.qos.rules import QosRules
+from compute_agent.qos.snapshot import GuestAllotment, GuestUsage, MetricSeries, UsageSnapshot
 from compute_agent.qos.streaks import observe
-from compute_agent.qos.watermarks import Threshold, Watermark
+from compute_agent.qos.watermarks import WatermarkSection, WatermarkThreshold
 
-CPU = Series("cpu_usage")
-MEMORY = Series("memory_usage")
-BEST_EFFORT = Series("best_effort_cpu")
-PRESSURE = Series("cpu_pressure")
-QUOTA = Knob("cpu_quota")
+CPU = MetricSeries("cpu_usage")
+MEMORY = MetricSeries("memory_usage")
+BEST_EFFORT = MetricSeries("best_effort_cpu")
+PRESSURE = MetricSeries("cpu_pressure")
+QUOTA = ThrottleControl("cpu_quota")
 
 RANKS = {"BE": 0, "LS": 10, "LSR": 20}
 
@@ -37,7 +37,7 @@ def guest(
     if memory is not None:
         known[MEMORY] = memory
     if entitlements is None:
-        entitlements = {QUOTA: Entitlement(vcpus)}
+        entitlements = {QUOTA: GuestAllotment(vcpus)}
     return GuestUsage(uuid, qos_class, RANKS[qos_class], priority, protected, started, entitlements, known)
 
 
@@ -47,7 +47,7 @@ def snapshot(*guests, time=100.0, own=0.0, cpus=100.0, host=None, capacity=None)
         CPU: own + sum(one.usage.get(CPU, 0.0) for one in guests),
         MEMORY: sum(one.usage.get(MEMORY, 0.0) for one in guests),
     }
-    return Snapshot(
+    return UsageSnapshot(
         time, usage | (host or {}), {one.uuid: one for one in guests}, {CPU: cpus} | (capacity or {})
     )
 
@@ -56,12 +56,12 @@ def line(name="line", metric="cpu_usage", **settings):
     """A line; numbers are amounts."""
     for action in ("throttle_down", "throttle_up", "evict", "disable_scheduling"):
         if isinstance(settings.get(action), int | float):
-            settings[action] = Threshold(float(settings[action]))
-    return Watermark(name, metric, **settings)
+            settings[action] = WatermarkThreshold(float(settings[action]))
+    return WatermarkSection(name, metric, **settings)
 
 
 def rules(*lines, margin=0.0, step=0.2, min_share=0.1, registry=None):
-    return Rules(registry or Registry(), lines, Steps(step, min_share), margin)
+    return QosRules(registry or MetricRegistry(), lines, ThrottleSteps(step, min_share), margin)
 
 
 def seen(by, *snapshots):

@@ -5,15 +5,15 @@ from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
 
-from compute_agent.model.knob import Knob
+from compute_agent.model.knob import ThrottleControl
 from compute_agent.qos.actions import Act
-from compute_agent.qos.executor import Executor
-from compute_agent.qos.rules import Rules
-from compute_agent.qos.snapshot import Entitlement, GuestUsage, Series, Snapshot
+from compute_agent.qos.executor import ThrottleExecutor
+from compute_agent.qos.rules import QosRules
+from compute_agent.qos.snapshot import GuestAllotment, GuestUsage, MetricSeries, UsageSnapshot
 from compute_agent.qos.state import QosState
-from compute_agent.qos.telemetry import Telemetry
+from compute_agent.qos.telemetry import ThrottleTelemetry
 
-CPU = Knob("cpu_quota")
+CPU = ThrottleControl("cpu_quota")
 
 Demand = Callable[[int], float]
 """Cores (or bytes) wanted in a round."""
@@ -70,11 +70,11 @@ class Host:
 
     # Actuator
 
-    def throttle(self, guest: str, knob: Knob, limit: float) -> None:
+    def throttle(self, guest: str, knob: ThrottleControl, limit: float) -> None:
         assert knob == CPU
         self.guests[guest].limit = limit
 
-    def restore(self, guest: str, knob: Knob) -> None:
+    def restore(self, guest: str, knob: ThrottleControl) -> None:
         self.guests[guest].limit = None
 
     def switch_scheduling(self, off: bool) -> None:
@@ -95,7 +95,7 @@ class Host:
 
     # What is measured
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> UsageSnapshot:
         """This round's measurement. What does not fit on the CPUs waits, the same part of everybody's."""
         wanted = {uuid: guest.wanted(self.number) for uuid, guest in self.guests.items()}
         total = sum(wanted.values()) + self.own_use
@@ -103,15 +103,15 @@ class Host:
         used = {uuid: cores * squeeze for uuid, cores in wanted.items()}
         held = {uuid: guest.memory(self.number) for uuid, guest in self.guests.items()}
         host = {
-            Series("cpu_usage"): total * squeeze,
-            Series("memory_usage"): sum(held.values()),
+            MetricSeries("cpu_usage"): total * squeeze,
+            MetricSeries("memory_usage"): sum(held.values()),
             # Waiting begins a while before all CPUs are busy.
-            Series("cpu_pressure"): 100 * min(1.0, max(0.0, total / self.cpus - 0.7)),
+            MetricSeries("cpu_pressure"): 100 * min(1.0, max(0.0, total / self.cpus - 0.7)),
         }
         capacity = {
-            Series("cpu_usage"): self.cpus,
-            Series("memory_usage"): self.memory,
-            Series("cpu_pressure"): 100.0,
+            MetricSeries("cpu_usage"): self.cpus,
+            MetricSeries("memory_usage"): self.memory,
+            MetricSeries("cpu_pressure"): 100.0,
         }
         guests = {
             uuid: GuestUsage(
@@ -121,18 +121,18 @@ class Host:
                 guest.priority,
                 guest.protected,
                 guest.started,
-                {CPU: Entitlement(guest.vcpus)},
-                {Series("cpu_usage"): used[uuid], Series("memory_usage"): held[uuid]},
+                {CPU: GuestAllotment(guest.vcpus)},
+                {MetricSeries("cpu_usage"): used[uuid], MetricSeries("memory_usage"): held[uuid]},
             )
             for uuid, guest in self.guests.items()
         }
-        return Snapshot(float(self.number), host, guests, capacity)
+        return UsageSnapshot(float(self.number), host, guests, capacity)
 
 
 class Loop:
     """Host and executor, round after round, a second each."""
 
-    def __init__(self, host: Host, rules: Rules, state: QosState | None = None) -> None:
+    def __init__(self, host: Host, rules: QosRules, state: QosState | None = None) -> None:
         self.host = host
         self.rules = rules
         self.saved = state or QosState()
@@ -141,8 +141,8 @@ class Loop:
 
     def restart(self) -> None:
         """Another agent takes over with what the last one has saved."""
-        self.executor = Executor(
-            self.rules, self.saved, self.host, self.host, self._save, Telemetry(CollectorRegistry())
+        self.executor = ThrottleExecutor(
+            self.rules, self.saved, self.host, self.host, self._save, ThrottleTelemetry(CollectorRegistry())
         )
         self.executor.resume()
 
@@ -154,10 +154,10 @@ class Loop:
             demand = sum(min(one.cores(self.host.number), one.vcpus) for one in self.host.guests.values())
             self.history.append(
                 Seen(
-                    snapshot.host[Series("cpu_usage")],
+                    snapshot.host[MetricSeries("cpu_usage")],
                     demand + self.host.own_use,
-                    snapshot.host[Series("memory_usage")],
-                    snapshot.host[Series("cpu_pressure")],
+                    snapshot.host[MetricSeries("memory_usage")],
+                    snapshot.host[MetricSeries("cpu_pressure")],
                     sum(one.limit is not None for one in self.host.guests.values()),
                     actions,
                 )

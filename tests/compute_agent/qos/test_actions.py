@@ -2,11 +2,11 @@
 
 import pytest
 
-from compute_agent.model.knob import CPU_QUOTA, Knob
-from compute_agent.qos.actions import Evict, Restore, SwitchScheduling, Throttle, takes
+from compute_agent.model.knob import CPU_QUOTA, ThrottleControl
+from compute_agent.qos.actions import EvictAction, RestoreAction, SwitchScheduling, ThrottleAction, takes
 
-QUOTA = Knob("cpu_quota")
-BANDWIDTH = Knob("memory_bandwidth", "1")
+QUOTA = ThrottleControl("cpu_quota")
+BANDWIDTH = ThrottleControl("memory_bandwidth", "1")
 
 
 @pytest.mark.parametrize(
@@ -14,15 +14,15 @@ BANDWIDTH = Knob("memory_bandwidth", "1")
     [
         (SwitchScheduling(True, ("cpu", "mem")), "keep new guests away for cpu, mem", True),
         (SwitchScheduling(False), "let new guests in", False),
-        (Evict("a", "memory_usage", "mem"), "evict a for memory_usage (mem)", True),
+        (EvictAction("a", "memory_usage", "mem"), "evict a for memory_usage (mem)", True),
         (
-            Throttle("a", QUOTA, 1.5, "cpu_usage", "cpu"),
+            ThrottleAction("a", QUOTA, 1.5, "cpu_usage", "cpu"),
             f"throttle a to 1.5 of {QUOTA} for cpu_usage (cpu)",
             True,
         ),
-        (Restore("a", BANDWIDTH, 80.0), f"restore a to 80 of {BANDWIDTH}", False),
-        (Restore("a", BANDWIDTH, 0.0), f"restore a to 0 of {BANDWIDTH}", False),
-        (Restore("a", QUOTA, None), f"restore a to everything of {QUOTA}", False),
+        (RestoreAction("a", BANDWIDTH, 80.0), f"restore a to 80 of {BANDWIDTH}", False),
+        (RestoreAction("a", BANDWIDTH, 0.0), f"restore a to 0 of {BANDWIDTH}", False),
+        (RestoreAction("a", QUOTA, None), f"restore a to everything of {QUOTA}", False),
     ],
 )
 def test_an_action_says_what_it_does_and_for_what(action, told, taken):

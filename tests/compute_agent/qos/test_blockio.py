@@ -5,7 +5,7 @@ from oslo_config import cfg
 
 from compute_agent import conf
 from compute_agent.host.block_devices import BlockDevice, BlockDevices
-from compute_agent.model.blockio import BlockIoClass, Rates
+from compute_agent.model.blockio import BlockIoClass, DeviceRates
 from compute_agent.model.errors import ConfigError
 from compute_agent.qos.blockio import blockio_warnings, parse_blockio_classes
 
@@ -26,7 +26,7 @@ def test_a_section_is_a_class(parse):
     )
     assert found == {
         "bulk": BlockIoClass(
-            "bulk", 20, Rates(1536, 20 << 20, None, 300), 2500, ("nvme*n1", "by-id/wwn-0x5000", "guest")
+            "bulk", 20, DeviceRates(1536, 20 << 20, None, 300), 2500, ("nvme*n1", "by-id/wwn-0x5000", "guest")
         ),
         "gold": BlockIoClass("gold", 400),
     }
@@ -64,7 +64,7 @@ def test_what_is_misspelt_is_refused_where_it_is_read(parse, text, told):
 
 def test_devices_that_are_not_there_and_weights_by_which_nobody_goes_are_warnings():
     classes = {
-        "bulk": BlockIoClass("bulk", None, Rates(1), None, ("vda", "sdz", "guest")),
+        "bulk": BlockIoClass("bulk", None, DeviceRates(1), None, ("vda", "sdz", "guest")),
         "gold": BlockIoClass("gold", 400),
     }
     vda = BlockDevice("vda", "254:0")

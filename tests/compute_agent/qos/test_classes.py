@@ -3,12 +3,12 @@
 import pytest
 
 from compute_agent import conf as agent_conf
-from compute_agent.controllers.base import Target
+from compute_agent.controllers.base import GuestTarget
 from compute_agent.controllers.cpu import CpuController
 from compute_agent.drivers.base import CpuLimits
-from compute_agent.model.assignment import Assignment
+from compute_agent.model.assignment import CpuAssignment
 from compute_agent.model.guest_settings import GuestSettings
-from compute_agent.qos.classes import DEFAULT_CLASSES, Classes, QosClass, parse_classes
+from compute_agent.qos.classes import DEFAULT_CLASSES, QosClass, QosClasses, parse_classes
 from compute_agent.resctrl.share_spec import ShareSpec, WayRange
 from tests.compute_agent.fakes import FakeDriver
 
@@ -17,7 +17,9 @@ SHARES = {
     "LS": ShareSpec(WayRange(0, 100), mb=100),
     "BE": ShareSpec(WayRange(0, 30), mb=100),
 }
-CLASSES = Classes({name: QosClass(name, rank) for name, rank in (("low", 0), ("top", 10), ("above", 11))}, 10)
+CLASSES = QosClasses(
+    {name: QosClass(name, rank) for name, rank in (("low", 0), ("top", 10), ("above", 11))}, 10
+)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +59,7 @@ def test_no_class_that_gives_way_before_best_effort_has_more_than_it(
     cpus = frozenset({0, 1})
     driver = FakeDriver(cpus)
     guest = driver.create("a", "a", GuestSettings(qos_class=qos_class), ())
-    target = Target(guest, Assignment((cpus,), cpus), cpus, {"p": {"VCPU": 4}})
+    target = GuestTarget(guest, CpuAssignment((cpus,), cpus), cpus, {"p": {"VCPU": 4}})
     CpuController(driver, classes.best_effort).apply(target)
     assert driver.limits["a"] == CpuLimits(weight)
     assert classes.classes[qos_class].memory.oom_score_adj == score

@@ -5,7 +5,7 @@ import pytest
 from compute_agent import conf as agent_conf
 from compute_agent.daemon.config_warnings import cpu_class_warnings
 from compute_agent.host.cpu_power import read_cpu_power
-from compute_agent.model.cpu_class import CpuClass, Frequency
+from compute_agent.model.cpu_class import CpuClass, NamedFrequency
 from compute_agent.model.errors import ConfigError
 from compute_agent.qos.classes import parse_classes
 from compute_agent.qos.cpu_classes import parse_cpu_classes
@@ -32,12 +32,12 @@ def test_a_class_is_its_options(load):
         "fast": CpuClass(
             "fast",
             "performance",
-            Frequency.BASE,
+            NamedFrequency.BASE,
             3_100_000,
             "performance",
             ("C1E", "C6"),
-            Frequency.MIN,
-            Frequency.TURBO,
+            NamedFrequency.MIN,
+            NamedFrequency.TURBO,
         ),
         "idle": CpuClass("idle", "powersave"),
     }

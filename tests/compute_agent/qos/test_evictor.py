@@ -3,7 +3,7 @@
 import threading
 import time
 
-from compute_agent.qos.evictor import EvictionFailedError, Evictor
+from compute_agent.qos.evictor import EvictionFailedError, GuestEvictor
 
 
 def finished(evictor, count=1):
@@ -18,7 +18,7 @@ def finished(evictor, count=1):
 
 def test_allocation_is_given_back_after_the_guest_has_left():
     calls = []
-    evictor = Evictor(
+    evictor = GuestEvictor(
         lambda guest: calls.append(("stop", guest)), lambda guest: calls.append(("give", guest))
     )
     evictor.begin("a")
@@ -32,7 +32,7 @@ def test_allocation_is_kept_when_the_guest_stays():
         raise EvictionFailedError("it does not want to")
 
     given = []
-    evictor = Evictor(stop, given.append)
+    evictor = GuestEvictor(stop, given.append)
     evictor.begin("a")
     assert str(finished(evictor)["a"]) == "it does not want to"
     assert given == []
@@ -42,7 +42,7 @@ def test_allocation_that_cannot_be_given_back_is_a_failure():
     def give_back(guest):
         raise OSError("placement is away")
 
-    evictor = Evictor(lambda guest: None, give_back)
+    evictor = GuestEvictor(lambda guest: None, give_back)
     evictor.begin("a")
     assert str(finished(evictor)["a"]) == "placement is away"
 
@@ -54,7 +54,7 @@ def test_guest_is_told_once_while_it_is_leaving_and_may_be_told_again_afterwards
         told.append(guest)
         go.wait(30)
 
-    evictor = Evictor(stop, lambda guest: None)
+    evictor = GuestEvictor(stop, lambda guest: None)
     evictor.begin("a")
     evictor.begin("a")
     go.set()
@@ -67,14 +67,14 @@ def test_guest_is_told_once_while_it_is_leaving_and_may_be_told_again_afterwards
 
 def test_way_of_a_metric_replaces_the_stop():
     told = []
-    evictor = Evictor(lambda guest: told.append("stop"), lambda guest: told.append("give back"))
+    evictor = GuestEvictor(lambda guest: told.append("stop"), lambda guest: told.append("give back"))
     evictor.begin("a", lambda guest: told.append(f"own {guest}"))
     finished(evictor)
     assert told == ["own a", "give back"]
 
 
 def test_evictions_do_not_keep_the_agent_from_ending():
-    evictor = Evictor(lambda guest: time.sleep(60), lambda guest: None)
+    evictor = GuestEvictor(lambda guest: time.sleep(60), lambda guest: None)
     evictor.begin("a")
     (thread,) = [one for one in threading.enumerate() if one.name == "evict-a"]
     assert thread.daemon

@@ -5,19 +5,19 @@ import logging
 import pytest
 from prometheus_client import CollectorRegistry
 
-from compute_agent.events.event import Outcome
-from compute_agent.events.recorder import Recorder
+from compute_agent.events.event import EventOutcome
+from compute_agent.events.recorder import EventRecorder
 from compute_agent.model.errors import GuestGoneError
-from compute_agent.model.knob import Knob
+from compute_agent.model.knob import ThrottleControl
 from compute_agent.qos import sorters
-from compute_agent.qos.actions import Evict, Restore, SwitchScheduling, Throttle
-from compute_agent.qos.executor import Executor
-from compute_agent.qos.levers import Lever
-from compute_agent.qos.metrics import BUILT_IN, Metric, Registry, Unit
-from compute_agent.qos.snapshot import Entitlement, Series
-from compute_agent.qos.sources.base import Measured
-from compute_agent.qos.state import Eviction, QosState, Throttled
-from compute_agent.qos.telemetry import Telemetry
+from compute_agent.qos.actions import EvictAction, RestoreAction, SwitchScheduling, ThrottleAction
+from compute_agent.qos.executor import ThrottleExecutor
+from compute_agent.qos.levers import ThrottleLever
+from compute_agent.qos.metrics import BUILT_IN, MetricRegistry, MetricUnit, WatermarkMetric
+from compute_agent.qos.snapshot import GuestAllotment, MetricSeries
+from compute_agent.qos.sources.base import MetricUsage
+from compute_agent.qos.state import PendingEviction, QosState, ThrottledGuest
+from compute_agent.qos.telemetry import ThrottleTelemetry
 from tests.compute_agent.qos.builders import PRESSURE, QUOTA, guest, line, rules, snapshot
 
 
@@ -57,8 +57,8 @@ class World:
     def __init__(self, by, state=None):
         self.actuator, self.saved, self.full = FakeActuator(), [], False
         self.registry, self.events = CollectorRegistry(), []
-        self.telemetry = Telemetry(self.registry, Recorder(self.events.append))
-        self.executor = Executor(
+        self.telemetry = ThrottleTelemetry(self.registry, EventRecorder(self.events.append))
+        self.executor = ThrottleExecutor(
             by,
             state or QosState(scheduling_off=False),
             self.actuator,
@@ -84,7 +84,7 @@ def test_plan_is_carried_out_in_order_and_kept():
     world = World(rules(line(evict=9, throttle_down=5.5, throttle_up=4, disable_scheduling=2)))
     done = world.executor.round(snapshot(guest("a", 4.0), guest("b", 3.0), guest("c", 3.0)))
     assert world.actuator.calls == [("switch", True), ("evict", "a"), ("throttle", "b", 2.04)]
-    assert [type(one) for one in done] == [SwitchScheduling, Evict, Throttle]
+    assert [type(one) for one in done] == [SwitchScheduling, EvictAction, ThrottleAction]
     state = world.executor.state
     assert (state.scheduling_off, state.evicting, len(state.throttles)) == (True, {"a"}, 1)
     assert world.saved[-1][1] == state
@@ -102,7 +102,7 @@ def test_next_guest_is_taken_when_an_action_fails(caplog):
     assert world.count("throttle_down", "cpu_usage", "failed") == 1
     assert [one.guest for one in world.executor.state.throttles] == ["b"]
     assert [(event.guest, event.outcome) for event in world.events] == [
-        ("a", Outcome.FAILED), ("b", Outcome.DONE),
+        ("a", EventOutcome.FAILED), ("b", EventOutcome.DONE),
     ]  # fmt: skip
 
 
@@ -118,7 +118,7 @@ def test_round_ends_when_everything_fails():
 def test_failure_does_not_throttle_the_others_twice_when_everybody_is_throttled():
     world = World(rules(line("psi", "cpu_pressure", throttle_down=20, throttle_up=5)))
     world.actuator.broken["a"] = OSError("no")
-    world.executor.round(snapshot(guest("a"), guest("b"), host={Series("cpu_pressure"): 50.0}))
+    world.executor.round(snapshot(guest("a"), guest("b"), host={MetricSeries("cpu_pressure"): 50.0}))
     assert world.actuator.calls == [("throttle", "a", 3.2), ("throttle", "b", 3.2)]
 
 
@@ -145,7 +145,7 @@ def test_limit_is_saved_before_it_is_set_and_forgotten_after_it_is_taken_away():
     world.executor.round(snapshot(guest("a", 4.0), guest("b", 4.0)))
     calls, state = world.saved[0]
     assert (calls, state.limit("a", QUOTA)) == (0, 3.2)
-    world = World(rules(DOWN), QosState((Throttled("a", QUOTA, 3.9),), scheduling_off=False))
+    world = World(rules(DOWN), QosState((ThrottledGuest("a", QUOTA, 3.9),), scheduling_off=False))
     world.executor.round(snapshot(guest("a", 1.0)))
     assert [(calls, state.limit("a", QUOTA)) for calls, state in world.saved] == [(0, 3.9), (1, None)]
 
@@ -163,8 +163,12 @@ def test_host_is_protected_although_the_state_cannot_be_saved(caplog):
 
 def test_after_a_restart_limits_are_set_again_and_evictions_go_on():
     state = QosState(
-        (Throttled("a", QUOTA, 2.0), Throttled("gone", QUOTA, 1.0), Throttled("bad", QUOTA, 3.0)),
-        (Eviction("c", "memory_usage"),),
+        (
+            ThrottledGuest("a", QUOTA, 2.0),
+            ThrottledGuest("gone", QUOTA, 1.0),
+            ThrottledGuest("bad", QUOTA, 3.0),
+        ),
+        (PendingEviction("c", "memory_usage"),),
         True,
     )
     world = World(rules(DOWN), state)
@@ -218,7 +222,7 @@ def test_preview_tells_once_and_does_nothing():
         assert world.executor.round(snapshot(guest("a", 4.0), guest("b", 4.0))) == ()
     assert world.actuator.calls == []
     assert [(event.kind, event.outcome, event.guest) for event in world.events] == [
-        ("disable_scheduling", Outcome.PREVIEW, ""), ("throttle_down", Outcome.PREVIEW, "a"),
+        ("disable_scheduling", EventOutcome.PREVIEW, ""), ("throttle_down", EventOutcome.PREVIEW, "a"),
     ]  # fmt: skip
     world.executor.round(snapshot(guest("a", 1.0)))
     world.executor.round(snapshot(guest("a", 4.0), guest("b", 4.0)))
@@ -229,24 +233,27 @@ def test_lines_that_go_to_preview_give_back_what_they_took():
     world = World(rules(DOWN))
     world.executor.round(snapshot(guest("a", 4.0), guest("b", 4.0)))
     world.executor.use(rules(line(throttle_down=7.2, throttle_up=5, preview=True)))
-    assert world.executor.round(snapshot(guest("a", 3.2), guest("b", 4.1))) == (Restore("a", QUOTA, None),)
+    assert world.executor.round(snapshot(guest("a", 3.2), guest("b", 4.1))) == (
+        RestoreAction("a", QUOTA, None),
+    )
     assert world.actuator.calls[-1] == ("restore", "a")
 
 
 def test_metric_of_another_package_brings_its_own_hands():
     told = []
-    series, knob = Series("disk_latency", "sda"), Knob("disk_weight", "sda")
-    lever = Lever("disk_weight", "disk_latency", "weight", set_limit=lambda *call: told.append(call))
-    metric = Metric(
-        "disk_latency", Unit.OTHER, 8, lambda now, before: Measured(), sorters.combined(sorters.by_usage),
-        lever, throttle_quantified=True, evictable=True, evict_quantified=True, evict=print,
+    series, knob = MetricSeries("disk_latency", "sda"), ThrottleControl("disk_weight", "sda")
+    lever = ThrottleLever("disk_weight", "disk_latency", "weight", set_limit=lambda *call: told.append(call))
+    metric = WatermarkMetric(
+        "disk_latency", MetricUnit.OTHER, 8, lambda now, before: MetricUsage(),
+        sorters.combined(sorters.by_usage), lever,
+        throttle_quantified=True, evictable=True, evict_quantified=True, evict=print,
     )  # fmt: skip
     by = rules(
         line("disk", "disk_latency", throttle_down=9, throttle_up=5, evict=20),
-        registry=Registry([*BUILT_IN, metric]),
+        registry=MetricRegistry([*BUILT_IN, metric]),
     )
     world = World(by)
-    full = {knob: Entitlement(10.0, 1.0)}
+    full = {knob: GuestAllotment(10.0, 1.0)}
     world.executor.round(snapshot(guest("a", entitlements=full, usage={series: 10.0}), host={series: 10.0}))
     assert told == [("a", "sda", 8.0)]
     world.executor.round(snapshot(guest("a", entitlements=full, usage={series: 25.0}), host={series: 25.0}))

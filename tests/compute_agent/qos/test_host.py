@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from compute_agent.host.cpu_times import CpuTimes
-from compute_agent.qos.rounds import Round
+from compute_agent.qos.rounds import MeasuringRound
 from compute_agent.qos.sources import host
-from compute_agent.qos.sources.host import AllCpus, Memory
+from compute_agent.qos.sources.host import AllCpus, HostMemory
 
 KIB = 1024
 
@@ -42,7 +42,7 @@ def test_without_the_line_of_all_cpus_nothing_is_known(text: str) -> None:
     ],
 )
 def test_used_is_what_is_not_available(text: str, used: int) -> None:
-    assert host.parse_meminfo(text) == Memory(1000 * KIB, used * KIB)
+    assert host.parse_meminfo(text) == HostMemory(1000 * KIB, used * KIB)
 
 
 def test_the_total_of_some_is_read() -> None:
@@ -67,7 +67,7 @@ def test_pressure_is_the_part_of_the_time_in_which_somebody_waited(
     tmp_path: Path, first: int, last: int, seconds: float, percent: float | None
 ) -> None:
     path = tmp_path / "cpu"
-    before, now = Round(100.0, "/", ()), Round(100.0 + seconds, "/", ())
+    before, now = MeasuringRound(100.0, "/", ()), MeasuringRound(100.0 + seconds, "/", ())
     for each, total in ((before, first), (now, last)):
         path.write_text(f"some avg10=0.00 avg60=0.00 avg300=0.00 total={total}\n")
         assert each.parsed(str(path), host.parse_pressure) == total
@@ -92,7 +92,7 @@ def stat(busy: int, idle: int, cpus: int = 2) -> str:
 )
 def test_use_of_cpu_is_a_part_of_what_there_is(tmp_path: Path, last: str, cores: float | None) -> None:
     (tmp_path / "proc").mkdir()
-    before, now = Round(0.0, str(tmp_path), ()), Round(1.0, str(tmp_path), ())
+    before, now = MeasuringRound(0.0, str(tmp_path), ()), MeasuringRound(1.0, str(tmp_path), ())
     for each, text in ((before, stat(100, 100)), (now, last)):
         (tmp_path / "proc" / "stat").write_text(text)
         assert host.cpu(each, None) == (None, 2.0)

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.qos.levers import Steps, floor, left_by, step_down, step_up, taken_by
-from compute_agent.qos.snapshot import Entitlement
+from compute_agent.qos.levers import ThrottleSteps, floor, left_by, step_down, step_up, taken_by
+from compute_agent.qos.snapshot import GuestAllotment
 
-CORES = Entitlement(4.0)
-PERCENT = Entitlement(100.0, 10.0, None)
-WAYS = Entitlement(11.0, 1.0, 2.0**20)
+CORES = GuestAllotment(4.0)
+PERCENT = GuestAllotment(100.0, 10.0, None)
+WAYS = GuestAllotment(11.0, 1.0, 2.0**20)
 
 
 def all_the_way_down(entitlement, steps):
@@ -20,9 +20,9 @@ def all_the_way_down(entitlement, steps):
 
 
 def test_steps_go_down_to_the_floor():
-    assert all_the_way_down(CORES, Steps(0.2, 0.4)) == [3.2, 2.56, 2.04, 1.63, 1.6]
-    assert all_the_way_down(PERCENT, Steps(0.2, 0.1)) == [80, 60, 40, 30, 20, 10]
-    assert all_the_way_down(WAYS, Steps(0.2, 0.1)) == [8, 6, 4, 3, 2]
+    assert all_the_way_down(CORES, ThrottleSteps(0.2, 0.4)) == [3.2, 2.56, 2.04, 1.63, 1.6]
+    assert all_the_way_down(PERCENT, ThrottleSteps(0.2, 0.1)) == [80, 60, 40, 30, 20, 10]
+    assert all_the_way_down(WAYS, ThrottleSteps(0.2, 0.1)) == [8, 6, 4, 3, 2]
 
 
 @pytest.mark.parametrize(
@@ -30,26 +30,26 @@ def test_steps_go_down_to_the_floor():
 )
 def test_a_step_leaves_something_and_takes_something_and_a_share_is_no_more_than_all(step, min_share):
     with pytest.raises(ValueError, match="is no share"):
-        Steps(step, min_share)
+        ThrottleSteps(step, min_share)
 
 
 def test_a_guest_that_keeps_all_is_never_throttled():
-    assert all_the_way_down(CORES, Steps(0.2, 1.0)) == []
+    assert all_the_way_down(CORES, ThrottleSteps(0.2, 1.0)) == []
 
 
 def test_small_steps_still_take_a_granule():
-    assert all_the_way_down(WAYS, Steps(0.01, 0.5)) == [10, 9, 8, 7, 6]
+    assert all_the_way_down(WAYS, ThrottleSteps(0.01, 0.5)) == [10, 9, 8, 7, 6]
 
 
 def test_nobody_is_throttled_below_a_granule():
-    assert all_the_way_down(Entitlement(1.0, 1.0), Steps(0.2, 0.1)) == []
-    assert floor(WAYS, Steps(0.2, 0.01)) == 1
-    assert floor(Entitlement(1.5, 1.0), Steps(0.2, 0.9)) == 1.5
+    assert all_the_way_down(GuestAllotment(1.0, 1.0), ThrottleSteps(0.2, 0.1)) == []
+    assert floor(WAYS, ThrottleSteps(0.2, 0.01)) == 1
+    assert floor(GuestAllotment(1.5, 1.0), ThrottleSteps(0.2, 0.9)) == 1.5
 
 
 def test_steps_up_lead_to_no_limit():
     limit, found = 1.6, []
-    while (limit := step_up(limit, CORES, Steps(0.2))) is not None:
+    while (limit := step_up(limit, CORES, ThrottleSteps(0.2))) is not None:
         found.append(round(limit, 4))
     assert found == [2.0, 2.5, 3.13, 3.92]
 
@@ -58,7 +58,7 @@ def test_steps_up_lead_to_no_limit():
     st.floats(0.1, 128), st.sampled_from([0.01, 0.1, 1.0]), st.floats(0.01, 0.9), st.floats(0.01, 1.0)
 )  # fmt: skip
 def test_steps_end_and_keep_the_floor(full, granule, step, share):
-    entitlement, steps = Entitlement(max(full, granule), granule), Steps(step, share)
+    entitlement, steps = GuestAllotment(max(full, granule), granule), ThrottleSteps(step, share)
     limit = None
     while (lower := step_down(limit, entitlement, steps)) is not None:
         assert lower < (entitlement.full if limit is None else limit)
@@ -89,4 +89,4 @@ def test_what_a_guest_may_take_when_it_is_given_back():
 
 def test_entitlement_below_a_granule_is_refused():
     with pytest.raises(ValueError, match="a granule of"):
-        Entitlement(0.5, 1.0)
+        GuestAllotment(0.5, 1.0)

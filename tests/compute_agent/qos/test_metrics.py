@@ -9,11 +9,11 @@ import pytest
 
 from compute_agent.model.knob import CPU_QUOTA
 from compute_agent.qos import sorters
-from compute_agent.qos.levers import Lever
-from compute_agent.qos.metrics import BUILT_IN, Metric, Registry, Unit
-from compute_agent.qos.sources.base import Measured
+from compute_agent.qos.levers import ThrottleLever
+from compute_agent.qos.metrics import BUILT_IN, MetricRegistry, MetricUnit, WatermarkMetric
+from compute_agent.qos.sources.base import MetricUsage
 
-OWN = Metric("own", Unit.OTHER, 8, lambda now, before: Measured())
+OWN = WatermarkMetric("own", MetricUnit.OTHER, 8, lambda now, before: MetricUsage())
 
 
 def test_built_in_metrics_are_those_of_the_specification():
@@ -24,7 +24,7 @@ def test_built_in_metrics_are_those_of_the_specification():
             metric.evictable,
             metric.evict_quantified,
         )
-        for metric in Registry().values()
+        for metric in MetricRegistry().values()
     }
     assert told == {
         "cpu_usage": ("cpu_quota", True, True, True),
@@ -77,10 +77,10 @@ def test_priorities_go_from_0_to_10():
 
 def test_names_are_given_once():
     with pytest.raises(ValueError, match="there are two metrics own"):
-        Registry([OWN, OWN])
-    other = replace(OWN, lever=Lever(CPU_QUOTA, "own", "shares"))
+        MetricRegistry([OWN, OWN])
+    other = replace(OWN, lever=ThrottleLever(CPU_QUOTA, "own", "shares"))
     with pytest.raises(ValueError, match="own: there is another lever cpu_quota"):
-        Registry([*BUILT_IN, other])
+        MetricRegistry([*BUILT_IN, other])
 
 
 PACKAGE = """

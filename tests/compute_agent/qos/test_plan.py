@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compute_agent.model.knob import Knob
+from compute_agent.model.knob import ThrottleControl
 from compute_agent.qos import levers, sorters
-from compute_agent.qos.actions import Evict, Restore, SwitchScheduling, Throttle
-from compute_agent.qos.levers import Lever, Steps
-from compute_agent.qos.metrics import BUILT_IN, Metric, Registry, Unit
+from compute_agent.qos.actions import EvictAction, RestoreAction, SwitchScheduling, ThrottleAction
+from compute_agent.qos.levers import ThrottleLever, ThrottleSteps
+from compute_agent.qos.metrics import BUILT_IN, MetricRegistry, MetricUnit, WatermarkMetric
 from compute_agent.qos.plan import make_plan, plan_throttles
-from compute_agent.qos.snapshot import Entitlement, Series, Snapshot
-from compute_agent.qos.sources.base import Measured
-from compute_agent.qos.state import Eviction, QosState, Throttled
+from compute_agent.qos.snapshot import GuestAllotment, MetricSeries, UsageSnapshot
+from compute_agent.qos.sources.base import MetricUsage
+from compute_agent.qos.state import PendingEviction, QosState, ThrottledGuest
 from compute_agent.qos.streaks import observe
-from compute_agent.qos.watermarks import Selector, Threshold
+from compute_agent.qos.watermarks import GuestSelector, WatermarkThreshold
 from tests.compute_agent.qos.builders import (
     BEST_EFFORT,
     CPU,
@@ -39,7 +39,7 @@ def plan(by, now, state=None, **left_alone):
 
 
 def limits(actions):
-    return [(one.guest, round(one.limit, 6)) for one in actions if isinstance(one, Throttle)]
+    return [(one.guest, round(one.limit, 6)) for one in actions if isinstance(one, ThrottleAction)]
 
 
 # Throttle down
@@ -81,7 +81,7 @@ def test_usage_at_the_line_is_no_breach():
 def test_throttling_goes_on_from_the_present_limit():
     by = rules(line(throttle_down=6, throttle_up=5))
     now = snapshot(guest("a", 3.2), guest("b", 3.0))
-    state = QosState((Throttled("a", QUOTA, 3.2),), scheduling_off=False)
+    state = QosState((ThrottledGuest("a", QUOTA, 3.2),), scheduling_off=False)
     assert limits(plan(by, now, state)) == [("a", 2.56)]
 
 
@@ -98,14 +98,14 @@ def test_guest_that_would_free_nothing_is_not_touched():
     ids=["protected", "class not selected", "priority not selected"],
 )
 def test_guests_that_are_not_selected_are_never_touched(shield):
-    selector = Selector(frozenset({"BE"}), max_priority=4)
+    selector = GuestSelector(frozenset({"BE"}), max_priority=4)
     by = rules(line(throttle_down=1, throttle_up=0.5, evict=2, selector=selector))
     assert plan(by, snapshot(guest("a", 4.0, **shield))) == ()
 
 
 def test_lowest_line_counts_and_a_higher_one_only_for_guests_that_the_lowest_does_not_select():
-    low = line("low", throttle_down=10, throttle_up=1, selector=Selector(frozenset({"BE"})))
-    high = line("high", throttle_down=12, selector=Selector(frozenset({"BE", "LS"})))
+    low = line("low", throttle_down=10, throttle_up=1, selector=GuestSelector(frozenset({"BE"})))
+    high = line("high", throttle_down=12, selector=GuestSelector(frozenset({"BE", "LS"})))
     by = rules(low, high, min_share=0.5)
     best_effort = guest("be", 4.0)
     others = guest("ls", 4.0, qos_class="LS")
@@ -130,34 +130,34 @@ def test_what_a_throttle_frees_is_counted_for_every_metric_of_its_lever():
 
 
 def test_metric_of_higher_priority_is_seen_to_first():
-    latency, lever = Series("latency"), Lever("weight", "latency", "weight")
-    knob, full = Knob("weight"), Entitlement(10.0, 1.0)
+    latency, lever = MetricSeries("latency"), ThrottleLever("weight", "latency", "weight")
+    knob, full = ThrottleControl("weight"), GuestAllotment(10.0, 1.0)
     for priority, first in ((8, "latency"), (6, "cpu_usage")):
-        metric = Metric(
-            "latency", Unit.OTHER, priority, lambda now, before: Measured(),
+        metric = WatermarkMetric(
+            "latency", MetricUnit.OTHER, priority, lambda now, before: MetricUsage(),
             sorters.combined(sorters.by_usage), lever, throttle_quantified=True,
         )  # fmt: skip
         by = rules(
             line("a", "latency", throttle_down=5, throttle_up=1),
             line("b", throttle_down=3.5, throttle_up=1),
-            registry=Registry([*BUILT_IN, metric]),
+            registry=MetricRegistry([*BUILT_IN, metric]),
         )
-        both = {QUOTA: Entitlement(4.0), knob: full}
+        both = {QUOTA: GuestAllotment(4.0), knob: full}
         now = snapshot(guest("g", 4.0, usage={latency: 8.0}, entitlements=both), host={latency: 8.0})
         assert next(one.metric for one in plan(by, now)) == first
 
 
 def test_domains_are_throttled_apart():
-    bandwidth = Knob("memory_bandwidth", "1")
-    full = {Knob("memory_bandwidth", domain): Entitlement(100, 10, None) for domain in "01"}
-    there, here = Series("memory_bandwidth", "1"), Series("memory_bandwidth", "0")
+    bandwidth = ThrottleControl("memory_bandwidth", "1")
+    full = {ThrottleControl("memory_bandwidth", domain): GuestAllotment(100, 10, None) for domain in "01"}
+    there, here = MetricSeries("memory_bandwidth", "1"), MetricSeries("memory_bandwidth", "0")
     by = rules(line("bw", "memory_bandwidth", throttle_down=50, throttle_up=20))
     now = snapshot(
         guest("a", entitlements=full, usage={there: 10.0, here: 30.0}),
         guest("b", entitlements=full, usage={there: 45.0, here: 1.0}),
         host={there: 55.0, here: 31.0},
     )
-    assert plan(by, now) == (Throttle("b", bandwidth, 80.0, "memory_bandwidth", "bw"),)
+    assert plan(by, now) == (ThrottleAction("b", bandwidth, 80.0, "memory_bandwidth", "bw"),)
 
 
 def test_metric_that_is_not_quantified_throttles_everybody_by_the_metric_of_highest_priority():
@@ -204,32 +204,32 @@ def test_nothing_is_done_before_the_line_was_in_breach_for_enough_samples():
 def test_guests_are_evicted_until_usage_is_below_the_line():
     by = rules(line("memory", "memory_usage", evict=70))
     now = snapshot(guest("a", memory=20.0), guest("b", memory=30.0), guest("c", memory=40.0))
-    assert plan(by, now) == (Evict("c", "memory_usage", "memory"),)
+    assert plan(by, now) == (EvictAction("c", "memory_usage", "memory"),)
 
 
 def test_a_guest_that_uses_nothing_of_what_is_short_stays():
     by = rules(line("memory", "memory_usage", evict=70))
     now = snapshot(guest("a", memory=0.0), guest("b"), guest("c", memory=1.0), host={MEMORY: 90.0})
-    assert plan(by, now) == (Evict("c", "memory_usage", "memory"),)
+    assert plan(by, now) == (EvictAction("c", "memory_usage", "memory"),)
 
 
 def test_guest_that_is_being_evicted_counts_as_gone_and_is_not_evicted_twice():
     by = rules(line("memory", "memory_usage", evict=70))
     now = snapshot(guest("a", memory=20.0), guest("b", memory=30.0), guest("c", memory=40.0))
-    on_its_way = QosState(evictions=(Eviction("c", "memory_usage"),), scheduling_off=False)
+    on_its_way = QosState(evictions=(PendingEviction("c", "memory_usage"),), scheduling_off=False)
     assert plan(by, now, on_its_way) == ()
-    on_its_way = QosState(evictions=(Eviction("a", "memory_usage"),), scheduling_off=False)
+    on_its_way = QosState(evictions=(PendingEviction("a", "memory_usage"),), scheduling_off=False)
     assert plan(by, snapshot(*now.guests.values(), own=0.0), on_its_way) == ()
     lower = rules(line("memory", "memory_usage", evict=50))
-    assert plan(lower, now, on_its_way) == (Evict("c", "memory_usage", "memory"),)
+    assert plan(lower, now, on_its_way) == (EvictAction("c", "memory_usage", "memory"),)
 
 
 def test_metric_that_is_not_quantified_evicts_everybody_that_its_line_selects():
-    selector = Selector(max_priority=0)
+    selector = GuestSelector(max_priority=0)
     by = rules(line("psi", "memory_pressure", evict=20, selector=selector))
     now = snapshot(
         guest("a", memory=1.0), guest("b", memory=2.0), guest("dear", memory=9.0, priority=1),
-        host={Series("memory_pressure"): 60.0},
+        host={MetricSeries("memory_pressure"): 60.0},
     )  # fmt: skip
     assert sorted(one.guest for one in plan(by, now)) == ["a", "b"]
 
@@ -237,9 +237,9 @@ def test_metric_that_is_not_quantified_evicts_everybody_that_its_line_selects():
 def test_what_an_eviction_frees_is_not_freed_again_by_a_throttle():
     by = rules(line(evict=9, throttle_down=6, throttle_up=4))
     now = snapshot(guest("a", 4.0), guest("b", 3.0), guest("c", 3.0))
-    assert plan(by, now) == (Evict("a", "cpu_usage", "line"),)
+    assert plan(by, now) == (EvictAction("a", "cpu_usage", "line"),)
     by = rules(line(evict=9, throttle_down=5.5, throttle_up=4))
-    assert [type(one) for one in plan(by, now)] == [Evict, Throttle]
+    assert [type(one) for one in plan(by, now)] == [EvictAction, ThrottleAction]
 
 
 def test_guest_whose_eviction_failed_is_passed_over_but_may_be_throttled():
@@ -247,7 +247,7 @@ def test_guest_whose_eviction_failed_is_passed_over_but_may_be_throttled():
     now = snapshot(guest("a", 4.0), guest("b", 3.9))
     assert plan(by, now, unevictable=frozenset("a"))[0].guest == "b"
     both = plan(by, now, unevictable=frozenset("ab"))
-    assert [(type(one), one.guest) for one in both] == [(Throttle, "a")]
+    assert [(type(one), one.guest) for one in both] == [(ThrottleAction, "a")]
 
 
 # Scheduling switch
@@ -260,7 +260,7 @@ def test_order_is_switch_then_evict_then_throttle():
     )
     now = snapshot(guest("a", 1.0, 11.0), guest("b", 4.0, 0.5))
     kinds = [type(one) for one in plan(by, now)]
-    assert kinds == [SwitchScheduling, Evict, Throttle]
+    assert kinds == [SwitchScheduling, EvictAction, ThrottleAction]
 
 
 def test_switch_is_turned_once_and_back_after_the_cool_down():
@@ -286,11 +286,11 @@ def test_unknown_switch_is_turned_on_explicitly():
 
 def test_switch_stays_off_while_usage_is_not_known_yet():
     by = rules(line(disable_scheduling=3, for_samples=3))
-    assert plan(by, Snapshot(100.0, {}), QosState(scheduling_off=True)) == ()
+    assert plan(by, UsageSnapshot(100.0, {}), QosState(scheduling_off=True)) == ()
 
 
 def test_percentage_is_of_what_the_host_has():
-    by = rules(line(throttle_down=Threshold(50, True), throttle_up=Threshold(40, True)))
+    by = rules(line(throttle_down=WatermarkThreshold(50, True), throttle_up=WatermarkThreshold(40, True)))
     now = snapshot(guest("a", 4.0), guest("b", 4.0), cpus=16.0)
     assert plan(by, now) == ()
     assert len(plan(by, snapshot(guest("a", 4.0), guest("b", 4.0), cpus=15.0))) == 1
@@ -319,11 +319,11 @@ def build(described, steps):
     for number, one in enumerate(described):
         one = dict(one)
         times, cores = one.pop("throttled"), one.pop("cores")
-        entitlement, limit = Entitlement(one["vcpus"]), None
+        entitlement, limit = GuestAllotment(one["vcpus"]), None
         for _ in range(times if times > 6 else 0):
             limit = levers.step_down(limit, entitlement, steps) or limit
         if limit is not None:
-            throttles.append(Throttled(f"g{number}", QUOTA, limit))
+            throttles.append(ThrottledGuest(f"g{number}", QUOTA, limit))
         if cores is not None:
             cores = min(cores, one["vcpus"] if limit is None else limit)
         built.append(guest(f"g{number}", cores, **one))
@@ -353,10 +353,10 @@ def after(by, now, state, actions):
     """Usage of the host once a plan is in effect, by plain arithmetic."""
     usage = now.host[CPU]
     for action in actions:
-        if isinstance(action, Throttle):
+        if isinstance(action, ThrottleAction):
             use = now.guests[action.guest].usage[CPU]
             usage -= use - min(use, action.limit)
-        elif isinstance(action, Evict):
+        elif isinstance(action, EvictAction):
             usage -= now.guests[action.guest].usage[CPU]
     return usage
 
@@ -370,12 +370,12 @@ def after(by, now, state, actions):
     st.sampled_from([0.1, 0.5, 1.0]),
 )
 def test_throttling_is_enough_where_it_can_be_and_never_in_excess(described, down, margin, step, min_share):
-    steps = Steps(step, min_share)
+    steps = ThrottleSteps(step, min_share)
     by = rules(line(throttle_down=down, throttle_up=down / 2), margin=margin, step=step, min_share=min_share)
     built, state = build(described, steps)
     known = [one for one in built if CPU in one.usage]
     now = snapshot(*known)
-    actions = [one for one in plan(by, now, state) if isinstance(one, Throttle)]
+    actions = [one for one in plan(by, now, state) if isinstance(one, ThrottleAction)]
     touched = [one.guest for one in actions]
     target = down - margin * (now.host[CPU] - down)
     # Within bounds: nobody protected, nobody twice, nobody below the floor, always less than before.
@@ -409,7 +409,7 @@ def test_throttling_is_enough_where_it_can_be_and_never_in_excess(described, dow
             before_last, limit = limit, levers.step_down(limit, entitlement, steps)
         assert limit == pytest.approx(last.limit)
         if before_last is not None:
-            softer = Throttle(last.guest, QUOTA, before_last, "", "")
+            softer = ThrottleAction(last.guest, QUOTA, before_last, "", "")
             assert after(by, now, state, [*others, softer]) > target - EPSILON
 
 
@@ -417,10 +417,10 @@ def test_throttling_is_enough_where_it_can_be_and_never_in_excess(described, dow
 @given(guests, st.floats(0, 30), st.sampled_from([0.0, 0.1]))
 def test_evictions_are_enough_where_they_can_be_and_never_in_excess(described, evict, margin):
     by = rules(line(evict=evict), margin=margin)
-    built, state = build(described, Steps())
+    built, state = build(described, ThrottleSteps())
     known = [one for one in built if CPU in one.usage]
     now = snapshot(*known)
-    actions = [one for one in plan(by, now, state) if isinstance(one, Evict)]
+    actions = [one for one in plan(by, now, state) if isinstance(one, EvictAction)]
     target = evict - margin * (now.host[CPU] - evict)
     assert not any(now.guests[one.guest].protected for one in actions)
     if now.host[CPU] <= evict:
@@ -439,7 +439,7 @@ def test_evictions_are_enough_where_they_can_be_and_never_in_excess(described, e
 def test_guests_of_one_class_are_as_few_as_any_choice_could_make_them_when_all_have_the_same_floor(
     described, down
 ):
-    steps = Steps()
+    steps = ThrottleSteps()
     same = [one | {"vcpus": 8.0, "qos_class": "BE", "priority": 0, "throttled": 0} for one in described]
     built, state = build(same, steps)
     known = [one for one in built if CPU in one.usage]
@@ -461,7 +461,7 @@ def test_guests_of_one_class_are_as_few_as_any_choice_could_make_them_when_all_h
 def test_plans_with_several_metrics_keep_the_bounds_and_close_what_can_be_closed(
     described, cpu_line, memory_line, ratio_line
 ):
-    built, state = build(described, Steps())
+    built, state = build(described, ThrottleSteps())
     built = [
         guest(
             one.uuid, one.usage.get(CPU), 10.0 + number, vcpus=one.entitlements[QUOTA].full,
@@ -479,21 +479,21 @@ def test_plans_with_several_metrics_keep_the_bounds_and_close_what_can_be_closed
     now = snapshot(*built, host={BEST_EFFORT: sum(one.usage.get(BEST_EFFORT, 0.0) for one in built)})
     actions = plan(by, now, state)
     kinds = [type(one) for one in actions]
-    assert kinds == sorted(kinds, key=[SwitchScheduling, Evict, Throttle, Restore].index)
-    acted = [one.guest for one in actions if not isinstance(one, Restore)]
+    assert kinds == sorted(kinds, key=[SwitchScheduling, EvictAction, ThrottleAction, RestoreAction].index)
+    acted = [one.guest for one in actions if not isinstance(one, RestoreAction)]
     assert len(acted) == len(set(acted))
     assert not any(now.guests[one].protected for one in acted)
-    evicted = {one.guest for one in actions if isinstance(one, Evict)}
+    evicted = {one.guest for one in actions if isinstance(one, EvictAction)}
     left = [one for one in built if one.uuid not in evicted]
     held = sum(one.usage[MEMORY] for one in left)
     assert held <= memory_line + EPSILON or all(one.protected for one in left)
     known = [one for one in left if not one.protected and CPU in one.usage]
     if all(CPU in one.usage for one in built):
-        limited = {one.guest: one.limit for one in actions if isinstance(one, Throttle)}
+        limited = {one.guest: one.limit for one in actions if isinstance(one, ThrottleAction)}
         usage = sum(min(one.usage[CPU], limited.get(one.uuid, 99.0)) for one in left)
         at_floor = all(
             min(one.usage[CPU], limited.get(one.uuid, 99.0))
-            <= levers.floor(one.entitlements[QUOTA], Steps()) + EPSILON
+            <= levers.floor(one.entitlements[QUOTA], ThrottleSteps()) + EPSILON
             for one in known
         )
         assert usage <= cpu_line + EPSILON or at_floor

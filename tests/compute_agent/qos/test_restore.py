@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compute_agent.model.knob import Knob
-from compute_agent.qos.actions import Restore
+from compute_agent.model.knob import ThrottleControl
+from compute_agent.qos.actions import RestoreAction
 from compute_agent.qos.plan import make_plan
 from compute_agent.qos.restore import forgiven
-from compute_agent.qos.snapshot import Entitlement, Series, Snapshot
-from compute_agent.qos.state import QosState, Throttled
+from compute_agent.qos.snapshot import GuestAllotment, MetricSeries, UsageSnapshot
+from compute_agent.qos.state import QosState, ThrottledGuest
 from compute_agent.qos.streaks import observe
 from tests.compute_agent.qos.builders import CPU, PRESSURE, QUOTA, guest, line, rules, seen, snapshot
 from tests.examples import examples
@@ -22,13 +22,13 @@ DOWN_AND_UP = {"throttle_down": 10, "throttle_up": 8}
 def throttled(**limits):
     """A state in which guests were throttled in this order."""
     return QosState(
-        tuple(Throttled(name, QUOTA, limit) for name, limit in limits.items()), scheduling_off=False
+        tuple(ThrottledGuest(name, QUOTA, limit) for name, limit in limits.items()), scheduling_off=False
     )
 
 
 def restores(by, now, state, *earlier):
     actions = make_plan(by, now, seen(by, *earlier, now), state)
-    assert all(isinstance(action, Restore) for action in actions)
+    assert all(isinstance(action, RestoreAction) for action in actions)
     return [(action.guest, None if action.limit is None else round(action.limit, 2)) for action in actions]
 
 
@@ -89,7 +89,7 @@ def test_cool_down_counts_from_the_last_breach():
 
 
 def test_cool_down_doubles_with_each_relapse_where_nothing_can_be_computed():
-    state = QosState((Throttled("a", QUOTA, 0.4),), scheduling_off=False, relapses={"cpu_quota": 2})
+    state = QosState((ThrottledGuest("a", QUOTA, 0.4),), scheduling_off=False, relapses={"cpu_quota": 2})
 
     def given_back(by, seconds):
         breach = snapshot(guest("a", 0.4), own=99.0, time=100.0, host={PRESSURE: 50.0})
@@ -126,15 +126,15 @@ def test_everything_is_given_back_when_there_is_no_line_any_more():
 
 
 def test_throttle_of_a_lever_that_nobody_knows_any_more_is_taken_away():
-    state = QosState((Throttled("a", Knob("gone"), 0.4),), scheduling_off=False)
+    state = QosState((ThrottledGuest("a", ThrottleControl("gone"), 0.4),), scheduling_off=False)
     assert restores(rules(line(**DOWN_AND_UP)), snapshot(guest("a", 1.0)), state) == [("a", None)]
 
 
-@pytest.mark.parametrize("lever", [QUOTA, Knob("gone")], ids=["a lever", "no lever any more"])
+@pytest.mark.parametrize("lever", [QUOTA, ThrottleControl("gone")], ids=["a lever", "no lever any more"])
 def test_what_a_guest_is_not_entitled_to_any_more_is_not_limited_even_in_a_breach(lever):
     by = rules(line(**DOWN_AND_UP))
     breach = snapshot(guest("a", 1.0, entitlements={}), own=99.0)
-    state = QosState((Throttled("a", lever, 0.4),), scheduling_off=False)
+    state = QosState((ThrottledGuest("a", lever, 0.4),), scheduling_off=False)
     assert restores(by, breach, state) == [("a", None)]
 
 
@@ -152,7 +152,7 @@ def test_relapses_are_forgotten_after_twice_the_time_that_was_waited(metric, for
 
     assert left(forgets - 0.1) == {"cpu_quota": 1}  # nobody watches what the other lever moves
     assert left(forgets) == {}
-    in_use = replace(state, throttles=(Throttled("a", QUOTA, 1.0),))
+    in_use = replace(state, throttles=(ThrottledGuest("a", QUOTA, 1.0),))
     assert left(forgets, in_use) == {"cpu_quota": 1}
 
 
@@ -164,13 +164,13 @@ def test_guest_that_became_protected_gets_everything_back_at_once():
 
 def test_usage_that_is_not_known_yet_keeps_what_is_throttled():
     by = rules(line(**DOWN_AND_UP, for_samples=3))
-    now = Snapshot(100.0, {}, {"a": guest("a")})
+    now = UsageSnapshot(100.0, {}, {"a": guest("a")})
     assert restores(by, now, throttled(a=0.4), now) == []
 
 
 def test_usage_that_is_lost_for_good_gives_back_by_steps():
     by = rules(line(**DOWN_AND_UP, for_samples=3, cool_down=5))
-    lost = [Snapshot(100.0 + number, {}, {"a": guest("a")}) for number in range(7)]
+    lost = [UsageSnapshot(100.0 + number, {}, {"a": guest("a")}) for number in range(7)]
     streaks, given = {}, []
     state = throttled(a=0.4)
     for now in lost:
@@ -180,16 +180,16 @@ def test_usage_that_is_lost_for_good_gives_back_by_steps():
 
 
 def test_domains_are_given_back_apart():
-    knobs = {domain: Knob("memory_bandwidth", domain) for domain in "01"}
-    series = {domain: Series("memory_bandwidth", domain) for domain in "01"}
+    knobs = {domain: ThrottleControl("memory_bandwidth", domain) for domain in "01"}
+    series = {domain: MetricSeries("memory_bandwidth", domain) for domain in "01"}
     by = rules(line("bw", "memory_bandwidth", throttle_down=50, throttle_up=40))
     one = guest(
-        "a", entitlements={knob: Entitlement(100, 10, None) for knob in knobs.values()},
+        "a", entitlements={knob: GuestAllotment(100, 10, None) for knob in knobs.values()},
         usage={series["0"]: 4.0, series["1"]: 4.0},
     )  # fmt: skip
-    state = QosState(tuple(Throttled("a", knob, 40.0) for knob in knobs.values()), scheduling_off=False)
+    state = QosState(tuple(ThrottledGuest("a", knob, 40.0) for knob in knobs.values()), scheduling_off=False)
     now = snapshot(one, host={series["0"]: 30.0, series["1"]: 45.0})
-    assert make_plan(by, now, seen(by, now), state) == (Restore("a", knobs["0"], 50.0),)
+    assert make_plan(by, now, seen(by, now), state) == (RestoreAction("a", knobs["0"], 50.0),)
 
 
 @settings(max_examples=examples(200), deadline=None)
@@ -207,7 +207,7 @@ def test_usage_cannot_come_above_throttle_down_even_if_everybody_takes_all_that_
     }
     now = snapshot(*(guest(name, cores) for name, cores in used.items()), own=own)
     actions = make_plan(by, now, seen(by, now), throttled(**limits))
-    given_back = {action.guest: action.limit for action in actions if isinstance(action, Restore)}
+    given_back = {action.guest: action.limit for action in actions if isinstance(action, RestoreAction)}
     if now.host[CPU] >= 8:
         assert not given_back
         return

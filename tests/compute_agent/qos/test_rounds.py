@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from compute_agent.qos.rounds import CacheReading, Round
+from compute_agent.qos.rounds import CacheReading, MeasuringRound
 
 
 class Reader:
@@ -22,7 +22,7 @@ class Reader:
 def test_what_was_asked_for_is_read_once_and_kept(tmp_path: Path) -> None:
     file, reader = tmp_path / "number", Reader()
     file.write_text("1")
-    now = Round(0.0, "/", (), reader)
+    now = MeasuringRound(0.0, "/", (), reader)
     assert now.parsed(str(file), int) == 1
     file.write_text("2")
     assert now.parsed(str(file), int) == 1
@@ -35,7 +35,7 @@ def test_a_round_that_is_closed_knows_what_it_knew_and_reads_nothing_more(tmp_pa
     known, unknown, reader = tmp_path / "known", tmp_path / "unknown", Reader()
     known.write_text("1")
     unknown.write_text("2")
-    now = Round(0.0, "/", (), reader)
+    now = MeasuringRound(0.0, "/", (), reader)
     assert now.parsed(str(known), int) == 1
     now.close()
     assert now.parsed(str(known), int) == 1
@@ -47,14 +47,14 @@ def test_a_round_that_is_closed_knows_what_it_knew_and_reads_nothing_more(tmp_pa
 
 def test_caches_that_cannot_be_measured_are_asked_once_in_a_round() -> None:
     reader = Reader(OSError("gone"))
-    now = Round(0.0, "/", (), reader)
+    now = MeasuringRound(0.0, "/", (), reader)
     assert [now.cache(), now.cache()] == [CacheReading(), CacheReading()]
     assert reader.asked == 1
 
 
 def test_what_is_missing_or_not_understood_is_not_known(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("many")
-    now = Round(0.0, "/", ())
+    now = MeasuringRound(0.0, "/", ())
     assert now.parsed(str(tmp_path / "text"), int) is None
     assert now.parsed(str(tmp_path / "missing"), int) is None
     assert now.cache() == CacheReading()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from compute_agent.qos.watermarks import Action
+from compute_agent.qos.watermarks import WatermarkAction
 from tests.compute_agent.qos.builders import line, rules
 
 
@@ -19,11 +19,11 @@ def test_those_of_a_metric_that_ask_for_an_action(order):
     def names(metric, action):
         return {one.name for one in found(metric, action)}
 
-    assert names("cpu_usage", Action.THROTTLE_DOWN) == {"cpu"}
-    assert names("cpu_usage", Action.EVICT) == {"cpu-evict"}
-    assert names("memory_usage", Action.THROTTLE_DOWN) == {"memory"}
-    assert names("memory_usage", Action.THROTTLE_UP) == set()
-    assert names("bandwidth_usage", Action.THROTTLE_DOWN) == {"bandwidth"}
+    assert names("cpu_usage", WatermarkAction.THROTTLE_DOWN) == {"cpu"}
+    assert names("cpu_usage", WatermarkAction.EVICT) == {"cpu-evict"}
+    assert names("memory_usage", WatermarkAction.THROTTLE_DOWN) == {"memory"}
+    assert names("memory_usage", WatermarkAction.THROTTLE_UP) == set()
+    assert names("bandwidth_usage", WatermarkAction.THROTTLE_DOWN) == {"bandwidth"}
 
 
 def test_those_of_one_mode():

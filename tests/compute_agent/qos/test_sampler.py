@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from compute_agent.qos import rounds
-from compute_agent.qos.metrics import BUILT_IN, Metric, Registry, Unit
-from compute_agent.qos.rounds import CacheReading, Subject
-from compute_agent.qos.sampler import Sampler
-from compute_agent.qos.snapshot import Series
+from compute_agent.qos.metrics import BUILT_IN, MetricRegistry, MetricUnit, WatermarkMetric
+from compute_agent.qos.rounds import CacheReading, MeasuredGuest
+from compute_agent.qos.sampler import MetricSampler
+from compute_agent.qos.snapshot import MetricSeries
 from compute_agent.qos.sources import guests, host
 from tests.compute_agent.qos.builders import BEST_EFFORT, CPU, MEMORY, PRESSURE, guest, line, rules
 
@@ -28,8 +28,8 @@ class Tree:
         self.root = root
         self.cgroup = root / "cgroup/a"
         self.subjects = [
-            Subject(guest("a"), cgroup=str(self.cgroup)),
-            Subject(guest("b", vcpus=1.0, protected=True), pids=(42,)),
+            MeasuredGuest(guest("a"), cgroup=str(self.cgroup)),
+            MeasuredGuest(guest("b", vcpus=1.0, protected=True), pids=(42,)),
         ]
         self.write("proc/meminfo", MEMINFO)
         self.write("cgroup/a/memory.current", "10000\n")
@@ -72,7 +72,7 @@ ALL = rules(
 
 
 def test_usage_of_host_and_guests(tree):
-    sampler = Sampler(str(tree.root))
+    sampler = MetricSampler(str(tree.root))
     first = sampler.sample(ALL, tree.subjects, 1000.0)
     tree.at(2)
     second = sampler.sample(ALL, tree.subjects, 1002.0)
@@ -90,7 +90,7 @@ def test_usage_of_host_and_guests(tree):
 
 
 def test_late_round_measures_no_less(tree):
-    sampler = Sampler(str(tree.root))
+    sampler = MetricSampler(str(tree.root))
     sampler.sample(ALL, tree.subjects, 1000.0)
     tree.at(6)
     late = sampler.sample(ALL, tree.subjects, 1006.0)
@@ -101,7 +101,7 @@ def test_each_file_is_read_once_a_round_and_only_for_metrics_that_have_lines(tre
     read = []
     real = rounds.read_optional
     monkeypatch.setattr(rounds, "read_optional", lambda path: read.append(path) or real(path))
-    sampler = Sampler(str(tree.root))
+    sampler = MetricSampler(str(tree.root))
     for second in (0, 1, 2):
         tree.at(second)
         read.clear()
@@ -124,8 +124,8 @@ def test_each_file_is_read_once_a_round_and_only_for_metrics_that_have_lines(tre
     ],
 )
 def test_missing_file_costs_its_metric_only(tree, missing, series, caplog):
-    sampler = Sampler(str(tree.root))
-    whole = Sampler(str(tree.root))
+    sampler = MetricSampler(str(tree.root))
+    whole = MetricSampler(str(tree.root))
     sampler.sample(ALL, tree.subjects, 0.0)
     whole.sample(ALL, tree.subjects, 0.0)
     tree.at(1)
@@ -141,7 +141,7 @@ def test_missing_file_costs_its_metric_only(tree, missing, series, caplog):
 
 
 def test_what_the_host_tells_again_is_told_once(tree, caplog):
-    sampler = Sampler(str(tree.root))
+    sampler = MetricSampler(str(tree.root))
     caplog.set_level(logging.INFO, "compute_agent.qos.sampler")
     for second in range(6):
         tree.at(second)
@@ -155,7 +155,7 @@ def test_what_the_host_tells_again_is_told_once(tree, caplog):
 
 @pytest.mark.parametrize("content", ["", "garbage", "cpu\n", "some total\n", "MemTotal: x kB\n", "\0\xff"])
 def test_files_with_other_content_are_taken_as_missing(tree, content):
-    sampler = Sampler(str(tree.root))
+    sampler = MetricSampler(str(tree.root))
     for path in ("proc/stat", "proc/meminfo", "proc/pressure/cpu", "cgroup/a/cpu.stat", "proc/42/stat"):
         tree.write(path, content)
     for path in ("cgroup/a/memory.current", "proc/42/statm"):
@@ -167,7 +167,7 @@ def test_files_with_other_content_are_taken_as_missing(tree, content):
 
 
 def test_counters_that_begin_anew_are_no_usage(tree):
-    sampler = Sampler(str(tree.root))
+    sampler = MetricSampler(str(tree.root))
     tree.at(100)
     sampler.sample(ALL, tree.subjects, 0.0)
     tree.at(1)
@@ -178,7 +178,7 @@ def test_counters_that_begin_anew_are_no_usage(tree):
 
 
 def test_another_process_with_the_same_pid_is_not_taken_for_the_guest(tree):
-    sampler = Sampler(str(tree.root))
+    sampler = MetricSampler(str(tree.root))
     sampler.sample(ALL, tree.subjects, 0.0)
     tree.at(1)
     path = tree.root / "proc/42/stat"
@@ -187,7 +187,7 @@ def test_another_process_with_the_same_pid_is_not_taken_for_the_guest(tree):
 
 
 def test_guest_that_came_or_went_between_two_rounds_is_no_error(tree):
-    sampler = Sampler(str(tree.root))
+    sampler = MetricSampler(str(tree.root))
     both, one = tree.subjects, tree.subjects[:1]
     sampler.sample(ALL, one, 0.0)
     tree.at(1)
@@ -201,11 +201,11 @@ def test_guest_that_came_or_went_between_two_rounds_is_no_error(tree):
     [(900, 100, 10.0), (0, 1000, 100.0), (1000, 0, 0.0), (0, 0, None), (100, -1, None)],
 )
 def test_what_a_hypervisor_takes_is_told_in_percent_of_the_time(tree, idle, steal, percent):
-    sampler, lines = Sampler(str(tree.root)), rules(line("steal", "cpu_steal", disable_scheduling=50))
+    sampler, lines = MetricSampler(str(tree.root)), rules(line("steal", "cpu_steal", disable_scheduling=50))
     for ticks, taken in ((1000, 7), (1000 + idle, 7 + steal)):
         tree.write("proc/stat", f"cpu 10 0 10 {ticks} 0 0 0 {taken} 0 0\ncpu0 1 1 1 1\nintr 0\n")
         found = sampler.sample(lines, (), float(ticks))
-    assert found.host.get(Series("cpu_steal")) == percent
+    assert found.host.get(MetricSeries("cpu_steal")) == percent
 
 
 def test_old_kernels_without_memavailable_and_steal():
@@ -233,9 +233,9 @@ def test_caches_are_read_once_a_round_and_a_failure_costs_nothing_else(tree):
         line("llc", "llc_occupancy", throttle_down=1e12, throttle_up=1),
     )
     reader = Reader()
-    sampler = Sampler(str(tree.root), reader)
+    sampler = MetricSampler(str(tree.root), reader)
     now = sampler.sample(by, tree.subjects, 0.0)
-    bandwidth, occupancy = Series("memory_bandwidth", "0"), Series("llc_occupancy", "0")
+    bandwidth, occupancy = MetricSeries("memory_bandwidth", "0"), MetricSeries("llc_occupancy", "0")
     assert now.host == {bandwidth: 5e9, occupancy: 1e6}
     assert now.capacity == {bandwidth: 2e10, occupancy: 3e7}
     assert now.guests["a"].usage == {bandwidth: 1e9, occupancy: 5e5}
@@ -247,19 +247,22 @@ def test_metric_of_another_package_that_breaks_costs_nothing_else(tree, caplog):
     def measure(now, before):
         raise RuntimeError("a bug")
 
-    registry = Registry([*BUILT_IN, Metric("own", Unit.OTHER, 1, measure)])
+    registry = MetricRegistry([*BUILT_IN, WatermarkMetric("own", MetricUnit.OTHER, 1, measure)])
     by = rules(
         line("own", "own", disable_scheduling=1), line("memory", "memory_usage", evict=1), registry=registry
     )
-    assert set(Sampler(str(tree.root)).sample(by, tree.subjects, 0.0).host) == {MEMORY}
+    assert set(MetricSampler(str(tree.root)).sample(by, tree.subjects, 0.0).host) == {MEMORY}
     assert "own cannot be measured" in caplog.text
 
 
 def test_real_process_that_burns_cpu_is_measured():
     burner = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
-        sampler = Sampler()
-        subjects = [Subject(guest("burner"), pids=(burner.pid,)), Subject(guest("me"), pids=(os.getpid(),))]
+        sampler = MetricSampler()
+        subjects = [
+            MeasuredGuest(guest("burner"), pids=(burner.pid,)),
+            MeasuredGuest(guest("me"), pids=(os.getpid(),)),
+        ]
         deadline = time.monotonic() + 30
         sampler.sample(ALL, subjects, time.monotonic())
         burnt = 0.0

@@ -6,8 +6,8 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from compute_agent.qos.actions import Evict, Restore, SwitchScheduling, Throttle
-from compute_agent.qos.levers import Steps
+from compute_agent.qos.actions import EvictAction, RestoreAction, SwitchScheduling, ThrottleAction
+from compute_agent.qos.levers import ThrottleSteps
 from compute_agent.qos.state import QosState
 from tests.compute_agent.qos import chart
 from tests.compute_agent.qos.builders import line, rules
@@ -16,7 +16,7 @@ from tests.compute_agent.qos.worlds import COOL_DOWN, DOWN, SAMPLES, cpu_rules, 
 
 QUIET_FROM, ROUNDS = 9000, 10_000
 
-STEPS_UP = math.ceil(math.log(Steps().min_share) / math.log(1 - Steps().step)) + 1
+STEPS_UP = math.ceil(math.log(ThrottleSteps().min_share) / math.log(1 - ThrottleSteps().step)) + 1
 """Steps from the floor to the full entitlement; one more for what rounding loses."""
 
 
@@ -56,13 +56,13 @@ def test_nobody_is_throttled_again_without_more_demand_than_when_something_was_g
     flaps = []
     for number, seen in enumerate(history):
         for action in seen.actions:
-            if isinstance(action, Restore):
+            if isinstance(action, RestoreAction):
                 given_back[action.guest] = number
-            elif isinstance(action, Throttle) and action.guest in given_back:
+            elif isinstance(action, ThrottleAction) and action.guest in given_back:
                 since = history[given_back[action.guest] : number + 1]
                 if max(one.demand for one in since) <= since[0].demand:
                     flaps.append((number, action))
-    assert len(acts(history, Restore)) > 100
+    assert len(acts(history, RestoreAction)) > 100
     assert flaps == []
 
 
@@ -77,16 +77,18 @@ def test_everything_is_given_back_soon_after_demand_has_gone(long_run):
 
 @pytest.mark.slow
 def test_dedicated_guests_are_never_touched(long_run):
-    touched = {action.guest for _, action in acts(long_run.history, Throttle | Restore | Evict)}
+    touched = {
+        action.guest for _, action in acts(long_run.history, ThrottleAction | RestoreAction | EvictAction)
+    }
     assert touched
     assert all(guest.startswith("best-effort") for guest in touched)
 
 
 @pytest.mark.slow
 def test_one_guest_is_evicted_when_memory_is_short_and_one_is_enough(long_run):
-    (number, eviction) = acts(long_run.history, Evict)[0]
+    (number, eviction) = acts(long_run.history, EvictAction)[0]
     assert len(long_run.history[number].actions) == 1
-    assert long_run.host.evicted == [action.guest for _, action in acts(long_run.history, Evict)]
+    assert long_run.host.evicted == [action.guest for _, action in acts(long_run.history, EvictAction)]
     assert eviction.guest not in long_run.host.guests
     assert all(seen.memory <= 230 for seen in long_run.history[number + long_run.host.grace + 1 :])
 
@@ -95,7 +97,7 @@ def test_one_guest_is_evicted_when_memory_is_short_and_one_is_enough(long_run):
 def test_picture_shows_every_action(long_run):
     root = ET.fromstring(picture(long_run, "a <host>"))
     paths = {path.get("stroke"): path.get("d", "") for path in root.iter("{http://www.w3.org/2000/svg}path")}
-    rounds = {number for number, _ in acts(long_run.history, Evict)}
+    rounds = {number for number, _ in acts(long_run.history, EvictAction)}
     assert paths[chart.VERMILION].count("v12") == len(rounds)
     texts = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
     assert {"a <host>", "throttle_down", "throttle_up", "used", "wanted", "evict"} <= set(texts)
@@ -123,9 +125,9 @@ def test_steady_demand_above_the_line_is_settled_once(lines, noise):
     }
     loop = Loop(Host(64, 256, guests, own_use=1.0), rules(*lines, margin=0.1))
     history = loop.run(1500)
-    assert acts(history[:50], Throttle)
+    assert acts(history[:50], ThrottleAction)
     # A little is given back where it is too much; nothing is taken again after that.
-    assert acts(history[50:], Throttle) == []
+    assert acts(history[50:], ThrottleAction) == []
 
 
 def test_restarts_of_the_agent_leave_nobody_throttled_and_no_eviction_unfinished():

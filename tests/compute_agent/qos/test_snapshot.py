@@ -2,10 +2,14 @@
 
 import pytest
 
-from compute_agent.qos.snapshot import Entitlement, GuestUsage, Series, Snapshot
+from compute_agent.qos.snapshot import GuestAllotment, GuestUsage, MetricSeries, UsageSnapshot
 
-CPU, MEMORY, CACHE = Series("cpu_usage"), Series("memory_usage"), Series("llc_occupancy", "0")
-BEFORE = Snapshot(
+CPU, MEMORY, CACHE = (
+    MetricSeries("cpu_usage"),
+    MetricSeries("memory_usage"),
+    MetricSeries("llc_occupancy", "0"),
+)
+BEFORE = UsageSnapshot(
     5.0,
     {CPU: 10.0, MEMORY: 100.0},
     {
@@ -34,11 +38,11 @@ def test_a_guest_that_leaves_takes_its_use_of_these_metrics_with_it():
 @pytest.mark.parametrize(("full", "granule"), [(1.0, 1.01), (1.0, 0.0), (1.0, -0.1), (0.0, 0.0)])
 def test_a_granule_is_something_and_no_more_than_there_is(full, granule):
     with pytest.raises(ValueError, match="a granule of"):
-        Entitlement(full, granule)
+        GuestAllotment(full, granule)
 
 
 def test_all_there_is_may_be_one_granule():
-    assert Entitlement(1.0, 1.0).full == 1.0
+    assert GuestAllotment(1.0, 1.0).full == 1.0
 
 
 def test_a_series_of_a_domain_names_it():

@@ -3,7 +3,7 @@
 import pytest
 
 from compute_agent.qos import sorters
-from compute_agent.qos.snapshot import GuestUsage, Series
+from compute_agent.qos.snapshot import GuestUsage, MetricSeries
 from tests.compute_agent.qos.builders import CPU, MEMORY, guest
 
 
@@ -42,7 +42,7 @@ def test_a_guest_of_which_nobody_knows_since_when_it_runs_counts_as_the_oldest()
 
 
 def test_new_metric_gives_one_comparison_between_the_general_ones():
-    series = Series("disk_latency", "sda")
+    series = MetricSeries("disk_latency", "sda")
     own = sorters.combined(lambda one, series: -one.usage.get(series, 0.0))
     slow, slower = guest("a", usage={series: 5.0}), guest("z", usage={series: 9.0})
     dear = guest("m", usage={series: 99.0}, priority=1)

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.model.knob import Knob
-from compute_agent.qos.actions import Evict, Restore, SwitchScheduling, Throttle
-from compute_agent.qos.state import Eviction, QosState, Throttled, from_json, to_json
+from compute_agent.model.knob import ThrottleControl
+from compute_agent.qos.actions import EvictAction, RestoreAction, SwitchScheduling, ThrottleAction
+from compute_agent.qos.state import PendingEviction, QosState, ThrottledGuest, from_json, to_json
 from tests.compute_agent.qos.builders import QUOTA
 
 
 def throttle(guest, limit, knob=QUOTA):
-    return Throttle(guest, knob, limit, "cpu_usage", "line")
+    return ThrottleAction(guest, knob, limit, "cpu_usage", "line")
 
 
 def after(*actions):
@@ -25,35 +25,39 @@ def after(*actions):
 
 def test_throttles_are_kept_in_the_order_in_which_they_were_last_tightened():
     state = after(throttle("a", 2.0), throttle("b", 2.0), throttle("a", 1.0))
-    assert state.throttles == (Throttled("b", QUOTA, 2.0), Throttled("a", QUOTA, 1.0))
+    assert state.throttles == (ThrottledGuest("b", QUOTA, 2.0), ThrottledGuest("a", QUOTA, 1.0))
     assert (state.limit("a", QUOTA), state.limit("c", QUOTA)) == (1.0, None)
 
 
 def test_restored_guests_keep_their_place_until_their_limit_is_gone():
-    state = after(throttle("a", 1.0), throttle("b", 1.0), Restore("a", QUOTA, 2.0))
-    assert state.throttles == (Throttled("a", QUOTA, 2.0), Throttled("b", QUOTA, 1.0))
-    assert state.after(Restore("a", QUOTA, None)).throttles == (Throttled("b", QUOTA, 1.0),)
+    state = after(throttle("a", 1.0), throttle("b", 1.0), RestoreAction("a", QUOTA, 2.0))
+    assert state.throttles == (ThrottledGuest("a", QUOTA, 2.0), ThrottledGuest("b", QUOTA, 1.0))
+    assert state.after(RestoreAction("a", QUOTA, None)).throttles == (ThrottledGuest("b", QUOTA, 1.0),)
 
 
 def test_throttling_after_giving_back_is_a_relapse():
-    once = [throttle("a", 2.0), Restore("a", QUOTA, None), throttle("a", 2.0), throttle("b", 2.0)]
+    once = [throttle("a", 2.0), RestoreAction("a", QUOTA, None), throttle("a", 2.0), throttle("b", 2.0)]
     assert after(throttle("a", 2.0), throttle("a", 1.0)).relapses == {}
     assert after(*once).relapses == {"cpu_quota": 1}
     assert after(*once * 9).relapses == {"cpu_quota": 4}
     assert after(*once).forgiven({"cpu_quota"}) == after(throttle("a", 2.0), throttle("b", 2.0))
-    elsewhere = throttle("a", 50.0, Knob("memory_bandwidth", "0"))
+    elsewhere = throttle("a", 50.0, ThrottleControl("memory_bandwidth", "0"))
     assert after(*once[:2], elsewhere).relapses == {}
 
 
 def test_evictions_begin_once_and_end():
-    state = after(Evict("a", "memory_usage", "m"), Evict("a", "cpu_usage", "c"), Evict("b", "cpu_usage", "c"))
-    assert state.evictions == (Eviction("a", "memory_usage"), Eviction("b", "cpu_usage"))
+    state = after(
+        EvictAction("a", "memory_usage", "m"),
+        EvictAction("a", "cpu_usage", "c"),
+        EvictAction("b", "cpu_usage", "c"),
+    )
+    assert state.evictions == (PendingEviction("a", "memory_usage"), PendingEviction("b", "cpu_usage"))
     assert state.left("a").evicting == {"b"}
 
 
 def test_guests_that_are_gone_are_forgotten_but_their_evictions_are_finished():
-    state = after(throttle("a", 1.0), throttle("b", 1.0), Evict("a", "cpu_usage", "c"))
-    assert state.only({"b"}).throttles == (Throttled("b", QUOTA, 1.0),)
+    state = after(throttle("a", 1.0), throttle("b", 1.0), EvictAction("a", "cpu_usage", "c"))
+    assert state.only({"b"}).throttles == (ThrottledGuest("b", QUOTA, 1.0),)
     assert state.only({"b"}).evicting == {"a"}
 
 
@@ -61,9 +65,10 @@ names = st.text(min_size=1, max_size=4)
 states = st.builds(
     QosState,
     st.lists(
-        st.builds(Throttled, names, st.builds(Knob, names, names), st.floats(0.01, 1e6)), max_size=4
+        st.builds(ThrottledGuest, names, st.builds(ThrottleControl, names, names), st.floats(0.01, 1e6)),
+        max_size=4,
     ).map(tuple),
-    st.lists(st.builds(Eviction, names, names), max_size=3).map(tuple),
+    st.lists(st.builds(PendingEviction, names, names), max_size=3).map(tuple),
     st.sampled_from([None, True, False]),
 )
 

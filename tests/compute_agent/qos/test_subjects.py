@@ -5,9 +5,9 @@ import pytest
 from compute_agent import conf as agent_conf
 from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import GuestSettings
-from compute_agent.model.knob import BLOCKIO, Knob
+from compute_agent.model.knob import BLOCKIO, ThrottleControl
 from compute_agent.qos.classes import parse_classes
-from compute_agent.qos.snapshot import Entitlement
+from compute_agent.qos.snapshot import GuestAllotment
 from compute_agent.qos.subjects import build_subject
 from tests.compute_agent.qos.builders import QUOTA
 
@@ -23,15 +23,15 @@ from tests.compute_agent.qos.builders import QUOTA
 )
 def test_class_and_dedicated_cpus_protect(qos_class, dedicated, rank, protected):
     guest = Guest("u", "process", "n", 42, GuestSettings(vcpus=3, qos_class=qos_class, priority=7))
-    ways = {Knob("cache_ways", "0"): Entitlement(11.0, 1.0, 2.0**20)}
+    ways = {ThrottleControl("cache_ways", "0"): GuestAllotment(11.0, 1.0, 2.0**20)}
     subject = build_subject(
         guest, parse_classes(agent_conf.load([], [])), dedicated=dedicated, started=5.0, caches=ways
     )
     facts = subject.facts
     assert (facts.rank, facts.protected, facts.priority, facts.started) == (rank, protected, 7, 5.0)
     assert facts.entitlements == {
-        QUOTA: Entitlement(3.0),
-        Knob(BLOCKIO): Entitlement(100.0, 1.0, None),
+        QUOTA: GuestAllotment(3.0),
+        ThrottleControl(BLOCKIO): GuestAllotment(100.0, 1.0, None),
         **ways,
     }
     assert (subject.cgroup, subject.pids) == ("", (42,))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from compute_agent.qos.metrics import Registry
+from compute_agent.qos.metrics import MetricRegistry
 from compute_agent.qos.unenforceable import unenforceable
 from tests.compute_agent.qos.builders import line
 
@@ -40,5 +40,5 @@ def test_what_will_not_come_of_a_watermark_is_told_with_the_reason(
 ):
     watermark = line("w", metric, **thresholds)
     fine = line("fine", "memory_usage", evict=5)
-    found = list(unenforceable([fine, watermark, fine], Registry(), unmeasured, unusable))
+    found = list(unenforceable([fine, watermark, fine], MetricRegistry(), unmeasured, unusable))
     assert found == ([f"[watermark:w] {told}"] if told else [])

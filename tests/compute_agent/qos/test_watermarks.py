@@ -8,9 +8,9 @@ from oslo_config import cfg
 from compute_agent import conf as agent_conf
 from compute_agent.model.errors import ConfigError
 from compute_agent.qos.classes import parse_classes
-from compute_agent.qos.metrics import Registry, Unit
+from compute_agent.qos.metrics import MetricRegistry, MetricUnit
 from compute_agent.qos.settings import build_rules, read_settings
-from compute_agent.qos.watermarks import Selector, Threshold, parse_threshold
+from compute_agent.qos.watermarks import GuestSelector, WatermarkThreshold, parse_threshold
 from compute_agent.resctrl.share_spec import ShareSpec, WayRange
 
 CPU = "[watermark:cpu]\nmetric = cpu_usage\n"
@@ -25,7 +25,7 @@ def read(tmp_path):
         path.write_text(text)
         loaded = agent_conf.load([], [str(path)])
         classes = parse_classes(loaded)
-        return build_rules(loaded, Registry(), classes), classes
+        return build_rules(loaded, MetricRegistry(), classes), classes
 
     return load
 
@@ -39,12 +39,12 @@ def test_section_becomes_a_watermark(read):
     )
     (line,) = rules.watermarks
     assert (line.name, line.metric, line.preview) == ("cpu", "cpu_usage", True)
-    assert line.throttle_down == Threshold(80.0, relative=True)
-    assert line.throttle_up == Threshold(70.0, relative=True)
-    assert line.evict == Threshold(95.0, relative=True)
-    assert line.disable_scheduling == Threshold(75.0, relative=True)
+    assert line.throttle_down == WatermarkThreshold(80.0, relative=True)
+    assert line.throttle_up == WatermarkThreshold(70.0, relative=True)
+    assert line.evict == WatermarkThreshold(95.0, relative=True)
+    assert line.disable_scheduling == WatermarkThreshold(75.0, relative=True)
     assert (line.for_samples, line.cool_down) == (5, 60.0)
-    assert line.selector == Selector(frozenset({"BE", "LS"}), 7)
+    assert line.selector == GuestSelector(frozenset({"BE", "LS"}), 7)
     assert (rules.steps.step, rules.steps.min_share, rules.margin) == (0.25, 0.2, 0.05)
 
 
@@ -60,19 +60,19 @@ def test_defaults_are_those_of_the_specification(read):
 @pytest.mark.parametrize(
     ("text", "unit", "level"),
     [
-        ("12", Unit.CORES, Threshold(12.0)),
-        (" 1.5 ", Unit.CORES, Threshold(1.5)),
-        ("80%", Unit.CORES, Threshold(80.0, True)),
-        ("80 %", Unit.BYTES, Threshold(80.0, True)),
-        ("5", Unit.BYTES, Threshold(5.0)),
-        ("3M", Unit.BYTES, Threshold(3.0 * 1024**2)),
-        ("2G", Unit.BYTES, Threshold(2.0 * 1024**3)),
-        ("4T", Unit.BYTES_PER_SECOND, Threshold(4.0 * 1024**4)),
-        ("100%", Unit.BYTES, Threshold(100.0, True)),
-        ("1.5K", Unit.BYTES_PER_SECOND, Threshold(1536.0)),
-        ("40", Unit.PERCENT, Threshold(40.0)),
-        ("40%", Unit.PERCENT, Threshold(40.0)),
-        ("150%", Unit.PERCENT, Threshold(150.0)),
+        ("12", MetricUnit.CORES, WatermarkThreshold(12.0)),
+        (" 1.5 ", MetricUnit.CORES, WatermarkThreshold(1.5)),
+        ("80%", MetricUnit.CORES, WatermarkThreshold(80.0, True)),
+        ("80 %", MetricUnit.BYTES, WatermarkThreshold(80.0, True)),
+        ("5", MetricUnit.BYTES, WatermarkThreshold(5.0)),
+        ("3M", MetricUnit.BYTES, WatermarkThreshold(3.0 * 1024**2)),
+        ("2G", MetricUnit.BYTES, WatermarkThreshold(2.0 * 1024**3)),
+        ("4T", MetricUnit.BYTES_PER_SECOND, WatermarkThreshold(4.0 * 1024**4)),
+        ("100%", MetricUnit.BYTES, WatermarkThreshold(100.0, True)),
+        ("1.5K", MetricUnit.BYTES_PER_SECOND, WatermarkThreshold(1536.0)),
+        ("40", MetricUnit.PERCENT, WatermarkThreshold(40.0)),
+        ("40%", MetricUnit.PERCENT, WatermarkThreshold(40.0)),
+        ("150%", MetricUnit.PERCENT, WatermarkThreshold(150.0)),
     ],
 )
 def test_levels(text, unit, level):
@@ -82,10 +82,11 @@ def test_levels(text, unit, level):
 @pytest.mark.parametrize(
     ("text", "unit"),
     [
-        ("", Unit.CORES), ("-1", Unit.CORES), ("eighty", Unit.CORES), ("1e3", Unit.CORES),
-        ("nan", Unit.CORES), ("101%", Unit.CORES), ("2G", Unit.CORES),
-        ("2g", Unit.BYTES), ("5%", Unit.OTHER), ("٣", Unit.CORES),
-        ("9" * 400, Unit.CORES),
+        ("", MetricUnit.CORES), ("-1", MetricUnit.CORES), ("eighty", MetricUnit.CORES),
+        ("1e3", MetricUnit.CORES),
+        ("nan", MetricUnit.CORES), ("101%", MetricUnit.CORES), ("2G", MetricUnit.CORES),
+        ("2g", MetricUnit.BYTES), ("5%", MetricUnit.OTHER), ("٣", MetricUnit.CORES),
+        ("9" * 400, MetricUnit.CORES),
     ],
 )  # fmt: skip
 def test_levels_that_are_none(text, unit):
@@ -204,5 +205,5 @@ def test_evict_command_that_is_none_is_refused(tmp_path):
     path = tmp_path / "agent.conf"
     path.write_text("[qos]\nevict_command = migrate 'away\n")
     with pytest.raises(ConfigError, match=r"\[qos\] evict_command: .*No closing quotation"):
-        read_settings(agent_conf.load([], [str(path)]), Registry())
-    assert read_settings(agent_conf.load([], []), Registry()).evict_command is None
+        read_settings(agent_conf.load([], [str(path)]), MetricRegistry())
+    assert read_settings(agent_conf.load([], []), MetricRegistry()).evict_command is None

@@ -3,8 +3,8 @@
 import math
 import random
 
-from compute_agent.qos.actions import Evict, Restore, Throttle
-from compute_agent.qos.rules import Rules
+from compute_agent.qos.actions import EvictAction, RestoreAction, ThrottleAction
+from compute_agent.qos.rules import QosRules
 from tests.compute_agent.qos.builders import line, rules
 from tests.compute_agent.qos.chart import (
     BLUE,
@@ -62,7 +62,7 @@ def host(*, best_effort: int = 20, day: int = 0, until: int = 10**9, noise: floa
     return Host(CPUS, MEMORY, guests, own_use=1.0)
 
 
-def cpu_rules() -> Rules:
+def cpu_rules() -> QosRules:
     """Throttle above 48 of 64 cores; evict above 230 of 256 units of memory."""
     return rules(
         line("cpu", throttle_down=DOWN, throttle_up=UP, for_samples=SAMPLES, cool_down=COOL_DOWN),
@@ -108,9 +108,9 @@ def picture(loop: Loop, title: str, first: int = 0, last: int | None = None) -> 
             ),
         ],
         [
-            Marks("throttle", ORANGE, rounds(Throttle)),
-            Marks("give back", GREEN, rounds(Restore)),
-            Marks("evict", VERMILION, rounds(Evict)),
+            Marks("throttle", ORANGE, rounds(ThrottleAction)),
+            Marks("give back", GREEN, rounds(RestoreAction)),
+            Marks("evict", VERMILION, rounds(EvictAction)),
         ],
         first,
     )

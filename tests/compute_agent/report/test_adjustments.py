@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
-from compute_agent.report.adjustments import Verdict, remembered, settle, writing
+from compute_agent.inventory.tree import ProviderInventory, ProviderNode, ProviderTree
+from compute_agent.report.adjustments import AdjustmentVerdict, remembered, settle, writing
 from compute_agent.report.plan import (
-    Known,
-    Owned,
+    KnownNames,
+    OwnedNames,
     ReportedProvider,
     adjustment_sentences,
     ownership_after,
@@ -19,12 +19,12 @@ from compute_agent.report.plan import (
     wanted_inventories,
 )
 
-DERIVED = Inventory(16, reserved=2, max_unit=16, allocation_ratio=4.0)
+DERIVED = ProviderInventory(16, reserved=2, max_unit=16, allocation_ratio=4.0)
 NOTHING = frozenset()
 
 
 def of(reserved=2, ratio=4.0):
-    return Inventory(16, reserved=reserved, max_unit=16, allocation_ratio=ratio)
+    return ProviderInventory(16, reserved=reserved, max_unit=16, allocation_ratio=ratio)
 
 
 def by_agent(name, reserved=2, ratio=4.0):
@@ -35,10 +35,10 @@ def by_agent(name, reserved=2, ratio=4.0):
     ("name", "has", "written", "configured", "becomes", "verdicts"),
     [
         # Set by somebody else: it stays.
-        ("VCPU", of(5, 9.0), by_agent("VCPU"), NOTHING, (5, 9.0), (Verdict.KEPT,) * 2),
-        ("VCPU", of(0), by_agent("VCPU"), NOTHING, (0, 4.0), (Verdict.KEPT,)),
+        ("VCPU", of(5, 9.0), by_agent("VCPU"), NOTHING, (5, 9.0), (AdjustmentVerdict.KEPT,) * 2),
+        ("VCPU", of(0), by_agent("VCPU"), NOTHING, (0, 4.0), (AdjustmentVerdict.KEPT,)),
         # Nobody remembers what the agent wrote: it stays as well.
-        ("VCPU", of(5, 9.0), NOTHING, NOTHING, (5, 9.0), (Verdict.KEPT,) * 2),
+        ("VCPU", of(5, 9.0), NOTHING, NOTHING, (5, 9.0), (AdjustmentVerdict.KEPT,) * 2),
         # The agent wrote it: a reserve follows the host, a ratio without an option stays.
         ("VCPU", of(5, 9.0), by_agent("VCPU", 5, 9.0), NOTHING, (2, 9.0), ()),
         ("VCPU", of(), NOTHING, NOTHING, (2, 4.0), ()),
@@ -47,11 +47,18 @@ def by_agent(name, reserved=2, ratio=4.0):
         ("VCPU", of(5, 9.0), by_agent("VCPU"), {"reserved"}, (2, 9.0), ("o", "k")),
         ("VCPU", of(5, 9.0), by_agent("VCPU", 5, 9.0), {"allocation_ratio", "reserved"}, (2, 4.0), ()),
         # More than all cannot be reserved: the host became smaller.
-        ("VCPU", Inventory(64, reserved=40), NOTHING, NOTHING, (16, 1.0), (Verdict.LIMITED, Verdict.KEPT)),
+        (
+            "VCPU",
+            ProviderInventory(64, reserved=40),
+            NOTHING,
+            NOTHING,
+            (16, 1.0),
+            (AdjustmentVerdict.LIMITED, AdjustmentVerdict.KEPT),
+        ),
         # What is exclusive may be offered less, never more.
-        ("PCPU", of(5, 1.0), by_agent("PCPU"), NOTHING, (5, 1.0), (Verdict.KEPT,) * 2),
-        ("LLC", of(0, 9.0), by_agent("LLC"), NOTHING, (2, 4.0), (Verdict.LIMITED,) * 2),
-        ("CUSTOM_LLC", of(0), NOTHING, NOTHING, (2, 4.0), (Verdict.LIMITED,)),
+        ("PCPU", of(5, 1.0), by_agent("PCPU"), NOTHING, (5, 1.0), (AdjustmentVerdict.KEPT,) * 2),
+        ("LLC", of(0, 9.0), by_agent("LLC"), NOTHING, (2, 4.0), (AdjustmentVerdict.LIMITED,) * 2),
+        ("CUSTOM_LLC", of(0), NOTHING, NOTHING, (2, 4.0), (AdjustmentVerdict.LIMITED,)),
         ("CUSTOM_RESCTRL_GROUP", of(5), by_agent("CUSTOM_RESCTRL_GROUP", 5), NOTHING, (2, 4.0), ()),
     ],
 )
@@ -60,7 +67,7 @@ def test_who_decides(name, has, written, configured, becomes, verdicts):
     settled = settle(name, DERIVED, has, written, options)
     assert (settled.inventory.reserved, settled.inventory.allocation_ratio) == becomes
     assert settled.inventory.total == DERIVED.total
-    short = {"k": Verdict.KEPT, "o": Verdict.OVERRULED}
+    short = {"k": AdjustmentVerdict.KEPT, "o": AdjustmentVerdict.OVERRULED}
     assert [one.verdict for one in settled.adjustments] == [short.get(each, each) for each in verdicts]
 
 
@@ -90,7 +97,7 @@ def test_what_others_set_is_never_remembered_as_the_agents():
 def test_the_sentence_names_provider_value_and_option():
     derived = ProviderTree((ProviderNode("h", "u", None, {"MEMORY_MB": replace(DERIVED, total=2097152)}),))
     has = {"u": ReportedProvider("u", "h", None, 1, {"MEMORY_MB": of(1048576)})}
-    owned = {"u": Owned(frozenset({"MEMORY_MB"}), written=by_agent("MEMORY_MB"))}
+    owned = {"u": OwnedNames(frozenset({"MEMORY_MB"}), written=by_agent("MEMORY_MB"))}
     (sentence,) = adjustment_sentences(derived, has, owned)
     assert sentence == (
         "h (u): reserved of MEMORY_MB was set to 1048576 through the API and stays; the agent's is 2, which"
@@ -111,7 +118,7 @@ STEPS = st.lists(
 @given(STEPS)
 def test_over_any_history_the_last_word_is_the_operators_or_else_the_hosts(steps):
     """Reports crash before or after Placement took them, and nobody is taken for somebody else."""
-    known = Known(frozenset({"VCPU"}), frozenset())
+    known = KnownNames(frozenset({"VCPU"}), frozenset())
     owned, has, derived = {}, {}, of(0, 2.0)
     operator = None  # what an operator set last: reserved and ratio
 

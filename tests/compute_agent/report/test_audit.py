@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
+from compute_agent.inventory.tree import ProviderInventory, ProviderNode, ProviderTree
 from compute_agent.model.allocation import ConsumerAllocations
 from compute_agent.report.audit import (
     UNKNOWN_OWNER,
     AuditedGuest,
-    Finding,
-    Kind,
-    Options,
-    Record,
+    AuditFinding,
+    ConsumerRecord,
+    FindingKind,
+    HealOptions,
     allocation_for,
     compare,
     create,
@@ -34,8 +34,10 @@ def guest(uuid="a", vcpus=2, location=OWN, **fields):
 
 
 def test_an_audit_mends_nothing_unless_it_is_told_to():
-    assert Options() == Options(heal=False, delete=False, confirmed=None, dry_run=False, min_age=3600.0)
-    assert Options().consumers == frozenset()  # which are all
+    assert HealOptions() == HealOptions(
+        heal=False, delete=False, confirmed=None, dry_run=False, min_age=3600.0
+    )
+    assert HealOptions().consumers == frozenset()  # which are all
 
 
 class TestFindings:
@@ -47,8 +49,8 @@ class TestFindings:
     def test_each_side_may_lack_the_other(self):
         held = {"b": {"node": {"PCPU": 2}}}
         assert compare([guest()], held, frozenset()) == [
-            Finding(Kind.UNALLOCATED, "a", "a"),
-            Finding(Kind.UNUSED, "b", allocation=held["b"]),
+            AuditFinding(FindingKind.UNALLOCATED, "a", "a"),
+            AuditFinding(FindingKind.UNUSED, "b", allocation=held["b"]),
         ]
 
     def test_a_guest_that_does_not_run_now_may_hold_what_it_will_need(self):
@@ -59,19 +61,19 @@ class TestFindings:
         pins = {"a": {1, 2}, "b": {2, 3}, "c": {4}}
         guests = [guest(uuid, held=frozenset(cpus)) for uuid, cpus in pins.items()]
         assert [(it.kind, it.consumer, it.detail) for it in compare(guests, held, frozenset())] == [
-            (Kind.OVERLAP, "a", "CPU 2 also of guest b"),
-            (Kind.OVERLAP, "b", "CPU 2 also of guest a"),
+            (FindingKind.OVERLAP, "a", "CPU 2 also of guest b"),
+            (FindingKind.OVERLAP, "b", "CPU 2 also of guest a"),
         ]
 
     def test_a_guest_that_migrates_is_a_pair(self):
         held = {"m": {"node": {"PCPU": 2}}}
-        pair = Finding(Kind.MIGRATING, "a", "a", held["m"], "held by consumer m")
+        pair = AuditFinding(FindingKind.MIGRATING, "a", "a", held["m"], "held by consumer m")
         assert compare([guest(migration="m")], held, frozenset(), {"m": "a"}) == [pair]
         assert compare([], held, frozenset(), {"m": "a"}) == [replace(pair, name="")]
 
     def test_a_refused_guest_is_told_with_the_reason(self):
         (finding,) = compare([guest(refusal="no room")], {"a": {"node": {"PCPU": 2}}}, frozenset())
-        assert (finding.kind, finding.detail) == (Kind.REFUSED, "no room")
+        assert (finding.kind, finding.detail) == (FindingKind.REFUSED, "no room")
 
     @pytest.mark.parametrize(
         ("fields", "held", "detail"),
@@ -134,12 +136,12 @@ class TestAllocations:
 
     def free(self, held=None, pcpu=3):
         inventories = {
-            "root": {"DISK_GB": Inventory(100, max_unit=100)},
+            "root": {"DISK_GB": ProviderInventory(100, max_unit=100)},
             **{
                 f"n{n}": {
-                    "PCPU": Inventory(pcpu, max_unit=pcpu),
-                    "VCPU": Inventory(1, max_unit=1, allocation_ratio=4.0),
-                    "MEMORY_MB": Inventory(4096, max_unit=4096),
+                    "PCPU": ProviderInventory(pcpu, max_unit=pcpu),
+                    "VCPU": ProviderInventory(1, max_unit=1, allocation_ratio=4.0),
+                    "MEMORY_MB": ProviderInventory(4096, max_unit=4096),
                 }
                 for n in range(2)
             },
@@ -192,12 +194,12 @@ WANTED = {"node": {"VCPU": 2}}
 @pytest.mark.parametrize(
     ("record", "reason"),
     [
-        (Record(HELD, WANTED, here=True), "not needed: it has an allocation by now"),
+        (ConsumerRecord(HELD, WANTED, here=True), "not needed: it has an allocation by now"),
         (
-            Record(HELD, {}, here=True),
+            ConsumerRecord(HELD, {}, here=True),
             "left: it holds something on other hosts, as guests do that are migrated",
         ),
-        (Record(NOTHING, {}, here=False), "not needed: it is gone"),
+        (ConsumerRecord(NOTHING, {}, here=False), "not needed: it is gone"),
     ],
 )
 def test_an_allocation_is_not_made_for_a_guest_that_has_one_or_is_gone(record, reason):
@@ -205,7 +207,7 @@ def test_an_allocation_is_not_made_for_a_guest_that_has_one_or_is_gone(record, r
 
 
 def test_an_allocation_that_is_made_has_the_owner_and_the_type_of_the_guest():
-    record = Record(NOTHING, {}, here=True)
+    record = ConsumerRecord(NOTHING, {}, here=True)
     made = ConsumerAllocations("c", WANTED, None, "project", "user", "INSTANCE")
     assert create(record, WANTED, "project", "user") == made
     unknown = ConsumerAllocations("c", WANTED, None, UNKNOWN_OWNER, UNKNOWN_OWNER, None)
@@ -215,30 +217,30 @@ def test_an_allocation_that_is_made_has_the_owner_and_the_type_of_the_guest():
 @pytest.mark.parametrize(
     ("record", "age", "confirmed", "reason"),
     [
-        (Record(HELD, {}, here=False), 99.0, None, "left: somebody changes it"),
+        (ConsumerRecord(HELD, {}, here=False), 99.0, None, "left: somebody changes it"),
         (
-            Record(replace(HELD, consumer_type="MIGRATION"), WANTED, here=False),
+            ConsumerRecord(replace(HELD, consumer_type="MIGRATION"), WANTED, here=False),
             *(99.0, None, "left: a migration holds it"),
         ),
         (
-            Record(HELD, WANTED, here=False),
+            ConsumerRecord(HELD, WANTED, here=False),
             *(9.0, None, "left: it has been without a guest for 9 s, as far as is known"),
         ),
         (
-            Record(HELD, WANTED, here=False),
+            ConsumerRecord(HELD, WANTED, here=False),
             *(99.0, frozenset({"other"}), "left: it was not among those confirmed"),
         ),
-        (Record(HELD, WANTED, here=True), 99.0, None, "not needed: its guest is here by now"),
+        (ConsumerRecord(HELD, WANTED, here=True), 99.0, None, "not needed: its guest is here by now"),
     ],
 )
 def test_an_allocation_without_guest_stays_while_there_is_doubt(record, age, confirmed, reason):
-    finding = Finding(Kind.UNUSED, "c", allocation=WANTED)
-    options = Options(delete=True, min_age=10.0, confirmed=confirmed)
+    finding = AuditFinding(FindingKind.UNUSED, "c", allocation=WANTED)
+    options = HealOptions(delete=True, min_age=10.0, confirmed=confirmed)
     assert delete(record, finding, age, options) == reason
 
 
 def test_of_an_allocation_without_guest_the_part_of_this_host_is_taken():
-    finding = Finding(Kind.UNUSED, "c", allocation=WANTED)
-    record = Record(HELD, WANTED, here=False)
-    options = Options(delete=True, min_age=10.0, confirmed=frozenset({"c"}))
+    finding = AuditFinding(FindingKind.UNUSED, "c", allocation=WANTED)
+    record = ConsumerRecord(HELD, WANTED, here=False)
+    options = HealOptions(delete=True, min_age=10.0, confirmed=frozenset({"c"}))
     assert delete(record, finding, 10.0, options) == HELD.without(["node"])

@@ -10,9 +10,9 @@ import pytest
 from benchmarks.reference import ReferenceMissing
 from compute_agent.inventory.cache_platform import CacheDomain, CachePlatform
 from compute_agent.inventory.cpu_sets import CpuOptions, resolve
-from compute_agent.inventory.derive import Settings, derive
-from compute_agent.report.nova_root import NovaRoot, RootMissingError, Search, find_root
-from compute_agent.report.reporter import Reporter
+from compute_agent.inventory.derive import InventorySettings, derive
+from compute_agent.report.nova_root import NovaRoot, RootMissingError, RootSearch, find_root
+from compute_agent.report.reporter import HostReporter
 from tests.compute_agent.inventory.machines import machine
 from tests.compute_agent.nova_compute import NovaCompute, RecordingClient
 from tests.compute_agent.servers import client_of, running
@@ -58,16 +58,16 @@ class Host:
         self.restart()
 
     def restart(self):
-        self.reporter = Reporter(self.client, self.owned, lambda owned: setattr(self, "owned", owned))
+        self.reporter = HostReporter(self.client, self.owned, lambda owned: setattr(self, "owned", owned))
 
     def tree(self, root, **settings):
         sets = resolve(CpuOptions(), TOPOLOGY)
-        found = Settings(provider_tree="beside", **settings)
+        found = InventorySettings(provider_tree="beside", **settings)
         return derive(TOPOLOGY, sets, found, root.uuid, root.name, CONTROL)
 
     def report(self):
         """What a period of the agent does."""
-        root = find_root(self.client, Search(self.name, self.own, True, self.last))
+        root = find_root(self.client, RootSearch(self.name, self.own, True, self.last))
         self.last = root
         return self.reporter.report(self.tree(root))
 
@@ -246,22 +246,24 @@ def test_the_provider_of_a_child_is_no_root(host, client):
     child = f"55555555-0000-4000-8000-{host.id:012d}"
     client.create_provider(child, f"child{host.id}", host.nova.uuid)
     with pytest.raises(RootMissingError, match=r"is below another one.*resource_provider_name"):
-        find_root(client, Search(f"child{host.id}", host.own, True))
-    assert find_root(client, Search(f"child{host.id}", host.own)) is None
+        find_root(client, RootSearch(f"child{host.id}", host.own, True))
+    assert find_root(client, RootSearch(f"child{host.id}", host.own)) is None
 
 
 def test_who_owns_the_root_is_found_out(host, client):
-    search = Search(host.name, host.own)
+    search = RootSearch(host.name, host.own)
     assert find_root(client, search) is None
     client.create_provider(host.nova.uuid, host.name, None)
     assert find_root(client, search) is None  # nobody's so far
     host.nova.update()
     assert find_root(client, search) == NovaRoot(host.nova.uuid, host.name)
-    assert find_root(client, Search(host.name, host.own, False)) is None
+    assert find_root(client, RootSearch(host.name, host.own, False)) is None
 
 
 def test_what_the_agent_had_itself_makes_room_for_novas_root(host, client, caplog):
-    flat = derive(TOPOLOGY, resolve(CpuOptions(), TOPOLOGY), Settings(), host.own, host.name, CONTROL)
+    flat = derive(
+        TOPOLOGY, resolve(CpuOptions(), TOPOLOGY), InventorySettings(), host.own, host.name, CONTROL
+    )
     host.reporter.report(flat)
     with pytest.raises(RootMissingError, match="which the agent itself made before"):
         host.report()

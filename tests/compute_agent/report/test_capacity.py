@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from compute_agent.inventory.cpu_sets import CpuOptions, resolve
-from compute_agent.inventory.derive import Settings, derive
+from compute_agent.inventory.derive import InventorySettings, derive
 from compute_agent.report.capacity import CpuLocation, FreeCapacity
 from tests.compute_agent.inventory.machines import machine
 
@@ -13,7 +13,7 @@ ROOT = "11111111-0000-4000-8000-000000000000"
 HOST = derive(
     machine(nodes=1, cores=8, threads=1),
     resolve(CpuOptions(), machine(nodes=1, cores=8, threads=1)),
-    Settings(provider_tree="flat"),
+    InventorySettings(provider_tree="flat"),
     ROOT,
     "h",
     None,
@@ -73,7 +73,7 @@ NODES = machine(nodes=2, cores=4)
 PARTED = derive(
     NODES,
     resolve(CpuOptions(cpu_dedicated_set="0-1,4-5", cpu_shared_set="2-3,6-7"), NODES),
-    Settings(provider_tree="numa", cpu_allocation_ratio=1.0, reserved_host_memory_mb=0),
+    InventorySettings(provider_tree="numa", cpu_allocation_ratio=1.0, reserved_host_memory_mb=0),
     ROOT,
     "h",
     None,

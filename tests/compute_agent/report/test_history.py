@@ -2,13 +2,13 @@
 
 import pytest
 
-from compute_agent.report.history import Loss, went_back, why_older
+from compute_agent.report.history import AllocationLoss, went_back, why_older
 
 HELD = {"p": {"PCPU": 1}}
 
 
 def losses(count, now=None):
-    return [Loss(f"g{number}", "", HELD, now or {}) for number in range(count)]
+    return [AllocationLoss(f"g{number}", "", HELD, now or {}) for number in range(count)]
 
 
 @pytest.mark.parametrize(

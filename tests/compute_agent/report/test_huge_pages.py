@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
+from compute_agent.inventory.tree import ProviderInventory, ProviderNode, ProviderTree
 from compute_agent.report.huge_pages import keep_held_memory
 from compute_agent.report.plan import ReportedProvider
 
@@ -15,16 +15,16 @@ MEMORY, SMALL, LARGE = "MEMORY_MB", "CUSTOM_HUGE_PAGES_2MB", "CUSTOM_HUGE_PAGES_
 def tree(memory, small=0, large=0, reserved=0):
     """A node of which so much is in pages."""
     found = {
-        MEMORY: Inventory(memory - 2 * small - 1024 * large, reserved, max_unit=memory),
-        SMALL: Inventory(small, max_unit=small),
-        LARGE: Inventory(large, max_unit=large),
+        MEMORY: ProviderInventory(memory - 2 * small - 1024 * large, reserved, max_unit=memory),
+        SMALL: ProviderInventory(small, max_unit=small),
+        LARGE: ProviderInventory(large, max_unit=large),
     }
     node = ProviderNode("h_NUMA_0", "n0", "root", {name: one for name, one in found.items() if one.total})
     return ProviderTree((ProviderNode("h", "root", None), node))
 
 
 def there(total, reserved=0, ratio=1.0):
-    inventory = Inventory(total, reserved, max_unit=total, allocation_ratio=ratio)
+    inventory = ProviderInventory(total, reserved, max_unit=total, allocation_ratio=ratio)
     return {"n0": ReportedProvider("n0", "h_NUMA_0", "root", 1, {MEMORY: inventory})}
 
 
@@ -79,9 +79,9 @@ def test_no_memory_is_sold_twice_and_none_is_taken(small, large, reserved, ratio
     held = min(held, int((8192 - reserved) * ratio))
     derived = tree(8192, small, large, reserved)
     found, waiting = settled(derived, before, held)
-    memory = found.get(MEMORY, Inventory(0))
+    memory = found.get(MEMORY, ProviderInventory(0))
     assert (memory.total - memory.reserved) * ratio >= held
-    pages = {name: found.get(name, Inventory(0)) for name in (SMALL, LARGE)}
+    pages = {name: found.get(name, ProviderInventory(0)) for name in (SMALL, LARGE)}
     free = {name: one.total - one.reserved for name, one in pages.items()}
     assert memory.total + 2 * free[SMALL] + 1024 * free[LARGE] <= 8192
     assert all(0 <= one.reserved <= one.total for one in pages.values())

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.model.migration import Holding, Migration
-from compute_agent.report.migration import Claim, Moved, resolve
+from compute_agent.model.migration import GuestHolding, GuestMigration
+from compute_agent.report.migration import MigrationClaim, MovedGuest, resolve
 
 HELD, LESS = {"rp": {"PCPU": 2}}, {"rp": {"PCPU": 1}}
 OWNER, STRANGER = ("p", "u"), ("q", "u")
-THROUGH = Holding(HELD, Migration("m"))
+THROUGH = GuestHolding(HELD, GuestMigration("m"))
 
 
 def one(guest, *claims):
@@ -21,61 +21,67 @@ def one(guest, *claims):
 @pytest.mark.parametrize("owner", [None, OWNER])
 @pytest.mark.parametrize("said", [None, "unknown", "MIGRATION"])
 def test_a_new_claim_of_what_was_held_is_the_migration(owner, said):
-    assert one(Moved("g", HELD, {}, owner=owner), Claim("m", HELD, OWNER, said)) == THROUGH
+    assert one(MovedGuest("g", HELD, {}, owner=owner), MigrationClaim("m", HELD, OWNER, said)) == THROUGH
 
 
 @pytest.mark.parametrize(
     "claim",
     [
-        Claim("m", LESS, OWNER),
-        Claim("m", HELD, OWNER, new=False),
-        Claim("m", HELD, STRANGER),
-        Claim("m", HELD, OWNER, "INSTANCE"),
+        MigrationClaim("m", LESS, OWNER),
+        MigrationClaim("m", HELD, OWNER, new=False),
+        MigrationClaim("m", HELD, STRANGER),
+        MigrationClaim("m", HELD, OWNER, "INSTANCE"),
     ],
     ids=["other amounts", "was there before", "somebody else's", "of an instance"],
 )
 def test_other_claims_are_not(claim):
-    assert one(Moved("g", HELD, {}, owner=OWNER), claim) == Holding({})
+    assert one(MovedGuest("g", HELD, {}, owner=OWNER), claim) == GuestHolding({})
 
 
 def test_a_migration_that_is_known_goes_on_whatever_it_holds_now():
-    known = Moved("g", HELD, {}, migration="m")
-    assert one(known, Claim("m", LESS, new=False)) == Holding(LESS, Migration("m"))
+    known = MovedGuest("g", HELD, {}, migration="m")
+    assert one(known, MigrationClaim("m", LESS, new=False)) == GuestHolding(LESS, GuestMigration("m"))
 
 
 def test_who_has_back_what_it_had_is_not_migrating():
-    assert one(Moved("g", HELD, HELD, migration="m"), Claim("m", HELD, new=False)) == Holding(HELD)
+    assert one(
+        MovedGuest("g", HELD, HELD, migration="m"), MigrationClaim("m", HELD, new=False)
+    ) == GuestHolding(HELD)
 
 
 def test_who_held_nothing_gets_nothing():
-    assert one(Moved("g", {}, {}, owner=OWNER), Claim("m", HELD, OWNER)) == Holding({})
-    assert one(Moved("g", {}, LESS, owner=OWNER), Claim("m", HELD, OWNER)) == Holding(LESS)
+    assert one(MovedGuest("g", {}, {}, owner=OWNER), MigrationClaim("m", HELD, OWNER)) == GuestHolding({})
+    assert one(MovedGuest("g", {}, LESS, owner=OWNER), MigrationClaim("m", HELD, OWNER)) == GuestHolding(LESS)
 
 
 class TestNobodyKnowsWhatItHeld:
     """The state of the agent was lost."""
 
     def guest(self, **fields):
-        return Moved("g", None, {}, suitable=frozenset({"m"}), **fields)
+        return MovedGuest("g", None, {}, suitable=frozenset({"m"}), **fields)
 
     def test_a_claim_that_suits_and_is_its_owners_is_the_migration(self):
-        assert one(self.guest(owner=OWNER), Claim("m", HELD, OWNER)) == THROUGH
-        assert one(self.guest(), Claim("m", HELD, OWNER, "MIGRATION")) == THROUGH
+        assert one(self.guest(owner=OWNER), MigrationClaim("m", HELD, OWNER)) == THROUGH
+        assert one(self.guest(), MigrationClaim("m", HELD, OWNER, "MIGRATION")) == THROUGH
 
     def test_one_of_which_less_is_known_is_not(self):
-        assert one(self.guest(), Claim("m", HELD, OWNER)) == Holding({})
-        assert one(self.guest(owner=OWNER), Claim("n", HELD, OWNER)) == Holding({})
+        assert one(self.guest(), MigrationClaim("m", HELD, OWNER)) == GuestHolding({})
+        assert one(self.guest(owner=OWNER), MigrationClaim("n", HELD, OWNER)) == GuestHolding({})
 
     def test_what_it_holds_by_itself_counts_more(self):
-        assert one(Moved("g", None, LESS, "", OWNER, frozenset({"m"})), Claim("m", HELD, OWNER)) == Holding(
-            LESS
-        )
+        assert one(
+            MovedGuest("g", None, LESS, "", OWNER, frozenset({"m"})), MigrationClaim("m", HELD, OWNER)
+        ) == GuestHolding(LESS)
 
 
 def test_the_likeliest_of_several_is_taken_and_the_others_are_told():
-    claims = [Claim("a", HELD, None), Claim("b", HELD, OWNER), Claim("c", HELD, None)]
-    found = one(Moved("g", HELD, {}, owner=OWNER), *claims)
-    assert found == Holding(HELD, Migration("b", ("a", "c")))
+    claims = [
+        MigrationClaim("a", HELD, None),
+        MigrationClaim("b", HELD, OWNER),
+        MigrationClaim("c", HELD, None),
+    ]
+    found = one(MovedGuest("g", HELD, {}, owner=OWNER), *claims)
+    assert found == GuestHolding(HELD, GuestMigration("b", ("a", "c")))
     assert str(found.migration) == (
         "migrating: what it has here is held by consumer b, or by a or c, which hold as much"
     )
@@ -93,16 +99,19 @@ def worlds(draw):
         uuid, held, owner = f"g{number}", draw(AMOUNTS), draw(OWNERS)
         match draw(st.sampled_from(["moving", "claimed", "deleted", "back"])):
             case "deleted":
-                guests.append(Moved(uuid, held, {}))
+                guests.append(MovedGuest(uuid, held, {}))
             case "back":
-                guests.append(Moved(uuid, held, held, f"gone{number}", owner))
+                guests.append(MovedGuest(uuid, held, held, f"gone{number}", owner))
             case moving:
                 told = owner if moving == "claimed" else None
-                guests.append(Moved(uuid, held, {}, owner=told))
+                guests.append(MovedGuest(uuid, held, {}, owner=told))
                 consumer = f"m{draw(st.integers(0, 1000))}-{number}"
-                claims.append(Claim(consumer, held, owner))
+                claims.append(MigrationClaim(consumer, held, owner))
                 truth[uuid] = consumer
-    claims += [Claim(f"x{n}", draw(AMOUNTS), draw(OWNERS), new=False) for n in range(draw(st.integers(0, 3)))]
+    claims += [
+        MigrationClaim(f"x{n}", draw(AMOUNTS), draw(OWNERS), new=False)
+        for n in range(draw(st.integers(0, 3)))
+    ]
     return guests, draw(st.permutations(claims)), truth
 
 

@@ -6,13 +6,7 @@ from typing import cast
 import pytest
 
 from compute_agent.report.client import PlacementClient, ProviderRecord
-from compute_agent.report.nova_root import (
-    FormerRootError,
-    NovaRoot,
-    RootMissingError,
-    Search,
-    find_root,
-)
+from compute_agent.report.nova_root import FormerRootError, NovaRoot, RootMissingError, RootSearch, find_root
 
 NAME, OWN, NOVAS = "host.example", "own", "novas"
 LAST = NovaRoot(NOVAS, "before.example")
@@ -25,7 +19,7 @@ class Providers:
     there: tuple[ProviderRecord, ...] = ()
     traits: frozenset[str] = frozenset({"COMPUTE_NODE", "COMPUTE_VOLUME_ATTACH"})
 
-    def find(self, search: Search) -> NovaRoot | None:
+    def find(self, search: RootSearch) -> NovaRoot | None:
         return find_root(cast(PlacementClient, _Client(self)), search)
 
 
@@ -48,16 +42,16 @@ def root(uuid: str = NOVAS, name: str = NAME, parent: str | None = None) -> Prov
 
 
 def test_it_has_the_hypervisors_name() -> None:
-    assert Providers((root(),)).find(Search(NAME, OWN, beside=True)) == NovaRoot(NOVAS, NAME)
+    assert Providers((root(),)).find(RootSearch(NAME, OWN, beside=True)) == NovaRoot(NOVAS, NAME)
 
 
 def test_one_that_was_renamed_is_known_by_its_uuid() -> None:
     there = Providers((root("child", "child", NOVAS), root(name="renamed")))
-    assert there.find(Search(NAME, OWN, beside=True, last=LAST)) == NovaRoot(NOVAS, "renamed")
+    assert there.find(RootSearch(NAME, OWN, beside=True, last=LAST)) == NovaRoot(NOVAS, "renamed")
 
 
 def test_who_is_not_beside_nova_has_none() -> None:
-    assert Providers((root(),)).find(Search(NAME, OWN, beside=False, last=LAST)) is None
+    assert Providers((root(),)).find(RootSearch(NAME, OWN, beside=False, last=LAST)) is None
 
 
 @pytest.mark.parametrize(
@@ -70,18 +64,18 @@ def test_who_is_not_beside_nova_has_none() -> None:
     ],
 )
 def test_where_nobody_says_whose_it_is_its_traits_do(there: Providers, found: NovaRoot | None) -> None:
-    assert there.find(Search(NAME, OWN)) == found
+    assert there.find(RootSearch(NAME, OWN)) == found
 
 
 @pytest.mark.parametrize(
     ("search", "hint"),
     [
-        (Search(NAME, OWN, beside=True), False),
-        (Search(NAME, OWN, beside=True, last=LAST), False),
-        (Search(NAME, OWN, last=LAST), True),
+        (RootSearch(NAME, OWN, beside=True), False),
+        (RootSearch(NAME, OWN, beside=True, last=LAST), False),
+        (RootSearch(NAME, OWN, last=LAST), True),
     ],
 )
-def test_one_that_is_not_there_is_waited_for(search: Search, hint: bool) -> None:
+def test_one_that_is_not_there_is_waited_for(search: RootSearch, hint: bool) -> None:
     with pytest.raises(
         RootMissingError, match=f"waiting for nova-compute to make the provider {NAME}"
     ) as refusal:
@@ -91,11 +85,11 @@ def test_one_that_is_not_there_is_waited_for(search: Search, hint: bool) -> None
 
 def test_a_child_is_no_root() -> None:
     with pytest.raises(RootMissingError, match="is below another one"):
-        Providers((root(parent="other"),)).find(Search(NAME, OWN, beside=True))
+        Providers((root(parent="other"),)).find(RootSearch(NAME, OWN, beside=True))
 
 
 def test_what_the_agent_made_itself_is_novas_once_nova_keeps_it() -> None:
-    search = Search(NAME, OWN, beside=True)
+    search = RootSearch(NAME, OWN, beside=True)
     with pytest.raises(FormerRootError, match="which the agent itself made before"):
         Providers((root(OWN),), traits=frozenset()).find(search)
     assert Providers((root(OWN),)).find(search) == NovaRoot(OWN, NAME)

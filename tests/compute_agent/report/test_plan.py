@@ -5,14 +5,14 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
+from compute_agent.inventory.tree import ProviderInventory, ProviderNode, ProviderTree
 from compute_agent.report.plan import (
     CreateProvider,
     CreateResourceClass,
     CreateTrait,
     DeleteProvider,
-    Known,
-    Owned,
+    KnownNames,
+    OwnedNames,
     ReportedProvider,
     SetInventories,
     SetTraits,
@@ -24,8 +24,8 @@ from compute_agent.report.plan import (
 )
 
 ROOT, CHILD, OTHER = "root", "child", "other"
-KNOWN = Known(frozenset({"PCPU", "VCPU", "DISK_GB"}), frozenset({"COMPUTE_NODE", "HW_NUMA_ROOT"}))
-PCPU = Inventory(4, max_unit=4)
+KNOWN = KnownNames(frozenset({"PCPU", "VCPU", "DISK_GB"}), frozenset({"COMPUTE_NODE", "HW_NUMA_ROOT"}))
+PCPU = ProviderInventory(4, max_unit=4)
 
 
 def node(uuid, parent=None, inventories=None, traits=()):
@@ -68,9 +68,9 @@ def test_custom_names_are_made_known_first_and_unknown_standard_traits_are_left_
 
 def test_inventories_and_traits_of_others_stay():
     derived = tree(node(ROOT, None, {"PCPU": PCPU}, ["COMPUTE_NODE"]))
-    fpga = Inventory(1)
+    fpga = ProviderInventory(1)
     has = {ROOT: reported(ROOT, None, {"CUSTOM_FPGA": fpga}, ["CUSTOM_RACK_7"])}
-    assert plan(derived, has, {ROOT: Owned()}, KNOWN) == (
+    assert plan(derived, has, {ROOT: OwnedNames()}, KNOWN) == (
         SetInventories(ROOT, {"CUSTOM_FPGA": fpga, "PCPU": PCPU}),
         SetTraits(ROOT, frozenset({"CUSTOM_RACK_7", "COMPUTE_NODE"})),
     )
@@ -79,7 +79,7 @@ def test_inventories_and_traits_of_others_stay():
 def test_what_was_ours_and_is_no_more_is_removed():
     derived = tree(node(ROOT, None, {"VCPU": PCPU}))
     has = {ROOT: reported(ROOT, None, {"VCPU": PCPU, "PCPU": PCPU}, ["COMPUTE_NODE", "CUSTOM_RACK_7"])}
-    owned = {ROOT: Owned(frozenset({"VCPU", "PCPU"}), frozenset({"COMPUTE_NODE"}))}
+    owned = {ROOT: OwnedNames(frozenset({"VCPU", "PCPU"}), frozenset({"COMPUTE_NODE"}))}
     assert plan(derived, has, owned, KNOWN) == (
         SetInventories(ROOT, {"VCPU": PCPU}),
         SetTraits(ROOT, frozenset({"CUSTOM_RACK_7"})),
@@ -89,7 +89,7 @@ def test_what_was_ours_and_is_no_more_is_removed():
 def test_capacity_that_moves_leaves_before_it_arrives():
     derived = tree(node(ROOT), node(CHILD, ROOT, {"PCPU": PCPU}))
     has = {ROOT: reported(ROOT, None, {"PCPU": PCPU}), CHILD: reported(CHILD, ROOT)}
-    owned = {ROOT: Owned(frozenset({"PCPU"}))}
+    owned = {ROOT: OwnedNames(frozenset({"PCPU"}))}
     assert plan(derived, has, owned, KNOWN) == (
         SetInventories(ROOT, {}),
         SetInventories(CHILD, {"PCPU": PCPU}),
@@ -104,20 +104,20 @@ def test_providers_of_ours_go_leaves_first_and_those_of_others_stay():
         "l3": reported("l3", "numa"),
         OTHER: reported(OTHER, ROOT),
     }
-    owned = {uuid: Owned() for uuid in (ROOT, "numa", "l3")}
+    owned = {uuid: OwnedNames() for uuid in (ROOT, "numa", "l3")}
     assert plan(derived, has, owned, KNOWN) == (DeleteProvider("l3"), DeleteProvider("numa"))
 
 
 def test_a_provider_goes_when_its_child_has_moved_elsewhere():
     derived = tree(node(ROOT), node(CHILD, ROOT))
     has = {ROOT: reported(ROOT), "gone": reported("gone", ROOT), CHILD: reported(CHILD, "gone")}
-    owned = {uuid: Owned() for uuid in has}
+    owned = {uuid: OwnedNames() for uuid in has}
     assert plan(derived, has, owned, KNOWN) == (UpdateProvider(CHILD, CHILD, ROOT), DeleteProvider("gone"))
 
 
 def test_a_provider_of_ours_with_a_child_of_somebody_else_stays():
     has = {ROOT: reported(ROOT), CHILD: reported(CHILD, ROOT), OTHER: reported(OTHER, CHILD)}
-    assert plan(tree(node(ROOT)), has, {CHILD: Owned()}, KNOWN) == ()
+    assert plan(tree(node(ROOT)), has, {CHILD: OwnedNames()}, KNOWN) == ()
 
 
 def test_a_renamed_or_moved_provider_is_updated():
@@ -132,13 +132,13 @@ def test_a_renamed_or_moved_provider_is_updated():
 def test_a_trait_that_was_there_before_us_is_not_claimed():
     derived = tree(node(ROOT, None, {}, ["COMPUTE_NODE", "CUSTOM_X"]))
     has = {ROOT: reported(ROOT, None, {}, ["CUSTOM_X"])}
-    claims = ownership_before(derived, has, {ROOT: Owned()})
-    assert claims == {ROOT: Owned(traits=frozenset({"COMPUTE_NODE"}))}
+    claims = ownership_before(derived, has, {ROOT: OwnedNames()})
+    assert claims == {ROOT: OwnedNames(traits=frozenset({"COMPUTE_NODE"}))}
 
 
 def test_of_novas_root_nothing_is_the_agents_any_more_whatever_was():
     derived = ProviderTree((node(ROOT), node(CHILD, ROOT, {"PCPU": PCPU})), beside=True)
-    owned = {ROOT: Owned(classes=frozenset({"PCPU"})), CHILD: Owned()}
+    owned = {ROOT: OwnedNames(classes=frozenset({"PCPU"})), CHILD: OwnedNames()}
     assert ownership_before(derived, {}, owned).keys() == {CHILD}
     own_root = replace(derived, beside=False)
     assert ownership_before(own_root, {}, owned).keys() == {ROOT, CHILD}
@@ -148,13 +148,13 @@ def test_without_a_memory_what_only_we_can_have_reported_is_ours():
     derived = tree(node(ROOT, None, {"VCPU": PCPU}, ["COMPUTE_NODE"]))
     has = {ROOT: reported(ROOT, None, {"PCPU": PCPU, "CUSTOM_FPGA": PCPU}, ["COMPUTE_NODE", "CUSTOM_X"])}
     assert assume_ownership(derived, has, {}) == {
-        ROOT: Owned(frozenset({"PCPU"}), frozenset({"COMPUTE_NODE"}))
+        ROOT: OwnedNames(frozenset({"PCPU"}), frozenset({"COMPUTE_NODE"}))
     }
 
 
 CLASSES = ("PCPU", "VCPU", "CUSTOM_A")
 TRAITS = ("COMPUTE_NODE", "HW_NUMA_ROOT", "CUSTOM_B")
-INVENTORIES = st.dictionaries(st.sampled_from(CLASSES), st.builds(Inventory, st.integers(1, 3)))
+INVENTORIES = st.dictionaries(st.sampled_from(CLASSES), st.builds(ProviderInventory, st.integers(1, 3)))
 TRAIT_SETS = st.frozensets(st.sampled_from(TRAITS))
 
 
@@ -191,7 +191,7 @@ def carry_out(actions, has):
 @given(trees(), trees(), TRAIT_SETS, INVENTORIES)
 def test_from_any_tree_to_any_other_in_one_plan(before, after, foreign_traits, foreign_inventories):
     """Ours becomes exactly what is derived, and what others added in between is untouched."""
-    known = Known(frozenset(CLASSES), frozenset(TRAITS))
+    known = KnownNames(frozenset(CLASSES), frozenset(TRAITS))
     first = carry_out(plan(before, {}, {}, known), {})
     owned = ownership_after(before, ownership_before(before, {}, {}), first)
     fpga = {f"CUSTOM_FPGA_{name}": held for name, held in foreign_inventories.items()}

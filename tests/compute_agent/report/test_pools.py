@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.inventory.derive import Settings, derive
-from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
+from compute_agent.inventory.derive import InventorySettings, derive
+from compute_agent.inventory.tree import ProviderInventory, ProviderNode, ProviderTree
 from compute_agent.model.cpu_sets import CpuSets
 from compute_agent.report.capacity import CpuLocation, Held
-from compute_agent.report.plan import Owned, ReportedProvider
+from compute_agent.report.plan import OwnedNames, ReportedProvider
 from compute_agent.report.pools import keep_held_cpus
 from compute_agent.report.reshape import ReshapePlan, plan_reshape
 from tests.compute_agent.inventory.machines import machine
@@ -19,7 +19,7 @@ def tree(name: str, totals: Mapping[str, int], ratio: float = 1.0) -> ProviderTr
     """A zone ``zone`` of which the others are pools."""
     nodes = [ProviderNode("h", "root", None)]
     for uuid, total in totals.items():
-        offered = {name: Inventory(total, max_unit=total, allocation_ratio=ratio)} if total else {}
+        offered = {name: ProviderInventory(total, max_unit=total, allocation_ratio=ratio)} if total else {}
         pool = "" if uuid == "zone" else uuid
         nodes.append(ProviderNode(uuid, uuid, "zone" if pool else "root", offered, pool=pool))
     return ProviderTree(tuple(nodes))
@@ -96,7 +96,7 @@ TOPOLOGY = machine(nodes=2, cores=4)
 def host(pool: frozenset[int]) -> ProviderTree:
     shared = frozenset({0, 4})
     sets = CpuSets(TOPOLOGY.online - shared, shared, shared, pooled=pool)
-    settings = Settings(reserved_host_memory_mb=0)
+    settings = InventorySettings(reserved_host_memory_mb=0)
     return derive(TOPOLOGY, sets, settings, ROOT, "h", None, {"gold": pool} if pool else {})
 
 
@@ -105,7 +105,7 @@ def reshaped(
 ) -> list[tuple[str, str, str, int]]:
     """The moves: consumer, the names of source and target, and how much."""
     names = {node.uuid: node.name for tree in (before, after) for node in tree.nodes}
-    owned = {node.uuid: Owned(frozenset(node.inventories), node.traits) for node in before.nodes}
+    owned = {node.uuid: OwnedNames(frozenset(node.inventories), node.traits) for node in before.nodes}
     zones = {node.uuid: node.cpus for tree in (before, after) for node in tree.nodes}
     planned = plan_reshape(after, as_reported(before), owned, held, locations, zones)
     assert isinstance(planned, ReshapePlan)
@@ -139,12 +139,12 @@ def test_a_new_pool_moves_nothing_that_guests_hold() -> None:
 def test_an_allocation_that_moves_between_shapes_stays_out_of_pools() -> None:
     """One that nobody runs yet: of a flat tree, which becomes NUMA nodes with a pool."""
     sets = CpuSets(TOPOLOGY.online, frozenset(), frozenset())
-    flat = derive(TOPOLOGY, sets, Settings("flat", reserved_host_memory_mb=0), ROOT, "h")
+    flat = derive(TOPOLOGY, sets, InventorySettings("flat", reserved_host_memory_mb=0), ROOT, "h")
     pool = frozenset({0, 1, 2})
     nodes = derive(
         TOPOLOGY,
         CpuSets(TOPOLOGY.online, frozenset(), frozenset(), pooled=pool),
-        Settings(reserved_host_memory_mb=0),
+        InventorySettings(reserved_host_memory_mb=0),
         ROOT,
         "h",
         None,

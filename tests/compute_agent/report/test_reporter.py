@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from compute_agent import conf as agent_conf
-from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
+from compute_agent.inventory.tree import ProviderInventory, ProviderNode, ProviderTree
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import (
     ConcurrentUpdateError,
@@ -15,7 +15,7 @@ from compute_agent.report.errors import (
     UnavailableError,
 )
 from compute_agent.report.plan import CreateTrait, SetTraits
-from compute_agent.report.reporter import MAX_ATTEMPTS, Reporter
+from compute_agent.report.reporter import MAX_ATTEMPTS, HostReporter
 from compute_agent.report.reshape import ReshapePlan
 from placement.api.middleware import build_application
 from placement.conf import new_config
@@ -23,8 +23,8 @@ from placement.conf import new_config
 ROOT = "11111111-0000-4000-8000-000000000001"
 NODE_0 = "11111111-0000-4000-8000-000000000002"
 CONSUMER = "22222222-0000-4000-8000-000000000001"
-PCPU = Inventory(4, max_unit=4)
-DISK = Inventory(10, max_unit=10)
+PCPU = ProviderInventory(4, max_unit=4)
+DISK = ProviderInventory(10, max_unit=10)
 
 
 def numa_tree(**inventories):
@@ -52,7 +52,7 @@ class Memory:
         self.owned = owned
 
     def reporter(self, client):
-        return Reporter(client, self.owned, self.keep)
+        return HostReporter(client, self.owned, self.keep)
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_only_the_provider_that_differs_is_written(client, memory, live_placemen
     reporter = memory.reporter(client)
     reporter.report(numa_tree())
     live_placement.writes()
-    assert reporter.report(numa_tree(VCPU=Inventory(2, max_unit=2))).sent == 1
+    assert reporter.report(numa_tree(VCPU=ProviderInventory(2, max_unit=2))).sent == 1
     assert live_placement.writes() == [("PUT", f"/resource_providers/{NODE_0}/inventories")]
 
 
@@ -295,13 +295,13 @@ class TestStockServer:
         return build_application(conf)
 
     def test_custom_classes_stand_for_llc_and_mba(self, client, memory):
-        tree = numa_tree(LLC=Inventory(10, max_unit=10), MBA=Inventory(100, max_unit=100))
+        tree = numa_tree(LLC=ProviderInventory(10, max_unit=10), MBA=ProviderInventory(100, max_unit=100))
         memory.reporter(client).report(tree)
         assert client.inventories(NODE_0)[0].keys() == {"PCPU", "CUSTOM_LLC", "CUSTOM_MBA"}
 
 
 def test_a_server_that_knows_llc_and_mba_gets_them(client, memory):
-    memory.reporter(client).report(numa_tree(LLC=Inventory(10, max_unit=10)))
+    memory.reporter(client).report(numa_tree(LLC=ProviderInventory(10, max_unit=10)))
     assert client.inventories(NODE_0)[0].keys() == {"PCPU", "LLC"}
 
 
@@ -424,10 +424,10 @@ class TestWholeTrees:
 
 def test_memory_becomes_huge_pages_as_far_as_nobody_holds_it(client, memory):
     reporter = memory.reporter(client)
-    reporter.report(numa_tree(MEMORY_MB=Inventory(8192, max_unit=8192)))
+    reporter.report(numa_tree(MEMORY_MB=ProviderInventory(8192, max_unit=8192)))
     claim(client, NODE_0, {"MEMORY_MB": 7000})
-    pages = Inventory(1024, max_unit=1024)
-    tree = numa_tree(MEMORY_MB=Inventory(6144, max_unit=6144), CUSTOM_HUGE_PAGES_2MB=pages)
+    pages = ProviderInventory(1024, max_unit=1024)
+    tree = numa_tree(MEMORY_MB=ProviderInventory(6144, max_unit=6144), CUSTOM_HUGE_PAGES_2MB=pages)
 
     def there():
         found = reporter.reported(ROOT)[NODE_0].inventories

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from compute_agent.inventory.cache_platform import CacheDomain, CachePlatform
 from compute_agent.inventory.cpu_sets import CpuOptions, resolve
-from compute_agent.inventory.derive import SHAPES, Settings, derive
+from compute_agent.inventory.derive import SHAPES, InventorySettings, derive
 from compute_agent.model.allocation import ConsumerAllocations
 from compute_agent.report.capacity import CpuLocation
-from compute_agent.report.plan import Owned, ReportedProvider
-from compute_agent.report.reshape import Infeasible, ReshapePlan, plan_reshape, to_body
+from compute_agent.report.plan import OwnedNames, ReportedProvider
+from compute_agent.report.reshape import InfeasibleReshape, ReshapePlan, plan_reshape, to_body
 from tests.compute_agent.inventory.machines import machine
 from tests.examples import examples
 
@@ -24,7 +24,7 @@ GUEST, OTHER = "22222222-0000-4000-8000-000000000001", "22222222-0000-4000-8000-
 
 def tree(topology, shape, dedicated=None, shared=None, platform=None, **options):
     sets = resolve(CpuOptions(cpu_dedicated_set=dedicated, cpu_shared_set=shared), topology)
-    return derive(topology, sets, Settings(provider_tree=shape, **options), ROOT, "h", platform)
+    return derive(topology, sets, InventorySettings(provider_tree=shape, **options), ROOT, "h", platform)
 
 
 def reported(of):
@@ -35,7 +35,7 @@ def reported(of):
 
 
 def owned(of):
-    return {node.uuid: Owned(frozenset(node.inventories), node.traits) for node in of.nodes}
+    return {node.uuid: OwnedNames(frozenset(node.inventories), node.traits) for node in of.nodes}
 
 
 def plan(before, after, held, locations):
@@ -228,7 +228,7 @@ def test_too_little_room_is_told_with_consumer_class_and_what_is_free():
     before = tree(TWO_NODES, "flat")
     after = tree(TWO_NODES, "numa", shared="0-1", cpu_allocation_ratio=1.0)
     found = plan(before, after, {GUEST: {"h": {"VCPU": 4}}}, {})
-    assert isinstance(found, Infeasible)
+    assert isinstance(found, InfeasibleReshape)
     assert found.reason == f"{GUEST}: there is no room for 4 VCPU (free: h_NUMA_0 2)"
 
 
@@ -368,7 +368,7 @@ def test_random_transitions(case):
     before, after, held, locations = case
     zones = {node.uuid: node.cpus for node in (*before.nodes, *after.nodes)}
     found = plan_reshape(after, reported(before), owned(before), held, locations, zones)
-    if isinstance(found, Infeasible):
+    if isinstance(found, InfeasibleReshape):
         # Only possible where the new tree has less: VCPU of CPUs that became dedicated or the host's.
         assert "VCPU" in found.reason or "PCPU" in found.reason
         return

@@ -5,12 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compute_agent.report.errors import UnavailableError
-from compute_agent.report.scheduling import DISABLED, MARKS, Cause, in_words, switched
+from compute_agent.report.scheduling import DISABLED, MARKS, DisableCause, in_words, switched
 from tests.compute_agent.report.test_reporter import ROOT, Memory, numa_tree
 
 COMPUTE = "COMPUTE_NODE"
-MARK, OTHER = Cause.WATERMARK.value, Cause.MAINTENANCE.value
-KEEP_AWAY, LET_IN = {Cause.WATERMARK: True}, {Cause.WATERMARK: False}
+MARK, OTHER = DisableCause.WATERMARK.value, DisableCause.MAINTENANCE.value
+KEEP_AWAY, LET_IN = {DisableCause.WATERMARK: True}, {DisableCause.WATERMARK: False}
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ KEEP_AWAY, LET_IN = {Cause.WATERMARK: True}, {Cause.WATERMARK: False}
     ],
 )
 def test_only_what_carries_our_mark_is_taken_away(before, off, after):
-    assert switched(frozenset(before), {Cause.WATERMARK: off}) == after
+    assert switched(frozenset(before), {DisableCause.WATERMARK: off}) == after
 
 
 @pytest.mark.parametrize(
@@ -50,13 +50,13 @@ def test_only_what_carries_our_mark_is_taken_away(before, off, after):
     ],
 )
 def test_several_causes_share_one_switch(before, watermark, maintenance, after):
-    causes = {Cause.WATERMARK: watermark, Cause.MAINTENANCE: maintenance}
+    causes = {DisableCause.WATERMARK: watermark, DisableCause.MAINTENANCE: maintenance}
     known = {cause: off for cause, off in causes.items() if off is not None}
     assert switched(frozenset(before) | {COMPUTE}, known) == after | {COMPUTE}
 
 
 TRAITS = st.frozensets(st.sampled_from(["HW_A", DISABLED, *MARKS]))
-WISHES = st.dictionaries(st.sampled_from(Cause), st.booleans())
+WISHES = st.dictionaries(st.sampled_from(DisableCause), st.booleans())
 
 
 @given(TRAITS, WISHES)
@@ -68,7 +68,7 @@ def test_whatever_there_was_others_keep_theirs_and_it_is_done_once(before, cause
         assert DISABLED in after
     if DISABLED in before and not before & MARKS:
         assert after == before
-    elif all(causes.get(cause) is False for cause in Cause):
+    elif all(causes.get(cause) is False for cause in DisableCause):
         assert not after & {DISABLED, *MARKS}
 
 

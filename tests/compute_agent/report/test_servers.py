@@ -10,12 +10,12 @@ import pytest
 from benchmarks.reference import ReferenceMissing
 from compute_agent.inventory.cache_platform import CacheDomain, CachePlatform
 from compute_agent.inventory.cpu_sets import CpuOptions, resolve
-from compute_agent.inventory.derive import SHAPES, Settings, derive
+from compute_agent.inventory.derive import SHAPES, InventorySettings, derive
 from compute_agent.report.capacity import CpuLocation
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import ConflictError
-from compute_agent.report.reporter import MAX_ATTEMPTS, Reporter
-from compute_agent.report.reshape import Infeasible
+from compute_agent.report.reporter import MAX_ATTEMPTS, HostReporter
+from compute_agent.report.reshape import InfeasibleReshape
 from tests.compute_agent.inventory.machines import machine
 from tests.compute_agent.servers import client_of, running
 
@@ -63,12 +63,12 @@ class Host:
         self.owned = owned
 
     def restarted(self):
-        self.reporter = Reporter(self.client, self.owned, self.keep)
+        self.reporter = HostReporter(self.client, self.owned, self.keep)
         return self.reporter
 
     def tree(self, shape, platform=None, settings=None, **options):
         sets = resolve(CpuOptions(**options), TOPOLOGY)
-        found = Settings(provider_tree=shape, disk_gb=50, **settings or {})
+        found = InventorySettings(provider_tree=shape, disk_gb=50, **settings or {})
         return derive(TOPOLOGY, sets, found, self.root, f"h{self.id}", platform)
 
     def guest(self, number):
@@ -264,7 +264,7 @@ def test_what_does_not_fit_changes_nothing(host):
     host.claim(1, {host.root: {"VCPU": 16}})
     before = host.shown()
     found = host.reshape(host.tree("numa", cpu_shared_set="0"), {})
-    assert isinstance(found, Infeasible)
+    assert isinstance(found, InfeasibleReshape)
     assert "16 VCPU" in found.reason
     assert host.shown() == before
 

@@ -40,9 +40,9 @@ def kept():
 @pytest.fixture
 def traced(client, kept):
     """A client whose spans are kept."""
-    from compute_agent.report.tracing import Tracing
+    from compute_agent.report.tracing import RequestTracing
 
-    client.spans = Tracing(kept.processor, 1.0)
+    client.spans = RequestTracing(kept.processor, 1.0)
     return client
 
 
@@ -79,10 +79,10 @@ def test_a_refusal_and_a_server_that_is_away_are_told_by_their_kind(traced, kept
 
 
 def test_placement_goes_on_with_the_trace_and_the_id_of_a_request(traced, kept, sqlite_url, monkeypatch):
-    from placement.api.tracing import Tracing
+    from placement.api.tracing import ServiceTracing
 
     served = Kept()
-    monkeypatch.setattr(middleware, "_tracing", lambda conf: Tracing(served.processor, 0.0))
+    monkeypatch.setattr(middleware, "_tracing", lambda conf: ServiceTracing(served.processor, 0.0))
     conf = new_config(config_files=[])
     conf.set_override("auth_strategy", "noauth2", "api")
     conf.set_override("connection", sqlite_url, "placement_database")

@@ -5,13 +5,13 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.inventory.tree import Inventory, ProviderNode, ProviderTree
-from compute_agent.report.plan import Owned, ReportedProvider
-from compute_agent.report.reporter import Reporter
+from compute_agent.inventory.tree import ProviderInventory, ProviderNode, ProviderTree
+from compute_agent.report.plan import OwnedNames, ReportedProvider
+from compute_agent.report.reporter import HostReporter
 from compute_agent.report.withheld import keep_withheld, most_reserved
 
-VCPU = Inventory(16, 2, max_unit=16, allocation_ratio=4.0)
-OWNED = {"n": Owned(frozenset({"VCPU"}), written=frozenset({("VCPU", "reserved", 2)}))}
+VCPU = ProviderInventory(16, 2, max_unit=16, allocation_ratio=4.0)
+OWNED = {"n": OwnedNames(frozenset({"VCPU"}), written=frozenset({("VCPU", "reserved", 2)}))}
 
 
 def tree(withheld, inventory=VCPU, configured=()):
@@ -72,14 +72,14 @@ def test_nobody_is_asked_where_nothing_is_withheld_or_nothing_is_there():
 )
 def test_it_is_the_most_that_leaves_what_is_held(total, reserved, ratio, used):
     reserved = min(reserved, total)
-    inventory = Inventory(total, reserved)
+    inventory = ProviderInventory(total, reserved)
     fitting = [r for r in range(reserved, total + 1) if int((total - r) * ratio) >= used]
     assert most_reserved(inventory, ratio, used) == max(fitting, default=reserved)
 
 
 def test_placement_takes_it_and_gives_no_more_out(client):
     """A claim between two reports is never cut: less is reserved then."""
-    reporter = Reporter(client, {}, lambda owned: None)
+    reporter = HostReporter(client, {}, lambda owned: None)
     uuid = "5b0c0000-0000-4000-8000-00000000aa01"
     node = replace(tree(12).root, uuid=uuid)
     derived = ProviderTree((node,))

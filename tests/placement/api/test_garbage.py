@@ -10,7 +10,7 @@ from werkzeug.test import Client
 from werkzeug.wrappers import Response
 
 from placement.api import garbage as module
-from placement.api.garbage import Garbage
+from placement.api.garbage import GcScheduler
 from tests.placement.candidates.snapshots import Spec, build
 
 
@@ -44,14 +44,14 @@ def lost() -> "weakref.ref[Knot]":
 
 
 def test_garbage_goes_when_a_request_is_done() -> None:
-    served = Client(Garbage(lambda: 0).after(Response("done")))
+    served = Client(GcScheduler(lambda: 0).after(Response("done")))
     gone = lost()
     assert served.get("/").text == "done"
     assert gone() is None
 
 
 def test_it_is_not_looked_for_after_every_request() -> None:
-    garbage = Garbage(lambda: 0)
+    garbage = GcScheduler(lambda: 0)
     gc.collect()
     knot = Knot()
     gc.collect(1)
@@ -62,7 +62,7 @@ def test_it_is_not_looked_for_after_every_request() -> None:
 
 
 def test_it_waits_for_long_requests_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    garbage = Garbage(lambda: 1)
+    garbage = GcScheduler(lambda: 1)
     gone = lost()
     garbage.tidy()
     assert gone() is not None
@@ -73,14 +73,14 @@ def test_it_waits_for_long_requests_but_not_for_ever(monkeypatch: pytest.MonkeyP
 
 def test_python_itself_seldom_looks_through_what_is_old_and_never_through_much_that_is_young() -> None:
     young, *_ = gc.get_threshold()
-    Garbage(lambda: 0)
+    GcScheduler(lambda: 0)
     assert gc.get_threshold() == (young, 1, module._SELDOM)
 
 
 def test_what_is_never_looked_through_again_goes_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_LONG", -1.0)  # whatever it takes is long
     monkeypatch.setattr(module, "_OFTEN", 0)
-    garbage = Garbage(lambda: 0)
+    garbage = GcScheduler(lambda: 0)
     snapshot = build(*(Spec(f"cn{number}", None, {"VCPU": 8}) for number in range(50)))
     replaced, frozen = [], []
     for change in range(400):

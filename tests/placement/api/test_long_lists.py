@@ -3,7 +3,7 @@
 import pytest
 
 from placement.candidates import budget
-from placement.candidates.budget import Budget, slices
+from placement.candidates.budget import SearchBudget, slices
 from tests.placement.running import Admin
 
 NAMES = [f"host{number}" for number in range(5)]
@@ -23,7 +23,7 @@ def test_a_list_in_slices_says_the_same(admin: Admin, monkeypatch: pytest.Monkey
 def test_others_have_their_turn_between_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "_SLICE", 0.0)
     turns: list[str] = []
-    limits = Budget(give_way=lambda: turns.append("others"), first_slice=0.0)
+    limits = SearchBudget(give_way=lambda: turns.append("others"), first_slice=0.0)
     dealt_with = [each for some in slices(range(2000), limits) for each in some]
     assert dealt_with == list(range(2000))
     assert len(turns) == 4

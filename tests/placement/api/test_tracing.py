@@ -40,10 +40,10 @@ class Told:
         from opentelemetry.sdk.trace.export import SimpleSpanProcessor
         from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-        from placement.api.tracing import Tracing
+        from placement.api.tracing import ServiceTracing
 
         self._exporter = InMemorySpanExporter()
-        self.tracing = Tracing(SimpleSpanProcessor(self._exporter), conf.tracing.sample_ratio)
+        self.tracing = ServiceTracing(SimpleSpanProcessor(self._exporter), conf.tracing.sample_ratio)
         monkeypatch.setattr(middleware, "_tracing", lambda conf: self.tracing)
         self.app = middleware.build_application(conf, console=console.maker(conf))
         self.admin = Admin(self.app)
@@ -228,9 +228,9 @@ def collector(conf) -> Iterator[Collector]:
 
 
 def traced(conf):
-    from placement.api.tracing import Tracing
+    from placement.api.tracing import ServiceTracing
 
-    tracing = Tracing.of(conf)
+    tracing = ServiceTracing.of(conf)
 
     def answers(environ, start_response):
         start_response("200 OK", [])

@@ -3,15 +3,15 @@
 from typing import Any
 from urllib.parse import parse_qsl
 
-from placement.candidates.pattern import Candidate, candidates_of
+from placement.candidates.pattern import AllocationCandidate, candidates_of
 from placement.candidates.request import CandidatesRequest
 from placement.candidates.search import search
-from placement.model.snapshot import Snapshot
+from placement.model.snapshot import ModelSnapshot
 from placement.schemas.query import parse_candidates
 from tests.placement.candidates.snapshots import name_to_uuid
 
 
-def ask(snapshot: Snapshot, query: str, minor: int = 39) -> list[str]:
+def ask(snapshot: ModelSnapshot, query: str, minor: int = 39) -> list[str]:
     """The candidates for a query at microversion 1.``minor``, sorted.
 
     ``{name}`` in the query stands for the uuid of that provider or aggregate.
@@ -20,19 +20,19 @@ def ask(snapshot: Snapshot, query: str, minor: int = 39) -> list[str]:
     return sorted(readable(snapshot, candidate) for candidate in candidates(snapshot, query, minor))
 
 
-def find(snapshot: Snapshot, request: CandidatesRequest, **options: Any) -> list[Candidate]:
+def find(snapshot: ModelSnapshot, request: CandidatesRequest, **options: Any) -> list[AllocationCandidate]:
     """The candidates of a request one by one; the options are those of the search."""
     return list(candidates_of(search(snapshot, request, **options)))
 
 
-def candidates(snapshot: Snapshot, query: str, minor: int = 39) -> list[Candidate]:
+def candidates(snapshot: ModelSnapshot, query: str, minor: int = 39) -> list[AllocationCandidate]:
     """The candidates themselves."""
     names = [part.split("}")[0] for part in query.split("{")[1:]]
     query = query.format(**{name: name_to_uuid(name) for name in names})
     return find(snapshot, parse_candidates(parse_qsl(query, keep_blank_values=True), (1, minor)))
 
 
-def readable(snapshot: Snapshot, candidate: Candidate) -> str:
+def readable(snapshot: ModelSnapshot, candidate: AllocationCandidate) -> str:
     parts = {
         snapshot.providers[provider_id].name: ", ".join(
             f"{name}:{amount}" for name, amount in sorted(amounts.items())
@@ -42,7 +42,7 @@ def readable(snapshot: Snapshot, candidate: Candidate) -> str:
     return " + ".join(f"{name}({amounts})" for name, amounts in sorted(parts.items()))
 
 
-def mappings(snapshot: Snapshot, candidate: Candidate) -> dict[str, list[str]]:
+def mappings(snapshot: ModelSnapshot, candidate: AllocationCandidate) -> dict[str, list[str]]:
     """Names of the providers of each suffix."""
     return {
         suffix: sorted(snapshot.providers[provider_id].name for provider_id in provider_ids)

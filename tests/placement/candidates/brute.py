@@ -11,7 +11,7 @@ from itertools import product
 
 from placement.candidates.request import CandidatesRequest, RequestGroup
 from placement.model.provider import SHARES, Provider
-from placement.model.snapshot import Snapshot
+from placement.model.snapshot import ModelSnapshot
 
 #: what each suffix gets from whom: (suffix, resource class or None, amount, provider)
 Assignment = tuple[tuple[str, str | None, int, Provider], ...]
@@ -19,7 +19,7 @@ Assignment = tuple[tuple[str, str | None, int, Provider], ...]
 Found = tuple[frozenset[tuple[int, str, int]], frozenset[tuple[str, int]]]
 
 
-def all_candidates(snapshot: Snapshot, request: CandidatesRequest) -> set[Found]:
+def all_candidates(snapshot: ModelSnapshot, request: CandidatesRequest) -> set[Found]:
     """Every candidate there is."""
     found = set()
     for root in snapshot:
@@ -46,7 +46,7 @@ def totals_of(assignment: Assignment) -> Counter[tuple[int, str]]:
     return totals
 
 
-def assignments(snapshot: Snapshot, root: Provider, request: CandidatesRequest) -> Iterator[Assignment]:
+def assignments(snapshot: ModelSnapshot, root: Provider, request: CandidatesRequest) -> Iterator[Assignment]:
     """Every way to hand out the providers of a tree and those that share with it."""
     reachable = [provider for provider in snapshot if is_reachable(snapshot, root, provider)]
     choices: list[list[Assignment]] = []
@@ -70,7 +70,7 @@ def assignments(snapshot: Snapshot, root: Provider, request: CandidatesRequest) 
         yield tuple(part for parts in combination for part in parts)
 
 
-def is_reachable(snapshot: Snapshot, root: Provider, provider: Provider) -> bool:
+def is_reachable(snapshot: ModelSnapshot, root: Provider, provider: Provider) -> bool:
     if provider.root_id == root.id:
         return True
     of_tree = [member.aggregates for member in snapshot if member.root_id == root.id]
@@ -98,7 +98,7 @@ def root_is_right(root: Provider, request: CandidatesRequest) -> bool:
     )
 
 
-def sums_fit(snapshot: Snapshot, request: CandidatesRequest, assignment: Assignment) -> bool:
+def sums_fit(snapshot: ModelSnapshot, request: CandidatesRequest, assignment: Assignment) -> bool:
     """Groups that meet at a provider: neither capacity nor max_unit is exceeded by the sum."""
     for (provider_id, name), total in totals_of(assignment).items():
         provider = snapshot.providers[provider_id]
@@ -113,7 +113,7 @@ def of_group(assignment: Assignment, group: RequestGroup) -> list[Provider]:
     return [provider for suffix, _, _, provider in assignment if suffix == group.suffix]
 
 
-def traits_are_right(snapshot: Snapshot, request: CandidatesRequest, assignment: Assignment) -> bool:
+def traits_are_right(snapshot: ModelSnapshot, request: CandidatesRequest, assignment: Assignment) -> bool:
     """Required traits: the group's providers together; forbidden ones: none of them."""
     for group in request.groups:
         providers = of_group(assignment, group)
@@ -125,7 +125,7 @@ def traits_are_right(snapshot: Snapshot, request: CandidatesRequest, assignment:
     return True
 
 
-def aggregates_are_right(snapshot: Snapshot, request: CandidatesRequest, assignment: Assignment) -> bool:
+def aggregates_are_right(snapshot: ModelSnapshot, request: CandidatesRequest, assignment: Assignment) -> bool:
     """Each provider is in all the aggregates; without a suffix its root being there is enough."""
     for group in request.groups:
         for provider in of_group(assignment, group):
@@ -142,7 +142,7 @@ def aggregates_are_right(snapshot: Snapshot, request: CandidatesRequest, assignm
     return True
 
 
-def trees_are_right(snapshot: Snapshot, request: CandidatesRequest, assignment: Assignment) -> bool:
+def trees_are_right(snapshot: ModelSnapshot, request: CandidatesRequest, assignment: Assignment) -> bool:
     for group in request.groups:
         for provider in of_group(assignment, group):
             if group.in_tree is not None:
@@ -152,14 +152,14 @@ def trees_are_right(snapshot: Snapshot, request: CandidatesRequest, assignment: 
     return True
 
 
-def groups_are_isolated(snapshot: Snapshot, request: CandidatesRequest, assignment: Assignment) -> bool:
+def groups_are_isolated(snapshot: ModelSnapshot, request: CandidatesRequest, assignment: Assignment) -> bool:
     if request.group_policy != "isolate":
         return True
     suffixed = {(suffix, provider.id) for suffix, _, _, provider in assignment if suffix}
     return len(suffixed) == len({provider_id for _, provider_id in suffixed})
 
 
-def subtrees_are_right(snapshot: Snapshot, request: CandidatesRequest, assignment: Assignment) -> bool:
+def subtrees_are_right(snapshot: ModelSnapshot, request: CandidatesRequest, assignment: Assignment) -> bool:
     """One of the providers of the named groups is an ancestor of all of them, or the same."""
     for suffixes in request.same_subtrees:
         provider_ids = {provider.id for suffix, _, _, provider in assignment if suffix in suffixes}
@@ -171,12 +171,12 @@ def subtrees_are_right(snapshot: Snapshot, request: CandidatesRequest, assignmen
     return True
 
 
-def ancestry(snapshot: Snapshot, provider_id: int) -> list[int]:
+def ancestry(snapshot: ModelSnapshot, provider_id: int) -> list[int]:
     parent = snapshot.providers[provider_id].parent_id
     return [provider_id] if parent is None else [provider_id, *ancestry(snapshot, parent)]
 
 
-def trees_are_used_once(snapshot: Snapshot, request: CandidatesRequest, assignment: Assignment) -> bool:
+def trees_are_used_once(snapshot: ModelSnapshot, request: CandidatesRequest, assignment: Assignment) -> bool:
     """Before 1.29: one provider of a tree at most."""
     providers = {provider.id: provider.root_id for _, _, _, provider in assignment}
     return request.nested or len(set(providers.values())) == len(providers)

@@ -1,11 +1,11 @@
 """Snapshots in which the rules show: hosts with shared disks, NUMA nodes, devices and networks."""
 
 from placement.model.provider import SHARES
-from placement.model.snapshot import Snapshot
+from placement.model.snapshot import ModelSnapshot
 from tests.placement.candidates.snapshots import Spec, build, inventory
 
 
-def shared_storage() -> Snapshot:
+def shared_storage() -> ModelSnapshot:
     """Two hosts, the second with a disk of its own, and two disks shared with both; PFs below NUMA nodes."""
     host = {
         "VCPU": inventory(24, allocation_ratio=16.0),
@@ -27,7 +27,7 @@ def shared_storage() -> Snapshot:
     return build(*specs)
 
 
-def numa_aggregates() -> Snapshot:
+def numa_aggregates() -> ModelSnapshot:
     """Aggregates on roots and on one NUMA node; one disk shared via each."""
     return build(
         Spec("cn1", aggregates=["aggA"]),
@@ -41,7 +41,7 @@ def numa_aggregates() -> Snapshot:
     )
 
 
-def granular() -> Snapshot:
+def granular() -> ModelSnapshot:
     """Three hosts of different kinds; two shared disks and a shared network."""
     host = {"VCPU": 8, "MEMORY_MB": 4096}
     network = {"SRIOV_NET_VF": 16, "CUSTOM_NET_MBPS": 40000}
@@ -69,7 +69,7 @@ def granular() -> Snapshot:
     )
 
 
-def numa_network() -> Snapshot:
+def numa_network() -> ModelSnapshot:
     """A host of two NUMA nodes with accelerators and networks, one of three NICs, and a shared disk."""
     node = {"VCPU": 4, "MEMORY_MB": 2048}
     bandwidth = {"NET_BW_EGR_KILOBIT_PER_SEC": 10000}

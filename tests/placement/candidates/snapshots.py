@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from placement.model.provider import Inventory, Provider
-from placement.model.snapshot import Snapshot
+from placement.model.snapshot import ModelSnapshot
 
 NAMESPACE = uuid.UUID("c0ffee00-0000-4000-8000-000000000000")
 
@@ -40,11 +40,11 @@ def inventory(
     return Inventory(total, reserved, min_unit, max_unit, step_size, allocation_ratio)
 
 
-def build(*specs: Spec) -> Snapshot:
+def build(*specs: Spec) -> ModelSnapshot:
     """A snapshot of these providers, parents before children; ids count from 1."""
     ids: dict[str, int] = {}
     roots: dict[str, int] = {}
-    snapshot = Snapshot()
+    snapshot = ModelSnapshot()
     for provider_id, spec in enumerate(specs, start=1):
         ids[spec.name] = provider_id
         roots[spec.name] = provider_id if spec.parent is None else roots[spec.parent]

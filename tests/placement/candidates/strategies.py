@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from placement.candidates.request import CandidatesRequest, RequestGroup
 from placement.model.provider import SHARES, Inventory
-from placement.model.snapshot import Snapshot
+from placement.model.snapshot import ModelSnapshot
 from tests.placement.candidates.snapshots import Spec, build, inventory, name_to_uuid
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ def inventories(draw: st.DrawFn) -> Inventory:
 
 
 @st.composite
-def snapshots(draw: st.DrawFn) -> Snapshot:
+def snapshots(draw: st.DrawFn) -> ModelSnapshot:
     """Up to seven providers in trees, some of them sharing, some of what they have in use."""
     specs: list[Spec] = []
     for number in range(draw(st.integers(2, 7))):
@@ -56,7 +56,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
 
 
 @st.composite
-def groups(draw: st.DrawFn, suffix: str, snapshot: Snapshot, resourceless: bool) -> RequestGroup:
+def groups(draw: st.DrawFn, suffix: str, snapshot: ModelSnapshot, resourceless: bool) -> RequestGroup:
     having = set() if resourceless else draw(st.sets(st.sampled_from(CLASSES), min_size=1, max_size=2))
     sometimes = st.sampled_from((False, False, True))
     required: list[frozenset[str]] = []
@@ -85,7 +85,7 @@ def groups(draw: st.DrawFn, suffix: str, snapshot: Snapshot, resourceless: bool)
 
 
 @st.composite
-def requests(draw: st.DrawFn, snapshot: Snapshot) -> CandidatesRequest:
+def requests(draw: st.DrawFn, snapshot: ModelSnapshot) -> CandidatesRequest:
     """Any request that parsing lets through, and group policies where they are not needed."""
     suffixes = SUFFIXES[: draw(st.integers(0, 3))]
     unsuffixed = draw(st.booleans()) or not suffixes
@@ -117,13 +117,13 @@ def requests(draw: st.DrawFn, snapshot: Snapshot) -> CandidatesRequest:
 
 
 @st.composite
-def situations(draw: st.DrawFn, requests_each: int = 10) -> tuple[Snapshot, list[CandidatesRequest]]:
+def situations(draw: st.DrawFn, requests_each: int = 10) -> tuple[ModelSnapshot, list[CandidatesRequest]]:
     snapshot = draw(snapshots())
     return snapshot, [draw(requests(snapshot)) for _ in range(requests_each)]
 
 
 @st.composite
-def fleets(draw: st.DrawFn) -> tuple[Snapshot, CandidatesRequest]:
+def fleets(draw: st.DrawFn) -> tuple[ModelSnapshot, CandidatesRequest]:
     """Hosts of one make that differ in size and in what is used of them, and groups that want the same."""
     parents = [draw(st.sampled_from((None, *range(number)))) for number in range(draw(st.integers(1, 3)))]
     traits = [draw(st.sampled_from(((), ("T1",)))) for _ in parents]
@@ -160,7 +160,7 @@ def fleets(draw: st.DrawFn) -> tuple[Snapshot, CandidatesRequest]:
 
 
 @st.composite
-def sizes(draw: st.DrawFn) -> tuple[Snapshot, CandidatesRequest]:
+def sizes(draw: st.DrawFn) -> tuple[ModelSnapshot, CandidatesRequest]:
     """Hosts of one shape, some of which are too small for what the others can give, used or not."""
     specs = []
     for host in range(draw(st.integers(2, 4))):
@@ -180,7 +180,7 @@ def sizes(draw: st.DrawFn) -> tuple[Snapshot, CandidatesRequest]:
 
 
 @st.composite
-def crowded_hosts(draw: st.DrawFn) -> tuple[Snapshot, CandidatesRequest]:
+def crowded_hosts(draw: st.DrawFn) -> tuple[ModelSnapshot, CandidatesRequest]:
     """A host with like devices on two NUMA nodes, and about as many groups as fit."""
     specs = [Spec("cn", None, {"CUSTOM_DEV": 1}, aggregates=["a"])]
     specs += [Spec(f"numa{node}", "cn", {}, ["T1"] * node) for node in range(2)]
@@ -215,7 +215,7 @@ def crowded_hosts(draw: st.DrawFn) -> tuple[Snapshot, CandidatesRequest]:
 
 
 @st.composite
-def packings(draw: st.DrawFn) -> tuple[Snapshot, CandidatesRequest]:
+def packings(draw: st.DrawFn) -> tuple[ModelSnapshot, CandidatesRequest]:
     """A host with devices of all sizes, partly used, and groups that need about all that is left."""
     specs = [Spec("cn")]
     for number in range(draw(st.integers(2, 4))):
@@ -235,7 +235,7 @@ def packings(draw: st.DrawFn) -> tuple[Snapshot, CandidatesRequest]:
 
 
 @st.composite
-def neighbours(draw: st.DrawFn) -> tuple[Snapshot, CandidatesRequest]:
+def neighbours(draw: st.DrawFn) -> tuple[ModelSnapshot, CandidatesRequest]:
     """Hosts with the same things at the same positions, and built otherwise: each has candidates of its own.
 
     They differ in one thing, or in all: who is below whom, traits, aggregates, portions, what is used.

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from placement.candidates import budget as module_of_budget
 from placement.candidates import combine
-from placement.candidates.budget import Budget
-from placement.candidates.pattern import Candidate, candidates_of
+from placement.candidates.budget import SearchBudget
+from placement.candidates.pattern import AllocationCandidate, candidates_of
 from placement.candidates.render import render
 from placement.candidates.request import CandidatesRequest
 from placement.candidates.search import search
 from placement.exceptions import InvalidRequest
-from placement.model.snapshot import Snapshot
+from placement.model.snapshot import ModelSnapshot
 from tests.examples import examples
 from tests.placement.candidates.asking import find
 from tests.placement.candidates.brute import Found, all_candidates
@@ -42,7 +42,7 @@ exhaustive = settings(
 )
 
 
-def comparable(candidate: Candidate) -> Found:
+def comparable(candidate: AllocationCandidate) -> Found:
     return (
         frozenset(
             (provider_id, name, amount)
@@ -57,7 +57,7 @@ def comparable(candidate: Candidate) -> Found:
     )
 
 
-def check(snapshot: Snapshot, request: CandidatesRequest) -> None:
+def check(snapshot: ModelSnapshot, request: CandidatesRequest) -> None:
     """Every candidate is found, and once."""
     found = [comparable(candidate) for candidate in find(snapshot, request)]
     assert len(found) == len(set(found))
@@ -66,7 +66,7 @@ def check(snapshot: Snapshot, request: CandidatesRequest) -> None:
 
 @exhaustive
 @given(situations())
-def test_search_finds_every_candidate_once(situation: tuple[Snapshot, list[CandidatesRequest]]) -> None:
+def test_search_finds_every_candidate_once(situation: tuple[ModelSnapshot, list[CandidatesRequest]]) -> None:
     snapshot, requests = situation
     for request in requests:
         check(snapshot, request)
@@ -75,28 +75,28 @@ def test_search_finds_every_candidate_once(situation: tuple[Snapshot, list[Candi
 @settings(exhaustive, max_examples=EXAMPLES * 2)
 @given(crowded_hosts())
 def test_search_finds_every_way_into_the_last_free_device(
-    situation: tuple[Snapshot, CandidatesRequest],
+    situation: tuple[ModelSnapshot, CandidatesRequest],
 ) -> None:
     check(*situation)
 
 
 @settings(exhaustive, max_examples=EXAMPLES * 2)
 @given(fleets())
-def test_search_tells_hosts_of_one_make_apart(situation: tuple[Snapshot, CandidatesRequest]) -> None:
+def test_search_tells_hosts_of_one_make_apart(situation: tuple[ModelSnapshot, CandidatesRequest]) -> None:
     check(*situation)
 
 
 @settings(exhaustive, max_examples=EXAMPLES * 2)
 @given(neighbours())
 def test_search_tells_hosts_apart_that_are_built_otherwise(
-    situation: tuple[Snapshot, CandidatesRequest],
+    situation: tuple[ModelSnapshot, CandidatesRequest],
 ) -> None:
     check(*situation)
 
 
 @settings(exhaustive, max_examples=max(1, EXAMPLES // 5))
 @given(situations())
-def test_order_and_chance_change_no_result(situation: tuple[Snapshot, list[CandidatesRequest]]) -> None:
+def test_order_and_chance_change_no_result(situation: tuple[ModelSnapshot, list[CandidatesRequest]]) -> None:
     snapshot, requests = situation
     for request in requests:
         expected = sorted(map(repr, map(comparable, find(snapshot, request))))
@@ -110,7 +110,7 @@ def test_order_and_chance_change_no_result(situation: tuple[Snapshot, list[Candi
 
 @settings(exhaustive, max_examples=max(1, EXAMPLES // 5))
 @given(situations())
-def test_limit_takes_the_first_candidates(situation: tuple[Snapshot, list[CandidatesRequest]]) -> None:
+def test_limit_takes_the_first_candidates(situation: tuple[ModelSnapshot, list[CandidatesRequest]]) -> None:
     snapshot, requests = situation
     for request in requests:
         everything = list(map(comparable, find(snapshot, request)))
@@ -119,7 +119,7 @@ def test_limit_takes_the_first_candidates(situation: tuple[Snapshot, list[Candid
 
 @settings(exhaustive, max_examples=EXAMPLES * 2)
 @given(packings())
-def test_search_finds_every_way_to_pack(situation: tuple[Snapshot, CandidatesRequest]) -> None:
+def test_search_finds_every_way_to_pack(situation: tuple[ModelSnapshot, CandidatesRequest]) -> None:
     check(*situation)
 
 
@@ -127,7 +127,7 @@ def test_search_finds_every_way_to_pack(situation: tuple[Snapshot, CandidatesReq
 @given(
     crowded_hosts() | packings() | fleets() | neighbours(), st.sampled_from(("depth-first", "breadth-first"))
 )
-def test_rests_change_no_result(situation: tuple[Snapshot, CandidatesRequest], strategy: str) -> None:
+def test_rests_change_no_result(situation: tuple[ModelSnapshot, CandidatesRequest], strategy: str) -> None:
     snapshot, request = situation
     with patch.object(combine, "_CHOICES_BEFORE_REST", 0):
         found = [comparable(candidate) for candidate in find(snapshot, request, strategy=strategy)]
@@ -138,12 +138,12 @@ def test_rests_change_no_result(situation: tuple[Snapshot, CandidatesRequest], s
 @settings(exhaustive, max_examples=EXAMPLES)
 @given(crowded_hosts() | packings() | fleets(), st.integers(1, 300))
 def test_a_spent_budget_leaves_a_part_of_the_candidates(
-    situation: tuple[Snapshot, CandidatesRequest], steps: int
+    situation: tuple[ModelSnapshot, CandidatesRequest], steps: int
 ) -> None:
     snapshot, request = situation
     everything = all_candidates(snapshot, request)
     with patch.object(module_of_budget, "_STEPS", steps):
-        budget = Budget(seconds=0)  # which the first look at the clock finds out
+        budget = SearchBudget(seconds=0)  # which the first look at the clock finds out
     found = []
     with suppress(InvalidRequest):
         found = [comparable(candidate) for candidate in find(snapshot, request, budget=budget)]
@@ -156,7 +156,7 @@ def test_a_spent_budget_leaves_a_part_of_the_candidates(
 @settings(exhaustive, max_examples=max(1, EXAMPLES // 5))
 @given(situations(requests_each=3))
 def test_answer_shows_what_the_snapshot_holds(
-    minor: int, situation: tuple[Snapshot, list[CandidatesRequest]]
+    minor: int, situation: tuple[ModelSnapshot, list[CandidatesRequest]]
 ) -> None:
     snapshot, requests = situation
     for request in requests:
@@ -168,7 +168,7 @@ def test_answer_shows_what_the_snapshot_holds(
 
 
 def expected_summaries(
-    snapshot: Snapshot, request: CandidatesRequest, candidates: Sequence[Candidate], minor: int
+    snapshot: ModelSnapshot, request: CandidatesRequest, candidates: Sequence[AllocationCandidate], minor: int
 ) -> dict[str, object]:
     """From the version history: 1.17 traits, 1.27 all classes, 1.29 whole trees with parents and roots."""
     uuids = {provider.id: provider.uuid for provider in snapshot}
@@ -207,7 +207,7 @@ def expected_summaries(
 @settings(exhaustive, max_examples=max(1, EXAMPLES // 2))
 @given(situations(), snapshots())
 def test_what_was_found_before_does_not_show_in_a_changed_snapshot(
-    situation: tuple[Snapshot, list[CandidatesRequest]], other: Snapshot
+    situation: tuple[ModelSnapshot, list[CandidatesRequest]], other: ModelSnapshot
 ) -> None:
     """One snapshot becomes another, provider by provider, and is asked the same after each step."""
     snapshot, requests = situation
@@ -215,7 +215,7 @@ def test_what_was_found_before_does_not_show_in_a_changed_snapshot(
         for request in requests[:4]:
             found = search(snapshot, request)
             assert set(map(comparable, candidates_of(found))) == all_candidates(snapshot, request)
-            fresh = Snapshot(snapshot)
+            fresh = ModelSnapshot(snapshot)
             assert orjson.loads(render(snapshot, found, (1, 39))) == orjson.loads(
                 render(fresh, search(fresh, replace(request)), (1, 39))
             )
@@ -226,7 +226,7 @@ def test_what_was_found_before_does_not_show_in_a_changed_snapshot(
             snapshot.put(replace(usage, used=dict.fromkeys(usage.inventories, 1)))
 
 
-def is_whole_without(other: Snapshot, provider_id: int, snapshot: Snapshot) -> bool:
+def is_whole_without(other: ModelSnapshot, provider_id: int, snapshot: ModelSnapshot) -> bool:
     """Whether the snapshot stays one of trees when it takes this provider from the other."""
     provider = other.providers[provider_id]
     has_parent = provider.parent_id is None or (
@@ -242,7 +242,7 @@ def is_whole_without(other: Snapshot, provider_id: int, snapshot: Snapshot) -> b
     return has_parent and has_no_children and not _is_below(snapshot, provider.parent_id, provider_id)
 
 
-def _is_below(snapshot: Snapshot, provider_id: int | None, ancestor: int) -> bool:
+def _is_below(snapshot: ModelSnapshot, provider_id: int | None, ancestor: int) -> bool:
     while provider_id is not None:
         if provider_id == ancestor:
             return True

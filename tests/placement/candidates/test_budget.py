@@ -9,19 +9,19 @@ import pytest
 
 from placement.candidates import budget as budget_module
 from placement.candidates import looking as module
-from placement.candidates.budget import Budget, Exhausted
+from placement.candidates.budget import BudgetExhausted, SearchBudget
 from placement.candidates.feasibility import fits_at_all
 from placement.candidates.needs import needs_of
 from placement.candidates.order import topology_first
 from placement.candidates.pattern import candidates_of
-from placement.candidates.render import Summaries, in_pieces, render
+from placement.candidates.render import ProviderSummaries, in_pieces, render
 from placement.candidates.request import CandidatesRequest, RequestGroup
-from placement.candidates.roots import Sharing, possible_roots
-from placement.candidates.rules import Assignment, Rules
+from placement.candidates.roots import SharingProviders, possible_roots
+from placement.candidates.rules import NeedAssignment, RequestRules
 from placement.candidates.search import search
 from placement.exceptions import SEARCH_TOO_LONG, InvalidRequest, Unavailable
 from placement.model.provider import SHARES
-from placement.model.snapshot import Snapshot
+from placement.model.snapshot import ModelSnapshot
 from tests.placement.candidates.packing import asked, hard_question, host
 from tests.placement.candidates.snapshots import Spec, build, name_to_uuid
 
@@ -30,7 +30,7 @@ AMPLE = 60
 """Seconds of work, far more than what is expected."""
 
 
-def crowd(hosts: int, devices: int = 8) -> Snapshot:
+def crowd(hosts: int, devices: int = 8) -> ModelSnapshot:
     """Hosts with many devices each."""
     return build(
         *(
@@ -50,7 +50,7 @@ def groups(number: int, limit: int | None = None) -> CandidatesRequest:
 
 
 def test_a_search_that_finds_nothing_in_time_is_refused_and_the_group_in_question_named() -> None:
-    budget = Budget(seconds=0.1)
+    budget = SearchBudget(seconds=0.1)
     with pytest.raises(InvalidRequest) as refusal:
         search(HARD, hard_question(), budget=budget)
     assert (refusal.value.code, budget.ended) == (SEARCH_TOO_LONG, "deadline")
@@ -66,14 +66,14 @@ def test_a_search_that_finds_nothing_in_time_is_refused_and_the_group_in_questio
 
 def test_a_tree_that_is_hard_to_fill_does_not_hold_up_the_others() -> None:
     snapshot = build(*host("hard"), *host("easy", spare=60))
-    budget = Budget(AMPLE)
+    budget = SearchBudget(AMPLE)
     found = list(candidates_of(search(snapshot, hard_question(limit=5), budget=budget)))
     assert [each.provider_set.members[0].name for each in found] == ["easy"] * 5
     assert budget.ended is None
 
 
 def test_what_was_found_in_time_is_found() -> None:
-    budget = Budget(seconds=0.1)
+    budget = SearchBudget(seconds=0.1)
     found = list(candidates_of(search(crowd(1), groups(12), budget=budget)))
     assert budget.ended == "deadline"
     assert found
@@ -81,7 +81,7 @@ def test_what_was_found_in_time_is_found() -> None:
 
 
 def test_an_answer_does_not_become_larger_than_allowed() -> None:
-    budget = Budget(AMPLE, size=2_000_000)
+    budget = SearchBudget(AMPLE, size=2_000_000)
     snapshot = crowd(300)
     found = search(snapshot, groups(4), budget=budget)
     assert budget.ended == "size"
@@ -97,14 +97,16 @@ def test_an_answer_does_not_become_larger_than_allowed() -> None:
         (build(*host("roomy", spare=60)), hard_question(limit=50)),  # whose groups often meet at a provider
     ],
 )
-def test_how_large_an_answer_becomes_is_known_about(snapshot: Snapshot, asked_for: CandidatesRequest) -> None:
+def test_how_large_an_answer_becomes_is_known_about(
+    snapshot: ModelSnapshot, asked_for: CandidatesRequest
+) -> None:
     sizes: list[int] = []
 
-    def allow(budget: Budget, size: int) -> bool:
+    def allow(budget: SearchBudget, size: int) -> bool:
         sizes.append(size)
         return True
 
-    with patch.object(Budget, "allows", allow), patch.object(module, "_CHUNK", 1):
+    with patch.object(SearchBudget, "allows", allow), patch.object(module, "_CHUNK", 1):
         size = len(render(snapshot, search(snapshot, asked_for), (1, 39)))
     assert sizes[-1] / 3 < size < sizes[-1] * 1.5
 
@@ -113,7 +115,7 @@ def test_short_searches_never_give_way() -> None:
     def refuse() -> None:
         raise AssertionError("gave way")
 
-    assert search(crowd(3), groups(2, limit=10), budget=Budget(give_way=refuse))
+    assert search(crowd(3), groups(2, limit=10), budget=SearchBudget(give_way=refuse))
 
 
 def test_long_searches_give_way_again_and_again_until_they_are_told_to_stop() -> None:
@@ -126,7 +128,7 @@ def test_long_searches_give_way_again_and_again_until_they_are_told_to_stop() ->
             raise Unavailable("nobody waits")
 
     with pytest.raises(Unavailable, match="nobody waits"):
-        search(HARD, hard_question(), budget=Budget(AMPLE, give_way=stop))
+        search(HARD, hard_question(), budget=SearchBudget(AMPLE, give_way=stop))
     assert calls == 20
 
 
@@ -144,10 +146,10 @@ def test_others_have_their_turn_while_an_answer_is_put_in_order_and_written(
     found = search(crowd(20), groups(2))
     candidates = sum(len(batch) for _, batch in found)
     monkeypatch.setattr(budget_module, "_SLICE", 0.0)
-    budget = Budget(seconds=0.0, give_way=count, first_slice=0.0)
+    budget = SearchBudget(seconds=0.0, give_way=count, first_slice=0.0)
     ordered = topology_first(found, budget)
     in_order, calls = calls, 0
-    body = b"".join(in_pieces(crowd(20), ordered, (1, minor), Summaries(), budget))
+    body = b"".join(in_pieces(crowd(20), ordered, (1, minor), ProviderSummaries(), budget))
     assert in_order >= 1  # all hosts are alike: once
     assert calls >= 3
     assert budget.ended is None  # nothing is missing
@@ -156,13 +158,13 @@ def test_others_have_their_turn_while_an_answer_is_put_in_order_and_written(
 
 
 def test_an_answer_of_many_groups_is_not_longer_than_allowed_from_the_start() -> None:
-    budget = Budget(AMPLE, size=1_000_000)
+    budget = SearchBudget(AMPLE, size=1_000_000)
     size = len(render(crowd(300), search(crowd(300), groups(60), budget=budget), (1, 39)))
     assert budget.ended == "size"
     assert size < 3_000_000
 
 
-class Spending(Budget):
+class Spending(SearchBudget):
     """What is spent without limit, part by part."""
 
     def __init__(self) -> None:
@@ -182,7 +184,7 @@ def test_each_rule_on_several_needs_and_each_need_it_is_looked_at_for_is_counted
         asked_for = tuple(RequestGroup(suffix, {"CUSTOM_DEV": 1}) for suffix in sorted(suffixes))
         request = CandidatesRequest(asked_for, group_policy="none", same_subtrees=(suffixes,) * rules)
         needs, budget = needs_of(request), Spending()
-        assignment = Assignment(Rules(snapshot, request, needs, budget), [devices] * len(needs))
+        assignment = NeedAssignment(RequestRules(snapshot, request, needs, budget), [devices] * len(needs))
         assert assignment.can_complete(range(len(needs)))
         return budget.parts
 
@@ -216,7 +218,7 @@ class TestRootsWithinManyAggregates:
     HOSTS, CLASSES, SETS = 50, 6, 20
     SHARED = Spec("disk", None, {"DISK_GB": 9}, [SHARES], ["elsewhere"])
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> ModelSnapshot:
         """Hosts in one aggregate, and something that shares with none of them."""
         has = {f"CUSTOM_{number}": 9 for number in range(self.CLASSES)}
         hosts = (Spec(f"cn{number}", None, has, (), ["all"]) for number in range(self.HOSTS))
@@ -230,7 +232,7 @@ class TestRootsWithinManyAggregates:
         resources = {f"CUSTOM_{number}": 1 for number in range(classes)}
         request = CandidatesRequest((RequestGroup("", resources, member_of=aggregates),))
         snapshot, budget = self.snapshot(), Spending()
-        roots = possible_roots(snapshot, request, needs_of(request), Sharing(snapshot, budget))
+        roots = possible_roots(snapshot, request, needs_of(request), SharingProviders(snapshot, budget))
         assert len(list(roots)) == self.HOSTS
         return budget.parts
 
@@ -242,18 +244,18 @@ class TestRootsWithinManyAggregates:
 
 
 def test_steps_count_as_one_each_unless_said_otherwise() -> None:
-    one_by_one, at_once = (Budget(seconds=0) for _ in range(2))
+    one_by_one, at_once = (SearchBudget(seconds=0) for _ in range(2))
 
     def spend(most: int) -> int:
         for step in range(most):
             try:
                 one_by_one.spend()
-            except Exhausted:
+            except BudgetExhausted:
                 return step
         return most
 
     at_once.spend(spend(1_000_000))
-    with pytest.raises(Exhausted):
+    with pytest.raises(BudgetExhausted):
         at_once.spend(1)
 
 
@@ -261,7 +263,7 @@ def test_a_long_search_gives_way_once_a_slice(monkeypatch: pytest.MonkeyPatch) -
     now, gave_way = 0.0, []
     for clock in ("thread_time", "perf_counter"):
         monkeypatch.setattr(f"placement.candidates.budget.{clock}", lambda: now)
-    budget = Budget(give_way=lambda: gave_way.append(now), first_slice=0.1)
+    budget = SearchBudget(give_way=lambda: gave_way.append(now), first_slice=0.1)
     for _ in range(1000):
         budget.spend(64)
         now += 0.0005

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from placement.candidates import looking as module_of_search
 from placement.candidates import needs as module_of_needs
-from placement.candidates.conditions import Condition
-from placement.candidates.needs import Need
+from placement.candidates.conditions import ProviderCondition
+from placement.candidates.needs import ProviderNeed
 from placement.candidates.request import CandidatesRequest, RequestGroup
 from placement.model.provider import Provider
-from placement.model.snapshot import Snapshot
+from placement.model.snapshot import ModelSnapshot
 from tests.examples import examples
 from tests.placement.candidates.asking import find
 from tests.placement.candidates.snapshots import Spec, build
@@ -26,10 +26,10 @@ ODD = "CUSTOM_ODD"
 
 
 @dataclass(frozen=True, slots=True)
-class EvenGeneration(Condition):
+class EvenGeneration(ProviderCondition):
     """Made up: the provider was changed an even number of times. Nothing else in a search looks at that."""
 
-    def met_by(self, provider: Provider, snapshot: Snapshot) -> bool:
+    def met_by(self, provider: Provider, snapshot: ModelSnapshot) -> bool:
         return provider.generation % 2 == 0
 
 
@@ -41,31 +41,31 @@ class EvenGenerationOfKind(EvenGeneration):
 
 
 @dataclass(frozen=True, slots=True)
-class WithHealthyRoot(Condition):
+class WithHealthyRoot(ProviderCondition):
     """Made up: something about the tree that the provider itself does not tell."""
 
-    def met_by(self, provider: Provider, snapshot: Snapshot) -> bool:
+    def met_by(self, provider: Provider, snapshot: ModelSnapshot) -> bool:
         return snapshot.providers[provider.root_id].generation % 2 == 0
 
 
-def also(condition: Condition) -> Callable[[CandidatesRequest], tuple[Need, ...]]:
+def also(condition: ProviderCondition) -> Callable[[CandidatesRequest], tuple[ProviderNeed, ...]]:
     """The needs of a request, each with one condition more."""
 
-    def needs_of(request: CandidatesRequest) -> tuple[Need, ...]:
+    def needs_of(request: CandidatesRequest) -> tuple[ProviderNeed, ...]:
         needs = module_of_needs.needs_of(request)
         return tuple(replace(need, conditions=(*need.conditions, condition)) for need in needs)
 
     return needs_of
 
 
-def found(snapshot: Snapshot, request: CandidatesRequest, condition: Condition) -> set[object]:
+def found(snapshot: ModelSnapshot, request: CandidatesRequest, condition: ProviderCondition) -> set[object]:
     with patch.object(module_of_search, "needs_of", also(condition)):
         return {comparable(candidate) for candidate in find(snapshot, request)}
 
 
-def with_generations(snapshot: Snapshot, generations: Sequence[int]) -> Snapshot:
+def with_generations(snapshot: ModelSnapshot, generations: Sequence[int]) -> ModelSnapshot:
     """The snapshot with these generations, in turn; who does not meet the condition has the trait as well."""
-    return Snapshot(
+    return ModelSnapshot(
         replace(
             provider,
             generation=generation,
@@ -86,32 +86,32 @@ generations = st.lists(st.integers(0, 1), min_size=16, max_size=16)
 @settings(deadline=None, max_examples=examples(60), suppress_health_check=list(HealthCheck))
 @given(fleets(), generations)
 def test_a_condition_that_nobody_knew_is_right_for_every_tree_of_a_fleet(
-    situation: tuple[Snapshot, CandidatesRequest], generations: list[int]
+    situation: tuple[ModelSnapshot, CandidatesRequest], generations: list[int]
 ) -> None:
     snapshot, request = situation
     snapshot = with_generations(snapshot, generations)
     by_trait = {comparable(candidate) for candidate in find(snapshot, forbidding(request, ODD))}
-    without_trait = Snapshot(replace(each, traits=each.traits - {ODD}) for each in snapshot)
+    without_trait = ModelSnapshot(replace(each, traits=each.traits - {ODD}) for each in snapshot)
     assert found(without_trait, request, EvenGeneration()) == by_trait
 
 
 @settings(deadline=None, max_examples=examples(30), suppress_health_check=list(HealthCheck))
 @given(situations(requests_each=4), generations)
 def test_a_condition_that_nobody_knew_is_right_beside_all_others(
-    situation: tuple[Snapshot, list[CandidatesRequest]], generations: list[int]
+    situation: tuple[ModelSnapshot, list[CandidatesRequest]], generations: list[int]
 ) -> None:
     snapshot, requests = situation
     snapshot = with_generations(snapshot, generations)
-    without_trait = Snapshot(replace(each, traits=each.traits - {ODD}) for each in snapshot)
+    without_trait = ModelSnapshot(replace(each, traits=each.traits - {ODD}) for each in snapshot)
     for request in requests:
         by_trait = {comparable(candidate) for candidate in find(snapshot, forbidding(request, ODD))}
         assert found(without_trait, request, EvenGeneration()) == by_trait
 
 
-def hosts(*generations: int) -> Snapshot:
+def hosts(*generations: int) -> ModelSnapshot:
     """Hosts of one kind."""
     snapshot = build(*(Spec(f"cn{number}", None, {"VCPU": 4}) for number, _ in enumerate(generations)))
-    return Snapshot(replace(each, generation=generations[each.id - 1]) for each in snapshot)
+    return ModelSnapshot(replace(each, generation=generations[each.id - 1]) for each in snapshot)
 
 
 REQUEST = CandidatesRequest((RequestGroup("_1", {"VCPU": 1}),))
@@ -119,7 +119,9 @@ REQUEST = CandidatesRequest((RequestGroup("_1", {"VCPU": 1}),))
 
 @pytest.mark.parametrize("generations", list(product((0, 1), repeat=3)))
 @pytest.mark.parametrize("condition", [EvenGeneration(), WithHealthyRoot()])
-def test_hosts_of_one_kind_are_told_apart_by_it(condition: Condition, generations: tuple[int, ...]) -> None:
+def test_hosts_of_one_kind_are_told_apart_by_it(
+    condition: ProviderCondition, generations: tuple[int, ...]
+) -> None:
     serving = {number + 1 for number, generation in enumerate(generations) if generation == 0}
     candidates = found(hosts(*generations), REQUEST, condition)
     assert candidates == {

@@ -3,8 +3,8 @@
 from unittest.mock import patch
 
 import placement.candidates
-from placement.candidates.plan import Plan
-from placement.model.snapshot import Snapshot
+from placement.candidates.plan import CompiledRequest
+from placement.model.snapshot import ModelSnapshot
 from tests.placement.candidates.asking import ask
 from tests.placement.candidates.snapshots import Spec, build
 
@@ -17,7 +17,7 @@ def literal(document: str | None) -> list[str]:
     return [line.removeprefix(_INDENT) for line in lines if line.startswith(_INDENT)]
 
 
-def hosts() -> Snapshot:
+def hosts() -> ModelSnapshot:
     specs: list[Spec] = []
     for name, disk_used, first_used, second_used in (("cn1", 0, 5, 0), ("cn2", 0, 0, 0), ("cn3", 10, 0, 2)):
         specs += [
@@ -30,7 +30,9 @@ def hosts() -> Snapshot:
 
 def test_the_example_has_these_candidates_and_searches_two_trees() -> None:
     query, *candidates = literal(placement.candidates.__doc__)
-    with patch.object(Plan, "_patterns", autospec=True, side_effect=Plan._patterns) as searched:
+    with patch.object(
+        CompiledRequest, "_patterns", autospec=True, side_effect=CompiledRequest._patterns
+    ) as searched:
         assert ask(hosts(), query) == candidates
     assert searched.call_count == 2
 
@@ -43,6 +45,8 @@ def test_what_is_free_is_as_the_example_says() -> None:
 
 def test_a_contested_class_sets_the_third_tree_apart() -> None:
     query, *_ = literal(placement.candidates.__doc__)
-    with patch.object(Plan, "_patterns", autospec=True, side_effect=Plan._patterns) as searched:
+    with patch.object(
+        CompiledRequest, "_patterns", autospec=True, side_effect=CompiledRequest._patterns
+    ) as searched:
         ask(hosts(), f"{query}&resources_CPU2=VCPU:4&group_policy=none")
     assert searched.call_count == 3

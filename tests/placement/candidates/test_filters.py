@@ -4,21 +4,23 @@ from urllib.parse import parse_qsl
 
 import pytest
 
-from placement.candidates.budget import Budget
+from placement.candidates.budget import SearchBudget
 from placement.candidates.filters import filter_providers
-from placement.model.snapshot import Snapshot
+from placement.model.snapshot import ModelSnapshot
 from placement.schemas.query import parse_provider_filter
 from tests.placement.candidates import landscapes
 from tests.placement.candidates.snapshots import Spec, build, inventory, name_to_uuid
 
 
-def names(snapshot: Snapshot, query: str) -> list[str]:
+def names(snapshot: ModelSnapshot, query: str) -> list[str]:
     """The names of the providers that pass, ``{name}`` in the query being a uuid."""
     inserted = [part.split("}")[0] for part in query.split("{")[1:]]
     query = query.format(**{name: name_to_uuid(name) for name in inserted})
     return [
         provider.name
-        for provider in filter_providers(snapshot, parse_provider_filter(parse_qsl(query), (1, 39)), Budget())
+        for provider in filter_providers(
+            snapshot, parse_provider_filter(parse_qsl(query), (1, 39)), SearchBudget()
+        )
     ]
 
 

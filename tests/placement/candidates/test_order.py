@@ -7,11 +7,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from placement.candidates.order import branches_of, topology_first
-from placement.candidates.pattern import Candidate, Offer, candidates_of
+from placement.candidates.pattern import AllocationCandidate, Offer, candidates_of
 from placement.candidates.request import CandidatesRequest, RequestGroup
 from placement.candidates.search import search
 from placement.model.provider import SHARES
-from placement.model.snapshot import Snapshot
+from placement.model.snapshot import ModelSnapshot
 from tests.examples import examples
 from tests.placement.candidates.snapshots import Spec, build
 from tests.placement.candidates.strategies import situations
@@ -37,11 +37,11 @@ def asking(*resources: dict[str, int], limit: int | None = None) -> CandidatesRe
 CPUS_AND_CACHE = asking({"PCPU": 1}, {"CUSTOM_LLC": 1}, {"PCPU": 1})
 
 
-def root_of(candidate: Candidate) -> int:
+def root_of(candidate: AllocationCandidate) -> int:
     return candidate.provider_set.members[0].root_id
 
 
-def spread(candidate: Candidate) -> tuple[int, int]:
+def spread(candidate: AllocationCandidate) -> tuple[int, int]:
     """How many children of the root a candidate has something of, and how many providers."""
     members = {each.id: each for each in candidate.provider_set.members}
     own = {each.id for each in candidate.provider_set.members[: candidate.provider_set.own]}
@@ -101,7 +101,7 @@ def test_what_is_shared_is_no_branch() -> None:
 @settings(max_examples=examples(100), suppress_health_check=list(HealthCheck))
 @given(situations(requests_each=2))
 def test_only_the_order_within_a_root_is_another(
-    situation: tuple[Snapshot, list[CandidatesRequest]],
+    situation: tuple[ModelSnapshot, list[CandidatesRequest]],
 ) -> None:
     snapshot, requests = situation
     for request in requests:

@@ -7,11 +7,11 @@ from urllib.parse import parse_qsl
 import orjson
 import pytest
 
-from placement.candidates.render import Summaries, SummaryShape, render
+from placement.candidates.render import ProviderSummaries, SummaryShape, render
 from placement.candidates.request import CandidatesRequest, RequestGroup
 from placement.candidates.search import search
 from placement.model.provider import SHARES
-from placement.model.snapshot import Snapshot
+from placement.model.snapshot import ModelSnapshot
 from placement.schemas.query import parse_candidates
 from tests.placement.candidates.snapshots import Spec, build, inventory, name_to_uuid
 
@@ -20,7 +20,7 @@ ONE_VCPU = CandidatesRequest((RequestGroup("", {"VCPU": 1}),))
 
 
 @pytest.fixture
-def snapshot() -> Snapshot:
+def snapshot() -> ModelSnapshot:
     return build(
         Spec("cn", None, {"MEMORY_MB": inventory(1000, allocation_ratio=1.5)}, ["T2", "T1"], ["agg"]),
         Spec("numa", "cn", {"VCPU": inventory(8, reserved=1), "CUSTOM_A": 3}, used={"VCPU": 2}),
@@ -29,12 +29,12 @@ def snapshot() -> Snapshot:
     )
 
 
-def answer(snapshot: Snapshot, query: str, minor: int) -> Any:
+def answer(snapshot: ModelSnapshot, query: str, minor: int) -> Any:
     request = parse_candidates(parse_qsl(query), (1, minor))
     return orjson.loads(render(snapshot, search(snapshot, request), (1, minor)))
 
 
-def test_allocations_are_a_list_before_1_12(snapshot: Snapshot) -> None:
+def test_allocations_are_a_list_before_1_12(snapshot: ModelSnapshot) -> None:
     for minor in (10, 11):
         assert answer(snapshot, "resources=VCPU:2,DISK_GB:5", minor) == {
             "allocation_requests": [
@@ -52,14 +52,14 @@ def test_allocations_are_a_list_before_1_12(snapshot: Snapshot) -> None:
         }
 
 
-def test_allocations_are_by_provider_from_1_12(snapshot: Snapshot) -> None:
+def test_allocations_are_by_provider_from_1_12(snapshot: ModelSnapshot) -> None:
     for minor in (12, 33):
         assert answer(snapshot, "resources=VCPU:2,DISK_GB:5", minor)["allocation_requests"] == [
             {"allocations": {NUMA: {"resources": {"VCPU": 2}}, SS: {"resources": {"DISK_GB": 5}}}}
         ]
 
 
-def test_traits_are_shown_from_1_17(snapshot: Snapshot) -> None:
+def test_traits_are_shown_from_1_17(snapshot: ModelSnapshot) -> None:
     query = "resources=MEMORY_MB:1"
     assert answer(snapshot, query, 16)["provider_summaries"] == {
         CN: {"resources": {"MEMORY_MB": {"capacity": 1500, "used": 0}}}
@@ -67,7 +67,7 @@ def test_traits_are_shown_from_1_17(snapshot: Snapshot) -> None:
     assert answer(snapshot, query, 17)["provider_summaries"][CN]["traits"] == ["T1", "T2"]
 
 
-def test_all_classes_are_shown_from_1_27(snapshot: Snapshot) -> None:
+def test_all_classes_are_shown_from_1_27(snapshot: ModelSnapshot) -> None:
     query = "resources=VCPU:2,DISK_GB:5"
     assert list(answer(snapshot, query, 26)["provider_summaries"][NUMA]["resources"]) == ["VCPU"]
     assert answer(snapshot, query, 27)["provider_summaries"] == {
@@ -79,7 +79,7 @@ def test_all_classes_are_shown_from_1_27(snapshot: Snapshot) -> None:
     }
 
 
-def test_whole_trees_with_parents_and_roots_are_shown_from_1_29(snapshot: Snapshot) -> None:
+def test_whole_trees_with_parents_and_roots_are_shown_from_1_29(snapshot: ModelSnapshot) -> None:
     summaries = answer(snapshot, "resources=VCPU:2,DISK_GB:5", 29)["provider_summaries"]
     assert {
         uuid: (summary["parent_provider_uuid"], summary["root_provider_uuid"])
@@ -87,14 +87,14 @@ def test_whole_trees_with_parents_and_roots_are_shown_from_1_29(snapshot: Snapsh
     } == {CN: (None, CN), NUMA: (CN, CN), SS: (None, SS)}
 
 
-def test_mappings_are_shown_from_1_34(snapshot: Snapshot) -> None:
+def test_mappings_are_shown_from_1_34(snapshot: ModelSnapshot) -> None:
     query = "resources=VCPU:2,DISK_GB:5&resources1=MEMORY_MB:4"
     assert "mappings" not in answer(snapshot, query, 33)["allocation_requests"][0]
     (request,) = answer(snapshot, query, 34)["allocation_requests"]
     assert request["mappings"] == {"": [NUMA, SS], "1": [CN]}
 
 
-def test_group_without_resources_is_only_in_the_mappings(snapshot: Snapshot) -> None:
+def test_group_without_resources_is_only_in_the_mappings(snapshot: ModelSnapshot) -> None:
     query = "resources_1=VCPU:2&required_2=T1&same_subtree=_1,_2&group_policy=none"
     (request,) = answer(snapshot, query, 36)["allocation_requests"]
     assert request == {
@@ -103,13 +103,13 @@ def test_group_without_resources_is_only_in_the_mappings(snapshot: Snapshot) -> 
     }
 
 
-def test_no_candidates_no_summaries(snapshot: Snapshot) -> None:
+def test_no_candidates_no_summaries(snapshot: ModelSnapshot) -> None:
     empty = {"allocation_requests": [], "provider_summaries": {}}
     for minor in (10, 12, 27, 29, 39):
         assert answer(snapshot, "resources=VCPU:99", minor) == empty
 
 
-def test_summary_follows_its_provider(snapshot: Snapshot) -> None:
+def test_summary_follows_its_provider(snapshot: ModelSnapshot) -> None:
     def used(minor: int) -> Any:
         summaries = answer(snapshot, "resources=VCPU:1&limit=1", minor)["provider_summaries"]
         return summaries[NUMA]["resources"]["VCPU"]["used"]
@@ -120,9 +120,9 @@ def test_summary_follows_its_provider(snapshot: Snapshot) -> None:
 
 
 def test_summaries_of_trees_that_are_there_are_made_once_and_of_trees_that_are_gone_forgotten(
-    snapshot: Snapshot,
+    snapshot: ModelSnapshot,
 ) -> None:
-    kept, shape = Summaries(), SummaryShape(traits=True, nested=True)
+    kept, shape = ProviderSummaries(), SummaryShape(traits=True, nested=True)
     other = snapshot.whole_trees()[4]
     (first,) = kept.of_trees(snapshot, [other], shape)
     for used in range(50):
@@ -137,7 +137,7 @@ def test_summaries_of_trees_that_are_there_are_made_once_and_of_trees_that_are_g
 def test_summaries_of_trees_that_changed_are_a_tenth_more_at_most() -> None:
     hosts = 20
     snapshot = build(*(Spec(f"cn{host}", None, {"VCPU": 1000}) for host in range(hosts)))
-    kept, counts = Summaries(), []
+    kept, counts = ProviderSummaries(), []
     for change in range(3 * hosts):
         snapshot.put(replace(snapshot.providers[1 + change % hosts], used={"VCPU": change}))
         render(snapshot, search(snapshot, ONE_VCPU), (1, 39), kept)

@@ -5,18 +5,18 @@ from collections import Counter
 
 import pytest
 
-from placement.candidates.budget import Budget
+from placement.candidates.budget import SearchBudget
 from placement.candidates.needs import needs_of
 from placement.candidates.request import CandidatesRequest, RequestGroup
-from placement.candidates.roots import Possible, Sharing, possible_roots
+from placement.candidates.roots import RootFilter, SharingProviders, possible_roots
 from placement.model.provider import SHARES
-from placement.model.snapshot import Snapshot
+from placement.model.snapshot import ModelSnapshot
 from tests.placement.candidates.snapshots import Spec, build, name_to_uuid
 
 HOSTS = 20
 
 
-def cloud(*, pool: bool) -> Snapshot:
+def cloud(*, pool: bool) -> ModelSnapshot:
     """Hosts with a device each, the fifth with a trait and in an aggregate of its own; a pool that shares."""
     fifth = {"traits": ("CUSTOM_RARE",), "aggregates": ("rare",)}
     hosts = [
@@ -31,9 +31,9 @@ def cloud(*, pool: bool) -> Snapshot:
     return build(*hosts, *devices, *shared)
 
 
-def looked_at(snapshot: Snapshot, *groups: RequestGroup) -> list[str]:
+def looked_at(snapshot: ModelSnapshot, *groups: RequestGroup) -> list[str]:
     request = CandidatesRequest(groups, group_policy="none")
-    sharing = Sharing(snapshot, Budget())
+    sharing = SharingProviders(snapshot, SearchBudget())
     possible = possible_roots(snapshot, request, needs_of(request), sharing)
     roots = list(possible)
     assert roots == sorted(set(roots))
@@ -114,7 +114,7 @@ def test_who_takes_one_of_several_is_searched_for_where_any_of_them_is(
 
 def test_where_few_of_many_may_do_each_is_as_likely_to_be_the_first() -> None:
     few = {5, 6, 7, 900}
-    for possible in (Possible(range(1, 1001), ((few,),)), Possible(range(1, 1001)).among(few)):
+    for possible in (RootFilter(range(1, 1001), ((few,),)), RootFilter(range(1, 1001)).among(few)):
         firsts = Counter(next(possible.from_anywhere(random.Random(seed))) for seed in range(400))
         assert firsts.keys() == few
         assert min(firsts.values()) > 50

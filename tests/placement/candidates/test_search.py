@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 
 from placement.candidates import looking as module
-from placement.candidates.pattern import Candidate
-from placement.candidates.plan import Options, Plan
+from placement.candidates.pattern import AllocationCandidate
+from placement.candidates.plan import CompiledRequest, NeedOptions
 from placement.candidates.request import CandidatesRequest, RequestGroup
-from placement.candidates.rules import Assignment
+from placement.candidates.rules import NeedAssignment
 from placement.model.provider import SHARES, Provider
-from placement.model.snapshot import Snapshot
+from placement.model.snapshot import ModelSnapshot
 from tests.placement.candidates.asking import find
 from tests.placement.candidates.snapshots import Spec, build
 
 
-def hosts(number: int, nodes: int = 2) -> Snapshot:
+def hosts(number: int, nodes: int = 2) -> ModelSnapshot:
     """That many hosts with so many NUMA nodes of 4 VCPU each."""
     return build(
         *(
@@ -31,7 +31,7 @@ def hosts(number: int, nodes: int = 2) -> Snapshot:
     )
 
 
-def devices(number: int, size: int = 1) -> Snapshot:
+def devices(number: int, size: int = 1) -> ModelSnapshot:
     """One host with so many devices."""
     return build(Spec("cn"), *(Spec(f"dev{index}", "cn", {"CUSTOM_DEV": size}) for index in range(number)))
 
@@ -44,7 +44,7 @@ def groups_of(amounts: list[int], policy: str, limit: int | None = None) -> Cand
     )
 
 
-def roots(snapshot: Snapshot, candidates: list[Candidate]) -> list[int]:
+def roots(snapshot: ModelSnapshot, candidates: list[AllocationCandidate]) -> list[int]:
     """The root of each candidate."""
     return [snapshot.providers[min(candidate.resources)].root_id for candidate in candidates]
 
@@ -56,24 +56,24 @@ SMALL = RequestGroup("", {"VCPU": 1, "MEMORY_MB": 1})
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Counts the trees and providers that are looked at and the choices that are weighed."""
     counts: Counter[str] = Counter()
-    options_of, batches, allowed = module.options_of, Plan.batches, Assignment.allows
+    options_of, batches, allowed = module.options_of, CompiledRequest.batches, NeedAssignment.allows
 
-    def counting_options(*args: Any) -> Sequence[Options] | None:
+    def counting_options(*args: Any) -> Sequence[NeedOptions] | None:
         found = options_of(*args)
         counts["providers"] += sum(len(own) for own, _ in {id(each): each for each in found or ()}.values())
         return found
 
-    def counting_batches(self: Plan, *args: object) -> object:
+    def counting_batches(self: CompiledRequest, *args: object) -> object:
         counts["trees"] += 1
         return batches(self, *args)  # type: ignore[arg-type]  # passed on
 
-    def counting_allowed(self: Assignment, *args: object) -> bool:
+    def counting_allowed(self: NeedAssignment, *args: object) -> bool:
         counts["choices"] += 1
         return allowed(self, *args)  # type: ignore[arg-type]  # passed on
 
     monkeypatch.setattr(module, "options_of", counting_options)
-    monkeypatch.setattr(Plan, "batches", counting_batches)
-    monkeypatch.setattr(Assignment, "allows", counting_allowed)
+    monkeypatch.setattr(CompiledRequest, "batches", counting_batches)
+    monkeypatch.setattr(NeedAssignment, "allows", counting_allowed)
     return counts
 
 

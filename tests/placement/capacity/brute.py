@@ -11,7 +11,7 @@ from hypothesis import reject
 
 from placement.candidates.request import CandidatesRequest
 from placement.model.provider import Provider
-from placement.model.snapshot import Snapshot
+from placement.model.snapshot import ModelSnapshot
 from tests.placement.candidates import brute
 
 _MAX_STATES = 20_000
@@ -23,11 +23,11 @@ State = frozenset[tuple[int, str, int]]
 
 
 def most(
-    snapshot: Snapshot,
+    snapshot: ModelSnapshot,
     request: CandidatesRequest,
     avoided: Collection[int] = (),
     on: Collection[int] | None = None,
-    among: Snapshot | None = None,
+    among: ModelSnapshot | None = None,
 ) -> int:
     """How many guests fit, of all orders in which they may be claimed.
 
@@ -50,7 +50,7 @@ def most(
 
 
 def choices(
-    snapshot: Snapshot, request: CandidatesRequest, on: Collection[int] | None = None
+    snapshot: ModelSnapshot, request: CandidatesRequest, on: Collection[int] | None = None
 ) -> set[Amounts]:
     """What one guest may take, on the hosts of some roots."""
     return {
@@ -63,7 +63,7 @@ def choices(
 
 
 def most_sets(
-    snapshot: Snapshot, flavors: Sequence[Sequence[CandidatesRequest]], numbers: Sequence[int]
+    snapshot: ModelSnapshot, flavors: Sequence[Sequence[CandidatesRequest]], numbers: Sequence[int]
 ) -> int:
     """How many sets fit, of so many guests of each flavor, which any of its requests may serve."""
     candidates = [
@@ -89,7 +89,7 @@ def most_sets(
     return sets
 
 
-def claim(snapshot: Snapshot, state: State, amounts: Amounts) -> State | None:
+def claim(snapshot: ModelSnapshot, state: State, amounts: Amounts) -> State | None:
     """What is taken when a guest has its amounts, None if there is not enough."""
     taken = {(provider_id, name): amount for provider_id, name, amount in state}
     for provider_id, name, amount in amounts:
@@ -102,34 +102,34 @@ def claim(snapshot: Snapshot, state: State, amounts: Amounts) -> State | None:
     return frozenset((*key, amount) for key, amount in taken.items())
 
 
-def serves_when_empty(snapshot: Snapshot, request: CandidatesRequest, root: int) -> bool:
+def serves_when_empty(snapshot: ModelSnapshot, request: CandidatesRequest, root: int) -> bool:
     """Whether a host could serve a guest if nothing of it were used."""
     empty = when_empty(snapshot, root)
     return any(claim(empty, frozenset(), amounts) is not None for amounts in choices(empty, request, {root}))
 
 
-def without(snapshot: Snapshot, roots: Collection[int]) -> Snapshot:
+def without(snapshot: ModelSnapshot, roots: Collection[int]) -> ModelSnapshot:
     """The snapshot without the trees of these roots."""
-    return Snapshot(each for each in snapshot if each.root_id not in roots)
+    return ModelSnapshot(each for each in snapshot if each.root_id not in roots)
 
 
-def roots(snapshot: Snapshot) -> Sequence[Provider]:
+def roots(snapshot: ModelSnapshot) -> Sequence[Provider]:
     return [each for each in snapshot if each.parent_id is None]
 
 
-def when_empty(snapshot: Snapshot, root: int) -> Snapshot:
+def when_empty(snapshot: ModelSnapshot, root: int) -> ModelSnapshot:
     """The snapshot with nothing used of one tree."""
-    return Snapshot(replace(each, used={}) if each.root_id == root else each for each in snapshot)
+    return ModelSnapshot(replace(each, used={}) if each.root_id == root else each for each in snapshot)
 
 
-def when_nothing_is_used(snapshot: Snapshot) -> Snapshot:
+def when_nothing_is_used(snapshot: ModelSnapshot) -> ModelSnapshot:
     """The snapshot with nothing used of any tree."""
-    return Snapshot(replace(each, used={}) for each in snapshot)
+    return ModelSnapshot(replace(each, used={}) for each in snapshot)
 
 
-def with_plenty(snapshot: Snapshot, classes: Collection[str]) -> Snapshot:
+def with_plenty(snapshot: ModelSnapshot, classes: Collection[str]) -> ModelSnapshot:
     """The snapshot with more of some classes than all guests together could take."""
-    return Snapshot(
+    return ModelSnapshot(
         replace(
             each,
             inventories={

@@ -5,14 +5,14 @@ from unittest.mock import patch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from placement.candidates.budget import Budget
+from placement.candidates.budget import SearchBudget
 from placement.candidates.request import CandidatesRequest, RequestGroup
 from placement.capacity import proportions
-from placement.capacity.counting import Cloud, count
-from placement.capacity.packing import Fit
-from placement.capacity.proportions import Share, together
+from placement.capacity.counting import CloudHosts, count
+from placement.capacity.packing import FitBounds
+from placement.capacity.proportions import FlavorProportion, together
 from placement.model.provider import SHARES
-from placement.model.snapshot import Snapshot
+from placement.model.snapshot import ModelSnapshot
 from tests.examples import examples
 from tests.placement.candidates.strategies import crowded_hosts, fleets, packings, situations, sizes
 from tests.placement.capacity import brute
@@ -27,23 +27,23 @@ one_each = (
     situations(requests_each=1).map(lambda each: (each[0], each[1][0])).filter(lambda each: is_query(each[1]))
 )
 anything = one_each | fleets() | crowded_hosts() | packings() | sizes()
-Situation = tuple[Snapshot, CandidatesRequest]
+Situation = tuple[ModelSnapshot, CandidatesRequest]
 
 
 @exhaustive
 @given(anything)
 def test_as_many_guests_fit_as_find_a_place(situation: Situation) -> None:
     snapshot, request = situation
-    found = count(Cloud(snapshot, Budget()), request)
+    found = count(CloudHosts(snapshot, SearchBudget()), request)
     expected = brute.most(snapshot, request)
-    assert found.fit == Fit(expected, expected)
+    assert found.fit == FitBounds(expected, expected)
 
 
 @exhaustive
 @given(anything)
 def test_hosts_are_those_that_could_serve_it_with_nothing_used(situation: Situation) -> None:
     snapshot, request = situation
-    found = count(Cloud(snapshot, Budget()), request)
+    found = count(CloudHosts(snapshot, SearchBudget()), request)
     serving = [root for root in brute.roots(snapshot) if brute.serves_when_empty(snapshot, request, root.id)]
     assert found.hosts == len(serving)
     for short in found.short:
@@ -54,11 +54,11 @@ def test_hosts_are_those_that_could_serve_it_with_nothing_used(situation: Situat
 @given(anything)
 def test_so_many_fit_in_each_aggregate(situation: Situation) -> None:
     snapshot, request = situation
-    found = count(Cloud(snapshot, Budget()), request).by_aggregate
+    found = count(CloudHosts(snapshot, SearchBudget()), request).by_aggregate
     for aggregate in {each for root in brute.roots(snapshot) for each in root.aggregates}:
         members = {root.id for root in brute.roots(snapshot) if aggregate in root.aggregates}
         expected = brute.most(snapshot, request, on=members)
-        assert found.get(aggregate, Fit(0, 0)) == Fit(expected, expected)
+        assert found.get(aggregate, FitBounds(0, 0)) == FitBounds(expected, expected)
 
 
 @exhaustive
@@ -66,15 +66,15 @@ def test_so_many_fit_in_each_aggregate(situation: Situation) -> None:
 def test_so_many_fit_without_the_worst_host_and_without_any(situation: Situation) -> None:
     snapshot, request = situation
     expected = {root.id: brute.most(snapshot, request, [root.id]) for root in brute.roots(snapshot)}
-    found = count(Cloud(snapshot, Budget()), request)
+    found = count(CloudHosts(snapshot, SearchBudget()), request)
     worst = min(expected.values())
     if found.worst is None:
         assert found.fit.fits == worst
     else:
-        assert found.without_worst == Fit(worst, worst)
+        assert found.without_worst == FitBounds(worst, worst)
         assert expected[found.worst.id] == worst
     for root, left in expected.items():
-        assert count(Cloud(snapshot, Budget(), {root}), request).fit == Fit(left, left)
+        assert count(CloudHosts(snapshot, SearchBudget(), {root}), request).fit == FitBounds(left, left)
 
 
 @exhaustive
@@ -84,7 +84,7 @@ def test_what_is_stranded_would_do_for_so_many_if_there_were_enough_of_what_is_s
 ) -> None:
     snapshot, request = situation
     asked = {name for group in request.groups for name in group.resources}
-    found = count(Cloud(snapshot, Budget()), request)
+    found = count(CloudHosts(snapshot, SearchBudget()), request)
     assert sum(each.hosts for each in found.short) == found.hosts - found.open_hosts
     for short in found.short:
         assert not set(short.classes) & set(short.stranded)
@@ -112,17 +112,17 @@ several = situations(requests_each=2).filter(lambda each: all(map(is_query, each
 @exhaustive
 @given(several, st.tuples(st.integers(1, 2), st.integers(1, 3)), st.booleans())
 def test_as_many_sets_of_several_flavors_fit_as_find_a_place(
-    situation: tuple[Snapshot, list[CandidatesRequest]], numbers: tuple[int, int], falls_back: bool
+    situation: tuple[ModelSnapshot, list[CandidatesRequest]], numbers: tuple[int, int], falls_back: bool
 ) -> None:
     snapshot, (one, other) = situation
-    cloud = Cloud(snapshot, Budget())
+    cloud = CloudHosts(snapshot, SearchBudget())
     flavors = [(one, other), (other,)] if falls_back else [(one,), (other,)]
     shares = [
-        Share(requests, number, sum(count(cloud, request).fit.at_most for request in requests))
+        FlavorProportion(requests, number, sum(count(cloud, request).fit.at_most for request in requests))
         for requests, number in zip(flavors, numbers, strict=True)
     ]
     expected = brute.most_sets(snapshot, flavors, numbers)
     found = together(cloud, shares)
     assert found.fits <= expected <= found.at_most
     with patch.object(proportions, "_MAX_TRIES", 1_000_000):  # it is not given up
-        assert together(cloud, shares) == Fit(expected, expected)
+        assert together(cloud, shares) == FitBounds(expected, expected)

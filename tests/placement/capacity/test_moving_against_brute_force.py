@@ -7,17 +7,17 @@ from unittest.mock import patch
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
-from placement.candidates.budget import Budget
+from placement.candidates.budget import SearchBudget
 from placement.candidates.request import CandidatesRequest, RequestGroup
 from placement.capacity import draining, moving
-from placement.capacity.board import Board
+from placement.capacity.board import ClusterSimulation
 from placement.capacity.draining import displace
-from placement.capacity.guests import Guest, guests_of
-from placement.capacity.moving import Making, make_room, nearest
-from placement.capacity.packing import Fit
+from placement.capacity.guests import HostedConsumer, guests_of
+from placement.capacity.moving import MigrationPlan, make_room, nearest
+from placement.capacity.packing import FitBounds
 from placement.model.provider import DISABLED, SHARES
-from placement.model.snapshot import Snapshot
-from placement.store.holders import Held
+from placement.model.snapshot import ModelSnapshot
+from placement.store.holders import HeldAmount
 from tests.examples import examples
 from tests.placement.candidates.snapshots import Spec, build
 from tests.placement.capacity import brute
@@ -35,13 +35,13 @@ Amounts = frozenset[tuple[int, str, int]]
 class Cloud:
     """A snapshot, and what the consumers hold who use it."""
 
-    snapshot: Snapshot
-    held: tuple[Held, ...]
+    snapshot: ModelSnapshot
+    held: tuple[HeldAmount, ...]
     request: CandidatesRequest
 
     @property
-    def guests(self) -> list[Guest]:
-        return guests_of(self.snapshot, self.held, Budget())
+    def guests(self) -> list[HostedConsumer]:
+        return guests_of(self.snapshot, self.held, SearchBudget())
 
 
 @st.composite
@@ -58,7 +58,7 @@ def clouds(draw: st.DrawFn) -> Cloud:
             specs.append(Spec(f"cn{number}", None, {}, traits, ["rack"] * pooled))
             specs += [Spec(f"cn{number}_{node}", f"cn{number}", stock) for node in range(2)]
     snapshot = build(*specs)
-    held: list[Held] = []
+    held: list[HeldAmount] = []
     for number in range(draw(st.integers(1, 6))):
         wants = {"VCPU": draw(st.integers(1, 3)), "MEMORY_MB": draw(st.sampled_from((0, 1, 2)))}
         wants |= {"DISK_GB": draw(st.integers(0, 2))} if pooled else {}
@@ -72,20 +72,20 @@ def clouds(draw: st.DrawFn) -> Cloud:
             continue
         taken = draw(st.sampled_from(found))
         consumer = f"{number:08}-0000-4000-8000-000000000000"
-        held += [Held(consumer, "INSTANCE", *amounts) for amounts in sorted(taken)]
+        held += [HeldAmount(consumer, "INSTANCE", *amounts) for amounts in sorted(taken)]
         snapshot = using(snapshot, [taken])
     asks = {"VCPU": draw(st.integers(1, 4)), "MEMORY_MB": draw(st.integers(1, 4))}
     required = draw(st.sampled_from(((), (), (frozenset({"T1"}),))))
     return Cloud(snapshot, tuple(held), CandidatesRequest((RequestGroup("", asks, required=required),)))
 
 
-def using(snapshot: Snapshot, taken: Collection[Amounts], times: int = 1) -> Snapshot:
+def using(snapshot: ModelSnapshot, taken: Collection[Amounts], times: int = 1) -> ModelSnapshot:
     """The snapshot in which so much more is used."""
     used = {each.id: dict(each.used) for each in snapshot}
     for amounts in taken:
         for provider_id, name, amount in amounts:
             used[provider_id][name] = used[provider_id].get(name, 0) + times * amount
-    return Snapshot(replace(each, used=used[each.id]) for each in snapshot)
+    return ModelSnapshot(replace(each, used=used[each.id]) for each in snapshot)
 
 
 def amounts_of(held: Mapping[tuple[int, str], int]) -> Amounts:
@@ -101,16 +101,16 @@ def test_a_bound_by_volume_counts_no_room_of_hosts_that_take_no_guest() -> None:
     snapshot = build(*specs)
     ids = {each.name: each.id for each in snapshot}
     held = [
-        Held(f"{number:08}-0000-4000-8000-000000000000", "INSTANCE", ids["cn1"], "VCPU", 2)
+        HeldAmount(f"{number:08}-0000-4000-8000-000000000000", "INSTANCE", ids["cn1"], "VCPU", 2)
         for number in range(2)
     ]
-    guests = guests_of(using(snapshot, [frozenset({(ids["cn1"], "VCPU", 4)})]), held, Budget())
+    guests = guests_of(using(snapshot, [frozenset({(ids["cn1"], "VCPU", 4)})]), held, SearchBudget())
     with patch.object(draining, "_MAX_TRIES", 0):
-        found = displace(Board(snapshot, Budget(), {ids["cn1"]}), guests)
-    assert found.fit == Fit(1, 1)
+        found = displace(ClusterSimulation(snapshot, SearchBudget(), {ids["cn1"]}), guests)
+    assert found.fit == FitBounds(1, 1)
 
 
-def most_placed(cloud: Cloud, guests: Collection[Guest], drained: int) -> int:
+def most_placed(cloud: Cloud, guests: Collection[HostedConsumer], drained: int) -> int:
     """For how many of them there is a place elsewhere, of all ways to place them."""
     left = using(cloud.snapshot, [amounts_of(each.held) for each in guests], -1)
     rest = brute.without(left, [drained])
@@ -127,7 +127,7 @@ def most_placed(cloud: Cloud, guests: Collection[Guest], drained: int) -> int:
     return max(states.values())
 
 
-def has_place(cloud: Cloud, guests: Collection[Guest], drained: int, guest: Guest) -> bool:
+def has_place(cloud: Cloud, guests: Collection[HostedConsumer], drained: int, guest: HostedConsumer) -> bool:
     """Whether there is a place elsewhere for one of them, if nobody else needs one."""
     left = using(cloud.snapshot, [amounts_of(each.held) for each in guests], -1)
     return bool(brute.choices(brute.without(left, [drained]), guest.request))
@@ -162,7 +162,7 @@ def fewest_moves(cloud: Cloud) -> int | None:
     return None
 
 
-def hosts(snapshot: Snapshot, amounts: Amounts) -> set[int]:
+def hosts(snapshot: ModelSnapshot, amounts: Amounts) -> set[int]:
     found = {
         snapshot.providers[each].root_id
         for each, _, _ in amounts
@@ -171,13 +171,13 @@ def hosts(snapshot: Snapshot, amounts: Amounts) -> set[int]:
     return found or {snapshot.providers[each].root_id for each, _, _ in amounts}
 
 
-def fits(bare: Snapshot, taken: Collection[Amounts]) -> bool:
+def fits(bare: ModelSnapshot, taken: Collection[Amounts]) -> bool:
     found = using(bare, taken)
     return all(each.free(name) >= 0 for each in found for name in each.inventories)
 
 
-def room(cloud: Cloud) -> Making:
-    board = Board(cloud.snapshot, Budget())
+def room(cloud: Cloud) -> MigrationPlan:
+    board = ClusterSimulation(cloud.snapshot, SearchBudget())
     return make_room(board, cloud.request, nearest(board, cloud.request), cloud.guests, all_known=True)
 
 
@@ -188,14 +188,14 @@ def test_as_many_of_a_drained_host_have_a_place_elsewhere_as_can_have_one(cloud:
         members = {each.id for each in cloud.snapshot if each.root_id == root.id}
         guests = [each for each in cloud.guests if any(slot[0] in members for slot in each.held)]
         expected = most_placed(cloud, guests, root.id)
-        found = displace(Board(cloud.snapshot, Budget(), {root.id}), guests)
+        found = displace(ClusterSimulation(cloud.snapshot, SearchBudget(), {root.id}), guests)
         assert found.guests == len(guests)
-        assert found.fit == Fit(expected, expected)
+        assert found.fit == FitBounds(expected, expected)
         assert len(found.unplaced) == len(guests) - expected
         for each in found.unplaced:
             assert each.alone == has_place(cloud, guests, root.id, each.guest)
         with patch.object(draining, "_MAX_TRIES", 0):  # it is given up at once
-            found = displace(Board(cloud.snapshot, Budget(), {root.id}), guests)
+            found = displace(ClusterSimulation(cloud.snapshot, SearchBudget(), {root.id}), guests)
             assert found.fit.fits <= expected <= found.fit.at_most
 
 
@@ -221,7 +221,7 @@ def test_room_is_made_by_the_fewest_moves_there_are(cloud: Cloud) -> None:
             assert expected is None
 
 
-def assert_possible(cloud: Cloud, found: Making) -> None:
+def assert_possible(cloud: Cloud, found: MigrationPlan) -> None:
     """There is room for each move at its time, and for the flavor after them, at the host that is named."""
     assert found.moves is not None
     assert found.host is not None

@@ -8,33 +8,33 @@ from dataclasses import replace
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from placement.candidates.budget import Budget
-from placement.claims.choice import Choice
-from placement.claims.placing import Placed, Unplaced, place
-from placement.claims.wanted import Wanted
-from placement.claims.world import World
-from placement.model.snapshot import Snapshot
-from placement.store.consumers import Owner
-from placement.store.groups import Group, Policy
+from placement.candidates.budget import SearchBudget
+from placement.claims.choice import HostChoice
+from placement.claims.placing import PlacedClaim, UnplacedClaim, place
+from placement.claims.wanted import WantedClaim
+from placement.claims.world import ClaimScenario
+from placement.model.snapshot import ModelSnapshot
+from placement.store.consumers import ConsumerOwnership
+from placement.store.groups import ConsumerGroup, GroupPolicy
 from tests.examples import examples
 from tests.placement.candidates import brute
 from tests.placement.candidates.strategies import requests, snapshots
 
-OWNER = Owner("project", "user", "INSTANCE")
+OWNER = ConsumerOwnership("project", "user", "INSTANCE")
 SHARES = "MISC_SHARES_VIA_AGGREGATE"
 GROUPS = (
-    Group("one", Policy.AFFINITY),
-    Group("one", Policy.ANTI_AFFINITY),
-    Group("one", Policy.SOFT_AFFINITY),
-    Group("two", Policy.ANTI_AFFINITY),
-    Group("two", Policy.ANTI_AFFINITY, 2),
+    ConsumerGroup("one", GroupPolicy.AFFINITY),
+    ConsumerGroup("one", GroupPolicy.ANTI_AFFINITY),
+    ConsumerGroup("one", GroupPolicy.SOFT_AFFINITY),
+    ConsumerGroup("two", GroupPolicy.ANTI_AFFINITY),
+    ConsumerGroup("two", GroupPolicy.ANTI_AFFINITY, 2),
 )
 Members = Mapping[str, Mapping[int, int]]
 """By group how many are where."""
 
 
 @st.composite
-def situations(draw: st.DrawFn) -> tuple[World, list[Wanted]]:
+def situations(draw: st.DrawFn) -> tuple[ClaimScenario, list[WantedClaim]]:
     snapshot = draw(snapshots())
     roots = [provider.uuid for provider in snapshot if provider.parent_id is None]
     some = st.frozensets(st.sampled_from(roots), min_size=1)
@@ -48,7 +48,7 @@ def situations(draw: st.DrawFn) -> tuple[World, list[Wanted]]:
         named = frozenset[str]().union(*request.same_subtrees)
         assume(all(group.resources or group.suffix in named for group in request.groups))
         wanted.append(
-            Wanted(
+            WantedClaim(
                 consumer=str(number),
                 generation=None,
                 owner=OWNER,
@@ -60,28 +60,30 @@ def situations(draw: st.DrawFn) -> tuple[World, list[Wanted]]:
                 group=draw(st.none() | st.sampled_from(GROUPS)),
             )
         )
-    return World(snapshot, members), wanted
+    return ClaimScenario(snapshot, members), wanted
 
 
-def hosts(snapshot: Snapshot, found: brute.Found) -> set[int]:
+def hosts(snapshot: ModelSnapshot, found: brute.Found) -> set[int]:
     """Where somebody is who holds this: pools are no hosts, where there is another."""
     taken = [snapshot.providers[provider_id] for provider_id, _, _ in found[0]]
     alone = [each for each in taken if SHARES not in each.traits]
     return {each.root_id for each in alone or taken}
 
 
-def is_allowed(snapshot: Snapshot, members: Members, group: Group | None, found: brute.Found) -> bool:
+def is_allowed(
+    snapshot: ModelSnapshot, members: Members, group: ConsumerGroup | None, found: brute.Found
+) -> bool:
     if group is None:
         return True
     here, others = hosts(snapshot, found), members.get(group.name, {})
-    if group.policy is Policy.AFFINITY:
+    if group.policy is GroupPolicy.AFFINITY:
         return not others or any(others.get(host) for host in here)
-    if group.policy is Policy.ANTI_AFFINITY:
+    if group.policy is GroupPolicy.ANTI_AFFINITY:
         return not any(others.get(host, 0) + 1 > group.max_per_root for host in here)
     return True
 
 
-def ways(snapshot: Snapshot, members: Members, wanted: Wanted) -> set[tuple[int, brute.Found]]:
+def ways(snapshot: ModelSnapshot, members: Members, wanted: WantedClaim) -> set[tuple[int, brute.Found]]:
     """All choices for one that is wanted, by the root where they are anchored."""
     found = set()
     for root in snapshot:
@@ -98,15 +100,15 @@ def ways(snapshot: Snapshot, members: Members, wanted: Wanted) -> set[tuple[int,
     return {each for each in found if is_allowed(snapshot, members, wanted.group, each[1])}
 
 
-def after(snapshot: Snapshot, found: brute.Found) -> Snapshot:
+def after(snapshot: ModelSnapshot, found: brute.Found) -> ModelSnapshot:
     """The world in which somebody holds this."""
     used = {provider.id: dict(provider.used) for provider in snapshot}
     for provider_id, name, amount in found[0]:
         used[provider_id][name] = used[provider_id].get(name, 0) + amount
-    return Snapshot(replace(provider, used=used[provider.id]) for provider in snapshot)
+    return ModelSnapshot(replace(provider, used=used[provider.id]) for provider in snapshot)
 
 
-def joined(snapshot: Snapshot, members: Members, wanted: Wanted, found: brute.Found) -> Members:
+def joined(snapshot: ModelSnapshot, members: Members, wanted: WantedClaim, found: brute.Found) -> Members:
     """The members when this one has joined its group there."""
     if wanted.group is None:
         return members
@@ -115,7 +117,7 @@ def joined(snapshot: Snapshot, members: Members, wanted: Wanted, found: brute.Fo
     return {**members, wanted.group.name: count}
 
 
-def fits(snapshot: Snapshot, members: Members, wanted: list[Wanted]) -> bool:
+def fits(snapshot: ModelSnapshot, members: Members, wanted: list[WantedClaim]) -> bool:
     """Whether there is any way to place them all."""
     if not wanted:
         return True
@@ -126,7 +128,7 @@ def fits(snapshot: Snapshot, members: Members, wanted: list[Wanted]) -> bool:
     )
 
 
-def comparable(choice: Choice) -> tuple[int, brute.Found]:
+def comparable(choice: HostChoice) -> tuple[int, brute.Found]:
     taken = {
         (provider.id, name, amount)
         for provider, amounts in choice.resources
@@ -136,7 +138,7 @@ def comparable(choice: Choice) -> tuple[int, brute.Found]:
     return choice.root.id, (frozenset(taken), frozenset(served))
 
 
-def check_placed(world: Snapshot, members: Members, placed: list[Placed]) -> None:
+def check_placed(world: ModelSnapshot, members: Members, placed: list[PlacedClaim]) -> None:
     """Each choice is one in the world that those before leave, and so are its alternates, on other hosts."""
     for each in placed:
         possible = ways(world, members, each.wanted)
@@ -157,11 +159,11 @@ def check_placed(world: Snapshot, members: Members, placed: list[Placed]) -> Non
 )
 @given(situations(), st.integers(0, 99))
 def test_all_are_placed_together_exactly_if_there_is_a_way(
-    situation: tuple[World, list[Wanted]], seed: int
+    situation: tuple[ClaimScenario, list[WantedClaim]], seed: int
 ) -> None:
     world, wanted = situation
-    found = place(world, wanted, Budget(), random.Random(seed))
-    if isinstance(found, Unplaced):
+    found = place(world, wanted, SearchBudget(), random.Random(seed))
+    if isinstance(found, UnplacedClaim):
         assert not fits(world.snapshot, world.groups, wanted)
         assert not ways(found.world.snapshot, found.world.groups, wanted[found.number])
     else:

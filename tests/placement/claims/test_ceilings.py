@@ -8,27 +8,29 @@ from unittest.mock import patch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from placement.candidates.budget import Budget
+from placement.candidates.budget import SearchBudget
 from placement.candidates.request import CandidatesRequest
 from placement.claims import best_first as module
 from placement.claims.best_first import best_first
-from placement.claims.ceilings import Ceilings
+from placement.claims.ceilings import ScoreUpperBounds
 from placement.claims.placing import choices_at_hosts
-from placement.claims.scoring import Scorer
-from placement.claims.topology import Topology
-from placement.claims.wanted import Order, Wanted
-from placement.claims.world import World
-from placement.flavors.flavor import Rules
-from placement.model.snapshot import Snapshot
+from placement.claims.scoring import ChoiceScorer
+from placement.claims.topology import TopologyPolicy
+from placement.claims.wanted import Order, WantedClaim
+from placement.claims.world import ClaimScenario
+from placement.flavors.flavor import TranslationRules
+from placement.model.snapshot import ModelSnapshot
 from placement.schemas import explanation
-from placement.store.groups import Group, Policy
+from placement.store.groups import ConsumerGroup, GroupPolicy
 from tests.examples import examples
 from tests.placement.candidates.snapshots import build
 from tests.placement.claims.test_scoring import OWNER, anything, zoned
 from tests.placement.claims.test_topology import hosts, nodes, queries, wants
 
 CRITERIA = ("pack", "spread", "zones", "distance", "fit", "group", "attribute:price")
-POLICIES = st.sampled_from((Policy.SOFT_AFFINITY, Policy.SOFT_ANTI_AFFINITY, Policy.ANTI_AFFINITY))
+POLICIES = st.sampled_from(
+    (GroupPolicy.SOFT_AFFINITY, GroupPolicy.SOFT_ANTI_AFFINITY, GroupPolicy.ANTI_AFFINITY)
+)
 
 
 @st.composite
@@ -42,30 +44,30 @@ def orders(draw: st.DrawFn) -> Order:
     )
 
 
-def priced(data: st.DataObject, snapshot: Snapshot) -> Snapshot:
+def priced(data: st.DataObject, snapshot: ModelSnapshot) -> ModelSnapshot:
     """The same where some providers have a price."""
     prices = st.none() | st.sampled_from((0.0, 1.0, 2.5))
-    return Snapshot(
+    return ModelSnapshot(
         each if (price := data.draw(prices)) is None else replace(each, attributes={"price": price})
         for each in snapshot
     )
 
 
-def check(world: World, wanted: Wanted, seed: int) -> None:
-    anywhere, at = choices_at_hosts(world, wanted, Budget(), random.Random(seed))
+def check(world: ClaimScenario, wanted: WantedClaim, seed: int) -> None:
+    anywhere, at = choices_at_hosts(world, wanted, SearchBudget(), random.Random(seed))
     roots = list(anywhere)
-    scorer = Scorer(world, wanted)
+    scorer = ChoiceScorer(world, wanted)
     ranks = {root: [scorer.rank(each) for each in at(root) if each] for root in roots}
-    _, again = choices_at_hosts(world, wanted, Budget(), random.Random(seed))
-    ceilings = list(Ceilings(world, wanted, roots, Budget()).highest_first())
+    _, again = choices_at_hosts(world, wanted, SearchBudget(), random.Random(seed))
+    ceilings = list(ScoreUpperBounds(world, wanted, roots, SearchBudget()).highest_first())
     assert [ceiling for ceiling, _ in ceilings] == sorted(ceiling for ceiling, _ in ceilings)
     by_root = {root: ceiling for ceiling, root in ceilings}
     for root, found in ranks.items():
         assert all(by_root[root] <= rank for rank in found)
     for limit, at_once in ((10_000, 64), (10_000, 1), (3, 2)):
-        _, again = choices_at_hosts(world, wanted, Budget(), random.Random(seed))
+        _, again = choices_at_hosts(world, wanted, SearchBudget(), random.Random(seed))
         with patch.object(module, "MAX_SCORED", limit), patch.object(module, "_AT_ONCE", at_once):
-            found = [scorer.rank(each) for each in best_first(iter(ceilings), again, scorer, Budget())]
+            found = [scorer.rank(each) for each in best_first(iter(ceilings), again, scorer, SearchBudget())]
         if not any("MISC_SHARES_VIA_AGGREGATE" in each.traits for each in world.snapshot):
             # of pools alone the same is found once, wherever it is anchored
             assert sorted(found) == sorted(rank for each in ranks.values() for rank in each)
@@ -76,9 +78,9 @@ def check(world: World, wanted: Wanted, seed: int) -> None:
 @settings(max_examples=examples(300), deadline=None, suppress_health_check=list(HealthCheck))
 @given(anything, orders(), POLICIES, st.integers(0, 9), st.data())
 def test_no_choice_is_better_than_the_ceiling_of_its_host(
-    situation: tuple[Snapshot, CandidatesRequest],
+    situation: tuple[ModelSnapshot, CandidatesRequest],
     order: Order,
-    policy: Policy,
+    policy: GroupPolicy,
     seed: int,
     data: st.DataObject,
 ) -> None:
@@ -86,14 +88,14 @@ def test_no_choice_is_better_than_the_ceiling_of_its_host(
     named = frozenset[str]().union(*request.same_subtrees)
     assume(all(group.resources or group.suffix in named for group in request.groups))
     members = data.draw(st.dictionaries(st.sampled_from(sorted(snapshot.trees)), st.integers(1, 3)))
-    wanted = Wanted("c", None, OWNER, request, (1, 39), order=order, group=Group("g", policy, 2))
-    check(World(snapshot, {"g": members}), wanted, seed)
+    wanted = WantedClaim("c", None, OWNER, request, (1, 39), order=order, group=ConsumerGroup("g", policy, 2))
+    check(ClaimScenario(snapshot, {"g": members}), wanted, seed)
 
 
 @settings(max_examples=examples(200), deadline=None)
-@given(hosts(), queries, st.sampled_from(list(Topology)), orders(), st.integers(0, 9), st.data())
+@given(hosts(), queries, st.sampled_from(list(TopologyPolicy)), orders(), st.integers(0, 9), st.data())
 def test_nor_is_what_is_split(
-    world: World, query: str, topology: Topology, order: Order, seed: int, data: st.DataObject
+    world: ClaimScenario, query: str, topology: TopologyPolicy, order: Order, seed: int, data: st.DataObject
 ) -> None:
     world = replace(world, snapshot=priced(data, world.snapshot))
     check(world, wants(query, topology, order=order), seed)
@@ -102,8 +104,10 @@ def test_nor_is_what_is_split(
 def test_isolated_groups_that_no_zone_has_room_for_cross_zones() -> None:
     snapshot = build(*(spec for host in range(9) for spec in nodes(f"h{host}", 8, 8 - host)))
     query = "resources1=PCPU:1&resources2=PCPU:1&group_policy=isolate"
-    asked = explanation.parse({"query": query, "flavor": None, "microversion": "1.39"}, Rules())
+    asked = explanation.parse({"query": query, "flavor": None, "microversion": "1.39"}, TranslationRules())
     for order in ((("zones", 1.0),), (("distance", 1.0),)):
-        wanted = Wanted("c", None, OWNER, asked.request, asked.version, order=order)
-        ceilings = Ceilings(World(snapshot), wanted, sorted(snapshot.trees), Budget()).highest_first()
+        wanted = WantedClaim("c", None, OWNER, asked.request, asked.version, order=order)
+        ceilings = ScoreUpperBounds(
+            ClaimScenario(snapshot), wanted, sorted(snapshot.trees), SearchBudget()
+        ).highest_first()
         assert [ceiling for ceiling, _ in ceilings] == [(False, -0.5)] * 9

@@ -5,16 +5,16 @@ from dataclasses import replace
 
 import pytest
 
-from placement.candidates.budget import Budget
-from placement.claims.placing import Unplaced, place
-from placement.claims.wanted import Wanted
-from placement.claims.world import World
-from placement.flavors.flavor import Rules
-from placement.model.snapshot import Snapshot
+from placement.candidates.budget import SearchBudget
+from placement.claims.placing import UnplacedClaim, place
+from placement.claims.wanted import WantedClaim
+from placement.claims.world import ClaimScenario
+from placement.flavors.flavor import TranslationRules
+from placement.model.snapshot import ModelSnapshot
 from placement.model.trees import ZONE
 from placement.schemas import explanation
-from placement.store.consumers import Owner
-from placement.store.groups import Group, Policy
+from placement.store.consumers import ConsumerOwnership
+from placement.store.groups import ConsumerGroup, GroupPolicy
 from tests.placement.candidates.snapshots import Spec, build
 
 SIZE = 32
@@ -22,19 +22,20 @@ SECONDS = 5.0
 """Of work, after which a search is refused: trying all ways would take years."""
 
 
-def asks(query: str) -> explanation.Asked:
-    return explanation.parse({"query": query, "flavor": None, "microversion": "1.39"}, Rules())
+def asks(query: str) -> explanation.AskedCandidates:
+    return explanation.parse({"query": query, "flavor": None, "microversion": "1.39"}, TranslationRules())
 
 
-def gang(size: int, policy: Policy, **fields: int) -> list[Wanted]:
+def gang(size: int, policy: GroupPolicy, **fields: int) -> list[WantedClaim]:
     asked = asks("resources1=PCPU:1")
-    owner, group = Owner("project", "user", "INSTANCE"), Group("gang", policy, **fields)
+    owner, group = ConsumerOwnership("project", "user", "INSTANCE"), ConsumerGroup("gang", policy, **fields)
     return [
-        Wanted(str(number), None, owner, asked.request, asked.version, group=group) for number in range(size)
+        WantedClaim(str(number), None, owner, asked.request, asked.version, group=group)
+        for number in range(size)
     ]
 
 
-def unlike(hosts: int) -> Snapshot:
+def unlike(hosts: int) -> ModelSnapshot:
     """Hosts of two NUMA nodes, no two of which have as much free."""
     nodes = [
         Spec(f"h{host}_{node}", f"h{host}", {"PCPU": 100}, [ZONE], used={"PCPU": host})
@@ -46,30 +47,32 @@ def unlike(hosts: int) -> Snapshot:
 
 @pytest.mark.parametrize(("hosts", "limit"), [(SIZE, 1), (SIZE // 2, 2)])
 def test_a_gang_is_kept_apart_on_as_many_hosts_as_it_needs_and_no_fewer(hosts: int, limit: int) -> None:
-    wanted = gang(SIZE, Policy.ANTI_AFFINITY, max_per_root=limit)
-    found = place(World(unlike(hosts)), wanted, Budget(SECONDS), random.Random(1))
+    wanted = gang(SIZE, GroupPolicy.ANTI_AFFINITY, max_per_root=limit)
+    found = place(ClaimScenario(unlike(hosts)), wanted, SearchBudget(SECONDS), random.Random(1))
     assert isinstance(found, list)
     roots = [each.choice.root.id for each in found]
     assert sorted(roots) == sorted([*set(roots)] * limit)
-    lacking = place(World(unlike(hosts - 1)), wanted, Budget(SECONDS), random.Random(1))
-    assert isinstance(lacking, Unplaced)
+    lacking = place(ClaimScenario(unlike(hosts - 1)), wanted, SearchBudget(SECONDS), random.Random(1))
+    assert isinstance(lacking, UnplacedClaim)
     assert lacking.number == SIZE - limit
 
 
 def test_a_gang_that_no_host_has_room_for_is_refused() -> None:
     rooms = [Spec("h"), *(Spec(f"h_{node}", "h", {"PCPU": 10}, [ZONE]) for node in range(2))]
     others = [Spec("o"), *(Spec(f"o_{node}", "o", {"PCPU": 9 + node}, [ZONE]) for node in range(2))]
-    world = World(build(*rooms, *others))
-    placed = place(world, gang(20, Policy.AFFINITY), Budget(SECONDS), random.Random(1))
+    world = ClaimScenario(build(*rooms, *others))
+    placed = place(world, gang(20, GroupPolicy.AFFINITY), SearchBudget(SECONDS), random.Random(1))
     assert isinstance(placed, list)
     assert {each.choice.root.name for each in placed} == {"h"}
-    assert isinstance(place(world, gang(21, Policy.AFFINITY), Budget(SECONDS), random.Random(1)), Unplaced)
+    assert isinstance(
+        place(world, gang(21, GroupPolicy.AFFINITY), SearchBudget(SECONDS), random.Random(1)), UnplacedClaim
+    )
 
 
 def test_hosts_of_what_claims_fall_back_to_count() -> None:
-    world = World(build(Spec("one", None, {"PCPU": 4}), Spec("other", None, {"VCPU": 4})))
+    world = ClaimScenario(build(Spec("one", None, {"PCPU": 4}), Spec("other", None, {"VCPU": 4})))
     fallback = asks("resources=VCPU:1").request
-    wanted = [replace(each, fallback=fallback) for each in gang(2, Policy.ANTI_AFFINITY)]
-    placed = place(world, wanted, Budget(SECONDS), random.Random(1))
+    wanted = [replace(each, fallback=fallback) for each in gang(2, GroupPolicy.ANTI_AFFINITY)]
+    placed = place(world, wanted, SearchBudget(SECONDS), random.Random(1))
     assert isinstance(placed, list)
     assert [each.choice.root.name for each in placed] == ["one", "other"]

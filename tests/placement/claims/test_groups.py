@@ -9,8 +9,8 @@ import sqlalchemy as sa
 from werkzeug.test import TestResponse
 
 from placement.claims import claiming
-from placement.claims.placing import Placed
-from placement.claims.wanted import Wanted
+from placement.claims.placing import PlacedClaim
+from placement.claims.wanted import WantedClaim
 from placement.store.groups import Members
 from tests.placement.running import Admin, application
 
@@ -208,9 +208,11 @@ def test_beside_a_pool_only_hosts_that_the_policy_leaves_are_spoken_of(admin: Ad
 def test_who_joins_between_the_look_and_the_write_is_seen(
     admin: Admin, hosts: list[str], monkeypatch: pytest.MonkeyPatch, policy: str
 ) -> None:
-    write, others = claiming.Claimer._bind, list[str]()
+    write, others = claiming.ClaimService._bind, list[str]()
 
-    def slow_write(self: claiming.Claimer, placed: Sequence[Placed], *more: Any) -> dict[str, float]:
+    def slow_write(
+        self: claiming.ClaimService, placed: Sequence[PlacedClaim], *more: Any
+    ) -> dict[str, float]:
         if not others:
             others.append("")  # that one is written without delay
             mine = placed[0].choice.root.uuid
@@ -218,7 +220,7 @@ def test_who_joins_between_the_look_and_the_write_is_seen(
             others[0] = roots(claim(admin, member(policy, **apart)))[0]
         return write(self, placed, *more)
 
-    monkeypatch.setattr(claiming.Claimer, "_bind", slow_write)
+    monkeypatch.setattr(claiming.ClaimService, "_bind", slow_write)
     (found,) = roots(claim(admin, member(policy)))
     assert (found == others[0]) == (policy == "affinity")
 
@@ -229,9 +231,9 @@ def test_that_nothing_is_found_is_not_said_of_members_that_have_left(
     """Members and providers are read one after the other: both together may never have been true."""
     wanted = [member("anti-affinity", only=[each]) for each in hosts[:2]]
     assert roots(claim(admin, *wanted)) == hosts[:2]
-    read, done = claiming.Claimer._members, list[str]()
+    read, done = claiming.ClaimService._members, list[str]()
 
-    def slow_read(self: claiming.Claimer, asked: Sequence[Wanted]) -> Members:
+    def slow_read(self: claiming.ClaimService, asked: Sequence[WantedClaim]) -> Members:
         found = read(self, asked)
         if not done:
             done.append("")
@@ -239,7 +241,7 @@ def test_that_nothing_is_found_is_not_said_of_members_that_have_left(
             assert roots(claim(admin, member(query="resources=VCPU:4", only=hosts[2:]))) == hosts[2:]
         return found
 
-    monkeypatch.setattr(claiming.Claimer, "_members", slow_read)
+    monkeypatch.setattr(claiming.ClaimService, "_members", slow_read)
     assert roots(claim(admin, member("anti-affinity"))) == hosts[:1]
 
 

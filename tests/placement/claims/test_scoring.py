@@ -14,25 +14,25 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from placement.candidates.budget import Budget
-from placement.claims.placing import Placed, Unplaced, place
+from placement.candidates.budget import SearchBudget
+from placement.claims.placing import PlacedClaim, UnplacedClaim, place
 from placement.claims.scoring import CRITERIA
 from placement.claims.topology import Distances
-from placement.claims.wanted import Order, Wanted
-from placement.claims.world import World
-from placement.flavors.flavor import Rules
+from placement.claims.wanted import Order, WantedClaim
+from placement.claims.world import ClaimScenario
+from placement.flavors.flavor import TranslationRules
 from placement.model.provider import Provider
-from placement.model.snapshot import Snapshot
+from placement.model.snapshot import ModelSnapshot
 from placement.model.trees import ZONE
 from placement.schemas import explanation
-from placement.store.consumers import Owner
-from placement.store.groups import Group, Policy
+from placement.store.consumers import ConsumerOwnership
+from placement.store.groups import ConsumerGroup, GroupPolicy
 from tests.examples import examples
 from tests.placement.candidates import brute
 from tests.placement.candidates.snapshots import Spec, build
 from tests.placement.candidates.strategies import fleets, situations
 
-OWNER = Owner("project", "user", "INSTANCE")
+OWNER = ConsumerOwnership("project", "user", "INSTANCE")
 TAKEN = frozenset[tuple[int, str, int]]
 anything = situations(requests_each=1).map(lambda each: (each[0], each[1][0])) | fleets()
 orders = st.dictionaries(
@@ -40,7 +40,7 @@ orders = st.dictionaries(
 )
 
 
-def pack(snapshot: Snapshot, root: Provider, taken: TAKEN) -> float:
+def pack(snapshot: ModelSnapshot, root: Provider, taken: TAKEN) -> float:
     used: defaultdict[str, int] = defaultdict(int)
     there: defaultdict[str, int] = defaultdict(int)
     classes = {name for _, name, _ in taken}
@@ -53,7 +53,7 @@ def pack(snapshot: Snapshot, root: Provider, taken: TAKEN) -> float:
     return sum(min(1.0, used[name] / there[name]) for name in classes) / len(classes)
 
 
-def zone_ids(snapshot: Snapshot, taken: TAKEN) -> set[int]:
+def zone_ids(snapshot: ModelSnapshot, taken: TAKEN) -> set[int]:
     found = set()
     for provider_id, _, _ in taken:
         marked = [
@@ -63,16 +63,16 @@ def zone_ids(snapshot: Snapshot, taken: TAKEN) -> set[int]:
     return found
 
 
-def zones(snapshot: Snapshot, root: Provider, taken: TAKEN) -> float:
+def zones(snapshot: ModelSnapshot, root: Provider, taken: TAKEN) -> float:
     return 1 / max(1, len(zone_ids(snapshot, taken)))
 
 
-def distance(distances: Distances, snapshot: Snapshot, taken: TAKEN) -> float:
+def distance(distances: Distances, snapshot: ModelSnapshot, taken: TAKEN) -> float:
     apart = [distances.get(pair, 20) for pair in combinations(sorted(zone_ids(snapshot, taken)), 2)]
     return 10 / mean(apart) if apart else 1.0
 
 
-def fit(snapshot: Snapshot, root: Provider, taken: TAKEN) -> float:
+def fit(snapshot: ModelSnapshot, root: Provider, taken: TAKEN) -> float:
     shares = []
     for provider_id, name, amount in taken:
         provider = snapshot.providers[provider_id]
@@ -80,14 +80,14 @@ def fit(snapshot: Snapshot, root: Provider, taken: TAKEN) -> float:
     return max(shares)
 
 
-def group(wanted: Wanted, members: Mapping[int, int], root: Provider) -> float:
+def group(wanted: WantedClaim, members: Mapping[int, int], root: Provider) -> float:
     assert wanted.group is not None
     if "anti" in wanted.group.policy:
         return 1 / (1 + members.get(root.id, 0))
     return members.get(root.id, 0) / max(1, sum(members.values()))
 
 
-JUDGES: dict[str, Callable[[Snapshot, Provider, TAKEN], float]] = {
+JUDGES: dict[str, Callable[[ModelSnapshot, Provider, TAKEN], float]] = {
     "pack": pack,
     "spread": lambda *situation: 1 - pack(*situation),
     "zones": zones,
@@ -95,14 +95,14 @@ JUDGES: dict[str, Callable[[Snapshot, Provider, TAKEN], float]] = {
 }
 
 
-def zoned(snapshot: Snapshot) -> Snapshot:
+def zoned(snapshot: ModelSnapshot) -> ModelSnapshot:
     """The same with NUMA nodes, where there is a trait of the random ones."""
-    return Snapshot(
+    return ModelSnapshot(
         replace(each, traits=each.traits | {ZONE}) if "T1" in each.traits else each for each in snapshot
     )
 
 
-def value(name: str, world: World, wanted: Wanted, root: Provider, taken: TAKEN) -> float:
+def value(name: str, world: ClaimScenario, wanted: WantedClaim, root: Provider, taken: TAKEN) -> float:
     if name == "group":
         return group(wanted, world.groups["g"], root)
     if name == "distance":
@@ -110,7 +110,7 @@ def value(name: str, world: World, wanted: Wanted, root: Provider, taken: TAKEN)
     return JUDGES[name](world.snapshot, root, taken)
 
 
-def totals(world: World, wanted: Wanted) -> dict[int, list[float]]:
+def totals(world: ClaimScenario, wanted: WantedClaim) -> dict[int, list[float]]:
     """By the root of a host what all the choices there are worth."""
     snapshot = world.snapshot
     found: dict[int, list[float]] = {}
@@ -135,7 +135,9 @@ def totals(world: World, wanted: Wanted) -> dict[int, list[float]]:
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
 )
-@given(anything, orders, st.sampled_from((Policy.SOFT_AFFINITY, Policy.SOFT_ANTI_AFFINITY)), st.data())
+@given(
+    anything, orders, st.sampled_from((GroupPolicy.SOFT_AFFINITY, GroupPolicy.SOFT_ANTI_AFFINITY)), st.data()
+)
 def test_the_best_choice_is_made_and_the_best_of_each_other_host_listed(situation, order, policy, data):  # type: ignore[no-untyped-def]
     snapshot, request = zoned(situation[0]), situation[1]
     named = frozenset[str]().union(*request.same_subtrees)
@@ -146,13 +148,15 @@ def test_the_best_choice_is_made_and_the_best_of_each_other_host_listed(situatio
     members = data.draw(st.dictionaries(roots, st.integers(1, 3), max_size=3))
     near = data.draw(st.integers(11, 40))
     zone_pairs = combinations(sorted(each.id for each in snapshot if ZONE in each.traits), 2)
-    world = World(snapshot, {"g": members}, {pair: near for pair in zone_pairs if sum(pair) % 2})
-    joins = Group("g", policy)
-    wanted = Wanted("c", None, OWNER, request, (1, 39), alternates=9, order=tuple(order.items()), group=joins)
+    world = ClaimScenario(snapshot, {"g": members}, {pair: near for pair in zone_pairs if sum(pair) % 2})
+    joins = ConsumerGroup("g", policy)
+    wanted = WantedClaim(
+        "c", None, OWNER, request, (1, 39), alternates=9, order=tuple(order.items()), group=joins
+    )
     possible = totals(world, wanted)
     rng = random.Random(data.draw(st.integers(0, 99)))
-    found = place(world, [wanted], Budget(), rng)
-    if isinstance(found, Unplaced):
+    found = place(world, [wanted], SearchBudget(), rng)
+    if isinstance(found, UnplacedClaim):
         assert not possible
         return
     best, alternates = found[0].choice, found[0].alternates
@@ -164,10 +168,10 @@ def test_the_best_choice_is_made_and_the_best_of_each_other_host_listed(situatio
     assert listed == sorted(listed, reverse=True)
 
 
-def chosen(snapshot: Snapshot, query: str, order: Order) -> Placed:
-    asked = explanation.parse({"query": query, "flavor": None, "microversion": "1.39"}, Rules())
-    wanted = Wanted("c", None, OWNER, asked.request, asked.version, order=order)
-    found = place(World(snapshot), [wanted], Budget(), random.Random(0))
+def chosen(snapshot: ModelSnapshot, query: str, order: Order) -> PlacedClaim:
+    asked = explanation.parse({"query": query, "flavor": None, "microversion": "1.39"}, TranslationRules())
+    wanted = WantedClaim("c", None, OWNER, asked.request, asked.version, order=order)
+    found = place(ClaimScenario(snapshot), [wanted], SearchBudget(), random.Random(0))
     assert isinstance(found, list)
     return found[0]
 
@@ -206,10 +210,10 @@ def test_what_is_taken_of_shared_pools_counts_as_the_criteria_say(situation, ord
     named = frozenset[str]().union(*request.same_subtrees)
     assume(all(group.resources or group.suffix in named for group in request.groups))
     assume(order and any("MISC_SHARES_VIA_AGGREGATE" in each.traits for each in snapshot))
-    world = World(snapshot)
-    wanted = Wanted("c", None, OWNER, request, (1, 39), alternates=9, order=tuple(order.items()))
-    found = place(world, [wanted], Budget(), random.Random(0))
-    for choice in () if isinstance(found, Unplaced) else (found[0].choice, *found[0].alternates):
+    world = ClaimScenario(snapshot)
+    wanted = WantedClaim("c", None, OWNER, request, (1, 39), alternates=9, order=tuple(order.items()))
+    found = place(world, [wanted], SearchBudget(), random.Random(0))
+    for choice in () if isinstance(found, UnplacedClaim) else (found[0].choice, *found[0].alternates):
         taken = frozenset(
             (provider.id, name, amount)
             for provider, amounts in choice.resources

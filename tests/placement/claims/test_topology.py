@@ -10,32 +10,32 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from placement.candidates.budget import Budget
+from placement.candidates.budget import SearchBudget
 from placement.claims import relaxing
-from placement.claims.choice import Choice
-from placement.claims.placing import Placed, Unplaced, place
+from placement.claims.choice import HostChoice
+from placement.claims.placing import PlacedClaim, UnplacedClaim, place
 from placement.claims.splitting import is_splittable
-from placement.claims.topology import REMOTE, Room, Topology, divide
-from placement.claims.wanted import Wanted
-from placement.claims.world import World
-from placement.explanations.clauses import Clause, droppable, resources, without
-from placement.flavors.flavor import Rules
+from placement.claims.topology import REMOTE, TopologyPolicy, ZoneRoom, divide
+from placement.claims.wanted import WantedClaim
+from placement.claims.world import ClaimScenario
+from placement.explanations.clauses import RequestClause, droppable, resources, without
+from placement.flavors.flavor import TranslationRules
 from placement.model.provider import Inventory, Provider
-from placement.model.snapshot import Snapshot
+from placement.model.snapshot import ModelSnapshot
 from placement.model.trees import ZONE
 from placement.schemas import explanation
-from placement.store.consumers import Owner
+from placement.store.consumers import ConsumerOwnership
 from tests.examples import examples
 from tests.placement.candidates.snapshots import Spec, build, inventory
 
-OWNER = Owner("project", "user", "INSTANCE")
+OWNER = ConsumerOwnership("project", "user", "INSTANCE")
 Taken = dict[int, int]
 """By the id of a provider how much is taken of a class."""
-TOPOLOGIES = st.sampled_from(list(Topology))
+TOPOLOGIES = st.sampled_from(list(TopologyPolicy))
 
 
 @st.composite
-def hosts(draw: st.DrawFn) -> World:
+def hosts(draw: st.DrawFn) -> ClaimScenario:
     specs = []
     for number in range(draw(st.integers(1, 2))):
         name = f"h{number}"
@@ -58,7 +58,7 @@ def hosts(draw: st.DrawFn) -> World:
     distances = {
         pair: draw(st.integers(11, 13)) for pair in combinations(zones, 2) if known and draw(st.booleans())
     }
-    return World(snapshot, distances=distances)
+    return ClaimScenario(snapshot, distances=distances)
 
 
 queries = st.builds(
@@ -76,11 +76,11 @@ queries = st.builds(
 )
 
 
-def tree(snapshot: Snapshot, root: int) -> list[Provider]:
+def tree(snapshot: ModelSnapshot, root: int) -> list[Provider]:
     return [each for each in snapshot if each.root_id == root]
 
 
-def zone_ids(snapshot: Snapshot, root: int) -> list[int]:
+def zone_ids(snapshot: ModelSnapshot, root: int) -> list[int]:
     found = [each.id for each in tree(snapshot, root) if ZONE in each.traits]
     return found or [root]
 
@@ -98,7 +98,7 @@ def ways_to_take(providers: list[Provider], name: str, amount: int) -> Iterator[
                 yield {first.id: mine, **rest} if mine else rest
 
 
-def fit(snapshot: Snapshot, *taken: tuple[str, Taken], empty: bool = False) -> bool:
+def fit(snapshot: ModelSnapshot, *taken: tuple[str, Taken], empty: bool = False) -> bool:
     total: dict[tuple[int, str], int] = {}
     for name, amounts in taken:
         for provider_id, amount in amounts.items():
@@ -116,7 +116,7 @@ def even(parts: Iterable[int], step: int) -> bool:
     return max(parts) - min(parts) <= step
 
 
-def judge(world: World, wanted: Wanted, root: int) -> tuple[float, float]:
+def judge(world: ClaimScenario, wanted: WantedClaim, root: int) -> tuple[float, float]:
     """How many zones of a host the best split takes of, and how far apart they are; infinite without any."""
     snapshot = world.snapshot
     (group, *others) = sorted(wanted.request.groups, key=lambda each: each.suffix)
@@ -152,7 +152,7 @@ def judge(world: World, wanted: Wanted, root: int) -> tuple[float, float]:
             by_capacity = min(by_capacity, len(at))
         if not any(fit(snapshot, *taken, ("PCPU", other)) for other in beside):
             continue
-        if wanted.topology is Topology.SPREAD:
+        if wanted.topology is TopologyPolicy.SPREAD:
             per_zone = [
                 [sum(amount for each, amount in way.items() if home[each] == zone) for zone in at]
                 for way in ways
@@ -161,15 +161,15 @@ def judge(world: World, wanted: Wanted, root: int) -> tuple[float, float]:
             if any(0 in parts or not even(parts, step) for parts, step in zip(per_zone, steps, strict=True)):
                 continue
         far = sum(world.distances.get(pair, REMOTE) for pair in combinations(at, 2))
-        found.append((-len(at) if wanted.topology is Topology.SPREAD else len(at), far))
-    if wanted.topology is Topology.SINGLE_NUMA:
+        found.append((-len(at) if wanted.topology is TopologyPolicy.SPREAD else len(at), far))
+    if wanted.topology is TopologyPolicy.SINGLE_NUMA:
         found = [each for each in found if each[0] == 1]
-    if wanted.topology is Topology.RESTRICTED:
+    if wanted.topology is TopologyPolicy.RESTRICTED:
         found = [each for each in found if each[0] == by_capacity]
     return min(found, default=(inf, inf))
 
 
-def rank(world: World, wanted: Wanted, choice: Choice) -> tuple[float, float]:
+def rank(world: ClaimScenario, wanted: WantedClaim, choice: HostChoice) -> tuple[float, float]:
     """As :func:`judge` has it, of a choice."""
     snapshot, zones = world.snapshot, zone_ids(world.snapshot, choice.root.id)
     (group, *others) = sorted(wanted.request.groups, key=lambda each: each.suffix)
@@ -203,24 +203,24 @@ def rank(world: World, wanted: Wanted, choice: Choice) -> tuple[float, float]:
     assert all(group.forbidden.isdisjoint(each) for each in traits)
     assert not any(frozenset[str]().union(*traits).isdisjoint(some) for some in group.required)
     far = sum(world.distances.get(pair, REMOTE) for pair in combinations(at, 2))
-    return (-len(at) if wanted.topology is Topology.SPREAD else len(at)), far
+    return (-len(at) if wanted.topology is TopologyPolicy.SPREAD else len(at)), far
 
 
-def wants(query: str, topology: Topology, **fields: object) -> Wanted:
-    asked = explanation.parse({"query": query, "flavor": None, "microversion": "1.39"}, Rules())
-    return Wanted("c", None, OWNER, asked.request, asked.version, topology=topology, **fields)  # type: ignore[arg-type]
+def wants(query: str, topology: TopologyPolicy, **fields: object) -> WantedClaim:
+    asked = explanation.parse({"query": query, "flavor": None, "microversion": "1.39"}, TranslationRules())
+    return WantedClaim("c", None, OWNER, asked.request, asked.version, topology=topology, **fields)  # type: ignore[arg-type]
 
 
 @settings(max_examples=examples(500), deadline=None)
 @given(hosts(), queries, TOPOLOGIES, st.integers(0, 99), st.booleans())
 def test_each_host_gives_its_best_split_or_none(
-    world: World, query: str, topology: Topology, seed: int, ordered: bool
+    world: ClaimScenario, query: str, topology: TopologyPolicy, seed: int, ordered: bool
 ) -> None:
     wanted = wants(query, topology, alternates=9, order=(("pack", 1.0),) if ordered else ())
     best = {each.id: judge(world, wanted, each.id) for each in world.snapshot if each.parent_id is None}
     possible = {root: each for root, each in best.items() if each != (inf, inf)}
-    found = place(world, [wanted], Budget(), random.Random(seed))
-    if isinstance(found, Unplaced):
+    found = place(world, [wanted], SearchBudget(), random.Random(seed))
+    if isinstance(found, UnplacedClaim):
         assert possible == {}
     else:
         shown = [found[0].choice, *found[0].alternates]
@@ -229,26 +229,26 @@ def test_each_host_gives_its_best_split_or_none(
 
 @settings(max_examples=examples(100), deadline=None)
 @given(hosts(), queries, TOPOLOGIES)
-def test_what_would_help_does(world: World, query: str, topology: Topology) -> None:
+def test_what_would_help_does(world: ClaimScenario, query: str, topology: TopologyPolicy) -> None:
     wanted = wants(query, topology)
     roots = [each.id for each in world.snapshot if each.parent_id is None]
 
-    def fitting(changed: Wanted) -> int:
+    def fitting(changed: WantedClaim) -> int:
         return sum(judge(world, changed, root) != (inf, inf) for root in roots)
 
     assume(not fitting(wanted))
-    best_effort = replace(wanted, topology=Topology.BEST_EFFORT)
-    assert list(relaxing.topologies(world, wanted, Budget())) == (
-        [Topology.BEST_EFFORT] if fitting(best_effort) else []
+    best_effort = replace(wanted, topology=TopologyPolicy.BEST_EFFORT)
+    assert list(relaxing.topologies(world, wanted, SearchBudget())) == (
+        [TopologyPolicy.BEST_EFFORT] if fitting(best_effort) else []
     )
 
-    def changed(left_out: Collection[Clause], amounts: Mapping[Clause, int]) -> int:
+    def changed(left_out: Collection[RequestClause], amounts: Mapping[RequestClause, int]) -> int:
         request = without(wanted.request, left_out, amounts)
         splittable = request is not None and is_splittable(request)
         return fitting(replace(wanted, request=request)) if splittable and request else 0
 
     found = {}
-    for each in relaxing.relaxations(world, wanted, Budget()):
+    for each in relaxing.relaxations(world, wanted, SearchBudget()):
         amounts = {resources(one.group, one.names[0]): one.amount for one in each.amounts}
         assert each.hosts == changed(each.left_out, amounts) > 0
         (clause,) = {*each.left_out, *amounts}
@@ -262,19 +262,19 @@ def test_what_would_help_does(world: World, query: str, topology: Topology) -> N
         less = [each for each in range(1, amount or 1) if changed((), {clause: each})]
         if not less:
             assert (clause in found) == (changed([clause], {}) > 0)
-        elif topology in (Topology.SINGLE_NUMA, Topology.BEST_EFFORT):
+        elif topology in (TopologyPolicy.SINGLE_NUMA, TopologyPolicy.BEST_EFFORT):
             assert found[clause] == max(less)
 
 
 @st.composite
-def rooms(draw: st.DrawFn) -> Room:
+def rooms(draw: st.DrawFn) -> ZoneRoom:
     step = draw(st.integers(1, 3))
-    return Room(0, draw(st.integers(1, 3)) * step, draw(st.integers(0, 8)) // step * step, step)
+    return ZoneRoom(0, draw(st.integers(1, 3)) * step, draw(st.integers(0, 8)) // step * step, step)
 
 
 @settings(max_examples=examples(500), deadline=None)
 @given(st.integers(1, 20), st.lists(rooms(), min_size=1, max_size=3))
-def test_parts_are_as_equal_as_the_rooms_allow(amount: int, bounds: list[Room]) -> None:
+def test_parts_are_as_equal_as_the_rooms_allow(amount: int, bounds: list[ZoneRoom]) -> None:
     ways = [
         parts
         for parts in product(*([0, *range(each.least, each.most + 1, each.step)] for each in bounds))
@@ -297,8 +297,8 @@ def unequal(*inventories: Inventory) -> list[Spec]:
     ]
 
 
-@pytest.mark.parametrize("topology", list(Topology))
-def test_caches_of_a_node_may_give_in_steps_of_their_own(topology: Topology) -> None:
+@pytest.mark.parametrize("topology", list(TopologyPolicy))
+def test_caches_of_a_node_may_give_in_steps_of_their_own(topology: TopologyPolicy) -> None:
     specs = [Spec("h"), Spec("h_0", "h", {}, [ZONE])]
     specs += [Spec(f"c{step}", "h_0", {"PCPU": inventory(6, step_size=step)}) for step in (3, 1)]
     assert shares(*specs, query="resources=PCPU:2", topology=topology) == {"c1": {"PCPU": 2}}
@@ -306,15 +306,15 @@ def test_caches_of_a_node_may_give_in_steps_of_their_own(topology: Topology) -> 
 
 def test_spread_gives_a_node_the_share_that_it_may_give() -> None:
     specs = unequal(inventory(8, min_unit=1), inventory(9, min_unit=1), inventory(10, min_unit=3))
-    found = shares(*specs[:2], specs[3], query="resources=PCPU:5", topology=Topology.SPREAD)
+    found = shares(*specs[:2], specs[3], query="resources=PCPU:5", topology=TopologyPolicy.SPREAD)
     assert found == {"h_0": {"PCPU": 2}, "h_2": {"PCPU": 3}}
     specs = unequal(inventory(10, min_unit=1), inventory(8, min_unit=3))
-    found = shares(*specs, query="resources=PCPU:5", topology=Topology.SPREAD)
+    found = shares(*specs, query="resources=PCPU:5", topology=TopologyPolicy.SPREAD)
     assert found == {"h_0": {"PCPU": 2}, "h_1": {"PCPU": 3}}
 
 
 def test_parts_are_equal_although_the_least_of_one_node_is_more() -> None:
-    assert divide(10, [Room(0, 4, 8, 1), Room(0, 1, 8, 1)]) == [5, 5]
+    assert divide(10, [ZoneRoom(0, 4, 8, 1), ZoneRoom(0, 1, 8, 1)]) == [5, 5]
 
 
 def nodes(name: str, *free: int, memory: int = 64) -> list[Spec]:
@@ -326,17 +326,22 @@ def nodes(name: str, *free: int, memory: int = 64) -> list[Spec]:
 
 
 def shares(
-    *specs: Spec, query: str, topology: Topology, near: Mapping[tuple[str, str], int] | None = None
+    *specs: Spec, query: str, topology: TopologyPolicy, near: Mapping[tuple[str, str], int] | None = None
 ) -> dict[str, dict[str, int]] | None:
     """What is taken, by the name of the provider."""
     snapshot = build(*specs)
     ids = {each.name: each.id for each in snapshot}
     distances = {(ids[one], ids[other]): far for (one, other), far in (near or {}).items()}
-    found = place(World(snapshot, distances=distances), [wants(query, topology)], Budget(), random.Random(0))
-    if isinstance(found, Unplaced):
+    found = place(
+        ClaimScenario(snapshot, distances=distances),
+        [wants(query, topology)],
+        SearchBudget(),
+        random.Random(0),
+    )
+    if isinstance(found, UnplacedClaim):
         return None
     (placed,) = found
-    assert isinstance(placed, Placed)
+    assert isinstance(placed, PlacedClaim)
     return {provider.name: dict(amounts) for provider, amounts in placed.choice.resources}
 
 
@@ -368,12 +373,12 @@ MUCH = "resources=PCPU:12,MEMORY_MB:96"
 def test_what_each_policy_takes(
     free: tuple[int, ...], query: str, topology: str, expected: dict[str, dict[str, int]] | None
 ) -> None:
-    assert shares(*nodes("h", *free), query=query, topology=Topology(topology)) == expected
+    assert shares(*nodes("h", *free), query=query, topology=TopologyPolicy(topology)) == expected
 
 
 def test_the_nearest_zones_are_taken() -> None:
     near = {("h_0", "h_1"): 32, ("h_0", "h_2"): 32, ("h_1", "h_2"): 12}
-    found = shares(*nodes("h", 4, 4, 4), query=EIGHT, topology=Topology.BEST_EFFORT, near=near)
+    found = shares(*nodes("h", 4, 4, 4), query=EIGHT, topology=TopologyPolicy.BEST_EFFORT, near=near)
     assert found == {"h_1": {"PCPU": 4}, "h_2": {"PCPU": 4}}
 
 
@@ -384,13 +389,13 @@ def test_what_is_not_in_zones_comes_beside_and_pools_serve_every_host() -> None:
         for name, free in (("one", (4, 3)), ("two", (4, 4)))
     )
     query = "resources=PCPU:8,DISK_GB:10"
-    found = shares(*one, *two, pool, query=query, topology=Topology.BEST_EFFORT)
+    found = shares(*one, *two, pool, query=query, topology=TopologyPolicy.BEST_EFFORT)
     assert found == {"pool": {"DISK_GB": 10}, "two_0": {"PCPU": 4}, "two_1": {"PCPU": 4}}
 
 
 def test_a_zone_may_have_what_is_asked_for_in_several_parts() -> None:
     specs = [Spec("h"), Spec("h_0", "h", {}, [ZONE])]
     specs += [Spec(f"h_0_{cache}", "h_0", {"PCPU": 4}) for cache in range(3)]
-    found = shares(*specs, query="resources=PCPU:6", topology=Topology.SINGLE_NUMA)
+    found = shares(*specs, query="resources=PCPU:6", topology=TopologyPolicy.SINGLE_NUMA)
     assert found is not None
     assert sorted(found.values(), key=str) == [{"PCPU": 3}, {"PCPU": 3}]

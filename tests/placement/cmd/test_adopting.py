@@ -57,7 +57,7 @@ def test_the_version_is_shown_with_what_it_means(manage):
 def test_the_version_of_a_database_that_is_half_way_does_not_advise_to_sync(manage, stock):
     engine = sa.create_engine(stock, poolclass=sa.NullPool)
     with engine.begin() as conn:
-        adoption.write(conn, adoption.Record(adoption.Stage.ADOPTING, LAST))
+        adoption.write(conn, adoption.AdoptionRecord(adoption.AdoptionStage.ADOPTING, LAST))
         conn.exec_driver_sql("ALTER TABLE alembic_version RENAME TO stock_alembic_version")
     result, output, errors = manage("db", "version")
     assert (result, output) == (0, "none\n")

@@ -55,7 +55,7 @@ def test_by_default_two_workers_listen_on_the_loopback_address():
 
 
 def test_the_application_is_made_in_the_workers_and_requests_are_long_enough():
-    settings = api.Server(new_config(["--workers", "3"], config_files=[], cli_opts=api.CLI_OPTIONS)).cfg
+    settings = api.ApiServer(new_config(["--workers", "3"], config_files=[], cli_opts=api.CLI_OPTIONS)).cfg
     assert (settings.workers, settings.preload_app, settings.limit_request_line) == (3, False, 8190)
 
 

@@ -12,7 +12,7 @@ from keystoneauth1.exceptions import http
 from osc_lib import exceptions
 from osc_lib.command import command
 
-from placement.claims.topology import Topology
+from placement.claims.topology import TopologyPolicy
 from placement.cmd.osc import ExplainAllocationCandidates, ShowCapacity
 from placement.cmd.osc_claims import (
     SHOWN,
@@ -191,7 +191,7 @@ def test_a_file_that_is_not_there_is_named_once() -> None:
 
 
 def test_topologies_are_those_that_the_service_has() -> None:
-    assert set(TOPOLOGIES) == {each.value for each in Topology}
+    assert set(TOPOLOGIES) == {each.value for each in TopologyPolicy}
 
 
 def test_hosts_are_given_by_their_names_too() -> None:

@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placement.console import fleet, words
-from placement.console.fleet import State, Wanted
+from placement.console.fleet import HostCondition, HostFilter
 from placement.model.provider import DISABLED, Inventory, Provider
-from placement.model.snapshot import Snapshot
+from placement.model.snapshot import ModelSnapshot
 
 CLASSES = ("PCPU", "VCPU", "MEMORY_MB", "DISK_GB", "CUSTOM_A")
 
@@ -44,20 +44,20 @@ def providers(draw) -> list[Provider]:
 
 
 WANTED = st.builds(
-    Wanted,
+    HostFilter,
     name=st.sampled_from(["", "cn1", "CN", "x"]),
     resource_class=st.sampled_from(["", *CLASSES, "CUSTOM_NOBODY"]),
     trait=st.sampled_from(["", DISABLED, "CUSTOM_X", "CUSTOM_NOBODY"]),
     aggregate=st.sampled_from(["", "a", "c"]),
-    state=st.sampled_from([None, *State]),
+    state=st.sampled_from([None, *HostCondition]),
     order=st.sampled_from(["name", "free", "used"]),
     page=st.integers(1, 3),
 )
 
 
-def judge_state(tree: list[Provider]) -> State:
+def judge_state(tree: list[Provider]) -> HostCondition:
     if DISABLED in tree[0].traits:
-        return State.DISABLED
+        return HostCondition.DISABLED
     has = {name for each in tree for name in each.inventories}
     left = {name for each in tree for name in each.inventories if each.free(name) > 0}
     if (
@@ -65,12 +65,12 @@ def judge_state(tree: list[Provider]) -> State:
         and has & {"PCPU", "VCPU"}
         and not ("MEMORY_MB" in left and left & {"PCPU", "VCPU"})
     ):
-        return State.FULL
-    return State.OPEN
+        return HostCondition.FULL
+    return HostCondition.OPEN
 
 
 @given(providers(), WANTED)
-def test_the_fleet_is_what_counting_one_by_one_finds(found: list[Provider], wanted: Wanted):
+def test_the_fleet_is_what_counting_one_by_one_finds(found: list[Provider], wanted: HostFilter):
     trees = [[each for each in found if each.root_id == root.id] for root in found if root.parent_id is None]
     passing = [
         tree
@@ -83,7 +83,7 @@ def test_the_fleet_is_what_counting_one_by_one_finds(found: list[Provider], want
     if wanted.state is not None:
         passing = [tree for tree in passing if judge_state(tree) is wanted.state]
 
-    shown = fleet.show(Snapshot(found), wanted)
+    shown = fleet.show(ModelSnapshot(found), wanted)
 
     assert shown.hosts == len(trees)
     assert shown.passing == len(passing)
@@ -98,9 +98,9 @@ def test_the_fleet_is_what_counting_one_by_one_finds(found: list[Provider], want
         assert total.capacity == sum(capacity for _, capacity, _ in mine)
         assert total.used == sum(used for _, _, used in mine)
         for state, amount in (
-            (State.OPEN, total.free),
-            (State.FULL, total.stranded),
-            (State.DISABLED, total.disabled),
+            (HostCondition.OPEN, total.free),
+            (HostCondition.FULL, total.stranded),
+            (HostCondition.DISABLED, total.disabled),
         ):
             assert amount == sum(capacity - used for each, capacity, used in mine if each is state)
         assert total.used + total.free + total.stranded + total.disabled == total.capacity
@@ -111,8 +111,8 @@ def test_the_fleet_is_what_counting_one_by_one_finds(found: list[Provider], want
 
 
 @given(providers(), WANTED)
-def test_rows_come_in_the_order_that_is_asked_for(found: list[Provider], wanted: Wanted):
-    rows = fleet.show(Snapshot(found), wanted).rows
+def test_rows_come_in_the_order_that_is_asked_for(found: list[Provider], wanted: HostFilter):
+    rows = fleet.show(ModelSnapshot(found), wanted).rows
     name = wanted.resource_class
     if wanted.order == "name" or not name:
         assert [each.root.name for each in rows] == sorted(each.root.name for each in rows)
@@ -133,8 +133,8 @@ def test_pages_go_on_where_the_last_one_ended():
         )
         for n in range(1, 121)
     ]
-    snapshot = Snapshot(hosts)
-    pages = [fleet.show(snapshot, Wanted(page=page)) for page in (1, 2, 3, 4)]
+    snapshot = ModelSnapshot(hosts)
+    pages = [fleet.show(snapshot, HostFilter(page=page)) for page in (1, 2, 3, 4)]
     assert [each.root.id for page in pages[:3] for each in page.rows] == list(range(1, 121))
     assert [page.pages for page in pages] == [3, 3, 3, 3]
     assert pages[3] == pages[2]

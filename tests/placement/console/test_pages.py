@@ -16,9 +16,9 @@ from placement.api.middleware import build_application
 from placement.conf import new_config
 from placement.console import fleet
 from placement.console.app import create_app
-from placement.console.visit import Visit
+from placement.console.visit import PageRequest
 from placement.model.provider import Inventory, Provider
-from placement.model.snapshot import Snapshot
+from placement.model.snapshot import ModelSnapshot
 from placement.policies import ext
 from tests.placement.console import world
 
@@ -113,10 +113,10 @@ def test_why_a_host_is_disabled_is_for_who_may_read_attributes(client, monkeypat
     client.post(f"{path}/scheduling", data={"mark": mark, "do": "disable", "reason": "a secret"})
     try:
         assert "a secret" in client.get(path).text
-        may = Visit.may
+        may = PageRequest.may
         with monkeypatch.context() as patch:
             patch.setattr(
-                Visit, "may", lambda self, *rules: ext.ATTRIBUTES not in rules and may(self, *rules)
+                PageRequest, "may", lambda self, *rules: ext.ATTRIBUTES not in rules and may(self, *rules)
             )
             text = client.get(path).text
         assert "New guests are kept away" in text
@@ -187,15 +187,15 @@ def test_a_page_of_a_large_fleet_is_small():
         Provider(n, f"{n:032}", f"{n}-" + "n" * 190, 0, None, n, 0.0, owned, {"VCPU": 77_777}, NONE, NONE)
         for n in range(1, 2 * fleet.PER_PAGE)
     ]
-    shown = fleet.show(Snapshot(hosts), fleet.Wanted())
+    shown = fleet.show(ModelSnapshot(hosts), fleet.HostFilter())
     assert len(shown.rows) == fleet.PER_PAGE
     app = create_app(signs_in=False)
     with app.test_request_context("/console/"):
         page = render_template(
             "fleet.html",
             fleet=shown,
-            wanted=fleet.Wanted(),
-            states=fleet.State,
+            wanted=fleet.HostFilter(),
+            states=fleet.HostCondition,
             address=lambda **_: "/",
             address_of_page=lambda number: "/",
         )

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placement.console import picture
-from placement.console.host import Held, Node, Stock
+from placement.console.host import ConsumerHolding, InventoryStock, ProviderNodeView
 from placement.model.provider import Inventory, Provider
 from tests.placement.console import world
 from tests.placement.console.test_pages import text_of
@@ -17,16 +17,20 @@ def provider(number: int) -> Provider:
     return Provider(number, f"u{number}", f"p{number}", 0, None, 1, 0.0, {}, {}, NOBODY, NOBODY)
 
 
-def node(number: int, stocks: dict[str, tuple[int, int]], children: tuple[Node, ...] = ()) -> Node:
+def node(
+    number: int, stocks: dict[str, tuple[int, int]], children: tuple[ProviderNodeView, ...] = ()
+) -> ProviderNodeView:
     made = tuple(
-        Stock(name, Inventory(total, 0, 1, max(1, total), 1, 1.0), used)
+        InventoryStock(name, Inventory(total, 0, 1, max(1, total), 1, 1.0), used)
         for name, (total, used) in stocks.items()
     )
-    return Node(provider(number), made, (), (), children)
+    return ProviderNodeView(provider(number), made, (), (), children)
 
 
-def held(consumer: str, *amounts: tuple[int, str, int]) -> Held:
-    return Held(consumer, None, "p", tuple((provider(number), name, used) for number, name, used in amounts))
+def held(consumer: str, *amounts: tuple[int, str, int]) -> ConsumerHolding:
+    return ConsumerHolding(
+        consumer, None, "p", tuple((provider(number), name, used) for number, name, used in amounts)
+    )
 
 
 def test_each_has_its_part_and_what_nobody_holds_is_left_away():

@@ -325,4 +325,4 @@ def test_what_is_not_understood_of_a_flavor_is_said(client, page, asked):
 def test_a_number_is_digits_of_ascii():
     for text in ("²", "-1", "1e3", "1.5"):
         with pytest.raises(InvalidRequest):
-            questions.Question(vcpus=text).body()
+            questions.GuestQuestion(vcpus=text).body()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from placement.console import settings
 from placement.model.provider import Provider
-from placement.model.snapshot import Snapshot
+from placement.model.snapshot import ModelSnapshot
 from tests.placement.console import world
 from tests.placement.console.test_pages import READER, text_of
 
@@ -39,7 +39,7 @@ def test_who_follows_is_what_counting_one_by_one_finds(hosts):
             told[settings.TROUBLE] = trouble
         told = told if group else {}
         providers += [provider(root, root, {} if beside else told), provider(root + 1, root, told)]
-    shown = settings.show(Snapshot(providers))
+    shown = settings.show(ModelSnapshot(providers))
     of = {name: [each for each in hosts if each[0] == name] for name in ("core", "edge")}
     at = {name: at_of([each[1] for each in some]) for name, some in of.items() if some}
     assert [
@@ -84,7 +84,7 @@ def test_one_host_with_a_huge_generation_is_ahead_and_no_other_is_behind():
         {settings.GROUP: "edge", settings.GENERATION: generation} for generation in (1e300, *[7.0] * 30, 6.0)
     ]
     hosts = [provider(number, number, attributes) for number, attributes in enumerate(told, 1)]
-    shown = settings.show(Snapshot(hosts))
+    shown = settings.show(ModelSnapshot(hosts))
     (group,) = shown.groups.rows
     assert (group.common, group.behind, group.ahead) == (7, 1, 1)
     assert [(each.root.name, each.generation) for each in shown.apart.rows] == [("cn1", 2**53), ("cn32", 6)]
@@ -92,7 +92,7 @@ def test_one_host_with_a_huge_generation_is_ahead_and_no_other_is_behind():
 
 def test_pages_go_on_where_the_last_one_ended():
     told: dict[str, str | float] = {settings.GROUP: "edge", settings.TROUBLE: "no"}
-    snapshot = Snapshot([provider(number, number, told) for number in range(1, 121)])
+    snapshot = ModelSnapshot([provider(number, number, told) for number in range(1, 121)])
     pages = [settings.show(snapshot, number).apart for number in (1, 2, 3, 4)]
     assert [each.root.id for page in pages[:3] for each in page.rows] == list(range(1, 121))
     assert pages[3] == pages[2]
@@ -108,7 +108,7 @@ def test_what_a_host_says_is_shown_as_text_and_odd_values_break_nothing(client):
     for page in ("0", "-1", "9" * 99, "x", "\N{SUPERSCRIPT TWO}"):
         assert client.get("/console/settings", query_string={"page": page}).status_code == HTTPStatus.OK
     for told in ({settings.GROUP: 5}, {settings.GROUP: "", settings.GENERATION: "x", settings.TROUBLE: 1}):
-        settings.show(Snapshot([provider(1, 1, told)]), 1)
+        settings.show(ModelSnapshot([provider(1, 1, told)]), 1)
 
 
 def test_the_page_of_a_host_tells_it_too_for_who_may_read_attributes(client):

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 import pytest
 import sqlalchemy as sa
 
-from placement.db.batch import Prepared, bind_parameters, bind_rows, bind_values, chunks
-from placement.db.database import Database, Transaction
+from placement.db.batch import PreparedStatement, bind_parameters, bind_rows, bind_values, chunks
+from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.db.engine import PoolOptions
 from placement.db.tables import consumers
 from placement.exceptions import Unavailable
 from tests.databases import DatabaseServer
 
-COUNT = Prepared(sa.select(sa.func.count()).select_from(consumers))
-PROJECT = Prepared(
+COUNT = PreparedStatement(sa.select(sa.func.count()).select_from(consumers))
+PROJECT = PreparedStatement(
     sa.select(consumers.c.project_id, consumers.c.generation + 1).where(
         consumers.c.uuid == sa.bindparam("uuid")
     )
@@ -22,8 +22,8 @@ PROJECT = Prepared(
 
 
 @pytest.fixture
-def database(database_url: str) -> Iterator[Database]:
-    database = Database(database_url)
+def database(database_url: str) -> Iterator[ServiceDatabase]:
+    database = ServiceDatabase(database_url)
     yield database
     database.close()
 
@@ -33,12 +33,12 @@ def consumer(number: int, project: str = "p") -> dict[str, object]:
     return {"uuid": uuid, "project_id": project, "user_id": "u", "generation": 1, "updated_at": 0.5}
 
 
-def count(database: Database) -> int:
+def count(database: ServiceDatabase) -> int:
     return int(database.write(lambda tx: tx.queue(COUNT, {}).scalars[0]))
 
 
-def test_each_answer_is_that_of_its_statement_at_its_place(database: Database) -> None:
-    def work(tx: Transaction) -> list[object]:
+def test_each_answer_is_that_of_its_statement_at_its_place(database: ServiceDatabase) -> None:
+    def work(tx: WriteTransaction) -> list[object]:
         before = tx.queue(COUNT, {})
         tx.insert(consumers, [consumer(1, "one"), consumer(2, "two % of {all}")])
         answers = [tx.queue(PROJECT, {"uuid": consumer(number)["uuid"]}) for number in (2, 1, 3)]
@@ -49,26 +49,26 @@ def test_each_answer_is_that_of_its_statement_at_its_place(database: Database) -
     assert database.write(work) == expected
 
 
-def test_what_is_queued_is_executed_before_the_connection_is_used(database: Database) -> None:
-    def work(tx: Transaction) -> int:
+def test_what_is_queued_is_executed_before_the_connection_is_used(database: ServiceDatabase) -> None:
+    def work(tx: WriteTransaction) -> int:
         tx.insert(consumers, [consumer(1)])
         return int(tx.conn.execute(sa.select(sa.func.count()).select_from(consumers)).scalar_one())
 
     assert database.write(work) == 1
 
 
-def test_what_nobody_asked_for_is_executed_before_the_commit(database: Database) -> None:
+def test_what_nobody_asked_for_is_executed_before_the_commit(database: ServiceDatabase) -> None:
     database.write(lambda tx: tx.insert(consumers, [consumer(1)]))
     assert count(database) == 1
 
 
-def test_more_rows_than_a_statement_holds_are_inserted(database: Database) -> None:
+def test_more_rows_than_a_statement_holds_are_inserted(database: ServiceDatabase) -> None:
     database.write(lambda tx: tx.insert(consumers, [consumer(number) for number in range(1234)]))
     assert count(database) == 1234
 
 
-def test_a_statement_that_fails_undoes_the_others_of_its_batch(database: Database) -> None:
-    def work(tx: Transaction) -> None:
+def test_a_statement_that_fails_undoes_the_others_of_its_batch(database: ServiceDatabase) -> None:
+    def work(tx: WriteTransaction) -> None:
         tx.insert(consumers, [consumer(1)])
         tx.insert(consumers, [consumer(2), consumer(2)])
         tx.insert(consumers, [consumer(3)])
@@ -78,8 +78,8 @@ def test_a_statement_that_fails_undoes_the_others_of_its_batch(database: Databas
     assert count(database) == 0
 
 
-def test_an_error_before_anything_was_sent_leaves_nothing(database: Database) -> None:
-    def work(tx: Transaction) -> None:
+def test_an_error_before_anything_was_sent_leaves_nothing(database: ServiceDatabase) -> None:
+    def work(tx: WriteTransaction) -> None:
         tx.insert(consumers, [consumer(1)])
         raise ZeroDivisionError
 
@@ -91,10 +91,10 @@ def test_an_error_before_anything_was_sent_leaves_nothing(database: Database) ->
 def test_connections_that_died_in_the_pool_are_all_replaced(
     database_url: str, database_server: DatabaseServer
 ) -> None:
-    database = Database(database_url, PoolOptions(max_pool_size=4, retries=1))
+    database = ServiceDatabase(database_url, PoolOptions(max_pool_size=4, retries=1))
     together = threading.Barrier(4)
 
-    def work(tx: Transaction) -> int:
+    def work(tx: WriteTransaction) -> int:
         found = int(tx.queue(COUNT, {}).scalars[0])
         together.wait(10)
         return found

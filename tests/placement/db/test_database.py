@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 
 from placement.db import buckets, engine
-from placement.db.database import Database, Transaction
+from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.db.engine import PoolOptions
 from placement.db.tables import change_buckets, consumers
 from placement.exceptions import Unavailable
@@ -22,29 +22,29 @@ TWO = "00000002-0000-4000-8000-000000000000"
 
 
 @pytest.fixture
-def database(database_url: str) -> Iterator[Database]:
-    database = Database(database_url, PoolOptions(lock_timeout=5))
+def database(database_url: str) -> Iterator[ServiceDatabase]:
+    database = ServiceDatabase(database_url, PoolOptions(lock_timeout=5))
     yield database
     database.close()
 
 
-def insert_consumer(tx: Transaction, uuid: str = ONE) -> None:
+def insert_consumer(tx: WriteTransaction, uuid: str = ONE) -> None:
     tx.conn.execute(
         sa.insert(consumers).values(uuid=uuid, project_id="p", user_id="u", generation=1, updated_at=tx.now)
     )
 
 
-def ask(tx: Transaction) -> None:
+def ask(tx: WriteTransaction) -> None:
     assert tx.conn.execute(sa.select(sa.literal(1))).scalar_one() == 1
 
 
-def count(database: Database) -> int:
+def count(database: ServiceDatabase) -> int:
     with database.read() as conn:
         return int(conn.execute(sa.select(sa.func.count()).select_from(consumers)).scalar_one())
 
 
-def test_a_write_is_there_afterwards_and_its_result_is_returned(database: Database) -> None:
-    def work(tx: Transaction) -> str:
+def test_a_write_is_there_afterwards_and_its_result_is_returned(database: ServiceDatabase) -> None:
+    def work(tx: WriteTransaction) -> str:
         insert_consumer(tx)
         return "done"
 
@@ -52,8 +52,8 @@ def test_a_write_is_there_afterwards_and_its_result_is_returned(database: Databa
     assert count(database) == 1
 
 
-def test_an_error_of_the_work_undoes_all_of_it(database: Database) -> None:
-    def work(tx: Transaction) -> None:
+def test_an_error_of_the_work_undoes_all_of_it(database: ServiceDatabase) -> None:
+    def work(tx: WriteTransaction) -> None:
         insert_consumer(tx)
         raise ZeroDivisionError
 
@@ -62,10 +62,10 @@ def test_an_error_of_the_work_undoes_all_of_it(database: Database) -> None:
     assert count(database) == 0
 
 
-def test_a_row_that_both_inserted_makes_the_loser_start_again(database: Database) -> None:
+def test_a_row_that_both_inserted_makes_the_loser_start_again(database: ServiceDatabase) -> None:
     attempts = []
 
-    def work(tx: Transaction) -> int:
+    def work(tx: WriteTransaction) -> int:
         attempts.append(1)
         if len(attempts) == 1:
             raise exc.IntegrityError("INSERT", {}, Exception("duplicate"))
@@ -99,11 +99,11 @@ def open_cursors() -> set[int]:
 
 
 @pytest.mark.usefixtures("uncollected")
-def test_a_statement_that_failed_leaves_no_open_cursor(database: Database) -> None:
+def test_a_statement_that_failed_leaves_no_open_cursor(database: ServiceDatabase) -> None:
     row = {"uuid": ONE, "project_id": "p", "user_id": "u", "generation": 1, "updated_at": 0.5}
     attempts = []
 
-    def work(tx: Transaction) -> None:
+    def work(tx: WriteTransaction) -> None:
         attempts.append(1)
         if len(attempts) == 1:
             tx.insert(consumers, [row, row])
@@ -117,10 +117,10 @@ def test_a_statement_that_failed_leaves_no_open_cursor(database: Database) -> No
 
 
 @pytest.mark.usefixtures("uncollected")
-def test_the_error_of_an_attempt_is_forgotten_when_the_next_succeeds(database: Database) -> None:
+def test_the_error_of_an_attempt_is_forgotten_when_the_next_succeeds(database: ServiceDatabase) -> None:
     seen: list[weakref.ref[Exception]] = []
 
-    def work(tx: Transaction) -> None:
+    def work(tx: WriteTransaction) -> None:
         if not seen:
             error = exc.IntegrityError("INSERT", {}, Exception("duplicate"))
             seen.append(weakref.ref(error))
@@ -135,8 +135,8 @@ def test_the_error_of_an_attempt_is_forgotten_when_the_next_succeeds(database: D
     assert count(database) == 1
 
 
-def test_contention_that_does_not_end_is_unavailable_in_the_end(database: Database) -> None:
-    def work(tx: Transaction) -> None:
+def test_contention_that_does_not_end_is_unavailable_in_the_end(database: ServiceDatabase) -> None:
+    def work(tx: WriteTransaction) -> None:
         raise exc.IntegrityError("INSERT", {}, Exception("duplicate"))
 
     with pytest.raises(Unavailable):
@@ -144,12 +144,12 @@ def test_contention_that_does_not_end_is_unavailable_in_the_end(database: Databa
 
 
 def test_what_was_written_without_asking_is_tried_again_however_long_it_waited(
-    database: Database, monkeypatch: pytest.MonkeyPatch
+    database: ServiceDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "_lock_timeout", -1.0)  # all that time is over
     attempts: list[bool] = []
 
-    def work(tx: Transaction) -> None:
+    def work(tx: WriteTransaction) -> None:
         attempts.append(tx.optimistic)
         if tx.optimistic:
             raise exc.IntegrityError("INSERT", {}, Exception("no such provider"))
@@ -158,7 +158,7 @@ def test_what_was_written_without_asking_is_tried_again_however_long_it_waited(
     database.write(work)
     assert (attempts, count(database)) == ([True, False], 1)
 
-    def lose(tx: Transaction) -> None:
+    def lose(tx: WriteTransaction) -> None:
         attempts.append(tx.optimistic)
         raise exc.IntegrityError("INSERT", {}, Exception("duplicate"))
 
@@ -168,10 +168,12 @@ def test_what_was_written_without_asking_is_tried_again_however_long_it_waited(
     assert attempts == [True, False]
 
 
-def test_a_row_without_a_value_that_it_must_have_is_a_defect_and_not_tried_again(database: Database) -> None:
+def test_a_row_without_a_value_that_it_must_have_is_a_defect_and_not_tried_again(
+    database: ServiceDatabase,
+) -> None:
     attempts = []
 
-    def work(tx: Transaction) -> None:
+    def work(tx: WriteTransaction) -> None:
         attempts.append(1)
         values = {"uuid": ONE, "project_id": None, "user_id": "u", "generation": 1, "updated_at": tx.now}
         tx.insert(consumers, [values])
@@ -182,10 +184,10 @@ def test_a_row_without_a_value_that_it_must_have_is_a_defect_and_not_tried_again
     assert count(database) == 0
 
 
-def test_writers_of_one_provider_come_one_after_the_other(database: Database) -> None:
+def test_writers_of_one_provider_come_one_after_the_other(database: ServiceDatabase) -> None:
     inside = []
 
-    def work(tx: Transaction) -> None:
+    def work(tx: WriteTransaction) -> None:
         tx.lock([ONE])
         ask(tx)
         inside.append("in")
@@ -201,12 +203,12 @@ def test_writers_of_one_provider_come_one_after_the_other(database: Database) ->
 
 
 def test_opposite_orders_of_locking_do_not_end_in_failure(
-    database: Database, monkeypatch: pytest.MonkeyPatch
+    database: ServiceDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(buckets, "step", lambda: 1)  # so that the counter tells how often it was incremented
 
     def work(uuids: list[str]) -> None:
-        def both(tx: Transaction) -> None:
+        def both(tx: WriteTransaction) -> None:
             for uuid in uuids:
                 tx.lock([uuid])
                 ask(tx)
@@ -225,7 +227,7 @@ def test_opposite_orders_of_locking_do_not_end_in_failure(
         assert conn.execute(query).scalar_one() == 2
 
 
-def test_a_read_sees_one_state_whatever_is_committed_meanwhile(database: Database) -> None:
+def test_a_read_sees_one_state_whatever_is_committed_meanwhile(database: ServiceDatabase) -> None:
     with database.read() as conn:
         query = sa.select(sa.func.count()).select_from(consumers)
         assert conn.execute(query).scalar_one() == 0
@@ -235,7 +237,7 @@ def test_a_read_sees_one_state_whatever_is_committed_meanwhile(database: Databas
 
 
 def test_a_restarted_server_is_found_again(
-    database: Database, database_server: DatabaseServer, database_url: str
+    database: ServiceDatabase, database_server: DatabaseServer, database_url: str
 ) -> None:
     database.write(insert_consumer)
     before = database.position()
@@ -248,7 +250,7 @@ def test_a_restarted_server_is_found_again(
 
 
 def test_writes_that_are_one_batch_find_a_restarted_server_after_a_pause(
-    database: Database, database_server: DatabaseServer, monkeypatch: pytest.MonkeyPatch
+    database: ServiceDatabase, database_server: DatabaseServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "_TRUSTED_SECONDS", 0.0)
     for consumer in (ONE, TWO):
@@ -258,7 +260,9 @@ def test_writes_that_are_one_batch_find_a_restarted_server_after_a_pause(
     assert count(database) == 2
 
 
-def test_a_server_that_is_down_is_unavailable(database: Database, database_server: DatabaseServer) -> None:
+def test_a_server_that_is_down_is_unavailable(
+    database: ServiceDatabase, database_server: DatabaseServer
+) -> None:
     if database_server.kind == "sqlite":
         pytest.skip("SQLite has no server")
     database_server.stop()

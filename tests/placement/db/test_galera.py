@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from placement.db import migration
-from placement.db.database import Database, Transaction
+from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.db.engine import PoolOptions
 from placement.exceptions import Unavailable
 from tests.databases import ServerMissing
@@ -30,17 +30,17 @@ def cluster() -> Iterator[Galera]:
 
 
 @pytest.fixture
-def nodes(cluster: Galera) -> Iterator[Sequence[Database]]:
+def nodes(cluster: Galera) -> Iterator[Sequence[ServiceDatabase]]:
     """A migrated database, by way of each node."""
     urls = cluster.fresh_database()
     migration.upgrade(urls[0])
-    made = [Database(url) for url in urls]
+    made = [ServiceDatabase(url) for url in urls]
     yield made
     for each in made:
         each.close()
 
 
-def test_a_node_shows_at_once_what_another_has_confirmed(nodes: Sequence[Database]) -> None:
+def test_a_node_shows_at_once_what_another_has_confirmed(nodes: Sequence[ServiceDatabase]) -> None:
     first, second, third = nodes
     for _ in range(_ROUNDS):
         before = second.position()
@@ -50,7 +50,7 @@ def test_a_node_shows_at_once_what_another_has_confirmed(nodes: Sequence[Databas
 
 
 def test_a_writer_sees_what_another_node_has_confirmed_whatever_it_does_first(
-    nodes: Sequence[Database],
+    nodes: Sequence[ServiceDatabase],
 ) -> None:
     first, second, _ = nodes
     for number in range(_ROUNDS):
@@ -69,7 +69,7 @@ def test_a_writer_sees_what_another_node_has_confirmed_whatever_it_does_first(
         assert gone == 1
 
 
-def test_writers_of_one_bucket_on_different_nodes_lose_nothing(nodes: Sequence[Database]) -> None:
+def test_writers_of_one_bucket_on_different_nodes_lose_nothing(nodes: Sequence[ServiceDatabase]) -> None:
     first, *_ = nodes
     first.write(
         lambda tx: tx.conn.exec_driver_sql(
@@ -77,10 +77,10 @@ def test_writers_of_one_bucket_on_different_nodes_lose_nothing(nodes: Sequence[D
         ).close()
     )
 
-    def count_up(database: Database) -> None:
+    def count_up(database: ServiceDatabase) -> None:
         for _ in range(20):
 
-            def work(tx: Transaction) -> None:
+            def work(tx: WriteTransaction) -> None:
                 tx.lock_names()
                 query = "SELECT updated_at FROM traits WHERE name = 'CUSTOM_N'"
                 value = tx.conn.exec_driver_sql(query).scalar_one()
@@ -107,7 +107,7 @@ def test_writers_of_one_bucket_on_different_nodes_lose_nothing(nodes: Sequence[D
 
 
 def test_a_node_that_is_cut_off_is_unavailable_and_right_when_it_is_back(
-    cluster: Galera, nodes: Sequence[Database]
+    cluster: Galera, nodes: Sequence[ServiceDatabase]
 ) -> None:
     first, second, _ = nodes
     before = second.position()
@@ -130,7 +130,7 @@ def test_a_node_that_is_cut_off_is_unavailable_and_right_when_it_is_back(
 
 
 def test_without_waiting_for_other_nodes_the_server_decides(cluster: Galera) -> None:
-    database = Database(cluster.fresh_database()[0], PoolOptions(wsrep_sync_wait=0))
+    database = ServiceDatabase(cluster.fresh_database()[0], PoolOptions(wsrep_sync_wait=0))
     with database.read() as conn:
         assert conn.exec_driver_sql("SELECT @@wsrep_sync_wait").scalar_one() == 0
     database.close()

@@ -9,8 +9,8 @@ from multiprocessing.connection import Connection
 import pytest
 import sqlalchemy as sa
 
-from placement.db.batch import Prepared
-from placement.db.database import Database, Transaction
+from placement.db.batch import PreparedStatement
+from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.db.engine import WHOLE_DATABASE, PoolOptions
 from placement.db.tables import consumers
 from placement.exceptions import Unavailable
@@ -20,7 +20,7 @@ from tests.databases.proxy import Proxy
 ONE = "00000001-0000-4000-8000-000000000000"
 LIMITS = PoolOptions(connect_timeout=2, statement_timeout=1, lock_timeout=1, idle_timeout=1)
 ROW = {"uuid": ONE, "project_id": "p", "user_id": "u", "generation": 1, "updated_at": 0.5}
-COUNT = Prepared(sa.select(sa.func.count()).select_from(consumers))
+COUNT = PreparedStatement(sa.select(sa.func.count()).select_from(consumers))
 
 
 @pytest.fixture
@@ -37,31 +37,31 @@ def proxy(server_url: str) -> Iterator[Proxy]:
 
 
 @pytest.fixture
-def database(proxy: Proxy) -> Iterator[Database]:
-    database = Database(proxy.url, LIMITS)
+def database(proxy: Proxy) -> Iterator[ServiceDatabase]:
+    database = ServiceDatabase(proxy.url, LIMITS)
     assert count(database) == 0
     yield database
     database.close()
 
 
-def count(database: Database) -> int:
+def count(database: ServiceDatabase) -> int:
     with database.read() as conn:
         return int(conn.execute(sa.select(sa.func.count()).select_from(consumers)).scalar_one())
 
 
-def queued(tx: Transaction) -> object:
+def queued(tx: WriteTransaction) -> object:
     return tx.queue(COUNT, {}).scalars
 
 
-def executed(tx: Transaction) -> object:
+def executed(tx: WriteTransaction) -> object:
     return tx.conn.execute(sa.select(consumers.c.id)).all()
 
 
 @pytest.mark.parametrize("ask", [queued, executed])
 def test_a_transaction_whose_statement_is_swallowed_is_given_up(
-    database: Database, proxy: Proxy, ask: Callable[[Transaction], object]
+    database: ServiceDatabase, proxy: Proxy, ask: Callable[[WriteTransaction], object]
 ) -> None:
-    def work(tx: Transaction) -> None:
+    def work(tx: WriteTransaction) -> None:
         tx.insert(consumers, [ROW])
         ask(tx)
         proxy.swallow()
@@ -74,10 +74,10 @@ def test_a_transaction_whose_statement_is_swallowed_is_given_up(
     assert count(database) == 0
 
 
-def test_a_commit_that_is_swallowed_is_never_repeated(database: Database, proxy: Proxy) -> None:
+def test_a_commit_that_is_swallowed_is_never_repeated(database: ServiceDatabase, proxy: Proxy) -> None:
     attempts = []
 
-    def work(tx: Transaction) -> None:
+    def work(tx: WriteTransaction) -> None:
         attempts.append(1)
         tx.insert(consumers, [ROW])
         proxy.swallow()
@@ -88,20 +88,20 @@ def test_a_commit_that_is_swallowed_is_never_repeated(database: Database, proxy:
     assert len(attempts) == 1
 
 
-def read_swallowed(database: Database, proxy: Proxy) -> None:
+def read_swallowed(database: ServiceDatabase, proxy: Proxy) -> None:
     with database.read() as conn:
         proxy.swallow()
         conn.execute(sa.select(consumers)).all()
 
 
-def test_a_read_whose_query_is_swallowed_is_given_up(database: Database, proxy: Proxy) -> None:
+def test_a_read_whose_query_is_swallowed_is_given_up(database: ServiceDatabase, proxy: Proxy) -> None:
     with pytest.raises(Unavailable):
         read_swallowed(database, proxy)
     proxy.carry()
     assert count(database) == 0
 
 
-def test_the_question_before_every_answer_is_given_up(database: Database, proxy: Proxy) -> None:
+def test_the_question_before_every_answer_is_given_up(database: ServiceDatabase, proxy: Proxy) -> None:
     before = database.position()
     proxy.swallow()
     with pytest.raises(Unavailable):
@@ -128,7 +128,7 @@ def test_the_server_knows_the_limits_of_writers_and_readers(
         (options, [3, 4, 11], [0, 4, 7]),
         (WHOLE_DATABASE, [600, 10, 0], [0, 10, 0]),
     ):
-        database = Database(server_url, chosen)
+        database = ServiceDatabase(server_url, chosen)
         found = database.write(lambda tx: tx.conn.exec_driver_sql(query).scalars().all())
         assert [float(each) / unit for each in found] == writer
         with database.read() as conn:
@@ -142,7 +142,7 @@ def test_parameters_in_the_url_count_more(database_server: DatabaseServer, serve
         pytest.skip("PostgreSQL takes settings in the URL")
     settings = "-c work_mem=5MB -c lock_timeout=77"
     url = sa.make_url(server_url).update_query_dict({"options": settings}).render_as_string()
-    database = Database(url)
+    database = ServiceDatabase(url)
     for name, expected in (("work_mem", "5MB"), ("lock_timeout", "77ms"), ("statement_timeout", "20s")):
         with database.read() as conn:
             assert conn.exec_driver_sql(f"SHOW {name}").scalar_one() == expected
@@ -153,7 +153,7 @@ def _freeze(url: str, told: Connection) -> None:
     """Lock the bucket of a provider and stop, as on a host that is frozen; tell the attempts it took."""
     attempts = []
 
-    def work(tx: Transaction) -> None:
+    def work(tx: WriteTransaction) -> None:
         attempts.append(1)
         tx.lock([ONE])
         queued(tx)
@@ -162,7 +162,7 @@ def _freeze(url: str, told: Connection) -> None:
             os.kill(os.getpid(), signal.SIGSTOP)
         tx.insert(consumers, [ROW])
 
-    database = Database(url, PoolOptions(idle_timeout=2, lock_timeout=60))
+    database = ServiceDatabase(url, PoolOptions(idle_timeout=2, lock_timeout=60))
     database.write(work)
     database.close()
     told.send(len(attempts))
@@ -175,12 +175,12 @@ def test_a_worker_that_is_frozen_in_a_transaction_keeps_others_waiting_no_longer
     ours, theirs = context.Pipe()
     frozen = context.Process(target=_freeze, args=(server_url, theirs))
     frozen.start()
-    database = Database(server_url, PoolOptions(lock_timeout=60))
+    database = ServiceDatabase(server_url, PoolOptions(lock_timeout=60))
     try:
         assert ours.poll(60)
         assert ours.recv() == "locked"
 
-        def work(tx: Transaction) -> object:
+        def work(tx: WriteTransaction) -> object:
             tx.lock([ONE])
             return queued(tx)
 

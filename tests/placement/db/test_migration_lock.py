@@ -84,7 +84,7 @@ def test_who_stood_still_loses_it_and_does_not_execute_another_statement(
 ) -> None:
     """As a process that is frozen: it is alive, and does not beat."""
     monkeypatch.setattr(migration_lock, "LEASE", 0.5)
-    monkeypatch.setattr(migration_lock._Lock, "beat", lambda lock: None)
+    monkeypatch.setattr(migration_lock._ProcessLock, "beat", lambda lock: None)
     monkeypatch.setattr(migration_lock, "_BEAT", 0.0)
     with source.connect() as frozen, migration_lock.held(source, frozen, 60):
         frozen.exec_driver_sql("CREATE TABLE mine (id INT)")

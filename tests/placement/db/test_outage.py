@@ -5,18 +5,18 @@ import threading
 import pytest
 from sqlalchemy import exc
 
-from placement.db.outage import Outage
+from placement.db.outage import DatabaseOutage
 from placement.exceptions import Unavailable
 
 
-def fail(outage: Outage, cause: Exception | None) -> None:
+def fail(outage: DatabaseOutage, cause: Exception | None) -> None:
     lost = Exception("lost connection")
     lost.__cause__ = cause
     with pytest.raises(exc.OperationalError), outage.attempt():
         raise exc.OperationalError("SELECT", {}, lost)
 
 
-def holding(outage: Outage) -> tuple[threading.Thread, threading.Event]:
+def holding(outage: DatabaseOutage) -> tuple[threading.Thread, threading.Event]:
     """A request that asks the database, and what to set to let it have the answer."""
     inside, answered = threading.Event(), threading.Event()
 
@@ -31,7 +31,7 @@ def holding(outage: Outage) -> tuple[threading.Thread, threading.Event]:
     return thread, answered
 
 
-def is_refused(outage: Outage) -> bool:
+def is_refused(outage: DatabaseOutage) -> bool:
     try:
         with outage.attempt():
             return False
@@ -40,7 +40,7 @@ def is_refused(outage: Outage) -> bool:
 
 
 def test_many_ask_at_once_as_long_as_they_are_answered() -> None:
-    outage = Outage()
+    outage = DatabaseOutage()
     held = [holding(outage) for _ in range(3)]
     assert not is_refused(outage)
     for thread, answered in held:
@@ -51,7 +51,7 @@ def test_many_ask_at_once_as_long_as_they_are_answered() -> None:
 def test_after_silence_one_asks_and_others_are_refused_until_it_is_answered(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    outage = Outage()
+    outage = DatabaseOutage()
     fail(outage, TimeoutError())
     fail(outage, TimeoutError())
     thread, answered = holding(outage)
@@ -72,7 +72,7 @@ def test_after_silence_one_asks_and_others_are_refused_until_it_is_answered(
 
 
 def test_a_server_that_refuses_is_not_silent() -> None:
-    outage = Outage()
+    outage = DatabaseOutage()
     fail(outage, None)
     thread, answered = holding(outage)
     assert not is_refused(outage)
@@ -81,7 +81,7 @@ def test_a_server_that_refuses_is_not_silent() -> None:
 
 
 def test_any_answer_ends_the_silence_also_an_error() -> None:
-    outage = Outage()
+    outage = DatabaseOutage()
     fail(outage, TimeoutError())
     fail(outage, None)
     thread, answered = holding(outage)

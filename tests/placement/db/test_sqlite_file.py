@@ -7,9 +7,9 @@ from contextlib import closing
 import pytest
 
 from placement.cmd.manage import main as manage
-from placement.db.sqlite_file import User, missing, obstacle, path_of
+from placement.db.sqlite_file import SystemUser, missing, obstacle, path_of
 
-NOBODY = User("nobody", 65534, frozenset({65534}))
+NOBODY = SystemUser("nobody", 65534, frozenset({65534}))
 
 
 @pytest.fixture

@@ -9,14 +9,14 @@ from sqlalchemy import exc
 from sqlalchemy.engine import make_url
 
 from placement.db import migration
-from placement.db.database import Database, Transaction
+from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.exceptions import Unavailable
 from tests import databases
 from tests.databases import ServerMissing
 from tests.databases.standby import Pair
 
 
-def touch(tx: Transaction) -> None:
+def touch(tx: WriteTransaction) -> None:
     tx.lock_names()
 
 
@@ -59,7 +59,7 @@ def test_nobody_stays_on_a_standby_and_all_go_to_it_once_it_is_promoted(
     pair: Pair, of_both: str, parameters: dict[str, str]
 ) -> None:
     url = only(of_both, pair.standby.port, **parameters)
-    database = Database(url)
+    database = ServiceDatabase(url)
     name = make_url(url).database
     for _ in range(2):
         with pytest.raises(Unavailable):
@@ -68,7 +68,7 @@ def test_nobody_stays_on_a_standby_and_all_go_to_it_once_it_is_promoted(
         with pytest.raises(Unavailable):
             database.write(touch)
         assert connections(pair.standby.port, name) == 0
-    both = Database(of_both)
+    both = ServiceDatabase(of_both)
     before = both.position()
     both.write(touch)
     pair.primary.kill()
@@ -101,7 +101,7 @@ def test_a_server_that_keeps_its_identity_to_itself_is_asked_for_the_rest(
 
         owner("CREATE ROLE plain LOGIN")
         owner("REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC")
-        database = Database(url.set(username="plain").render_as_string(hide_password=False))
+        database = ServiceDatabase(url.set(username="plain").render_as_string(hide_password=False))
         with pytest.raises(exc.ProgrammingError, match="permission denied"):
             database.position()  # of the table: nothing else helps
         owner("GRANT ALL ON ALL TABLES IN SCHEMA public TO plain")
@@ -137,7 +137,7 @@ def test_a_mariadb_server_that_was_made_read_only_is_left_with_all_connections()
         root("REVOKE READ ONLY ADMIN, SUPER ON *.* FROM plain@'127.0.0.1'")
         plain = url.set(username="plain").render_as_string(hide_password=False)
         migration.upgrade(plain)
-        database = Database(plain)
+        database = ServiceDatabase(plain)
         before = database.position()
         database.write(touch)
         with database.read():

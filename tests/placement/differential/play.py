@@ -8,7 +8,7 @@ from placement.shadow.compare import differences
 from placement.shadow.deviations import explain
 from placement.shadow.exchange import is_write
 from placement.shadow.left_behind import LeftBehind
-from tests.placement.differential.services import NEWEST, Answer, Exchange, Pair, Request
+from tests.placement.differential.services import NEWEST, Exchange, Pair, Request, ShadowAnswer
 
 _TOLD: Final = 30  # of the requests before one that was answered in two ways
 
@@ -32,7 +32,7 @@ class Play:
     exchanges: list[Exchange] = field(default_factory=list)
     left_behind: LeftBehind = field(default_factory=LeftBehind)
 
-    def ask(self, request: Request) -> Answer:
+    def ask(self, request: Request) -> ShadowAnswer:
         """Send the request to both, and return what OpenStack Placement answered.
 
         :raises Unexplained: what our service answered is another thing, and no deviation says why.
@@ -63,7 +63,7 @@ class Play:
 
     def __call__(
         self, method: str, path: str, body: Any = None, version: str | None = NEWEST, **more: Any
-    ) -> Answer:
+    ) -> ShadowAnswer:
         """As :meth:`ask`, for the parts of a request."""
         return self.ask(Request(method, path, body, version, **more))
 

@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 from benchmarks.reference import Reference
 from benchmarks.servers import OpenStack, Ours
 from placement.shadow import exchange
-from placement.shadow.exchange import Answer
+from placement.shadow.exchange import ShadowAnswer
 from tests.databases import DatabaseServer
 
 NEWEST: Final = "1.39"
@@ -42,7 +42,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Exchange(exchange.Exchange):
+class Exchange(exchange.ShadowExchange):
     """A request, and what each service answered."""
 
     request: Request
@@ -76,7 +76,7 @@ class Client:
     ) -> None:
         self._connection.close()
 
-    def send(self, request: Request) -> Answer:
+    def send(self, request: Request) -> ShadowAnswer:
         """Send a request and read the answer."""
         for last in range(1, _TRIES + 1):
             try:
@@ -87,7 +87,7 @@ class Client:
                     raise
         raise AssertionError("not reached")
 
-    def _send(self, request: Request) -> Answer:
+    def _send(self, request: Request) -> ShadowAnswer:
         sent = request.raw if request.body is None else json.dumps(request.body).encode()
         self._connection.putrequest(request.method, request.path)
         headers = {**_IDENTITY, "Accept": "application/json"}
@@ -103,7 +103,7 @@ class Client:
         self._connection.endheaders(sent)
         response = self._connection.getresponse()
         content = response.read()
-        return Answer.of(response.status, tuple(response.getheaders()), content)
+        return ShadowAnswer.of(response.status, tuple(response.getheaders()), content)
 
 
 @contextmanager

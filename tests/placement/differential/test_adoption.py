@@ -11,17 +11,17 @@ import sqlalchemy as sa
 from benchmarks.reference import Reference
 from benchmarks.servers import OpenStack
 from placement.db import adoption, migration
-from placement.maintenance.abandon import Way, abandon
+from placement.maintenance.abandon import AbandonWay, abandon
 from placement.maintenance.adopt import adopt
 from placement.shadow.compare import comparable
-from placement.store.consumers import Owner
+from placement.store.consumers import ConsumerOwnership
 from tests.databases import DatabaseServer
-from tests.placement.differential.services import Answer, Client, Request
+from tests.placement.differential.services import Client, Request, ShadowAnswer
 from tests.placement.running import Admin, application
 
 pytestmark = pytest.mark.slow
 
-OWNER = Owner("nobody", "nobody", None)
+OWNER = ConsumerOwnership("nobody", "nobody", None)
 
 
 def uuid(kind: str, number: int) -> str:
@@ -170,7 +170,7 @@ class Guests(threading.Thread):
         self.enough = threading.Event()
         self.held: set[str] = set()
         self.released: set[str] = set()
-        self.refused: list[Answer | None] = []  # None where there was no answer
+        self.refused: list[ShadowAnswer | None] = []  # None where there was no answer
 
     def run(self) -> None:
         self._number = 0
@@ -293,7 +293,7 @@ def test_a_stock_service_answers_with_what_was_carried_back(stock: OpenStack, ur
         )
         classes = ours["/resource_classes"]["resource_classes"]
         classes.remove(next(each for each in classes if each["name"] == "MBA"))  # which nothing uses
-        abandon(url, OWNER, Way.CARRY_BACK)
+        abandon(url, OWNER, AbandonWay.CARRY_BACK)
         assert migration.version(url) == adoption.REVISIONS[-1]
         theirs = asked(lambda path, version: client.send(Request("GET", path, version=version)).body)
         assert {path: answer for path, answer in theirs.items() if answer != ours[path]} == {}

@@ -8,24 +8,24 @@ from itertools import combinations, product
 from types import MappingProxyType
 
 from placement.candidates.request import CandidatesRequest, RequestGroup
-from placement.explanations.clauses import Clause, droppable, resources, without
+from placement.explanations.clauses import RequestClause, droppable, resources, without
 from placement.model.provider import Provider
-from placement.model.snapshot import Snapshot
+from placement.model.snapshot import ModelSnapshot
 from tests.placement.candidates import brute
 
 MOST = 13
 """No inventory of the random worlds has more than this."""
 
 
-def hosts(snapshot: Snapshot) -> list[Provider]:
+def hosts(snapshot: ModelSnapshot) -> list[Provider]:
     return [provider for provider in snapshot if provider.parent_id is None]
 
 
-def reachable(snapshot: Snapshot, root: Provider) -> list[Provider]:
+def reachable(snapshot: ModelSnapshot, root: Provider) -> list[Provider]:
     return [provider for provider in snapshot if brute.is_reachable(snapshot, root, provider)]
 
 
-def serves(snapshot: Snapshot, root: Provider, request: CandidatesRequest) -> bool:
+def serves(snapshot: ModelSnapshot, root: Provider, request: CandidatesRequest) -> bool:
     """Whether there is a candidate anchored at the root."""
     return brute.root_is_right(root, request) and any(
         all(rule(snapshot, request, assignment) for rule in brute.RULES)
@@ -33,12 +33,12 @@ def serves(snapshot: Snapshot, root: Provider, request: CandidatesRequest) -> bo
     )
 
 
-def fitting(snapshot: Snapshot, request: CandidatesRequest | None) -> int:
+def fitting(snapshot: ModelSnapshot, request: CandidatesRequest | None) -> int:
     return 0 if request is None else sum(serves(snapshot, root, request) for root in hosts(snapshot))
 
 
 def passing(
-    snapshot: Snapshot, group: RequestGroup, amounts: dict[str, int], clauses: list[Clause]
+    snapshot: ModelSnapshot, group: RequestGroup, amounts: dict[str, int], clauses: list[RequestClause]
 ) -> set[int]:
     """The ids of the providers that meet all these clauses of a group."""
     return {
@@ -49,12 +49,12 @@ def passing(
 
 
 def meets(
-    snapshot: Snapshot,
+    snapshot: ModelSnapshot,
     group: RequestGroup,
     amounts: dict[str, int],
     provider: Provider,
-    clause: Clause,
-    before: list[Clause],
+    clause: RequestClause,
+    before: list[RequestClause],
 ) -> bool:
     name = clause.names[0]
     inventory = provider.inventories.get(name)
@@ -88,18 +88,20 @@ def meets(
     )
 
 
-def tree_of(snapshot: Snapshot, uuid: str) -> str | None:
+def tree_of(snapshot: ModelSnapshot, uuid: str) -> str | None:
     """The uuid of the root of the tree of the provider of this uuid."""
     member = next((each for each in snapshot if each.uuid == uuid), None)
     return None if member is None else snapshot.providers[member.root_id].uuid
 
 
-def relaxations(snapshot: Snapshot, request: CandidatesRequest, most: int) -> set[frozenset[Clause]]:
+def relaxations(
+    snapshot: ModelSnapshot, request: CandidatesRequest, most: int
+) -> set[frozenset[RequestClause]]:
     """All sets of at most so many clauses with changes of which the request fits, and with no fewer of them.
 
     A clause is changed by leaving it out, or by asking for less.
     """
-    found: set[frozenset[Clause]] = set()
+    found: set[frozenset[RequestClause]] = set()
     clauses = droppable(snapshot, request)
     for size in range(1, most + 1):
         for changed in map(frozenset, combinations(clauses, size)):
@@ -110,7 +112,9 @@ def relaxations(snapshot: Snapshot, request: CandidatesRequest, most: int) -> se
     return found
 
 
-def changes(request: CandidatesRequest, changed: Collection[Clause]) -> Iterator[CandidatesRequest | None]:
+def changes(
+    request: CandidatesRequest, changed: Collection[RequestClause]
+) -> Iterator[CandidatesRequest | None]:
     """The request in all ways without, or with less of, these clauses."""
     asked = {
         resources(group.suffix, name): amount
@@ -124,12 +128,12 @@ def changes(request: CandidatesRequest, changed: Collection[Clause]) -> Iterator
 
 
 def largest(
-    snapshot: Snapshot,
+    snapshot: ModelSnapshot,
     request: CandidatesRequest,
-    clause: Clause,
+    clause: RequestClause,
     most: int = MOST,
-    left_out: Collection[Clause] = (),
-    amounts: Mapping[Clause, int] = MappingProxyType({}),
+    left_out: Collection[RequestClause] = (),
+    amounts: Mapping[RequestClause, int] = MappingProxyType({}),
 ) -> int | None:
     """The largest amount of a class, up to ``most``, that fits beside other changes."""
     fits = [

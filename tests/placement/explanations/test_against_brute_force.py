@@ -6,12 +6,12 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from placement.candidates.budget import Budget, Exhausted
+from placement.candidates.budget import BudgetExhausted, SearchBudget
 from placement.candidates.request import CandidatesRequest, RequestGroup
-from placement.explanations.clauses import Clause, combinations, resources, without
+from placement.explanations.clauses import RequestClause, combinations, resources, without
 from placement.explanations.explain import explain
 from placement.explanations.relaxing import MAX_CHANGES, MAX_RELAXATIONS
-from placement.model.snapshot import Snapshot
+from placement.model.snapshot import ModelSnapshot
 from placement.schemas.query import parse_candidates
 from tests.examples import examples
 from tests.placement.candidates.snapshots import Spec, build, name_to_uuid
@@ -54,7 +54,7 @@ def typed(request: CandidatesRequest) -> list[tuple[str, str]]:
     return pairs + [("same_subtree", ",".join(each)) for each in request.same_subtrees]
 
 
-def requests_of(situation: tuple[Snapshot, list[CandidatesRequest]]) -> list[CandidatesRequest]:
+def requests_of(situation: tuple[ModelSnapshot, list[CandidatesRequest]]) -> list[CandidatesRequest]:
     requests = [request for request in situation[1] if is_query(request)]
     assume(requests)
     return requests
@@ -63,11 +63,11 @@ def requests_of(situation: tuple[Snapshot, list[CandidatesRequest]]) -> list[Can
 @exhaustive
 @given(anything)
 def test_so_many_hosts_and_providers_are_left_after_each_condition(
-    situation: tuple[Snapshot, list[CandidatesRequest]],
+    situation: tuple[ModelSnapshot, list[CandidatesRequest]],
 ) -> None:
     snapshot = situation[0]
     for request in requests_of(situation):
-        explanation = explain(snapshot, request, Budget())
+        explanation = explain(snapshot, request, SearchBudget())
         groups = {group.suffix: group for group in request.groups}
         for group in explanation.groups:
             clauses = [step.clause for step in group.steps]
@@ -83,11 +83,11 @@ def test_so_many_hosts_and_providers_are_left_after_each_condition(
 @exhaustive
 @given(anything)
 def test_as_many_hosts_fit_as_have_candidates_and_the_others_have_a_reason_each(
-    situation: tuple[Snapshot, list[CandidatesRequest]],
+    situation: tuple[ModelSnapshot, list[CandidatesRequest]],
 ) -> None:
     snapshot = situation[0]
     for request in requests_of(situation):
-        explanation = explain(snapshot, request, Budget())
+        explanation = explain(snapshot, request, SearchBudget())
         assert explanation.hosts == len(brute.hosts(snapshot))
         assert explanation.fitting == brute.fitting(snapshot, request)
         assert explanation.hosts - explanation.fitting == sum(each.hosts for each in explanation.reasons)
@@ -104,14 +104,14 @@ def test_as_many_hosts_fit_as_have_candidates_and_the_others_have_a_reason_each(
 @few
 @given(one_each)
 def test_relaxations_are_all_the_smallest_ones(
-    situation: tuple[Snapshot, list[CandidatesRequest]],
+    situation: tuple[ModelSnapshot, list[CandidatesRequest]],
 ) -> None:
     for request in requests_of(situation):
         check_relaxations(situation[0], request)
 
 
-def check_relaxations(snapshot: Snapshot, request: CandidatesRequest) -> None:
-    explanation = explain(snapshot, request, Budget())
+def check_relaxations(snapshot: ModelSnapshot, request: CandidatesRequest) -> None:
+    explanation = explain(snapshot, request, SearchBudget())
     if explanation.fitting:
         assert explanation.relaxations == ()
         return
@@ -130,7 +130,7 @@ def check_relaxations(snapshot: Snapshot, request: CandidatesRequest) -> None:
 @few
 @given(one_each, st.data())
 def test_only_hosts_that_may_be_chosen_count(
-    situation: tuple[Snapshot, list[CandidatesRequest]], data: st.DataObject
+    situation: tuple[ModelSnapshot, list[CandidatesRequest]], data: st.DataObject
 ) -> None:
     snapshot = situation[0]
     among = data.draw(st.sets(st.sampled_from([root.id for root in brute.hosts(snapshot)])))
@@ -142,7 +142,7 @@ def test_only_hosts_that_may_be_chosen_count(
         )
 
     for request in requests_of(situation):
-        explanation = explain(snapshot, request, Budget(), among)
+        explanation = explain(snapshot, request, SearchBudget(), among)
         assert explanation.hosts == len(among)
         assert explanation.fitting == fitting(request)
         for each in explanation.relaxations:
@@ -161,11 +161,11 @@ def test_only_hosts_that_may_be_chosen_count(
 @few
 @given(one_each)
 def test_a_request_with_the_changes_of_a_relaxation_can_be_typed(
-    situation: tuple[Snapshot, list[CandidatesRequest]],
+    situation: tuple[ModelSnapshot, list[CandidatesRequest]],
 ) -> None:
     for request in requests_of(situation):
         assume(request.nested)  # which only older grammars are not
-        for each in explain(situation[0], request, Budget()).relaxations:
+        for each in explain(situation[0], request, SearchBudget()).relaxations:
             amounts = {resources(one.group, one.names[0]): one.amount for one in each.amounts}
             changed = without(request, each.left_out, amounts)
             assert changed is not None
@@ -178,7 +178,7 @@ def test_who_leaves_out_a_group_leaves_it_out_of_what_ties_groups_together() -> 
     tied = {"same_subtree": "_A,_B", "group_policy": "isolate"}
     request = parse_candidates([*asked.items(), *tied.items()], (1, 39))
     (relaxation,) = (
-        each for each in explain(snapshot, request, Budget()).relaxations if len(each.left_out) == 1
+        each for each in explain(snapshot, request, SearchBudget()).relaxations if len(each.left_out) == 1
     )
     assert (relaxation.left_out, relaxation.hosts) == ((resources("_A", "PCPU"),), 1)
     expected = [("resources_B", "MEMORY_MB:4096"), ("same_subtree", "_B"), ("group_policy", "isolate")]
@@ -204,16 +204,19 @@ def test_of_two_aggregates_only_those_are_left_out_that_nobody_is_in(
     snapshot = build(Spec("cn", aggregates=root), Spec("numa", "cn", {"VCPU": 1}, (), child))
     request = CandidatesRequest((RequestGroup(suffix, {"VCPU": 1}, member_of=AGGREGATES),))
     wanted = {
-        frozenset(Clause("member_of", suffix, (name_to_uuid(name),)) for name in names) for names in expected
+        frozenset(RequestClause("member_of", suffix, (name_to_uuid(name),)) for name in names)
+        for names in expected
     }
-    assert {frozenset(each.left_out) for each in explain(snapshot, request, Budget()).relaxations} >= wanted
+    assert {
+        frozenset(each.left_out) for each in explain(snapshot, request, SearchBudget()).relaxations
+    } >= wanted
     check_relaxations(snapshot, request)
 
 
 @few
 @given(one_each)
 def test_amounts_of_relaxations_are_the_largest_that_do_and_so_many_hosts_fit_then(
-    situation: tuple[Snapshot, list[CandidatesRequest]],
+    situation: tuple[ModelSnapshot, list[CandidatesRequest]],
 ) -> None:
     snapshot = situation[0]
     for request in requests_of(situation):
@@ -222,7 +225,7 @@ def test_amounts_of_relaxations_are_the_largest_that_do_and_so_many_hosts_fit_th
             for group in request.groups
             for name, amount in group.resources.items()
         }
-        for each in explain(snapshot, request, Budget()).relaxations:
+        for each in explain(snapshot, request, SearchBudget()).relaxations:
             amounts = {resources(one.group, one.names[0]): one.amount for one in each.amounts}
             changed = without(request, each.left_out, amounts)
             assert each.hosts == brute.fitting(snapshot, changed) > 0
@@ -238,11 +241,11 @@ def test_amounts_of_relaxations_are_the_largest_that_do_and_so_many_hosts_fit_th
 @few
 @given(one_each | crowded_hosts().map(lambda each: (each[0], [each[1]])))
 def test_the_largest_amount_is_the_largest_that_fits(
-    situation: tuple[Snapshot, list[CandidatesRequest]],
+    situation: tuple[ModelSnapshot, list[CandidatesRequest]],
 ) -> None:
     snapshot = situation[0]
     for request in requests_of(situation):
-        for each in explain(snapshot, request, Budget()).largest:
+        for each in explain(snapshot, request, SearchBudget()).largest:
             clause = resources(each.clause.group, each.clause.names[0])
             assert each.fits == brute.largest(snapshot, request, clause)
 
@@ -250,16 +253,16 @@ def test_the_largest_amount_is_the_largest_that_fits(
 @exhaustive
 @given(anything, st.integers(1, 400))
 def test_a_spent_budget_leaves_what_is_known_and_says_what_is_missing(
-    situation: tuple[Snapshot, list[CandidatesRequest]], steps: int
+    situation: tuple[ModelSnapshot, list[CandidatesRequest]], steps: int
 ) -> None:
     snapshot = situation[0]
     for request in requests_of(situation):
-        whole = explain(snapshot, request, Budget())
-        budget = Budget(seconds=0)
+        whole = explain(snapshot, request, SearchBudget())
+        budget = SearchBudget(seconds=0)
         budget._steps_left = steps
         try:
             part = explain(snapshot, request, budget)
-        except Exhausted:
+        except BudgetExhausted:
             continue
         named = {"groups": "groups", "largest": "largest", "relaxations": "relaxations", "reasons": "reasons"}
         for field, name in named.items():

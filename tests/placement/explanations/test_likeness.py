@@ -1,9 +1,9 @@
 """Which hosts are looked at together."""
 
-from placement.candidates.budget import Budget
+from placement.candidates.budget import SearchBudget
 from placement.candidates.request import CandidatesRequest, RequestGroup
-from placement.explanations.likeness import Alike, sort_anew, sort_out
-from placement.model.snapshot import Snapshot
+from placement.explanations.likeness import LikeTrees, sort_anew, sort_out
+from placement.model.snapshot import ModelSnapshot
 from tests.placement.candidates.snapshots import Spec, build, inventory
 
 
@@ -11,14 +11,14 @@ def asking(**resources: int) -> CandidatesRequest:
     return CandidatesRequest((RequestGroup("", resources, forbidden=frozenset({"T1"})),))
 
 
-def names(snapshot: Snapshot, request: CandidatesRequest) -> list[list[str]]:
+def names(snapshot: ModelSnapshot, request: CandidatesRequest) -> list[list[str]]:
     trees = snapshot.whole_trees().values()
-    alike = sort_out(snapshot, request, trees, Budget())
-    assert sorted(_names(sort_anew(snapshot, request, alike, Budget()))) == sorted(_names(alike))
+    alike = sort_out(snapshot, request, trees, SearchBudget())
+    assert sorted(_names(sort_anew(snapshot, request, alike, SearchBudget()))) == sorted(_names(alike))
     return sorted(_names(alike))
 
 
-def _names(groups: list[Alike]) -> list[list[str]]:
+def _names(groups: list[LikeTrees]) -> list[list[str]]:
     return [[tree.root.name for tree in group.trees] for group in groups]
 
 
@@ -38,9 +38,9 @@ def test_other_amounts_tell_others_apart() -> None:
     snapshot = build(
         *(Spec(name, None, {"VCPU": inventory(9, max_unit=most)}) for name, most in (("a", 4), ("b", 8)))
     )
-    alike = sort_out(snapshot, asking(VCPU=4), snapshot.whole_trees().values(), Budget())
+    alike = sort_out(snapshot, asking(VCPU=4), snapshot.whole_trees().values(), SearchBudget())
     assert _names(alike) == [["a", "b"]]
-    assert _names(sort_anew(snapshot, asking(VCPU=6), alike, Budget())) == [["a"], ["b"]]
+    assert _names(sort_anew(snapshot, asking(VCPU=6), alike, SearchBudget())) == [["a"], ["b"]]
 
 
 def test_neither_do_branches_in_another_order_and_providers_that_have_nothing_of_it() -> None:
@@ -59,7 +59,7 @@ def test_neither_do_branches_in_another_order_and_providers_that_have_nothing_of
     )
     wanted = asking(VCPU=4, PCPU=2)
     assert names(snapshot, wanted) == [["a", "b"], ["c"]]
-    first, _ = sort_out(snapshot, wanted, snapshot.whole_trees().values(), Budget())
+    first, _ = sort_out(snapshot, wanted, snapshot.whole_trees().values(), SearchBudget())
     assert [[each.name for each in first.kin.providers(tree)] for tree in first.trees] == [
         ["a", "a1", "a0"],
         ["b", "b0", "b1"],

@@ -2,10 +2,10 @@
 
 import pytest
 
-from placement.candidates.budget import Budget
+from placement.candidates.budget import SearchBudget
 from placement.explanations.explain import explain
 from placement.explanations.words import printable, sentence
-from placement.model.snapshot import Snapshot
+from placement.model.snapshot import ModelSnapshot
 from placement.schemas.query import parse_candidates
 from tests.placement.candidates.snapshots import Spec, build, inventory, name_to_uuid
 
@@ -13,12 +13,12 @@ NOBODY = name_to_uuid("nobody")
 NODE = ("HW_NUMA_ROOT",)
 
 
-def said(snapshot: Snapshot, *parameters: tuple[str, str]) -> str:
-    return sentence(explain(snapshot, parse_candidates(parameters, (1, 39)), Budget()))
+def said(snapshot: ModelSnapshot, *parameters: tuple[str, str]) -> str:
+    return sentence(explain(snapshot, parse_candidates(parameters, (1, 39)), SearchBudget()))
 
 
 @pytest.fixture
-def flat() -> Snapshot:
+def flat() -> ModelSnapshot:
     """The worked example of the package, and a host without CPUs."""
     return build(
         Spec("cn1", None, {"VCPU": 8}, ["CUSTOM_A"], ["rack"], {"VCPU": 6}),
@@ -28,14 +28,14 @@ def flat() -> Snapshot:
     )
 
 
-def test_the_worked_example(flat: Snapshot) -> None:
+def test_the_worked_example(flat: ModelSnapshot) -> None:
     assert said(flat, ("resources", "VCPU:6"), ("required", "CUSTOM_A")) == (
         "0 of 4 hosts: 2 have less than 6 VCPU free (most: 5 on cn2), 1 has no VCPU, 1 lacks CUSTOM_A; "
         "asking for 5 VCPU would leave 1 host"
     )
 
 
-def test_the_change_that_helps_most_hosts_is_named(flat: Snapshot) -> None:
+def test_the_change_that_helps_most_hosts_is_named(flat: ModelSnapshot) -> None:
     assert said(flat, ("resources", "VCPU:2"), ("required", "CUSTOM_B")).endswith(
         "; leaving out required=CUSTOM_B would leave 3 hosts"
     )
@@ -78,7 +78,7 @@ def test_numa_nodes_are_called_so_and_groups_by_their_suffix() -> None:
     ],
 )
 def test_every_condition_has_its_words(
-    flat: Snapshot, parameters: list[tuple[str, str]], reason: str
+    flat: ModelSnapshot, parameters: list[tuple[str, str]], reason: str
 ) -> None:
     assert reason in said(flat, *parameters)
 
@@ -108,7 +108,7 @@ def test_groups_of_different_subtrees_are_told() -> None:
     )
 
 
-def test_what_fits_everywhere_has_no_reasons(flat: Snapshot) -> None:
+def test_what_fits_everywhere_has_no_reasons(flat: ModelSnapshot) -> None:
     assert said(build(Spec("cn", None, {"VCPU": 1})), ("resources", "VCPU:1")) == "1 of 1 host fit"
 
 

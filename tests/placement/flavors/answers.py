@@ -14,8 +14,8 @@ from placement import microversion
 from placement.candidates.request import CandidatesRequest
 from placement.exceptions import InvalidRequest
 from placement.flavors import pci
-from placement.flavors.flavor import Rules
-from placement.flavors.translate import Translation, translate
+from placement.flavors.flavor import TranslationRules
+from placement.flavors.translate import FlavorTranslation, translate
 from placement.schemas import flavor
 from placement.schemas.base import load
 from placement.schemas.query_candidates import parse_candidates
@@ -36,7 +36,7 @@ def recorded() -> list[dict[str, Any]]:
     return [json.loads(line) for line in RECORDED.read_text(encoding="utf-8").splitlines()]
 
 
-def translated(case: dict[str, Any]) -> Translation:
+def translated(case: dict[str, Any]) -> FlavorTranslation:
     """What comes of it here.
 
     :raises InvalidRequest: nothing.
@@ -44,7 +44,9 @@ def translated(case: dict[str, Any]) -> Translation:
     asked = flavor.parse(load(flavor.FlavorAsked(), case["flavor"]))
     switches = {name: value for name, value in case["rules"].items() if name != "pci_alias"}
     aliases = pci.aliases(case["rules"].get("pci_alias", ()))
-    return translate(asked, Rules(**switches, disable_fallback_pcpu_query=False, pci_aliases=aliases))
+    return translate(
+        asked, TranslationRules(**switches, disable_fallback_pcpu_query=False, pci_aliases=aliases)
+    )
 
 
 def ours(case: dict[str, Any]) -> Answer:

@@ -10,7 +10,7 @@ from packaging.version import InvalidVersion, Version
 
 from placement.exceptions import INVALID_FLAVOR, InvalidRequest
 from placement.flavors.cpus import MAX_CPUS, parse
-from placement.flavors.flavor import Flavor, Image, PciAlias, Rules
+from placement.flavors.flavor import ImageProperties, NovaFlavor, PciAlias, TranslationRules
 from placement.flavors.property_types import CHOICES, FLAGS, FREE, NUMBERS, check_comparisons
 from placement.flavors.translate import translate
 from tests.examples import examples
@@ -51,7 +51,9 @@ def test_what_is_refused_is_said_in_one_sentence():
 
 
 def flavor(image=(), **specs):
-    return Flavor(4, 2048, extra_specs=tuple(specs.items()), image=Image(properties=tuple(image)))
+    return NovaFlavor(
+        4, 2048, extra_specs=tuple(specs.items()), image=ImageProperties(properties=tuple(image))
+    )
 
 
 _VERSIONS = st.from_regex(
@@ -75,14 +77,14 @@ def test_versions_are_those_of_pep_440(comparison: str, text: str) -> None:
 
 
 def test_the_same_flavor_has_the_same_request_which_searches_recognise():
-    one, other = (translate(flavor(**{"hw:cpu_policy": "dedicated"}), Rules()) for _ in range(2))
+    one, other = (translate(flavor(**{"hw:cpu_policy": "dedicated"}), TranslationRules()) for _ in range(2))
     assert one.request is other.request
 
 
 def test_there_is_something_to_fall_back_to_only_where_it_is_wanted():
     pinned = flavor(**{"hw:cpu_policy": "dedicated", "hw:cpu_thread_policy": "isolate"})
-    assert translate(pinned, Rules()).fallback is None
-    fallback = translate(pinned, Rules(disable_fallback_pcpu_query=False)).fallback
+    assert translate(pinned, TranslationRules()).fallback is None
+    fallback = translate(pinned, TranslationRules(disable_fallback_pcpu_query=False)).fallback
     assert fallback is not None
     assert [(dict(each.resources), each.forbidden) for each in fallback.groups] == [
         ({"VCPU": 4, "MEMORY_MB": 2048}, frozenset())
@@ -94,7 +96,7 @@ GPU = PciAlias("gpu", "VGPU", frozenset({"CUSTOM_GOLD"}))
 
 def test_pci_devices_are_groups_of_their_own_whose_suffixes_nobody_has():
     specs = {"pci_passthrough:alias": "gpu:2", "resources_PCI_0:CUSTOM_A": "1"}
-    request = translate(flavor(**specs), Rules(pci_aliases=(GPU,))).request
+    request = translate(flavor(**specs), TranslationRules(pci_aliases=(GPU,))).request
     assert {each.suffix: dict(each.resources) for each in request.groups if each.suffix} == {
         "_PCI_0": {"CUSTOM_A": 1},
         "_PCI_1": {"VGPU": 1},
@@ -105,12 +107,12 @@ def test_pci_devices_are_groups_of_their_own_whose_suffixes_nobody_has():
 
 def test_more_pci_devices_than_anybody_has_are_refused():
     with pytest.raises(InvalidRequest, match="more than 256 devices"):
-        translate(flavor(**{"pci_passthrough:alias": "gpu:999999999"}), Rules(pci_aliases=(GPU,)))
+        translate(flavor(**{"pci_passthrough:alias": "gpu:999999999"}), TranslationRules(pci_aliases=(GPU,)))
 
 
 def test_what_is_ignored_is_named():
     specs = {"resources:vgpu": "1", "resources:VGPU": "a", "trait:CUSTOM_A": "yes", "group_policy": "any"}
-    assert translate(flavor(**specs), Rules()).warnings == (
+    assert translate(flavor(**specs), TranslationRules()).warnings == (
         "resources:vgpu names no resource class: did you mean VGPU?",
         "resources:VGPU cannot be 'a', only a number from 0 on",
         "trait:CUSTOM_A cannot be 'yes', only required or forbidden",
@@ -165,11 +167,13 @@ def test_what_is_ignored_is_named():
     ],
 )
 def test_what_says_nothing_is_warned_of(specs, image, warnings):
-    assert translate(flavor(image.items(), **specs), Rules()).warnings == tuple(warnings)
+    assert translate(flavor(image.items(), **specs), TranslationRules()).warnings == tuple(warnings)
 
 
 def test_no_flavor_has_more_warnings_than_can_be_read():
-    warnings = translate(flavor(**{f"hw:{number}": "1" for number in range(100)}), Rules()).warnings
+    warnings = translate(
+        flavor(**{f"hw:{number}": "1" for number in range(100)}), TranslationRules()
+    ).warnings
     assert (len(warnings), warnings[-1]) == (17, "84 more are not understood")
 
 
@@ -188,7 +192,7 @@ def test_nothing_that_nova_is_known_to_understand_is_warned_of():
 
 def test_own_classes_are_asked_for_as_standard_ones_are():
     specs = {"resources:LLC": "4", "resources_A:MBA": "10"}
-    translation = translate(flavor(**specs), Rules(own_classes=frozenset(("LLC", "MBA"))))
+    translation = translate(flavor(**specs), TranslationRules(own_classes=frozenset(("LLC", "MBA"))))
     assert translation.warnings == ()
     assert [dict(each.resources) for each in translation.request.groups] == [
         {"LLC": 4, "VCPU": 4, "MEMORY_MB": 2048},
@@ -216,7 +220,7 @@ def test_own_classes_are_asked_for_as_standard_ones_are():
 )
 def test_a_refusal_names_what_is_wrong(specs, image, said):
     with pytest.raises(InvalidRequest) as caught:
-        translate(flavor(image.items(), **specs), Rules())
+        translate(flavor(image.items(), **specs), TranslationRules())
     assert said in caught.value.detail
 
 
@@ -284,12 +288,15 @@ VALUES = st.one_of(
     st.integers(0, 8192),
     st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=6),
     st.dictionaries(st.sampled_from(PROPERTIES), VALUES, max_size=6),
-    st.builds(Rules, st.booleans(), st.booleans(), st.booleans()),
+    st.builds(TranslationRules, st.booleans(), st.booleans(), st.booleans()),
 )
 @settings(max_examples=examples(500), deadline=None)
 def test_whatever_is_asked_for_is_translated_or_refused(vcpus, ram, specs, properties, rules):
-    asked = Flavor(
-        vcpus, ram, extra_specs=tuple(specs.items()), image=Image("raw", properties=tuple(properties.items()))
+    asked = NovaFlavor(
+        vcpus,
+        ram,
+        extra_specs=tuple(specs.items()),
+        image=ImageProperties("raw", properties=tuple(properties.items())),
     )
     with suppress(InvalidRequest):
         check(translate(asked, rules).request)

@@ -5,11 +5,11 @@ from webtest import TestApp as Client
 
 from placement.api.middleware import build_application
 from placement.conf import new_config
-from placement.db.database import Database
-from placement.store.consumers import Owner
+from placement.db.database import ServiceDatabase
+from placement.store.consumers import ConsumerOwnership
 from tests.placement.maintenance.reference_world import ReferenceDatabase
 
-OWNER = Owner("lost-project", "lost-user", None)
+OWNER = ConsumerOwnership("lost-project", "lost-user", None)
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def reference(reference_of):
 @pytest.fixture
 def database(database_url):
     """Our database, migrated and empty."""
-    database = Database(database_url)
+    database = ServiceDatabase(database_url)
     yield database
     database.close()
 

@@ -9,7 +9,7 @@ from sqlalchemy.engine import make_url
 
 from placement.db import adoption, migration
 from placement.exceptions import Conflict, Unavailable
-from placement.maintenance.abandon import Way, abandon
+from placement.maintenance.abandon import AbandonWay, abandon
 from placement.maintenance.adopt import adopt, require_means
 from placement.maintenance.drop_stock import drop_stock
 from placement.maintenance.reference import open_source
@@ -150,7 +150,7 @@ def test_what_was_written_since_is_carried_back(stock):
     service = Service(stock.url)
     write(service)
     seen = asked(service)
-    outcome = abandon(stock.url, OWNER, Way.CARRY_BACK)
+    outcome = abandon(stock.url, OWNER, AbandonWay.CARRY_BACK)
     assert "resource class LLC: OpenStack Placement has none, it stays as if it were custom" in outcome.notes
     assert f"resource provider made: host2 ({NEW_HOST})" in outcome.changes
     assert migration.version(stock.url) == adoption.REVISIONS[-1]
@@ -168,9 +168,9 @@ def test_a_name_in_other_capitals_is_carried_back_or_refused_with_what_to_do(sto
             r"stock_resource_providers does not take .*'HOST'.* Nothing is changed. Change that \(a name"
         )
         with pytest.raises(Conflict, match=refused):
-            abandon(stock.url, OWNER, Way.CARRY_BACK)
+            abandon(stock.url, OWNER, AbandonWay.CARRY_BACK)
         assert service.put(f"/resource_providers/{NEW_HOST}", {"name": "another"}) == 200
-    assert abandon(stock.url, OWNER, Way.CARRY_BACK).changes
+    assert abandon(stock.url, OWNER, AbandonWay.CARRY_BACK).changes
     adopted(stock)
     assert Service(stock.url).get(f"/resource_providers/{NEW_HOST}")["uuid"] == NEW_HOST
 
@@ -179,7 +179,7 @@ def test_what_was_written_since_is_forgotten_if_that_is_wanted(stock):
     before = contents(stock.url)
     adopted(stock)
     write(Service(stock.url))
-    abandon(stock.url, OWNER, Way.DISCARD)
+    abandon(stock.url, OWNER, AbandonWay.DISCARD)
     assert contents(stock.url) == before
 
 
@@ -190,7 +190,7 @@ def test_a_provider_that_was_made_anew_under_its_uuid_is_carried_back(stock):
     assert service.post("/resource_providers", {"name": "numa2", "uuid": world.NAMELESS}) == 200
     body = {"resource_provider_generation": 0, "inventories": {"VCPU": {"total": 8}}}
     assert service.put(f"/resource_providers/{world.NAMELESS}/inventories", body) == 200
-    abandon(stock.url, OWNER, Way.CARRY_BACK)
+    abandon(stock.url, OWNER, AbandonWay.CARRY_BACK)
     adopted(stock)
     service = Service(stock.url)
     assert service.get(f"/resource_providers/{world.NAMELESS}")["name"] == "numa2"
@@ -238,7 +238,7 @@ def test_consumer_types_that_an_old_schema_has_no_place_for_are_named(reference_
     reference.at_revision(adoption.REVISIONS[0])
     adopted(reference)
     write(Service(reference.url))
-    outcome = abandon(reference.url, OWNER, Way.CARRY_BACK)
+    outcome = abandon(reference.url, OWNER, AbandonWay.CARRY_BACK)
     assert "consumer type: the old schema has none, 1 consumers lose theirs" in outcome.notes
     adopted(reference)
     held = Service(reference.url).get(f"/allocations/{NEW_SERVER}")
@@ -258,7 +258,7 @@ def test_consumers_in_groups_are_counted_on_the_way_back_and_their_allocations_a
         "group": {"name": "web", "policy": "affinity"},
     }
     assert service.post("/ext/v1/claims", {"claims": [wanted]}) == 201
-    outcome = abandon(stock.url, OWNER, Way.CARRY_BACK)
+    outcome = abandon(stock.url, OWNER, AbandonWay.CARRY_BACK)
     assert outcome.notes == ("groups of claims: OpenStack Placement has none, 1 consumers leave theirs",)
     assert "consumer_groups" not in names(stock.url)
     adopted(stock)
@@ -277,7 +277,7 @@ def test_reservations_that_go_on_without_an_end_are_named(stock):
         "reservations: OpenStack Placement has none, 1 consumers hold what is reserved until their"
         f" allocations are deleted: {uuid}"
     )
-    assert said in abandon(stock.url, OWNER, Way.CARRY_BACK).notes
+    assert said in abandon(stock.url, OWNER, AbandonWay.CARRY_BACK).notes
     adopted(stock)
     assert Service(stock.url).get(f"/allocations/{uuid}")["consumer_type"] == "RESERVATION"
 
@@ -339,7 +339,7 @@ def test_a_user_who_lacks_rights_is_told_which_before_anything_is_changed(stock,
     if make_url(poor).get_backend_name() == "postgresql":
         user = make_url(poor).username
         stock.execute(f"GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA public TO {user}")
-    for move in (lambda: abandon(poor, OWNER, Way.DISCARD), lambda: drop_stock(poor)):
+    for move in (lambda: abandon(poor, OWNER, AbandonWay.DISCARD), lambda: drop_stock(poor)):
         with pytest.raises(Conflict, match=f"{named}.*Nothing is changed. Grant it that"):
             move()
     assert contents(stock.url) == after

@@ -12,9 +12,9 @@ import pytest
 import sqlalchemy as sa
 
 from placement.db import adoption, migration
-from placement.db.adoption import Stage
+from placement.db.adoption import AdoptionStage
 from placement.exceptions import Conflict, Unavailable
-from placement.maintenance.abandon import Way, abandon
+from placement.maintenance.abandon import AbandonWay, abandon
 from placement.maintenance.adopt import adopt
 from placement.maintenance.content import of_ours
 from placement.maintenance.difference import compare, portable
@@ -40,7 +40,7 @@ def _adopt_and_write(url):
 
 
 def _carry_back(url):
-    abandon(url, OWNER, Way.CARRY_BACK)
+    abandon(url, OWNER, AbandonWay.CARRY_BACK)
 
 
 def _drop_stock(url):
@@ -166,7 +166,7 @@ def test_an_adoption_that_was_killed_is_finished_or_undone(stock, kept, clone, l
         assert rows in (present.get(name), present.get(f"stock_{name}")), name
     assert (
         state(url) == "ours"
-        if record.stage is Stage.ADOPTED
+        if record.stage is AdoptionStage.ADOPTED
         else "'placement-manage db adopt' goes on" in state(url)
     )
     if point % 2:
@@ -175,7 +175,7 @@ def test_an_adoption_that_was_killed_is_finished_or_undone(stock, kept, clone, l
     else:
         _adopt(url)
         assert compare(held, ours(url)) == {}
-        assert migration.look(url).record.stage is Stage.ADOPTED
+        assert migration.look(url).record.stage is AdoptionStage.ADOPTED
 
 
 @pytest.mark.parametrize("point", range(POINTS))
@@ -183,13 +183,13 @@ def test_a_way_back_that_was_killed_is_finished_or_undone(written, held, clone, 
     url = clone(written)
     run(_carry_back, url, at(point, lengths[_carry_back]))
     record = migration.look(url).record
-    if record is not None and record.stage is Stage.ADOPTED:
+    if record is not None and record.stage is AdoptionStage.ADOPTED:
         assert state(url) == "ours"
         assert compare(held, ours(url)) == {}
         if point % 2:
             return  # nothing was done
     if record is not None:
-        if record.stage is Stage.ABANDONING:
+        if record.stage is AdoptionStage.ABANDONING:
             assert "'placement-manage db abandon' goes on" in state(url)
             if point % 2 and record.way != adoption.CARRIED:
                 assert "'placement-manage db adopt' stays" in state(url)
@@ -213,9 +213,9 @@ def test_a_removal_of_the_old_tables_that_was_killed_is_finished(written, held, 
         with pytest.raises(Conflict, match="removed already"):
             drop_stock(url)
     else:
-        if record.stage is Stage.DROPPING:
+        if record.stage is AdoptionStage.DROPPING:
             with pytest.raises(Conflict, match="'placement-manage db drop-stock' goes on"):
-                abandon(url, OWNER, Way.CARRY_BACK)
+                abandon(url, OWNER, AbandonWay.CARRY_BACK)
             assert migration.look(url).record == record
         drop_stock(url)
     assert not {name for name in contents(url) if name.startswith("stock_")}

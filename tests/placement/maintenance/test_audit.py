@@ -5,7 +5,7 @@ import sqlalchemy as sa
 
 from placement.db import buckets
 from placement.db.tables import change_buckets
-from placement.maintenance.audit import Finding, Problem, audit
+from placement.maintenance.audit import AuditProblem, DatabaseFinding, audit
 from placement.maintenance.heal import heal
 from tests.placement.maintenance.conftest import OWNER
 from tests.placement.maintenance.reference_world import uuid
@@ -81,7 +81,7 @@ def test_a_database_that_only_the_service_wrote_to_has_no_findings(world, databa
 def test_allocations_without_consumer_get_one_that_clients_can_see(damage, world, database):
     damage(f"DELETE FROM consumers WHERE uuid = '{SERVER}'")
     (found,) = findings(database)
-    assert found.problem is Problem.NO_CONSUMER
+    assert found.problem is AuditProblem.NO_CONSUMER
     assert found.detail == f"6 VCPU of {CHILD}, 1024 MEMORY_MB of {CHILD}"
 
     healed = heal(database, OWNER)
@@ -109,10 +109,10 @@ def test_new_consumers_come_after_an_adopted_one(damage, world, database):
 
 def test_a_consumer_without_allocations_goes_and_the_others_stay(damage, world, database):
     damage("DELETE FROM allocations WHERE used = 2")
-    assert shown(findings(database)) == [(Problem.NO_ALLOCATIONS, VOLUME, "of project red")]
+    assert shown(findings(database)) == [(AuditProblem.NO_ALLOCATIONS, VOLUME, "of project red")]
     healed = heal(database, OWNER)
     assert (shown(healed.repaired), healed.remaining) == (
-        [(Problem.NO_ALLOCATIONS, VOLUME, "of project red")],
+        [(AuditProblem.NO_ALLOCATIONS, VOLUME, "of project red")],
         [],
     )
     counts = world.get("/usages?project_id=red&consumer_type=all")["usages"]["all"]
@@ -131,8 +131,8 @@ def test_wrong_roots_are_set_right_and_running_workers_see_it(damage, world, dat
     generation = world.get(f"/resource_providers/{GRANDCHILD}")["generation"]
 
     assert shown(findings(database)) == [
-        (Problem.WRONG_ROOT, GRANDCHILD, f"should be {ROOT}"),
-        (Problem.WRONG_ROOT, OTHER, "should be itself"),
+        (AuditProblem.WRONG_ROOT, GRANDCHILD, f"should be {ROOT}"),
+        (AuditProblem.WRONG_ROOT, OTHER, "should be itself"),
     ]
     healed = heal(database, OWNER)
     assert ([each.subject for each in healed.repaired], healed.remaining) == ([GRANDCHILD, OTHER], [])
@@ -147,7 +147,7 @@ def test_trees_without_an_end_are_left_to_the_operator(damage, database):
         f"UPDATE resource_providers SET parent_id = {grandchild} WHERE uuid = '{CHILD}'",
         f"UPDATE resource_providers SET parent_id = 999 WHERE uuid = '{OTHER}'",
     )
-    expected = [(Problem.LOOP, CHILD), (Problem.LOOP, GRANDCHILD), (Problem.NO_PARENT, OTHER)]
+    expected = [(AuditProblem.LOOP, CHILD), (AuditProblem.LOOP, GRANDCHILD), (AuditProblem.NO_PARENT, OTHER)]
     assert [(each.problem, each.subject) for each in findings(database)] == expected
     healed = heal(database, OWNER)
     assert healed.repaired == []
@@ -160,8 +160,8 @@ def test_too_much_and_misplaced_allocations_are_named_and_stay(damage, world, da
         "DELETE FROM inventories WHERE total = 4096",
     )
     expected = [
-        (Problem.OVER_CAPACITY, CHILD, "VCPU: 8 used of 7"),
-        (Problem.NO_INVENTORY, CHILD, "MEMORY_MB: 1024 used, no inventory"),
+        (AuditProblem.OVER_CAPACITY, CHILD, "VCPU: 8 used of 7"),
+        (AuditProblem.NO_INVENTORY, CHILD, "MEMORY_MB: 1024 used, no inventory"),
     ]
     assert shown(findings(database)) == expected
     healed = heal(database, OWNER)
@@ -182,8 +182,8 @@ def test_a_dry_run_says_what_it_would_repair_and_writes_nothing(damage, database
     before = findings(database)
     counters = database.position()
     healed = heal(database, OWNER, dry_run=True)
-    assert [each.problem for each in healed.repaired] == [Problem.NO_ALLOCATIONS]
-    assert [each.problem for each in healed.remaining] == [Problem.NO_INVENTORY]
+    assert [each.problem for each in healed.repaired] == [AuditProblem.NO_ALLOCATIONS]
+    assert [each.problem for each in healed.remaining] == [AuditProblem.NO_INVENTORY]
     assert findings(database) == before
     assert database.position() == counters
 
@@ -228,7 +228,7 @@ def test_a_consumer_that_claims_in_between_is_not_removed(damage, world, databas
 
 
 def test_a_provider_that_moved_in_between_gets_the_root_it_has_now(damage, world, database, monkeypatch):
-    stale = Finding(Problem.WRONG_ROOT, 3, GRANDCHILD, f"should be {OTHER}")
+    stale = DatabaseFinding(AuditProblem.WRONG_ROOT, 3, GRANDCHILD, f"should be {OTHER}")
     late = iter([[stale]])
     monkeypatch.setattr(
         "placement.maintenance.heal.audit.audit", lambda conn: next(late, None) or audit(conn)

@@ -6,7 +6,7 @@ import pytest
 import sqlalchemy as sa
 
 from placement.db import adoption
-from placement.maintenance.abandon import Way, abandon
+from placement.maintenance.abandon import AbandonWay, abandon
 from placement.maintenance.adopt import adopt
 from placement.maintenance.content import of_ours
 from placement.maintenance.difference import compare, portable
@@ -152,7 +152,7 @@ def test_any_changes_are_carried_back(reference, seed):
             operator.step()
         assert operator.done > STEPS / 2
         held = ours(url)
-        assert abandon(url, OWNER, Way.CARRY_BACK).changes
+        assert abandon(url, OWNER, AbandonWay.CARRY_BACK).changes
         with open_source(url, OWNER) as source:
             assert compare(held, portable(source)) == {}
             assert source.leftovers == ()

@@ -9,7 +9,7 @@ from placement.db import buckets
 from placement.db.tables import change_buckets, resource_classes, resource_providers, traits
 from placement.exceptions import Conflict, InvalidRequest, Unavailable
 from placement.maintenance import importer
-from placement.maintenance.reference import Source, open_source
+from placement.maintenance.reference import StockContent, open_source
 from tests.placement.maintenance import reference_world as world
 from tests.placement.maintenance.conftest import OWNER, Service
 
@@ -266,7 +266,7 @@ def test_a_parent_that_does_not_exist_is_refused_with_the_names_of_all_below(dat
 
 
 def test_a_row_that_gets_lost_on_the_way_undoes_everything(database, reference, monkeypatch):
-    all_rows = Source.rows
+    all_rows = StockContent.rows
 
     def without_first(self, table):
         rows = all_rows(self, table)
@@ -274,7 +274,7 @@ def test_a_row_that_gets_lost_on_the_way_undoes_everything(database, reference, 
             next(rows)
         return rows
 
-    monkeypatch.setattr(Source, "rows", without_first)
+    monkeypatch.setattr(StockContent, "rows", without_first)
     with pytest.raises(Conflict, match=r"nothing is changed(.|\n)*allocations of"):
         run(database, reference)
     assert provider_count(database) == 0

@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 from placement.model.provider import Attribute
-from placement.model.snapshot import DISTANCE, Snapshot
+from placement.model.snapshot import DISTANCE, ModelSnapshot
 from tests.placement.candidates.snapshots import Spec, build, name_to_uuid
 
 
-def tell(snapshot: Snapshot, name: str, **attributes: Attribute) -> None:
+def tell(snapshot: ModelSnapshot, name: str, **attributes: Attribute) -> None:
     provider = snapshot.get(name_to_uuid(name))
     assert provider is not None
     told = {DISTANCE + name_to_uuid(other): value for other, value in attributes.items()}

@@ -12,18 +12,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from placement.db.buckets import bucket_of
-from placement.model.columns import Damaged, Written, decode, encode
+from placement.model.columns import DamagedFile, WritableModel, decode, encode
 from placement.model.provider import Provider
-from placement.model.rows import NameRow, Names
+from placement.model.rows import NameRow, NameTable
 from tests.examples import examples
 from tests.placement.model.test_snapshot import content, providers
 
-NAMES = Names([NameRow(1, "VCPU", 1.5), NameRow(2, "MEMORY_MB", 0.0)], [NameRow(7, "T1", 2.0)])
+NAMES = NameTable([NameRow(1, "VCPU", 1.5), NameRow(2, "MEMORY_MB", 0.0)], [NameRow(7, "T1", 2.0)])
 _HEADER = len(b"placement read model 2\n")
 
 
 @st.composite
-def models(draw: st.DrawFn) -> Written:
+def models(draw: st.DrawFn) -> WritableModel:
     """Models of up to nine providers."""
     found = []
     for provider_id in (1, 2, 3, *draw(st.sets(st.integers(4, 9)))):
@@ -40,14 +40,14 @@ def models(draw: st.DrawFn) -> Written:
     stamps = {each.id: each.described_seq + draw(st.integers(0, 1)) for each in found}
     counters = {bucket: draw(st.integers(0, (1 << 62))) for bucket in range(3)}
     expiry = draw(st.just(math.inf) | st.floats(0, 1e10))
-    return Written("1/2", NAMES, counters, dict.fromkeys(counters, 4), expiry, found, stamps)
+    return WritableModel("1/2", NAMES, counters, dict.fromkeys(counters, 4), expiry, found, stamps)
 
 
-def written(model: Written) -> bytes:
+def written(model: WritableModel) -> bytes:
     return b"".join(encode(model, lambda: None))
 
 
-EXAMPLE = Written(
+EXAMPLE = WritableModel(
     "1", NAMES, {0: 5}, {0: 0}, math.inf,
     [
         Provider(1, "u1", "n1", 0, None, 1, 0.0, {}, {}, frozenset(("T1",)), frozenset()),
@@ -59,7 +59,7 @@ EXAMPLE = Written(
 
 @settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(models())
-def test_what_was_written_down_is_read_again(model: Written) -> None:
+def test_what_was_written_down_is_read_again(model: WritableModel) -> None:
     history, state = decode(written(model))
     assert history == model.history
     assert {each.id: each for each in state.snapshot} == {each.id: each for each in model.providers}
@@ -76,11 +76,11 @@ def test_what_was_written_down_is_read_again(model: Written) -> None:
 def test_what_was_cut_off_or_changed_is_damaged(data: st.DataObject) -> None:
     whole = written(EXAMPLE)
     at = data.draw(st.integers(0, len(whole) - 1))
-    with pytest.raises(Damaged):
+    with pytest.raises(DamagedFile):
         decode(whole[:at])
     changed = bytearray(whole)
     changed[at] ^= data.draw(st.integers(1, 255))
-    with pytest.raises(Damaged):
+    with pytest.raises(DamagedFile):
         decode(bytes(changed))
 
 
@@ -111,7 +111,7 @@ def test_content_with_a_right_checksum_does_no_harm(data: st.DataObject) -> None
         )
     try:
         _, state = decode(signed(header, bytes(changed)))
-    except Damaged:
+    except DamagedFile:
         return
     content(state.snapshot)
     for provider in state.snapshot:
@@ -146,10 +146,10 @@ def column(name: str, *values: int) -> Callable[[Any, bytes], bytes]:
 )
 def test_what_does_not_fit_together_is_named(change: Callable[[Any, bytes], bytes], reason: str) -> None:
     header, columns = taken_apart(written(EXAMPLE))
-    with pytest.raises(Damaged, match=reason):
+    with pytest.raises(DamagedFile, match=reason):
         decode(signed(header, change(header, columns)))
 
 
 def test_another_version_is_none_of_ours() -> None:
-    with pytest.raises(Damaged, match="of this version"):
+    with pytest.raises(DamagedFile, match="of this version"):
         decode(written(EXAMPLE).replace(b"model 2", b"model 3"))

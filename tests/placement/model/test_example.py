@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import placement.model
-from placement.model.snapshot import Snapshot
-from placement.model.trees import Tree
+from placement.model.snapshot import ModelSnapshot
+from placement.model.trees import HostTree
 from tests.placement.candidates.snapshots import Spec, build, inventory
 
 
@@ -17,7 +17,7 @@ def host(name: str, used: int = 0, max_unit: int = 8, traits: tuple[str, ...] = 
     ]
 
 
-def trees(snapshot: Snapshot) -> list[Tree]:
+def trees(snapshot: ModelSnapshot) -> list[HostTree]:
     return [tree for _, tree in sorted(snapshot.whole_trees().items())]
 
 

@@ -11,15 +11,15 @@ import pytest
 import sqlalchemy as sa
 
 from placement.db import buckets
-from placement.db.batch import Batch, Prepared
+from placement.db.batch import PreparedStatement, StatementBatch
 from placement.db.buckets import bucket_of
-from placement.db.database import Database, Transaction
-from placement.db.position import Position
+from placement.db.database import ServiceDatabase, WriteTransaction
+from placement.db.position import DatabaseVersion
 from placement.db.tables import change_buckets, resource_providers
 from placement.exceptions import Unavailable
 from placement.model import feed
-from placement.model.feed import Model
-from placement.model.snapshot import Snapshot
+from placement.model.feed import ReadModel
+from placement.model.snapshot import ModelSnapshot
 from placement.store import (
     aggregates,
     allocations,
@@ -30,42 +30,42 @@ from placement.store import (
     reservations,
     traits,
 )
-from placement.store.claims import Claim
-from placement.store.consumers import Owner
-from placement.store.inventories import Values
+from placement.store.claims import ConsumerClaim
+from placement.store.consumers import ConsumerOwnership
+from placement.store.inventories import InventoryValues
 from tests.databases import DatabaseServer
 
 HOST = "00000001-0000-4000-8000-000000000000"
 CHILD = "00000002-0000-4000-8000-000000000000"
-FOUR = Values(total=4, reserved=0, min_unit=1, max_unit=4, step_size=1, allocation_ratio=1.0)
+FOUR = InventoryValues(total=4, reserved=0, min_unit=1, max_unit=4, step_size=1, allocation_ratio=1.0)
 
 
 @pytest.fixture
-def writer(database_url: str) -> Iterator[Database]:
+def writer(database_url: str) -> Iterator[ServiceDatabase]:
     """The database as another worker has it."""
-    database = Database(database_url)
+    database = ServiceDatabase(database_url)
     database.write(lambda tx: classes.make_standard_names(tx, ["LLC", "MBA"]))
     yield database
     database.close()
 
 
 @pytest.fixture
-def model(writer: Database, database_url: str) -> Iterator[Model]:
-    database = Database(database_url)
-    yield Model(database)
+def model(writer: ServiceDatabase, database_url: str) -> Iterator[ReadModel]:
+    database = ServiceDatabase(database_url)
+    yield ReadModel(database)
     database.close()
 
 
-def create(writer: Database, uuid: str = HOST, name: str = "host", parent: str | None = None) -> None:
+def create(writer: ServiceDatabase, uuid: str = HOST, name: str = "host", parent: str | None = None) -> None:
     writer.write(lambda tx: providers.create(tx, uuid, name, parent))
 
 
-def names(model: Model) -> dict[str, str]:
+def names(model: ReadModel) -> dict[str, str]:
     with model.fresh() as view:
         return {provider.uuid: provider.name for provider in view.snapshot}
 
 
-def test_changes_of_another_worker_show_at_once(writer: Database, model: Model) -> None:
+def test_changes_of_another_worker_show_at_once(writer: ServiceDatabase, model: ReadModel) -> None:
     assert names(model) == {}
     create(writer)
     assert names(model) == {HOST: "host"}
@@ -79,7 +79,9 @@ def test_changes_of_another_worker_show_at_once(writer: Database, model: Model) 
         assert (provider.traits, provider.aggregates) == ({"COMPUTE_NODE"}, {CHILD})
 
 
-def test_a_deleted_provider_goes_and_its_name_can_be_used_again(writer: Database, model: Model) -> None:
+def test_a_deleted_provider_goes_and_its_name_can_be_used_again(
+    writer: ServiceDatabase, model: ReadModel
+) -> None:
     create(writer)
     assert names(model) == {HOST: "host"}
     writer.write(lambda tx: providers.delete(tx, HOST))
@@ -89,7 +91,7 @@ def test_a_deleted_provider_goes_and_its_name_can_be_used_again(writer: Database
         assert view.snapshot.get(HOST) is None
 
 
-def test_a_moved_subtree_has_its_new_root(writer: Database, model: Model) -> None:
+def test_a_moved_subtree_has_its_new_root(writer: ServiceDatabase, model: ReadModel) -> None:
     third = "00000003-0000-4000-8000-000000000000"
     create(writer)
     create(writer, CHILD, "child", HOST)
@@ -102,7 +104,9 @@ def test_a_moved_subtree_has_its_new_root(writer: Database, model: Model) -> Non
         assert by_uuid[HOST].root_id == by_uuid[HOST].id
 
 
-def test_a_renamed_resource_class_is_renamed_wherever_it_is_used(writer: Database, model: Model) -> None:
+def test_a_renamed_resource_class_is_renamed_wherever_it_is_used(
+    writer: ServiceDatabase, model: ReadModel
+) -> None:
     create(writer)
     writer.write(lambda tx: classes.create(tx, "CUSTOM_OLD"))
     writer.write(lambda tx: inventories.add(tx, HOST, "CUSTOM_OLD", FOUR))
@@ -115,39 +119,39 @@ def test_a_renamed_resource_class_is_renamed_wherever_it_is_used(writer: Databas
 
 
 def test_nothing_is_read_when_nothing_changed(
-    writer: Database, model: Model, monkeypatch: pytest.MonkeyPatch
+    writer: ServiceDatabase, model: ReadModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create(writer)
     names(model)
-    monkeypatch.setattr(Database, "read", lambda self: pytest.fail("read without need"))
+    monkeypatch.setattr(ServiceDatabase, "read", lambda self: pytest.fail("read without need"))
     assert names(model) == {HOST: "host"}
 
 
 def test_what_somebody_has_read_meanwhile_is_not_read_again(
-    writer: Database, model: Model, monkeypatch: pytest.MonkeyPatch
+    writer: ServiceDatabase, model: ReadModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A request asks where the database stands; before its turn comes, another brings the model further."""
     create(writer)
     names(model)
-    position, read = Database.position, Database.read
+    position, read = ServiceDatabase.position, ServiceDatabase.read
     meanwhile: list[dict[str, str]] = []
-    reads: list[Database] = []
+    reads: list[ServiceDatabase] = []
 
-    def ask_and_be_overtaken(self: Database) -> Position:
+    def ask_and_be_overtaken(self: ServiceDatabase) -> DatabaseVersion:
         found = position(self)
-        monkeypatch.setattr(Database, "position", position)
+        monkeypatch.setattr(ServiceDatabase, "position", position)
         create(writer, CHILD, "child")
         meanwhile.append(names(model))
         return found
 
-    monkeypatch.setattr(Database, "position", ask_and_be_overtaken)
-    monkeypatch.setattr(Database, "read", lambda self: reads.append(self) or read(self))
+    monkeypatch.setattr(ServiceDatabase, "position", ask_and_be_overtaken)
+    monkeypatch.setattr(ServiceDatabase, "read", lambda self: reads.append(self) or read(self))
     assert names(model) == {HOST: "host", CHILD: "child"} == meanwhile[0]
     assert len(reads) == 1
 
 
 def test_one_change_does_not_read_everything_anew(
-    writer: Database, model: Model, monkeypatch: pytest.MonkeyPatch
+    writer: ServiceDatabase, model: ReadModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create(writer)
     names(model)
@@ -157,7 +161,7 @@ def test_one_change_does_not_read_everything_anew(
 
 
 def test_of_a_claim_nothing_but_the_usage_is_read(
-    writer: Database, model: Model, monkeypatch: pytest.MonkeyPatch
+    writer: ServiceDatabase, model: ReadModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create(writer)
     writer.write(lambda tx: inventories.add(tx, HOST, "VCPU", FOUR))
@@ -171,7 +175,9 @@ def test_of_a_claim_nothing_but_the_usage_is_read(
         lambda conn, rows, *more: described.extend(rows) or read_some(conn, rows, *more),
     )
     for consumer, used in ((CHILD, 1), (HOST, 3)):
-        claim = Claim(consumer, {HOST: {"VCPU": used}}, None, Owner("project", "user", None))
+        claim = ConsumerClaim(
+            consumer, {HOST: {"VCPU": used}}, None, ConsumerOwnership("project", "user", None)
+        )
         writer.write(lambda tx, claim=claim: allocations.replace(tx, [claim]))
     with model.fresh() as view:
         provider = view.snapshot.get(HOST)
@@ -181,7 +187,7 @@ def test_of_a_claim_nothing_but_the_usage_is_read(
 
 
 def test_the_last_provider_of_its_bucket_goes_without_reading_everything_anew(
-    writer: Database, model: Model, monkeypatch: pytest.MonkeyPatch
+    writer: ServiceDatabase, model: ReadModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create(writer)
     create(writer, CHILD, "child")
@@ -197,11 +203,11 @@ def test_the_last_provider_of_its_bucket_goes_without_reading_everything_anew(
 
 
 def test_changes_of_many_buckets_are_followed_at_once(
-    writer: Database, model: Model, monkeypatch: pytest.MonkeyPatch
+    writer: ServiceDatabase, model: ReadModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uuids = [f"{number:08x}-0000-4000-8000-000000000000" for number in range(250)]
 
-    def create_all(tx: Transaction) -> None:
+    def create_all(tx: WriteTransaction) -> None:
         for uuid in uuids:
             providers.create(tx, uuid, uuid, None)
 
@@ -211,7 +217,7 @@ def test_changes_of_many_buckets_are_followed_at_once(
     changed = uuids[:99]
     assert len({buckets.bucket_of(uuid) for uuid in changed}) > 64
 
-    def change(tx: Transaction) -> None:
+    def change(tx: WriteTransaction) -> None:
         for uuid in changed:
             inventories.add(tx, uuid, "LLC", FOUR)
 
@@ -221,7 +227,7 @@ def test_changes_of_many_buckets_are_followed_at_once(
         assert {provider.generation for provider in view.snapshot if provider.uuid in changed} == {1}
 
 
-def test_a_model_that_is_damaged_is_read_anew(writer: Database, model: Model) -> None:
+def test_a_model_that_is_damaged_is_read_anew(writer: ServiceDatabase, model: ReadModel) -> None:
     create(writer)
     names(model)
     with model.fresh() as view:
@@ -234,7 +240,9 @@ def test_a_model_that_is_damaged_is_read_anew(writer: Database, model: Model) ->
     assert names(model) == {CHILD: "child"}
 
 
-def test_a_model_whose_trees_do_not_fit_together_is_read_anew(writer: Database, model: Model) -> None:
+def test_a_model_whose_trees_do_not_fit_together_is_read_anew(
+    writer: ServiceDatabase, model: ReadModel
+) -> None:
     create(writer)
     create(writer, CHILD, "child", HOST)
     names(model)
@@ -247,8 +255,8 @@ def test_a_model_whose_trees_do_not_fit_together_is_read_anew(writer: Database, 
 
 
 def test_changes_that_were_applied_when_the_database_broke_off_do_not_stay_if_they_are_gone_after_it(
-    writer: Database,
-    model: Model,
+    writer: ServiceDatabase,
+    model: ReadModel,
     database_server: DatabaseServer,
     database_url: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -287,8 +295,8 @@ def in_bucket_of(uuid: str, count: int) -> list[str]:
 
 @pytest.mark.parametrize("lost", ["a change", "a creation", "a description under a later usage"])
 def test_changes_that_are_gone_below_a_counter_that_is_beyond_are_noticed(
-    writer: Database,
-    model: Model,
+    writer: ServiceDatabase,
+    model: ReadModel,
     database_server: DatabaseServer,
     database_url: str,
     lost: str,
@@ -314,7 +322,7 @@ def test_changes_that_are_gone_below_a_counter_that_is_beyond_are_noticed(
     database_server.restore(database_url, backup)
     steps += [20]
     claimed = HOST if lost == "a description under a later usage" else other
-    claim = Claim(CHILD, {claimed: {"VCPU": 1}}, None, Owner("project", "user", None))
+    claim = ConsumerClaim(CHILD, {claimed: {"VCPU": 1}}, None, ConsumerOwnership("project", "user", None))
     writer.write(lambda tx: allocations.replace(tx, [claim]))
     with model.fresh() as view:
         shown = {each.uuid: (each.inventories["VCPU"].total, each.used.get("VCPU")) for each in view.snapshot}
@@ -323,7 +331,9 @@ def test_changes_that_are_gone_below_a_counter_that_is_beyond_are_noticed(
     assert "does not go on from where it was" in caplog.text or lost == "a description under a later usage"
 
 
-def test_a_database_restored_from_an_older_copy_is_read_anew(writer: Database, model: Model) -> None:
+def test_a_database_restored_from_an_older_copy_is_read_anew(
+    writer: ServiceDatabase, model: ReadModel
+) -> None:
     create(writer)
     create(writer, CHILD, "child")
     assert len(names(model)) == 2
@@ -338,7 +348,7 @@ def test_a_database_restored_from_an_older_copy_is_read_anew(writer: Database, m
 
 class TestLongRequests:
     def test_others_see_and_make_changes_while_one_goes_on_with_what_it_saw(
-        self, writer: Database, model: Model
+        self, writer: ServiceDatabase, model: ReadModel
     ) -> None:
         create(writer)
         with ThreadPoolExecutor(1) as others, model.fresh() as view:
@@ -351,11 +361,11 @@ class TestLongRequests:
         assert names(model) == {HOST: "host", CHILD: "child"}
 
     def test_nothing_is_copied_when_nobody_looks_any_more(
-        self, writer: Database, model: Model, monkeypatch: pytest.MonkeyPatch
+        self, writer: ServiceDatabase, model: ReadModel, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        copies: list[Snapshot] = []
-        copy = Snapshot.copy
-        monkeypatch.setattr(Snapshot, "copy", lambda snapshot: copies.append(snapshot) or copy(snapshot))
+        copies: list[ModelSnapshot] = []
+        copy = ModelSnapshot.copy
+        monkeypatch.setattr(ModelSnapshot, "copy", lambda snapshot: copies.append(snapshot) or copy(snapshot))
         create(writer)
         with model.fresh() as view:
             view.give_way()
@@ -364,7 +374,9 @@ class TestLongRequests:
         assert names(model) == {HOST: "host", CHILD: "child"}
         assert copies == []
 
-    def test_several_take_turns_and_each_keeps_what_it_saw(self, writer: Database, model: Model) -> None:
+    def test_several_take_turns_and_each_keeps_what_it_saw(
+        self, writer: ServiceDatabase, model: ReadModel
+    ) -> None:
         create(writer)
         looks, done = threading.Semaphore(0), threading.Event()
 
@@ -391,10 +403,10 @@ class TestLongRequests:
             assert [len(each.result(timeout=60)) for each in looking] == [1, 1]
 
     def test_one_too_many_is_refused_while_short_ones_are_answered_until_a_place_is_free(
-        self, writer: Database
+        self, writer: ServiceDatabase
     ) -> None:
         create(writer)
-        model = Model(writer, long_requests=1)
+        model = ReadModel(writer, long_requests=1)
 
         def one_more() -> None:
             with model.fresh() as view:
@@ -408,7 +420,9 @@ class TestLongRequests:
                 assert others.submit(names, model).result(timeout=60) == {HOST: "host"}
             others.submit(one_more).result(timeout=60)
 
-    def test_one_that_is_stopped_leaves_nothing_behind(self, writer: Database, model: Model) -> None:
+    def test_one_that_is_stopped_leaves_nothing_behind(
+        self, writer: ServiceDatabase, model: ReadModel
+    ) -> None:
         def stopped() -> None:
             with model.fresh() as view:
                 view.give_way()
@@ -422,22 +436,22 @@ class TestLongRequests:
 
 
 def test_a_server_that_lags_behind_is_not_asked_by_every_request_to_give_back(
-    writer: Database, database_url: str, monkeypatch: pytest.MonkeyPatch
+    writer: ServiceDatabase, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("placement.model.feed._PAUSE", 3600.0)
     # as a node of a Galera cluster that is written to, where another one is asked for the time
-    owner = consumers.Owner("project", "user", "RESERVATION")
+    owner = consumers.ConsumerOwnership("project", "user", "RESERVATION")
     writer.write(lambda tx: consumers.create(tx, {CHILD: owner}))
-    writer.write(lambda tx: reservations.make(tx, CHILD, None, reservations.End(None, 0.2)))
+    writer.write(lambda tx: reservations.make(tx, CHILD, None, reservations.ReservationEnd(None, 0.2)))
     asked = []
 
-    def nothing_yet(database: Database) -> int:
+    def nothing_yet(database: ServiceDatabase) -> int:
         asked.append(database)
         return 0
 
-    database = Database(database_url)
+    database = ServiceDatabase(database_url)
     try:
-        model = Model(database, give_back_expired=nothing_yet)
+        model = ReadModel(database, give_back_expired=nothing_yet)
         while not asked:
             assert names(model) == {}
         for _ in range(3):
@@ -447,20 +461,24 @@ def test_a_server_that_lags_behind_is_not_asked_by_every_request_to_give_back(
     assert len(asked) == 1
 
 
-def test_what_is_read_together_is_of_one_state_of_the_database(writer: Database, database_url: str) -> None:
+def test_what_is_read_together_is_of_one_state_of_the_database(
+    writer: ServiceDatabase, database_url: str
+) -> None:
     """Also where the statements are sent in batches, which begin the transaction themselves."""
-    database = Database(database_url)
+    database = ServiceDatabase(database_url)
     create(writer)
-    everything = Prepared(sa.select(resource_providers.c.name))
+    everything = PreparedStatement(sa.select(resource_providers.c.name))
     with database.read() as conn:
-        before = Batch(conn).add(everything, {}).rows
+        before = StatementBatch(conn).add(everything, {}).rows
         create(writer, CHILD, "child")
-        assert Batch(conn).add(everything, {}).rows == before
+        assert StatementBatch(conn).add(everything, {}).rows == before
         assert conn.execute(sa.select(resource_providers.c.name)).scalars().all() == ["host"]
     database.close()
 
 
-def test_hosts_that_report_the_same_at_other_times_share_it(writer: Database, model: Model) -> None:
+def test_hosts_that_report_the_same_at_other_times_share_it(
+    writer: ServiceDatabase, model: ReadModel
+) -> None:
     uuids = [f"{number:08d}-0000-4000-8000-000000000000" for number in range(20)]
     for uuid in uuids:
         create(writer, uuid, f"host-{uuid}")
@@ -478,7 +496,7 @@ def test_hosts_that_report_the_same_at_other_times_share_it(writer: Database, mo
             ).scalar_one()
         names(model)
     assert len(set(written.values())) > 1
-    for each in (model, Model(writer)):
+    for each in (model, ReadModel(writer)):
         with each.fresh() as view:
             hosts = list(view.snapshot)
         assert len({id(host.inventories) for host in hosts}) == 1
@@ -486,7 +504,7 @@ def test_hosts_that_report_the_same_at_other_times_share_it(writer: Database, mo
         assert {host.uuid: host.offered_at("MBA") for host in hosts} == written
 
 
-def test_each_inventory_of_a_host_has_its_own_time(writer: Database, model: Model) -> None:
+def test_each_inventory_of_a_host_has_its_own_time(writer: ServiceDatabase, model: ReadModel) -> None:
     create(writer)
     writer.write(lambda tx: inventories.add(tx, HOST, "MBA", FOUR, may_have_none=False))
     with model.fresh() as view:

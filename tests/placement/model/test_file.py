@@ -10,8 +10,8 @@ import pytest
 
 from placement.exceptions import Unavailable
 from placement.model import file as module
-from placement.model.columns import Damaged, Written, decode
-from placement.model.file import INTERVAL, ModelFile, Writer
+from placement.model.columns import DamagedFile, WritableModel, decode
+from placement.model.file import INTERVAL, ModelFile, ModelFileWriter
 from tests.placement.model.test_columns import EXAMPLE
 
 
@@ -63,7 +63,7 @@ def test_a_model_that_is_too_large_is_not_written_nor_read(
     monkeypatch.setattr(module, "_MAX_SIZE", 2)
     with pytest.raises(OSError, match="more than"):
         file.write([b"ne", b"w"])
-    with pytest.raises(Damaged, match="larger"):
+    with pytest.raises(DamagedFile, match="larger"):
         file.read()
 
 
@@ -93,7 +93,7 @@ def test_one_that_is_cut_off_while_it_is_read_is_damaged(
         return found
 
     monkeypatch.setattr(os, "fstat", cut_off)
-    with pytest.raises(Damaged):
+    with pytest.raises(DamagedFile):
         decode(file.read())
 
 
@@ -111,7 +111,7 @@ def test_what_others_may_have_made_is_not_read(file: ModelFile, kind: str) -> No
             os.mkfifo(path)
         else:
             path.mkdir()
-    with pytest.raises((Damaged, OSError)):
+    with pytest.raises((DamagedFile, OSError)):
         file.read()
 
 
@@ -124,16 +124,16 @@ def test_of_two_workers_one_writes(file: ModelFile) -> None:
 
 
 def test_who_comes_soon_after_another_writer_leaves_its_file(file: ModelFile) -> None:
-    Writer(file, lambda: EXAMPLE).write()
+    ModelFileWriter(file, lambda: EXAMPLE).write()
     assert file.read() == b"old"
     os.utime(file.path, (0, time.time() - INTERVAL - 1))
-    Writer(file, lambda: EXAMPLE).write()
+    ModelFileWriter(file, lambda: EXAMPLE).write()
     assert decode(file.read())[0] == EXAMPLE.history
 
 
 def test_a_file_of_the_future_is_replaced(file: ModelFile) -> None:
     os.utime(file.path, (0, time.time() + 10_000))
-    Writer(file, lambda: EXAMPLE).write()
+    ModelFileWriter(file, lambda: EXAMPLE).write()
     assert decode(file.read())[0] == EXAMPLE.history
 
 
@@ -141,7 +141,7 @@ def test_a_folder_that_is_not_there_is_told_and_tried_again_later(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module.threading.Thread, "start", lambda self: self.run())
-    writer = Writer(ModelFile(str(tmp_path / "none" / "model")), lambda: EXAMPLE)
+    writer = ModelFileWriter(ModelFile(str(tmp_path / "none" / "model")), lambda: EXAMPLE)
     writer.look()
     writer.look()
     assert caplog.text.count("cannot be written") == 1
@@ -150,10 +150,10 @@ def test_a_folder_that_is_not_there_is_told_and_tried_again_later(
 def test_a_model_that_is_not_up_to_date_is_not_written(
     file: ModelFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def model() -> Written:
+    def model() -> WritableModel:
         raise Unavailable("no model")
 
     monkeypatch.setattr(module.threading.Thread, "start", lambda self: self.run())
     os.utime(file.path, (0, 0))
-    Writer(file, model).look()
+    ModelFileWriter(file, model).look()
     assert file.read() == b"old"

@@ -5,13 +5,13 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement.model.snapshot import Snapshot
+from placement.model.snapshot import ModelSnapshot
 from tests.placement.candidates.snapshots import Spec, build, inventory
 
 usages = st.lists(st.integers(0, 6), min_size=6, max_size=6)
 
 
-def fleet(used: list[int]) -> Snapshot:
+def fleet(used: list[int]) -> ModelSnapshot:
     """Three hosts with a NUMA node each; the second host gives at most 2 VCPU at once."""
     node = {"VCPU": 4, "CUSTOM_A": 1}
     return build(
@@ -31,7 +31,7 @@ def fleet(used: list[int]) -> Snapshot:
     )
 
 
-def expected(snapshot: Snapshot, amount: int) -> list[int]:
+def expected(snapshot: ModelSnapshot, amount: int) -> list[int]:
     return sorted(
         {
             provider.root_id

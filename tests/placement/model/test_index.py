@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement.model.index import Families, Index, Merged, Roots
+from placement.model.index import FamilyIndex, MergedIds, ProviderIndex, RootIds
 from placement.model.provider import Inventory, capacity, in_order
 
 
@@ -23,7 +23,7 @@ def inventory(**changed: float) -> Inventory:
 
 
 def test_a_key_without_providers_is_none() -> None:
-    index: Index[str] = Index()
+    index: ProviderIndex[str] = ProviderIndex()
     index.add("a", 1)
     index.add("a", 2)
     index.discard("a", 1)
@@ -33,15 +33,15 @@ def test_a_key_without_providers_is_none() -> None:
 
 
 def test_the_roots_of_what_changes_are_not_known_any_more() -> None:
-    index: Index[str] = Index()
+    index: ProviderIndex[str] = ProviderIndex()
     for key in "ab":
         index.add(key, 1)
-        index.roots[key] = Roots((1,), True)
+        index.roots[key] = RootIds((1,), True)
     index.add("a", 2)
-    assert index.roots == {"b": Roots((1,), True)}
-    index.roots["a"] = Roots((1, 2), False)
+    assert index.roots == {"b": RootIds((1,), True)}
+    index.roots["a"] = RootIds((1, 2), False)
     index.discard("a", 2)
-    assert index.roots == {"b": Roots((1,), True)}
+    assert index.roots == {"b": RootIds((1,), True)}
 
 
 CHANGES = st.lists(st.tuples(st.booleans(), st.sampled_from("abc"), st.integers(1, 4)), max_size=12)
@@ -51,10 +51,10 @@ CHANGES = st.lists(st.tuples(st.booleans(), st.sampled_from("abc"), st.integers(
 def test_a_copy_becomes_what_its_changes_make_it_and_the_original_stays(
     before: list[tuple[bool, str, int]], after: list[tuple[bool, str, int]]
 ) -> None:
-    original: Index[str] = Index()
+    original: ProviderIndex[str] = ProviderIndex()
     expected: dict[str, set[int]] = {}
 
-    def apply(index: Index[str], changes: list[tuple[bool, str, int]]) -> None:
+    def apply(index: ProviderIndex[str], changes: list[tuple[bool, str, int]]) -> None:
         for adds, key, number in changes:
             if adds:
                 index.add(key, number)
@@ -76,9 +76,9 @@ def test_a_copy_becomes_what_its_changes_make_it_and_the_original_stays(
 def test_families_are_in_order_and_a_copy_leaves_the_original_as_it_was(
     before: list[tuple[bool, str, int]], after: list[tuple[bool, str, int]]
 ) -> None:
-    original, expected = Families(), dict[int, set[int]]()
+    original, expected = FamilyIndex(), dict[int, set[int]]()
 
-    def apply(families: Families, changes: list[tuple[bool, str, int]]) -> None:
+    def apply(families: FamilyIndex, changes: list[tuple[bool, str, int]]) -> None:
         for adds, key, number in changes:
             members = expected.setdefault(ord(key), set())
             if adds and number not in members:
@@ -128,7 +128,7 @@ def test_traits_are_listed_standard_ones_first() -> None:
 
 @given(st.lists(st.sets(st.integers(0, 5000), max_size=3000).map(sorted), max_size=4))
 def test_merged_ids_are_each_there_once_in_order(of: list[list[int]]) -> None:
-    merged = Merged(of)
+    merged = MergedIds(of)
     expected = sorted(set().union(*of))
     assert list(islice(merged, 3)) == expected[:3]
     assert list(merged) == expected
@@ -139,5 +139,5 @@ def test_merged_ids_are_each_there_once_in_order(of: list[list[int]]) -> None:
 
 
 def test_who_goes_through_the_first_of_merged_ids_does_not_pay_for_the_others() -> None:
-    endless = Merged([range(10**12), range(0, 10**12, 2)])
+    endless = MergedIds([range(10**12), range(0, 10**12, 2)])
     assert list(islice(endless, 3000)) == list(range(3000))

@@ -6,7 +6,7 @@ import pytest
 
 from placement.model import rows as module
 from placement.model.provider import Inventory
-from placement.model.rows import INVENTORY_COLUMNS, Shared, summand
+from placement.model.rows import INVENTORY_COLUMNS, SharedValues, summand
 
 
 def inventory(total: int) -> Inventory:
@@ -24,7 +24,7 @@ def test_a_fingerprint_sums_32_bits_of_each_stamp() -> None:
 
 
 def test_what_several_providers_have_alike_is_kept_once() -> None:
-    shared = Shared()
+    shared = SharedValues()
     first = shared.inventories(("VCPU", inventory(8), "MEMORY_MB", inventory(64)))
     assert first == {"VCPU": inventory(8), "MEMORY_MB": inventory(64)}
     assert shared.inventories(("VCPU", inventory(8), "MEMORY_MB", inventory(64))) is first
@@ -36,7 +36,7 @@ def test_what_several_providers_have_alike_is_kept_once() -> None:
 
 def test_what_no_provider_has_any_more_is_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MAX_SHARED", 100)
-    shared = Shared()
+    shared = SharedValues()
     for total in range(1, 1000):
         found = shared.inventories(("VCPU", inventory(total), "DISK_GB", inventory(total)))
         assert found == {"VCPU": inventory(total), "DISK_GB": inventory(total)}

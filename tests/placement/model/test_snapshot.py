@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from placement.model.index import Index
+from placement.model.index import ProviderIndex
 from placement.model.provider import Inventory, Provider
-from placement.model.snapshot import Snapshot
+from placement.model.snapshot import ModelSnapshot
 from tests.examples import examples
 
 CLASSES = ("VCPU", "MEMORY_MB")
@@ -47,7 +47,7 @@ def changes(draw: st.DrawFn) -> list[Provider | int]:
     return found
 
 
-def change(snapshot: Snapshot, steps: Iterable[Provider | int]) -> None:
+def change(snapshot: ModelSnapshot, steps: Iterable[Provider | int]) -> None:
     for step in steps:
         if isinstance(step, int):
             snapshot.remove(step)
@@ -56,7 +56,7 @@ def change(snapshot: Snapshot, steps: Iterable[Provider | int]) -> None:
     snapshot.whole_trees()
 
 
-def content(snapshot: Snapshot) -> Any:
+def content(snapshot: ModelSnapshot) -> Any:
     """All that a search can see."""
     return (
         dict(snapshot.providers),
@@ -77,7 +77,7 @@ def content(snapshot: Snapshot) -> Any:
     )
 
 
-def _indexes(snapshot: Snapshot) -> tuple[Index[Any], ...]:
+def _indexes(snapshot: ModelSnapshot) -> tuple[ProviderIndex[Any], ...]:
     return snapshot.trees, snapshot.by_class, snapshot.by_trait, snapshot.by_aggregate
 
 
@@ -86,9 +86,9 @@ def _indexes(snapshot: Snapshot) -> tuple[Index[Any], ...]:
 def test_a_snapshot_of_providers_is_what_it_becomes_by_putting_one_after_the_other(
     some: tuple[Provider, ...],
 ) -> None:
-    one_by_one = Snapshot()
+    one_by_one = ModelSnapshot()
     change(one_by_one, some)
-    assert content(Snapshot(some)) == content(one_by_one)
+    assert content(ModelSnapshot(some)) == content(one_by_one)
 
 
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -96,7 +96,7 @@ def test_a_snapshot_of_providers_is_what_it_becomes_by_putting_one_after_the_oth
 def test_what_changes_in_a_copy_changes_nothing_in_the_original(data: st.DataObject) -> None:
     first = [data.draw(providers(provider_id)) for provider_id in range(1, 7)]
     steps, more = data.draw(changes()), data.draw(changes())
-    snapshot, expected = Snapshot(first), Snapshot(first)
+    snapshot, expected = ModelSnapshot(first), ModelSnapshot(first)
     snapshot.whole_trees()
     before = content(expected)
     if data.draw(st.booleans()):
@@ -110,15 +110,15 @@ def test_what_changes_in_a_copy_changes_nothing_in_the_original(data: st.DataObj
     change(last, more)
     assert (content(snapshot), content(copy)) == (before, content(expected))
     change(expected, more)
-    assert content(last) == content(expected) == content(Snapshot(expected))
+    assert content(last) == content(expected) == content(ModelSnapshot(expected))
 
 
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_one_of_which_more_is_used_is_as_if_all_of_it_were_made_so(data: st.DataObject) -> None:
     first = [data.draw(providers(provider_id)) for provider_id in range(1, 7)]
-    snapshot = Snapshot(first)
-    before = content(Snapshot(first))
+    snapshot = ModelSnapshot(first)
+    before = content(ModelSnapshot(first))
     amounts = st.dictionaries(st.sampled_from(CLASSES), st.integers(0, 9))
     known = [(snapshot, first)]
     for used in data.draw(st.lists(st.dictionaries(st.integers(1, 6), amounts), max_size=3)):
@@ -126,14 +126,14 @@ def test_one_of_which_more_is_used_is_as_if_all_of_it_were_made_so(data: st.Data
         now = [replace(each, used=used.get(each.id, each.used)) for each in so_far]
         known.append((last.using(used), now))
     for found, expected in known:
-        assert content(found) == content(Snapshot(expected))
+        assert content(found) == content(ModelSnapshot(expected))
     assert content(snapshot) == before
     snapshot.put(replace(first[0], used={}))  # once nobody looks at the others any more
-    assert content(snapshot) == content(Snapshot([replace(first[0], used={}), *first[1:]]))
+    assert content(snapshot) == content(ModelSnapshot([replace(first[0], used={}), *first[1:]]))
 
 
 def test_a_copy_shares_what_did_not_change() -> None:
-    snapshot = Snapshot(
+    snapshot = ModelSnapshot(
         [
             Provider(n, f"u{n}", f"n{n}", 0, None, n, 0.0, {}, {}, frozenset({"T1"}), frozenset())
             for n in (1, 2)
@@ -148,7 +148,7 @@ def test_a_copy_shares_what_did_not_change() -> None:
 
 
 def test_names_that_nobody_has_are_not_remembered() -> None:
-    snapshot = Snapshot()
+    snapshot = ModelSnapshot()
     for provider_id in range(100):
         assert snapshot.roots_having(snapshot.by_aggregate, f"made-up-{provider_id}").ids == ()
     assert not snapshot.by_aggregate.roots

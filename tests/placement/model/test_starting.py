@@ -9,33 +9,33 @@ import pytest
 import sqlalchemy as sa
 
 from placement.db import migration
-from placement.db.database import Database, Transaction
+from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.db.tables import change_buckets
 from placement.exceptions import Unavailable
 from placement.model import rows
-from placement.model.feed import Model
-from placement.model.file import ModelFile, Writer
+from placement.model.feed import ReadModel
+from placement.model.file import ModelFile, ModelFileWriter
 from placement.store import allocations, classes, inventories, providers, traits
-from placement.store.claims import Claim
-from placement.store.consumers import Owner
-from placement.store.inventories import Values
+from placement.store.claims import ConsumerClaim
+from placement.store.consumers import ConsumerOwnership
+from placement.store.inventories import InventoryValues
 from tests.databases import DatabaseServer
 from tests.placement.model.test_snapshot import content
 
 HOST = "00000001-0000-4000-8000-000000000000"
 CHILD = "00000002-0000-4000-8000-000000000000"
 OTHER = "00000003-0000-4000-8000-000000000000"
-FOUR = Values(total=4, reserved=0, min_unit=1, max_unit=4, step_size=1, allocation_ratio=1.0)
+FOUR = InventoryValues(total=4, reserved=0, min_unit=1, max_unit=4, step_size=1, allocation_ratio=1.0)
 
-Start = Callable[[], Model]
+Start = Callable[[], ReadModel]
 
 
 @pytest.fixture
-def writer(database_url: str) -> Iterator[Database]:
+def writer(database_url: str) -> Iterator[ServiceDatabase]:
     """The database with a host that has a child, as another worker has it."""
-    database = Database(database_url)
+    database = ServiceDatabase(database_url)
 
-    def fill(tx: Transaction) -> None:
+    def fill(tx: WriteTransaction) -> None:
         classes.make_standard_names(tx, ["LLC", "MBA"])
         providers.create(tx, HOST, "host", None)
         providers.create(tx, CHILD, "child", HOST)
@@ -49,18 +49,18 @@ def writer(database_url: str) -> Iterator[Database]:
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModelFile:
     """The file, which is written where a test says so."""
-    monkeypatch.setattr(Writer, "look", lambda self: None)
+    monkeypatch.setattr(ModelFileWriter, "look", lambda self: None)
     return ModelFile(str(tmp_path / "model"))
 
 
 @pytest.fixture
-def start(writer: Database, database_url: str, file: ModelFile) -> Iterator[Start]:
+def start(writer: ServiceDatabase, database_url: str, file: ModelFile) -> Iterator[Start]:
     """Starts a worker, which has answered a request."""
     databases = []
 
-    def worker() -> Model:
-        databases.append(Database(database_url))
-        model = Model(databases[-1], file=file)
+    def worker() -> ReadModel:
+        databases.append(ServiceDatabase(database_url))
+        model = ReadModel(databases[-1], file=file)
         with model.fresh():
             pass
         return model
@@ -76,7 +76,7 @@ def written(start: Start) -> None:
     write(start())
 
 
-def write(model: Model) -> None:
+def write(model: ReadModel) -> None:
     assert model._writer is not None
     model._writer.write()
 
@@ -94,10 +94,10 @@ def whole_readings(monkeypatch: pytest.MonkeyPatch) -> list[None]:
     return found
 
 
-def agrees(model: Model, database_url: str) -> bool:
+def agrees(model: ReadModel, database_url: str) -> bool:
     """Whether the model is what one is that reads everything."""
-    database = Database(database_url)
-    with Model(database).fresh() as expected, model.fresh() as view:
+    database = ServiceDatabase(database_url)
+    with ReadModel(database).fresh() as expected, model.fresh() as view:
         same = content(view.snapshot) == content(expected.snapshot)
         same = same and view.names.__dict__ == expected.names.__dict__
         seqs = {each.uuid: expected.change_seq(each) for each in expected.snapshot}
@@ -106,12 +106,14 @@ def agrees(model: Model, database_url: str) -> bool:
     return same
 
 
-def change_much(tx: Transaction) -> None:
+def change_much(tx: WriteTransaction) -> None:
     providers.create(tx, OTHER, "other", None)
     classes.create(tx, "CUSTOM_NEW")
     inventories.add(tx, OTHER, "CUSTOM_NEW", FOUR)
     traits.replace(tx, HOST, 0, ["COMPUTE_NODE"])
-    allocations.replace(tx, [Claim(OTHER, {CHILD: {"VCPU": 3}}, None, Owner("project", "user", None))])
+    allocations.replace(
+        tx, [ConsumerClaim(OTHER, {CHILD: {"VCPU": 3}}, None, ConsumerOwnership("project", "user", None))]
+    )
 
 
 def test_nothing_is_read_where_nothing_changed(
@@ -129,7 +131,7 @@ def test_nothing_is_read_where_nothing_changed(
 
 
 def test_what_changed_since_is_read(
-    written: None, start: Start, whole_readings: list[None], writer: Database, database_url: str
+    written: None, start: Start, whole_readings: list[None], writer: ServiceDatabase, database_url: str
 ) -> None:
     writer.write(change_much)
     model = start()
@@ -140,7 +142,7 @@ def test_what_changed_since_is_read(
 
 
 def test_what_was_deleted_since_is_gone(
-    written: None, start: Start, whole_readings: list[None], writer: Database, database_url: str
+    written: None, start: Start, whole_readings: list[None], writer: ServiceDatabase, database_url: str
 ) -> None:
     writer.write(lambda tx: providers.delete(tx, CHILD))
     model = start()
@@ -152,7 +154,7 @@ def test_what_is_written_by_a_worker_that_started_from_the_file_is_as_good(
     written: None,
     start: Start,
     whole_readings: list[None],
-    writer: Database,
+    writer: ServiceDatabase,
     file: ModelFile,
     database_url: str,
 ) -> None:
@@ -166,7 +168,7 @@ def test_what_is_written_by_a_worker_that_started_from_the_file_is_as_good(
     assert len(whole_readings) == 1  # of who judged
 
 
-def back(server: DatabaseServer, writer: Database, url: str, start: Start, file: ModelFile) -> None:
+def back(server: DatabaseServer, writer: ServiceDatabase, url: str, start: Start, file: ModelFile) -> None:
     """The file is of what a restore takes away again; then others come to as many changes and more."""
     backup = server.backup(url)
     writer.write(change_much)
@@ -182,8 +184,8 @@ def back(server: DatabaseServer, writer: Database, url: str, start: Start, file:
 
 
 def test_a_database_that_was_restored_since_is_read(
-    start: Start, writer: Database, file: ModelFile, database_url: str, database_server: DatabaseServer,
-    caplog: pytest.LogCaptureFixture,
+    start: Start, writer: ServiceDatabase, file: ModelFile, database_url: str,
+    database_server: DatabaseServer, caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
     back(database_server, writer, database_url, start, file)
     model = start()
@@ -198,9 +200,9 @@ def test_a_file_of_another_database_is_not_used(
 ) -> None:
     url = database_server.fresh_database()
     migration.upgrade(url)
-    database = Database(url)
+    database = ServiceDatabase(url)
     database.write(lambda tx: classes.make_standard_names(tx, ["LLC", "MBA"]))
-    model = Model(database, file=file)
+    model = ReadModel(database, file=file)
     with model.fresh() as view:
         assert len(view.snapshot) == 0
     database.close()
@@ -210,7 +212,7 @@ def test_a_file_of_another_database_is_not_used(
 def test_a_file_from_before_a_new_epoch_is_not_used(
     written: None,
     start: Start,
-    writer: Database,
+    writer: ServiceDatabase,
     whole_readings: list[None],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -221,7 +223,7 @@ def test_a_file_from_before_a_new_epoch_is_not_used(
 
 
 def test_a_file_from_before_counters_were_set_back_is_not_used(
-    written: None, start: Start, writer: Database, caplog: pytest.LogCaptureFixture
+    written: None, start: Start, writer: ServiceDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:
     writer.write(
         lambda tx: tx.conn.execute(sa.update(change_buckets).values(counter=change_buckets.c.counter / 2))
@@ -244,11 +246,15 @@ def test_a_damaged_file_is_not_used_and_replaced_by_the_next_writing(
 
 
 def test_what_the_database_broke_off_to_confirm_is_shown_to_nobody(
-    written: None, file: ModelFile, writer: Database, database_url: str, monkeypatch: pytest.MonkeyPatch
+    written: None,
+    file: ModelFile,
+    writer: ServiceDatabase,
+    database_url: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     writer.write(change_much)
-    database = Database(database_url)
-    model = Model(database, file=file)
+    database = ServiceDatabase(database_url)
+    model = ReadModel(database, file=file)
 
     def broken(*_: Any) -> Any:
         raise sa.exc.OperationalError("", {}, Exception("gone"))

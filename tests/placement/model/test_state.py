@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placement.model.provider import Provider
-from placement.model.rows import Fingerprint, Names, Row
-from placement.model.state import State
+from placement.model.rows import BucketFingerprint, NameTable, ProviderVersion
+from placement.model.state import ModelState
 
 STAMPS = st.integers(0, 2**33)
 STEPS = st.lists(st.tuples(st.integers(1, 4), STAMPS) | st.sets(st.integers(1, 4)) | st.none())
@@ -15,7 +15,7 @@ STEPS = st.lists(st.tuples(st.integers(1, 4), STAMPS) | st.sets(st.integers(1, 4
 def test_a_fingerprint_is_of_what_is_in_the_bucket_now(
     steps: list[tuple[int, int] | set[int] | None],
 ) -> None:
-    state, stamps = State(Names([], [])), dict[int, int]()
+    state, stamps = ModelState(NameTable([], [])), dict[int, int]()
     for step in steps:
         if isinstance(step, set):
             state.keep_only(7, step)
@@ -25,9 +25,9 @@ def test_a_fingerprint_is_of_what_is_in_the_bucket_now(
             provider = Provider(
                 provider_id, str(provider_id), "", 0, None, 1, 0.0, {}, {}, frozenset(), frozenset()
             )
-            state.stamp(Row(provider_id, "", "", 0, None, 1, 0.0, 7, seq, 0), provider)
+            state.stamp(ProviderVersion(provider_id, "", "", 0, None, 1, 0.0, 7, seq, 0), provider)
             stamps[provider_id] = seq
         else:
             assert state.fingerprint(8) == (0, 0)
-            expected = Fingerprint(len(stamps), sum(seq % 2**32 for seq in stamps.values()))
+            expected = BucketFingerprint(len(stamps), sum(seq % 2**32 for seq in stamps.values()))
             assert state.fingerprint(7) == expected

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from placement.model.snapshot import Snapshot
+from placement.model.snapshot import ModelSnapshot
 from tests.placement.candidates.snapshots import Spec, build, inventory
 
 
-def hosts() -> Snapshot:
+def hosts() -> ModelSnapshot:
     return build(
         Spec("cn1", None, {"MEMORY_MB": inventory(1000, max_unit=8)}, ["T1"]),
         Spec("numa1", "cn1", {"VCPU": 4, "CUSTOM_A": 1}, used={"VCPU": 1}),

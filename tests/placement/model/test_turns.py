@@ -7,21 +7,21 @@ import pytest
 from placement.exceptions import Unavailable
 from placement.model import turns as module
 from placement.model.provider import Provider
-from placement.model.snapshot import Snapshot
-from placement.model.turns import Turn, Turns
+from placement.model.snapshot import ModelSnapshot
+from placement.model.turns import ReadGate, ReadTurn
 
 
 class Ended(Exception):
     """What ends a turn."""
 
 
-def is_free(turns: Turns) -> bool:
+def is_free(turns: ReadGate) -> bool:
     """Whether somebody else finds that nobody holds anything of it."""
     with ThreadPoolExecutor() as others:
         return others.submit(_is_free, turns).result()
 
 
-def _is_free(turns: Turns) -> bool:
+def _is_free(turns: ReadGate) -> bool:
     locks = (turns.first, turns.later, turns.counting, turns.long_requests)
     got = [lock.acquire(blocking=False) for lock in locks]
     for lock, acquired in zip(locks, got, strict=True):
@@ -33,9 +33,9 @@ def _is_free(turns: Turns) -> bool:
 @pytest.mark.parametrize("times", [0, 1, 2, 3])
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_turn_gives_back_all_that_it_holds(times: int, fails: bool) -> None:
-    turns, snapshot = Turns(1), Snapshot()
+    turns, snapshot = ReadGate(1), ModelSnapshot()
     try:
-        with Turn(turns) as turn:
+        with ReadTurn(turns) as turn:
             for _ in range(times):
                 turn.give_way(snapshot)
             assert snapshot.keepers == min(times, 1)
@@ -51,7 +51,7 @@ def test_a_turn_gives_back_all_that_it_holds(times: int, fails: bool) -> None:
 def test_a_turn_that_ends_while_others_have_theirs_takes_nothing_from_them(
     pauses: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    turns, snapshot = Turns(1), Snapshot()
+    turns, snapshot = ReadGate(1), ModelSnapshot()
     left = [None] * pauses
 
     def pause(seconds: float) -> None:
@@ -63,7 +63,7 @@ def test_a_turn_that_ends_while_others_have_theirs_takes_nothing_from_them(
     monkeypatch.setattr(module.time, "sleep", pause)
 
     def work() -> None:
-        with Turn(turns) as turn:
+        with ReadTurn(turns) as turn:
             for _ in range(pauses + 1):
                 turn.give_way(snapshot)
 
@@ -76,10 +76,10 @@ def test_a_turn_that_ends_while_others_have_theirs_takes_nothing_from_them(
 
 
 def test_more_long_requests_than_there_may_be_are_refused_and_keep_nothing() -> None:
-    turns, snapshot = Turns(1), Snapshot()
-    with Turn(turns) as first:
+    turns, snapshot = ReadGate(1), ModelSnapshot()
+    with ReadTurn(turns) as first:
         first.give_way(snapshot)
-        with pytest.raises(Unavailable, match="as many long requests"), Turn(turns) as second:
+        with pytest.raises(Unavailable, match="as many long requests"), ReadTurn(turns) as second:
             second.give_way(snapshot)
         assert snapshot.keepers == 1
     assert is_free(turns)
@@ -88,7 +88,7 @@ def test_more_long_requests_than_there_may_be_are_refused_and_keep_nothing() -> 
 def test_several_may_look_at_a_snapshot_that_is_kept_as_its_trees_are_up_to_date(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    turns, snapshot = Turns(), Snapshot()
+    turns, snapshot = ReadGate(), ModelSnapshot()
     one = Provider(1, f"{1:032}", "cn1", 0, None, 1, 0.0, {}, {}, frozenset(), frozenset())
     snapshot.put(one)
     turns.keep(snapshot)

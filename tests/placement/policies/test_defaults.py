@@ -6,7 +6,7 @@ from placement.api.context import RequestContext
 from placement.conf import new_config
 from placement.exceptions import Forbidden
 from placement.policies import list_rules
-from placement.policies.enforcer import Enforcer
+from placement.policies.enforcer import PolicyEnforcer
 
 ADMIN_OR_SERVICE = [
     "placement:allocation_candidates:list",
@@ -76,7 +76,7 @@ ADMINS_AND_SERVICES = {"admin", "admin as keystone sends it", "service"}
 
 @pytest.fixture(scope="module")
 def enforcer():
-    return Enforcer(new_config(config_files=[]))
+    return PolicyEnforcer(new_config(config_files=[]))
 
 
 def allowed(enforcer, rule, caller, target=None):
@@ -109,7 +109,7 @@ def test_readers_see_what_is_of_their_own_project(enforcer, rule, caller):
 def test_without_new_defaults_admins_reshape_too():
     conf = new_config(config_files=[])
     conf.set_override("enforce_new_defaults", False, group="oslo_policy")
-    enforcer = Enforcer(conf)
+    enforcer = PolicyEnforcer(conf)
     assert [caller for caller in CALLERS if allowed(enforcer, RESHAPE, caller)] == [
         "admin",
         "admin as keystone sends it",

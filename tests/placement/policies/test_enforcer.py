@@ -10,7 +10,7 @@ from placement.api.context import RequestContext
 from placement.conf import new_config
 from placement.exceptions import Forbidden
 from placement.policies import enforcer as module
-from placement.policies.enforcer import Enforcer
+from placement.policies.enforcer import PolicyEnforcer
 
 LIST = "placement:resource_providers:list"
 SHOW = "placement:resource_providers:show"
@@ -56,18 +56,18 @@ def allowed(enforcer, rule, target=None, **caller):
 
 def test_a_refusal_says_which_rule_it_is(conf):
     with pytest.raises(Forbidden) as raised:
-        Enforcer(conf).authorize(RequestContext(roles=["member"]), LIST)
+        PolicyEnforcer(conf).authorize(RequestContext(roles=["member"]), LIST)
     assert raised.value.detail == f"Policy does not allow {LIST} to be performed."
 
 
 def test_a_rule_that_does_not_exist_is_an_error_and_no_permission(conf):
     with pytest.raises(policy.PolicyNotRegistered):
-        Enforcer(conf).authorize(RequestContext(roles=["admin"]), "placement:unknown")
+        PolicyEnforcer(conf).authorize(RequestContext(roles=["admin"]), "placement:unknown")
 
 
 def test_the_operators_file_is_found_beside_the_configuration_and_counts(conf, tmp_path):
     write(tmp_path / "policy.yaml", f'"{LIST}": "role:auditor"\n', 1)
-    enforcer = Enforcer(conf)
+    enforcer = PolicyEnforcer(conf)
     assert allowed(enforcer, LIST, roles=["auditor"])
     assert not allowed(enforcer, LIST, roles=["admin"])
     assert allowed(enforcer, SHOW, roles=["admin"])
@@ -77,13 +77,13 @@ def test_a_json_file_of_old_counts_too(tmp_path):
     (tmp_path / "policy.json").write_text(f'{{"{LIST}": "@"}}')
     conf = new_config(config_files=[])
     conf.set_override("policy_file", str(tmp_path / "policy.json"), group="oslo_policy")
-    assert allowed(Enforcer(conf), LIST, roles=[])
+    assert allowed(PolicyEnforcer(conf), LIST, roles=[])
 
 
 def test_a_file_in_a_policy_folder_counts_more_than_the_policy_file(conf, tmp_path):
     write(tmp_path / "policy.yaml", f'"{LIST}": "role:a"\n"{SHOW}": "role:a"\n', 1)
     write(tmp_path / "policy.d" / "b.yaml", f'"{LIST}": "role:b"\n', 1)
-    enforcer = Enforcer(conf)
+    enforcer = PolicyEnforcer(conf)
     assert not allowed(enforcer, LIST, roles=["a"])
     assert allowed(enforcer, LIST, roles=["b"])
     assert allowed(enforcer, SHOW, roles=["a"])
@@ -91,27 +91,27 @@ def test_a_file_in_a_policy_folder_counts_more_than_the_policy_file(conf, tmp_pa
 
 def test_a_rule_may_redefine_what_others_are_made_of(conf, tmp_path):
     write(tmp_path / "policy.yaml", '"admin_or_service_api": "role:operator"\n', 1)
-    enforcer = Enforcer(conf)
+    enforcer = PolicyEnforcer(conf)
     assert allowed(enforcer, LIST, roles=["operator"])
     assert not allowed(enforcer, LIST, roles=["admin"])
 
 
 def test_a_rule_may_compare_the_caller_with_the_target(conf, tmp_path):
     write(tmp_path / "policy.yaml", f'"{LIST}": "user_id:%(user_id)s"\n', 1)
-    enforcer = Enforcer(conf)
+    enforcer = PolicyEnforcer(conf)
     assert allowed(enforcer, LIST, {"user_id": "a"}, user_id="a")
     assert not allowed(enforcer, LIST, {"user_id": "b"}, user_id="a")
     assert not allowed(enforcer, LIST, {}, user_id="a")
 
 
 def test_without_a_target_the_callers_own_project_and_user_are_meant(conf):
-    enforcer = Enforcer(conf)
+    enforcer = PolicyEnforcer(conf)
     assert allowed(enforcer, USAGES, roles=["reader"], project_id="p")
     assert not allowed(enforcer, USAGES, {"project_id": "q"}, roles=["reader"], project_id="p")
 
 
 def test_a_decision_for_one_caller_is_none_for_another(conf):
-    enforcer = Enforcer(conf)
+    enforcer = PolicyEnforcer(conf)
     for _ in range(2):
         assert allowed(enforcer, LIST, roles=["admin"], user_id="a")
         assert not allowed(enforcer, LIST, roles=["reader"], user_id="a")
@@ -123,7 +123,7 @@ def test_a_decision_for_one_caller_is_none_for_another(conf):
 
 def test_a_changed_file_counts_after_a_second_at_most(conf, tmp_path, clock):
     write(tmp_path / "policy.yaml", f'"{LIST}": "role:a"\n', 1)
-    enforcer = Enforcer(conf)
+    enforcer = PolicyEnforcer(conf)
     assert not allowed(enforcer, LIST, roles=["b"])
     write(tmp_path / "policy.yaml", f'"{LIST}": "role:b"\n', 2)
     clock.now += 1.0
@@ -132,7 +132,7 @@ def test_a_changed_file_counts_after_a_second_at_most(conf, tmp_path, clock):
 
 
 def test_a_file_that_appears_or_goes_counts(conf, tmp_path, clock):
-    enforcer = Enforcer(conf)
+    enforcer = PolicyEnforcer(conf)
     assert allowed(enforcer, LIST, roles=["admin"])
     write(tmp_path / "policy.d" / "a.yaml", f'"{LIST}": "!"\n', 1)
     clock.now += 1.0
@@ -145,7 +145,7 @@ def test_a_file_that_appears_or_goes_counts(conf, tmp_path, clock):
 def test_a_policy_file_that_is_absent_for_a_moment_stays_in_force(conf, tmp_path, clock, caplog):
     file = tmp_path / "policy.yaml"
     write(file, f'"{LIST}": "!"\n', 1)
-    enforcer = Enforcer(conf)
+    enforcer = PolicyEnforcer(conf)
     file.unlink()
     for _ in range(59):
         clock.now += 1.0
@@ -164,7 +164,7 @@ def test_a_policy_file_that_is_absent_for_a_moment_stays_in_force(conf, tmp_path
 def test_a_policy_file_that_is_empty_for_a_moment_stays_in_force(conf, tmp_path, clock, caplog):
     file = tmp_path / "policy.yaml"
     write(file, f'"{LIST}": "!"\n', 1)
-    enforcer = Enforcer(conf)
+    enforcer = PolicyEnforcer(conf)
     write(file, "", 2)  # as programs do that are about to write it anew
     clock.now += 1.0
     assert not allowed(enforcer, LIST, roles=["admin"])
@@ -183,7 +183,7 @@ def test_a_policy_file_that_is_empty_for_a_moment_stays_in_force(conf, tmp_path,
 def test_a_file_broken_by_a_change_leaves_the_rules_in_force(conf, tmp_path, clock, caplog, broken):
     write(tmp_path / "policy.yaml", f'"{LIST}": "role:a"\n', 1)
     write(tmp_path / "policy.d" / "b.yaml", f'"{SHOW}": "role:b"\n', 1)
-    enforcer = Enforcer(conf)
+    enforcer = PolicyEnforcer(conf)
     write(tmp_path / "policy.d" / "b.yaml", broken, 2)
     clock.now += 1.0
     with caplog.at_level(logging.ERROR):
@@ -196,12 +196,12 @@ def test_a_file_broken_by_a_change_leaves_the_rules_in_force(conf, tmp_path, clo
 def test_a_file_that_is_broken_from_the_start_stops_the_service(conf, tmp_path):
     write(tmp_path / "policy.yaml", "{", 1)
     with pytest.raises(ValueError, match=r"policy\.yaml cannot be used"):
-        Enforcer(conf)
+        PolicyEnforcer(conf)
 
 
 def test_an_empty_policy_file_changes_nothing(conf, tmp_path):
     write(tmp_path / "policy.yaml", "# nothing\n", 1)
-    assert allowed(Enforcer(conf), LIST, roles=["admin"])
+    assert allowed(PolicyEnforcer(conf), LIST, roles=["admin"])
 
 
 def test_a_check_that_depends_on_more_than_the_caller_is_asked_every_time(conf, tmp_path):
@@ -213,12 +213,12 @@ def test_a_check_that_depends_on_more_than_the_caller_is_asked_every_time(conf, 
 
     policy.register("tossed", Tossed)
     write(tmp_path / "policy.yaml", f'"{LIST}": "role:a and not tossed:coin"\n', 1)
-    enforcer = Enforcer(conf)
+    enforcer = PolicyEnforcer(conf)
     assert [allowed(enforcer, LIST, roles=["a"]) for _ in range(3)] == [False, True, False]
 
 
 def test_decisions_of_checks_that_depend_on_the_caller_alone_are_remembered(conf, monkeypatch):
-    enforcer = Enforcer(conf)
+    enforcer = PolicyEnforcer(conf)
     assert allowed(enforcer, LIST, roles=["admin"])
     monkeypatch.setattr(policy.Enforcer, "authorize", None)
     assert allowed(enforcer, LIST, roles=["admin"])

@@ -97,10 +97,12 @@ def test_a_reshape_has_inventories_and_the_allocations_of_many() -> None:
 )
 def test_the_first_fault_of_an_inventory_is_named_with_its_place(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidRequest, match=words) as caught:
-        load(inventory.Update(), {"resource_provider_generation": 0} | fields)
+        load(inventory.InventoryUpdate(), {"resource_provider_generation": 0} | fields)
     assert "\n" not in str(caught.value)
 
 
 def test_a_whole_number_may_be_written_as_a_fraction() -> None:
-    total = load(inventory.Update(), {"resource_provider_generation": 0, "total": 4.0})["values"].total
+    total = load(inventory.InventoryUpdate(), {"resource_provider_generation": 0, "total": 4.0})[
+        "values"
+    ].total
     assert (total, type(total)) == (4, int)

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from marshmallow import ValidationError
 
-from placement.schemas.base import MAX_INT, Object
-from placement.schemas.inventory import Inventory, InventoryObject
+from placement.schemas.base import MAX_INT, ObjectField
+from placement.schemas.inventory import InventoryObject, InventorySchema
 
 FIELDS = ["total", "reserved", "min_unit", "max_unit", "step_size", "allocation_ratio", "more"]
 VALUES = st.one_of(
@@ -20,7 +20,7 @@ VALUES = st.one_of(
 )
 
 
-def read(field: Object, data: Any) -> Any:
+def read(field: ObjectField, data: Any) -> Any:
     try:
         values = field.deserialize(data)["values"]
     except ValidationError as error:
@@ -30,9 +30,9 @@ def read(field: Object, data: Any) -> Any:
 
 @given(st.dictionaries(st.sampled_from([*FIELDS, "resource_provider_generation"]), VALUES))
 def test_inventories_are_read_as_their_schema_reads_them(data: dict[str, Any]) -> None:
-    assert repr(read(InventoryObject(), data)) == repr(read(Object(Inventory), data))
+    assert repr(read(InventoryObject(), data)) == repr(read(ObjectField(InventorySchema), data))
 
 
 @pytest.mark.parametrize("data", [None, 1, "x", [], {}])
 def test_what_is_no_inventory_is_refused_by_the_schema(data: Any) -> None:
-    assert read(InventoryObject(), data) == read(Object(Inventory), data)
+    assert read(InventoryObject(), data) == read(ObjectField(InventorySchema), data)

@@ -18,7 +18,7 @@ from benchmarks.servers import OpenStack, Ours, Service
 from placement.shadow.compare import comparable
 from tests.databases import DatabaseServer
 from tests.placement.differential.play import Names
-from tests.placement.differential.services import Answer, Client, Request
+from tests.placement.differential.services import Client, Request, ShadowAnswer
 from tests.ports import free_port
 
 _SECONDS: Final = 60.0
@@ -144,7 +144,7 @@ class Talk:
     client: Client
     requests: int = 0
 
-    def ask(self, request: Request) -> Answer:
+    def ask(self, request: Request) -> ShadowAnswer:
         """Send it to the shadow."""
         self.requests += 1
         makes_class = request.method != "GET" and request.path.startswith("/resource_classes")

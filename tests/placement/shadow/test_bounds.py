@@ -7,24 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from placement.shadow.backlog import FULL, Backlog, Bounds
-from placement.shadow.exchange import Copy, Received, Request
-from placement.shadow.follower import Follower, Settings
+from placement.shadow.backlog import FULL, BacklogBounds, ByteBacklog
+from placement.shadow.exchange import MirroredRequest, ReceivedAnswer, ShadowRequest
+from placement.shadow.follower import FollowerSettings, ShadowFollower
 from placement.shadow.in_flight import InFlight
-from placement.shadow.outbox import Delivery, Outbox
+from placement.shadow.outbox import MirrorOutbox, OutboxDelivery
 from tests.placement.shadow.processes import wait_for
 
 KEY = b"key"
 KILOBYTES = 10_000
 
 
-def copy(number: int, method: str, size: int = KILOBYTES) -> Copy:
-    received = Received(200, (), b"x" * size)
-    return Copy(number, Request(method, "/", (), b""), received, 0.0, 0.0, frozenset())
+def copy(number: int, method: str, size: int = KILOBYTES) -> MirroredRequest:
+    received = ReceivedAnswer(200, (), b"x" * size)
+    return MirroredRequest(number, ShadowRequest(method, "/", (), b""), received, 0.0, 0.0, frozenset())
 
 
 def test_a_full_backlog_leaves_out_reads_and_then_what_writes_said() -> None:
-    backlog = Backlog(Bounds(int(2.5 * KILOBYTES), 5 * KILOBYTES, 10 * KILOBYTES))
+    backlog = ByteBacklog(BacklogBounds(int(2.5 * KILOBYTES), 5 * KILOBYTES, 10 * KILOBYTES))
     backlog.put(copy(0, "GET"))
     backlog.put(copy(1, "GET"))
     backlog.put(copy(2, "GET"))
@@ -39,7 +39,7 @@ def test_a_full_backlog_leaves_out_reads_and_then_what_writes_said() -> None:
 
 
 def test_a_backlog_that_is_full_of_lost_writes_only_counts() -> None:
-    backlog = Backlog(Bounds(KILOBYTES, KILOBYTES, 3 * KILOBYTES))
+    backlog = ByteBacklog(BacklogBounds(KILOBYTES, KILOBYTES, 3 * KILOBYTES))
     for number in range(100):
         backlog.put(copy(number, "PUT"))
     assert len(backlog) + backlog.left_out == 100
@@ -47,16 +47,16 @@ def test_a_backlog_that_is_full_of_lost_writes_only_counts() -> None:
 
 
 def test_headers_and_queries_take_memory_too() -> None:
-    backlog = Backlog(Bounds(10 * KILOBYTES, 10 * KILOBYTES, 10 * KILOBYTES))
+    backlog = ByteBacklog(BacklogBounds(10 * KILOBYTES, 10 * KILOBYTES, 10 * KILOBYTES))
     for number in range(100):
-        request = Request("GET", "/?" + "x" * KILOBYTES, (("X-Long", "x" * KILOBYTES),), b"")
-        received = Received(200, (("X-Long", "x" * KILOBYTES),), b"")
-        backlog.put(Copy(number, request, received, 0.0, 0.0, frozenset()))
+        request = ShadowRequest("GET", "/?" + "x" * KILOBYTES, (("X-Long", "x" * KILOBYTES),), b"")
+        received = ReceivedAnswer(200, (("X-Long", "x" * KILOBYTES),), b"")
+        backlog.put(MirroredRequest(number, request, received, 0.0, 0.0, frozenset()))
     assert (len(backlog), backlog.left_out) == (3, 97)
 
 
 def test_a_closed_backlog_ends_who_waits() -> None:
-    backlog = Backlog(Bounds(KILOBYTES, 2 * KILOBYTES, 3 * KILOBYTES))
+    backlog = ByteBacklog(BacklogBounds(KILOBYTES, 2 * KILOBYTES, 3 * KILOBYTES))
     backlog.put(copy(0, "PUT"))
     backlog.close(keep=False)
     assert backlog.get() is None
@@ -67,8 +67,8 @@ def address(tmp_path: Path) -> str:
     return str(tmp_path / "copies")
 
 
-def received_at(listener: Listener, number: int) -> list[Delivery]:
-    found: list[Delivery] = []
+def received_at(listener: Listener, number: int) -> list[OutboxDelivery]:
+    found: list[OutboxDelivery] = []
     with listener.accept() as connection:
         while len(found) < number:
             delivery = connection.recv()
@@ -81,7 +81,7 @@ def never() -> float:
 
 
 def test_copies_arrive_in_their_order(address: str) -> None:
-    outbox = Outbox(address, KEY, predecessors=2)
+    outbox = MirrorOutbox(address, KEY, predecessors=2)
     for number in range(3):
         outbox.put(copy(number, "GET"))
     outbox.start(never)
@@ -92,14 +92,14 @@ def test_copies_arrive_in_their_order(address: str) -> None:
 
 
 def test_while_nobody_listens_copies_wait_and_reads_are_left_out(address: str) -> None:
-    outbox = Outbox(address, KEY, Bounds(2 * KILOBYTES, 2 * KILOBYTES, 3 * KILOBYTES))
+    outbox = MirrorOutbox(address, KEY, BacklogBounds(2 * KILOBYTES, 2 * KILOBYTES, 3 * KILOBYTES))
     outbox.start(never)
     for number in range(1, 4):
         outbox.put(copy(number, "GET", KILOBYTES // 3))
     for number in range(4, 9):
         outbox.put(copy(number, "GET" if number < 8 else "PUT"))
     with Listener(address, "AF_UNIX", authkey=KEY) as listener:
-        deliveries: list[Delivery] = []
+        deliveries: list[OutboxDelivery] = []
         with listener.accept() as connection:
             while not deliveries or deliveries[-1].copy.number != 8:
                 delivery = connection.recv()
@@ -112,7 +112,7 @@ def test_while_nobody_listens_copies_wait_and_reads_are_left_out(address: str) -
 
 
 def test_an_outbox_finds_the_next_listener(address: str) -> None:
-    outbox = Outbox(address, KEY)
+    outbox = MirrorOutbox(address, KEY)
     outbox.start(never)
     outbox.put(copy(0, "PUT"))
     with Listener(address, "AF_UNIX", authkey=KEY) as listener:
@@ -132,9 +132,9 @@ def test_an_outbox_finds_the_next_listener(address: str) -> None:
 
 
 def test_who_listens_is_told_up_to_when_all_writes_have_arrived(address: str) -> None:
-    outbox = Outbox(address, KEY)
+    outbox = MirrorOutbox(address, KEY)
     in_flight = InFlight(outbox.put)
-    tickets = [in_flight.begin(Request(method, "/", (), b"")) for method in ("GET", "PUT", "PUT")]
+    tickets = [in_flight.begin(ShadowRequest(method, "/", (), b"")) for method in ("GET", "PUT", "PUT")]
     outbox.start(in_flight.settled)
     with Listener(address, "AF_UNIX", authkey=KEY) as listener, listener.accept() as connection:
         assert connection.recv().settled == tickets[1].started
@@ -154,13 +154,13 @@ def test_a_process_that_ended_before_it_was_heard_of_is_known(
 ) -> None:
     """It was killed while it connected, with what it had in hand."""
     control, stop = multiprocessing.Pipe(duplex=False)
-    settings = Settings("http://127.0.0.1:1", None, None, 0.0, ("127.0.0.1", 0))
-    follower = Follower(settings, address, KEY)
+    settings = FollowerSettings("http://127.0.0.1:1", None, None, 0.0, ("127.0.0.1", 0))
+    follower = ShadowFollower(settings, address, KEY)
     running = threading.Thread(target=follower.run, args=(control,))
     running.start()
     try:
         with Client(address, "AF_UNIX", authkey=KEY) as connection:
-            connection.send(Delivery(None, 0, 0.0, predecessors))
+            connection.send(OutboxDelivery(None, 0, 0.0, predecessors))
         wait_for(lambda: follower.status.document()["processes"] == predecessors + 1)
     finally:
         stop.close()

@@ -14,13 +14,13 @@ import pytest
 from placement.exceptions import InvalidRequest
 from placement.maintenance import importer
 from placement.shadow import copying
-from placement.shadow.backlog import Backlog
-from placement.shadow.copying import MOMENTS, Databases, Moment, copy
-from placement.shadow.exchange import Copy, Request
+from placement.shadow.backlog import ByteBacklog
+from placement.shadow.copying import MOMENTS, CopiedDatabases, CopyMoment, copy
+from placement.shadow.exchange import MirroredRequest, ShadowRequest
 from placement.shadow.follower import BOUNDS, was_quiet
-from placement.store.consumers import Owner
+from placement.store.consumers import ConsumerOwnership
 
-DATABASES = Databases("their", "ours", Owner("p", "u", None), ())
+DATABASES = CopiedDatabases("their", "ours", ConsumerOwnership("p", "u", None), ())
 
 
 class Copied:
@@ -38,9 +38,9 @@ class Copied:
         yield
 
     @contextmanager
-    def _source(self, databases: Databases) -> Iterator[tuple[Any, Moment]]:
+    def _source(self, databases: CopiedDatabases) -> Iterator[tuple[Any, CopyMoment]]:
         self.looked_at.append(len(self.looked_at) + 1.0)
-        yield None, Moment(self.looked_at[-1], self.looked_at[-1] + 0.1)
+        yield None, CopyMoment(self.looked_at[-1], self.looked_at[-1] + 0.1)
 
 
 @pytest.fixture
@@ -75,22 +75,26 @@ def test_if_there_is_none_the_last_is_taken_and_the_log_says_so(
 def test_a_write_in_flight_is_one_that_may_be_in_it_or_not(
     method: str, started: float, seconds: float, quiet: bool
 ) -> None:
-    backlog = Backlog(BOUNDS)
-    backlog.put(Copy(1, Request(method, "/traits/CUSTOM_A", (), b""), None, started, seconds, frozenset()))
-    assert was_quiet(backlog, Moment(6.0, 6.1)) is quiet
+    backlog = ByteBacklog(BOUNDS)
+    backlog.put(
+        MirroredRequest(
+            1, ShadowRequest(method, "/traits/CUSTOM_A", (), b""), None, started, seconds, frozenset()
+        )
+    )
+    assert was_quiet(backlog, CopyMoment(6.0, 6.1)) is quiet
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Databases:
+def source(tmp_path: Path) -> CopiedDatabases:
     """A file of a megabyte, to be copied."""
     file = tmp_path / "stock.sqlite"
     with closing(sqlite3.connect(file)) as there, there:
         there.execute("CREATE TABLE t AS SELECT zeroblob(1000000) AS x")
-    return Databases(f"sqlite:///{file}", "", Owner("p", "u", None), ())
+    return CopiedDatabases(f"sqlite:///{file}", "", ConsumerOwnership("p", "u", None), ())
 
 
 def test_no_folder_for_the_copy_is_said(
-    source: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: CopiedDatabases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
     with pytest.raises(InvalidRequest, match=r"no folder for a copy of the source database: .*none"):
@@ -99,7 +103,7 @@ def test_no_folder_for_the_copy_is_said(
 
 @pytest.mark.root
 def test_a_disk_on_which_the_copy_finds_no_room_is_named(
-    source: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: CopiedDatabases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = tmp_path / "small"
     small.mkdir()

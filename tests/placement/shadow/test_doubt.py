@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement.shadow.doubt import Doubt, Written
-from placement.shadow.exchange import Copy, Received, Request
-from placement.shadow.replay import Verdict
+from placement.shadow.doubt import AmbiguousWrites, WrittenKeys
+from placement.shadow.exchange import MirroredRequest, ReceivedAnswer, ShadowRequest
+from placement.shadow.replay import ReplayVerdict
 from tests.placement.shadow.test_replay import Player, copy, received
 
 C, D, P, Q, X = (f"{letter * 8}-0000-4000-8000-000000000000" for letter in "cdabe")
@@ -27,7 +27,7 @@ def claim(provider: str, project: str = "red") -> dict[str, Any]:
 RESHAPED = {"inventories": {P: {}}, "allocations": {C: claim(Q)}}
 
 
-def accepted(number: int, method: str, path: str, *beside: int, body: Any = None) -> Copy:
+def accepted(number: int, method: str, path: str, *beside: int, body: Any = None) -> MirroredRequest:
     return copy(number, method, path, received(204), *beside, body=body)
 
 
@@ -51,12 +51,12 @@ def accepted(number: int, method: str, path: str, *beside: int, body: Any = None
 )  # fmt: skip
 def test_what_a_write_writes(method: str, path: str, body: Any, things: set[str], names: set[str]) -> None:
     content = body.encode() if isinstance(body, str) else b"" if body is None else json.dumps(body).encode()
-    written = Written.of(Request(method, path, (), content))
+    written = WrittenKeys.of(ShadowRequest(method, path, (), content))
     assert (written.things, written.names) == (things, names)
 
 
-def doubts(*copies: Copy, waiting: tuple[int, ...] = ()) -> int:
-    doubt = Doubt()
+def doubts(*copies: MirroredRequest, waiting: tuple[int, ...] = ()) -> int:
+    doubt = AmbiguousWrites()
     for each in copies:
         doubt.take(each, waiting)
     return len(doubt)
@@ -88,19 +88,19 @@ def usages(amount: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("path", "there", "here", "verdict"),
     [
-        (CLAIM, {"allocations": {P: 1}}, {"allocations": {Q: 1}}, Verdict.DOUBTFUL),
-        (f"/resource_providers/{P}/usages", usages(1), usages(0), Verdict.DOUBTFUL),
-        (f"/resource_providers/{X}/usages", usages(1), usages(0), Verdict.DIFFERENT),
-        ("/usages?project_id=red", usages(1), usages(0), Verdict.DOUBTFUL),
-        ("/usages?project_id=blue", usages(1), usages(0), Verdict.DIFFERENT),
-        ("/allocation_candidates?resources=VCPU:1", [{P: 1}, {X: 1}], [{X: 1}], Verdict.DOUBTFUL),
-        ("/allocation_candidates?resources=VCPU:1", [{P: 1}, {X: 1}], [{P: 1}], Verdict.DIFFERENT),
-        ("/resource_providers", {"all": {P: 1, X: 1}}, {"all": {P: 2, X: 1}}, Verdict.DOUBTFUL),
-        ("/resource_providers", {"all": {P: 1, X: 1}}, {"all": {P: 1, X: 2}}, Verdict.DIFFERENT),
+        (CLAIM, {"allocations": {P: 1}}, {"allocations": {Q: 1}}, ReplayVerdict.DOUBTFUL),
+        (f"/resource_providers/{P}/usages", usages(1), usages(0), ReplayVerdict.DOUBTFUL),
+        (f"/resource_providers/{X}/usages", usages(1), usages(0), ReplayVerdict.DIFFERENT),
+        ("/usages?project_id=red", usages(1), usages(0), ReplayVerdict.DOUBTFUL),
+        ("/usages?project_id=blue", usages(1), usages(0), ReplayVerdict.DIFFERENT),
+        ("/allocation_candidates?resources=VCPU:1", [{P: 1}, {X: 1}], [{X: 1}], ReplayVerdict.DOUBTFUL),
+        ("/allocation_candidates?resources=VCPU:1", [{P: 1}, {X: 1}], [{P: 1}], ReplayVerdict.DIFFERENT),
+        ("/resource_providers", {"all": {P: 1, X: 1}}, {"all": {P: 2, X: 1}}, ReplayVerdict.DOUBTFUL),
+        ("/resource_providers", {"all": {P: 1, X: 1}}, {"all": {P: 1, X: 2}}, ReplayVerdict.DIFFERENT),
     ],
 )
 def test_what_differs_later_is_doubtful_where_it_is_about_it(
-    path: str, there: Any, here: Any, verdict: Verdict
+    path: str, there: Any, here: Any, verdict: ReplayVerdict
 ) -> None:
     player = raced({"status": 200, "body": here})
     player.replay.take(copy(2, "GET", path, received(200, there)))
@@ -112,7 +112,7 @@ def test_a_write_that_one_service_refuses_as_something_is_doubtful_is_in_doubt_i
     player = raced({"status": 409}, {"status": 200, "body": {}})
     player.replay.take(accepted(2, "PUT", OTHER, body=claim(Q, "blue")))
     player.replay.take(copy(3, "GET", OTHER, received(200, {"allocations": {Q: 1}})))
-    assert player.verdicts()[2] == player.verdicts()[3] == Verdict.DOUBTFUL
+    assert player.verdicts()[2] == player.verdicts()[3] == ReplayVerdict.DOUBTFUL
     assert not player.outcomes[2].parts
 
 
@@ -122,7 +122,7 @@ def test_there_is_no_doubt_after_what_states_all_of_it() -> None:
     player.replay.take(accepted(2, "DELETE", CLAIM))
     assert len(player.replay.doubt) == 0
     player.replay.take(copy(3, "GET", CLAIM, received(200, {"allocations": {}})))
-    assert player.outcomes[3].verdict == Verdict.DIFFERENT
+    assert player.outcomes[3].verdict == ReplayVerdict.DIFFERENT
 
 
 def test_what_changes_a_part_leaves_the_doubt() -> None:
@@ -141,7 +141,7 @@ class Pools:
     def __init__(self) -> None:
         self.claims: dict[str, str] = {}
 
-    def answer(self, request: Request) -> Received:
+    def answer(self, request: ShadowRequest) -> ReceivedAnswer:
         _, kind, uuid, *_ = request.path.split("/")
         if kind == "resource_providers":
             return received(200, usages(sum(pool == uuid for pool in self.claims.values())))
@@ -164,8 +164,8 @@ def test_histories_of_writes_at_once_leave_differences_only_in_doubt(
     chosen = random.Random(seed)
     stock, ours = Pools(), Pools()
     player = Player(lambda each: ours.answer(each.request))
-    flying: dict[int, tuple[Request, set[int]]] = {}
-    done: dict[int, Received] = {}
+    flying: dict[int, tuple[ShadowRequest, set[int]]] = {}
+    done: dict[int, ReceivedAnswer] = {}
     begun = 0
     while begun < requests or flying:
         waiting = sorted(flying.keys() - done.keys())
@@ -183,25 +183,27 @@ def test_histories_of_writes_at_once_leave_differences_only_in_doubt(
         elif done:
             number = chosen.choice(sorted(done))
             request, theirs = flying.pop(number)
-            player.replay.take(Copy(number, request, done.pop(number), 0.0, 0.0, frozenset(theirs)))
+            player.replay.take(
+                MirroredRequest(number, request, done.pop(number), 0.0, 0.0, frozenset(theirs))
+            )
     player.replay.finish()
-    assert Verdict.DIFFERENT not in player.verdicts().values()
+    assert ReplayVerdict.DIFFERENT not in player.verdicts().values()
     assert not any(each.parts for each in player.outcomes.values())
     if together == 1:
-        assert set(player.verdicts().values()) == {Verdict.SAME}
+        assert set(player.verdicts().values()) == {ReplayVerdict.SAME}
     if not len(player.replay.doubt):
         assert ours.claims == stock.claims
 
 
-def _request(chosen: random.Random) -> Request:
+def _request(chosen: random.Random) -> ShadowRequest:
     consumer, pool = f"/allocations/{chosen.choice([C, D, X])}", chosen.choice([P, Q])
     body = json.dumps(claim(pool)).encode()
     return chosen.choice(
         [
-            Request("PUT", consumer, (), body),
-            Request("PUT", consumer, (), body),
-            Request("DELETE", consumer, (), b""),
-            Request("GET", consumer, (), b""),
-            Request("GET", f"/resource_providers/{pool}/usages", (), b""),
+            ShadowRequest("PUT", consumer, (), body),
+            ShadowRequest("PUT", consumer, (), body),
+            ShadowRequest("DELETE", consumer, (), b""),
+            ShadowRequest("GET", consumer, (), b""),
+            ShadowRequest("GET", f"/resource_providers/{pool}/usages", (), b""),
         ]
     )

@@ -12,8 +12,8 @@ from wsgiref.types import StartResponse, WSGIEnvironment
 
 import pytest
 
-from placement.shadow.exchange import MAX_KEPT, Copy, Received
-from placement.shadow.forward import CLIENT_LEFT, NO_ANSWER, TOO_LONG, Forward
+from placement.shadow.exchange import MAX_KEPT, MirroredRequest, ReceivedAnswer
+from placement.shadow.forward import CLIENT_LEFT, NO_ANSWER, TOO_LONG, RequestForwarder
 from placement.shadow.in_flight import InFlight
 from tests.ports import free_port
 
@@ -84,8 +84,8 @@ def stock() -> Iterator[Stock]:
 class Client:
     """Calls the application as a server does."""
 
-    application: Forward
-    copies: list[Copy]
+    application: RequestForwarder
+    copies: list[MirroredRequest]
 
     def __call__(
         self, method: str, target: str, body: bytes = b"", read: bool = True, **environ: str
@@ -113,9 +113,9 @@ class Client:
 
 @pytest.fixture
 def client(stock: Stock) -> Client:
-    copies: list[Copy] = []
+    copies: list[MirroredRequest] = []
     return Client(
-        Forward(f"http://127.0.0.1:{stock.port}/placement", InFlight(copies.append), 4, 10.0), copies
+        RequestForwarder(f"http://127.0.0.1:{stock.port}/placement", InFlight(copies.append), 4, 10.0), copies
     )
 
 
@@ -177,8 +177,8 @@ def test_a_compressed_answer_is_passed_on_so_and_compared(client: Client, stock:
 
 def test_a_stock_service_that_is_away_is_named(client: Client) -> None:
     port = free_port()
-    copies: list[Copy] = []
-    away = Client(Forward(f"http://127.0.0.1:{port}", InFlight(copies.append), 4, 10.0), copies)
+    copies: list[MirroredRequest] = []
+    away = Client(RequestForwarder(f"http://127.0.0.1:{port}", InFlight(copies.append), 4, 10.0), copies)
     status, _, body = away("GET", "/")
     assert status == "502 Bad Gateway"
     assert str(port) in json.loads(body)["errors"][0]["detail"]
@@ -209,7 +209,7 @@ def test_a_client_that_leaves_has_written_all_the_same(client: Client, stock: St
     client("PUT", "/traits/CUSTOM_A", read=False)
     client("GET", "/traits", read=False)
     written, left = client.copies
-    assert (written.missed, written.received) == ("", Received(200, written.received.headers, b"{}"))  # type: ignore[union-attr]  # it is there
+    assert (written.missed, written.received) == ("", ReceivedAnswer(200, written.received.headers, b"{}"))  # type: ignore[union-attr]  # it is there
     assert (left.missed, left.received) == (CLIENT_LEFT, None)
 
 

@@ -1,15 +1,15 @@
 """Each copy knows the writes that were in flight with it."""
 
-from placement.shadow.exchange import Copy, Request
+from placement.shadow.exchange import MirroredRequest, ShadowRequest
 from placement.shadow.in_flight import InFlight
 
 
-def request(method: str) -> Request:
-    return Request(method, "/", (), b"")
+def request(method: str) -> ShadowRequest:
+    return ShadowRequest(method, "/", (), b"")
 
 
 def test_copies_know_the_writes_beside_them() -> None:
-    copies: list[Copy] = []
+    copies: list[MirroredRequest] = []
     in_flight = InFlight(copies.append)
     first_read = in_flight.begin(request("GET"))
     write = in_flight.begin(request("PUT"))

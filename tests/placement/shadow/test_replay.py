@@ -10,83 +10,91 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement.shadow.exchange import Answer, Copy, Received, Request
-from placement.shadow.replay import Outcome, Replay, Unanswered, Verdict
+from placement.shadow.exchange import MirroredRequest, ReceivedAnswer, ShadowAnswer, ShadowRequest
+from placement.shadow.replay import ReplayOutcome, ReplayVerdict, RequestReplay, UnansweredRequest
 
 JSON = (("content-type", "application/json"),)
 CAPACITY = 4
 CONSUMERS = "bcdefghijklm"
 
 
-def received(status: int, body: Any = None) -> Received:
-    return Received(
+def received(status: int, body: Any = None) -> ReceivedAnswer:
+    return ReceivedAnswer(
         status, JSON if body is not None else (), b"" if body is None else json.dumps(body).encode()
     )
 
 
 def copy(
-    number: int, method: str, path: str, answer: Received | None, *beside: int, body: Any = None, **more: Any
-) -> Copy:
+    number: int,
+    method: str,
+    path: str,
+    answer: ReceivedAnswer | None,
+    *beside: int,
+    body: Any = None,
+    **more: Any,
+) -> MirroredRequest:
     content = b"" if body is None else json.dumps(body).encode()
-    return Copy(number, Request(method, path, (), content), answer, 0.0, 0.0, frozenset(beside), **more)
+    return MirroredRequest(
+        number, ShadowRequest(method, path, (), content), answer, 0.0, 0.0, frozenset(beside), **more
+    )
 
 
 @dataclass
 class Player:
     """A replay whose service answers as it is told; keeps what was asked and what came of it."""
 
-    answers: Callable[[Copy], Received]
+    answers: Callable[[MirroredRequest], ReceivedAnswer]
     asked: list[int] = field(default_factory=list)
-    outcomes: dict[int, Outcome] = field(default_factory=dict)
+    outcomes: dict[int, ReplayOutcome] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.replay = Replay(self._ask, self._report)
+        self.replay = RequestReplay(self._ask, self._report)
 
-    def _ask(self, copy: Copy) -> tuple[Answer, float]:
+    def _ask(self, copy: MirroredRequest) -> tuple[ShadowAnswer, float]:
         self.asked.append(copy.number)
         return self.answers(copy).answer(), 0.0
 
-    def _report(self, outcome: Outcome) -> None:
+    def _report(self, outcome: ReplayOutcome) -> None:
         assert outcome.copy.number not in self.outcomes
         self.outcomes[outcome.copy.number] = outcome
 
-    def verdicts(self) -> dict[int, Verdict]:
+    def verdicts(self) -> dict[int, ReplayVerdict]:
         return {number: each.verdict for number, each in sorted(self.outcomes.items())}
 
 
 def test_an_equal_answer_is_the_same() -> None:
     player = Player(lambda copy: received(200, {"a": [2, 1]}))
     player.replay.take(copy(0, "GET", "/traits", received(200, {"a": [1, 2]})))
-    assert player.verdicts() == {0: Verdict.SAME}
+    assert player.verdicts() == {0: ReplayVerdict.SAME}
 
 
-PAGE = Received(200, (("content-type", "text/html"),), b"<html>welcome</html>")
+PAGE = ReceivedAnswer(200, (("content-type", "text/html"),), b"<html>welcome</html>")
 
 
 @pytest.mark.parametrize(
     ("path", "theirs", "ours", "verdict"),
     [
-        ("/allocation_candidates?resources=VCPU:1&limit=1", PAGE, received(200, {}), Verdict.DIFFERENT),
-        ("/allocation_candidates?resources=VCPU:1&resources1=VCPU:1", PAGE, PAGE, Verdict.SAME),
+        ("/allocation_candidates?resources=VCPU:1&limit=1", PAGE, received(200, {}), ReplayVerdict.DIFFERENT),
+        ("/allocation_candidates?resources=VCPU:1&resources1=VCPU:1", PAGE, PAGE, ReplayVerdict.SAME),
         (
             "/resource_providers?resources=NONE:1",
             PAGE,
             received(400, {"errors": [{"detail": "No such resource class NONE."}]}),
-            Verdict.DIFFERENT,
+            ReplayVerdict.DIFFERENT,
         ),
     ],
 )
 def test_whatever_is_answered_the_next_request_is_compared(
-    path: str, theirs: Received, ours: Received, verdict: Verdict
+    path: str, theirs: ReceivedAnswer, ours: ReceivedAnswer, verdict: ReplayVerdict
 ) -> None:
     player = Player(lambda copy: ours if copy.number == 0 else received(200, {}))
     player.replay.take(copy(0, "GET", path, theirs))
     player.replay.take(copy(1, "GET", "/traits", received(200, {})))
-    assert player.verdicts() == {0: verdict, 1: Verdict.SAME}
+    assert player.verdicts() == {0: verdict, 1: ReplayVerdict.SAME}
 
 
 def test_a_defect_in_one_comparison_is_counted_and_ends_none_of_the_others() -> None:
-    def answers(copy: Copy) -> Received:
+    def answers(copy: MirroredRequest) -> ReceivedAnswer:
         if copy.number == 0:
             raise RecursionError
         return received(204)
@@ -94,7 +102,7 @@ def test_a_defect_in_one_comparison_is_counted_and_ends_none_of_the_others() -> 
     player = Player(answers)
     for number in range(2):
         player.replay.take(copy(number, "PUT", "/traits/CUSTOM_A", received(204)))
-    assert player.verdicts() == {0: Verdict.MISSED, 1: Verdict.SAME}
+    assert player.verdicts() == {0: ReplayVerdict.MISSED, 1: ReplayVerdict.SAME}
     assert player.outcomes[0].parts
 
 
@@ -103,7 +111,7 @@ def test_what_waits_to_be_asked_again_is_bounded_in_bytes() -> None:
     large = replace(received(200, {}), content=b"{}" + b" " * (16 << 20))
     for number in range(1, 20):
         player.replay.take(copy(number, "GET", "/traits", large, 0))
-    assert set(player.verdicts().values()) == {Verdict.RACED}
+    assert set(player.verdicts().values()) == {ReplayVerdict.RACED}
     assert len(player.outcomes) == 19 - 7
 
 
@@ -112,7 +120,7 @@ def test_what_waits_to_be_asked_again_is_bounded_in_bytes() -> None:
 def test_what_only_our_service_can_do_is_not_asked_of_it(path: str, beside: tuple[int, ...]) -> None:
     player = Player(lambda copy: received(201))
     player.replay.take(copy(0, "POST", path, received(404), *beside))
-    assert (player.verdicts(), player.asked) == ({0: Verdict.KNOWN}, [])
+    assert (player.verdicts(), player.asked) == ({0: ReplayVerdict.KNOWN}, [])
     assert (player.outcomes[0].why, player.outcomes[0].parts) == ("extensions", False)
 
 
@@ -120,13 +128,13 @@ def test_what_there_is_on_both_sides_is_compared_wherever_it_is() -> None:
     player = Player(lambda copy: received(404))
     player.replay.take(copy(0, "GET", "/ext/v1", received(200)))
     player.replay.take(copy(1, "GET", "/extras", received(404)))
-    assert player.verdicts() == {0: Verdict.DIFFERENT, 1: Verdict.SAME}
+    assert player.verdicts() == {0: ReplayVerdict.DIFFERENT, 1: ReplayVerdict.SAME}
 
 
 def test_another_answer_to_what_was_alone_is_a_difference() -> None:
     player = Player(lambda copy: received(409))
     player.replay.take(copy(0, "PUT", "/traits/CUSTOM_A", received(201)))
-    assert player.verdicts() == {0: Verdict.DIFFERENT}
+    assert player.verdicts() == {0: ReplayVerdict.DIFFERENT}
     assert player.outcomes[0].parts
     assert "201" in player.outcomes[0].why
     assert "409" in player.outcomes[0].why
@@ -135,7 +143,7 @@ def test_another_answer_to_what_was_alone_is_a_difference() -> None:
 def test_a_read_that_differs_does_not_part_the_databases() -> None:
     player = Player(lambda copy: received(200, {"traits": []}))
     player.replay.take(copy(0, "GET", "/traits", received(200, {"traits": ["CUSTOM_A"]})))
-    assert (player.outcomes[0].verdict, player.outcomes[0].parts) == (Verdict.DIFFERENT, False)
+    assert (player.outcomes[0].verdict, player.outcomes[0].parts) == (ReplayVerdict.DIFFERENT, False)
 
 
 @pytest.mark.parametrize("refused", [True, False])
@@ -158,30 +166,30 @@ def test_the_type_of_a_refused_claim_is_known_to_show_later(
     player.replay.take(copy(2, "GET", path, received(200, there)))
     verdict = player.outcomes[2]
     assert (verdict.verdict, verdict.why == "orphans") == (
-        (Verdict.KNOWN, True) if refused else (Verdict.DIFFERENT, False)
+        (ReplayVerdict.KNOWN, True) if refused else (ReplayVerdict.DIFFERENT, False)
     )
 
 
 def test_a_known_deviation_has_its_name() -> None:
     player = Player(lambda copy: received(400))
     player.replay.take(copy(0, "GET", "/usages?project_id=%FF", received(500)))
-    assert (player.outcomes[0].verdict, player.outcomes[0].why) == (Verdict.KNOWN, "status-500")
+    assert (player.outcomes[0].verdict, player.outcomes[0].why) == (ReplayVerdict.KNOWN, "status-500")
 
 
 def test_other_words_in_an_error_are_known() -> None:
-    def error(detail: str) -> Received:
+    def error(detail: str) -> ReceivedAnswer:
         detail = f"This is wrong.\n\n {detail}"
         return received(400, {"errors": [{"status": 400, "title": "Bad Request", "detail": detail}]})
 
     player = Player(lambda copy: error("The name is missing."))
     player.replay.take(copy(0, "POST", "/resource_providers", error("JSON does not validate: 'name' ...")))
-    assert (player.outcomes[0].verdict, player.outcomes[0].why) == (Verdict.KNOWN, "order")
+    assert (player.outcomes[0].verdict, player.outcomes[0].why) == (ReplayVerdict.KNOWN, "order")
 
 
 def test_a_write_that_was_refused_while_others_were_in_flight_is_not_asked() -> None:
     player = Player(lambda copy: pytest.fail("asked"))
     player.replay.take(copy(1, "PUT", "/allocations/x", received(409), 0))
-    assert player.verdicts() == {1: Verdict.RACED}
+    assert player.verdicts() == {1: ReplayVerdict.RACED}
 
 
 def test_a_write_that_only_the_stock_service_refuses_is_known_and_not_asked() -> None:
@@ -190,21 +198,21 @@ def test_a_write_that_only_the_stock_service_refuses_is_known_and_not_asked() ->
     player = Player(lambda copy: pytest.fail("asked"))
     player.replay.take(copy(0, "PUT", "/allocations/x", received(409, error)))
     outcome = player.outcomes[0]
-    assert (outcome.verdict, outcome.why, outcome.parts) == (Verdict.KNOWN, "orphans", False)
+    assert (outcome.verdict, outcome.why, outcome.parts) == (ReplayVerdict.KNOWN, "orphans", False)
 
 
 def test_a_write_whose_outcome_nobody_knows_is_not_asked() -> None:
     player = Player(lambda copy: pytest.fail("asked"))
     player.replay.take(copy(0, "PUT", "/allocations/x", received(500)))
     player.replay.take(copy(1, "PUT", "/allocations/x", None, missed="gone"))
-    assert player.verdicts() == {0: Verdict.MISSED, 1: Verdict.MISSED}
+    assert player.verdicts() == {0: ReplayVerdict.MISSED, 1: ReplayVerdict.MISSED}
     assert [player.outcomes[each].parts for each in (0, 1)] == [False, True]
 
 
 def test_a_write_that_ours_refuses_is_asked_again_after_those_beside_it() -> None:
     accepted: list[int] = []
 
-    def answer(copy: Copy) -> Received:
+    def answer(copy: MirroredRequest) -> ReceivedAnswer:
         if copy.number == 0 and 1 not in accepted:
             return received(409)
         accepted.append(copy.number)
@@ -214,14 +222,14 @@ def test_a_write_that_ours_refuses_is_asked_again_after_those_beside_it() -> Non
     player.replay.take(copy(0, "PUT", "/allocations/x", received(204), 1))
     assert player.outcomes == {}
     player.replay.take(copy(1, "DELETE", "/allocations/y", received(204), 0))
-    assert player.verdicts() == {0: Verdict.SAME, 1: Verdict.SAME}
+    assert player.verdicts() == {0: ReplayVerdict.SAME, 1: ReplayVerdict.SAME}
     assert player.asked == [0, 1, 0]
 
 
 def test_what_ours_has_done_is_not_asked_again() -> None:
     player = Player(lambda copy: received(200, {"generation": 5}))
     player.replay.take(copy(0, "PUT", "/resource_providers/x", received(200, {"generation": 4}), 1))
-    assert player.verdicts() == {0: Verdict.RACED}
+    assert player.verdicts() == {0: ReplayVerdict.RACED}
     player.replay.take(copy(1, "PUT", "/resource_providers/x", received(200, {"generation": 5}), 0))
     assert player.asked == [0, 1]
 
@@ -231,14 +239,14 @@ def test_a_read_that_still_differs_after_those_beside_it_has_raced() -> None:
     player.replay.take(copy(0, "GET", "/usages?project_id=p", received(200, {"usages": {"VCPU": 1}}), 1))
     assert player.outcomes == {}
     player.replay.take(copy(1, "DELETE", "/allocations/x", received(200, {"usages": {"VCPU": 2}}), 0))
-    assert player.verdicts() == {0: Verdict.RACED, 1: Verdict.SAME}
+    assert player.verdicts() == {0: ReplayVerdict.RACED, 1: ReplayVerdict.SAME}
 
 
 def test_two_that_wait_for_each_other_are_concluded() -> None:
     player = Player(lambda copy: received(409))
     player.replay.take(copy(0, "PUT", "/allocations/x", received(204), 1))
     player.replay.take(copy(1, "PUT", "/allocations/y", received(204), 0))
-    assert player.verdicts() == {0: Verdict.RACED, 1: Verdict.RACED}
+    assert player.verdicts() == {0: ReplayVerdict.RACED, 1: ReplayVerdict.RACED}
     assert all(each.parts for each in player.outcomes.values())
 
 
@@ -252,14 +260,14 @@ def test_two_that_wait_for_each_other_are_concluded() -> None:
     ],
 )
 def test_of_two_that_set_the_same_traits_at_once_the_second_parts_nothing(
-    there: Received, beside: tuple[int, ...], parts: bool
+    there: ReceivedAnswer, beside: tuple[int, ...], parts: bool
 ) -> None:
     """OpenStack Placement takes it with an old generation, as it changes nothing then."""
     player = Player(lambda copy: there if copy.request.method == "GET" else received(409))
     path, body = "/resource_providers/x/traits", {"traits": ["CUSTOM_A", "CUSTOM_B"]}
     player.replay.take(copy(0, "PUT", path, received(200), *beside, body=body))
     player.replay.finish()
-    assert player.verdicts() == {0: Verdict.RACED if beside else Verdict.DIFFERENT}
+    assert player.verdicts() == {0: ReplayVerdict.RACED if beside else ReplayVerdict.DIFFERENT}
     assert player.outcomes[0].parts is parts
 
 
@@ -268,26 +276,26 @@ def test_what_never_comes_is_not_waited_for_at_the_end() -> None:
     player.replay.take(copy(0, "PUT", "/allocations/x", received(204), 1))
     assert player.outcomes == {}
     player.replay.finish()
-    assert player.verdicts() == {0: Verdict.RACED}
+    assert player.verdicts() == {0: ReplayVerdict.RACED}
 
 
 def test_a_write_that_may_be_in_the_copy_parts_nothing() -> None:
     player = Player(lambda copy: received(409))
     player.replay.take_around_copy(copy(0, "PUT", "/allocations/x", received(204)))
     player.replay.take_around_copy(copy(1, "PUT", "/allocations/x", received(409)))
-    assert player.verdicts() == {0: Verdict.RACED, 1: Verdict.RACED}
+    assert player.verdicts() == {0: ReplayVerdict.RACED, 1: ReplayVerdict.RACED}
     assert not any(each.parts for each in player.outcomes.values())
     assert player.asked == [0]
 
 
 def test_what_ours_does_not_answer_is_missed() -> None:
-    def away(copy: Copy) -> Received:
-        raise Unanswered("away")
+    def away(copy: MirroredRequest) -> ReceivedAnswer:
+        raise UnansweredRequest("away")
 
     player = Player(away)
     player.replay.take(copy(0, "GET", "/traits", received(200)))
     player.replay.take(copy(1, "PUT", "/traits/CUSTOM_A", received(201)))
-    assert player.verdicts() == {0: Verdict.MISSED, 1: Verdict.MISSED}
+    assert player.verdicts() == {0: ReplayVerdict.MISSED, 1: ReplayVerdict.MISSED}
     assert [player.outcomes[each].parts for each in (0, 1)] == [False, True]
 
 
@@ -298,7 +306,7 @@ class World:
         self.claims: dict[str, str] = {}
         self.names = {"a": (0, "")}
 
-    def answer(self, method: str, path: str) -> Received:
+    def answer(self, method: str, path: str) -> ReceivedAnswer:
         _, kind, what, *more = path.split("/")
         if kind == "allocations":
             return self._claim(method, what, more)
@@ -310,7 +318,7 @@ class World:
         self.names[what] = (generation + 1, name)
         return received(200, {"generation": generation + 1})
 
-    def _claim(self, method: str, consumer: str, pool: list[str]) -> Received:
+    def _claim(self, method: str, consumer: str, pool: list[str]) -> ReceivedAnswer:
         if method == "GET":
             return received(200, {"pool": self.claims.get(consumer)})
         if method == "DELETE":
@@ -329,7 +337,7 @@ def test_a_random_history_ends_in_the_same_world(seed: int, requests: int, toget
     stock, ours = World(), World()
     player = Player(lambda copy: ours.answer(copy.request.method, copy.request.path))
     flying: dict[int, tuple[str, str, set[int]]] = {}
-    done: dict[int, Received] = {}
+    done: dict[int, ReceivedAnswer] = {}
     begun = 0
     while begun < requests or flying:
         waiting = sorted(flying.keys() - done.keys())
@@ -350,11 +358,11 @@ def test_a_random_history_ends_in_the_same_world(seed: int, requests: int, toget
             player.replay.take(copy(number, method, path, done.pop(number), *theirs))
     player.replay.finish()
     assert sorted(player.outcomes) == list(range(requests))
-    assert Verdict.DIFFERENT not in player.verdicts().values()
+    assert ReplayVerdict.DIFFERENT not in player.verdicts().values()
     if not any(each.parts for each in player.outcomes.values()):
         assert (ours.claims, ours.names) == (stock.claims, stock.names)
     if together == 1:
-        assert set(player.verdicts().values()) <= {Verdict.SAME}
+        assert set(player.verdicts().values()) <= {ReplayVerdict.SAME}
 
 
 def _request(chosen: random.Random, world: World, busy: set[str]) -> tuple[str, str]:

@@ -5,18 +5,18 @@ from typing import Any
 
 import pytest
 
-from placement.db.batch import Batch
-from placement.db.database import Database
+from placement.db.batch import StatementBatch
+from placement.db.database import ServiceDatabase
 from placement.store import classes, inventories, providers
-from placement.store.inventories import Values
+from placement.store.inventories import InventoryValues
 
 HOST = "00000001-0000-4000-8000-000000000000"
-TEN = Values(total=10, reserved=0, min_unit=1, max_unit=10, step_size=1, allocation_ratio=1.0)
+TEN = InventoryValues(total=10, reserved=0, min_unit=1, max_unit=10, step_size=1, allocation_ratio=1.0)
 
 
 @pytest.fixture
-def database(database_url: str) -> Iterator[Database]:
-    database = Database(database_url)
+def database(database_url: str) -> Iterator[ServiceDatabase]:
+    database = ServiceDatabase(database_url)
     database.write(lambda tx: classes.make_standard_names(tx, ()))
     database.write(lambda tx: providers.create(tx, HOST, "host", None))
     database.write(lambda tx: inventories.replace_all(tx, HOST, 0, {"VCPU": TEN, "DISK_GB": TEN}))
@@ -34,12 +34,12 @@ def host() -> str:
 def batch_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of statements in each batch that was sent, from now on."""
     sizes: list[int] = []
-    send = Batch.send
+    send = StatementBatch.send
 
-    def counting_send(batch: Batch, **options: Any) -> None:
+    def counting_send(batch: StatementBatch, **options: Any) -> None:
         if batch.waiting:
             sizes.append(len(batch.waiting))
         send(batch, **options)
 
-    monkeypatch.setattr(Batch, "send", counting_send)
+    monkeypatch.setattr(StatementBatch, "send", counting_send)
     return sizes

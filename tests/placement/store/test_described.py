@@ -7,21 +7,21 @@ import pytest
 import sqlalchemy as sa
 
 from placement.db import tables
-from placement.db.database import Database, Transaction
-from placement.exceptions import PlacementError
-from placement.model.feed import Model
+from placement.db.database import ServiceDatabase, WriteTransaction
+from placement.exceptions import ServiceError
+from placement.model.feed import ReadModel
 from placement.model.provider import DISABLED, DISABLED_REASON
 from placement.store import aggregates, attributes, described, inventories, providers, traits
-from placement.store.inventories import Values
+from placement.store.inventories import InventoryValues
 
 NEW = "00000002-0000-4000-8000-000000000000"
 NOBODY = "00000003-0000-4000-8000-000000000000"
 ZONES = [f"0000000{number}-0000-4000-8000-0000000000aa" for number in (1, 2)]
 AVX, VMX = "HW_CPU_X86_AVX2", "HW_CPU_X86_VMX"
-TEN = Values(total=10, reserved=1, min_unit=2, max_unit=8, step_size=2, allocation_ratio=1.5)
-NOTHING = Values(total=10, reserved=10, min_unit=1, max_unit=10, step_size=1, allocation_ratio=1.0)
-LESS = Values(total=10, reserved=11, min_unit=1, max_unit=10, step_size=1, allocation_ratio=1.0)
-Write = Callable[[Transaction], object]
+TEN = InventoryValues(total=10, reserved=1, min_unit=2, max_unit=8, step_size=2, allocation_ratio=1.5)
+NOTHING = InventoryValues(total=10, reserved=10, min_unit=1, max_unit=10, step_size=1, allocation_ratio=1.0)
+LESS = InventoryValues(total=10, reserved=11, min_unit=1, max_unit=10, step_size=1, allocation_ratio=1.0)
+Write = Callable[[WriteTransaction], object]
 COLUMNS = {
     tables.inventories: ("resource_class_id", *inventories.COLUMNS),
     tables.provider_traits: ("trait_id",),
@@ -31,7 +31,7 @@ COLUMNS = {
 _rp = tables.resource_providers.c
 
 
-def has(uuid: str, generation: int, **wanted: Values) -> Write:
+def has(uuid: str, generation: int, **wanted: InventoryValues) -> Write:
     return lambda tx: inventories.replace_all(tx, uuid, generation, wanted)
 
 
@@ -91,14 +91,14 @@ CASES: dict[str, list[Write]] = {
 }
 
 
-def outcomes(database: Database, writes: list[Write]) -> list[Any]:
+def outcomes(database: ServiceDatabase, writes: list[Write]) -> list[Any]:
     """What each write to a provider that is new answers, and what the provider has in the end."""
     database.write(lambda tx: providers.create(tx, NEW, "new", None))
     found: list[Any] = []
     for write in writes:
         try:
             found.append(database.write(write))
-        except PlacementError as error:
+        except ServiceError as error:
             found.append((type(error), error.detail, error.code))
     with database.read() as conn:
         chosen = sa.select(_rp.id, _rp.generation).where(_rp.uuid == NEW)
@@ -113,27 +113,27 @@ def outcomes(database: Database, writes: list[Write]) -> list[Any]:
 
 
 def test_what_is_written_is_the_same_with_and_without_asking_first(
-    database: Database, monkeypatch: pytest.MonkeyPatch
+    database: ServiceDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_once = {name: outcomes(database, writes) for name, writes in CASES.items()}
     monkeypatch.setattr(described, "is_possible", lambda *_: False)
     assert {name: outcomes(database, writes) for name, writes in CASES.items()} == at_once
 
 
-def test_other_workers_see_it(database: Database, host: str) -> None:
+def test_other_workers_see_it(database: ServiceDatabase, host: str) -> None:
     database.write(lambda tx: providers.create(tx, NEW, "new", None))
-    model = Model(database)
+    model = ReadModel(database)
     with model.fresh():
         pass
     for write in (*LOADED, can(host, 1, AVX), is_in(host, 2, *ZONES)):
         database.write(write)
-        with model.fresh() as view, Model(database).fresh() as anew:
+        with model.fresh() as view, ReadModel(database).fresh() as anew:
             assert {each.id: each for each in view.snapshot} == {each.id: each for each in anew.snapshot}
     assert model.reread == 0
 
 
 def test_one_exchange_is_enough_where_the_database_takes_many_statements_in_one(
-    database: Database, batch_sizes: list[int]
+    database: ServiceDatabase, batch_sizes: list[int]
 ) -> None:
     at_once = database.write(lambda tx: tx.sends_at_once)
     database.write(lambda tx: providers.create(tx, NEW, "new", None))

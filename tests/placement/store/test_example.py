@@ -4,34 +4,34 @@ import pytest
 
 from placement.exceptions import Conflict
 from placement.model.provider import Inventory
-from placement.store.claims import Claim, Holding, Supply, check_capacity
-from placement.store.consumers import ANY_GENERATION, Owner
+from placement.store.claims import ClaimantHolding, ConsumerClaim, ProviderSupply, check_capacity
+from placement.store.consumers import ANY_GENERATION, ConsumerOwnership
 
 VCPU = 0
-OWNER = Owner("project", "user", None)
+OWNER = ConsumerOwnership("project", "user", None)
 
 
-def claim(consumer: str, **amounts: int) -> Claim:
+def claim(consumer: str, **amounts: int) -> ConsumerClaim:
     resources = {host: {"VCPU": amount} for host, amount in amounts.items()}
-    return Claim(consumer, resources, ANY_GENERATION, OWNER)
+    return ConsumerClaim(consumer, resources, ANY_GENERATION, OWNER)
 
 
-def supply(provider_id: int, total: int, used_by_others: int = 0) -> Supply:
+def supply(provider_id: int, total: int, used_by_others: int = 0) -> ProviderSupply:
     inventory = Inventory(total, 0, 1, total, 1, 1.0)
-    return Supply(provider_id, {VCPU: inventory}, {VCPU: used_by_others})
+    return ProviderSupply(provider_id, {VCPU: inventory}, {VCPU: used_by_others})
 
 
 def test_one_moves_away_and_another_grows() -> None:
     supplies = {"host": supply(1, 8), "other": supply(2, 8)}
-    holdings = [Holding("a", 1, "host", VCPU, 5), Holding("b", 1, "host", VCPU, 2)]
+    holdings = [ClaimantHolding("a", 1, "host", VCPU, 5), ClaimantHolding("b", 1, "host", VCPU, 2)]
     check_capacity([claim("a", other=5), claim("b", host=4)], supplies, {"VCPU": VCPU}, holdings)
 
 
 @pytest.mark.parametrize("amount", [1, 3, 4, 5])
 def test_who_holds_more_than_there_is_may_hold_as_much_again(amount: int) -> None:
     inventory = Inventory(3, 0, 1, 8, 1, 1.0)
-    supplies = {"host": Supply(1, {VCPU: inventory}, {VCPU: 0})}
-    asked, holdings = [claim("b", host=amount)], [Holding("b", 1, "host", VCPU, 4)]
+    supplies = {"host": ProviderSupply(1, {VCPU: inventory}, {VCPU: 0})}
+    asked, holdings = [claim("b", host=amount)], [ClaimantHolding("b", 1, "host", VCPU, 4)]
     if amount <= 4:
         check_capacity(asked, supplies, {"VCPU": VCPU}, holdings)
     else:

@@ -4,34 +4,34 @@ import threading
 
 import pytest
 
-from placement.db.database import Database
+from placement.db.database import ServiceDatabase
 from placement.db.engine import PoolOptions
 from placement.exceptions import ConcurrentUpdate, Conflict
 from placement.store import allocations, providers
-from placement.store.claims import Claim
-from placement.store.consumers import Owner
+from placement.store.claims import ConsumerClaim
+from placement.store.consumers import ConsumerOwnership
 
 CONSUMER = "00000001-0000-4000-8000-00000000c0de"
 OTHER = "00000002-0000-4000-8000-00000000c0de"
 NEW_HOST = "00000002-0000-4000-8000-000000000000"
 
 
-def claim(database: Database, host: str, *consumers: str, amount: int = 1) -> None:
+def claim(database: ServiceDatabase, host: str, *consumers: str, amount: int = 1) -> None:
     claims = [
-        Claim(consumer, {host: {"VCPU": amount}}, None, Owner("project", "user", None))
+        ConsumerClaim(consumer, {host: {"VCPU": amount}}, None, ConsumerOwnership("project", "user", None))
         for consumer in consumers
     ]
     database.write(lambda tx: allocations.replace(tx, claims))
 
 
-def held(database: Database, host: str) -> dict[str, int]:
+def held(database: ServiceDatabase, host: str) -> dict[str, int]:
     with database.read() as conn:
         return {each.consumer: each.used for each in allocations.of_provider(conn, host)}
 
 
 @pytest.mark.parametrize("amount", [1, 11], ids=["that fits", "that is too much"])
 def test_a_consumer_that_is_not_new_is_a_generation_conflict(
-    database: Database, host: str, amount: int
+    database: ServiceDatabase, host: str, amount: int
 ) -> None:
     claim(database, host, CONSUMER)
     with pytest.raises(ConcurrentUpdate, match="expected 1 but got None"):
@@ -39,9 +39,9 @@ def test_a_consumer_that_is_not_new_is_a_generation_conflict(
     assert held(database, host) == {CONSUMER: 1}
 
 
-def test_so_it_is_where_nothing_is_tried_again(database: Database, host: str) -> None:
+def test_so_it_is_where_nothing_is_tried_again(database: ServiceDatabase, host: str) -> None:
     claim(database, host, CONSUMER)
-    without_retries = Database(database.url, PoolOptions(retries=0))
+    without_retries = ServiceDatabase(database.url, PoolOptions(retries=0))
     try:
         with pytest.raises(ConcurrentUpdate, match="expected 1 but got None"):
             claim(without_retries, host, CONSUMER)
@@ -51,7 +51,7 @@ def test_so_it_is_where_nothing_is_tried_again(database: Database, host: str) ->
         without_retries.close()
 
 
-def test_a_consumer_whose_claim_is_refused_is_not_there(database: Database, host: str) -> None:
+def test_a_consumer_whose_claim_is_refused_is_not_there(database: ServiceDatabase, host: str) -> None:
     with pytest.raises(Conflict, match="would exceed the capacity"):
         claim(database, host, CONSUMER, OTHER, amount=6)
     assert held(database, host) == {}
@@ -59,7 +59,7 @@ def test_a_consumer_whose_claim_is_refused_is_not_there(database: Database, host
     assert held(database, host) == {CONSUMER: 6}
 
 
-def test_of_those_who_make_one_consumer_at_once_one_succeeds(database: Database, host: str) -> None:
+def test_of_those_who_make_one_consumer_at_once_one_succeeds(database: ServiceDatabase, host: str) -> None:
     outcomes = []
 
     def attempt() -> None:
@@ -79,7 +79,7 @@ def test_of_those_who_make_one_consumer_at_once_one_succeeds(database: Database,
     assert held(database, host) == {CONSUMER: 1}
 
 
-def test_a_taken_uuid_and_a_taken_name_are_told_apart(database: Database, host: str) -> None:
+def test_a_taken_uuid_and_a_taken_name_are_told_apart(database: ServiceDatabase, host: str) -> None:
     with pytest.raises(Conflict, match=f"uuid: {host} already exists"):
         database.write(lambda tx: providers.create(tx, host, "another", None))
     with pytest.raises(Conflict, match="name: host already exists"):

@@ -4,41 +4,45 @@ from collections.abc import Callable
 
 import pytest
 
-from placement.db.database import Database, Transaction
+from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.exceptions import ConcurrentUpdate
-from placement.model.feed import Model
+from placement.model.feed import ReadModel
 from placement.model.provider import Provider
 from placement.store import allocations, bindings, inventories, providers, traits
-from placement.store.claims import Claim
-from placement.store.consumers import Owner
-from placement.store.inventories import Values
+from placement.store.claims import ConsumerClaim
+from placement.store.consumers import ConsumerOwnership
+from placement.store.inventories import InventoryValues
 
 CONSUMERS = tuple(f"0000000{number}-0000-4000-8000-00000000c0de" for number in range(1, 4))
 OTHER_HOST = "00000002-0000-4000-8000-000000000000"
-FOUR = Values(total=10, reserved=2, min_unit=1, max_unit=4, step_size=1, allocation_ratio=0.5)
-Write = Callable[[Transaction], object]
+FOUR = InventoryValues(total=10, reserved=2, min_unit=1, max_unit=4, step_size=1, allocation_ratio=0.5)
+Write = Callable[[WriteTransaction], object]
 
 
 @pytest.fixture
-def chosen(database: Database, host: str) -> dict[str, Provider]:
+def chosen(database: ServiceDatabase, host: str) -> dict[str, Provider]:
     """The host, of which one VCPU is used, and another one, as they are now."""
     database.write(lambda tx: providers.create(tx, OTHER_HOST, "other", None))
     database.write(lambda tx: inventories.replace_all(tx, OTHER_HOST, 0, {"VCPU": FOUR}))
     database.write(lambda tx: allocations.replace(tx, [claim(CONSUMERS[2], {host: {"VCPU": 1}})]))
-    with Model(database).fresh() as view:
+    with ReadModel(database).fresh() as view:
         return {each.uuid: each for each in view.snapshot}
 
 
-def claim(consumer: str, resources: dict[str, dict[str, int]], generation: int | None = None) -> Claim:
-    return Claim(consumer, resources, generation, Owner("project", "user", "INSTANCE"))
+def claim(
+    consumer: str, resources: dict[str, dict[str, int]], generation: int | None = None
+) -> ConsumerClaim:
+    return ConsumerClaim(consumer, resources, generation, ConsumerOwnership("project", "user", "INSTANCE"))
 
 
-def bind(database: Database, chosen: dict[str, Provider], *resources: dict[str, dict[str, int]]) -> None:
+def bind(
+    database: ServiceDatabase, chosen: dict[str, Provider], *resources: dict[str, dict[str, int]]
+) -> None:
     claims = [claim(consumer, each) for consumer, each in zip(CONSUMERS, resources, strict=False)]
     database.write(lambda tx: bindings.bind(tx, claims, chosen))
 
 
-def used(database: Database, *hosts: str) -> list[dict[str, int]]:
+def used(database: ServiceDatabase, *hosts: str) -> list[dict[str, int]]:
     """How much of each class each consumer holds of each of the hosts."""
     found = []
     for host in hosts:
@@ -49,7 +53,7 @@ def used(database: Database, *hosts: str) -> list[dict[str, int]]:
 
 
 def test_all_of_it_is_sent_with_the_commit(
-    database: Database, chosen: dict[str, Provider], host: str, batch_sizes: list[int]
+    database: ServiceDatabase, chosen: dict[str, Provider], host: str, batch_sizes: list[int]
 ) -> None:
     at_once = database.write(lambda tx: tx.sends_at_once)
     batch_sizes.clear()
@@ -63,8 +67,8 @@ def test_all_of_it_is_sent_with_the_commit(
     ]
 
 
-def test_readers_see_it(database: Database, chosen: dict[str, Provider], host: str) -> None:
-    model = Model(database)
+def test_readers_see_it(database: ServiceDatabase, chosen: dict[str, Provider], host: str) -> None:
+    model = ReadModel(database)
     with model.fresh() as view:
         before = view.snapshot.providers[chosen[host].id].generation
     bind(database, chosen, {host: {"VCPU": 2, "DISK_GB": 3}})
@@ -75,7 +79,7 @@ def test_readers_see_it(database: Database, chosen: dict[str, Provider], host: s
 
 
 def test_the_last_of_it_is_given_to_several_at_once(
-    database: Database, chosen: dict[str, Provider], host: str
+    database: ServiceDatabase, chosen: dict[str, Provider], host: str
 ) -> None:
     bind(database, chosen, {host: {"VCPU": 4}}, {host: {"VCPU": 5}})
     assert sum(used(database, host)[0].values()) == 10
@@ -91,7 +95,10 @@ def test_the_last_of_it_is_given_to_several_at_once(
     ids=["one too much", "two together", "a larger portion than is given"],
 )
 def test_what_there_is_no_room_for_is_lost(
-    database: Database, chosen: dict[str, Provider], host: str, resources: list[dict[int, dict[str, int]]]
+    database: ServiceDatabase,
+    chosen: dict[str, Provider],
+    host: str,
+    resources: list[dict[int, dict[str, int]]],
 ) -> None:
     names = (host, OTHER_HOST)
     with pytest.raises(bindings.LostRace):
@@ -101,7 +108,7 @@ def test_what_there_is_no_room_for_is_lost(
 
 @pytest.mark.parametrize("changed", ["of which something is taken", "of which nothing is"])
 def test_so_is_what_rests_on_a_provider_that_has_changed(
-    database: Database, chosen: dict[str, Provider], host: str, changed: str
+    database: ServiceDatabase, chosen: dict[str, Provider], host: str, changed: str
 ) -> None:
     which = chosen[host if changed == "of which something is taken" else OTHER_HOST]
     database.write(lambda tx: traits.replace(tx, which.uuid, which.generation, ["HW_CPU_X86_AVX2"]))
@@ -111,7 +118,7 @@ def test_so_is_what_rests_on_a_provider_that_has_changed(
 
 
 def test_so_is_what_rests_on_a_provider_that_is_gone(
-    database: Database, chosen: dict[str, Provider], host: str
+    database: ServiceDatabase, chosen: dict[str, Provider], host: str
 ) -> None:
     database.write(lambda tx: providers.delete(tx, OTHER_HOST))
     with pytest.raises(bindings.LostRace):
@@ -119,7 +126,7 @@ def test_so_is_what_rests_on_a_provider_that_is_gone(
 
 
 def test_what_others_have_given_back_meanwhile_may_be_taken(
-    database: Database, chosen: dict[str, Provider], host: str
+    database: ServiceDatabase, chosen: dict[str, Provider], host: str
 ) -> None:
     database.write(lambda tx: allocations.delete(tx, CONSUMERS[2]))
     bind(database, chosen, {host: {"VCPU": 10}})
@@ -127,7 +134,7 @@ def test_what_others_have_given_back_meanwhile_may_be_taken(
 
 
 def test_a_consumer_that_is_not_new_is_a_generation_conflict(
-    database: Database, chosen: dict[str, Provider], host: str
+    database: ServiceDatabase, chosen: dict[str, Provider], host: str
 ) -> None:
     bind(database, chosen, {host: {"VCPU": 1}})
     with pytest.raises(ConcurrentUpdate, match="expected 1 but got None"):

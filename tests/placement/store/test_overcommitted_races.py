@@ -3,30 +3,32 @@
 import threading
 from collections.abc import Sequence
 
-from placement.db.database import Database
+from placement.db.database import ServiceDatabase
 from placement.exceptions import Conflict
 from placement.store import allocations, inventories
-from placement.store.claims import Claim
-from placement.store.consumers import ANY_GENERATION, Owner
-from placement.store.inventories import Values
+from placement.store.claims import ConsumerClaim
+from placement.store.consumers import ANY_GENERATION, ConsumerOwnership
+from placement.store.inventories import InventoryValues
 
 ONE, OTHER = (f"{number:08d}-0000-4000-8000-00000000c0de" for number in range(2))
-OWNER = Owner("project", "user", None)
+OWNER = ConsumerOwnership("project", "user", None)
 
 
-def replace(database: Database, host: str, consumer: str, amount: int) -> None:
-    claim = Claim(consumer, {host: {"VCPU": amount}}, ANY_GENERATION, OWNER)
+def replace(database: ServiceDatabase, host: str, consumer: str, amount: int) -> None:
+    claim = ConsumerClaim(consumer, {host: {"VCPU": amount}}, ANY_GENERATION, OWNER)
     database.write(lambda tx: allocations.replace(tx, [claim]))
 
 
-def leave_four(database: Database, host: str) -> None:
+def leave_four(database: ServiceDatabase, host: str) -> None:
     with database.read() as conn:
         (generation,) = {each.provider_generation for each in allocations.of_provider(conn, host)}
-    values = Values(total=4, reserved=0, min_unit=1, max_unit=100, step_size=1, allocation_ratio=1.0)
+    values = InventoryValues(total=4, reserved=0, min_unit=1, max_unit=100, step_size=1, allocation_ratio=1.0)
     database.write(lambda tx: inventories.change(tx, host, generation, "VCPU", values))
 
 
-def at_once(database: Database, host: str, attempts: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
+def at_once(
+    database: ServiceDatabase, host: str, attempts: Sequence[tuple[str, int]]
+) -> list[tuple[str, int]]:
     """Those of the claims that were accepted; the others would have exceeded the capacity."""
     accepted: list[tuple[str, int]] = []
     refusals: list[str] = []
@@ -50,12 +52,12 @@ def at_once(database: Database, host: str, attempts: Sequence[tuple[str, int]]) 
     return accepted
 
 
-def held(database: Database, host: str) -> dict[str, int]:
+def held(database: ServiceDatabase, host: str) -> dict[str, int]:
     with database.read() as conn:
         return {each.consumer: each.used for each in allocations.of_provider(conn, host)}
 
 
-def test_what_one_gives_back_is_not_taken_by_another(database: Database, host: str) -> None:
+def test_what_one_gives_back_is_not_taken_by_another(database: ServiceDatabase, host: str) -> None:
     replace(database, host, ONE, 5)
     replace(database, host, OTHER, 5)
     leave_four(database, host)
@@ -65,7 +67,9 @@ def test_what_one_gives_back_is_not_taken_by_another(database: Database, host: s
         assert held(database, host) == {ONE: amount, OTHER: 5}
 
 
-def test_of_one_consumer_nobody_restores_what_has_been_given_back(database: Database, host: str) -> None:
+def test_of_one_consumer_nobody_restores_what_has_been_given_back(
+    database: ServiceDatabase, host: str
+) -> None:
     replace(database, host, ONE, 10)
     leave_four(database, host)
     while (present := held(database, host)[ONE]) > 4:

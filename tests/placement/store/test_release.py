@@ -8,24 +8,24 @@ import pytest
 import sqlalchemy as sa
 
 from placement.db import buckets
-from placement.db.database import Database
+from placement.db.database import ServiceDatabase
 from placement.db.tables import allocations as table
 from placement.db.tables import change_buckets, consumers, resource_providers
 from placement.exceptions import NotFound
-from placement.model.feed import Model
+from placement.model.feed import ReadModel
 from placement.store import allocations, inventories, providers
-from placement.store.claims import Claim
-from placement.store.consumers import ANY_GENERATION, Owner
-from placement.store.inventories import Values
+from placement.store.claims import ConsumerClaim
+from placement.store.consumers import ANY_GENERATION, ConsumerOwnership
+from placement.store.inventories import InventoryValues
 from placement.store.release import release
 
 FIRST, SECOND = (f"{number:08d}-0000-4000-8000-00000000c0de" for number in (1, 2))
 HOSTS = [f"{number:08d}-0000-4000-8000-000000000000" for number in range(11, 14)]
-TEN = Values(total=10, reserved=0, min_unit=1, max_unit=10, step_size=1, allocation_ratio=1.0)
+TEN = InventoryValues(total=10, reserved=0, min_unit=1, max_unit=10, step_size=1, allocation_ratio=1.0)
 
 
 @pytest.fixture
-def claimed(database: Database) -> Database:
+def claimed(database: ServiceDatabase) -> ServiceDatabase:
     """Three hosts; the first consumer holds something of two of them, the second of the last two."""
 
     def fill(tx: Any) -> None:
@@ -37,24 +37,24 @@ def claimed(database: Database) -> Database:
     database.write(fill)
     for consumer, hosts in ((FIRST, HOSTS[:2]), (SECOND, HOSTS[1:])):
         resources = {host: {"VCPU": 2, "DISK_GB": 1} for host in hosts}
-        claim = Claim(consumer, resources, None, Owner("project", "user", None))
+        claim = ConsumerClaim(consumer, resources, None, ConsumerOwnership("project", "user", None))
         database.write(lambda tx, claim=claim: allocations.replace(tx, [claim]))  # type: ignore[misc]
     return database
 
 
-def counters(database: Database) -> dict[int, int]:
+def counters(database: ServiceDatabase) -> dict[int, int]:
     with database.read() as conn:
         return {row.id: row.counter for row in conn.execute(sa.select(change_buckets))}
 
 
-def stored(database: Database) -> tuple[Any, ...]:
+def stored(database: ServiceDatabase) -> tuple[Any, ...]:
     with database.read() as conn:
         held = {(row.consumer_id, row.provider_id) for row in conn.execute(sa.select(table))}
         rows = conn.execute(sa.select(resource_providers.c.uuid, resource_providers.c.generation))
         return held, set(conn.execute(sa.select(consumers.c.uuid)).scalars()), {tuple(row) for row in rows}
 
 
-def test_all_that_a_consumer_holds_is_given_back_and_nothing_else(claimed: Database) -> None:
+def test_all_that_a_consumer_holds_is_given_back_and_nothing_else(claimed: ServiceDatabase) -> None:
     held, _, generations = stored(claimed)
     before = counters(claimed)
     release(claimed, FIRST)
@@ -69,8 +69,8 @@ def test_all_that_a_consumer_holds_is_given_back_and_nothing_else(claimed: Datab
     }
 
 
-def test_other_workers_see_it(claimed: Database) -> None:
-    model = Model(claimed)
+def test_other_workers_see_it(claimed: ServiceDatabase) -> None:
+    model = ReadModel(claimed)
     with model.fresh() as view:
         described = {each.uuid: each.described_seq for each in view.snapshot}
         generation = {each.uuid: each.generation for each in view.snapshot}
@@ -86,7 +86,7 @@ def test_other_workers_see_it(claimed: Database) -> None:
     assert model.reread == 0
 
 
-def test_who_holds_nothing_is_not_found_and_nothing_changes(claimed: Database) -> None:
+def test_who_holds_nothing_is_not_found_and_nothing_changes(claimed: ServiceDatabase) -> None:
     release(claimed, FIRST)
     before, now = counters(claimed), stored(claimed)
     for unknown in (FIRST, HOSTS[0], "'; --"):
@@ -96,13 +96,16 @@ def test_who_holds_nothing_is_not_found_and_nothing_changes(claimed: Database) -
     release(claimed, SECOND)
 
 
-def test_a_model_that_follows_claims_and_releases_that_race_misses_none(claimed: Database) -> None:
-    model = Model(claimed)
+def test_a_model_that_follows_claims_and_releases_that_race_misses_none(claimed: ServiceDatabase) -> None:
+    model = ReadModel(claimed)
 
     def claim(round_: int) -> None:
         hosts = HOSTS[round_ % 3 :]
-        wanted = Claim(
-            FIRST, {host: {"VCPU": 1} for host in hosts}, ANY_GENERATION, Owner("project", "user", None)
+        wanted = ConsumerClaim(
+            FIRST,
+            {host: {"VCPU": 1} for host in hosts},
+            ANY_GENERATION,
+            ConsumerOwnership("project", "user", None),
         )
         claimed.write(lambda tx: allocations.replace(tx, [wanted]))
 
@@ -117,13 +120,13 @@ def test_a_model_that_follows_claims_and_releases_that_race_misses_none(claimed:
     with ThreadPoolExecutor(3) as pool:
         for each in [pool.submit(work, n) for n in range(20) for work in (claim, give_back, follow)]:
             each.result()
-    with model.fresh() as view, Model(claimed).fresh() as anew:
+    with model.fresh() as view, ReadModel(claimed).fresh() as anew:
         assert {each.id: each for each in view.snapshot} == {each.id: each for each in anew.snapshot}
     assert model.reread == 0
 
 
 def test_one_exchange_is_enough_where_the_database_takes_many_statements_in_one(
-    claimed: Database, batch_sizes: list[int]
+    claimed: ServiceDatabase, batch_sizes: list[int]
 ) -> None:
     at_once = claimed.write(lambda tx: tx.sends_at_once)
     batch_sizes.clear()

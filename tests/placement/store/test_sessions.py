@@ -4,21 +4,21 @@ import threading
 
 import pytest
 
-from placement.db.database import Database
+from placement.db.database import ServiceDatabase
 from placement.store import sessions
 
 
 @pytest.fixture
-def database(database_url: str) -> Database:
-    return Database(database_url)
+def database(database_url: str) -> ServiceDatabase:
+    return ServiceDatabase(database_url)
 
 
-def find(database: Database, key: str) -> str | None:
+def find(database: ServiceDatabase, key: str) -> str | None:
     with database.read() as conn:
         return sessions.find(conn, key)
 
 
-def test_a_session_is_found_until_it_ends_or_expires(database: Database):
+def test_a_session_is_found_until_it_ends_or_expires(database: ServiceDatabase):
     database.write(lambda tx: sessions.begin(tx, "one", "content of one", 600))
     database.write(lambda tx: sessions.begin(tx, "two", "content of two", 600))
     database.write(lambda tx: sessions.begin(tx, "gone", "content", -1))
@@ -32,7 +32,7 @@ def test_a_session_is_found_until_it_ends_or_expires(database: Database):
     assert [find(database, key) for key in ("one", "two")] == [None, "content of two"]
 
 
-def test_one_attempt_too_many_is_not_made_and_does_not_count(database: Database):
+def test_one_attempt_too_many_is_not_made_and_does_not_count(database: ServiceDatabase):
     def attempt(limits: dict[str, int], seconds: float = 600) -> bool:
         return database.write(lambda tx: sessions.attempt(tx, limits, seconds))
 
@@ -44,7 +44,7 @@ def test_one_attempt_too_many_is_not_made_and_does_not_count(database: Database)
     assert attempt({"here": 1}, seconds=-1)  # all were longer ago
 
 
-def test_of_attempts_at_once_as_many_are_let_through_as_of_some_in_turn(database: Database):
+def test_of_attempts_at_once_as_many_are_let_through_as_of_some_in_turn(database: ServiceDatabase):
     limits = {"ann": 5, "here": 7}
     barrier = threading.Barrier(12)
     let_through: list[bool] = []
@@ -64,7 +64,7 @@ def test_of_attempts_at_once_as_many_are_let_through_as_of_some_in_turn(database
         assert sessions.may_attempt(conn, {"here": 7}, 600)
 
 
-def test_what_expired_is_removed(database: Database):
+def test_what_expired_is_removed(database: ServiceDatabase):
     database.write(lambda tx: sessions.begin(tx, "one", "content of one", 600))
     database.write(lambda tx: sessions.attempt(tx, {"ann": 2}, 600))
     with database.read() as conn:

@@ -4,25 +4,25 @@ from collections.abc import Callable
 
 import pytest
 
-from placement.db.database import Database, Transaction
+from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.exceptions import InvalidRequest
 from placement.store import aggregates, allocations, inventories, providers, traits
-from placement.store.claims import Claim
-from placement.store.consumers import Owner
-from placement.store.inventories import Values
+from placement.store.claims import ConsumerClaim
+from placement.store.consumers import ConsumerOwnership
+from placement.store.inventories import InventoryValues
 
 CONSUMER = "00000001-0000-4000-8000-00000000c0de"
 NEW_HOST = "00000002-0000-4000-8000-000000000000"
 ABOVE = "00000003-0000-4000-8000-000000000000"
-TEN = Values(total=10, reserved=0, min_unit=1, max_unit=10, step_size=1, allocation_ratio=1.0)
-Counted = Callable[[Callable[[Transaction], object]], list[int]]
+TEN = InventoryValues(total=10, reserved=0, min_unit=1, max_unit=10, step_size=1, allocation_ratio=1.0)
+Counted = Callable[[Callable[[WriteTransaction], object]], list[int]]
 
 
 @pytest.fixture
-def counted(database: Database, batch_sizes: list[int]) -> Counted:
+def counted(database: ServiceDatabase, batch_sizes: list[int]) -> Counted:
     """Runs a write that is tried once; the number of statements in each batch that it sent."""
 
-    def write(work: Callable[[Transaction], object]) -> list[int]:
+    def write(work: Callable[[WriteTransaction], object]) -> list[int]:
         batch_sizes.clear()
         database.write(work)
         return list(batch_sizes)
@@ -30,9 +30,9 @@ def counted(database: Database, batch_sizes: list[int]) -> Counted:
     return write
 
 
-def claim(host: str, generation: int | None = None, amount: int = 1) -> Callable[[Transaction], None]:
+def claim(host: str, generation: int | None = None, amount: int = 1) -> Callable[[WriteTransaction], None]:
     resources = {host: {"VCPU": amount, "DISK_GB": amount}}
-    wanted = Claim(CONSUMER, resources, generation, Owner("project", "user", None))
+    wanted = ConsumerClaim(CONSUMER, resources, generation, ConsumerOwnership("project", "user", None))
     return lambda tx: allocations.replace(tx, [wanted])
 
 
@@ -58,7 +58,7 @@ def test_a_provider_that_is_a_root_is_made_in_one_batch(counted: Counted) -> Non
 
 
 def test_a_child_is_made_in_two_batches_at_most_however_deep_it_is(
-    database: Database, counted: Counted, host: str
+    database: ServiceDatabase, counted: Counted, host: str
 ) -> None:
     most = 1 if database.write(lambda tx: tx.sends_at_once) else 2
     assert len(counted(lambda tx: providers.create(tx, NEW_HOST, "child", host))) == most
@@ -70,13 +70,13 @@ def test_a_child_is_made_in_two_batches_at_most_however_deep_it_is(
     assert (grandchild.parent_id, grandchild.root_id) == (child.id, top.id)
 
 
-def test_the_root_of_a_new_provider_is_told(database: Database, host: str) -> None:
+def test_the_root_of_a_new_provider_is_told(database: ServiceDatabase, host: str) -> None:
     for uuid, parent, root in ((NEW_HOST, None, NEW_HOST), (CONSUMER, host, host), (ABOVE, CONSUMER, host)):
         told = database.write(lambda tx, uuid=uuid, parent=parent: providers.create(tx, uuid, uuid, parent))
         assert told() == root
 
 
-def test_who_has_no_parent_is_not_made(database: Database) -> None:
+def test_who_has_no_parent_is_not_made(database: ServiceDatabase) -> None:
     with pytest.raises(InvalidRequest, match="parent provider UUID does not exist"):
         database.write(lambda tx: providers.create(tx, CONSUMER, "child", NEW_HOST))
     assert database.write(lambda tx: providers.find(tx, [CONSUMER])) == {}
@@ -95,7 +95,11 @@ def test_who_has_no_parent_is_not_made(database: Database) -> None:
     ids=["inventories", "traits", "aggregates"],
 )
 def test_describing_a_provider_anew_takes_two_batches_at_most(
-    database: Database, counted: Counted, host: str, write: Callable[[Transaction, str], object], most: int
+    database: ServiceDatabase,
+    counted: Counted,
+    host: str,
+    write: Callable[[WriteTransaction, str], object],
+    most: int,
 ) -> None:
     at_once = database.write(lambda tx: tx.sends_at_once)
     assert len(counted(lambda tx: write(tx, host))) == (most if at_once else 2)

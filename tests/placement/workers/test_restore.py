@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 
 from placement.db import buckets
-from placement.db.database import Database
+from placement.db.database import ServiceDatabase
 from tests import databases
 from tests.databases import DatabaseServer
 from tests.databases.proxy import Proxy
@@ -133,7 +133,7 @@ def test_names_of_this_version_that_a_backup_lacks_are_made_again(
 ) -> None:
     first, _ = workers
     assert first("DELETE", f"/resource_providers/{HOSTS[0]}/inventories").status_code == 204
-    old = Database(database_url)
+    old = ServiceDatabase(database_url)
     old.write(lambda tx: tx.conn.exec_driver_sql("DELETE FROM resource_classes WHERE name = 'LLC'").close())
     old.close()
     backup = database_server.backup(database_url)
@@ -147,7 +147,7 @@ def test_names_of_this_version_that_a_backup_lacks_are_made_again(
 def test_a_new_epoch_makes_every_worker_read_what_was_changed_behind_its_back(
     workers: list[Admin], database_url: str
 ) -> None:
-    behind = Database(database_url)
+    behind = ServiceDatabase(database_url)
     behind.write(lambda tx: tx.conn.exec_driver_sql("UPDATE inventories SET total = 99").close())
     assert inventories(workers[0], HOSTS[0]) == {"VCPU": 60}  # nobody told
     behind.write(lambda tx: tx.renew_epoch())
@@ -196,7 +196,7 @@ def test_a_new_epoch_tells_a_history_of_the_same_counters(
     history_with_the_same_counters(
         workers, database_url, lambda: database_server.restore(database_url, backup)
     )
-    operator = Database(database_url)
+    operator = ServiceDatabase(database_url)
     operator.write(lambda tx: tx.renew_epoch())
     operator.close()
     for worker in workers:

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 import pytest
 
 from compute_agent.drivers.libvirt import connection
-from compute_agent.drivers.libvirt.connection import Connection
+from compute_agent.drivers.libvirt.connection import LibvirtConnection
 from compute_agent.model.errors import DriverError
 
 EOF = 1
@@ -70,7 +70,7 @@ def connections(monkeypatch):
 
 @pytest.fixture
 def opened(connections):
-    opened = Connection("fake:///", lambda uuid: None)
+    opened = LibvirtConnection("fake:///", lambda uuid: None)
     opened.open()
     return opened
 

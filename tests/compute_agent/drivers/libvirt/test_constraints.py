@@ -3,7 +3,7 @@
 import pytest
 
 from compute_agent.drivers.libvirt.constraints import parse_constraints
-from compute_agent.model.constraints import UNCONSTRAINED, Cell, Constraints
+from compute_agent.model.constraints import UNCONSTRAINED, GuestCell, PlacementConstraints
 
 
 def domain(numatune="", cells=""):
@@ -26,7 +26,7 @@ TWO_CELLS = "<cell id='0' cpus='0-1' memory='1'/><cell id='1' cpus='2,3' memory=
     ],
 )
 def test_strict_memory_is_a_demand_and_no_other(numatune, nodes):
-    assert parse_constraints(domain(numatune)) == Constraints(frozenset(nodes))
+    assert parse_constraints(domain(numatune)) == PlacementConstraints(frozenset(nodes))
 
 
 def test_cells_whose_memory_is_strictly_of_nodes_are_demands():
@@ -36,8 +36,8 @@ def test_cells_whose_memory_is_strictly_of_nodes_are_demands():
         "<memnode cellid='0' mode='strict' nodeset='1'/><memnode cellid='1' mode='strict' nodeset='0'/>"
     )
     found = parse_constraints(domain(numatune, TWO_CELLS))
-    expected = (Cell(frozenset({0, 1}), frozenset({1})), Cell(frozenset({2, 3}), frozenset({0})))
-    assert found == Constraints(frozenset({0, 1}), expected)
+    expected = (GuestCell(frozenset({0, 1}), frozenset({1})), GuestCell(frozenset({2, 3}), frozenset({0})))
+    assert found == PlacementConstraints(frozenset({0, 1}), expected)
     assert found.memory == {0, 1}
 
 
@@ -46,7 +46,7 @@ def test_cells_without_a_number_are_counted_and_those_of_other_modes_left_out():
         "<memnode cellid='1' mode='strict' nodeset='1'/><memnode cellid='0' mode='preferred' nodeset='0'/>"
     )
     found = parse_constraints(domain(numatune, TWO_CELLS.replace(" id='0'", "").replace(" id='1'", "")))
-    assert found.cells == (Cell(frozenset({2, 3}), frozenset({1})),)
+    assert found.cells == (GuestCell(frozenset({2, 3}), frozenset({1})),)
 
 
 def test_cells_that_do_not_exist_demand_nothing():

@@ -8,14 +8,14 @@ from compute_agent.drivers.base import CpuLimits, CpuSettings
 from compute_agent.drivers.libvirt.constraints import with_pins
 from compute_agent.drivers.libvirt.definition import (
     NAMESPACE,
-    Binding,
-    Definition,
+    DomainDefinition,
+    MemoryBinding,
     note,
     parse_binding,
     parse_definition,
 )
-from compute_agent.drivers.libvirt.qemu import EMULATOR, Role
-from compute_agent.model.constraints import Constraints
+from compute_agent.drivers.libvirt.qemu import EMULATOR, ThreadRole
+from compute_agent.model.constraints import PlacementConstraints
 
 EMPTY = "<domain/>"
 
@@ -32,9 +32,9 @@ def noted(*shares):
 
 
 def test_a_definition_that_says_nothing():
-    assert parse_definition(EMPTY, persistent=True) == Definition(persistent=True)
-    assert parse_binding(EMPTY) == Binding()
-    assert not Binding().is_foreign
+    assert parse_definition(EMPTY, persistent=True) == DomainDefinition(persistent=True)
+    assert parse_binding(EMPTY) == MemoryBinding()
+    assert not MemoryBinding().is_foreign
 
 
 def test_text_that_is_no_xml_is_refused():
@@ -82,19 +82,23 @@ def test_a_quota_of_the_whole_domain_counts_where_it_is_defined(cputune, persist
 
 
 def test_the_lower_quota_counts():
-    definition = Definition(quota=0.5)
+    definition = DomainDefinition(quota=0.5)
     limits = [definition.within(CpuLimits(quota=quota)).quota for quota in (None, 0.3, 0.9)]
     assert limits == [0.5, 0.3, 0.5]
-    assert Definition().within(CpuLimits(200, 0.3)) == CpuLimits(200, 0.3)
+    assert DomainDefinition().within(CpuLimits(200, 0.3)) == CpuLimits(200, 0.3)
 
 
 @pytest.mark.parametrize(
     ("memory", "binding", "foreign"),
     [
-        ("<memory mode='restrictive' nodeset='0-1,3'/>", Binding("restrictive", frozenset({0, 1, 3})), False),
-        ("<memory nodeset='1'/>", Binding("strict", frozenset({1})), True),
-        ("<memory mode='interleave' nodeset='0'/>", Binding("interleave", frozenset({0})), True),
-        ("<memory mode='strict' placement='auto'/>", Binding("strict"), True),
+        (
+            "<memory mode='restrictive' nodeset='0-1,3'/>",
+            MemoryBinding("restrictive", frozenset({0, 1, 3})),
+            False,
+        ),
+        ("<memory nodeset='1'/>", MemoryBinding("strict", frozenset({1})), True),
+        ("<memory mode='interleave' nodeset='0'/>", MemoryBinding("interleave", frozenset({0})), True),
+        ("<memory mode='strict' placement='auto'/>", MemoryBinding("strict"), True),
     ],
 )
 def test_memory_is_somebody_elses_unless_it_is_restrictive(memory, binding, foreign):
@@ -105,7 +109,7 @@ def test_memory_is_somebody_elses_unless_it_is_restrictive(memory, binding, fore
 
 VCPUS = "<vcpu {}>2</vcpu><iothreads>1</iothreads><iothreadids><iothread id='3'/></iothreadids>"
 ZERO, ONE, HOST = frozenset({0}), frozenset({1}), frozenset({0, 1, 2, 3})
-FIRST, SECOND, IO = Role(vcpu=0), Role(vcpu=1), Role(iothread=3)
+FIRST, SECOND, IO = ThreadRole(vcpu=0), ThreadRole(vcpu=1), ThreadRole(iothread=3)
 APART = CpuSettings((ZERO, ONE), frozenset({2, 3}))
 
 
@@ -157,9 +161,9 @@ def test_pins_differ_where_the_cpus_that_the_host_has_do():
 
 
 def test_what_changed_is_named():
-    before = Definition(persistent=True, shares=300)
+    before = DomainDefinition(persistent=True, shares=300)
     assert before.changes(before) == ()
-    assert before.changes(Definition(persistent=True, quota=0.5)) == ("shares", "quota")
+    assert before.changes(DomainDefinition(persistent=True, quota=0.5)) == ("shares", "quota")
 
 
 class TestDemands:
@@ -211,5 +215,5 @@ class TestDemands:
 
     def test_they_limit_guest_cpus_and_emulator(self):
         demanded = {SECOND: frozenset({2, 3}), EMULATOR: frozenset({0}), IO: frozenset({1})}
-        found = with_pins(Constraints(frozenset({1})), demanded)
-        assert found == Constraints(frozenset({1}), (), ((1, frozenset({2, 3})),), frozenset({0}))
+        found = with_pins(PlacementConstraints(frozenset({1})), demanded)
+        assert found == PlacementConstraints(frozenset({1}), (), ((1, frozenset({2, 3})),), frozenset({0}))

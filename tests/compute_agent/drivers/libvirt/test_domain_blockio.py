@@ -9,7 +9,7 @@ import pytest
 from compute_agent.drivers.libvirt import domain_blockio
 from compute_agent.drivers.libvirt.domain_blockio import DomainBlockIo, parse_blockio, todo
 from compute_agent.drivers.libvirt.driver import LibvirtDriver
-from compute_agent.model.blockio import BlockIo, Rates
+from compute_agent.model.blockio import BlockIo, DeviceRates
 from tests.compute_agent.libvirtd import CGROUPS, Libvirtd, LibvirtMissing
 
 SECONDS = 20
@@ -26,7 +26,7 @@ XML = """
   </devices>
 </domain>
 """
-RATES = Rates(read_bytes=1 << 20, write_operations=50)
+RATES = DeviceRates(read_bytes=1 << 20, write_operations=50)
 
 
 @pytest.fixture
@@ -40,10 +40,10 @@ def test_the_xml_is_read_item_by_item():
     assert parse_blockio(ElementTree.fromstring(XML)) == DomainBlockIo(
         300,
         {
-            "dev:/dev/sda": Rates(read_bytes=100),
-            "disk:vda": Rates(write_operations=7),
-            "disk:vdb": Rates(),
-            "disk:vdc": Rates(),
+            "dev:/dev/sda": DeviceRates(read_bytes=100),
+            "disk:vda": DeviceRates(write_operations=7),
+            "disk:vdb": DeviceRates(),
+            "disk:vdc": DeviceRates(),
         },
         frozenset({"disk:vdb"}),
     )
@@ -62,7 +62,7 @@ def test_the_xml_is_read_item_by_item():
         (BlockIo(rates=RATES, own_disks=True), ("disk:vda",), {"disk:vda": RATES, "disk:vdc": RATES}),
         (BlockIo(rates=RATES, devices=frozenset({"sda", "sdb"})), (), {"dev:/dev/sdb": RATES}),
         (BlockIo(rates=RATES, devices=frozenset({"sda"})), ("dev:/dev/sda",), {"dev:/dev/sda": RATES}),
-        (None, ("disk:vda", "disk:vdb", "disk:gone", ""), {"disk:vda": Rates()}),
+        (None, ("disk:vda", "disk:vdb", "disk:gone", ""), {"disk:vda": DeviceRates()}),
     ],
 )
 def test_what_is_the_agents_or_nobodys_is_set_and_what_is_somebody_elses_stays(wanted, own, items):
@@ -75,7 +75,7 @@ def test_what_is_the_agents_or_nobodys_is_set_and_what_is_somebody_elses_stays(w
 class TestRealDomain:
     """Limits that QEMU itself keeps, of a disk of a domain of a real libvirtd."""
 
-    WANTED = BlockIo(rates=Rates(1 << 20, 2 << 20, None, 50), own_disks=True)
+    WANTED = BlockIo(rates=DeviceRates(1 << 20, 2 << 20, None, 50), own_disks=True)
 
     @pytest.fixture
     def domain(self, libvirtd):
@@ -202,7 +202,9 @@ class TestHostDevices:
         device, number = disk
         (guest,) = driver.guests()
         weight = 300 if self.kernel(server, domain, number)[0] is not None else None
-        wanted = BlockIo(weight=weight, rates=Rates(1 << 20, 2 << 20, None, 50), devices=frozenset({number}))
+        wanted = BlockIo(
+            weight=weight, rates=DeviceRates(1 << 20, 2 << 20, None, 50), devices=frozenset({number})
+        )
         libvirt = server.libvirt
         flags = libvirt.VIR_DOMAIN_AFFECT_LIVE, libvirt.VIR_DOMAIN_AFFECT_CONFIG
 

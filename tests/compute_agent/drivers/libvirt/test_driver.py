@@ -14,12 +14,12 @@ import uuid
 import pytest
 
 from compute_agent.drivers import procfs
-from compute_agent.drivers.base import Change, ChangeKind, CpuLimits, CpuSettings
-from compute_agent.drivers.flavor import Flavor
+from compute_agent.drivers.base import ChangeKind, CpuLimits, CpuSettings, GuestChange
+from compute_agent.drivers.flavor import GuestFlavor
 from compute_agent.drivers.libvirt import metadata, qemu
-from compute_agent.drivers.libvirt.definition import NAMESPACE, Binding
+from compute_agent.drivers.libvirt.definition import NAMESPACE, MemoryBinding
 from compute_agent.drivers.libvirt.driver import LibvirtDriver
-from compute_agent.model.constraints import UNCONSTRAINED, Constraints
+from compute_agent.model.constraints import UNCONSTRAINED, PlacementConstraints
 from compute_agent.model.errors import DriverError, GuestGoneError
 from compute_agent.model.guest_settings import EmulatorPolicy, GuestSettings, ThreadPolicy
 from tests.compute_agent.libvirtd import Libvirtd, thread_cpus
@@ -218,7 +218,7 @@ def test_whatever_is_in_the_metadata_the_domain_is_seen(watched, libvirtd):
     libvirtd.run(metadata=odd + noted)
     guest = watched.started()
     assert guest.settings == GuestSettings(vcpus=2)
-    assert watched.driver.flavor(guest) == Flavor({})
+    assert watched.driver.flavor(guest) == GuestFlavor({})
     watched.driver.apply_cpu_settings(guest, APART)
     assert roles(guest.pid) == [{"0"}, {"1"}, {"1"}, {"1"}]
 
@@ -440,7 +440,7 @@ def test_a_driver_without_libvirtd_says_so_and_waits_for_it(libvirtd):
         wait_for(lambda: driver._listed)
         (guest,) = driver.guests()
         assert guest.pid == libvirtd.process(domain)
-        assert changes.get(timeout=SECONDS) == Change(ChangeKind.FOUND, guest)
+        assert changes.get(timeout=SECONDS) == GuestChange(ChangeKind.FOUND, guest)
     finally:
         driver.close()
         libvirtd.connection  # noqa: B018 # is there again
@@ -529,7 +529,7 @@ def test_memory_that_was_bound_can_be_bound_again(driver, watched, libvirtd, two
     assert driver.bind_memory(guest, ZERO)
     two_nodes.setattr(driver._table, "look_at", lambda uid: None)  # a late event of the start, for one
     with driver._table.changing:  # nor one that is being looked at
-        driver._table.living(guest).binding = Binding("restrictive", ONE)  # as if it had been elsewhere
+        driver._table.living(guest).binding = MemoryBinding("restrictive", ONE)  # as if it had been elsewhere
     assert driver.memory_nodes(guest, ZERO) == ONE
     assert driver.bind_memory(guest, ZERO)
     assert driver.memory_nodes(guest, frozenset()) == ZERO
@@ -744,7 +744,7 @@ class TestChangesOfTheDefinition:
         config = libvirtd.libvirt.VIR_DOMAIN_AFFECT_CONFIG
         assert guest.constraints == UNCONSTRAINED
         domain.pinEmulator((True, False), config)
-        wait_for(lambda: driver.guests()[0].constraints == Constraints(emulator=frozenset({0})))
+        wait_for(lambda: driver.guests()[0].constraints == PlacementConstraints(emulator=frozenset({0})))
         driver.apply_cpu_settings(guest, SWAPPED)
         assert domain.emulatorPinInfo(config) == (True, False)
         assert domain.vcpuPinInfo(config) == [(False, True), (True, False)]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from compute_agent.drivers.flavor import Flavor
+from compute_agent.drivers.flavor import GuestFlavor
 from compute_agent.drivers.libvirt.flavor import read_flavor
 
 PROJECT, USER = "b0a8f5ac57b7419a8eec6fd5ae31e5c5", "d3bd2f6b8e5a4f6aa3f1e6b1c2d3e4f5"
@@ -30,11 +30,11 @@ def domain(specs=None, root="image", numbers=(2048, 20, 0, 0, 4)):
 
 
 def test_a_flavor_and_its_owner():
-    assert read_flavor(domain({})) == Flavor({"MEMORY_MB": 2048, "DISK_GB": 20}, 0, PROJECT, USER)
+    assert read_flavor(domain({})) == GuestFlavor({"MEMORY_MB": 2048, "DISK_GB": 20}, 0, PROJECT, USER)
 
 
 def test_a_domain_that_is_not_novas():
-    assert read_flavor("<domain><metadata/></domain>") == Flavor()
+    assert read_flavor("<domain><metadata/></domain>") == GuestFlavor()
 
 
 def test_older_nova_does_not_say_what_is_dedicated():

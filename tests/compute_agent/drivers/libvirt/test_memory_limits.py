@@ -10,7 +10,7 @@ from compute_agent.drivers.base import UNLIMITED, MemoryLimits
 from compute_agent.drivers.libvirt import domain_table
 from compute_agent.drivers.libvirt.definition import UNLIMITED_KIB
 from compute_agent.drivers.libvirt.driver import LibvirtDriver
-from compute_agent.drivers.libvirt.tuning import Tuning
+from compute_agent.drivers.libvirt.tuning import DomainTuning
 
 pytestmark = pytest.mark.slow
 
@@ -37,7 +37,7 @@ def has_memory_groups(libvirtd, domain):
 @pytest.fixture
 def live(has_memory_groups, monkeypatch):
     """Soft limits of the running domain that libvirtd was asked for, and shows whenever it is asked."""
-    asked, really, parsed = [], Tuning.set_soft_limit, domain_table.parse_live
+    asked, really, parsed = [], DomainTuning.set_soft_limit, domain_table.parse_live
 
     def set_soft_limit(self, kib, persistent):
         if not persistent:
@@ -51,7 +51,7 @@ def live(has_memory_groups, monkeypatch):
             soft_limit = None if asked[-1] >= UNLIMITED_KIB else asked[-1]
         return blockio, soft_limit
 
-    monkeypatch.setattr(Tuning, "set_soft_limit", set_soft_limit)
+    monkeypatch.setattr(DomainTuning, "set_soft_limit", set_soft_limit)
     monkeypatch.setattr(domain_table, "parse_live", parse_live)
     return asked
 

@@ -9,7 +9,7 @@ import pytest
 
 from placement.api.middleware import build_application
 from placement.conf import new_config
-from placement.db.database import Database
+from placement.db.database import ServiceDatabase
 from placement.store.changes import KEPT
 from tests.placement.api.ext.asking import claim, host, refused, wants
 from tests.placement.running import Admin, application
@@ -116,7 +116,7 @@ def test_a_cursor_that_is_none_is_refused(admin: Admin) -> None:
 def test_a_cursor_of_another_epoch_or_history_is_gone(admin: Admin, url: str) -> None:
     host(admin, "cn", VCPU=8)
     ahead = begin(admin)
-    database = Database(url)
+    database = ServiceDatabase(url)
     try:
         database.write(lambda tx: tx.renew_epoch())
     finally:

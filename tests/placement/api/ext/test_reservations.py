@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from werkzeug.test import TestResponse
 
 from placement.db import engine
-from placement.db.database import Database
+from placement.db.database import ServiceDatabase
 from placement.db.engine import PoolOptions
 from placement.db.tables import reservations
 from tests.placement.api.ext.asking import claim, host, refused, used, wants
@@ -256,7 +256,7 @@ def test_what_expired_keeps_no_inventory_and_no_provider(admin: Admin) -> None:
 def test_a_refusal_that_no_reservation_is_to_blame_for_writes_nothing(admin: Admin, url: str) -> None:
     only = host(admin, "cn", VCPU=8)
     reserved(admin, "resources=VCPU:8")
-    database = Database(url)
+    database = ServiceDatabase(url)
     try:
         before = database.position()
         assert put(admin, only, VCPU=1).status_code == 409
@@ -444,16 +444,16 @@ def test_the_answer_shows_what_was_made_even_if_it_has_expired_by_then(
     admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     provider = host(admin, "cn", VCPU=8)
-    write = Database.write
+    write = ServiceDatabase.write
 
-    def slowly(self: Database, work: Any) -> Any:
+    def slowly(self: ServiceDatabase, work: Any) -> Any:
         """Answer only when what was written has expired."""
         found = write(self, work)
         time.sleep(0.6)
         return found
 
     with monkeypatch.context() as patched:
-        patched.setattr(Database, "write", slowly)
+        patched.setattr(ServiceDatabase, "write", slowly)
         answer = reserve(admin, "resources=VCPU:4", expires_in=0.5)
     assert answer.status_code == 201
     assert answer.json["reservation"]["allocations"] == {provider: {"resources": {"VCPU": 4}}}
