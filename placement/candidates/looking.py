@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 from operator import attrgetter
@@ -77,6 +78,7 @@ class CandidateSearch:
         self._met_in: list[Met] = [each.met_in(snapshot) for each in self._rules.conditions]
         self._searched = SearchResults(1)
         self._when_empty: dict[CompiledRequest, PatternBatch] = {}
+        self._known_unused: dict[int, Provider] = {}
         #: sharing providers that served for a tree without any help of its own
         self._alone: set[tuple[int, ...]] = set()
 
@@ -146,8 +148,9 @@ class CandidateSearch:
         return any(plan.batches(provider_set, tree.free))
 
     def when_empty(self, tree: HostTree, shared: Sequence[Provider]) -> PatternBatch:
-        """All patterns of a tree of which nothing is used."""
+        """All patterns of a tree if nothing were used of it, nor of what shares with it."""
         self._searched.batch = BATCH
+        shared = [self._unused(each) for each in shared]
         plan = self._plan_of(tree, shared)
         if plan is None:
             return _NO_PATTERNS
@@ -157,6 +160,14 @@ class CandidateSearch:
             patterns = chain.from_iterable(plan.batches(empty, tuple(tree.shape.capacities)))
             found = self._when_empty[plan] = PatternBatch(patterns)
         return found
+
+    def _unused(self, provider: Provider) -> Provider:
+        """The sharing provider with nothing used."""
+        if not provider.used:
+            return provider
+        if provider.id not in self._known_unused:
+            self._known_unused[provider.id] = replace(provider, used={})
+        return self._known_unused[provider.id]
 
     def is_repeated(self, offer: Offer, seen: set[Hashable]) -> bool:
         """Whether an offer of one candidate was seen before, from another root.

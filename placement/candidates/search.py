@@ -128,9 +128,9 @@ def served(
 def when_empty(
     snapshot: ModelSnapshot, request: CandidatesRequest, budget: SearchBudget
 ) -> Callable[[HostTree, Sequence[Provider]], PatternBatch]:
-    """A function that tells of a tree all patterns that it had if nothing of it were used.
+    """A function that tells of a tree all patterns that it had if nothing were used.
 
-    What shares with the tree is taken as it is used now. Trees whose providers meet the same conditions, and
+    Nothing of what shares with it counts as used, either. Trees whose providers meet the same conditions, and
     have the same portions, get the same batch: its patterns are those of the largest of them, so that a
     smaller one may be too small for some.
 

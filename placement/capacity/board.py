@@ -8,7 +8,7 @@ from placement.candidates.request import CandidatesRequest
 from placement.capacity.counting import CloudHosts
 from placement.capacity.packing import Free, simple
 from placement.capacity.ways import FlavorFootprints, FootprintFinder, Slot, Way
-from placement.model.provider import SHARES, Provider
+from placement.model.provider import Provider
 from placement.model.snapshot import ModelSnapshot
 from placement.model.trees import HostTree
 
@@ -32,8 +32,7 @@ class ClusterSimulation:
     ) -> None:
         self.snapshot = snapshot
         self.budget = budget
-        self._bare = _without_use_of_shared(snapshot)
-        cloud = CloudHosts(self._bare, budget, avoided)
+        cloud = CloudHosts(snapshot, budget, avoided)
         self.hosts: Sequence[Host] = cloud.hosts
         #: whether what one host takes may be missing at another
         self.shares = bool(cloud.sharing)
@@ -123,7 +122,7 @@ class ClusterSimulation:
     def _asking_of(self, request: CandidatesRequest) -> "_RequestRoom":
         found = self._asking.get(id(request))
         if found is None:
-            found = self._asking[id(request)] = _RequestRoom(self._bare, request, self.budget)
+            found = self._asking[id(request)] = _RequestRoom(self.snapshot, request, self.budget)
         return found
 
     def _plain_free(self, found: FlavorFootprints, tree: HostTree) -> Free | None:
@@ -184,10 +183,3 @@ class _RequestRoom:
             found = self.finder.at(*host)
             if self.may_fit(found, None if board.is_coupled(found, host[0]) else host[0].free):
                 yield host
-
-
-def _without_use_of_shared(snapshot: ModelSnapshot) -> ModelSnapshot:
-    """The snapshot with nothing used of what hosts share."""
-    sharing = snapshot.by_trait.get(SHARES, set())
-    used = {each: dict[str, int]() for each in sharing if snapshot.providers[each].used}
-    return snapshot.using(used) if used else snapshot

@@ -24,9 +24,9 @@ _TREES: Final = 64
 class FlavorCapacity:
     """How many guests of a flavor fit.
 
-    ``hosts`` could serve it if nothing of them were used; a guest fits on ``open_hosts`` of these. ``worst``
-    is the root of the host with which most is lost if it fails, and ``without_worst`` what fits then.
-    ``by_aggregate`` has what fits on the hosts whose root is in each.
+    ``hosts`` could serve it if nothing were used of them, nor of what shares with them; a guest fits on
+    ``open_hosts`` of these. ``worst`` is the root of the host with which most is lost if it fails, and
+    ``without_worst`` what fits then. ``by_aggregate`` has what fits on the hosts whose root is in each.
     """
 
     fit: FitBounds

@@ -10,7 +10,7 @@ from functools import cache
 from hypothesis import reject
 
 from placement.candidates.request import CandidatesRequest
-from placement.model.provider import Provider
+from placement.model.provider import SHARES, Provider
 from placement.model.snapshot import ModelSnapshot
 from tests.placement.candidates import brute
 
@@ -103,7 +103,7 @@ def claim(snapshot: ModelSnapshot, state: State, amounts: Amounts) -> State | No
 
 
 def serves_when_empty(snapshot: ModelSnapshot, request: CandidatesRequest, root: int) -> bool:
-    """Whether a host could serve a guest if nothing of it were used."""
+    """Whether a host could serve a guest if nothing were used of it, and of what is shared."""
     empty = when_empty(snapshot, root)
     return any(claim(empty, frozenset(), amounts) is not None for amounts in choices(empty, request, {root}))
 
@@ -118,8 +118,10 @@ def roots(snapshot: ModelSnapshot) -> Sequence[Provider]:
 
 
 def when_empty(snapshot: ModelSnapshot, root: int) -> ModelSnapshot:
-    """The snapshot with nothing used of one tree."""
-    return ModelSnapshot(replace(each, used={}) if each.root_id == root else each for each in snapshot)
+    """The snapshot with nothing used of one tree, and of what is shared."""
+    return ModelSnapshot(
+        replace(each, used={}) if each.root_id == root or SHARES in each.traits else each for each in snapshot
+    )
 
 
 def when_nothing_is_used(snapshot: ModelSnapshot) -> ModelSnapshot:

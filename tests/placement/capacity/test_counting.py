@@ -62,6 +62,15 @@ def test_what_many_hosts_share_is_stranded_on_none() -> None:
     assert (short.classes, short.hosts, short.stranded) == (("VCPU",), 3, {"MEMORY_MB": 192})
 
 
+def test_hosts_whose_pool_is_full_are_hosts_and_short_of_what_it_has() -> None:
+    pool = Spec("pool", None, {"DISK_GB": 100}, [SHARES], ["rack"], {"DISK_GB": 100})
+    hosts = [Spec(f"cn{number}", None, {"VCPU": 8}, (), ["rack"], {"VCPU": 2}) for number in range(2)]
+    found = counted(build(pool, *hosts), ("resources", "VCPU:2,DISK_GB:10"))
+    assert (found.fit, found.hosts, found.open_hosts) == (FitBounds(0, 0), 2, 0)
+    (short,) = found.short
+    assert (short.classes, short.hosts, short.stranded, short.guests) == (("DISK_GB",), 2, {"VCPU": 12}, 6)
+
+
 def test_where_the_search_is_given_up_the_bound_is_said() -> None:
     """Each guest takes two neighbours in a ring of slots."""
     slots = range(301)

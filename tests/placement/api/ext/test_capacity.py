@@ -14,6 +14,7 @@ FIRST = "4e8e5957-649f-477b-9e5b-f1f75b21c03c"
 SECOND = "542df8ed-9be2-49b9-b4db-6d3183ff8ec8"
 RACK = "d1ad1c8f-3cd9-4a36-9c8d-1c4a3b3f4e55"
 THIRD = "9b8c7d6e-5f4a-4b3c-8d2e-1f0a9b8c7d6e"
+POOL = "77777777-5f4a-4b3c-8d2e-1f0a9b8c7d6e"
 LARGE = "00000001-0000-4000-8000-000000000000"
 MIDDLE = "00000002-0000-4000-8000-000000000000"
 LITTLE = "00000003-0000-4000-8000-000000000000"
@@ -219,6 +220,23 @@ def test_a_host_in_maintenance_takes_neither_displaced_nor_moved_guests(crowded)
     (move,) = two["found"]
     assert (move["consumer_uuid"], move["to"]["host"], two["host"]) == (LITTLE, "cn1", "cn2")
     assert (three["found"], three["at_least"]) == (None, None)
+
+
+def test_hosts_are_short_of_what_a_full_pool_had_for_them(crowded):
+    assert crowded("POST", "/resource_providers", json={"name": "pool", "uuid": POOL}).status_code == 200
+    body = {"resource_provider_generation": 0, "inventories": {"DISK_GB": {"total": 20}}}
+    assert crowded("PUT", f"/resource_providers/{POOL}/inventories", json=body).status_code == 200
+    body = {"resource_provider_generation": 1, "traits": ["MISC_SHARES_VIA_AGGREGATE"]}
+    assert crowded("PUT", f"/resource_providers/{POOL}/traits", json=body).status_code == 200
+    for uuid, generation in ((POOL, 2), (FIRST, 2), (SECOND, 3)):
+        body = {"resource_provider_generation": generation, "aggregates": [RACK]}
+        assert crowded("PUT", f"/resource_providers/{uuid}/aggregates", json=body).status_code == 200
+    assert claim(crowded, wants("resources=DISK_GB:20", only=[POOL])).status_code == 201
+    (flavor,) = crowded("POST", PATH, json={"flavors": [SMALL]}).json["flavors"]
+    assert (flavor["fits"], flavor["hosts"], flavor["open_hosts"]) == (0, 2, 0)
+    assert {tuple(each["resource_classes"]): each["hosts"] for each in flavor["short"]} == {
+        ("DISK_GB", "VCPU"): 2,
+    }
 
 
 def test_nobody_is_to_be_displaced_by_more_than_may_be_read(crowded, monkeypatch):
