@@ -16,6 +16,7 @@ from cliff.formatters.base import ListFormatter
 from compute_agent.cmd.base import AgentLister, Commands
 from compute_agent.cmd.drawn import offer
 from compute_agent.cmd.moment import moment
+from compute_agent.daemon.protocol import DaemonUnreachableError, RequestError
 from compute_agent.drawing.boxes import size
 from compute_agent.monitoring.history import HistoryError, SampleHistory, TimeSpan
 from compute_agent.monitoring.plot import plot
@@ -58,10 +59,15 @@ class MetricsShow(AgentLister):
         drawing = parsed_args.svg is not None or parsed_args.formatter == "svg"
         if drawing and not parsed_args.guest:
             raise HistoryError("a picture is of one guest or class: name it")
-        history = SampleHistory(Path(self.load_conf().state_path) / FILE)
+        path = Path(self.load_conf().state_path) / FILE
         for_people = parsed_args.formatter == "table"
+        if not path.is_file():
+            raise HistoryError(f"there are no samples in {path}: {self._reason_for_none()}")
+        history = SampleHistory(path)
         if not parsed_args.guest:
-            return _last(history, for_people)
+            if not (rows := _last(history, for_people)):
+                raise HistoryError(f"there are no samples in {path}: {self._reason_for_none()}")
+            return ("guest", "name", "class", "time", *USE), rows
         span = TimeSpan(parsed_args.since, parsed_args.until)
         if span.until < span.since:
             raise HistoryError("the time to show ends before it begins: see --since and --until")
@@ -77,15 +83,25 @@ class MetricsShow(AgentLister):
         rows = [(_time(one.time, for_people), one.cache_id, *_use(one, for_people)) for one in samples]
         return ("time", "cache_id", *USE), rows
 
+    def _reason_for_none(self) -> str:
+        """The reason why no sample is kept on this host."""
+        if not self.load_conf().monitoring.store_interval:
+            return "[monitoring] store_interval = 0 keeps none"
+        try:
+            monitoring = self.ask("status")["cache_monitoring"]
+        except (DaemonUnreachableError, RequestError) as error:
+            return str(error)
+        if monitoring != "on":
+            return f"cache_monitoring is {monitoring}"
+        return "the agent has not seen a guest or class with counters for [monitoring] store_interval so far"
 
-def _last(history: SampleHistory, for_people: bool) -> tuple[Any, Any]:
+
+def _last(history: SampleHistory, for_people: bool) -> list[tuple[Any, ...]]:
     rows = []
     for one in history.latest_together():
         use = _use(one, for_people)
         rows.append((one.guest, one.name, one.qos_class, _time(one.time, for_people), *use))
-    if not rows:
-        raise HistoryError("there are no samples")
-    return ("guest", "name", "class", "time", *USE), rows
+    return rows
 
 
 def _time(time: float, for_people: bool) -> str:

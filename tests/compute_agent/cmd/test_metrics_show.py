@@ -130,14 +130,29 @@ def test_what_cannot_be_shown_is_said(cli, now, arguments, words):
     assert words in err
 
 
-def test_without_samples_that_is_said(cli, state):
-    status, _, err = cli()
-    assert status == 1
-    assert f"no file {state / 'samples.db'}" in err
-
-
 @pytest.mark.parametrize("text", ["yesterday", "99999999d", "1000000000000d", "9" * 400])
 def test_a_time_that_is_none_is_wrong_usage(cli, now, text):
     status, _, err = cli("web", "--since", text)
     assert status == 2
     assert f"'{text}' is neither a length of time" in err
+
+
+@pytest.mark.parametrize(
+    ("section", "reason"),
+    [
+        (
+            "[monitoring]\nstore_interval = 0\n",
+            "[monitoring] store_interval = 0 keeps none",
+        ),
+        ("", "no agent answers on"),
+    ],
+)
+@pytest.mark.parametrize("has_file", [True, False])
+def test_without_samples_the_reason_is_shown(tmp_path, state, section, reason, has_file):
+    if has_file:
+        SampleStore(state / "samples.db", 1e9, 10**9).close()
+    ini = tmp_path / "agent.ini"
+    ini.write_text(f"[DEFAULT]\nstate_path = {state}\n{section}")
+    done = run_here(ini, "metrics", "show")
+    assert done.returncode == 1
+    assert f"there are no samples in {state / 'samples.db'}: {reason}" in done.stderr
