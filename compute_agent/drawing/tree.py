@@ -1,5 +1,6 @@
 """The topology as a tree of text: boxes in boxes, and in the innermost what each CPU is for."""
 
+import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -12,6 +13,12 @@ from compute_agent.model.cpu_sets import CpuSets
 from compute_agent.model.naming import on_one_line
 
 _WIDTH: Final = len(CpuRole.DEDICATED)
+
+_MAX_SHARERS: Final = 12
+"""Guests named at the shared CPUs of a box, which may be those of all guests."""
+
+_NAMES_WIDTH: Final = 70
+"""Characters of a line of names, so that a line fits a terminal."""
 
 Guests = Mapping[str, frozenset[int]]
 
@@ -50,6 +57,8 @@ def _box(
         yield f"{below}{_role(role, cpus, topology, guests)}".rstrip()
         if role in (CpuRole.DEDICATED, CpuRole.BOTH):
             yield from (f"{below}{'':{_WIDTH}}  {each}" for each in _holders(cpus, sets, guests or {}))
+        if role in (CpuRole.SHARED, CpuRole.BOTH):
+            yield from (f"{below}{'':{_WIDTH}}  {each}" for each in _sharers(cpus, sets, guests or {}))
     for child in inner:
         last = child is inner[-1]
         yield from _box(
@@ -78,3 +87,10 @@ def _holders(cpus: frozenset[int], sets: CpuSets, guests: Guests) -> Iterator[st
     for name, held in guests.items():
         if (here := held & cpus) and not held <= sets.shared:
             yield f"{on_one_line(name)}: {cpuset.format(here)}"
+
+
+def _sharers(cpus: frozenset[int], sets: CpuSets, guests: Guests) -> list[str]:
+    """Lines with the names of guests on shared CPUs among these, and the number of those left out."""
+    names = [on_one_line(name) for name, held in guests.items() if held & cpus and held <= sets.shared]
+    more = [f"{len(names) - _MAX_SHARERS} more"] if len(names) > _MAX_SHARERS else []
+    return textwrap.wrap(", ".join([*names[:_MAX_SHARERS], *more]), _NAMES_WIDTH)

@@ -36,9 +36,19 @@ def test_a_small_host() -> None:
         "      dedicated  8-10  (2 cores; 1 of them shared with others; free: 10)",
         "                 db\ufffd[1m: 8-9",
         "      shared     11-13  (2 cores; 1 of them shared with others)",
+        "                 vm",
         "      host       14  (1 core)",
         "Offline CPUs: 15",
     ]
+
+
+def test_many_guests_on_shared_cpus_are_some_names_and_a_number() -> None:
+    sets = CpuSets(NONE, frozenset({0, 1}), NONE)
+    guests = {f"guest-{number:02d}": frozenset({0, 1}) for number in range(15)}
+    tree = list(lines(machine(cores=2), sets, guests))
+    named = " ".join(line.strip() for line in tree if "guest-" in line)
+    assert named == ", ".join([*(f"guest-{number:02d}" for number in range(12)), "3 more"])
+    assert max(map(len, tree)) <= 100
 
 
 def test_nothing_is_said_to_be_free_where_nobody_knows_the_guests() -> None:
