@@ -24,6 +24,7 @@ from compute_agent.host.reader import read_topology
 from compute_agent.inventory.identity import IdentityError
 from compute_agent.loops.base import ReloadedConfiguration
 from compute_agent.loops.root_watch import RootWatch
+from compute_agent.model import cpuset
 from compute_agent.model.errors import ConfigError
 from compute_agent.pipeline.events import WorldChanged
 from compute_agent.pipeline.metrics import AgentMetrics
@@ -42,6 +43,22 @@ WORKER_SECONDS: Final = 60.0
 ConfLoader = Callable[[], cfg.ConfigOpts]
 
 BuildControllers = Callable[[cfg.ConfigOpts, HostResctrl, HostState], tuple[KernelController, ...]]
+
+
+def check_dedicated_online(before: HostState, after: HostState) -> None:
+    """Check that no dedicated CPU of the agent's own inventory went offline.
+
+    Guests may hold it, so what was reported stays until an operator decides. Beside nova-compute, which
+    offers the CPUs itself and keeps those offline that no guest holds, that is normal.
+
+    :raises ConfigError: one did.
+    """
+    gone = before.cpu_sets.dedicated & after.cpu_sets.offline
+    if gone and not after.tree.beside:
+        raise ConfigError(
+            f"[compute] cpu_dedicated_set: CPUs {cpuset.format(gone)} are offline: bring them online, or take"
+            " them out of the option"
+        )
 
 
 class ConfigReloader:
@@ -118,6 +135,7 @@ class ConfigReloader:
         try:
             self._root.reload(options)
             host = configured_host(options, self._registry, topology, root=self._root.owner, acting=True)
+            check_dedicated_online(self._pipeline.world, host.world)
             controllers = self._build_controllers(options, host.resctrl, host.world)
             warnings = self._warnings_of(host)
         except (ConfigError, IdentityError, cfg.Error, OSError) as error:

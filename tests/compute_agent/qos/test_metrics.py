@@ -84,10 +84,10 @@ def test_names_are_given_once():
 
 
 PACKAGE = """
-from compute_agent.qos.metrics import Metric, Unit
-from compute_agent.qos.sources.base import Measured
-good = Metric("disk_latency", Unit.OTHER, 8, lambda now, before: Measured({"": 5.0}))
-again = Metric("cpu_usage", Unit.CORES, 8, lambda now, before: Measured())
+from compute_agent.qos.metrics import MetricUnit, WatermarkMetric
+from compute_agent.qos.sources.base import MetricUsage
+good = WatermarkMetric("disk_latency", MetricUnit.OTHER, 8, lambda now, before: MetricUsage({"": 5.0}))
+again = WatermarkMetric("cpu_usage", MetricUnit.CORES, 8, lambda now, before: MetricUsage())
 number = 5
 """
 
