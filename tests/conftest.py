@@ -1,6 +1,7 @@
 """Options and fixtures that suites share: the databases that tests run on."""
 
 import gc
+import logging
 import shutil
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
@@ -102,6 +103,18 @@ def _rank(item: pytest.Item) -> int:
     if "database_server" in getattr(item, "fixturenames", ()):
         return 1
     return 1 if hasattr(getattr(item, "obj", None), "hypothesis") else _QUICK
+
+
+@pytest.fixture(autouse=True)
+def no_log_handler_is_left() -> Iterator[None]:
+    """Remove handlers set up by a program run in this process: they write to a closed standard error."""
+    root = logging.getLogger()
+    level = root.level
+    yield
+    for handler in list(root.handlers):
+        if not type(handler).__module__.startswith("_pytest."):
+            root.removeHandler(handler)
+    root.setLevel(level)
 
 
 @pytest.fixture(scope="session")

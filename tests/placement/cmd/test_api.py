@@ -2,7 +2,6 @@
 
 import contextlib
 import http.client
-import logging
 import os
 import re
 import signal
@@ -22,16 +21,6 @@ from placement.conf import installed_version, new_config
 from tests.ports import free_port
 
 ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture(autouse=True)
-def no_handler_is_left():
-    """A program that sets up its log writes to the standard error of the test, which is closed after it."""
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
 
 
 @pytest.fixture
