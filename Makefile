@@ -43,7 +43,7 @@ PARALLEL := --numprocesses $(shell expr $$(nproc) + 1) --dist loadfile --no-load
 # What needs a virtual machine or a cloud, or builds packages, has a target of its own.
 HERE := not vm and not openstack and not packages and not nova
 QUICK := -m 'not slow and not root and not postgresql and not mysql and not vm' --database sqlite \
-    tests/placement tests/compute_agent --ignore=tests/placement/api_ref
+    tests/placement tests/placement_extras tests/compute_agent --ignore=tests/placement/api_ref
 SDIST := build/sdist
 BUILDER := buildah build --format docker
 SPHINX := $(BIN)/sphinx-build -W --keep-going -n -q
@@ -84,7 +84,7 @@ mutants: check $(COSMIC_RAY)
 test-kills: export KILL_POINTS ?= 100
 
 test-kills: packages $(INSTALLED)
-	$(BIN)/python -m pytest -q tests/placement/maintenance/test_adoption_killed.py $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q tests/placement_extras/migration/test_adoption_killed.py $(PYTEST_ARGS)
 
 test-vm: packages $(INSTALLED)
 	$(BIN)/python -m tests.vm.machine
@@ -94,8 +94,8 @@ test-failover: packages $(INSTALLED)
 	$(BIN)/python -m tests.placement.failover $(FAILOVER_ARGS)
 
 test-shadow: packages $(INSTALLED)
-	$(BIN)/python -m tests.placement.shadow.load --clients 1 --requests 18000
-	$(BIN)/python -m tests.placement.shadow.load --clients 3 --requests 18000
+	$(BIN)/python -m tests.placement_extras.shadow.load --clients 1 --requests 18000
+	$(BIN)/python -m tests.placement_extras.shadow.load --clients 3 --requests 18000
 
 test-openstack: packages $(INSTALLED) $(LIBVIRT)
 	$(BIN)/python -m pytest -q -m openstack tests/openstack $(PYTEST_ARGS)

@@ -14,10 +14,10 @@ from urllib.parse import parse_qsl
 from benchmarks.explaining import shown, used_at_random
 from benchmarks.worlds import LLC, MBA, WORLDS
 from placement.candidates.budget import SearchBudget
-from placement.capacity.counting import CloudHosts, count
-from placement.capacity.proportions import FlavorProportion, together
 from placement.microversion import MAX
 from placement.schemas.query_candidates import parse_candidates
+from placement_extras.planner.counting import CloudHosts, count
+from placement_extras.planner.proportions import FlavorProportion, together
 
 ASKED: Final[Mapping[str, Mapping[str, str]]] = {
     "nested": {

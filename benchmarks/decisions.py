@@ -20,11 +20,6 @@ from benchmarks.models import snapshot_of
 from benchmarks.worlds import WORLDS, uuid_of
 from placement.candidates.budget import SearchBudget
 from placement.candidates.request import CandidatesRequest
-from placement.capacity.board import ClusterSimulation
-from placement.capacity.counting import CloudHosts, count
-from placement.capacity.draining import displace
-from placement.capacity.guests import guests_of
-from placement.capacity.moving import make_room, nearest
 from placement.claims.placing import place
 from placement.claims.topology import TopologyPolicy
 from placement.claims.wanted import WantedClaim
@@ -35,6 +30,11 @@ from placement.model.snapshot import ModelSnapshot
 from placement.schemas.query_candidates import parse_candidates
 from placement.store.consumers import ConsumerOwnership
 from placement.store.holders import HeldAmount
+from placement_extras.planner.board import ClusterSimulation
+from placement_extras.planner.counting import CloudHosts, count
+from placement_extras.planner.draining import displace
+from placement_extras.planner.guests import guests_of
+from placement_extras.planner.moving import make_room, nearest
 
 Deed = Callable[[], object]
 SECONDS: Final = 5.0

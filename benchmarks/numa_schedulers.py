@@ -22,7 +22,6 @@ from placement.claims.placing import UnplacedClaim, place
 from placement.claims.topology import TopologyPolicy
 from placement.claims.wanted import WantedClaim
 from placement.claims.world import ClaimScenario
-from placement.flavors.flavor import TranslationRules
 from placement.model.provider import Inventory, Provider
 from placement.model.snapshot import ModelSnapshot
 from placement.model.trees import ZONE
@@ -242,7 +241,7 @@ def ours(topology: TopologyPolicy, order: Mapping[str, float]) -> Callable[[int,
                 "flavor": None,
                 "microversion": "1.39",
             }
-            asked = explanation.parse(body, TranslationRules())
+            asked = explanation.parse(body, {})
             wanted = WantedClaim(
                 str(step.guest),
                 None,

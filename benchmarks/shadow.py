@@ -17,9 +17,9 @@ from uuid import UUID
 from benchmarks.http import Connection, NoAnswer
 from benchmarks.reference import install
 from benchmarks.servers import OpenStack, Ours
-from placement.shadow.forward import RequestForwarder
-from placement.shadow.in_flight import InFlight
-from tests.placement.shadow.processes import shadow
+from placement_extras.shadow.forward import RequestForwarder
+from placement_extras.shadow.in_flight import InFlight
+from tests.placement_extras.shadow.processes import shadow
 from tests.ports import free_port
 
 if TYPE_CHECKING:

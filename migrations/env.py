@@ -3,11 +3,11 @@
 import sqlalchemy as sa
 from alembic import context
 
-from placement.db.tables import metadata
+from placement.db.tables import all_metadata
 
 
 def _run(connection: sa.Connection) -> None:
-    context.configure(connection=connection, target_metadata=metadata, transaction_per_migration=False)
+    context.configure(connection=connection, target_metadata=all_metadata(), transaction_per_migration=False)
     with context.begin_transaction():
         context.run_migrations()
 

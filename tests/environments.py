@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 NAME = "placement-compute"
 SOURCES = [
     *("setup.cfg", "pyproject.toml", "README.md", "LICENSE"),
-    *("bin", "placement", "compute_agent", "migrations", "etc"),
+    *("bin", "placement", "placement_extras", "compute_agent", "migrations", "etc"),
 ]
 
 

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted(
     path.relative_to(ROOT)
-    for package in ("compute_agent", "placement")
+    for package in ("compute_agent", "placement", "placement_extras")
     for path in (ROOT / package).rglob("*.py")
     if "migrations" not in path.relative_to(ROOT).parts
 )

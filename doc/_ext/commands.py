@@ -11,7 +11,8 @@ from typing import Any, Final
 from oslo_config import cfg
 
 from compute_agent.cmd.main import WORDS, AgentShell, commands_of
-from placement.cmd import api, manage, shadow
+from placement.cmd import api, manage
+from placement_extras.shadow import command as shadow
 
 PROGRAMS: Final = (
     "compute-agent",
@@ -55,7 +56,7 @@ def _parsers(program: str) -> Iterator[tuple[str, argparse.ArgumentParser]]:
             yield "upgrade check", checks
         case "openstack":
             for entry in sorted(entry_points(group="openstack.placement.v1"), key=lambda entry: entry.name):
-                if entry.module.startswith("placement.cmd."):
+                if entry.module.startswith("placement_extras.openstack."):
                     name = entry.name.replace("_", " ")
                     yield name, entry.load()(None, None).get_parser(f"{program} {name}")
 

@@ -17,7 +17,7 @@ import grimp
 from compute_agent.drawing import svg
 
 ROOT: Final = Path(__file__).parents[2]
-PACKAGES: Final = ("placement", "compute_agent")
+PACKAGES: Final = ("placement", "placement_extras", "compute_agent")
 
 Floors = Sequence[Sequence[str]]
 """Folders (and modules that are in none), from the top floor to the ground."""

@@ -8,6 +8,7 @@ from typing import Final
 
 from flask import Flask
 
+from placement import extensions
 from placement.api import (
     aggregates,
     allocation_candidates,
@@ -23,7 +24,7 @@ from placement.api import (
     usages,
     versioning,
 )
-from placement.api.ext import attributes, capacity, changes, claims, explanations, reservations, trees
+from placement.api.ext import attributes, changes, claims, explanations, reservations, trees
 from placement.api.ext import root as ext
 
 _MAX_BODY: Final = 64 * 1024 * 1024
@@ -40,7 +41,6 @@ BLUEPRINTS: Final = (
     usages.blueprint,
     reshaper.blueprint,
     ext.blueprint,
-    capacity.blueprint,
     explanations.blueprint,
     claims.blueprint,
     reservations.blueprint,
@@ -58,7 +58,7 @@ def create_app() -> Flask:
     versioning.install(app)
     errors.install(app)
     app.before_request(call.check_body_headers)
-    for blueprint in BLUEPRINTS:
+    for blueprint in (*BLUEPRINTS, *extensions.registered("blueprints").values()):
         app.register_blueprint(blueprint)
     for rule in app.url_map.iter_rules():
         # werkzeug answers HEAD wherever there is a GET; the API does not

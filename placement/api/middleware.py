@@ -1,18 +1,19 @@
 """The service as one WSGI application: what a request passes before the handlers see it.
 
 From outside to inside: addresses from a proxy's headers (if enabled), health
-check and metrics, request id and log, chunks, traces (if wanted), the console beside
-the rest (if there is one), CORS (if configured), authentication, Flask.
+check and metrics, request id and log, chunks, traces (if wanted), applications beside
+the API (the console, if it is wanted), CORS (if configured), authentication, Flask.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from flask import Flask
 from oslo_config import cfg
 from oslo_middleware import CORS, Healthcheck, HTTPProxyToWSGI
 
+from placement import extensions
 from placement.api import metrics_sharing
 from placement.api.app import create_app
 from placement.api.auth import authenticate
@@ -31,21 +32,33 @@ if TYPE_CHECKING:
 
 HEALTHCHECK_PATH: Final = "/healthcheck"
 METRICS_PATH: Final = "/metrics"
-CONSOLE_PATH: Final = "/console"
 
-Console = Callable[[PlacementService, "WSGIApplication"], "WSGIApplication"]
-"""Makes the console of a service, out of the handlers of the REST API, which it asks in the process."""
+ApplicationMaker = Callable[[PlacementService, "WSGIApplication"], "WSGIApplication"]
+"""Makes an application beside the API, out of the API's handlers, which it may ask in the process."""
+
+
+class SideApplication(Protocol):
+    """An application that answers below a path of its own, and finds out by itself who asks."""
+
+    path: str
+    """Where it answers, with all that is below."""
+
+    def check(self, conf: cfg.ConfigOpts) -> None:
+        """:raises ValueError: it is wanted, and lacks what it needs."""
+
+    def maker(self, conf: cfg.ConfigOpts) -> ApplicationMaker | None:
+        """What makes it; None where the configuration wants none."""
+
 
 _handlers: Final = cache(create_app)
 """Shared by all services of a process, as making routes takes longer than most requests."""
 
 
 def build_application(
-    conf: cfg.ConfigOpts, *, in_background: bool = False, alone: bool = False, console: Console | None = None
+    conf: cfg.ConfigOpts, *, in_background: bool = False, alone: bool = False
 ) -> "WSGIApplication":
     """The whole service for a WSGI server, as ``conf`` wants it.
 
-    :param console: what makes the console, if there is to be one.
     :param in_background: whether the database is prepared by a thread of its own. That is for servers that
         build the application in the process that serves it; no thread outlives a fork.
     :param alone: whether the process is there for this only, so that it may decide when garbage is collected.
@@ -67,16 +80,25 @@ def build_application(
     app = provide(handlers, service)
     if alone:
         app = GcScheduler(service.model.long_requests).after(app)
-    return wrap(app, conf, metrics, None if console is None else console(service, app), tracing)
+    beside = {
+        each.path: make(service, app) for each in _applications() if (make := each.maker(conf)) is not None
+    }
+    return wrap(app, conf, metrics, beside, tracing)
+
+
+def _applications() -> list[SideApplication]:
+    return list(extensions.registered("applications").values())
 
 
 def check(conf: cfg.ConfigOpts) -> None:
-    """Refuse to start where traces are wanted and what makes them is not installed.
+    """Refuse to start where traces or applications are wanted and lack what they need.
 
     :raises ValueError: naming it.
     """
     if conf.tracing.enabled:
         _tracing_class()
+    for each in _applications():
+        each.check(conf)
 
 
 def _tracing(conf: cfg.ConfigOpts) -> "ServiceTracing":
@@ -105,20 +127,19 @@ def wrap(
     app: "WSGIApplication",
     conf: cfg.ConfigOpts,
     metrics: "WSGIApplication | None" = None,
-    console: "WSGIApplication | None" = None,
+    beside: "Mapping[str, WSGIApplication] | None" = None,
     tracing: "ServiceTracing | None" = None,
 ) -> "WSGIApplication":
-    """``app`` behind all that stands before the handlers, ``metrics`` and ``console`` beside that."""
+    """Put all layers before ``app``; beside it answer ``metrics`` and, by their paths, other applications."""
     if tracing is not None:
         app = tracing.handlers(app, "handlers")
     app = authenticate(app, conf)
     # oslo.middleware goes through webob, so it stands in the way only where it is wanted.
     if conf.cors.allowed_origin:
         app = CORS(app, conf)
-    if console is not None:
-        if tracing is not None:
-            console = tracing.handlers(console, "console", CONSOLE_PATH)
-        app = _PrefixDispatch(app, CONSOLE_PATH, console)
+    for path, other in (beside or {}).items():
+        traced = other if tracing is None else tracing.handlers(other, path.strip("/"), path)
+        app = _PrefixDispatch(app, path, traced)
     if tracing is not None:
         app = tracing.requests(app)
     app = _HealthChecked(RequestLog(check_chunks(app)), conf)

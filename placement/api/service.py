@@ -14,13 +14,13 @@ from placement.db import migration
 from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.db.engine import PoolOptions
 from placement.exceptions import Unavailable
-from placement.flavors import pci
-from placement.flavors.flavor import TranslationRules
 from placement.maintenance.sync import sync
 from placement.model.feed import ReadModel
 from placement.model.file import ModelFile
 from placement.model.turns import LONG_REQUESTS
 from placement.policies.enforcer import PolicyEnforcer
+from placement.schemas.explanation import request_forms
+from placement.schemas.request_form import RequestForms
 from placement.store import classes, reservations
 
 LOG = logging.getLogger(__name__)
@@ -39,8 +39,8 @@ class PlacementService:
     enforcer: PolicyEnforcer
     explainer: EmptyAnswerExplainer | None = None
     """Who says why candidates are empty, where that is wanted."""
-    flavor_rules: TranslationRules = field(default_factory=TranslationRules)
-    """By which flavors are translated."""
+    request_forms: RequestForms = field(default_factory=dict)
+    """Translate what bodies ask for otherwise than by a query."""
     waiting: BoundedSemaphore = field(default_factory=lambda: BoundedSemaphore(0))
     """Held by each request that waits for changes."""
     summaries: ProviderSummaries = field(default_factory=ProviderSummaries)
@@ -82,15 +82,7 @@ class PlacementService:
         threads = conf.threads if "threads" in conf else 0
         asked = conf.api.waiting_requests
         waiting = BoundedSemaphore(threads // 4 if asked is None else asked)
-        rules = TranslationRules(
-            query_placement_for_image_type_support=conf.flavors.query_placement_for_image_type_support,
-            image_metadata_prefilter=conf.flavors.image_metadata_prefilter,
-            require_owner_nova=conf.flavors.require_owner_nova,
-            disable_fallback_pcpu_query=conf.flavors.disable_fallback_pcpu_query,
-            pci_aliases=pci.aliases(conf.flavors.pci_alias or ()),
-            own_classes=frozenset(conf.placement.additional_resource_classes),
-        )
-        return cls(conf, database, model, PolicyEnforcer(conf), explainer, rules, waiting)
+        return cls(conf, database, model, PolicyEnforcer(conf), explainer, request_forms(conf), waiting)
 
     def write(self, work: Callable[[WriteTransaction], T]) -> T:
         """As :meth:`Database.write`, for what may need the room of reservations that expired."""

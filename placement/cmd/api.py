@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 from oslo_config import cfg
 from oslo_log import log
 
-from placement import console
 from placement.api import auth, metrics_sharing, middleware
 from placement.cmd.listening import check_bind
 from placement.conf import PROJECT, new_config
@@ -54,7 +53,6 @@ def main(args: Sequence[str] | None = None) -> int:
     try:
         auth.check(conf)
         middleware.check(conf)
-        console.check(conf)
         engine.check(conf.placement_database.connection)
     except ValueError as error:
         print(f"placement-api: {error}", file=sys.stderr)
@@ -91,9 +89,7 @@ class ApiServer(BundledServer):
 
     def load(self) -> "WSGIApplication":
         """Called by gunicorn in each worker: the application."""
-        return middleware.build_application(
-            self._conf, in_background=True, alone=True, console=console.maker(self._conf)
-        )
+        return middleware.build_application(self._conf, in_background=True, alone=True)
 
 
 if __name__ == "__main__":

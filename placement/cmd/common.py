@@ -2,8 +2,10 @@
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Final
 
 from oslo_config import cfg
@@ -13,7 +15,6 @@ from sqlalchemy.engine import make_url
 
 from placement.db.database import ServiceDatabase
 from placement.maintenance import opening
-from placement.maintenance.content import TallyComparison
 
 _PASSWORDS: Final = frozenset({"password", "passwd"})
 """Under these names a driver takes a password after the question mark of a URL, too."""
@@ -41,26 +42,41 @@ def warn_of_password(program: str, argument: str, url: str, instead: str) -> Non
         )
 
 
-def print_table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Rows for people; numbers to the right."""
+Command = Callable[[cfg.ConfigOpts, Namespace], int]
+"""Runs a command; the exit status."""
+
+
+def _no_arguments(parser: ArgumentParser) -> None:
+    """Add none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ManageCommand:
+    """A command of ``placement-manage``, whose help is the docstring of what runs it.
+
+    :param words: its name, of one word or two (``db sync``).
+    :param add_arguments: makes the rest of its command line.
+    """
+
+    words: str
+    run: Command
+    add_arguments: Callable[[ArgumentParser], None] = _no_arguments
+
+
+def table_text(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A table for people; numbers to the right."""
     table = PrettyTable(list(titles))
     table.align = "l"
     for index, title in enumerate(titles):
         if rows and all(isinstance(row[index], int) for row in rows):
             table.align[title] = "r"
     table.add_rows([list(row) for row in rows])
-    print(table)
+    return str(table)
 
 
-def print_comparison(comparison: TallyComparison) -> None:
-    """What was there beside what is here."""
-    print_table(
-        ("Content", "Rows there", "Rows here", "Sum there", "Sum here"),
-        [
-            (title, there.rows, here.rows, there.total, here.total)
-            for title, (there, here) in comparison.pairs.items()
-        ],
-    )
+def print_table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print :func:`table_text`."""
+    print(table_text(titles, rows))
 
 
 def print_json(document: Mapping[str, Any]) -> None:

@@ -1,23 +1,23 @@
 """``placement-manage``: care of the database."""
 
 import sys
-from argparse import ArgumentParser, Namespace, _SubParsersAction
-from collections.abc import Callable, Sequence
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from itertools import chain
 from typing import Final
 
 from alembic.util.exc import CommandError
 from oslo_config import cfg
 from sqlalchemy import exc
 
-from placement.cmd import adopting, auditing, importing
-from placement.cmd.common import open_database
+from placement import extensions
+from placement.cmd import auditing
+from placement.cmd.common import Command, ManageCommand, open_database
 from placement.conf import installed_version, new_config
 from placement.conf.unknown import unknown_options
 from placement.db import adoption, migration, remedies
 from placement.exceptions import ServiceError
 from placement.maintenance.sync import sync
-
-Command = Callable[[cfg.ConfigOpts, Namespace], int]
 
 _INVALID_COUNT: Final = 127  # as OpenStack documents it for this command
 
@@ -25,9 +25,8 @@ _INVALID_COUNT: Final = 127  # as OpenStack documents it for this command
 def db_sync(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
     """Bring the schema of the database up to date."""
     before = migration.version(conf.placement_database.connection)
-    outcome = sync(conf, arguments.version or "head")
-    if outcome is not None:
-        adopting.print_adoption(outcome)
+    for said in sync(conf, arguments.version or "head"):
+        print(said)
     after = migration.version(conf.placement_database.connection)
     print(f"The database is at revision {after}.")
     if before in migration.EXACT and after != before:
@@ -73,8 +72,31 @@ def db_renew_epoch(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
     return 0
 
 
+def _add_sync_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("version", nargs="?", help="the revision to stop at; default the newest")
+
+
+def _add_stamp_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("version", help="a revision, or head")
+
+
+def _add_migration_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--max-count", type=int, help="how many rows to rewrite at most")
+
+
+COMMANDS: Final = (
+    ManageCommand("db sync", db_sync, _add_sync_arguments),
+    ManageCommand("db version", db_version),
+    ManageCommand("db stamp", db_stamp, _add_stamp_arguments),
+    ManageCommand("db online_data_migrations", db_online_data_migrations, _add_migration_arguments),
+    ManageCommand("db renew-epoch", db_renew_epoch),
+    ManageCommand("audit", auditing.audit, auditing.add_audit_arguments),
+    ManageCommand("heal", auditing.heal, auditing.add_heal_arguments),
+)
+
+
 def parser() -> ArgumentParser:
-    """The command line."""
+    """The command line, with registered commands behind those of the core."""
     top = ArgumentParser(prog="placement-manage", description="Care of the service's database.")
     top.add_argument("--config-file", action="append", help="configuration file; may be given several times")
     top.add_argument("--version", action="version", version=installed_version())
@@ -82,29 +104,13 @@ def parser() -> ArgumentParser:
     db = groups.add_parser("db", help="schema and data of the database").add_subparsers(
         required=True, metavar="ACTION"
     )
-    sync = _add(db, "sync", db_sync)
-    sync.add_argument("version", nargs="?", help="the revision to stop at; default the newest")
-    _add(db, "version", db_version)
-    stamp = _add(db, "stamp", db_stamp)
-    stamp.add_argument("version", help="a revision, or head")
-    _add(db, "online_data_migrations", db_online_data_migrations).add_argument(
-        "--max-count", type=int, help="how many rows to rewrite at most"
-    )
-    _add(db, "renew-epoch", db_renew_epoch)
-    adopting.add_adopt_arguments(_add(db, "adopt", adopting.adopt))
-    adopting.add_abandon_arguments(_add(db, "abandon", adopting.abandon))
-    adopting.add_drop_stock_arguments(_add(db, "drop-stock", adopting.drop_stock))
-    importing.add_arguments(_add(groups, "import", importing.import_database))
-    auditing.add_audit_arguments(_add(groups, "audit", auditing.audit))
-    auditing.add_heal_arguments(_add(groups, "heal", auditing.heal))
+    for each in chain(COMMANDS, *extensions.registered("commands").values()):
+        *in_group, name = each.words.split()
+        summary = each.run.__doc__
+        added = (db if in_group else groups).add_parser(name, help=summary, description=summary)
+        each.add_arguments(added)
+        added.set_defaults(command=each.run)
     return top
-
-
-def _add(group: "_SubParsersAction[ArgumentParser]", name: str, command: Command) -> ArgumentParser:
-    summary = command.__doc__
-    added = group.add_parser(name, help=summary, description=summary)
-    added.set_defaults(command=command)
-    return added
 
 
 def main(argv: Sequence[str] | None = None) -> int:

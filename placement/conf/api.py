@@ -57,20 +57,6 @@ It waits for other requests, and is limited, as [api] candidates_deadline says
 of searches for allocation candidates.
 """,
     ),
-    cfg.FloatOpt(
-        "capacity_deadline",
-        default=2.0,
-        min=0.01,
-        help="""
-How long, in seconds of work, it may take to count how many guests of some
-flavors fit (POST /ext/v1/capacity). If that is not enough, the answer is 400
-with the code placement.ext.search_too_long, and names the flavor that it came
-to.
-
-It waits for other requests, and is limited, as [api] candidates_deadline says
-of searches for allocation candidates.
-""",
-    ),
     cfg.BoolOpt(
         "explain_empty",
         default=True,

@@ -25,16 +25,6 @@ Bring the schema up to date when the service starts, as 'placement-manage db
 sync' does. Several workers may start at once.
 """,
     ),
-    cfg.BoolOpt(
-        "adopt",
-        default=False,
-        help="""
-Take the database of OpenStack Placement over, in place, where 'placement-manage
-db sync' (or sync_on_startup) finds one: as 'placement-manage db adopt' does. Stop
-that service before. Its tables are kept under other names, so that
-'placement-manage db abandon' can go back.
-""",
-    ),
     cfg.IntOpt(
         "max_pool_size",
         default=5,

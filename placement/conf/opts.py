@@ -8,9 +8,14 @@ from typing import Final
 from oslo_config import cfg
 from oslo_middleware import cors
 
-from placement.conf import api, console, database, flavors, metrics, placement, tracing
+from placement import extensions
+from placement.conf import api, database, metrics, placement, tracing
 
-_MODULES: Final[Sequence[ModuleType]] = (api, console, placement, flavors, metrics, tracing, database)
+_CORE: Final[Sequence[ModuleType]] = (api, placement, metrics, tracing, database)
+
+
+def _modules() -> list[ModuleType]:
+    return [*_CORE, *extensions.registered("options").values()]
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
@@ -19,13 +24,13 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
     The modules register them by the name of their group, since configurations
     that are given the same group object share the values in it.
     """
-    for module in _MODULES:
+    for module in _modules():
         module.register_opts(conf)
 
 
 def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
     """All options by group, for ``oslo-config-generator`` (``oslo.config.opts``)."""
-    return [pair for module in _MODULES for pair in module.list_opts()]
+    return [pair for module in _modules() for pair in module.list_opts()]
 
 
 def set_library_defaults() -> None:

@@ -8,6 +8,8 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from placement import extensions
+
 _naming = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",
     "uq": "uq_%(table_name)s_%(column_0_N_name)s",
@@ -36,25 +38,39 @@ RESERVATION: Final = "RESERVATION"
 """The consumer type of reservations: a consumer that is given another one is a reservation no more."""
 
 
-def _table(name: str, *parts: sa.schema.SchemaItem) -> sa.Table:
-    return sa.Table(name, metadata, *parts, sqlite_autoincrement=True, **_mysql)
+def define_table(name: str, *parts: sa.schema.SchemaItem, among: sa.MetaData = metadata) -> sa.Table:
+    """Define a table as all are, for each kind of database.
+
+    :param among: the tables that it belongs to; those of an extension have metadata of their own.
+    """
+    return sa.Table(name, among, *parts, sqlite_autoincrement=True, **_mysql)
 
 
-resource_classes = _table(
+def all_metadata() -> list[sa.MetaData]:
+    """All tables that the migrations make: the core's first, then those of extensions."""
+    return [metadata, *extensions.registered("tables").values()]
+
+
+def new_metadata() -> sa.MetaData:
+    """Make metadata for tables of an extension, whose keys and indexes are named as all are."""
+    return sa.MetaData(naming_convention=_naming)
+
+
+resource_classes = define_table(
     "resource_classes",
     sa.Column("id", sa.Integer, primary_key=True),
     sa.Column("name", sa.String(255), nullable=False, unique=True),
     sa.Column("updated_at", sa.Double, nullable=False),
 )
 
-traits = _table(
+traits = define_table(
     "traits",
     sa.Column("id", sa.Integer, primary_key=True),
     sa.Column("name", sa.String(255), nullable=False, unique=True),
     sa.Column("updated_at", sa.Double, nullable=False),
 )
 
-resource_providers = _table(
+resource_providers = define_table(
     "resource_providers",
     sa.Column("id", sa.Integer, primary_key=True),
     sa.Column("uuid", sa.String(36), nullable=False, unique=True),
@@ -72,7 +88,7 @@ resource_providers = _table(
     sa.Index("ix_resource_providers_bucket_change_seq", "bucket", "change_seq"),
 )
 
-inventories = _table(
+inventories = define_table(
     "inventories",
     sa.Column("provider_id", sa.ForeignKey("resource_providers.id"), primary_key=True),
     sa.Column("resource_class_id", sa.ForeignKey("resource_classes.id"), primary_key=True, index=True),
@@ -85,19 +101,19 @@ inventories = _table(
     sa.Column("updated_at", sa.Double, nullable=False),
 )
 
-provider_traits = _table(
+provider_traits = define_table(
     "provider_traits",
     sa.Column("provider_id", sa.ForeignKey("resource_providers.id"), primary_key=True),
     sa.Column("trait_id", sa.ForeignKey("traits.id"), primary_key=True, index=True),
 )
 
-provider_aggregates = _table(
+provider_aggregates = define_table(
     "provider_aggregates",
     sa.Column("provider_id", sa.ForeignKey("resource_providers.id"), primary_key=True),
     sa.Column("aggregate", sa.String(36), primary_key=True),
 )
 
-provider_attributes = _table(
+provider_attributes = define_table(
     "provider_attributes",
     sa.Column("provider_id", sa.ForeignKey("resource_providers.id", ondelete="CASCADE"), primary_key=True),
     sa.Column("name", sa.String(64), primary_key=True),
@@ -106,7 +122,7 @@ provider_attributes = _table(
     sa.Column("number", sa.Double, nullable=True),
 )
 
-consumers = _table(
+consumers = define_table(
     "consumers",
     sa.Column("id", ConsumerId, primary_key=True),
     sa.Column("uuid", sa.String(36), nullable=False, unique=True),
@@ -117,7 +133,7 @@ consumers = _table(
     sa.Column("updated_at", sa.Double, nullable=False),
 )
 
-allocations = _table(
+allocations = define_table(
     "allocations",
     sa.Column("consumer_id", sa.ForeignKey("consumers.id"), primary_key=True),
     sa.Column("provider_id", sa.ForeignKey("resource_providers.id"), primary_key=True),
@@ -127,14 +143,14 @@ allocations = _table(
     sa.Index("ix_allocations_provider_id_resource_class_id", "provider_id", "resource_class_id"),
 )
 
-consumer_groups = _table(
+consumer_groups = define_table(
     "consumer_groups",
     # of no number of its own: who has it as a consumer's is a member, and none when the consumer is gone
     sa.Column("consumer_id", sa.ForeignKey("consumers.id", ondelete="CASCADE"), primary_key=True),
     sa.Column("name", sa.String(255), nullable=False, index=True),
 )
 
-reservations = _table(
+reservations = define_table(
     "reservations",
     # what it holds, and for which project, is that of the consumer; without it there is no reservation
     sa.Column("consumer_id", sa.ForeignKey("consumers.id", ondelete="CASCADE"), primary_key=True),
@@ -144,7 +160,7 @@ reservations = _table(
     sa.Column("expires_at", sa.Double, nullable=False, index=True),
 )
 
-deleted_providers = _table(
+deleted_providers = define_table(
     "deleted_providers",
     sa.Column("uuid", sa.String(36), primary_key=True),
     # of the bucket that it was in, and that bucket's counter when it was deleted
@@ -153,7 +169,7 @@ deleted_providers = _table(
     sa.Index("ix_deleted_providers_bucket_change_seq", "bucket", "change_seq"),
 )
 
-claim_expiries = _table(
+claim_expiries = define_table(
     "claim_expiries",
     # as long as the consumer has this generation it is gone at that time, by the clock of the database
     sa.Column("consumer_id", sa.ForeignKey("consumers.id", ondelete="CASCADE"), primary_key=True),
@@ -161,27 +177,7 @@ claim_expiries = _table(
     sa.Column("expires_at", sa.Double, nullable=False, index=True),
 )
 
-console_sessions = _table(
-    "console_sessions",
-    # a digest of what the browser has, with which alone the content can be read (placement.console.secrets)
-    sa.Column("id", sa.String(64), primary_key=True),
-    sa.Column("content", sa.Text, nullable=False),
-    # by the clock of the database
-    sa.Column("expires_at", sa.Double, nullable=False, index=True),
-)
-
-console_attempts = _table(
-    "console_attempts",
-    # sign-ins that have not succeeded, each under the digests of whom it is counted for
-    sa.Column("id", ConsumerId, primary_key=True),
-    sa.Column("subject", sa.String(64), nullable=False, index=True),
-    sa.Column("at", sa.Double, nullable=False, index=True),
-    # of as many as may be made at a time; NULL of those that a worker of an older release made
-    sa.Column("slot", sa.SmallInteger, nullable=True),
-    sa.Index("ix_console_attempts_subject_slot", "subject", "slot", unique=True),
-)
-
-change_buckets = _table(
+change_buckets = define_table(
     "change_buckets",
     sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("counter", sa.BigInteger, nullable=False),

@@ -1,16 +1,23 @@
 """What ``placement-manage db sync`` and a service that starts with ``sync_on_startup`` do."""
 
-import logging
+from typing import Protocol
 
 from oslo_config import cfg
 
-from placement.db import adoption, migration
-from placement.exceptions import Conflict, Unavailable
-from placement.maintenance.adopt import adopt
-from placement.maintenance.importer import ImportOutcome
+from placement import extensions
+from placement.db import migration
 from placement.store.consumers import ConsumerOwnership
 
-LOG = logging.getLogger(__name__)
+
+class Takeover(Protocol):
+    """Makes a database of this service out of one of another program, before it is migrated."""
+
+    def __call__(self, conf: cfg.ConfigOpts) -> str | None:
+        """Take the database over, if the configuration wants it and there is one.
+
+        :returns: what was done, in sentences; None where there was nothing to do.
+        :raises Unavailable: it cannot be taken over.
+        """
 
 
 def incomplete_owner(conf: cfg.ConfigOpts) -> ConsumerOwnership:
@@ -21,26 +28,13 @@ def incomplete_owner(conf: cfg.ConfigOpts) -> ConsumerOwnership:
     )
 
 
-def sync(conf: cfg.ConfigOpts, revision: str = "head") -> ImportOutcome | None:
-    """Bring the schema up to date; with ``[placement_database] adopt`` that of OpenStack Placement, too.
+def sync(conf: cfg.ConfigOpts, revision: str = "head") -> list[str]:
+    """Bring the schema up to date; before, have registered takeovers do their part.
 
-    :returns: what an adoption did, None if there was nothing to adopt.
+    :returns: what these did, in sentences.
     :raises Unavailable: the database does not answer, or this version cannot work with what is there.
     """
-    url = conf.placement_database.connection
-    outcome = None
-    if conf.placement_database.adopt and _is_stock(migration.look(url)):
-        try:
-            outcome = adopt(url, incomplete_owner(conf), conf.placement.additional_resource_classes)
-        except Conflict as error:
-            raise Unavailable(f"The database cannot be adopted: {error}") from error
-        LOG.info("The database of OpenStack Placement was adopted")
-    migration.upgrade(url, revision)
-    return outcome
-
-
-def _is_stock(found: migration.FoundDatabase) -> bool:
-    """Whether there is something to adopt, or to go on with."""
-    if found.record is not None:
-        return found.record.stage is adoption.AdoptionStage.ADOPTING
-    return found.revision in adoption.REVISIONS
+    takeovers: list[Takeover] = list(extensions.registered("takeovers").values())
+    done = [said for each in takeovers if (said := each(conf)) is not None]
+    migration.upgrade(conf.placement_database.connection, revision)
+    return done

@@ -5,6 +5,7 @@ A module names its rules in constants and gives their defaults in ``RULES``.
 
 from oslo_policy import policy
 
+from placement import extensions
 from placement.policies import (
     aggregate,
     allocation,
@@ -35,4 +36,5 @@ def list_rules() -> list[policy.RuleDefault]:
         reshaper,
         ext,
     )
-    return [rule for module in modules for rule in module.RULES]
+    core = [rule for module in modules for rule in module.RULES]
+    return core + [rule for rules in extensions.registered("rules").values() for rule in rules]

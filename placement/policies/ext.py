@@ -6,7 +6,6 @@ from placement.policies.base import ADMIN_OR_PROJECT_READER_OR_SERVICE, operatio
 
 ATTRIBUTES: Final = "placement:ext:resource_providers:attributes:list"
 CHANGE_ATTRIBUTES: Final = "placement:ext:resource_providers:attributes:update"
-CAPACITY: Final = "placement:ext:capacity"
 CHANGES: Final = "placement:ext:changes:list"
 CLAIM: Final = "placement:ext:claims:create"
 CONFIRM: Final = "placement:ext:claims:update"
@@ -27,7 +26,6 @@ _ATTRIBUTES: Final = "/ext/v1/resource_providers/{uuid}/attributes"
 RULES: Final = [
     operation(ATTRIBUTES, "List the attributes of a resource provider.", ("GET", _ATTRIBUTES)),
     operation(CHANGE_ATTRIBUTES, "Replace the attributes of a resource provider.", ("PUT", _ATTRIBUTES)),
-    operation(CAPACITY, "Count how many guests of flavors fit.", ("POST", "/ext/v1/capacity")),
     operation(CHANGES, "List what changed since a cursor.", ("GET", "/ext/v1/changes")),
     operation(CLAIM, "Find candidates and claim them in one call.", ("POST", "/ext/v1/claims")),
     operation(CONFIRM, "Have a claim stay that would expire.", ("PUT", "/ext/v1/claims/{consumer_uuid}")),

@@ -9,7 +9,6 @@ from placement.claims.splitting import is_splittable
 from placement.claims.topology import SPLIT, TopologyPolicy
 from placement.claims.wanted import Order, WantedClaim
 from placement.exceptions import InvalidRequest
-from placement.flavors.flavor import TranslationRules
 from placement.schemas import explanation
 from placement.schemas.attribute import NAME
 from placement.schemas.base import (
@@ -23,6 +22,7 @@ from placement.schemas.base import (
     StringField,
     UuidField,
 )
+from placement.schemas.request_form import RequestForms
 from placement.store import reservations
 from placement.store.consumers import ConsumerOwnership
 from placement.store.groups import ConsumerGroup, GroupPolicy
@@ -94,10 +94,10 @@ class ConfirmationBody(StrictSchema):
     expires_in = NumberField(1, MAX_SECONDS, load_default=None)
 
 
-def parse(body: dict[str, Any], rules: TranslationRules) -> list[WantedClaim]:
+def parse(body: dict[str, Any], forms: RequestForms) -> list[WantedClaim]:
     """What such a body wants.
 
-    :param rules: by which flavors are translated.
+    :param forms: translate what is asked for otherwise than by a query.
     :raises InvalidRequest: a query or a flavor is none, a consumer is named twice or of the type of
         reservations, or a group or an order makes no sense.
     """
@@ -113,12 +113,12 @@ def parse(body: dict[str, Any], rules: TranslationRules) -> list[WantedClaim]:
                 f"The consumer {each['consumer_uuid']} would look like a reservation, which only POST"
                 " /ext/v1/reservations makes."
             )
-    return [_wanted(each, rules) for each in body["claims"]]
+    return [_wanted(each, forms) for each in body["claims"]]
 
 
-def _wanted(claim: dict[str, Any], rules: TranslationRules) -> WantedClaim:
+def _wanted(claim: dict[str, Any], forms: RequestForms) -> WantedClaim:
     group = _group(claim["group"])
-    wanted = owned(claim, rules, claim["consumer_uuid"], claim["consumer_type"], group)
+    wanted = owned(claim, forms, claim["consumer_uuid"], claim["consumer_type"], group)
     return replace(
         wanted,
         generation=claim["consumer_generation"],
@@ -130,7 +130,7 @@ def _wanted(claim: dict[str, Any], rules: TranslationRules) -> WantedClaim:
 
 def owned(
     claim: dict[str, Any],
-    rules: TranslationRules,
+    forms: RequestForms,
     consumer: str,
     consumer_type: str,
     group: ConsumerGroup | None = None,
@@ -139,7 +139,7 @@ def owned(
 
     :raises InvalidRequest: the query or the flavor is none, or the order makes no sense.
     """
-    asked = explanation.parse(claim, rules)
+    asked = explanation.parse(claim, forms)
     return WantedClaim(
         consumer=consumer,
         generation=None,

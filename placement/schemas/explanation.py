@@ -1,26 +1,21 @@
 """The body of ``POST /ext/v1/explanations``."""
 
-import logging
-from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote_to_bytes
 
-from placement import microversion
+from oslo_config import cfg
+
+from placement import extensions, microversion
 from placement.candidates.request import CandidatesRequest
-from placement.exceptions import INVALID_FLAVOR, InvalidRequest
-from placement.flavors.flavor import TranslationRules
-from placement.flavors.translate import translate
+from placement.exceptions import InvalidRequest
 from placement.microversion import Microversion
-from placement.schemas import flavor
 from placement.schemas.base import MAX_INT, BooleanField, ObjectField, StrictSchema, StringField
-from placement.schemas.flavor import FlavorAsked
 from placement.schemas.query_candidates import parse_candidates
+from placement.schemas.request_form import AskedCandidates, RequestForms
 
 MAX_QUERY: Final = 8192
 """Characters of a query: about as many as a request line has place for."""
 _MAX_PARAMETERS: Final = 1024
-
-LOG = logging.getLogger(__name__)
 
 
 class VersionedSchema(StrictSchema):
@@ -34,46 +29,51 @@ class VersionedSchema(StrictSchema):
     strict = BooleanField(load_default=False)
 
 
-class AskingSchema(StrictSchema):
-    """What asks for candidates: a query string, or a flavor."""
+# A member for each registered form: they are known when this is imported, so no class can declare them.
+_Forms: Any = StrictSchema.from_dict(
+    {
+        name: ObjectField(form.schema, load_default=None)
+        for name, form in extensions.registered("request_forms").items()
+    }
+)
+
+
+class AskingSchema(_Forms):  # type: ignore[misc]  # its base is made, as above
+    """What asks for candidates: a query string, or a registered form."""
 
     query = StringField(min_length=1, max_length=MAX_QUERY, load_default=None)
-    flavor = ObjectField(FlavorAsked, load_default=None)
 
 
 class ExplanationBody(VersionedSchema, AskingSchema):
     """What is to be explained, a query at a microversion."""
 
 
-@dataclass(frozen=True, slots=True)
-class AskedCandidates:
-    """What a body asks for: a request, and the microversion in whose grammar it is.
-
-    Of a flavor there may be a request to fall back to, and warnings of what was not understood.
-    """
-
-    request: CandidatesRequest
-    version: Microversion
-    fallback: CandidatesRequest | None = None
-    warnings: tuple[str, ...] = ()
-
-
-def parse(body: dict[str, Any], rules: TranslationRules) -> AskedCandidates:
+def parse(body: dict[str, Any], forms: RequestForms) -> AskedCandidates:
     """What such a body asks for.
 
-    :param rules: by which flavors are translated.
-    :raises InvalidRequest: naming what is wrong with the query or the flavor.
+    :param forms: translate what is asked for otherwise than by a query.
+    :raises InvalidRequest: naming what is wrong with the query, or with what is there in its place.
     """
-    asked = _asked(body, rules)
+    asked = _asked(body, forms)
     _check_amounts(asked.request)
     return asked
 
 
-def _asked(body: dict[str, Any], rules: TranslationRules) -> AskedCandidates:
-    if (body["query"] is None) == (body["flavor"] is None):
-        raise InvalidRequest("Either a 'query' or a 'flavor' is needed, and not both.")
-    if body["flavor"] is not None:
-        return _of_flavor(body["flavor"], rules, strict=body["strict"])
+def request_forms(conf: cfg.ConfigOpts) -> RequestForms:
+    """Make all registered forms as the configuration wants them."""
+    return {name: form(conf) for name, form in extensions.registered("request_forms").items()}
+
+
+def _asked(body: dict[str, Any], forms: RequestForms) -> AskedCandidates:
+    names = ("query", *forms)
+    given = [name for name in names if body.get(name) is not None]
+    if len(given) != 1:
+        what = " or ".join(f"a '{name}'" for name in names)
+        raise InvalidRequest(
+            f"Either {what} is needed, and not both." if forms else f"{what.capitalize()} is needed."
+        )
+    if given[0] in forms:
+        return forms[given[0]].translate(body[given[0]], strict=body["strict"])
     version = version_of(body)
     try:
         unquote_to_bytes(body["query"]).decode()
@@ -97,15 +97,3 @@ def version_of(body: dict[str, Any]) -> Microversion:
     """The microversion in whose grammar the queries of a body are."""
     major, minor = body["microversion"].split(".")
     return int(major), int(minor)
-
-
-def _of_flavor(body: dict[str, Any], rules: TranslationRules, *, strict: bool) -> AskedCandidates:
-    translation = translate(flavor.parse(body), rules)
-    if translation.warnings:
-        said = "; ".join(translation.warnings)
-        if strict:
-            raise InvalidRequest(
-                f"The flavor is not understood: {said}. Correct it, or ask without 'strict'.", INVALID_FLAVOR
-            )
-        LOG.warning("Of a flavor was ignored, as Nova does: %s", said)
-    return AskedCandidates(translation.request, microversion.MAX, translation.fallback, translation.warnings)

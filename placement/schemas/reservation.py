@@ -7,11 +7,11 @@ from typing import Any, Final
 from placement import microversion
 from placement.claims.wanted import WantedClaim
 from placement.exceptions import InvalidRequest
-from placement.flavors.flavor import TranslationRules
 from placement.microversion import Microversion
 from placement.schemas.base import IntegerField, NumberField, StrictSchema, StringField, UuidField
 from placement.schemas.claim import GROUP_MEANING, GROUP_NAME, OwnedSchema, owned
 from placement.schemas.query_base import Params, load_query, since
+from placement.schemas.request_form import RequestForms
 from placement.store.reservations import TYPE, ReservationEnd
 
 MAX_SECONDS: Final = 10 * 366 * 86_400.0
@@ -100,10 +100,10 @@ def end_of(body: dict[str, Any]) -> ReservationEnd:
         raise InvalidRequest(f"expires_at is no time: {error}") from None
 
 
-def wanted_of(body: dict[str, Any], rules: TranslationRules, uuid: str) -> WantedClaim:
+def wanted_of(body: dict[str, Any], forms: RequestForms, uuid: str) -> WantedClaim:
     """What the reservation of such a body shall hold.
 
-    :param rules: by which flavors are translated.
+    :param forms: translate what is asked for otherwise than by a query.
     :raises InvalidRequest: the query or the flavor is none.
     """
-    return owned(body, rules, uuid, TYPE)
+    return owned(body, forms, uuid, TYPE)

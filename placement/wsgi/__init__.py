@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 from oslo_log import log
 
-from placement import console
 from placement.api.middleware import build_application
 from placement.conf import PROJECT, new_config
 from placement.conf.unknown import unknown_options
@@ -32,7 +31,7 @@ def init_application() -> "WSGIApplication":
     if uwsgi is None or uwsgi.worker_id() <= 1:  # of its workers the first tells what is the same for all
         for warning in unknown_options(conf):
             LOG.warning("%s", warning)
-    application = build_application(conf, alone=True, console=console.maker(conf))
+    application = build_application(conf, alone=True)
     return application if uwsgi is None else ChunkedInput(application, uwsgi.chunked_read)
 
 

@@ -18,11 +18,11 @@ import sqlalchemy as sa
 
 from benchmarks.reference import VERSION, Reference, ReferenceMissing, install
 from benchmarks.servers import OpenStack, Ours
-from placement.shadow.compare import comparable
+from placement_extras.shadow.compare import comparable
 from tests import databases
 from tests.databases import DatabaseServer, ServerMissing
 from tests.placement.differential.services import Client, Request
-from tests.placement.shadow.processes import shadow
+from tests.placement_extras.shadow.processes import shadow
 
 HOSTS, GUESTS, LATER = 12, 60, 24
 

@@ -3,8 +3,8 @@
 import pytest
 
 from benchmarks.decisions import PARTS, Deed, moves, occupied, percentiles
-from placement.capacity.draining import DisplacedGuests
-from placement.capacity.moving import MigrationPlan
+from placement_extras.planner.draining import DisplacedGuests
+from placement_extras.planner.moving import MigrationPlan
 
 
 @pytest.mark.parametrize("part", PARTS)

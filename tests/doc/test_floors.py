@@ -22,11 +22,15 @@ def test_what_goes_up_or_sideways_is_said_and_red(imports, wrong):
     assert floors.drawing("house", HOUSE, {}, imports).count(floors._UP) == len(wrong)
 
 
+# imports between folders that there are at least, else the graph was not read
+LEAST = {"placement": 100, "placement_extras": 4, "compute_agent": 100}
+
+
 @pytest.mark.parametrize("package", floors.PACKAGES)
 def test_no_import_of_ours_goes_against_the_floors_and_every_folder_is_drawn(package):
     page = floors.page(package)
     modules, imports = floors.imports_of(package)
     assert floors.against(floors.floors_of(floors.ROOT / "pyproject.toml", package), imports) == {}
-    assert sum(imports.values()) > 100
+    assert sum(imports.values()) >= LEAST[package]
     for name, count in modules.items():
         assert f">{name} ({count})<" in page

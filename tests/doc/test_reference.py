@@ -20,7 +20,7 @@ from tests.doc.extensions import (
 )
 from tests.doc.pages import ROOT, SITE, pages
 
-PACKAGES = [ROOT / "placement", ROOT / "compute_agent"]
+PACKAGES = [ROOT / each for each in ("placement", "placement_extras", "compute_agent")]
 REMEDIES = SITE / "reference" / "messages.yaml"
 METRICS = {metric.name for metric in sources.metrics(ROOT / "compute_agent")}
 

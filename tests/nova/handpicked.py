@@ -1,7 +1,7 @@
 """Flavors and images that each show one thing; what Nova makes of them is recorded.
 
 ``python -m tests.nova.handpicked`` records them anew, together with those of Nova's unit tests and some at
-random, for the tests that have no Nova: :mod:`tests.placement.flavors.test_translation`.
+random, for the tests that have no Nova: :mod:`tests.placement_extras.flavors.test_translation`.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any, Final
 from benchmarks.reference import environment
 from tests.nova.flavors import Case, cases
 from tests.nova.judging import REQUIREMENTS, of_unit_tests, verdicts
-from tests.placement.flavors.answers import AT_RANDOM, OF_UNIT_TESTS, RECORDED
+from tests.placement_extras.flavors.answers import AT_RANDOM, OF_UNIT_TESTS, RECORDED
 
 _COUNT: Final = 150
 _SEED: Final = 2026

@@ -14,7 +14,7 @@ from benchmarks.reference import ReferenceMissing, environment
 from tests.nova.flavors import cases
 from tests.nova.handpicked import handpicked
 from tests.nova.judging import REQUIREMENTS, verdicts
-from tests.placement.flavors.answers import REFUSED, judged, ours, recorded
+from tests.placement_extras.flavors.answers import REFUSED, judged, ours, recorded
 
 pytestmark = [pytest.mark.slow, pytest.mark.nova]
 

@@ -98,7 +98,7 @@ def test_the_proxy_passes_on_and_compares(service: str, tmp_path: Path) -> None:
     options = dict(
         line.split(" = ") for line in (tmp_path / "shadow.conf").read_text().splitlines() if " = " in line
     )
-    words = ("-m", "placement.cmd.shadow", "--config-file", tmp_path / "shadow.conf")
+    words = ("-m", "placement_extras.shadow.command", "--config-file", tmp_path / "shadow.conf")
     log = tmp_path / "placement-shadow.service.log"
     with confined("placement-shadow.service", tmp_path, *words) as process:
         report = f"http://{options['report_bind']}/report.json"

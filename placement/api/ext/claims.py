@@ -25,7 +25,7 @@ _CONFIRMATION: Final = schemas.ConfirmationBody()
 def create(call: ApiRequest) -> Response:
     """Find what each consumer wants, and have it hold that: all of them, or none."""
     body = call.body(_BODY)
-    wanted, dry_run = schemas.parse(body, call.service.flavor_rules), body["dry_run"]
+    wanted, dry_run = schemas.parse(body, call.service.request_forms), body["dry_run"]
     placed = claimer(call).claim(wanted, dry_run=dry_run, reservation=body["reservation"])
     return call.answer({"claims": [_claim(each) for each in placed]}, status=200 if dry_run else 201)
 

@@ -36,7 +36,7 @@ def create(call: ApiRequest) -> Response:
     """Find what is to be reserved, and hold it until a time."""
     body = call.body(_CREATE)
     uuid = body["uuid"] or str(uuids.uuid4())
-    wanted, end = schemas.wanted_of(body, call.service.flavor_rules, uuid), schemas.end_of(body)
+    wanted, end = schemas.wanted_of(body, call.service.request_forms, uuid), schemas.end_of(body)
     made: list[Written] = []
 
     def make(tx: WriteTransaction) -> None:

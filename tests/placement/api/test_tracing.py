@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from werkzeug.test import Client
 
-from placement import console
 from placement.api import middleware
 from placement.cmd import api
 from placement.conf import new_config
@@ -45,7 +44,7 @@ class Told:
         self._exporter = InMemorySpanExporter()
         self.tracing = ServiceTracing(SimpleSpanProcessor(self._exporter), conf.tracing.sample_ratio)
         monkeypatch.setattr(middleware, "_tracing", lambda conf: self.tracing)
-        self.app = middleware.build_application(conf, console=console.maker(conf))
+        self.app = middleware.build_application(conf)
         self.admin = Admin(self.app)
         self.admin("POST", "/resource_providers", json={"uuid": UUID, "name": "host"})
         self.admin("GET", f"/resource_providers/{UUID}")  # the model has been read

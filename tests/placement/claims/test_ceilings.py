@@ -18,7 +18,6 @@ from placement.claims.scoring import ChoiceScorer
 from placement.claims.topology import TopologyPolicy
 from placement.claims.wanted import Order, WantedClaim
 from placement.claims.world import ClaimScenario
-from placement.flavors.flavor import TranslationRules
 from placement.model.snapshot import ModelSnapshot
 from placement.schemas import explanation
 from placement.store.groups import ConsumerGroup, GroupPolicy
@@ -104,7 +103,7 @@ def test_nor_is_what_is_split(
 def test_isolated_groups_that_no_zone_has_room_for_cross_zones() -> None:
     snapshot = build(*(spec for host in range(9) for spec in nodes(f"h{host}", 8, 8 - host)))
     query = "resources1=PCPU:1&resources2=PCPU:1&group_policy=isolate"
-    asked = explanation.parse({"query": query, "flavor": None, "microversion": "1.39"}, TranslationRules())
+    asked = explanation.parse({"query": query, "flavor": None, "microversion": "1.39"}, {})
     for order in ((("zones", 1.0),), (("distance", 1.0),)):
         wanted = WantedClaim("c", None, OWNER, asked.request, asked.version, order=order)
         ceilings = ScoreUpperBounds(

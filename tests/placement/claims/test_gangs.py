@@ -9,7 +9,6 @@ from placement.candidates.budget import SearchBudget
 from placement.claims.placing import UnplacedClaim, place
 from placement.claims.wanted import WantedClaim
 from placement.claims.world import ClaimScenario
-from placement.flavors.flavor import TranslationRules
 from placement.model.snapshot import ModelSnapshot
 from placement.model.trees import ZONE
 from placement.schemas import explanation
@@ -23,7 +22,7 @@ SECONDS = 5.0
 
 
 def asks(query: str) -> explanation.AskedCandidates:
-    return explanation.parse({"query": query, "flavor": None, "microversion": "1.39"}, TranslationRules())
+    return explanation.parse({"query": query, "flavor": None, "microversion": "1.39"}, {})
 
 
 def gang(size: int, policy: GroupPolicy, **fields: int) -> list[WantedClaim]:

@@ -20,7 +20,6 @@ from placement.claims.scoring import CRITERIA
 from placement.claims.topology import Distances
 from placement.claims.wanted import Order, WantedClaim
 from placement.claims.world import ClaimScenario
-from placement.flavors.flavor import TranslationRules
 from placement.model.provider import Provider
 from placement.model.snapshot import ModelSnapshot
 from placement.model.trees import ZONE
@@ -169,7 +168,7 @@ def test_the_best_choice_is_made_and_the_best_of_each_other_host_listed(situatio
 
 
 def chosen(snapshot: ModelSnapshot, query: str, order: Order) -> PlacedClaim:
-    asked = explanation.parse({"query": query, "flavor": None, "microversion": "1.39"}, TranslationRules())
+    asked = explanation.parse({"query": query, "flavor": None, "microversion": "1.39"}, {})
     wanted = WantedClaim("c", None, OWNER, asked.request, asked.version, order=order)
     found = place(ClaimScenario(snapshot), [wanted], SearchBudget(), random.Random(0))
     assert isinstance(found, list)

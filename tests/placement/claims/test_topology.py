@@ -19,7 +19,6 @@ from placement.claims.topology import REMOTE, TopologyPolicy, ZoneRoom, divide
 from placement.claims.wanted import WantedClaim
 from placement.claims.world import ClaimScenario
 from placement.explanations.clauses import RequestClause, droppable, resources, without
-from placement.flavors.flavor import TranslationRules
 from placement.model.provider import Inventory, Provider
 from placement.model.snapshot import ModelSnapshot
 from placement.model.trees import ZONE
@@ -207,7 +206,7 @@ def rank(world: ClaimScenario, wanted: WantedClaim, choice: HostChoice) -> tuple
 
 
 def wants(query: str, topology: TopologyPolicy, **fields: object) -> WantedClaim:
-    asked = explanation.parse({"query": query, "flavor": None, "microversion": "1.39"}, TranslationRules())
+    asked = explanation.parse({"query": query, "flavor": None, "microversion": "1.39"}, {})
     return WantedClaim("c", None, OWNER, asked.request, asked.version, topology=topology, **fields)  # type: ignore[arg-type]
 
 

@@ -15,9 +15,10 @@ from pathlib import Path
 import orjson
 import pytest
 
-from placement.cmd import api, manage, shadow, status
+from placement.cmd import api, manage, status
 from placement.cmd.listening import check_bind
 from placement.conf import installed_version, new_config
+from placement_extras.shadow import command
 from tests.ports import free_port
 
 ROOT = Path(__file__).parents[3]
@@ -110,7 +111,7 @@ def test_a_database_that_cannot_be_used_is_one_line_on_stderr(config_file, capsy
 
 
 def test_a_console_without_what_signing_in_needs_is_one_line_on_stderr(config_file, capsys, monkeypatch):
-    monkeypatch.setattr("placement.console.find_spec", lambda name: None)
+    monkeypatch.setattr("placement_extras.console.find_spec", lambda name: None)
     config_file.write_text(
         "[console]\nenabled = true\n[placement_database]\nconnection = sqlite://\n[keystone_authtoken]\n"
         "auth_type = password\nauth_url = http://127.0.0.1:9/v3\nusername = placement\npassword = secret\n"
@@ -121,7 +122,7 @@ def test_a_console_without_what_signing_in_needs_is_one_line_on_stderr(config_fi
     assert "with its extra console: pip install '/PATH/TO/placement_compute-VERSION" in told
 
 
-@pytest.mark.parametrize("program", [api, manage, shadow, status], ids=lambda each: each.__name__)
+@pytest.mark.parametrize("program", [api, manage, command, status], ids=lambda each: each.__name__)
 def test_every_program_tells_its_version(program, capsys):
     with contextlib.suppress(SystemExit):
         assert program.main(["--version"]) == 0

@@ -15,8 +15,8 @@ import pytest
 
 from placement.db import adoption, migration
 from tests.databases import DatabaseServer
-from tests.placement.maintenance import reference_world as world
 from tests.placement.running import Admin, application
+from tests.placement_extras.migration import reference_world as world
 
 pytestmark = pytest.mark.slow
 

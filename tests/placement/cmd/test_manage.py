@@ -8,8 +8,8 @@ import sqlalchemy as sa
 
 from placement.cmd.manage import main
 from placement.db import migration
-from tests.placement.maintenance import reference_world as world
 from tests.placement.running import Admin, application
+from tests.placement_extras.migration import reference_world as world
 
 
 @pytest.fixture

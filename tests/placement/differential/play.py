@@ -4,10 +4,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
 
-from placement.shadow.compare import differences
-from placement.shadow.deviations import explain
-from placement.shadow.exchange import is_write
-from placement.shadow.left_behind import LeftBehind
+from placement_extras.shadow.compare import differences
+from placement_extras.shadow.deviations import explain
+from placement_extras.shadow.exchange import is_write
+from placement_extras.shadow.left_behind import LeftBehind
 from tests.placement.differential.services import NEWEST, Exchange, Pair, Request, ShadowAnswer
 
 _TOLD: Final = 30  # of the requests before one that was answered in two ways

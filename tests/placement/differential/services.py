@@ -11,8 +11,8 @@ from typing import Any, Final, Self
 
 from benchmarks.reference import Reference
 from benchmarks.servers import OpenStack, Ours
-from placement.shadow import exchange
-from placement.shadow.exchange import ShadowAnswer
+from placement_extras.shadow import exchange
+from placement_extras.shadow.exchange import ShadowAnswer
 from tests.databases import DatabaseServer
 
 NEWEST: Final = "1.39"

@@ -11,10 +11,10 @@ import sqlalchemy as sa
 from benchmarks.reference import Reference
 from benchmarks.servers import OpenStack
 from placement.db import adoption, migration
-from placement.maintenance.abandon import AbandonWay, abandon
-from placement.maintenance.adopt import adopt
-from placement.shadow.compare import comparable
 from placement.store.consumers import ConsumerOwnership
+from placement_extras.migration.abandon import AbandonWay, abandon
+from placement_extras.migration.adopt import adopt
+from placement_extras.shadow.compare import comparable
 from tests.databases import DatabaseServer
 from tests.placement.differential.services import Client, Request, ShadowAnswer
 from tests.placement.running import Admin, application

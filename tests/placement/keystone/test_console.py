@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.keystone import CALLERS, Keystone
-from tests.placement.console.behind_keystone import Browser, service
 from tests.placement.keystone.serving import authtoken
+from tests.placement_extras.console.behind_keystone import Browser, service
 
 pytestmark = pytest.mark.slow
 

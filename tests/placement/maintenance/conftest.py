@@ -1,4 +1,4 @@
-"""Databases and services that the tests of imports and audits work on."""
+"""The database and the service that tests of audits and imports work on."""
 
 import pytest
 from webtest import TestApp as Client
@@ -7,31 +7,8 @@ from placement.api.middleware import build_application
 from placement.conf import new_config
 from placement.db.database import ServiceDatabase
 from placement.store.consumers import ConsumerOwnership
-from tests.placement.maintenance.reference_world import ReferenceDatabase
 
 OWNER = ConsumerOwnership("lost-project", "lost-user", None)
-
-
-@pytest.fixture
-def reference_of(database_server):
-    """Makes databases of OpenStack Placement on the same server."""
-    urls = []
-
-    def make(**options):
-        urls.append(database_server.fresh_database())
-        return ReferenceDatabase(urls[-1], **options)
-
-    yield make
-    for url in urls:
-        database_server.drop_database(url)
-
-
-@pytest.fixture
-def reference(reference_of):
-    """A database of OpenStack Placement with the whole world in it."""
-    database = reference_of()
-    database.fill()
-    return database
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from placement.db.tables import change_buckets
 from placement.maintenance.audit import AuditProblem, DatabaseFinding, audit
 from placement.maintenance.heal import heal
 from tests.placement.maintenance.conftest import OWNER
-from tests.placement.maintenance.reference_world import uuid
+from tests.placement_extras.migration.reference_world import uuid
 
 ROOT, CHILD, GRANDCHILD, OTHER = (uuid("a", number) for number in range(1, 5))
 SERVER, VOLUME = uuid("c", 1), uuid("c", 2)

@@ -1,0 +1,36 @@
+"""Seams of the service: places where packages beside the core add to it.
+
+The core imports no extra. It asks for a seam, which is a group of entry points of installed distributions,
+and uses what it finds there; without any, it is the Placement API with claims, reservations and
+explanations. ``placement_extras`` in the same distribution registers all that the service is delivered with.
+
+========================  ==============================================================================
+``options``               modules with ``list_opts`` and ``register_opts``, as in :mod:`placement.conf`
+``rules``                 lists of policy rules with their defaults
+``blueprints``            Flask blueprints of operations below ``/ext/v1``
+``request_forms``         :class:`placement.schemas.request_form.RequestForm`: ways to ask without a query
+``applications``          :class:`placement.api.middleware.SideApplication`: WSGI applications below a path
+``commands``              :class:`placement.cmd.manage.ManageCommand`: commands of ``placement-manage``
+``takeovers``             :class:`placement.maintenance.sync.Takeover`: databases of other programs
+``tables``                ``sqlalchemy.MetaData`` of tables that the migrations make
+========================  ==============================================================================
+"""
+
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any, Final
+
+_GROUP: Final = "placement.extensions."
+
+
+@cache
+def registered(seam: str) -> Mapping[str, Any]:
+    """Load what is registered at a seam.
+
+    :returns: the objects by the names of their entry points, in the order of these names.
+    :raises ImportError: an entry point names a module that cannot be imported.
+    :raises AttributeError: its module has no such object.
+    """
+    found = {each.name: each for each in entry_points(group=_GROUP + seam)}
+    return {name: found[name].load() for name in sorted(found)}

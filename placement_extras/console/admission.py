@@ -1,0 +1,176 @@
+"""Who looks at pages: by a session, whose token is checked like that of any request over REST.
+
+So a token that is revoked, or whose roles are taken away, counts here as soon as there.
+"""
+
+import base64
+import logging
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlencode
+
+import orjson
+from cryptography.fernet import Fernet, InvalidToken
+
+from placement.api import context
+from placement.api.identity import TokenAccess
+from placement.api.service import PlacementService
+from placement.exceptions import ServiceError, Unavailable
+from placement_extras.console import forms, secrets, sessions
+from placement_extras.console.visit import REFUSAL, SESSION, VisitorSession
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+
+LOG = logging.getLogger(__name__)
+
+SIGN_IN: Final = "/console/sign-in"
+
+WINDOW: Final = 300.0
+"""Seconds for which an attempt to sign in counts."""
+
+_TIDY_SECONDS: Final = 600.0
+_PUBLIC: Final = (SIGN_IN, "/console/sign-out", "/console/static/")
+_ADMITTED: Final = "placement_extras.console.admitted"
+_UNAVAILABLE: Final = 503
+_CANNOT_ASK: Final = "The Identity service is temporarily unavailable, so that nobody knows who you are."
+
+
+def begin(service: PlacementService, access: TokenAccess) -> VisitorSession:
+    """A new session of somebody who has signed in."""
+    session = VisitorSession(secrets.new(), access.token, access.user, access.project)
+    content = orjson.dumps({"token": session.token, "user": session.user, "project": session.project})
+    kept, key = _cipher(session.secret).encrypt(content).decode(), secrets.key(session.secret)
+    seconds = min(access.seconds, service.conf.console.session_lifetime)
+    service.database.write(lambda tx: sessions.begin(tx, key, kept, seconds))
+    return session
+
+
+def end(service: PlacementService, secret: str) -> None:
+    """Forget a session."""
+    key = secrets.key(secret)
+    service.database.write(lambda tx: sessions.end(tx, key))
+
+
+def _cipher(secret: str) -> Fernet:
+    return Fernet(base64.urlsafe_b64encode(secrets.cipher_key(secret)))
+
+
+class SessionAdmission:
+    """Lets visitors with a session to the pages, and sends others to where they can sign in.
+
+    :param authenticated: the pages behind the authentication that REST has, which reads tokens.
+    """
+
+    def __init__(
+        self, service: PlacementService, pages: "WSGIApplication", authenticated: "WSGIApplication"
+    ) -> None:
+        self._service = service
+        self._pages = pages
+        self._authenticated = authenticated
+        self._tidy_due = 0.0
+
+    def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        """Find out who looks, and go on."""
+        context.anonymous(environ)
+        if environ.get("PATH_INFO", "").startswith(_PUBLIC):
+            return self._pages(environ, start_response)
+        try:
+            session = self._session(environ)
+        except ServiceError as error:
+            return self._refuse(environ, start_response, error)
+        if session is None:
+            return _to_sign_in(environ, start_response)
+        environ[SESSION] = session
+        environ["HTTP_X_AUTH_TOKEN"] = session.token
+        environ.pop("HTTP_X_SERVICE_TOKEN", None)
+        answer = _PageAnswer(environ, start_response)
+        body = self._authenticated(environ, answer.start)
+        if answer.refused is None:
+            return body
+        if answer.refused == _UNAVAILABLE:
+            return self._refuse(environ, start_response, Unavailable(_CANNOT_ASK))
+        return _to_sign_in(environ, start_response)
+
+    def _session(self, environ: "WSGIEnvironment") -> VisitorSession | None:
+        """:raises PlacementError: the database cannot say."""
+        secret = forms.secret_of(environ, forms.COOKIE)
+        if secret is None:
+            return None
+        self._service.prepare()
+        with self._service.database.read() as conn:
+            kept = sessions.find(conn, secrets.key(secret))
+        self._tidy()
+        if kept is None:
+            return None
+        try:
+            return VisitorSession(secret, **orjson.loads(_cipher(secret).decrypt(kept)))
+        except InvalidToken:
+            return None  # somebody wrote to the table
+
+    def _tidy(self) -> None:
+        """From time to time, remove what expired, also where nobody signs in any more."""
+        now = time.monotonic()
+        if now < self._tidy_due:
+            return
+        self._tidy_due = now + _TIDY_SECONDS
+        database = self._service.database
+        try:
+            with database.read() as conn:
+                if not sessions.has_expired(conn, WINDOW):
+                    return
+            database.write(lambda tx: sessions.remove_expired(tx, WINDOW))
+        except Unavailable as error:
+            LOG.warning("sessions of the console that expired stay for now: %s", error.detail)
+
+    def _refuse(
+        self, environ: "WSGIEnvironment", start_response: "StartResponse", error: ServiceError
+    ) -> Iterable[bytes]:
+        environ[REFUSAL] = error
+        return self._pages(environ, start_response)
+
+
+def admitted(pages: "WSGIApplication") -> "WSGIApplication":
+    """The pages, which note that they were reached: what is answered then is theirs."""
+
+    def serve(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        environ[_ADMITTED] = True
+        return pages(environ, start_response)
+
+    return serve
+
+
+class _PageAnswer:
+    """Passes on what pages answer, and holds back what authentication does."""
+
+    def __init__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> None:
+        self._environ = environ
+        self._start_response = start_response
+        #: the status that nobody saw
+        self.refused: int | None = None
+
+    def start(
+        self, status: str, headers: list[tuple[str, str]], exc_info: Any = None
+    ) -> Callable[[bytes], object]:
+        if self._environ.get(_ADMITTED):
+            return self._start_response(status, headers, exc_info)
+        self.refused = int(status.split()[0])
+        return lambda _: None
+
+
+def _to_sign_in(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+    """To where somebody can sign in, and from there back, if he was only looking."""
+    address = environ.get("SCRIPT_NAME", "") + SIGN_IN
+    if environ["REQUEST_METHOD"] == "GET":
+        wanted = environ["PATH_INFO"]
+        if query := environ.get("QUERY_STRING"):
+            wanted += "?" + query
+        if wanted not in ("/console", "/console/"):
+            address += "?" + urlencode({"next": wanted}, encoding="latin-1")
+    headers = [("Content-Length", "0"), ("Cache-Control", "no-store")]
+    if "HTTP_HX_REQUEST" in environ:  # htmx would take another page for a part of this one
+        start_response("401 Unauthorized", [*headers, ("HX-Redirect", address)])
+    else:
+        start_response("303 See Other", [*headers, ("Location", address)])
+    return []

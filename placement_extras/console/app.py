@@ -1,0 +1,156 @@
+"""The Flask application of the console: pages, what they have in common, and errors as people read them."""
+
+import hashlib
+import logging
+from functools import cache
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Final
+
+from flask import Flask, Response, g, render_template, request
+from werkzeug.exceptions import HTTPException
+
+from placement.api.errors import status_of
+from placement.exceptions import RETRY_AFTER, ServiceError
+from placement.policies import allocation, allocation_candidate, resource_class, trait, usage
+from placement_extras.console import (
+    counting,
+    exploring,
+    forms,
+    holding,
+    hosts,
+    naming,
+    questions,
+    scheduling,
+    settings,
+    words,
+)
+from placement_extras.console.asking import ApiRefusal
+from placement_extras.console.visit import SEE_HOSTS, SESSION, PageRequest
+from placement_extras.planner.rules import CAPACITY
+
+LOG = logging.getLogger(__name__)
+
+_MAX_BODY: Final = 64 * 1024
+_STATIC: Final = Path(__file__).parent / "static"
+_HEADERS: Final = {
+    # No scripts but the two files, no styles but those of the one sheet; shown in no frame; forms lead here.
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self'; img-src 'self'; "
+        "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+_SECTIONS: Final = (
+    ("hosts.show_fleet", "Fleet", SEE_HOSTS),
+    ("exploring.explore", "Candidates", (*SEE_HOSTS, allocation_candidate.LIST)),
+    ("counting.count", "Capacity", (*SEE_HOSTS, CAPACITY)),
+    ("holding.find", "Consumers", (allocation.LIST,)),
+    ("settings.show_settings", "Fleet settings", settings.SEE_SETTINGS),
+    ("naming.show_names", "Names", (*SEE_HOSTS, resource_class.LIST, trait.LIST)),
+    ("holding.show_project", "Project", (usage.TOTAL_USAGES,)),
+)
+"""The pages that are reached from everywhere, and what REST asks of who reads the same there."""
+_KEPT: Final = "public, max-age=31536000, immutable"
+_FILES: Final = ("console.css", "console.js", "htmx.min.js", "icon.svg")
+_HTMX: Final = {
+    "allowEval": False,
+    "allowScriptTags": False,
+    "historyCacheSize": 0,  # no page is kept in the browser
+    "refreshOnHistoryMiss": True,
+    "timeout": 30_000,
+    "includeIndicatorStyles": False,  # they would be inline
+    "responseHandling": [
+        {"code": "2..", "swap": True},
+        # errors are shown, too, in place of all that the page has
+        {"code": "...", "swap": True, "target": "#content", "select": "#content"},
+    ],
+}
+"""Settings of htmx, https://htmx.org/reference/#config."""
+
+
+def create_app(*, signs_in: bool) -> Flask:
+    """All pages; whose they are, each request says.
+
+    :param signs_in: whether visitors have to.
+    """
+    app = Flask("placement_extras.console", static_url_path="/console/static")
+    app.config[forms.SIGNS_IN] = signs_in
+    app.config["MAX_CONTENT_LENGTH"] = _MAX_BODY
+    app.jinja_options = {"trim_blocks": True, "lstrip_blocks": True}
+    app.jinja_env.filters.update(words.FILTERS)
+    for each in (hosts, scheduling, exploring, counting, holding, naming, settings):
+        app.register_blueprint(each.blueprint)
+    app.context_processor(_common)
+    app.after_request(forms.give_secret)
+    app.after_request(_protect)
+    app.register_error_handler(ServiceError, _refused)
+    app.register_error_handler(ApiRefusal, _refused_by_api)
+    app.register_error_handler(HTTPException, _http_exception)
+    app.register_error_handler(Exception, _unexpected)
+    return app
+
+
+@cache
+def _digest(name: str) -> str:
+    return hashlib.blake2b((_STATIC / name).read_bytes(), digest_size=8).hexdigest()
+
+
+def _common() -> dict[str, Any]:
+    """What every template may use."""
+    visit: PageRequest | None = g.get("visit")
+    session = request.environ.get(SESSION)
+    sections = []
+    if visit is not None:
+        sections = [(endpoint, title) for endpoint, title, rules in _SECTIONS if visit.may(*rules)]
+    return {
+        "visitor": None if visit is None else visit.visitor,
+        "session": session,
+        "mark": forms.mark,
+        "condition": questions.condition,
+        "sections": sections,
+        "digest": _digest,
+        "htmx": _HTMX,
+        "request_id": request.environ.get("openstack.request_id"),
+    }
+
+
+def _protect(response: Response) -> Response:
+    response.headers.update(_HEADERS)
+    if response.status_code == HTTPStatus.SERVICE_UNAVAILABLE:
+        response.headers["Retry-After"] = RETRY_AFTER
+    response.headers["Cache-Control"] = _KEPT if response.status_code < 400 and _is_dated() else "no-store"
+    return response
+
+
+def _is_dated() -> bool:
+    """Whether a file is asked for by the digest of its content: another release has another there."""
+    name = (request.view_args or {}).get("filename") if request.endpoint == "static" else None
+    return name in _FILES and request.args.get("v") == _digest(name)
+
+
+def _refused(error: ServiceError) -> tuple[str, int]:
+    return _error(status_of(error), error.detail)
+
+
+def _refused_by_api(error: ApiRefusal) -> tuple[str, int]:
+    return _error(HTTPStatus(error.status), error.detail)
+
+
+def _http_exception(error: HTTPException) -> tuple[str, int] | Response:
+    if error.response is not None or error.code is None or error.code < 400:
+        return Response(error.get_response().response, error.code, error.get_headers())
+    status = HTTPStatus(error.code)
+    return _error(status, "There is no such page." if status is HTTPStatus.NOT_FOUND else status.description)
+
+
+def _unexpected(error: Exception) -> tuple[str, int]:
+    LOG.exception("unexpected error in the page %s", request.path)
+    return _error(HTTPStatus.INTERNAL_SERVER_ERROR, "The service met an unexpected error; its log says more.")
+
+
+def _error(status: HTTPStatus, detail: str) -> tuple[str, int]:
+    return render_template("error.html", status=status, detail=detail), status.value

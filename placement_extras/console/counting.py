@@ -1,0 +1,99 @@
+"""``/console/capacity``: how many guests still fit, what is short, and what if hosts were not there."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from flask import Blueprint, render_template, request
+
+from placement.exceptions import InvalidRequest
+from placement.model.snapshot import ModelSnapshot
+from placement.schemas.base import canonical_uuid
+from placement_extras.console.asking import ApiRefusal, ask
+from placement_extras.console.forms import texts
+from placement_extras.console.questions import GuestQuestion, query_of, words_of
+from placement_extras.console.visit import SEE_HOSTS, PageRequest, page
+from placement_extras.planner.rules import CAPACITY
+
+blueprint = Blueprint("counting", __name__)
+
+_MAX_TEXT: Final = 16_384
+_AMOUNTS: Final = ("vcpus", "ram", "disk")
+_OF_NOVA: Final = re.compile(r"([^=:]+):\s+(.+)")
+EXAMPLE: Final = "small=resources=VCPU:1,MEMORY_MB:2048\nlarge: vcpus=8 ram=16384 disk=40"
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityQuestion:
+    """Flavors, a line each, as queries or as Nova has them; hosts to be left aside, by name or uuid."""
+
+    flavors: str = ""
+    without: str = ""
+    displaced: bool = False
+    moves: bool = False
+
+    def body(self, snapshot: ModelSnapshot) -> dict[str, Any]:
+        """The same as REST takes it.
+
+        :raises InvalidRequest: a line is none, or a host is not there.
+        """
+        flavors = [_flavor(line) for line in _lines(self.flavors)]
+        without = []
+        for line in _lines(self.without):
+            provider = snapshot.get(canonical_uuid(line) or line)
+            if provider is None and line in snapshot.by_name:
+                provider = snapshot.providers[snapshot.by_name[line]]
+            if provider is None:
+                raise InvalidRequest(f"There is no host {line[:80]!r}.")
+            without.append(snapshot.providers[provider.root_id].uuid)
+        without = list(dict.fromkeys(without))
+        return {
+            "flavors": flavors,
+            "without": without,
+            "displaced": self.displaced and bool(without),
+            "moves": self.moves,
+        }
+
+
+def _flavor(line: str) -> dict[str, Any]:
+    """``NAME=QUERY``, or a flavor of Nova's: ``NAME: vcpus=4 ram=4096 disk=10 hw:cpu_policy=dedicated``.
+
+    :raises InvalidRequest: the line is neither.
+    """
+    if of_nova := _OF_NOVA.fullmatch(line):
+        words = words_of(of_nova[2])
+        known = dict(word.partition("=")[::2] for word in words if word.partition("=")[0] in _AMOUNTS)
+        specs = [word for word in words if word.partition("=")[0] not in _AMOUNTS]
+        return {"name": of_nova[1].strip(), **GuestQuestion(specs="\n".join(specs), **known).body()}
+    name, equals, query = line.partition("=")
+    if not equals or not query:
+        raise InvalidRequest(
+            f"A flavor is NAME=QUERY or NAME: vcpus=4 ram=4096 SPEC=VALUE, not {line[:80]!r}."
+        )
+    return {"name": name.strip(), "query": query_of(query)}
+
+
+def _lines(text: str) -> Iterable[str]:
+    return filter(None, map(str.strip, text.splitlines()))
+
+
+@page(blueprint, "/console/capacity", *SEE_HOSTS, CAPACITY)
+def count(visit: PageRequest) -> str | tuple[str, int]:
+    """The form, and what it asks for."""
+    asked = CapacityQuestion(
+        **texts(request.args, ("flavors", "without"), _MAX_TEXT),
+        displaced="displaced" in request.args,
+        moves="moves" in request.args,
+    )
+    found: dict[str, Any] | None = None
+    error = ""
+    if asked.flavors:
+        try:
+            with visit.service.model.fresh() as view:
+                body = asked.body(view.snapshot)
+            found = ask("POST", "/ext/v1/capacity", body=body)
+        except (InvalidRequest, ApiRefusal) as refusal:
+            error = refusal.detail
+    shown = render_template("capacity.html", asked=asked, found=found, error=error, example=EXAMPLE)
+    return (shown, 400) if error else shown

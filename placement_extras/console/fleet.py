@@ -1,0 +1,244 @@
+"""Which hosts there are, how they are, and what they have together: what the page of the fleet shows."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from typing import Final
+
+from placement.model.provider import DISABLED, SHARES, Provider
+from placement.model.snapshot import ModelSnapshot
+from placement.model.trees import ZONE, HostTree
+from placement_extras.console import heartbeat, paging
+
+FIRST_CLASSES: Final = ("PCPU", "VCPU", "MEMORY_MB", "DISK_GB", "LLC", "MBA")
+"""In which order resource classes are shown; others follow, those first that most providers have."""
+
+_CPUS: Final = ("PCPU", "VCPU")
+_MEMORY: Final = "MEMORY_MB"
+_MAX_TOTALS: Final = 12
+_MAX_COLUMNS: Final = 6
+PER_PAGE: Final = 40
+
+
+class HostCondition(StrEnum):
+    """How a host is; the package says what each means."""
+
+    OPEN = "open"
+    FULL = "full"
+    SILENT = "silent"
+    DISABLED = "disabled"
+
+
+@dataclass(frozen=True, slots=True)
+class HostFilter:
+    """Which hosts are to be shown: what is empty filters nothing; ``page`` counts from 1.
+
+    A host passes if a provider of its tree has the class, and one the trait, and one is in the aggregate.
+    ``order`` is ``name``, or ``free`` or ``used`` of the class, most first.
+    """
+
+    name: str = ""
+    resource_class: str = ""
+    trait: str = ""
+    aggregate: str = ""
+    state: HostCondition | None = None
+    order: str = "name"
+    page: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ClassAmounts:
+    """Of one resource class how much may be used of a host, and is."""
+
+    capacity: int
+    used: int
+
+    @property
+    def free(self) -> int:
+        """What is not used; nothing where more is used than there is."""
+        return max(0, self.capacity - self.used)
+
+
+@dataclass(frozen=True, slots=True)
+class FleetHost:
+    """A row: the root of a tree, how many providers and NUMA nodes it has, and amounts by class.
+
+    What is shared is had by guests of other hosts, too.
+    """
+
+    root: Provider
+    providers: int
+    zones: int
+    is_shared: bool
+    state: HostCondition
+    amounts: Mapping[str, ClassAmounts]
+
+
+@dataclass(frozen=True, slots=True)
+class ClassTotal:
+    """One resource class over many hosts; what is free by whether a guest can have it."""
+
+    resource_class: str
+    hosts: int
+    capacity: int
+    used: int
+    free: int
+    stranded: int
+    disabled: int
+
+
+@dataclass(frozen=True, slots=True)
+class FleetPage:
+    """How many hosts there are, and pass; totals of these, and the rows of one page."""
+
+    hosts: int
+    passing: int
+    totals: tuple[ClassTotal, ...]
+    more_classes: int
+    columns: tuple[str, ...]
+    rows: tuple[FleetHost, ...]
+    page: int
+    pages: int
+
+
+def state_of(tree: HostTree, now: float = 0.0) -> HostCondition:
+    """How a host is.
+
+    :param now: the time, by which agents are silent that said when they will have reported.
+    """
+    if DISABLED in tree.root.traits:
+        return HostCondition.DISABLED
+    classes, most = tree.shape.classes, tree.max_free
+    if _MEMORY in classes and not classes.isdisjoint(_CPUS):
+        has_cpus = any(most.get(name, 0) > 0 for name in _CPUS)
+        if not has_cpus or most.get(_MEMORY, 0) <= 0:
+            return HostCondition.FULL
+    beat = heartbeat.last(tree.members)
+    return HostCondition.SILENT if beat is not None and beat.is_overdue(now) else HostCondition.OPEN
+
+
+def show(snapshot: ModelSnapshot, wanted: HostFilter, now: float = 0.0) -> FleetPage:
+    """The fleet, as far as it is wanted, at a time. A page behind the last one is the last one."""
+    trees = snapshot.whole_trees()
+    passing = _passing(snapshot, trees, wanted)
+    states = {root: state_of(trees[root], now) for root in passing}
+    if wanted.state is not None:
+        passing = [root for root in passing if states[root] is wanted.state]
+    classes = _classes(snapshot, trees, passing, wanted.resource_class)
+    totals = [_total(snapshot, name, passing, states) for name in classes[:_MAX_TOTALS]]
+    columns = tuple(classes[:_MAX_COLUMNS])
+    shown = paging.cut(_ordered(snapshot, trees, passing, wanted), wanted.page, PER_PAGE)
+    return FleetPage(
+        hosts=len(trees),
+        passing=len(passing),
+        totals=tuple(totals),
+        more_classes=max(0, len(classes) - _MAX_TOTALS),
+        columns=columns,
+        rows=tuple([_row(snapshot, trees[root], states[root], columns) for root in shown.rows]),
+        page=shown.page,
+        pages=shown.pages,
+    )
+
+
+def _passing(snapshot: ModelSnapshot, trees: Mapping[int, HostTree], wanted: HostFilter) -> list[int]:
+    """The roots of all trees that pass every filter but that of states."""
+    filters = (
+        (snapshot.by_class, wanted.resource_class),
+        (snapshot.by_trait, wanted.trait),
+        (snapshot.by_aggregate, wanted.aggregate),
+    )
+    sets = [set(snapshot.roots_having(index, name).ids) for index, name in filters if name]
+    roots: Iterable[int] = sorted(sets[0].intersection(*sets[1:])) if sets else trees
+    text = wanted.name.casefold()
+    if not text:
+        return list(roots)
+    return [
+        root for root in roots if text in trees[root].root.name.casefold() or text == trees[root].root.uuid
+    ]
+
+
+def _classes(
+    snapshot: ModelSnapshot, trees: Mapping[int, HostTree], roots: Iterable[int], first: str
+) -> list[str]:
+    """The classes that these trees have, in the order in which they are shown."""
+    present = frozenset[str]().union(*{trees[root].shape.classes for root in roots})
+
+    def order(name: str) -> tuple[bool, int, int, str]:
+        place = FIRST_CLASSES.index(name) if name in FIRST_CLASSES else len(FIRST_CLASSES)
+        return name != first, place, -len(snapshot.by_class.get(name, ())), name
+
+    return sorted(present, key=order)
+
+
+def _total(
+    snapshot: ModelSnapshot, name: str, roots: Sequence[int], states: Mapping[int, HostCondition]
+) -> ClassTotal:
+    sums = snapshot.sums(name)
+    hosts = capacity = used = 0
+    free = dict.fromkeys(HostCondition, 0)
+    for root in roots:
+        found = sums.get(root)
+        if found is not None:
+            hosts += 1
+            used += found[0]
+            capacity += found[1]
+            if found[1] > found[0]:
+                free[states[root]] += found[1] - found[0]
+    offered = free[HostCondition.OPEN] + free[HostCondition.SILENT]
+    return ClassTotal(
+        name, hosts, capacity, used, offered, free[HostCondition.FULL], free[HostCondition.DISABLED]
+    )
+
+
+def _ordered(
+    snapshot: ModelSnapshot, trees: Mapping[int, HostTree], roots: Sequence[int], wanted: HostFilter
+) -> list[int]:
+    by_name = sorted(roots, key=lambda root: natural(trees[root].root.name))
+    if wanted.order == "name" or not wanted.resource_class:
+        return by_name
+    sums = snapshot.sums(wanted.resource_class)
+
+    def free(root: int) -> float:
+        used, capacity = sums.get(root, (0, 0))
+        return used - capacity
+
+    def share(root: int) -> float:
+        used, capacity = sums.get(root, (0, 0))
+        return -used / capacity if capacity > 0 else 1.0
+
+    return sorted(by_name, key=free if wanted.order == "free" else share)
+
+
+def _row(snapshot: ModelSnapshot, tree: HostTree, state: HostCondition, columns: Iterable[str]) -> FleetHost:
+    amounts = {}
+    for name in columns:
+        found = snapshot.sums(name).get(tree.root.id)
+        if found is not None:
+            amounts[name] = ClassAmounts(capacity=found[1], used=found[0])
+    zones = sum([ZONE in each.traits for each in tree.members])
+    return FleetHost(
+        tree.root,
+        len(tree.members),
+        zones,
+        any(SHARES in each.traits for each in tree.members),
+        state,
+        amounts,
+    )
+
+
+_DIGITS: Final = re.compile(r"([0-9]+)")
+
+
+@lru_cache(maxsize=65_536)
+def natural(name: str) -> tuple[tuple[str, int], ...]:
+    """By what names are ordered as people do: ``cn2`` before ``cn10``."""
+    parts = iter(_DIGITS.split(name.casefold()))
+    return tuple([(text, int(next(parts, "0"))) for text in parts])
+
+
+def choices(snapshot: ModelSnapshot, limit: int) -> tuple[list[str], list[str], list[str]]:
+    """Classes, traits and aggregates that providers have, to choose from, so many of each at most."""
+    classes = sorted(snapshot.by_class, key=lambda name: (name not in FIRST_CLASSES, name))
+    return classes[:limit], sorted(snapshot.by_trait)[:limit], sorted(snapshot.by_aggregate)[:limit]

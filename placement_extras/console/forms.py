@@ -1,0 +1,83 @@
+"""Forms that change something: only pages of the console, in the same browser, can send them.
+
+Each carries a mark that follows from the secret of the browser's cookie, which a page gives to a browser that
+has none.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from flask import Response, current_app, g, request
+from werkzeug.http import parse_cookie
+
+from placement.exceptions import Forbidden
+from placement_extras.console import secrets
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIEnvironment
+
+COOKIE: Final = "__Host-placement-console"
+"""Browsers send it over HTTPS only (or to their own machine), and only to the host that it is of."""
+PLAIN_COOKIE: Final = "placement-console"
+"""The same for those who need not sign in, and have no HTTPS either."""
+SIGNS_IN: Final = "SIGNS_IN"
+"""Where the configuration of the application says whether visitors have to sign in."""
+
+_STALE: Final = (
+    "The form was out of date, or your browser did not keep the cookie, which needs HTTPS. Please try again."
+)
+
+
+def texts(fields: Mapping[str, str], names: Iterable[str], longest: int) -> dict[str, str]:
+    """What was typed into these fields; what is too long to be meant is cut."""
+    return {name: fields.get(name, "").strip()[:longest] for name in names}
+
+
+def secret_of(environ: "WSGIEnvironment", name: str) -> str | None:
+    """What the browser has in the cookie of that name, if it could be a secret."""
+    sent = environ.get("HTTP_COOKIE", "").encode("latin-1")
+    # cookies of others on this host may be any bytes, which are neither to fail nor to be left out of names
+    found = parse_cookie(sent.decode("ascii", "backslashreplace")).get(name)
+    return found if secrets.is_one(found) else None
+
+
+def mark() -> str:
+    """The mark of a form on this page."""
+    secret = secret_of(request.environ, _name()) or g.get("new_secret")
+    if secret is None:
+        secret = g.new_secret = secrets.new()
+    return secrets.mark(secret)
+
+
+def check() -> None:
+    """Refuse what was not sent by a form of ours.
+
+    :raises Forbidden: saying what to do.
+    """
+    secret = secret_of(request.environ, _name())
+    from_here = request.headers.get("Sec-Fetch-Site", "same-origin") == "same-origin"
+    if not from_here or secret is None or not secrets.is_marked(secret, request.form.get("mark", "")):
+        raise Forbidden(_STALE)
+
+
+def give_secret(response: Response) -> Response:
+    """The response, with the cookie if the browser has none and a form on the page needs it."""
+    if "new_secret" in g:
+        keep(response, g.new_secret)
+    return response
+
+
+def keep(response: Response, secret: str) -> None:
+    """Have the browser keep a secret until it is closed."""
+    secure = current_app.config[SIGNS_IN]
+    response.set_cookie(_name(), secret, secure=secure, httponly=True, samesite="Lax", path="/")
+
+
+def forget(response: Response) -> None:
+    """Have the browser forget its secret."""
+    secure = current_app.config[SIGNS_IN]
+    response.delete_cookie(_name(), secure=secure, httponly=True, samesite="Lax", path="/")
+
+
+def _name() -> str:
+    return COOKIE if current_app.config[SIGNS_IN] else PLAIN_COOKIE

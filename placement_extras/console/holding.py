@@ -1,0 +1,82 @@
+"""``/console/consumers``: reservations, and one consumer; ``/console/project``: what a project holds."""
+
+from http import HTTPStatus
+from typing import Any, Final
+
+from flask import Blueprint, Response, redirect, render_template, request, url_for
+
+from placement.exceptions import NotFound
+from placement.policies import allocation, ext, usage
+from placement.schemas.base import canonical_uuid
+from placement_extras.console import paging
+from placement_extras.console.asking import ask
+from placement_extras.console.visit import SEE_HOSTS, PageRequest, page
+
+blueprint = Blueprint("holding", __name__)
+
+_PER_PAGE: Final = 100
+
+
+@page(blueprint, "/console/consumers", allocation.LIST)
+def find(visit: PageRequest) -> str | Response:
+    """Where to ask for a consumer, and reservations: of all projects for whom that is allowed."""
+    text = request.args.get("uuid", "").strip()
+    uuid = canonical_uuid(text)
+    if uuid is None:
+        reserved: dict[str, Any] | None = None
+        if visit.may(ext.RESERVATIONS):
+            after = canonical_uuid(request.args.get("after", ""))
+            page = {"limit": str(_PER_PAGE)} | ({} if after is None else {"marker": after})
+            reserved = ask("GET", "/ext/v1/reservations", page) | {"after": after}
+        return render_template("consumers.html", text=text[:64], is_wrong=bool(text), reserved=reserved)
+    answer = redirect(url_for("holding.show_consumer", uuid=uuid), HTTPStatus.SEE_OTHER, Response)
+    assert isinstance(answer, Response)
+    return answer
+
+
+@page(blueprint, "/console/consumers/<uuid>", allocation.LIST)
+def show_consumer(visit: PageRequest, uuid: str) -> str:
+    """What a consumer holds, whose it is, and where."""
+    known = canonical_uuid(uuid)
+    if known is None:
+        raise NotFound(f"There is no consumer {uuid[:64]!r}.")
+    found: dict[str, Any] = ask("GET", f"/allocations/{known}")
+    if not found["allocations"]:
+        raise NotFound(f"No consumer {known} holds anything.")
+    providers = {}
+    if visit.may(*SEE_HOSTS):
+        with visit.service.model.fresh() as view:
+            for each in found["allocations"]:
+                provider = view.snapshot.get(each)
+                if provider is not None:
+                    providers[each] = provider, view.snapshot.providers[provider.root_id]
+    return render_template(
+        "consumer.html",
+        uuid=known,
+        consumer=found,
+        held=paging.cut(list(found["allocations"].items()), paging.asked(), _PER_PAGE),
+        providers=providers,
+        address=lambda number: url_for("holding.show_consumer", uuid=known, page=number),
+    )
+
+
+@page(blueprint, "/console/project", usage.TOTAL_USAGES)
+def show_project(visit: PageRequest) -> str:
+    """What the project that somebody has signed in for holds, and has reserved."""
+    project = visit.visitor.project_id
+    if not project:
+        raise NotFound("You have not signed in for a project.")
+    usages = ask("GET", "/usages", {"project_id": project})["usages"]
+    reservations = None
+    if visit.may(ext.RESERVATIONS):
+        answer = ask("GET", "/ext/v1/reservations", {"project_id": project})
+        reservations = paging.cut(answer["reservations"], paging.asked(), _PER_PAGE)
+    name = visit.visitor.project_name
+    return render_template(
+        "project.html",
+        project=project,
+        name=name,
+        usages=usages,
+        reservations=reservations,
+        address=lambda number: url_for("holding.show_project", page=number),
+    )

@@ -1,0 +1,83 @@
+"""``/console/names``: resource classes and traits, and how many have them."""
+
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlencode
+
+from flask import Blueprint, render_template, request, url_for
+
+from placement.model.index import ProviderIndex
+from placement.model.snapshot import ModelSnapshot
+from placement.policies import resource_class, trait
+from placement_extras.console import paging
+from placement_extras.console.visit import SEE_HOSTS, PageRequest, page
+
+blueprint = Blueprint("naming", __name__)
+
+CUSTOM: Final = "CUSTOM_"
+_MAX_TEXT: Final = 255
+_PER_PAGE: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class NamedUse:
+    """A resource class or trait, how many providers have it, and how many hosts these are of."""
+
+    name: str
+    providers: int
+    hosts: int
+
+    @property
+    def is_custom(self) -> bool:
+        """Whether somebody made it."""
+        return self.name.startswith(CUSTOM)
+
+
+def count(
+    snapshot: ModelSnapshot, index: ProviderIndex[str], names: Iterable[str], text: str, *, used_only: bool
+) -> list[NamedUse]:
+    """Those of these names that have the text in them, those first that most providers have."""
+    found = [
+        NamedUse(name, len(having), len(snapshot.roots_having(index, name).ids))
+        for name in names
+        if text.upper() in name
+        for having in [index.get(name, _NOBODY)]
+        if having or not used_only
+    ]
+    return sorted(found, key=lambda each: (-each.providers, each.name))
+
+
+_NOBODY: Final[Set[int]] = frozenset()
+
+
+@page(blueprint, "/console/names", *SEE_HOSTS, resource_class.LIST, trait.LIST)
+def show_names(visit: PageRequest) -> str:
+    """All names, or those with a text in them."""
+    text = request.args.get("text", "").strip()[:_MAX_TEXT]
+    # there are hundreds of standard traits, most of which nobody has
+    everything = "all" in request.args or bool(text)
+    with visit.looking() as (snapshot, names):
+        classes = count(snapshot, snapshot.by_class, names.classes, text, used_only=not everything)
+        traits = count(snapshot, snapshot.by_trait, names.traits, text, used_only=not everything)
+    numbers: Mapping[str, int] = {"classes": len(names.classes), "traits": len(names.traits)}
+    shown = (
+        paging.cut(classes, paging.asked("classes"), _PER_PAGE),
+        paging.cut(traits, paging.asked("traits"), _PER_PAGE),
+    )
+
+    def address(**changes: int) -> str:
+        pages = {"classes": shown[0].page, "traits": shown[1].page, **changes}
+        filters = {"text": text} if text else {"all": "1"} if everything else {}
+        return f"{url_for('naming.show_names')}?{urlencode({**filters, **pages})}"
+
+    return render_template(
+        "names.html",
+        text=text,
+        everything=everything,
+        classes=shown[0],
+        traits=shown[1],
+        address_of_classes=lambda number: address(classes=number),
+        address_of_traits=lambda number: address(traits=number),
+        numbers=numbers,
+    )

@@ -1,0 +1,156 @@
+"""What visitors ask for in forms: a query, or a flavor in Nova's words."""
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote
+
+from placement.exceptions import InvalidRequest
+from placement_extras.console.forms import texts
+
+_MAX_TEXT: Final = 8192
+_ADDRESS: Final = re.compile(r"""allocation_candidates\?([^\s"'`<>#\\]*)([^\n]*)""")
+_CURL: Final = re.compile(r"(\$ *)?curl\s")
+_DATA: Final = ("-d", "--data", "--data-ascii", "--data-raw", "--data-urlencode")
+"""Options of curl for parameters, which ``-G`` puts into the address."""
+
+
+@dataclass(frozen=True, slots=True)
+class GuestQuestion:
+    """What a guest needs, as it was typed; a query counts more than a flavor."""
+
+    query: str = ""
+    vcpus: str = ""
+    ram: str = ""
+    disk: str = ""
+    specs: str = ""
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, str]) -> "GuestQuestion":
+        """That of a form."""
+        return cls(**texts(arguments, cls.__slots__, _MAX_TEXT))
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether it asks for anything."""
+        return bool(self.query or self.vcpus)
+
+    def body(self) -> dict[str, Any]:
+        """The same as REST takes it.
+
+        :raises InvalidRequest: it is no number where one should be, or no extra spec.
+        """
+        if self.query:
+            return {"query": query_of(self.query)}
+        flavor: dict[str, Any] = {
+            "vcpus": _integer("VCPUs", self.vcpus),
+            "ram": _integer("RAM", self.ram or "0"),
+            "disk": _integer("disk", self.disk or "0"),
+            "extra_specs": {},
+        }
+        for line in self.specs.splitlines():
+            if text := line.strip():
+                name, equals, value = text.partition("=")
+                if not equals:
+                    raise InvalidRequest(
+                        f"An extra spec is a name, an equals sign and a value: {text[:80]!r}."
+                    )
+                flavor["extra_specs"][name.strip()] = value.strip()
+        return {"flavor": flavor}
+
+
+def query_of(text: str) -> str:
+    """A query string, on one line or several, as it is or where it stands in what was pasted.
+
+    That is an address, also in quotes or behind ``GET``, a line of a log, or a command of curl. The first of
+    several counts.
+
+    :raises InvalidRequest: a quote of such a command is not closed.
+    """
+    text = text.strip()
+    if _CURL.match(text):
+        return _of_curl(text)
+    if address := _ADDRESS.search(text):
+        # what follows on the same line is of the log; lines below go on with parameters
+        text = "\n".join((address[1], *_parameters(text[address.end() :])))
+    elif "?" in text:
+        text = text.rpartition("?")[2]
+    return "&".join(line.strip().strip("&") for line in text.splitlines() if line.strip())
+
+
+def _parameters(text: str) -> Iterable[str]:
+    return (line for line in text.splitlines() if re.fullmatch(r"\s*&?[a-z_A-Z0-9-]+=\S*\s*", line))
+
+
+def _of_curl(command: str) -> str:
+    words = iter(words_of(command.replace("\\\n", " ")))
+    found: list[str] = []
+    for word in words:
+        if word in _DATA:
+            name, equals, value = next(words, "").partition("=")
+            found.append(name + equals + (quote(value) if word == "--data-urlencode" else value))
+        elif address := _ADDRESS.search(word):
+            found.append(address[1])
+    return "&".join(filter(None, found))
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a command, as a shell has them.
+
+    :raises InvalidRequest: a quote is not closed.
+    """
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise InvalidRequest(f"A quote is not closed in {text[:80]!r}.") from error
+
+
+def _integer(what: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 10):
+        raise InvalidRequest(f"The number of {what} has to be a number, not {text[:40]!r}.")
+    return int(text)
+
+
+_CONDITIONS: Final[Mapping[str, str]] = {
+    "resource_class": "have {names}",
+    "capacity": "have {amount} {names} free",
+    "min_unit": "give as little as {amount} {names}",
+    "max_unit": "give as much as {amount} {names} at once",
+    "step_size": "give {amount} {names} in their steps",
+    "resources": "have {amount} {names}",
+    "required": "have {names}",
+    "forbidden": "do not have {names}",
+    "in_tree": "are the tree of {names}",
+    "member_of": "are in {names}",
+    "forbidden_aggregates": "are not in {names}",
+    "root_required": "have {names} at the root",
+    "root_forbidden": "do not have {names} at the root",
+    "together": "can serve all of it at once",
+    "same_subtree": "can serve {names} from one provider and what is below it",
+    "group": "can serve {names}",
+    "group_policy": "have a provider for each group",
+}
+
+
+def condition(clause: Mapping[str, Any]) -> str:
+    """A condition of an explanation, as what hosts are or have."""
+    form = _CONDITIONS.get(clause["condition"], "{names}")
+    return form.format(names=" or ".join(clause["names"]), amount=clause["amount"])
+
+
+def telling(steps: Iterable[Mapping[str, Any]], hosts: int) -> list[tuple[str, int]]:
+    """Of conditions, one after the other, those after which fewer hosts are left, up to where none is.
+
+    :param hosts: how many there are before.
+    """
+    told = []
+    for step in steps:
+        # what no host fails tells nothing, but for how much is wanted, with which people begin
+        if step["hosts"] < hosts or step["condition"] in ("resource_class", "capacity"):
+            told.append((condition(step), step["hosts"]))
+        hosts = step["hosts"]
+        if not hosts:
+            break
+    return told

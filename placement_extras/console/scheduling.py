@@ -1,0 +1,95 @@
+"""``POST /console/providers/{uuid}/scheduling``: keep new guests away from a host, and let them in again.
+
+The root gets the trait that Nova's scheduler forbids by itself, and attributes that say who set it and why;
+all in one write. Only what was set here is taken away here: what carries no such attribute is an agent's or
+nova-compute's, who would set it again. Whoever takes the trait away takes these attributes with it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Final
+
+from flask import Blueprint, Response, redirect, request, url_for
+
+from placement.api.resource_providers import existing
+from placement.exceptions import CONCURRENT_UPDATE, InvalidRequest
+from placement.model.provider import DISABLED, DISABLED_BY, DISABLED_REASON, Attribute, Provider
+from placement.policies import ext, trait
+from placement_extras.console import forms
+from placement_extras.console.asking import ApiRefusal, ask
+from placement_extras.console.visit import SEE_HOSTS, PageRequest, page
+
+blueprint = Blueprint("scheduling", __name__)
+
+CHANGE: Final = (trait.PROVIDER_UPDATE, ext.WRITE_TREE, ext.ATTRIBUTES, ext.CHANGE_ATTRIBUTES)
+"""What REST asks of who does the same there."""
+_MAX_REASON: Final = 255
+_TRIES: Final = 5  # others claim of the host meanwhile
+
+
+@dataclass(frozen=True, slots=True)
+class HostScheduling:
+    """Whether new guests are kept away from a host, and by whom and why if it was said here."""
+
+    is_disabled: bool
+    is_ours: bool
+    reason: str = ""
+    by: str = ""
+
+
+def scheduling_of(root: Provider) -> HostScheduling:
+    """That of the host of this root."""
+    is_disabled, reason = DISABLED in root.traits, root.attributes.get(DISABLED_REASON)
+    if not is_disabled or not isinstance(reason, str):
+        return HostScheduling(is_disabled, is_ours=False)
+    return HostScheduling(True, True, reason, str(root.attributes.get(DISABLED_BY, "")))
+
+
+def described(root: Provider, *, disabled: bool, reason: str, by: str) -> dict[str, Any]:
+    """The root with new guests kept away or let in, as ``POST /ext/v1/trees`` takes it.
+
+    :raises InvalidRequest: it is so already, or it is somebody else's.
+    """
+    now = scheduling_of(root)
+    if disabled and now.is_disabled:
+        raise InvalidRequest(f"{root.name} is disabled already.")
+    if not disabled and not now.is_ours:
+        raise InvalidRequest(f"{root.name} was not disabled here, so it cannot be enabled here.")
+    attributes: Mapping[str, Attribute] = {
+        name: value for name, value in root.attributes.items() if name not in (DISABLED_REASON, DISABLED_BY)
+    }
+    if disabled:
+        attributes = {**attributes, DISABLED_REASON: reason, DISABLED_BY: by}
+    return {
+        "uuid": root.uuid,
+        "name": root.name,
+        "parent_provider_uuid": None,
+        "generation": root.generation,
+        "traits": sorted(root.traits | {DISABLED} if disabled else root.traits - {DISABLED}),
+        "attributes": dict(attributes),
+    }
+
+
+@page(blueprint, "/console/providers/<uuid>/scheduling", *SEE_HOSTS, *CHANGE, methods=("POST",))
+def change(visit: PageRequest, uuid: str) -> Response:
+    """Disable or enable a host."""
+    forms.check()
+    reason = " ".join(request.form.get("reason", "").split())[:_MAX_REASON]
+    disabled = request.form.get("do") == "disable"
+    if disabled and not reason:
+        raise InvalidRequest("Please say why the host is disabled: whoever comes next will want to know.")
+    by = (visit.visitor.user_name or visit.visitor.user_id or "")[:_MAX_REASON]
+    for tries_left in reversed(range(_TRIES)):
+        with visit.service.model.fresh() as view:
+            root = view.snapshot.providers[existing(view.snapshot, uuid).root_id]
+        wanted = described(root, disabled=disabled, reason=reason, by=by)
+        try:
+            ask("POST", "/ext/v1/trees", body={"resource_providers": [wanted]})
+            break
+        except ApiRefusal as refusal:
+            if refusal.code != CONCURRENT_UPDATE or not tries_left:
+                raise
+    answer = redirect(url_for("hosts.show_provider", uuid=root.uuid), HTTPStatus.SEE_OTHER, Response)
+    assert isinstance(answer, Response)
+    return answer

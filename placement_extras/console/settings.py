@@ -1,0 +1,133 @@
+"""``/console/settings``: which hosts work by the settings of their group, as agents say in attributes.
+
+What the group is at is not taken from the word of one host: one whose agent lies, or has it from elsewhere,
+would make all others look behind. It is the newest generation that a tenth of the hosts of the group works
+by, two at least. So whoever wants to move it has to have as many hosts; a revision that is new counts as soon
+as it has reached these, and until then hosts that have it are *ahead*.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from flask import Blueprint, render_template, url_for
+
+from placement.model.provider import Provider
+from placement.model.snapshot import ModelSnapshot
+from placement.policies import ext
+from placement_extras.console import paging
+from placement_extras.console.fleet import natural
+from placement_extras.console.paging import ListPage
+from placement_extras.console.visit import SEE_HOSTS, PageRequest, page
+
+blueprint = Blueprint("settings", __name__)
+
+GROUP: Final = "fleet.group"
+GENERATION: Final = "fleet.generation"
+TROUBLE: Final = "fleet.trouble"
+SEE_SETTINGS: Final = (*SEE_HOSTS, ext.ATTRIBUTES)
+"""What REST asks of who reads the same there."""
+
+_GROUPS_PER_PAGE: Final = 50
+_PER_PAGE: Final = 50
+_QUORUM: Final = 10
+"""One of so many hosts of a group is enough."""
+_MIN_QUORUM: Final = 2
+_MAX_GENERATION: Final = 2**53
+"""Above, numbers of JSON are not exact any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsFollower:
+    """How a host stands to the settings of its group; ``generation`` is 0 if it has none of them."""
+
+    root: Provider
+    group: str
+    generation: int
+    trouble: str
+    common: int = 0
+    """The generation that its group works by."""
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsGroup:
+    """A group of hosts: the generation that it works by, and how many do not."""
+
+    name: str
+    common: int
+    hosts: int
+    behind: int
+    ahead: int
+    in_trouble: int
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsPage:
+    """One page of the groups, and one of the hosts that are not at what theirs is at, or in trouble."""
+
+    groups: ListPage[SettingsGroup]
+    without: int
+    apart: ListPage[SettingsFollower]
+
+
+def follower(root: Provider, members: Iterable[Provider]) -> SettingsFollower | None:
+    """The host with this root and these providers, the first of which that says so; None if none does."""
+    for each in members:
+        group = each.attributes.get(GROUP)
+        if isinstance(group, str):
+            generation, trouble = each.attributes.get(GENERATION), each.attributes.get(TROUBLE, "")
+            number = generation if isinstance(generation, int | float) and generation > 0 else 0
+            return SettingsFollower(root, group, int(min(number, _MAX_GENERATION)), str(trouble))
+    return None
+
+
+def common(generations: Iterable[int]) -> int:
+    """What a group is at, of which these are the generations that its hosts work by, one at least."""
+    ordered = sorted(generations, reverse=True)
+    quorum = max(_MIN_QUORUM, -(-len(ordered) // _QUORUM))
+    return ordered[min(quorum, len(ordered)) - 1]
+
+
+def show(snapshot: ModelSnapshot, number: int = 1, number_of_groups: int = 1) -> SettingsPage:
+    """How hosts stand to their settings. A page behind the last one is the last one."""
+    trees = snapshot.whole_trees().values()
+    found = [one for tree in trees if (one := follower(tree.root, tree.members)) is not None]
+    by_group: dict[str, list[SettingsFollower]] = {}
+    for one in found:
+        by_group.setdefault(one.group, []).append(one)
+    at = {name: common(one.generation for one in some) for name, some in by_group.items()}
+    groups = [
+        SettingsGroup(
+            name,
+            at[name],
+            len(some),
+            sum(one.generation < at[name] for one in some),
+            sum(one.generation > at[name] for one in some),
+            sum(bool(one.trouble) for one in some),
+        )
+        for name, some in sorted(by_group.items(), key=lambda each: natural(each[0]))
+    ]
+    apart = [
+        replace(one, common=at[one.group]) for one in found if one.trouble or one.generation != at[one.group]
+    ]
+    apart.sort(key=lambda one: natural(one.root.name))
+    return SettingsPage(
+        groups=paging.cut(groups, number_of_groups, _GROUPS_PER_PAGE),
+        without=len(trees) - len(found),
+        apart=paging.cut(apart, number, _PER_PAGE),
+    )
+
+
+@page(blueprint, "/console/settings", *SEE_SETTINGS)
+def show_settings(visit: PageRequest) -> str:
+    """Groups, and the hosts that do not follow theirs."""
+    with visit.looking() as (snapshot, _):
+        shown = show(snapshot, paging.asked(), paging.asked("groups"))
+    return render_template(
+        "settings.html",
+        settings=shown,
+        address_of_groups=lambda number: url_for("settings.show_settings", groups=number),
+        address_of_hosts=lambda number: url_for(
+            "settings.show_settings", page=number, groups=shown.groups.page
+        ),
+    )

@@ -1,0 +1,115 @@
+"""Memory: pages, locked, encrypted."""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from placement_extras.flavors.flavor import refused
+from placement_extras.flavors.guest import FlavorGuest, contradiction
+
+_UNITS: Final = " KMGTPEZYRQ"
+_SIZE: Final = re.compile(r"([-+]?\d*\.?\d+)(?:([KMGTPEZYRQ])i?)?(b|bit|B)")
+_BY_WORDS: Final = ("any", "large", "small")
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryEncryption:
+    """How a CPU encrypts the memory of a guest, and what that asks of the guest."""
+
+    trait: str
+    is_stateless: bool = False
+    has_no_video: bool = False
+
+
+_ENCRYPTIONS: Final[Mapping[str, MemoryEncryption]] = {
+    "amd-sev": MemoryEncryption("HW_CPU_X86_AMD_SEV"),
+    "amd-sev-es": MemoryEncryption("HW_CPU_X86_AMD_SEV_ES"),
+    "amd-sev-snp": MemoryEncryption("HW_CPU_X86_AMD_SEV_SNP", is_stateless=True),
+    "intel-tdx": MemoryEncryption("HW_CPU_X86_INTEL_TDX", is_stateless=True, has_no_video=True),
+}
+
+
+def encryption(guest: FlavorGuest) -> MemoryEncryption | None:
+    """How the memory of a guest is encrypted, if it is.
+
+    :raises InvalidRequest: what flavor and image say of it cannot be.
+    """
+    flavor, image = guest.flags("mem_encryption")
+    if not flavor and not image:
+        return None
+    guest.agreed_flag("mem_encryption")
+    by_flavor, by_image = guest.texts("mem_encryption_model")
+    if by_flavor is not None and by_image is not None and by_flavor != by_image:
+        raise contradiction("hw", "mem_encryption_model", by_flavor, by_image)
+    model = by_image or by_flavor or "amd-sev"
+    found = _ENCRYPTIONS.get(model)
+    if found is None:
+        raise refused(f"hw:mem_encryption_model cannot be {model!r}, only one of {', '.join(_ENCRYPTIONS)}")
+    texts = guest.image.texts
+    if texts.get("hw_firmware_type") != "uefi":
+        raise refused("encrypted memory needs hw_firmware_type=uefi of the image")
+    if "q35" not in texts.get("hw_machine_type", "q35"):
+        raise refused(
+            "encrypted memory needs a machine of type q35, hw_machine_type of the image is another one"
+        )
+    if found.is_stateless and not has_stateless_firmware(guest):
+        raise refused(f"{model} needs hw_firmware_stateless=true of the image")
+    if found.has_no_video and texts.get("hw_video_model") != "none":
+        raise refused(f"{model} needs hw_video_model=none of the image")
+    return found
+
+
+def has_stateless_firmware(guest: FlavorGuest) -> bool:
+    """Whether the guest's firmware keeps nothing; only UEFI can be told to."""
+    return (
+        guest.image.flags.get("hw_firmware_stateless", False)
+        and guest.image.texts.get("hw_firmware_type") == "uefi"
+    )
+
+
+def check_locked(guest: FlavorGuest) -> None:
+    """Make sure that memory is locked only where there are pages of a size.
+
+    :raises InvalidRequest: it is not so, or flavor and image contradict each other.
+    """
+    if guest.agreed_flag("locked_memory") and not any(guest.texts("mem_page_size")):
+        raise refused("locked memory needs hw:mem_page_size")
+
+
+def has_pages(guest: FlavorGuest) -> bool:
+    """Whether the guest wants memory pages of a size.
+
+    :raises InvalidRequest: what flavor and image say of it cannot be.
+    """
+    flavor, image = guest.texts("mem_page_size")
+    if not flavor:
+        if image:
+            raise refused(
+                f"hw_mem_page_size of the image is {image!r}, but the flavor has no hw:mem_page_size"
+            )
+        return False
+    size = _page_size(flavor)
+    if image:
+        if size not in ("any", "large"):
+            raise refused(f"hw_mem_page_size of the image is {image!r}, but hw:mem_page_size {flavor!r}")
+        size = _page_size(image)
+    return size != 0
+
+
+def _page_size(text: str) -> str | int:
+    """A word, or a size; it is of no consequence in which unit."""
+    if text in _BY_WORDS:
+        return text
+    try:
+        if text.isdigit():
+            return int(text)
+        match = _SIZE.fullmatch(text)
+        if match:
+            number, unit, kind = match.groups()
+            size = float(number) * 1024.0 ** _UNITS.index(unit or " ")
+            return math.ceil(size if kind == "B" else size / 8)
+    except (OverflowError, ValueError):
+        pass
+    raise refused(f"a size of memory pages cannot be {text!r}")

@@ -1,0 +1,119 @@
+"""Which names of extra specs and image properties are known, and the warnings about others.
+
+Nova asks for nothing by a name that it does not know: a misspelt extra spec counts for nothing. Names of
+namespaces that Nova 34.0.0 does not know belong to others, and pass.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from difflib import get_close_matches
+from typing import Final
+
+from placement_extras.flavors.flavor import NovaFlavor
+from placement_extras.flavors.property_types import CHOICES, COMPARED, FLAGS, FREE, NUMBERS
+
+MAX_WARNINGS: Final = 16
+"""Of a flavor; of more it is said how many there are."""
+
+_NAMES: Final[Mapping[str, str]] = {
+    "accel": "device_profile",
+    "aggregate_instance_extra_specs": "",
+    "capabilities": (
+        "aggregates cell_uuid cpu_allocation_ratio cpu_info current_workload disk_allocation_ratio "
+        "disk_available_least disk_mb_used failed_builds free_disk_gb free_disk_mb free_ram_mb host host_ip "
+        "hypervisor_hostname hypervisor_type hypervisor_version id instances limits local_gb local_gb_used "
+        "mapped memory_mb memory_mb_used metrics nodename num_instances num_io_ops numa_topology "
+        "pci_device_pools pci_stats ram_allocation_ratio running_vms service_id stats supported_hv_specs "
+        "supported_instances total_usable_disk_gb total_usable_ram_mb updated uuid vcpus vcpus_total "
+        "vcpus_used"
+    ),
+    "hw": (
+        "boot_menu cpu_cores cpu_dedicated_mask cpu_max_cores cpu_max_sockets cpu_max_threads cpu_policy "
+        "cpu_realtime cpu_realtime_mask cpu_sockets cpu_thread_policy cpu_threads emulator_threads_policy "
+        "ephemeral_encryption ephemeral_encryption_format hide_hypervisor_id locked_memory maxphysaddr_bits "
+        "maxphysaddr_mode mem_encryption mem_encryption_model mem_page_size numa_nodes "
+        "pci_numa_affinity_policy pmem pmu redirected_usb_ports serial_port_count sound_model tpm_model "
+        "tpm_secret_security tpm_version usb_model vif_multiqueue_enabled viommu_model virtio_packed_ring "
+        "watchdog_action"
+    ),
+    "hw_rng": "allowed rate_bytes rate_period",
+    "hw_video": "ram_max_mb",
+    "os": "secure_boot",
+    "pci_passthrough": "alias",
+    "quota": (
+        "cpu_limit cpu_period cpu_quota cpu_reservation cpu_shares cpu_shares_level cpu_shares_share "
+        "disk_io_limit disk_io_reservation disk_io_shares_level disk_io_shares_share disk_read_bytes_sec "
+        "disk_read_iops_sec disk_total_bytes_sec disk_total_iops_sec disk_write_bytes_sec "
+        "disk_write_iops_sec memory_limit memory_reservation memory_shares_level memory_shares_share "
+        "vif_inbound_average vif_inbound_burst vif_inbound_peak vif_limit vif_outbound_average "
+        "vif_outbound_burst vif_outbound_peak vif_reservation vif_shares_level vif_shares_share"
+    ),
+    "vmware": "hw_version storage_policy",
+}
+"""By namespace. Nova's API does not know the two of ``maxphysaddr``, but its scheduler does."""
+_SPECS: Final = frozenset(
+    f"{namespace}:{name}" for namespace, names in _NAMES.items() for name in names.split()
+)
+_WITH_PARTS: Final = re.compile(
+    r"hw:numa_(cpus|mem)\.\d+|aggregate_instance_extra_specs:.+|capabilities:(cpu_info|instances|limits|metrics"
+    r"|nodename|numa_topology|pci_device_pools|pci_stats|stats|supported_hv_specs|supported_instances)(:\w+)+",
+    re.DOTALL,
+)
+_PROPERTIES: Final = frozenset(
+    name for name in (*CHOICES, *FLAGS, *NUMBERS, *COMPARED, *FREE) if name.startswith("hw_")
+) | frozenset(
+    (
+        *("hw_auto_disk_config", "hw_boot_menu", "hw_disk_type", "hw_ephemeral_encryption_secret_uuid"),
+        *("hw_ipxe_boot", "hw_qemu_guest_agent", "hw_time_hpet"),
+    )
+)
+_PROPERTY_WITH_NODE: Final = re.compile(r"hw_numa_(cpus|mem)\.\d+")
+
+
+class FlavorWarnings:
+    """Gathers what of a flavor is not understood, as sentences."""
+
+    def __init__(self) -> None:
+        self._sentences: list[str] = []
+        self._more = 0
+
+    def add(self, sentence: str, name: str = "", known: Collection[str] = ()) -> None:
+        """One more.
+
+        :param name: the part that is not known, and ``known`` those among which it was probably meant.
+        """
+        if len(self._sentences) == MAX_WARNINGS:
+            self._more += 1
+            return
+        near = get_close_matches(name, known, 1, 0.75) if name else []
+        self._sentences.append(f"{sentence}: did you mean {near[0]}?" if near else sentence)
+
+    def sentences(self) -> tuple[str, ...]:
+        """All of them, the first at length."""
+        return (*self._sentences, *([f"{self._more} more are not understood"] if self._more else []))
+
+
+def check(flavor: NovaFlavor, warnings: FlavorWarnings) -> None:
+    """Warn of names that say nothing: extra specs of Nova's namespaces, and properties of images."""
+    _check_specs((name for name, _ in flavor.extra_specs), warnings)
+    for name, value in flavor.image.properties:
+        if name.startswith("trait:"):
+            if value != "required":
+                warnings.add(f"the image property {name} cannot be {value[:80]!r}, only required")
+        elif name.startswith("hw:") or (
+            name.startswith("hw_") and name not in _PROPERTIES and not _PROPERTY_WITH_NODE.fullmatch(name)
+        ):
+            meant = name.replace(":", "_", 1)
+            warnings.add(f"{name} is no image property that Nova knows", meant, sorted(_PROPERTIES))
+
+
+def _check_specs(names: Iterable[str], warnings: FlavorWarnings) -> None:
+    for name in names:
+        namespace, colon, _ = name.partition(":")
+        if colon:
+            is_known = namespace not in _NAMES or name in _SPECS or bool(_WITH_PARTS.fullmatch(name))
+        else:
+            is_known = name not in _PROPERTIES
+        if not is_known:
+            meant = name if colon else name.replace("_", ":", 1)
+            warnings.add(f"{name} is no extra spec that Nova knows", meant, sorted(_SPECS))

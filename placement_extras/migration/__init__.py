@@ -1,0 +1,1 @@
+"""Moves from OpenStack Placement and back: import, adoption in place, abandonment."""

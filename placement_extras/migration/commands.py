@@ -1,0 +1,225 @@
+"""Commands of ``placement-manage`` for moves from OpenStack Placement: adopt, abandon, drop-stock, import."""
+
+import logging
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import Final
+
+from oslo_config import cfg
+
+from placement.cmd.common import ManageCommand, open_database, print_table, table_text, warn_of_password
+from placement.db import adoption, migration
+from placement.exceptions import Conflict, InvalidRequest, Unavailable
+from placement.maintenance.sync import incomplete_owner
+from placement_extras.migration import abandon as back
+from placement_extras.migration import adopt as there
+from placement_extras.migration import drop_stock as removal
+from placement_extras.migration import importer
+from placement_extras.migration.abandon import AbandonWay
+from placement_extras.migration.content import TallyComparison
+from placement_extras.migration.reference import open_source
+
+LOG = logging.getLogger(__name__)
+
+_MAX_URL: Final = 64 * 1024  # characters of a file
+_STANDARD_INPUT: Final = "-"
+
+
+def add_adopt_arguments(parser: ArgumentParser) -> None:
+    """The command line of ``db adopt``."""
+    parser.add_argument("--dry-run", action="store_true", help="look at what is there and write nothing")
+    parser.add_argument(
+        "--skip-orphans",
+        action="store_true",
+        help="leave behind rows that belong to no resource provider, resource class, trait or aggregate",
+    )
+
+
+def add_abandon_arguments(parser: ArgumentParser) -> None:
+    """The command line of ``db abandon``."""
+    ways = parser.add_mutually_exclusive_group()
+    ways.add_argument(
+        "--carry-back", action="store_true", help="write what has changed since into the old tables"
+    )
+    ways.add_argument("--discard", action="store_true", help="forget what has changed since")
+
+
+def add_drop_stock_arguments(parser: ArgumentParser) -> None:
+    """The command line of ``db drop-stock``."""
+    parser.add_argument("--yes", action="store_true", help="remove them; without it they are only shown")
+
+
+def adopt(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
+    """Take over the database of a (stopped) OpenStack Placement service, in place; its tables are kept."""
+    url, owner = conf.placement_database.connection, incomplete_owner(conf)
+    if arguments.dry_run:
+        there.require_stock(url)
+        with open_source(url, owner) as source:
+            there.require_means(source.conn)
+            notes = importer.examine(source, skip_orphans=arguments.skip_orphans)
+        print(*notes, "It can be adopted.", sep="\n")
+        return 0
+    outcome = there.adopt(
+        url, owner, conf.placement.additional_resource_classes, skip_orphans=arguments.skip_orphans
+    )
+    print(describe_adoption(outcome))
+    return 0
+
+
+def describe_adoption(outcome: importer.ImportOutcome) -> str:
+    """What was done, in a table and sentences."""
+    if not outcome.copied:
+        return "The database is adopted already."
+    return "\n".join(
+        (
+            comparison_text(outcome.comparison),
+            *outcome.notes,
+            "The database is adopted. The old tables are kept as stock_*;"
+            " 'placement-manage db abandon' goes back to them.",
+        )
+    )
+
+
+def comparison_text(comparison: TallyComparison) -> str:
+    """A table of what was there beside what is here."""
+    return table_text(
+        ("Content", "Rows there", "Rows here", "Sum there", "Sum here"),
+        [
+            (title, there.rows, here.rows, there.total, here.total)
+            for title, (there, here) in comparison.pairs.items()
+        ],
+    )
+
+
+def take_over(conf: cfg.ConfigOpts) -> str | None:
+    """Adopt the database with ``[placement_database] adopt``; a :class:`placement.maintenance.sync.Takeover`.
+
+    :raises Unavailable: it does not answer, or cannot be adopted.
+    """
+    url = conf.placement_database.connection
+    if not conf.placement_database.adopt or not _is_stock(migration.look(url)):
+        return None
+    try:
+        outcome = there.adopt(url, incomplete_owner(conf), conf.placement.additional_resource_classes)
+    except Conflict as error:
+        raise Unavailable(f"The database cannot be adopted: {error}") from error
+    LOG.info("The database of OpenStack Placement was adopted")
+    return describe_adoption(outcome)
+
+
+def _is_stock(found: migration.FoundDatabase) -> bool:
+    """Whether there is something to adopt, or to go on with."""
+    if found.record is not None:
+        return found.record.stage is adoption.AdoptionStage.ADOPTING
+    return found.revision in adoption.REVISIONS
+
+
+def abandon(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
+    """Give an adopted database back to OpenStack Placement, in its own tables; stop the service before."""
+    way = (
+        AbandonWay.CARRY_BACK
+        if arguments.carry_back
+        else AbandonWay.DISCARD
+        if arguments.discard
+        else AbandonWay.REFUSE
+    )
+    outcome = back.abandon(conf.placement_database.connection, incomplete_owner(conf), way)
+    if outcome.changes:
+        done = "forgotten" if way is AbandonWay.DISCARD else "carried back"
+        print(importer.listed(outcome.changes), f"All {len(outcome.changes)} are {done}.", sep="\n")
+    print(*outcome.notes, "The database is that of OpenStack Placement again.", sep="\n")
+    return 0
+
+
+def drop_stock(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
+    """Remove the tables of OpenStack Placement that an adoption has kept; there is no way back then."""
+    url = conf.placement_database.connection
+    if not arguments.yes:
+        kept = "".join(f"  {each.name}: {each.rows} rows\n" for each in removal.look(url))
+        raise Conflict(
+            f"These tables would be removed:\n{kept}"
+            "Without them 'placement-manage db abandon' cannot go back to OpenStack Placement any more."
+            " Nothing is changed; '--yes' removes them."
+        )
+    names = removal.drop_stock(url)
+    print(f"{len(names)} tables are removed: {', '.join(names)}.")
+    print("The database is that of this service alone.")
+    return 0
+
+
+def add_import_arguments(parser: ArgumentParser) -> None:
+    """The command line of ``import``."""
+    named = parser.add_mutually_exclusive_group(required=True)
+    named.add_argument(
+        "source",
+        nargs="?",
+        metavar="SOURCE_URL",
+        help="SQLAlchemy URL of the database to copy; one with a password belongs in a file",
+    )
+    named.add_argument(
+        "--source-file", metavar="FILE", help="file whose content is that URL; '-' for standard input"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="look at both databases and write nothing")
+    parser.add_argument(
+        "--skip-orphans",
+        action="store_true",
+        help="leave behind rows that belong to no resource provider, resource class, trait or aggregate",
+    )
+
+
+def import_database(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
+    """Copy the database of a (stopped) OpenStack Placement service into this one, which is empty."""
+    url = _source_url(arguments)
+    with open_database(conf) as database, open_source(url, incomplete_owner(conf)) as source:
+        if arguments.dry_run:
+            notes = importer.examine(source, skip_orphans=arguments.skip_orphans)
+            with database.read() as conn:
+                present = importer.check_target(conn, source)
+            print_table(
+                ("Content", "Rows", "Sum"),
+                [(title, tally.rows, tally.total) for title, tally in source.tallies().items()],
+            )
+            print(*notes, "All of it is there already." if present else "It can be imported.", sep="\n")
+            return 0
+        outcome = importer.run(
+            database,
+            source,
+            conf.placement.additional_resource_classes,
+            skip_orphans=arguments.skip_orphans,
+        )
+    print(comparison_text(outcome.comparison))
+    print(*outcome.notes, "All is imported." if outcome.copied else "All of it was there already.", sep="\n")
+    return 0
+
+
+def _source_url(arguments: Namespace) -> str:
+    """The URL of the database to copy.
+
+    :raises InvalidRequest: the file that is to hold it cannot be read, or does not.
+    """
+    if arguments.source_file is None:
+        url: str = arguments.source
+        warn_of_password("placement-manage", "SOURCE_URL", url, "give the URL by --source-file.")
+        return url
+    try:
+        if arguments.source_file == _STANDARD_INPUT:
+            text = sys.stdin.read(_MAX_URL)
+        else:
+            with Path(arguments.source_file).open(encoding="utf-8") as file:
+                text = file.read(_MAX_URL)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"--source-file {arguments.source_file} cannot be read: {error}") from error
+    if len(text.split()) != 1:
+        raise InvalidRequest(
+            f"--source-file {arguments.source_file} does not hold one URL, and nothing else."
+        )
+    return text.strip()
+
+
+COMMANDS: Final = (
+    ManageCommand("db adopt", adopt, add_adopt_arguments),
+    ManageCommand("db abandon", abandon, add_abandon_arguments),
+    ManageCommand("db drop-stock", drop_stock, add_drop_stock_arguments),
+    ManageCommand("import", import_database, add_import_arguments),
+)

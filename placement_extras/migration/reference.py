@@ -1,0 +1,366 @@
+"""The database of an OpenStack Placement service, read as rows of our tables."""
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import os_resource_classes
+import sqlalchemy as sa
+from sqlalchemy import exc
+from sqlalchemy.engine import URL, make_url
+
+from placement.db import remedies
+from placement.exceptions import InvalidRequest, Unavailable
+from placement.store.consumers import ConsumerOwnership
+from placement_extras.migration.content import CONSUMERS, DatabaseContent, RowTally
+from placement_extras.migration.stock_tables import StockTables
+
+
+@dataclass(frozen=True)
+class StockContent(DatabaseContent):
+    """A whole database of OpenStack Placement; all that is read is of one moment.
+
+    :param unknown_consumers: ids, free in the source, for consumers of which only allocations know.
+    :param leftovers: rows that belong to nothing, in words; no query yields them.
+    :param has_types: whether the schema knows types of consumers.
+    """
+
+    tables: StockTables
+    owner: ConsumerOwnership
+    unknown_consumers: dict[str, int]
+    leftovers: tuple[str, ...]
+    has_types: bool
+
+    def _finish(self, row: dict[str, Any]) -> dict[str, Any]:
+        for column in ("uuid", "aggregate"):
+            if column in row:
+                row[column] = canonical(row[column])
+        if "consumer_uuid" in row:
+            consumer = row.pop("consumer_uuid")
+            if row["consumer_id"] is None:
+                row["consumer_id"] = self.unknown_consumers[consumer]
+        if "used" in row:
+            row["used"] = int(row["used"])  # MySQL sums to decimals
+        if isinstance(row.get("updated_at"), datetime):
+            row["updated_at"] = row["updated_at"].replace(tzinfo=UTC).timestamp()
+        return row
+
+    def rows(self, table: str) -> Iterator[dict[str, Any]]:
+        """As of any content; consumers of which only allocations know come last."""
+        yield from super().rows(table)
+        if table == "consumers":
+            for consumer, consumer_id in self.unknown_consumers.items():
+                yield {
+                    "id": consumer_id,
+                    "uuid": canonical(consumer),
+                    "project_id": self.owner.project_id,
+                    "user_id": self.owner.user_id,
+                    "consumer_type": self.owner.consumer_type,
+                    "generation": 0,
+                    "updated_at": None,
+                }
+
+    def tallies(self) -> dict[str, RowTally]:
+        """As of any content, with the consumers of which only allocations know."""
+        found = super().tallies()
+        listed = found[CONSUMERS]
+        found[CONSUMERS] = RowTally(listed.rows + len(self.unknown_consumers), listed.total)
+        return found
+
+    def parents(self) -> dict[int, int | None]:
+        """The parent of every provider, by id; None for a root."""
+        p = self.tables.providers
+        query = sa.select(p.c.id, p.c.parent_provider_id)
+        return {provider_id: parent for provider_id, parent in self.conn.execute(query)}  # noqa: C416  # no pairs
+
+    def stored_roots(self) -> dict[int, int | None]:
+        """The root of every provider as the source has it; None where it never was set."""
+        p = self.tables.providers
+        query = sa.select(p.c.id, p.c.root_provider_id)
+        return {provider_id: root for provider_id, root in self.conn.execute(query)}  # noqa: C416  # no pairs
+
+    def ownerless_consumers(self) -> list[str]:
+        """Consumers that hold something, and refer to a project or a user that there is not."""
+        t = self.tables
+        held = self.queries["consumers"].subquery()
+        query = (
+            sa.select(held.c.uuid)
+            .join(t.consumers, t.consumers.c.id == held.c.id)
+            .outerjoin(t.projects, t.projects.c.id == t.consumers.c.project_id)
+            .outerjoin(t.users, t.users.c.id == t.consumers.c.user_id)
+            .where(sa.or_(t.projects.c.id.is_(None), t.users.c.id.is_(None)))
+            .order_by(held.c.id)
+        )
+        return list(self.conn.execute(query).scalars())
+
+    def provider_names(self, ids: set[int]) -> list[str]:
+        """Names and uuids of providers, for messages."""
+        p = self.tables.providers
+        query = sa.select(p.c.id, p.c.name, p.c.uuid).order_by(p.c.id)
+        return [
+            f"{name} ({uuid})" for provider_id, name, uuid in self.conn.execute(query) if provider_id in ids
+        ]
+
+
+def canonical(text: str) -> str:
+    """The form in which the API looks uuids up; aggregates may be stored as clients spelled them."""
+    try:
+        return str(uuid.UUID(text))
+    except ValueError:
+        raise InvalidRequest(f"The source database holds {text!r} where a uuid should be.") from None
+
+
+@contextmanager
+def open_source(url: str, owner: ConsumerOwnership, prefix: str = "") -> Iterator[StockContent]:
+    """The database of that SQLAlchemy URL, in one read-only snapshot.
+
+    :param owner: whose the consumers are that the source knows no owner of.
+    :param prefix: what stands before the names of the tables.
+    :raises InvalidRequest: the URL is none, or leads to no database of OpenStack Placement.
+    :raises Unavailable: the database does not answer.
+    """
+    engine = _engine(url)
+    try:
+        with engine.connect() as conn, conn.begin():
+            yield read(conn, owner, prefix)
+    except (exc.OperationalError, exc.InterfaceError, exc.ProgrammingError, exc.InternalError) as error:
+        raise Unavailable(f"The source database cannot be read: {remedies.explain(error)}") from error
+    finally:
+        engine.dispose()
+
+
+def _engine(url: str) -> sa.Engine:
+    try:
+        parsed = make_url(url)
+        if parsed.get_backend_name() == "sqlite":
+            return _sqlite(parsed)
+        return sa.create_engine(parsed, isolation_level="REPEATABLE READ")
+    except exc.ArgumentError as error:  # no URL, no such dialect
+        raise InvalidRequest(f"The source database's URL cannot be used: {error}") from error
+    except ImportError as error:
+        reason = remedies.missing_driver(parsed, error)
+        raise InvalidRequest(f"The source database's URL cannot be used: {reason}") from error
+
+
+def _sqlite(url: URL) -> sa.Engine:
+    if not url.database or not Path(url.database).is_file():
+        raise InvalidRequest(f"There is no SQLite database {url.database}.")
+    engine = sa.create_engine(url)
+
+    @sa.event.listens_for(engine, "connect")
+    def _connect(connection: Any, record: object) -> None:
+        connection.isolation_level = None
+        connection.execute("PRAGMA query_only = ON")
+
+    @sa.event.listens_for(engine, "begin")
+    def _begin(connection: sa.Connection) -> None:
+        connection.exec_driver_sql("BEGIN")
+
+    return engine
+
+
+def read(conn: sa.Connection, owner: ConsumerOwnership, prefix: str = "") -> StockContent:
+    """What is behind a connection, whose transaction stays one snapshot as long as it is read.
+
+    :param prefix: what stands before the names of the tables, see :class:`StockTables`.
+    :raises InvalidRequest: these are no tables of OpenStack Placement.
+    """
+    t = StockTables(prefix)
+    has_types = _check_schema(conn, t)
+    # Before Xena standard classes were in no table: their ids are their positions in the list.
+    classes = dict(enumerate(os_resource_classes.STANDARDS))
+    classes |= _names(conn, t.classes)
+    held = _held(t, set(classes))
+    return StockContent(
+        conn=conn,
+        tables=t,
+        classes=classes,
+        traits=_names(conn, t.traits),
+        queries=_queries(t, set(classes), held, has_types, owner),
+        owner=owner,
+        unknown_consumers=_unknown_consumers(conn, t, held),
+        leftovers=tuple(_leftovers(conn, t, set(classes))),
+        has_types=has_types,
+    )
+
+
+def _check_schema(conn: sa.Connection, t: StockTables) -> bool:
+    """Refuse what lacks tables or columns; return whether there are consumer types."""
+    inspector = sa.inspect(conn)
+    present = {
+        name: {column["name"] for column in inspector.get_columns(name)}
+        for name in inspector.get_table_names()
+        if name in t.metadata.tables
+    }
+    has_types = t.types.name in present
+    for table in t.metadata.sorted_tables:
+        wanted = set(table.c.keys())
+        if not has_types:
+            if table is t.types:
+                continue
+            wanted.discard("consumer_type_id")
+        missing = sorted(wanted - present.get(table.name, set()))
+        if missing:
+            raise InvalidRequest(
+                "This is no database of OpenStack Placement (Stein or newer): "
+                f"table {table.name} lacks {', '.join(missing)}."
+            )
+    return has_types
+
+
+def _names(conn: sa.Connection, table: sa.Table) -> dict[int, str]:
+    rows = conn.execute(sa.select(table.c.id, table.c.name).order_by(table.c.id))
+    return {row.id: row.name for row in rows}
+
+
+def _changed_at(table: sa.Table) -> sa.ColumnElement[Any]:
+    return sa.func.coalesce(table.c.updated_at, table.c.created_at)
+
+
+def _held(t: StockTables, class_ids: set[int]) -> sa.Select[Any]:
+    """What consumers hold; no key of the source forbids two rows of the same thing, which add up."""
+    a = t.allocations.c
+    return (
+        sa.select(
+            a.consumer_id.label("consumer_uuid"),
+            a.resource_provider_id.label("provider_id"),
+            a.resource_class_id,
+            sa.func.sum(a.used).label("used"),
+            sa.func.max(_changed_at(t.allocations)).label("updated_at"),
+        )
+        .join(t.providers, t.providers.c.id == a.resource_provider_id)
+        .where(a.resource_class_id.in_(sorted(class_ids)))
+        .group_by(a.consumer_id, a.resource_provider_id, a.resource_class_id)
+    )
+
+
+def _queries(
+    t: StockTables, class_ids: set[int], held: sa.Select[Any], has_types: bool, owner: ConsumerOwnership
+) -> dict[str, sa.Select[Any]]:
+    p, i, c = t.providers.c, t.inventories.c, t.consumers.c
+    providers = sa.select(
+        p.id,
+        p.uuid,
+        sa.func.coalesce(p.name, p.uuid).label("name"),
+        sa.func.coalesce(p.generation, 0).label("generation"),
+        p.parent_provider_id.label("parent_id"),
+        _changed_at(t.providers).label("updated_at"),
+    ).order_by(p.id)
+    inventories = (
+        sa.select(
+            i.resource_provider_id.label("provider_id"),
+            i.resource_class_id,
+            i.total,
+            i.reserved,
+            i.min_unit,
+            i.max_unit,
+            i.step_size,
+            i.allocation_ratio,
+            _changed_at(t.inventories).label("updated_at"),
+        )
+        .join(t.providers, p.id == i.resource_provider_id)
+        .where(i.resource_class_id.in_(sorted(class_ids)))
+    )
+    provider_traits = (
+        sa.select(t.provider_traits.c.resource_provider_id.label("provider_id"), t.provider_traits.c.trait_id)
+        .join(t.providers, p.id == t.provider_traits.c.resource_provider_id)
+        .join(t.traits, t.traits.c.id == t.provider_traits.c.trait_id)
+    )
+    spelled_alike = sa.func.lower(sa.func.replace(t.aggregates.c.uuid, "-", ""))
+    aggregates = (
+        sa.select(
+            t.provider_aggregates.c.resource_provider_id.label("provider_id"),
+            spelled_alike.label("aggregate"),
+        )
+        .join(t.providers, p.id == t.provider_aggregates.c.resource_provider_id)
+        .join(t.aggregates, t.aggregates.c.id == t.provider_aggregates.c.aggregate_id)
+        .where(t.aggregates.c.uuid.is_not(None))
+        .distinct()
+    )
+    names = {"resource_classes": t.classes, "traits": t.traits}
+    any_held = held.subquery()
+    consumers = (
+        sa.select(
+            c.id,
+            c.uuid,
+            sa.func.coalesce(t.projects.c.external_id, owner.project_id).label("project_id"),
+            sa.func.coalesce(t.users.c.external_id, owner.user_id).label("user_id"),
+            (t.types.c.name if has_types else sa.null()).label("consumer_type"),
+            c.generation,
+            _changed_at(t.consumers).label("updated_at"),
+        )
+        .outerjoin(t.projects, t.projects.c.id == c.project_id)
+        .outerjoin(t.users, t.users.c.id == c.user_id)
+        .where(c.uuid.in_(sa.select(any_held.c.consumer_uuid)))
+    )
+    if has_types:
+        consumers = consumers.outerjoin(t.types, t.types.c.id == c.consumer_type_id)
+    each = held.subquery()
+    allocations = sa.select(c.id.label("consumer_id"), *each.c).outerjoin(
+        t.consumers, c.uuid == each.c.consumer_uuid
+    )
+    return {
+        **{
+            name: sa.select(table.c.id, table.c.name, _changed_at(table).label("updated_at")).order_by(
+                table.c.id
+            )
+            for name, table in names.items()
+        },
+        "resource_providers": providers,
+        "inventories": inventories,
+        "provider_traits": provider_traits,
+        "provider_aggregates": aggregates,
+        "consumers": consumers,
+        "allocations": allocations,
+    }
+
+
+def _unknown_consumers(conn: sa.Connection, t: StockTables, held: sa.Select[Any]) -> dict[str, int]:
+    """Consumers that no row describes (from before Rocky), with ids that are free."""
+    each = held.subquery()
+    query = (
+        sa.select(each.c.consumer_uuid)
+        .outerjoin(t.consumers, t.consumers.c.uuid == each.c.consumer_uuid)
+        .where(t.consumers.c.id.is_(None))
+        .distinct()
+    )
+    last = conn.execute(sa.select(sa.func.max(t.consumers.c.id))).scalar() or 0
+    found = sorted(conn.execute(query).scalars())
+    return {consumer: consumer_id for consumer_id, consumer in enumerate(found, last + 1)}
+
+
+def _leftovers(conn: sa.Connection, t: StockTables, class_ids: set[int]) -> Iterator[str]:
+    """Rows that refer to what is not there; no client can see them."""
+    p, known = t.providers.c, sorted(class_ids)
+    for table, what in ((t.inventories, "inventory"), (t.allocations, "allocation")):
+        amount = table.c.total if table is t.inventories else table.c.used
+        query = (
+            sa.select(table.c.id, amount, table.c.resource_class_id, table.c.resource_provider_id, p.uuid)
+            .outerjoin(t.providers, p.id == table.c.resource_provider_id)
+            .where(sa.or_(p.id.is_(None), table.c.resource_class_id.not_in(known)))
+        )
+        for row_id, value, class_id, provider_id, provider in conn.execute(query):
+            absent = (
+                f"resource class number {class_id}" if provider else f"resource provider number {provider_id}"
+            )
+            yield f"{what} number {row_id} of {value}: there is no {absent}"
+    for table, other, column in (
+        (t.provider_traits, t.traits, "trait_id"),
+        (t.provider_aggregates, t.aggregates, "aggregate_id"),
+    ):
+        name = other.c.uuid if other is t.aggregates else other.c.name
+        joined = table.outerjoin(t.providers, p.id == table.c.resource_provider_id).outerjoin(
+            other, other.c.id == table.c[column]
+        )
+        pairs = (
+            sa.select(table.c.resource_provider_id, table.c[column])
+            .select_from(joined)
+            .where(sa.or_(p.id.is_(None), name.is_(None)))
+        )
+        for provider_id, other_id in conn.execute(pairs):
+            what = column.removesuffix("_id")
+            yield f"{what} number {other_id} of resource provider number {provider_id}: there is no such pair"

@@ -1,0 +1,185 @@
+"""The hosts of a cloud while guests come and go."""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Final
+
+from placement.candidates.budget import SearchBudget
+from placement.candidates.request import CandidatesRequest
+from placement.model.provider import Provider
+from placement.model.snapshot import ModelSnapshot
+from placement.model.trees import HostTree
+from placement_extras.planner.counting import CloudHosts
+from placement_extras.planner.packing import Free, simple
+from placement_extras.planner.ways import FlavorFootprints, FootprintFinder, Slot, Way
+
+Host = tuple[HostTree, Sequence[Provider]]
+"""A tree, and what shares with it."""
+_AT_ONCE: Final = 16
+"""Hosts that are looked at between two looks at the budget."""
+
+
+class ClusterSimulation:
+    """What is free of each host as guests are placed on it, and taken away.
+
+    Slots are provider ids and classes, also those of a host's own. The ways of a request are those that it
+    has if nothing is used, of what is shared either.
+
+    :param avoided: ids of the roots of hosts that are not used, nor what they share.
+    """
+
+    def __init__(
+        self, snapshot: ModelSnapshot, budget: SearchBudget, avoided: Collection[int] = frozenset()
+    ) -> None:
+        self.snapshot = snapshot
+        self.budget = budget
+        cloud = CloudHosts(snapshot, budget, avoided)
+        self.hosts: Sequence[Host] = cloud.hosts
+        #: whether what one host takes may be missing at another
+        self.shares = bool(cloud.sharing)
+        self._sharing = cloud.sharing
+        self._taken: dict[Slot, int] = {}
+        #: by root, of how many slots more or less is taken than at the beginning
+        self._touched: dict[int, int] = {}
+        self._asking: dict[int, _RequestRoom] = {}
+        self._by_root = {tree.root.id: (tree, shared) for tree, shared in self.hosts}
+
+    def free(self, slot: Slot) -> int:
+        """How much is free; below zero where more is used than there is."""
+        provider_id, name = slot
+        return self.snapshot.providers[provider_id].free(name) - self._taken.get(slot, 0)
+
+    def drained(self, slots: Iterable[Slot]) -> Provider:
+        """The root of a host that is none of these, and has one of the slots."""
+        roots = (self.snapshot.providers[provider_id].root_id for provider_id, _ in slots)
+        return self.snapshot.providers[next(root for root in roots if root not in self._by_root)]
+
+    def take(self, amounts: Iterable[tuple[Slot, int]], times: int = 1) -> None:
+        """Have a guest take so much; with ``times`` -1, give it back."""
+        for slot, amount in amounts:
+            before = self._taken.pop(slot, 0)
+            after = before + times * amount
+            if after:
+                self._taken[slot] = after
+            root = self.snapshot.providers[slot[0]].root_id
+            changed = self._touched.get(root, 0) + bool(after) - bool(before)
+            self._touched[root] = changed
+
+    def each_host(self) -> Iterator[Host]:
+        """All hosts, for who looks at each.
+
+        :raises placement.candidates.budget.BudgetExhausted: it takes too long.
+        """
+        for number, host in enumerate(self.hosts):
+            if number % _AT_ONCE == 0:
+                self.budget.spend(_AT_ONCE)
+            yield host
+
+    def serves(self, request: CandidatesRequest, host: Host) -> bool:
+        """Whether a request has any way at a host, whatever is free.
+
+        :raises placement.candidates.budget.BudgetExhausted: it takes too long.
+        """
+        return bool(self._asking_of(request).finder.at(*host).ways)
+
+    def ways_at(self, request: CandidatesRequest, host: Host) -> Sequence[Way]:
+        """All ways of a request at a host, whatever is free.
+
+        :raises placement.candidates.budget.BudgetExhausted: it takes too long.
+        """
+        return self._keyed(self._asking_of(request).finder.at(*host), host[0])
+
+    def room_at(self, request: CandidatesRequest, host: Host) -> Iterator[Way]:
+        """The ways of a request at a host for which there is enough now."""
+        self.budget.spend()
+        asking = self._asking_of(request)
+        found = asking.finder.at(*host)
+        if not asking.may_fit(found, self._plain_free(found, host[0])):
+            return
+        for way in self._keyed(found, host[0]):
+            if all(self.free(slot) >= amount for slot, amount in way):
+                yield way
+
+    def rooms(self, request: CandidatesRequest) -> Iterator[tuple[Provider, Way]]:
+        """Where one more guest could go: the roots of hosts, and the ways there."""
+        for host in self.open_hosts(request):
+            yield from self._rooms_at(request, host)
+
+    def open_hosts(self, request: CandidatesRequest) -> Iterator[Host]:
+        """The hosts that may have room: those where something changed, then those that had it before."""
+        touched = {root for root, slots in self._touched.items() if slots}
+        for root in sorted(touched):
+            if root in self._by_root:
+                yield self._by_root[root]
+        for host in self._asking_of(request).open_hosts(self):
+            if host[0].root.id not in touched:
+                yield host
+
+    def _rooms_at(self, request: CandidatesRequest, host: Host) -> Iterator[tuple[Provider, Way]]:
+        # all at once: while one of them is tried, less may be free
+        for way in list(self.room_at(request, host)):
+            yield host[0].root, way
+
+    def _asking_of(self, request: CandidatesRequest) -> "_RequestRoom":
+        found = self._asking.get(id(request))
+        if found is None:
+            found = self._asking[id(request)] = _RequestRoom(self.snapshot, request, self.budget)
+        return found
+
+    def _plain_free(self, found: FlavorFootprints, tree: HostTree) -> Free | None:
+        """What is free by the slots of the tree, where that is the same as at the beginning."""
+        return None if self._touched.get(tree.root.id) or self.is_coupled(found, tree) else tree.free
+
+    def is_coupled(self, found: FlavorFootprints, tree: HostTree) -> bool:
+        """Whether guests of other hosts may take of what these ways take."""
+        return found.coupled or (self.shares and any(each.id in self._sharing for each in tree.members))
+
+    def _keyed(self, found: FlavorFootprints, tree: HostTree) -> Sequence[Way]:
+        names = list(tree.kind.shape.slots)
+
+        def key(slot: Slot) -> Slot:
+            if isinstance(slot, int):
+                at, name = names[slot]
+                return tree.members[at].id, name
+            return slot
+
+        return [tuple([(key(slot), amount) for slot, amount in way]) for way in found.ways]
+
+
+class _RequestRoom:
+    """A request with what is known of where it has room."""
+
+    def __init__(self, snapshot: ModelSnapshot, request: CandidatesRequest, budget: SearchBudget) -> None:
+        self.request = request
+        self.finder = FootprintFinder(snapshot, request, budget)
+        self._formulas: dict[FlavorFootprints, Callable[[Free], int] | None] = {}
+        self._open: list[Host] = []
+        self._left: Iterator[Host] | None = None
+
+    def may_fit(self, found: FlavorFootprints, free: Free | None) -> bool:
+        """False where no guest fits into what is free; None is whatever is."""
+        if not found.ways or free is None:
+            return bool(found.ways)
+        if found not in self._formulas:
+            self._formulas[found] = simple(found.ways)
+        formula = self._formulas[found]
+        return formula is None or formula(free) > 0
+
+    def open_hosts(self, board: ClusterSimulation) -> Iterator[Host]:
+        """The hosts that may have had room at the beginning; they are looked for when they are needed."""
+        if self._left is None:
+            self._left = self._look(board)
+        number = 0
+        while True:
+            if number == len(self._open):
+                host = next(self._left, None)
+                if host is None:
+                    return
+                self._open.append(host)
+            yield self._open[number]
+            number += 1
+
+    def _look(self, board: ClusterSimulation) -> Iterator[Host]:
+        for host in board.each_host():
+            found = self.finder.at(*host)
+            if self.may_fit(found, None if board.is_coupled(found, host[0]) else host[0].free):
+                yield host

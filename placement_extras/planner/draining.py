@@ -1,0 +1,231 @@
+"""Whether those who are on some hosts have a place on the others, if these are drained or fail."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from operator import itemgetter
+from typing import Final
+
+from placement.candidates.budget import SearchBudget, slices
+from placement.model.provider import Provider
+from placement_extras.planner.board import ClusterSimulation, Host
+from placement_extras.planner.guests import HostedConsumer
+from placement_extras.planner.packing import FitBounds
+from placement_extras.planner.ways import Way
+
+_MAX_TRIES: Final = 5_000
+"""Steps in the search for more places than those found at first, before the bound is told instead."""
+_MAX_PLACES: Final = 200
+"""Among more, for all who have none together, there is no such search."""
+MAX_UNPLACED: Final = 100
+"""So many of those without a place are named."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnplacedGuest:
+    """Somebody for whom no place was found, and whether there would be one if nobody else came.
+
+    ``root`` is that of the host that is drained.
+    """
+
+    guest: HostedConsumer
+    root: Provider
+    alone: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DisplacedGuests:
+    """Those who have to go: how many, for how many of them there is a place, and the first of the others."""
+
+    guests: int
+    fit: FitBounds
+    unplaced: tuple[UnplacedGuest, ...]
+
+
+def displace(board: ClusterSimulation, guests: Sequence[HostedConsumer]) -> DisplacedGuests:
+    """How many of them have a place once none of them holds anything.
+
+    First the largest are placed where there is room first; if some are left, all orders are tried within
+    bounds.
+
+    :param board: all hosts but those they are on.
+    :raises placement.candidates.budget.BudgetExhausted: it takes too long.
+    """
+    for guest in guests:
+        board.budget.spend(len(guest.held))
+        board.take(guest.held.items(), -1)
+    largest = _largest_first(guests, board.budget)
+    taken, left = _place(board, largest)
+    for way in taken:
+        board.take(way, -1)
+    if not left:
+        return DisplacedGuests(len(guests), FitBounds(len(guests), len(guests)), ())
+    alone = {
+        request: _FirstPlaces(board, guest).next() is not None
+        for request, guest in {id(each.request): each for each in left}.items()
+    }
+    at_most = len(guests) - sum([not alone[id(each.request)] for each in left])
+    at_most = min(at_most, _by_volume(board, guests))
+    search = _DrainSearch(board, [each for each in largest if alone.get(id(each.request), True)])
+    if len(guests) - len(left) < at_most:
+        found = search.run(len(guests) - len(left), at_most)
+        at_most = found.at_most
+        if found.unplaced is not None:
+            placed = {*search.guests} - {*found.unplaced}
+            left = [each for each in largest if each not in placed]
+    fit = FitBounds(len(guests) - len(left), at_most)
+    named = tuple(
+        [
+            UnplacedGuest(each, board.drained(each.held), alone.get(id(each.request), True))
+            for each in left[:MAX_UNPLACED]
+        ]
+    )
+    return DisplacedGuests(len(guests), fit, named)
+
+
+def _largest_first(guests: Sequence[HostedConsumer], budget: SearchBudget) -> list[HostedConsumer]:
+    """By what they have most of, as a share of the most that anybody has."""
+    asked = [(each, each.amounts) for some in slices(guests, budget) for each in some]
+    most: dict[str, int] = {}
+    for some in slices(asked, budget):
+        for _, amounts in some:
+            for name, amount in amounts.items():
+                most[name] = max(amount, most.get(name, 1))
+    sizes = [
+        (-max([amount / most[name] for name, amount in amounts.items()]), each.consumer, each)
+        for some in slices(asked, budget)
+        for each, amounts in some
+    ]
+    return [each for _, _, each in sorted(sizes, key=itemgetter(0, 1))]
+
+
+def _place(
+    board: ClusterSimulation, guests: Sequence[HostedConsumer]
+) -> tuple[list[Way], list[HostedConsumer]]:
+    """Place them one after the other where there is room first: what they take, and who is left."""
+    taken, left = [], []
+    places: dict[int, _FirstPlaces] = {}
+    for guest in guests:
+        if id(guest.request) not in places:
+            places[id(guest.request)] = _FirstPlaces(board, guest)
+        way = places[id(guest.request)].next()
+        if way is None:
+            left.append(guest)
+        else:
+            board.take(way)
+            taken.append(way)
+    return taken, left
+
+
+class _FirstPlaces:
+    """The first host with room for guests who ask for the same; one that had none does not get any."""
+
+    def __init__(self, board: ClusterSimulation, guest: HostedConsumer) -> None:
+        self._board = board
+        self._request = guest.request
+        self._hosts: Iterator[Host] = board.open_hosts(guest.request)
+        self._host = next(self._hosts, None)
+
+    def next(self) -> Way | None:
+        while self._host is not None:
+            self._board.budget.spend()
+            way = next(self._board.room_at(self._request, self._host), None)
+            if way is not None:
+                return way
+            self._host = next(self._hosts, None)
+        return None
+
+
+def _by_volume(board: ClusterSimulation, guests: Sequence[HostedConsumer]) -> int:
+    """No more have a place: of some class there is not enough, on hosts that serve any, for the smallest."""
+    asked: dict[str, list[int]] = {}
+    for guest in guests:
+        for name, amount in guest.amounts.items():
+            asked.setdefault(name, []).append(amount)
+    there = dict.fromkeys(asked, 0)
+    requests = {id(each.request): each.request for each in guests}.values()
+    serving = {
+        member.id: member
+        for tree, shared in board.each_host()
+        if any(board.serves(request, (tree, shared)) for request in requests)
+        for member in (*tree.members, *shared)
+    }
+    for member in serving.values():
+        for name in member.inventories:
+            if name in there:
+                there[name] += max(0, board.free((member.id, name)))
+    bounds = [
+        len(guests) - len(amounts) + sum(total <= there[name] for total in accumulate(sorted(amounts)))
+        for name, amounts in asked.items()
+    ]
+    return min(bounds)
+
+
+@dataclass(frozen=True, slots=True)
+class _DrainResult:
+    at_most: int
+    unplaced: tuple[HostedConsumer, ...] | None
+
+
+class _DrainSearch:
+    """Tries all places for all guests, while there are not too many."""
+
+    def __init__(self, board: ClusterSimulation, guests: Sequence[HostedConsumer]) -> None:
+        self._board = board
+        self.guests = guests
+        self._tries = _MAX_TRIES
+        self._best: tuple[HostedConsumer, ...] | None = None
+
+    def run(self, known: int, at_most: int) -> _DrainResult:
+        """Look for more than so many.
+
+        :param at_most: no more have a place.
+        """
+        if not self._is_small():
+            return _DrainResult(at_most, None)
+        #: of those who are tried so many at most may be without a place
+        spare = len(self.guests) - known - 1
+        least = len(self.guests) - at_most
+        done = True
+        while spare >= least and done:
+            tried = self._try(0, [], spare)
+            if tried is None:
+                done = False
+            elif tried:
+                assert self._best is not None
+                spare = len(self._best) - 1
+            else:
+                least = spare + 1
+        return _DrainResult(len(self.guests) - least, self._best)
+
+    def _is_small(self) -> bool:
+        places = 0
+        for guest in self.guests:
+            for _ in self._board.rooms(guest.request):
+                places += 1
+                if places > _MAX_PLACES:
+                    return False
+        return True
+
+    def _try(self, number: int, left: list[HostedConsumer], spare: int) -> bool | None:
+        """Whether those from this number on have places but for so many; None if that takes too long."""
+        self._tries -= 1
+        self._board.budget.spend()
+        if self._tries < 0:
+            return None
+        if number == len(self.guests):
+            self._best = tuple(left)
+            return True
+        guest = self.guests[number]
+        for _, way in self._board.rooms(guest.request):
+            self._board.take(way)
+            found = self._try(number + 1, left, spare)
+            self._board.take(way, -1)
+            if found is not False:
+                return found
+        if spare <= 0:
+            return False
+        left.append(guest)
+        found = self._try(number + 1, left, spare - 1)
+        left.pop()
+        return found

@@ -1,0 +1,345 @@
+"""The fewest moves of guests to other hosts that make room for one more of a flavor."""
+
+import heapq
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Final
+
+from placement.candidates.request import CandidatesRequest
+from placement.model.provider import SHARES, Provider
+from placement_extras.planner.board import ClusterSimulation, Host
+from placement_extras.planner.guests import HostedConsumer
+from placement_extras.planner.ways import Slot, Way
+
+MAX_HOSTS: Final = 64
+"""Guests of no more hosts than this are moved, those that lack least for the flavor."""
+MAX_MOVES: Final = 64
+"""No more than so many are told."""
+_MAX_TRIES: Final = 2_000
+"""Moves that are tried in the search for fewer."""
+_STAYING: Final = frozenset(("RESERVATION", "MIGRATION"))
+"""Types of consumers that nobody can move."""
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationStep:
+    """A guest that goes from a host to another, both by their roots, and what it takes there.
+
+    ``allocations`` is the same by the uuid of the provider and class.
+    """
+
+    guest: HostedConsumer
+    source: Provider
+    target: Provider
+    way: Way
+    allocations: Mapping[str, Mapping[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationPlan:
+    """Moves, in their order, after which a guest fits at the host; there is room for each at its time.
+
+    No fewer than ``at_least`` do. No moves are known where ``moves`` is None, and where ``at_least`` is None
+    there are none.
+    """
+
+    moves: tuple[MigrationStep, ...] | None
+    host: Provider | None
+    at_least: int | None
+
+
+def fewest(makings: Iterable[MigrationPlan]) -> MigrationPlan:
+    """Of what makes room for a guest in one way or another the fewest moves, the first if others are as few.
+
+    :param makings: at least one.
+    """
+    found = list(makings)
+    least = min(found, key=lambda each: math.inf if each.moves is None else len(each.moves))
+    bounds = [each.at_least for each in found if each.at_least is not None]
+    return replace(least, at_least=min(bounds, default=None))
+
+
+def nearest(board: ClusterSimulation, request: CandidatesRequest) -> list[Host]:
+    """The hosts whose guests are to be known: those that lack least for a guest, then any others.
+
+    :raises placement.candidates.budget.BudgetExhausted: it takes too long.
+    """
+    order = count()
+
+    def lack(host: Host) -> tuple[float, int]:
+        board.budget.spend()
+        lacks = [
+            sum(max(0, amount - board.free(slot)) / amount for slot, amount in way)
+            for way in board.ways_at(request, host)
+        ]
+        return min(lacks, default=math.inf), next(order)
+
+    return heapq.nsmallest(MAX_HOSTS, board.hosts, key=lack)
+
+
+def make_room(
+    board: ClusterSimulation,
+    request: CandidatesRequest,
+    hosts: Sequence[Host],
+    guests: Sequence[HostedConsumer],
+    *,
+    all_known: bool,
+) -> MigrationPlan:
+    """The fewest moves that make room for a guest.
+
+    :param hosts: those whose guests are known, as :func:`nearest` tells them.
+    :param guests: who is on these hosts.
+    :param all_known: False if there may be others on these hosts.
+    :raises placement.candidates.budget.BudgetExhausted: it takes too long.
+    """
+    room = next(board.rooms(request), None)
+    if room is not None:
+        return MigrationPlan((), room[0], 0)
+    search = _MigrationSearch(board, request, hosts, guests)
+    found = search.run()
+    partly = len(hosts) < len(board.hosts)
+    if not all_known or search.missing_targets or (partly and board.shares):
+        return MigrationPlan(found.moves, found.host, 1)
+    if partly and found.at_least is not None:
+        # what is not known of can be in the way of the second move at the earliest
+        return MigrationPlan(found.moves, found.host, min(found.at_least, 2))
+    return found
+
+
+class _TargetHost:
+    """A host that could serve the flavor, with its ways."""
+
+    def __init__(self, host: Host, ways: Sequence[Way]) -> None:
+        self.root = host[0].root
+        self.host = host
+        self.ways = ways
+
+
+class _MigrationSearch:
+    """Moves guests about on the board, and leaves it as it was."""
+
+    def __init__(
+        self,
+        board: ClusterSimulation,
+        request: CandidatesRequest,
+        hosts: Sequence[Host],
+        guests: Sequence[HostedConsumer],
+    ) -> None:
+        self._board = board
+        found = [_TargetHost(each, board.ways_at(request, each)) for each in hosts]
+        self._targets = [each for each in found if each.ways]
+        known = {tree.root.id for tree, _ in hosts}
+        #: whether the flavor could be served elsewhere, too
+        self.missing_targets = len(hosts) < len(board.hosts) and any(
+            host[0].root.id not in known and board.ways_at(request, host) for host in board.hosts
+        )
+        # where one is who is at two hosts nobody can say, and what it would leave behind
+        self._guests = [
+            each
+            for each in guests
+            if len(each.hosts) == 1
+            and each.hosts <= known
+            and each.consumer_type not in _STAYING
+            and self._is_at(next(iter(each.hosts)), each.held.items())
+        ]
+        self._at = {each: next(iter(each.hosts)) for each in self._guests}
+        self._holding: dict[HostedConsumer, dict[Slot, int]] = {
+            each: dict(each.held) for each in self._guests
+        }
+        self._holders: dict[Slot, dict[HostedConsumer, int]] = {}
+        for guest in self._guests:
+            self._note(guest)
+        self._needed: dict[int, float] = {}
+        self._moves: list[MigrationStep] = []
+        self._tries = _MAX_TRIES
+        self._cut = False
+        self._seen: dict[frozenset[tuple[HostedConsumer, Way]], int] = {}
+
+    def run(self) -> MigrationPlan:
+        """The fewest moves there are, or some."""
+        least = self._least()
+        if math.isinf(least):
+            return MigrationPlan(None, None, None)
+        best: tuple[tuple[MigrationStep, ...], Provider] | None = None
+        for target in sorted(self._targets, key=self._needs):
+            most = MAX_MOVES if best is None else len(best[0]) - 1
+            if self._needs(target) > most or (best is not None and len(best[0]) == least):
+                break
+            moves = self._empty(target, most)
+            if moves is not None:
+                best = moves, target.root
+        bound = int(least)
+        while bound <= MAX_MOVES and (best is None or bound < len(best[0])):
+            self._seen.clear()
+            self._cut = False
+            found = self._try(bound)
+            if found is None:
+                break
+            if found:
+                best = tuple(self._moves), next(each.root for each in self._targets if not self._needs(each))
+                self._undo(0)
+                break
+            if not self._cut and best is None:
+                return MigrationPlan(None, None, None)
+            bound += 1
+        if best is None:
+            return MigrationPlan(None, None, bound)
+        return MigrationPlan(*best, bound)
+
+    def _needs(self, target: _TargetHost) -> float:
+        """No fewer guests than this have to leave before the flavor fits at a host."""
+        known = self._needed.get(target.root.id)
+        if known is None:
+            known = self._needed[target.root.id] = min(map(self._needs_for, target.ways))
+        return known
+
+    def _needs_for(self, way: Way) -> float:
+        return max([self._leaving(slot, amount) for slot, amount in way])
+
+    def _leaving(self, slot: Slot, amount: int) -> float:
+        """So many at least have to leave before so much of a slot is free."""
+        lacking, number = amount - self._board.free(slot), 0
+        if lacking <= 0:
+            return 0
+        self._board.budget.spend()
+        for held in sorted(self._holders.get(slot, {}).values(), reverse=True):
+            lacking, number = lacking - held, number + 1
+            if lacking <= 0:
+                return number
+        return math.inf
+
+    def _least(self) -> float:
+        return min(map(self._needs, self._targets), default=math.inf)
+
+    def _empty(self, target: _TargetHost, most: int) -> tuple[MigrationStep, ...] | None:
+        """Some moves of those who hold most of what is short there; None if it takes more than so many."""
+        try:
+            while self._needs(target):
+                if len(self._moves) + self._needs(target) > most:
+                    return None
+                if not any(self._go(guest, where) for guest, where in self._leaving_ways(target)):
+                    return None
+            return tuple(self._moves)
+        finally:
+            self._undo(0)
+
+    def _leaving_ways(self, target: _TargetHost) -> Iterator[tuple[HostedConsumer, tuple[Provider, Way]]]:
+        """Who may leave a host, those first after whom fewest others have to, and where to."""
+        way = min(target.ways, key=self._needs_for)
+        lacking = {slot: amount - self._board.free(slot) for slot, amount in way}
+        helpful = {
+            guest for slot, amount in lacking.items() if amount > 0 for guest in self._holders.get(slot, {})
+        }
+
+        def help_of(guest: HostedConsumer) -> float:
+            held = self._holding[guest]
+            return sum(min(1, held.get(slot, 0) / amount) for slot, amount in lacking.items() if amount > 0)
+
+        for guest in sorted(helpful, key=lambda each: (-help_of(each), each.consumer)):
+            where = next(self._elsewhere(guest), None)
+            if where is not None:
+                yield guest, where
+
+    def _elsewhere(self, guest: HostedConsumer) -> Iterator[tuple[Provider, Way]]:
+        """Where a guest could go now; what it gives back of what hosts share is free for it."""
+        rooms = self._board.rooms(guest.request)
+        if self._board.shares:
+            held = self._holding[guest].items()
+            self._board.take(held, -1)
+            found = list(rooms)
+            self._board.take(held)
+            rooms = iter(found)
+        return (
+            (root, way) for root, way in rooms if root.id != self._at[guest] and self._is_at(root.id, way)
+        )
+
+    def _is_at(self, root: int, slots: Iterable[tuple[Slot, int]]) -> bool:
+        """Whether who has these is on that host, and does not only take of what it shares."""
+        providers = self._board.snapshot.providers
+        return any(
+            providers[slot[0]].root_id == root and SHARES not in providers[slot[0]].traits
+            for slot, _ in slots
+        )
+
+    def _try(self, left: int) -> bool | None:
+        """Whether so many moves make room; they stay made then. None if that takes too long to find out."""
+        least = self._least()
+        if not least:
+            return True
+        if least > left:
+            self._cut = self._cut or not math.isinf(least)
+            return False
+        state = frozenset(
+            [(each, tuple(self._holding[each].items())) for each in {move.guest for move in self._moves}]
+        )
+        if self._seen.get(state, -1) >= left:
+            return False
+        self._seen[state] = left
+        for guest in self._worth_moving(left, tight=least == left):
+            for where in self._elsewhere(guest):
+                self._tries -= 1
+                if self._tries < 0:
+                    return None
+                self._go(guest, where)
+                found = self._try(left - 1)
+                if found is not False:
+                    return found
+                self._undo(len(self._moves) - 1)
+                if left == 1 and not self._board.shares:
+                    break  # where it goes does not matter any more
+        return False
+
+    def _worth_moving(self, left: int, *, tight: bool) -> list[HostedConsumer]:
+        """Who may be in the first of so many moves: if no fewer do, each has to free something short."""
+        if not tight:
+            return self._guests
+        found = {
+            guest: None
+            for target in self._targets
+            if self._needs(target) == left
+            for way in target.ways
+            for slot, amount in way
+            if self._board.free(slot) < amount
+            for guest in self._holders.get(slot, {})
+        }
+        self._cut = self._cut or len(found) < len(self._guests)
+        return list(found)
+
+    def _go(self, guest: HostedConsumer, where: tuple[Provider, Way]) -> bool:
+        root, way = where
+        source = self._board.snapshot.providers[self._at[guest]]
+        allocations: dict[str, dict[str, int]] = {}
+        for (provider_id, name), amount in way:
+            uuid = self._board.snapshot.providers[provider_id].uuid
+            allocations.setdefault(uuid, {})[name] = amount
+        self._moves.append(MigrationStep(guest, source, root, way, allocations))
+        self._put(guest, root.id, dict(way))
+        return True
+
+    def _undo(self, length: int) -> None:
+        """Take moves back until so many are left."""
+        while len(self._moves) > length:
+            move = self._moves.pop()
+            before = next((each.way for each in reversed(self._moves) if each.guest is move.guest), None)
+            held = dict(move.guest.held if before is None else before)
+            self._put(move.guest, move.source.id, held)
+
+    def _put(self, guest: HostedConsumer, root: int, amounts: dict[Slot, int]) -> None:
+        """Have a guest hold this at that host instead of what it holds."""
+        self._board.take(self._holding[guest].items(), -1)
+        for slot in self._holding[guest]:
+            del self._holders[slot][guest]
+        roots = (self._at[guest], root)
+        self._holding[guest], self._at[guest] = amounts, root
+        self._note(guest)
+        self._board.take(amounts.items())
+        if self._board.shares:
+            self._needed.clear()
+        for each in roots:
+            self._needed.pop(each, None)
+
+    def _note(self, guest: HostedConsumer) -> None:
+        for slot, amount in self._holding[guest].items():
+            self._holders.setdefault(slot, {})[guest] = amount

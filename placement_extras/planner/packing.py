@@ -1,0 +1,173 @@
+"""How many guests go into what is free, each in one of several ways."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import gcd
+from typing import Any, Final
+
+from placement.candidates.budget import SearchBudget
+from placement_extras.planner.ways import FlavorFootprints, Slot, Way
+
+_MAX_TRIES: Final = 2_000
+"""Steps in the search for a better packing than the first, before the bound is told instead."""
+_MAX_WAYS: Final = 200
+"""Among more there is no such search."""
+
+Free = Mapping[Any, int] | tuple[int, ...]
+"""What is free, by slot."""
+
+
+@dataclass(frozen=True, slots=True)
+class FitBounds:
+    """So many guests fit; more than ``at_most`` do not."""
+
+    fits: int
+    at_most: int
+
+    def __add__(self, other: "FitBounds") -> "FitBounds":
+        return FitBounds(self.fits + other.fits, self.at_most + other.at_most)
+
+    def __sub__(self, other: "FitBounds") -> "FitBounds":
+        """What is left without a part that the rest does not depend on."""
+        return FitBounds(self.fits - other.fits, self.at_most - other.at_most)
+
+
+NONE: Final = FitBounds(0, 0)
+
+
+def one_way(way: Way) -> Callable[[Free], int]:
+    """A function that tells how many guests fit in that one way; not below zero."""
+    if len(way) == 1:
+        ((only, each),) = way
+        return lambda free: max(0, free[only] // each)
+    if len(way) == 2:
+        (first, one), (second, other) = way
+        return lambda free: max(0, min(free[first] // one, free[second] // other))
+    return lambda free: max(0, min([free[slot] // amount for slot, amount in way]))
+
+
+def packer(found: FlavorFootprints, budget: SearchBudget) -> Callable[[Free], FitBounds]:
+    """A function that tells how many guests fit into what is free."""
+    exact = simple(found.ways)
+    if exact is not None:
+        count = exact
+
+        def told(free: Free) -> FitBounds:
+            fits = count(free)
+            return FitBounds(fits, fits)
+
+        return told
+    return lambda free: pack(found, free, budget)
+
+
+def simple(ways: Sequence[Way]) -> Callable[[Free], int] | None:
+    """A function that tells the same by a formula, if there is one.
+
+    There is where all ways take the same of some slots, and no two take anything of another.
+    """
+    if not ways:
+        return lambda _: 0
+    if len(ways) == 1:
+        return one_way(ways[0])
+    common = set(ways[0]).intersection(*ways[1:])
+    rests = [tuple([part for part in way if part not in common]) for way in ways]
+    slots = [slot for rest in rests for slot, _ in rest]
+    if len(set(slots)) < len(slots) or not {slot for slot, _ in common}.isdisjoint(slots):
+        return None
+    separate = [one_way(rest) for rest in rests]
+    if not common:
+        return lambda free: sum([count(free) for count in separate])
+    together = one_way(tuple(common))
+    return lambda free: min(together(free), sum([count(free) for count in separate]))
+
+
+def pack(found: FlavorFootprints, free: Free, budget: SearchBudget, at_most: int | None = None) -> FitBounds:
+    """How many guests fit.
+
+    First comes whatever most guests can have, then a search for more, until there are as many as the bound
+    allows.
+
+    :param at_most: a bound that is known.
+    :raises placement.candidates.budget.BudgetExhausted: there is nothing left of the budget.
+    """
+    search = _PackingSearch(found, free, budget)
+    bound = search.bound(0)
+    return search.run(bound if at_most is None else min(bound, at_most))
+
+
+class _PackingSearch:
+    """The search for the most guests: a number for each way, in turn."""
+
+    def __init__(self, found: FlavorFootprints, free: Free, budget: SearchBudget) -> None:
+        self._budget = budget
+        ways = found.ways
+        budget.spend(len(ways))
+        by_class: dict[str, set[Slot]] = {}
+        for slot, name in found.classes.items():
+            by_class.setdefault(name, set()).add(slot)
+        #: all ways take the same of each of these
+        self._by_class = list(by_class.values())
+        self._left = {slot: free[slot] for way in ways for slot, _ in way}
+        self._ways = sorted((way for way in ways if self._most(way)), key=self._most, reverse=True)
+        self._best = 0
+        self._tries = _MAX_TRIES
+
+    def run(self, at_most: int) -> FitBounds:
+        left = dict(self._left)
+        for way in self._ways:
+            self._best += self._take(way, self._most(way))
+        self._left = left
+        if self._best < at_most and len(self._ways) <= _MAX_WAYS and self._try(0, 0, at_most):
+            at_most = self._best
+        return FitBounds(self._best, at_most)
+
+    def bound(self, first: int) -> int:
+        """No more fit in the ways from this one on: of some class, or slot, there is not enough for more."""
+        ways = self._ways[first:]
+        if not ways:
+            return 0
+        self._budget.spend(sum(map(len, ways)))
+        bound = sum(map(self._most, ways))
+        amounts: dict[Slot, list[int]] = {}
+        for way in ways:
+            for slot, amount in way:
+                amounts.setdefault(slot, []).append(amount)
+        for slots in self._by_class:
+            each = sum([amount for slot, amount in ways[0] if slot in slots])
+            volume = 0
+            for slot in slots & amounts.keys():
+                unit = gcd(*amounts[slot])
+                volume += self._left[slot] // unit * unit
+            bound = min(bound, volume // each)
+        for slot, asked in amounts.items():
+            if len(asked) == len(ways):
+                bound = min(bound, self._left[slot] // min(asked))
+        return bound
+
+    def _most(self, way: Way) -> int:
+        return max(0, min(self._left[slot] // amount for slot, amount in way))
+
+    def _take(self, way: Way, count: int) -> int:
+        for slot, amount in way:
+            self._left[slot] -= count * amount
+        return count
+
+    def _try(self, index: int, count: int, at_most: int) -> bool:
+        """Try all that the ways from this one on allow; False if it is given up."""
+        self._best = max(self._best, count)
+        if self._best >= at_most or count + self.bound(index) <= self._best:
+            return True
+        self._tries -= 1
+        self._budget.spend()
+        if self._tries < 0:
+            return False
+        way = self._ways[index]
+        for number in range(self._most(way), -1, -1):
+            self._take(way, number)
+            done = self._try(index + 1, count + number, at_most)
+            self._take(way, -number)
+            if not done:
+                return False
+            if self._best >= at_most:
+                break
+        return True

@@ -1,0 +1,209 @@
+"""How many guests of several flavors fit at once, so many of each for so many of the others."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from placement.candidates.budget import SearchBudget
+from placement.candidates.request import CandidatesRequest
+from placement_extras.planner.counting import CloudHosts
+from placement_extras.planner.coupling import HostCoupling
+from placement_extras.planner.packing import FitBounds
+from placement_extras.planner.ways import FootprintFinder, Slot, Way
+
+_CHUNKS: Final = 64
+"""In so many pieces, at first, guests are placed, so that flavors come to be mixed on each host."""
+_MAX_TRIES: Final = 5_000
+"""Steps in the search for a place for one set more, before the bound is told instead."""
+_MAX_WAYS: Final = 200
+"""Among more there is no such search."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlavorProportion:
+    """A flavor, of which so many guests are in each set, and of which no more than ``at_most`` fit alone.
+
+    Each of its guests is served by one of the ``requests``: the first, or what it falls back to.
+    """
+
+    requests: tuple[CandidatesRequest, ...]
+    number: int
+    at_most: int
+
+
+Place = tuple[Any, tuple[Way, ...]]
+"""What is free at a host, by slot, which changes; and the ways of a flavor there."""
+
+
+def together(cloud: CloudHosts, shares: Sequence[FlavorProportion]) -> FitBounds:
+    """How many sets fit at once.
+
+    :raises placement.candidates.budget.BudgetExhausted: it takes too long.
+    """
+    at_most = min(share.at_most // share.number for share in shares)
+    if not at_most:
+        return FitBounds(0, 0)
+    # first those that are hard to place: the others fit in between
+    shares = sorted(shares, key=lambda share: share.at_most // share.number)
+    placing = _SetPlacing(_places(cloud, shares), [share.number for share in shares], cloud.budget)
+    return placing.run(_by_volume(cloud, shares, at_most))
+
+
+def _by_volume(cloud: CloudHosts, shares: Sequence[FlavorProportion], at_most: int) -> int:
+    """No more sets fit, nor than ``at_most``: of some class there is not enough in the whole cloud."""
+    asked: dict[str, int] = {}
+    for share in shares:
+        amounts = [_amounts(request) for request in share.requests]
+        for name in set[str]().union(*amounts):
+            least = min(each.get(name, 0) for each in amounts)
+            if least:
+                asked[name] = asked.get(name, 0) + least * share.number
+    there = dict.fromkeys(asked, 0)
+    for tree, _ in cloud.hosts:
+        cloud.budget.spend()
+        for name in asked:
+            for _, slot in tree.kind.shape.having.get(name, ()):
+                there[name] += max(0, tree.free[slot])
+    return min([at_most, *(there[name] // amount for name, amount in asked.items())])
+
+
+def _amounts(request: CandidatesRequest) -> dict[str, int]:
+    """How much a guest takes, by class."""
+    found: dict[str, int] = {}
+    for group in request.groups:
+        for name, amount in group.resources.items():
+            found[name] = found.get(name, 0) + amount
+    return found
+
+
+def _places(cloud: CloudHosts, shares: Sequence[FlavorProportion]) -> list[list[Place]]:
+    """By flavor, where its guests may be placed; flavors of one host take of the same."""
+    common: dict[Slot, int] = {}
+    own: dict[int, list[int]] = {}
+    asked = [(number, request) for number, share in enumerate(shares) for request in share.requests]
+    finders = [FootprintFinder(cloud.snapshot, request, cloud.budget) for _, request in asked]
+    couplings = [HostCoupling(finder, cloud.sharing, cloud.budget) for finder in finders]
+    by_request: list[list[Place]] = [[] for _ in asked]
+    for tree, shared in cloud.hosts:
+        cloud.budget.spend(len(asked))
+        found = [finder.at(tree, shared) for finder in finders]
+        if any(ways.coupled for ways in found) or any(each.id in cloud.sharing for each in tree.members):
+            for places, coupling in zip(by_request, couplings, strict=True):
+                host = coupling.host(tree, shared)
+                common.update(host.free)
+                if host.ways.ways:
+                    places.append((common, host.ways.ways))
+        else:
+            free = own.setdefault(tree.root.id, list(tree.free))
+            for places, ways in zip(by_request, found, strict=True):
+                if ways.ways:
+                    places.append((free, ways.ways))
+    by_flavor: list[list[Place]] = [[] for _ in shares]
+    for (number, _), places in zip(asked, by_request, strict=True):
+        by_flavor[number] += places
+    return by_flavor
+
+
+class _SetPlacing:
+    """Places guests, set by set, and takes them back."""
+
+    def __init__(
+        self, places: Sequence[Sequence[Place]], numbers: Sequence[int], budget: SearchBudget
+    ) -> None:
+        self._places = places
+        self._numbers = numbers
+        self._budget = budget
+        #: by flavor, the first place that may not be full
+        self._first = [0] * len(numbers)
+        self._journal: list[tuple[Any, Way, int]] = []
+        self._tries = _MAX_TRIES
+
+    def run(self, at_most: int) -> FitBounds:
+        """How many sets fit, given that no more than so many do."""
+        fits, chunk = 0, max(1, at_most // _CHUNKS)
+        while chunk and fits < at_most:
+            chunk = min(chunk, at_most - fits)
+            if self._place(chunk):
+                fits += chunk
+            else:
+                chunk //= 2
+        self._undo(0)
+        while fits < at_most and sum(map(len, self._places)) <= _MAX_WAYS:
+            found = self._search(fits + 1)
+            if found is None:
+                break
+            if not found:
+                at_most = fits
+            else:
+                fits += 1
+        return FitBounds(fits, at_most)
+
+    def _place(self, sets: int) -> bool:
+        """Place so many sets more, or none."""
+        before, first = len(self._journal), self._first.copy()
+        for number, guests in enumerate(self._numbers):
+            left = sets * guests
+            places = self._places[number]
+            while left and self._first[number] < len(places):
+                self._budget.spend()
+                free, ways = places[self._first[number]]
+                for way in ways:
+                    most = min([free[slot] // amount for slot, amount in way])
+                    if most > 0:
+                        self._take(free, way, min(most, left))
+                        left -= min(most, left)
+                if left:
+                    self._first[number] += 1
+            if left:
+                self._undo(before)
+                self._first = first
+                return False
+        return True
+
+    def _take(self, free: Any, way: Way, count: int) -> None:
+        for slot, amount in way:
+            free[slot] -= count * amount
+        self._journal.append((free, way, count))
+
+    def _undo(self, length: int) -> None:
+        """Take guests back, until so many entries of the journal are left."""
+        while len(self._journal) > length:
+            free, way, count = self._journal.pop()
+            for slot, amount in way:
+                free[slot] += count * amount
+
+    def _search(self, sets: int) -> bool | None:
+        """Whether so many sets fit; None if that takes too long to find out."""
+        ways = [[(free, way) for free, ways in places for way in ways] for places in self._places]
+        numbers = [sets * number for number in self._numbers]
+
+        def try_from(flavor: int, index: int, left: int) -> bool | None:
+            self._tries -= 1
+            self._budget.spend()
+            if self._tries < 0:
+                return None
+            if not left:
+                flavor += 1
+                return True if flavor == len(ways) else try_from(flavor, 0, numbers[flavor])
+            if index == len(ways[flavor]):
+                return False
+            if left > sum([_most(*each) for each in ways[flavor][index:]]):
+                return False
+            free, way = ways[flavor][index]
+            most = min(left, _most(free, way))
+            for count in range(most, -1, -1):
+                before = len(self._journal)
+                self._take(free, way, count)
+                found = try_from(flavor, index + 1, left - count)
+                self._undo(before)
+                if found is not False:
+                    return found
+            return False
+
+        return try_from(0, 0, numbers[0])
+
+
+def _most(free: Any, way: Way) -> int:
+    """How many guests can be placed so."""
+    most: int = min([free[slot] // amount for slot, amount in way])
+    return max(0, most)

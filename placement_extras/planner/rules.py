@@ -1,0 +1,11 @@
+"""Policy rules of the planner."""
+
+from typing import Final
+
+from placement.policies.base import operation
+
+CAPACITY: Final = "placement:ext:capacity"
+
+RULES: Final = [
+    operation(CAPACITY, "Count how many guests of flavors fit.", ("POST", "/ext/v1/capacity")),
+]

@@ -1,0 +1,154 @@
+"""``placement-shadow``: try this service beside OpenStack Placement, which goes on answering."""
+
+import logging
+import multiprocessing
+import secrets
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import partial
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from oslo_config import cfg
+from oslo_log import log
+
+from placement.cmd.common import warn_of_password
+from placement.cmd.listening import check_bind
+from placement.conf import PROJECT, new_config
+from placement.exceptions import ServiceError
+from placement.maintenance.sync import incomplete_owner
+from placement_extras.shadow import copying
+from placement_extras.shadow.copying import CopiedDatabases
+from placement_extras.shadow.follower import FollowerSettings, follow
+from placement_extras.shadow.proxy import SECONDS_TO_STOP, ProxySettings, serve
+
+LOG = logging.getLogger(__name__)
+
+CLI_OPTIONS: Final[Sequence[cfg.Opt]] = (
+    cfg.StrOpt("bind", default="127.0.0.1:8777", help="ADDRESS:PORT to listen on for clients."),
+    cfg.StrOpt("stock", help="URL of OpenStack Placement, which answers them."),
+    cfg.StrOpt("ours", help="URL of this service, which is asked the same."),
+    cfg.StrOpt(
+        "stock-database",
+        secret=True,
+        help=(
+            "SQLAlchemy URL of OpenStack Placement's database, of which a copy is made at the start, in the "
+            "database that [placement_database] connection names. Without it that has to be a copy "
+            "already, and clients must not write until they come here. One with a password belongs in a file "
+            "for --config-file, as stock_database in section [DEFAULT]."
+        ),
+    ),
+    cfg.FloatOpt(
+        "copy-after",
+        default=0.0,
+        min=0.0,
+        help="How many seconds after the start the copy is made: by then all clients have to come here.",
+    ),
+    cfg.StrOpt(
+        "ours-token",
+        secret=True,
+        help="Token for this service in the place of clients' own: admin, where it runs with noauth2.",
+    ),
+    cfg.StrOpt("report-bind", default="127.0.0.1:8779", help="ADDRESS:PORT of the report and the metrics."),
+    cfg.IntOpt("threads", default=32, min=1, help="How many requests are in flight at most."),
+    cfg.FloatOpt(
+        "stock-timeout", default=300.0, min=1.0, help="How many seconds OpenStack Placement may be silent."
+    ),
+)
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Serve until stopped; the exit status."""
+    arguments = sys.argv[1:] if args is None else list(args)
+    try:
+        conf = new_config(arguments, cli_opts=CLI_OPTIONS)
+        settings = _settings(conf)
+        check_bind(conf.bind)
+        check_bind(conf.report_bind)
+        if settings.databases is not None:
+            copying.check(settings.databases)
+    except (cfg.Error, ValueError, ServiceError) as error:
+        print(f"placement-shadow: {error}", file=sys.stderr)
+        return 1
+    log.setup(conf, PROJECT)
+    proxy = ProxySettings(conf.bind, conf.stock, conf.threads, conf.stock_timeout)
+    with tempfile.TemporaryDirectory(prefix="placement-shadow-") as folder:
+        return _supervise(settings, proxy, str(Path(folder) / "copies"), partial(_set_up_log, arguments))
+
+
+def _set_up_log(arguments: Sequence[str]) -> None:
+    """In a process of its own."""
+    log.setup(new_config(arguments, cli_opts=CLI_OPTIONS), PROJECT)
+
+
+def _supervise(
+    settings: FollowerSettings, proxy: ProxySettings, address: str, set_up_log: Callable[[], None]
+) -> int:
+    """Two processes, so that comparing takes nothing from who answers; both end with this one."""
+    context = multiprocessing.get_context("spawn")
+    key = secrets.token_bytes()
+    processes, controls = [], []
+    for target, its_settings in ((follow, settings), (serve, proxy)):
+        theirs, ours = context.Pipe(duplex=False)
+        process = context.Process(target=target, args=(its_settings, address, key, theirs, set_up_log))
+        process.start()
+        theirs.close()
+        processes.append(process)
+        controls.append(ours)
+    follower, server = processes
+    stopped, stop = context.Pipe(duplex=False)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.send_bytes(b"."))
+    try:
+        ended = wait([stopped, follower.sentinel, server.sentinel])
+        if ended == [follower.sentinel]:
+            LOG.error("The comparing process ended: requests are passed on and not compared; start anew")
+            ended = wait([stopped, server.sentinel])
+        return 0 if stopped in ended else 1
+    finally:
+        for process, control in ((server, controls[1]), (follower, controls[0])):
+            control.close()
+            process.join(SECONDS_TO_STOP + 5)
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+
+def _settings(conf: cfg.ConfigOpts) -> FollowerSettings:
+    """:raises ValueError: an option is missing or wrong; the message names it."""
+    for name in ("stock", "ours"):
+        parts = urlsplit(conf[name] or "")
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"--{name} has to be an http or https URL, and is {conf[name]!r}")
+        if parts.username or parts.password:  # nobody would be sent it, and clients read the URL in errors
+            raise ValueError(f"--{name} takes no user and no password in its URL: clients send their tokens")
+    host, _, port = conf.report_bind.rpartition(":")
+    if not host or not port.isdecimal():
+        raise ValueError(f"--report-bind has to be ADDRESS:PORT, and is {conf.report_bind!r}")
+    databases = None
+    if conf.stock_database:
+        found = conf.get_location("stock_database")
+        if found is not None and found.location is cfg.Locations.command_line:
+            warn_of_password(
+                "placement-shadow",
+                "--stock-database",
+                conf.stock_database,
+                "write stock_database into section [DEFAULT] of a file for --config-file.",
+            )
+        databases = CopiedDatabases(
+            conf.stock_database,
+            conf.placement_database.connection,
+            incomplete_owner(conf),
+            tuple(conf.placement.additional_resource_classes),
+        )
+    return FollowerSettings(
+        conf.ours, conf.ours_token, databases, conf.copy_after, (host.strip("[]"), int(port))
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,177 @@
+"""The process that compares: takes copies, replays them on our service and says what came of it."""
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, Listener
+from typing import Final
+
+from placement.exceptions import ServiceError
+from placement_extras.shadow import copying
+from placement_extras.shadow.asking import ReplayClient
+from placement_extras.shadow.backlog import BacklogBounds, ByteBacklog
+from placement_extras.shadow.copying import CopiedDatabases, CopyMoment
+from placement_extras.shadow.exchange import MirroredRequest
+from placement_extras.shadow.outbox import OutboxDelivery
+from placement_extras.shadow.replay import ReplayOutcome, ReplayVerdict, RequestReplay
+from placement_extras.shadow.report import ComparerStatus, ReportServer
+from placement_extras.shadow.tally import OutcomeTally, table
+
+LOG = logging.getLogger(__name__)
+
+ENDED: Final = "the process that answers clients ended, with what it had in hand"
+BEFORE: Final = "it was answered before the database was copied"
+BOUNDS: Final = BacklogBounds(reads=128 << 20, writes=256 << 20, any_write=512 << 20)
+"""Of what waits to be replayed."""
+_NICENESS: Final = 10
+_SECONDS_TO_FINISH: Final = 10.0
+_SECONDS_TO_BE_ANSWERED: Final = 10.0
+"""So long a write may take that is in flight at the moment of the copy; else the next moment is tried."""
+_TICK: Final = 0.02
+
+
+@dataclass(frozen=True)
+class FollowerSettings:
+    """What the process has to know.
+
+    :param ours: the URL of our service.
+    :param token: sent to it in the place of clients' tokens; None for those.
+    :param databases: what is copied at the start; None if our database is a copy already.
+    :param copy_after: seconds to wait before the copy is taken.
+    :param report: address and port of the report.
+    """
+
+    ours: str
+    token: str | None
+    databases: CopiedDatabases | None
+    copy_after: float
+    report: tuple[str, int]
+
+
+def follow(
+    settings: FollowerSettings, address: str, key: bytes, control: Connection, set_up_log: Callable[[], None]
+) -> None:
+    """Run until the other end of ``control`` is closed; then print the report.
+
+    :param address: the UNIX socket at which copies arrive, protected by ``key``.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: who started us says when
+    set_up_log()
+    with suppress(OSError):
+        os.nice(_NICENESS)
+    ShadowFollower(settings, address, key).run(control)
+
+
+class ShadowFollower:
+    """Its threads: one takes copies in, one replays them, one answers who asks for the report.
+
+    ``status`` is what the report is made of.
+    """
+
+    def __init__(self, settings: FollowerSettings, address: str, key: bytes) -> None:
+        self._settings = settings
+        self._backlog = ByteBacklog(BOUNDS)
+        self._stopped = threading.Event()
+        self._settled = 0.0
+        self._asking = ReplayClient(settings.ours, settings.token, self._stopped)
+        self._tally = OutcomeTally()
+        self._replay = RequestReplay(self._asking, self._tally.add)
+        self.status = ComparerStatus(self._tally, self._backlog, self._asking, self._replay.doubt)
+        self._listener = Listener(address, "AF_UNIX", authkey=key)
+
+    def run(self, control: Connection) -> None:
+        """Until the other end of ``control`` is closed."""
+        server = ReportServer(self._settings.report, self.status)
+        replaying = threading.Thread(target=self._replay_all, name="shadow-replay", daemon=True)
+        try:
+            threading.Thread(target=self._receive, name="shadow-receive", daemon=True).start()
+            replaying.start()
+            with suppress(EOFError, OSError):
+                control.recv_bytes()
+            self._backlog.close(keep=True)
+            replaying.join(_SECONDS_TO_FINISH)
+            self._stopped.set()
+            self._backlog.close(keep=False)
+            replaying.join(_SECONDS_TO_FINISH)
+        finally:
+            server.close()
+            with suppress(OSError):  # who started us may have removed its folder
+                self._listener.close()
+        print(table(self.status.document()), end="", flush=True)
+
+    def _receive(self) -> None:
+        """From one connection after the other: each is that of another process which answered clients."""
+        while not self._stopped.is_set():
+            try:
+                connection = self._listener.accept()
+            except Exception as error:  # closed, or a peer without the key
+                if not self._stopped.is_set():
+                    LOG.warning("A connection to the comparing process was refused: %s", error)
+                    self._stopped.wait(0.1)
+                continue
+            if self.status.processes:
+                self._tally.part(ENDED)
+            self.status.processes += 1
+            with connection, suppress(EOFError, OSError):
+                while True:
+                    delivery = connection.recv()
+                    assert isinstance(delivery, OutboxDelivery)
+                    if delivery.predecessors >= self.status.processes:  # one ended that was never heard of
+                        self._tally.part(ENDED)
+                        self.status.processes = delivery.predecessors + 1
+                    self.status.left_out = delivery.left_out
+                    if delivery.copy is not None:
+                        self._backlog.put(delivery.copy)
+                    self._settled = delivery.settled
+
+    def _replay_all(self) -> None:
+        try:
+            moment = self._copy()
+            self.status.phase = "comparing"
+            while (copy := self._backlog.get()) is not None:
+                self._take(copy, moment)
+            self._replay.finish()
+        except ServiceError as error:
+            self._fail(f"the database of OpenStack Placement was not copied: {error.detail}")
+        except Exception as error:
+            LOG.exception("Nothing is compared any more")
+            self._fail(f"a defect: {error!r}")
+
+    def _fail(self, why: str) -> None:
+        LOG.error("Requests are passed on and not compared any more: %s", why)
+        self.status.phase = f"failed: {why}"
+        while self._backlog.get() is not None:
+            self.status.unread += 1
+
+    def _copy(self) -> CopyMoment | None:
+        if self._settings.databases is None:
+            return None
+        self.status.phase = "waiting to copy the database"
+        self._stopped.wait(self._settings.copy_after)
+        self.status.phase = "copying the database"
+        return copying.copy(self._settings.databases, self._was_quiet)
+
+    def _was_quiet(self, moment: CopyMoment) -> bool:
+        deadline = time.monotonic() + _SECONDS_TO_BE_ANSWERED
+        while self._settled < moment.latest:
+            if time.monotonic() > deadline or self._stopped.wait(_TICK):
+                return False
+        return was_quiet(self._backlog, moment)
+
+    def _take(self, copy: MirroredRequest, moment: CopyMoment | None) -> None:
+        if moment is not None and moment.is_after(copy):
+            self._tally.add(ReplayOutcome(copy, ReplayVerdict.MISSED, BEFORE))
+        elif moment is not None and moment.is_within(copy):
+            self._replay.take_around_copy(copy)
+        else:
+            self._replay.take(copy)
+
+
+def was_quiet(backlog: ByteBacklog, moment: CopyMoment) -> bool:
+    """Whether no write was in flight at a moment, once all that came in before have been answered."""
+    return not backlog.any(moment.is_within)

@@ -1,0 +1,116 @@
+"""From the process that answers clients to the one that compares: copies, as many as fit.
+
+The process that answers never waits for the other: what it does not take in time waits in a
+:class:`~placement_extras.shadow.backlog.ByteBacklog`.
+"""
+
+import logging
+import pickle
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Client, Connection
+from typing import Final
+
+from placement_extras.shadow.backlog import BacklogBounds, ByteBacklog
+from placement_extras.shadow.exchange import MirroredRequest
+
+LOG = logging.getLogger(__name__)
+
+BOUNDS: Final = BacklogBounds(reads=64 << 20, writes=64 << 20, any_write=256 << 20)
+"""Of what waits to be sent."""
+_SECONDS_BETWEEN_TRIES: Final = 0.5
+_SECONDS_OF_SILENCE: Final = 0.1
+"""Then the other process is told that nothing was answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxDelivery:
+    """One copy, or none where nothing was answered for a while.
+
+    :param left_out: how many copies found no room before it was sent.
+    :param settled: writes that came in before that time of the monotonic clock are in this delivery or
+        in one before it.
+    :param predecessors: how many processes answered clients before the one that sends it.
+    """
+
+    copy: MirroredRequest | None
+    left_out: int
+    settled: float
+    predecessors: int = 0
+
+
+class MirrorOutbox:
+    """Sends copies to the address where the other process listens, from a thread of its own.
+
+    :param predecessors: how many processes answered clients before this one.
+    """
+
+    def __init__(
+        self, address: str, key: bytes, bounds: BacklogBounds = BOUNDS, predecessors: int = 0
+    ) -> None:
+        self._address: Final = address
+        self._key: Final = key
+        self._predecessors: Final = predecessors
+        self._waiting = ByteBacklog(bounds)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="shadow-outbox", daemon=True)
+
+    def start(self, settled: Callable[[], float]) -> None:
+        """Begin to send.
+
+        :param settled: the time before which no write came in whose copy has not been put here.
+        """
+        self._settled = settled
+        self._thread.start()
+
+    def stop(self, seconds: float) -> None:
+        """Send what waits, for that long at most, and end."""
+        self._stopped.set()
+        self._waiting.close(keep=True)
+        self._thread.join(seconds)
+
+    def put(self, copy: MirroredRequest) -> None:
+        """Have a copy sent; never blocks."""
+        self._waiting.put(copy)
+
+    def _run(self) -> None:
+        connection: Connection | None = None
+        try:
+            while not self._waiting.ended:
+                message = pickle.dumps(self._next())
+                while True:
+                    connection = connection or self._connect()
+                    if connection is None:
+                        return
+                    try:
+                        connection.send_bytes(message)
+                        break
+                    except OSError:
+                        connection.close()
+                        connection = None
+        finally:
+            if connection is not None:
+                connection.close()
+
+    def _next(self) -> OutboxDelivery:
+        copy = self._waiting.get(_SECONDS_OF_SILENCE)
+        settled = self._settled()
+        if len(self._waiting):  # what waits may have come in before that
+            settled = 0.0
+        return OutboxDelivery(copy, self._waiting.left_out, settled, self._predecessors)
+
+    def _connect(self) -> Connection | None:
+        """None when nobody listens and we are to stop."""
+        reported = False
+        while True:
+            with suppress(OSError, EOFError):
+                return Client(self._address, "AF_UNIX", authkey=self._key)
+            if not reported:
+                LOG.warning(
+                    "Nothing is compared: the comparing process does not listen; requests are passed on"
+                )
+                reported = True
+            if self._stopped.wait(_SECONDS_BETWEEN_TRIES):
+                return None

@@ -1,0 +1,49 @@
+"""A service with a console, over the world of :mod:`tests.placement_extras.console.world`."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from werkzeug.test import Client
+
+from placement.api.middleware import build_application
+from placement.conf import new_config
+from tests import browser
+from tests.placement.running import Admin
+from tests.placement_extras.console import browsing, world
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory: pytest.TempPathFactory, migrated_file: Path) -> Any:
+    """The service, which asks nobody who he is, and has a console."""
+    file = tmp_path_factory.mktemp("console") / "placement.sqlite"
+    shutil.copy(migrated_file, file)
+    conf = new_config(config_files=[])
+    conf.set_override("auth_strategy", "noauth2", "api")
+    conf.set_override("connection", f"sqlite:///{file}", "placement_database")
+    conf.set_override("enabled", True, "console")
+    made = build_application(conf)
+    world.make(Admin(made))
+    return made
+
+
+@pytest.fixture(scope="module")
+def client(app: Any) -> Client:
+    """Asks for pages without a browser."""
+    return Client(app)
+
+
+@pytest.fixture(scope="module")
+def base(app: Any) -> Iterator[str]:
+    """Where the console is, for a browser."""
+    with browsing.served(app) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    """A browser, without a window."""
+    with browser.chromium() as opened:
+        yield opened

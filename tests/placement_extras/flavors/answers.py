@@ -1,0 +1,95 @@
+"""What a case comes to, by this service and by a judge, in a form in which both can be compared.
+
+A case is a flavor as bodies have it, and the rules by which it is translated.
+"""
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import parse_qsl
+
+from placement import microversion
+from placement.candidates.request import CandidatesRequest
+from placement.exceptions import InvalidRequest
+from placement.schemas.base import load
+from placement.schemas.query_candidates import parse_candidates
+from placement_extras.flavors import form, pci
+from placement_extras.flavors.flavor import TranslationRules
+from placement_extras.flavors.translate import FlavorTranslation, translate
+
+Answer = tuple[dict[str, Any] | None, dict[str, Any] | None]
+"""A request and the one to fall back to; None for none."""
+
+REFUSED: Final[Answer] = (None, None)
+_DEVICE: Final = re.compile("_PCI_[0-9]+|[0-9a-f-]{36}-[0-9]+")
+"""The suffix of a PCI device here, and as Nova has it."""
+OF_UNIT_TESTS: Final = "of Nova's unit tests"
+AT_RANDOM: Final = "at random"
+RECORDED: Final = Path(__file__).with_name("recorded.jsonl")
+
+
+def recorded() -> list[dict[str, Any]]:
+    """Cases with what Nova made of them; ``python -m tests.nova.handpicked`` records them."""
+    return [json.loads(line) for line in RECORDED.read_text(encoding="utf-8").splitlines()]
+
+
+def translated(case: dict[str, Any]) -> FlavorTranslation:
+    """What comes of it here.
+
+    :raises InvalidRequest: nothing.
+    """
+    asked = form.parse(load(form.FlavorAsked(), case["flavor"]))
+    switches = {name: value for name, value in case["rules"].items() if name != "pci_alias"}
+    aliases = pci.aliases(case["rules"].get("pci_alias", ()))
+    return translate(
+        asked, TranslationRules(**switches, disable_fallback_pcpu_query=False, pci_aliases=aliases)
+    )
+
+
+def ours(case: dict[str, Any]) -> Answer:
+    try:
+        found = translated(case)
+    except InvalidRequest:
+        return REFUSED
+    return _plain(found.request), found.fallback and _plain(found.fallback)
+
+
+def judged(verdict: dict[str, Any]) -> Answer:
+    """What the judge says: a query that Placement refuses is no better than none."""
+    if "refused" in verdict:
+        return REFUSED
+    try:
+        return _of_query(verdict["query"]), _of_query(verdict["fallback"])
+    except InvalidRequest:
+        return REFUSED
+
+
+def _of_query(query: str | None) -> dict[str, Any] | None:
+    if query is None:
+        return None
+    pairs = [(name, value) for name, value in parse_qsl(query, keep_blank_values=True) if name != "limit"]
+    return _plain(parse_candidates(pairs, microversion.MAX))
+
+
+def _plain(request: CandidatesRequest) -> dict[str, Any]:
+    """All that it says, by names, where no order counts."""
+    return {
+        "groups": {
+            group.suffix: (dict(group.resources), frozenset(group.required), group.forbidden)
+            for group in request.groups
+            if not _DEVICE.fullmatch(group.suffix)
+        },
+        "devices": Counter(
+            (tuple(group.resources.items()), frozenset(group.required), group.forbidden)
+            for group in request.groups
+            if _DEVICE.fullmatch(group.suffix)
+        ),
+        "policy": request.group_policy,
+        "root": (request.root_required, request.root_forbidden),
+        "others": (request.same_subtrees, request.limit, request.nested),
+        "elsewhere": [
+            each for each in request.groups if each.member_of or each.forbidden_aggregates or each.in_tree
+        ],
+    }

@@ -1,0 +1,308 @@
+"""Flavors are translated as Nova 34.0.0 does, which was recorded; ``make test-nova`` asks Nova itself."""
+
+import re
+from contextlib import nullcontext, suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from packaging.version import InvalidVersion, Version
+
+from placement.exceptions import INVALID_FLAVOR, InvalidRequest
+from placement_extras.flavors.cpus import MAX_CPUS, parse
+from placement_extras.flavors.flavor import ImageProperties, NovaFlavor, PciAlias, TranslationRules
+from placement_extras.flavors.property_types import CHOICES, FLAGS, FREE, NUMBERS, check_comparisons
+from placement_extras.flavors.translate import translate
+from tests.examples import examples
+from tests.placement_extras.flavors.answers import (
+    AT_RANDOM,
+    OF_UNIT_TESTS,
+    REFUSED,
+    judged,
+    ours,
+    recorded,
+    translated,
+)
+
+RECORDED = recorded()
+CHOSEN = [each for each in RECORDED if each["about"] not in (OF_UNIT_TESTS, AT_RANDOM)]
+
+
+@pytest.mark.parametrize("case", CHOSEN, ids=[each["about"] for each in CHOSEN])
+def test_a_flavor_is_translated_as_nova_does(case):
+    assert ours(case) == judged(case["nova"])
+
+
+@pytest.mark.parametrize("about", [OF_UNIT_TESTS, AT_RANDOM])
+def test_many_flavors_are_translated_as_nova_does(about):
+    cases = [each for each in RECORDED if each["about"] == about]
+    assert len(cases) > 100
+    assert 0.1 < sum(judged(each["nova"]) == REFUSED for each in cases) / len(cases) < 0.6
+    assert [case for case in cases if ours(case) != judged(case["nova"])] == []
+
+
+def test_what_is_refused_is_said_in_one_sentence():
+    for case in RECORDED:
+        if judged(case["nova"]) == REFUSED:
+            with pytest.raises(InvalidRequest) as caught:
+                translated(case)
+            assert caught.value.code == INVALID_FLAVOR
+            assert re.fullmatch(r"No guest can have this flavor and image: .*[^.]\.", caught.value.detail)
+
+
+def flavor(image=(), **specs):
+    return NovaFlavor(
+        4, 2048, extra_specs=tuple(specs.items()), image=ImageProperties(properties=tuple(image))
+    )
+
+
+_VERSIONS = st.from_regex(
+    r"[v]?[0-9.!]{1,6}[-_.]?(a|rc|post|rev|dev|x)?[-_.]?[0-9]{0,2}(\+[a-zA-Z0-9.]{0,4})?"
+)
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(st.sampled_from(("<", "<=", "==", "!=", ">=", ">", "=", "~=")), _VERSIONS | st.text(max_size=8))
+def test_versions_are_those_of_pep_440(comparison: str, text: str) -> None:
+    version = text.strip()
+    try:
+        right = bool(Version(version)) and comparison not in ("=", "~=")
+    except InvalidVersion:
+        right = False
+    if "," in version or version[:1] in ("<", ">", "=", "!"):
+        return
+    given = f" {comparison} {version} "
+    with nullcontext() if right else pytest.raises(ValueError, match=re.escape(given)):
+        check_comparisons(given)
+
+
+def test_the_same_flavor_has_the_same_request_which_searches_recognise():
+    one, other = (translate(flavor(**{"hw:cpu_policy": "dedicated"}), TranslationRules()) for _ in range(2))
+    assert one.request is other.request
+
+
+def test_there_is_something_to_fall_back_to_only_where_it_is_wanted():
+    pinned = flavor(**{"hw:cpu_policy": "dedicated", "hw:cpu_thread_policy": "isolate"})
+    assert translate(pinned, TranslationRules()).fallback is None
+    fallback = translate(pinned, TranslationRules(disable_fallback_pcpu_query=False)).fallback
+    assert fallback is not None
+    assert [(dict(each.resources), each.forbidden) for each in fallback.groups] == [
+        ({"VCPU": 4, "MEMORY_MB": 2048}, frozenset())
+    ]
+
+
+GPU = PciAlias("gpu", "VGPU", frozenset({"CUSTOM_GOLD"}))
+
+
+def test_pci_devices_are_groups_of_their_own_whose_suffixes_nobody_has():
+    specs = {"pci_passthrough:alias": "gpu:2", "resources_PCI_0:CUSTOM_A": "1"}
+    request = translate(flavor(**specs), TranslationRules(pci_aliases=(GPU,))).request
+    assert {each.suffix: dict(each.resources) for each in request.groups if each.suffix} == {
+        "_PCI_0": {"CUSTOM_A": 1},
+        "_PCI_1": {"VGPU": 1},
+        "_PCI_2": {"VGPU": 1},
+    }
+    assert request.group_policy == "none"
+
+
+def test_more_pci_devices_than_anybody_has_are_refused():
+    with pytest.raises(InvalidRequest, match="more than 256 devices"):
+        translate(flavor(**{"pci_passthrough:alias": "gpu:999999999"}), TranslationRules(pci_aliases=(GPU,)))
+
+
+def test_what_is_ignored_is_named():
+    specs = {"resources:vgpu": "1", "resources:VGPU": "a", "trait:CUSTOM_A": "yes", "group_policy": "any"}
+    assert translate(flavor(**specs), TranslationRules()).warnings == (
+        "resources:vgpu names no resource class: did you mean VGPU?",
+        "resources:VGPU cannot be 'a', only a number from 0 on",
+        "trait:CUSTOM_A cannot be 'yes', only required or forbidden",
+        "group_policy cannot be 'any', only none or isolate",
+    )
+
+
+@pytest.mark.parametrize(
+    ("specs", "image", "warnings"),
+    [
+        (
+            {"hw:cpu_polic": "dedicated"},
+            {},
+            ["hw:cpu_polic is no extra spec that Nova knows: did you mean hw:cpu_policy?"],
+        ),
+        (
+            {"hw_cpu_policy": "dedicated"},
+            {},
+            ["hw_cpu_policy is no extra spec that Nova knows: did you mean hw:cpu_policy?"],
+        ),
+        ({"quota:colour": "red"}, {}, ["quota:colour is no extra spec that Nova knows"]),
+        ({"hw:numa_cpus.a": "1"}, {}, ["hw:numa_cpus.a is no extra spec that Nova knows"]),
+        (
+            {},
+            {"hw_disk_buss": "scsi"},
+            ["hw_disk_buss is no image property that Nova knows: did you mean hw_disk_bus?"],
+        ),
+        (
+            {},
+            {"hw:disk_bus": "scsi"},
+            ["hw:disk_bus is no image property that Nova knows: did you mean hw_disk_bus?"],
+        ),
+        (
+            {},
+            {"trait:CUSTOM_A": "forbidden"},
+            ["the image property trait:CUSTOM_A cannot be 'forbidden', only required"],
+        ),
+        (
+            {"hw:watchdog_action": "reset", "compute_agent:weight": "2", "colour": "red"},
+            {"os_distro": "debian"},
+            [],
+        ),
+        (
+            {
+                "aggregate_instance_extra_specs:a:b": "1",
+                "capabilities:cpu_info:arch": "x",
+                "os:secure_boot": "optional",
+            },
+            {},
+            [],
+        ),
+    ],
+)
+def test_what_says_nothing_is_warned_of(specs, image, warnings):
+    assert translate(flavor(image.items(), **specs), TranslationRules()).warnings == tuple(warnings)
+
+
+def test_no_flavor_has_more_warnings_than_can_be_read():
+    warnings = translate(
+        flavor(**{f"hw:{number}": "1" for number in range(100)}), TranslationRules()
+    ).warnings
+    assert (len(warnings), warnings[-1]) == (17, "84 more are not understood")
+
+
+def test_nothing_that_nova_is_known_to_understand_is_warned_of():
+    """All that Nova's own tests and ours ask of it."""
+    said = [text for case in CHOSEN if ours(case) != REFUSED for text in translated(case).warnings]
+    assert said == [
+        "resources:VGPU cannot be 'many', only a number from 0 on",
+        "resources:CUSTOM_A cannot be '-1', only a number from 0 on",
+        "resources:vgpu names no resource class: did you mean VGPU?",
+        "resources:LLC names no resource class",
+        "trait:CUSTOM_GOLD cannot be 'preferred', only required or forbidden",
+        "the image property trait:CUSTOM_RUST cannot be 'forbidden', only required",
+    ]
+
+
+def test_own_classes_are_asked_for_as_standard_ones_are():
+    specs = {"resources:LLC": "4", "resources_A:MBA": "10"}
+    translation = translate(flavor(**specs), TranslationRules(own_classes=frozenset(("LLC", "MBA"))))
+    assert translation.warnings == ()
+    assert [dict(each.resources) for each in translation.request.groups] == [
+        {"LLC": 4, "VCPU": 4, "MEMORY_MB": 2048},
+        {"MBA": 10},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("specs", "image", "said"),
+    [
+        ({"hw:cpu_policy": "own"}, {}, "hw:cpu_policy cannot be 'own', only one of dedicated, mixed, shared"),
+        ({"hw:numa_nodes": "3"}, {}, "4 CPUs and 2048 MiB cannot be parted into 3 nodes"),
+        ({"hw:cpu_thread_policy": "isolate"}, {}, "needs dedicated or mixed CPUs"),
+        ({}, {"hw_disk_bus": "floppy"}, "the image property hw_disk_bus cannot be 'floppy'"),
+        (
+            {"hw:numa_nodes": "2", "hw:numa_cpus.0": "0-1", "hw:numa_cpus.1": "2-3"},
+            {"hw_numa_mem.0": "9" * 4300, "hw_numa_mem.1": "9" * 4300},
+            "hw:numa_mem does not add up to the 2048 MiB of the flavor",
+        ),
+        ({"hw:tpm_version": "1.2"}, {"hw_tpm_version": "2.0"}, "'1.2', hw_tpm_version of the image '2.0'"),
+        ({"resources1:VGPU": "1", "resources2:VGPU": "1"}, {}, "they need group_policy, none or isolate"),
+        ({"trait1:CUSTOM_A": "required"}, {}, "the group 1 has traits, but no resources"),
+        ({"pci_passthrough:alias": "a:1"}, {}, "there is no PCI alias 'a' in [flavors] pci_alias"),
+    ],
+)
+def test_a_refusal_names_what_is_wrong(specs, image, said):
+    with pytest.raises(InvalidRequest) as caught:
+        translate(flavor(image.items(), **specs), TranslationRules())
+    assert said in caught.value.detail
+
+
+@pytest.mark.parametrize(
+    ("text", "cpus"),
+    [
+        ("0-3,^2", {0, 1, 3}),
+        (" 1 , ,3 - 4", {1, 3, 4}),
+        ("^0,0-1", {1}),
+        ("0,99999999999", {0, MAX_CPUS}),
+        ("0-99999999999,^1-99999999999", {0}),
+        ("", set()),
+    ],
+)
+def test_a_list_of_cpus(text, cpus):
+    assert parse(text) == sum(1 << cpu for cpu in cpus)
+
+
+@pytest.mark.parametrize("text", ["a", "3-1", "-1", "1-", "^", "^^1", "1-2-3", "0x1"])
+def test_what_is_no_list_of_cpus(text):
+    with pytest.raises(ValueError, match=r"invalid literal|3-1"):
+        parse(text)
+
+
+NAMES = [
+    *(f"hw:{name.partition('_')[2]}" for name in (*CHOICES, *FLAGS, *NUMBERS, *FREE)),
+    *(
+        "hw:numa_cpus.0",
+        "hw:numa_mem.0",
+        "hw:cpu_dedicated_mask",
+        "hw:cpu_realtime",
+        "hw:pmem",
+        "group_policy",
+    ),
+    *(
+        "resources:VCPU",
+        "resources1:PCPU",
+        "trait:HW_CPU_HYPERTHREADING",
+        "trait:",
+        "resources:",
+        "resources_:A",
+    ),
+]
+PROPERTIES = [
+    *CHOICES,
+    *FLAGS,
+    *NUMBERS,
+    *FREE,
+    "hw_numa_cpus.0",
+    "hw_numa_mem.0",
+    "trait:",
+    "vmware_adaptertype",
+]
+VALUES = st.one_of(
+    st.sampled_from([value for choice in CHOICES.values() for value in choice.values]),
+    st.sampled_from(
+        ["true", "1", "2", "-1", "0-1", "^0", "9" * 5000, "1" * 200 + "EB", "-.5b", "mixed", "isolate"]
+    ),
+    st.text(max_size=8),
+)
+
+
+@given(
+    st.integers(1, MAX_CPUS),
+    st.integers(0, 8192),
+    st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=6),
+    st.dictionaries(st.sampled_from(PROPERTIES), VALUES, max_size=6),
+    st.builds(TranslationRules, st.booleans(), st.booleans(), st.booleans()),
+)
+@settings(max_examples=examples(500), deadline=None)
+def test_whatever_is_asked_for_is_translated_or_refused(vcpus, ram, specs, properties, rules):
+    asked = NovaFlavor(
+        vcpus,
+        ram,
+        extra_specs=tuple(specs.items()),
+        image=ImageProperties("raw", properties=tuple(properties.items())),
+    )
+    with suppress(InvalidRequest):
+        check(translate(asked, rules).request)
+
+
+def check(found):
+    assert all(group.resources for group in found.groups)
+    assert all(amount > 0 for group in found.groups for amount in group.resources.values())
+    assert "COMPUTE_STATUS_DISABLED" in found.root_forbidden

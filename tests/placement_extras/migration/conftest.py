@@ -1,0 +1,28 @@
+"""Databases of OpenStack Placement, beside the database and the service of the tests of audits."""
+
+import pytest
+
+from tests.placement.maintenance.conftest import database, service  # noqa: F401  # fixtures
+from tests.placement_extras.migration.reference_world import ReferenceDatabase
+
+
+@pytest.fixture
+def reference_of(database_server):
+    """Makes databases of OpenStack Placement on the same server."""
+    urls = []
+
+    def make(**options):
+        urls.append(database_server.fresh_database())
+        return ReferenceDatabase(urls[-1], **options)
+
+    yield make
+    for url in urls:
+        database_server.drop_database(url)
+
+
+@pytest.fixture
+def reference(reference_of):
+    """A database of OpenStack Placement with the whole world in it."""
+    made = reference_of()
+    made.fill()
+    return made

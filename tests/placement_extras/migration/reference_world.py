@@ -1,0 +1,133 @@
+"""A world as OpenStack Placement stores it: nested and sharing providers, custom names, old consumers."""
+
+from datetime import datetime
+
+import os_resource_classes
+import sqlalchemy as sa
+
+from tests.placement_extras.migration.reference_schema import schema
+
+
+def uuid(kind, number):
+    """``kind`` is one hexadecimal digit."""
+    return f"{kind * 8}-0000-4000-8000-{number:012x}"
+
+
+SHARING, HOST, NUMA, DEVICE, NAMELESS = (uuid("a", number) for number in range(1, 6))
+POOL, SPELLED_BY_CLIENT = uuid("b", 1), "BBBBBBBB000040008000000000000002"
+SERVER, MIGRATION, UNTYPED, UNRECORDED, EMPTY = (uuid("c", number) for number in range(1, 6))
+
+GOLD, SILVER = 10_000, 10_001
+VCPU, MEMORY_MB, DISK_GB = 0, 1, 2
+
+#: (id, uuid, name, generation, root, parent); the device was moved below a NUMA node that is younger,
+#: and the node's root was never set, as before Stein
+PROVIDERS = [
+    (3, SHARING, "nfs", 7, 3, None),
+    (4, DEVICE, "device", 1, 5, 9),
+    (5, HOST, "host", 12, 5, None),
+    (9, NUMA, "numa", 3, None, 5),
+    (11, NAMELESS, None, None, 11, None),
+]
+#: (provider, class, total, reserved, min_unit, max_unit, step_size, allocation_ratio)
+INVENTORIES = [
+    (3, DISK_GB, 2_000_000_000, 10, 5, 1000, 5, 1.25),
+    (5, MEMORY_MB, 65536, 512, 1, 65536, 1, 1.0),
+    (9, VCPU, 16, 0, 1, 16, 1, 16.0),
+    (4, GOLD, 8, 0, 1, 8, 1, 1.0),
+]
+TRAITS = {1: "HW_CPU_X86_AVX2", 2: "MISC_SHARES_VIA_AGGREGATE", 7: "CUSTOM_FAST", 8: "CUSTOM_UNUSED"}
+PROVIDER_TRAITS = [(3, 2), (9, 1), (9, 7)]
+AGGREGATES = {1: POOL, 2: SPELLED_BY_CLIENT}
+PROVIDER_AGGREGATES = [(3, 1), (5, 1), (5, 2)]
+#: (id, uuid, project, user, generation, type)
+CONSUMERS = [
+    (21, SERVER, 1, 1, 5, 1),
+    (22, MIGRATION, 1, 2, 1, 2),
+    (23, UNTYPED, 2, 1, 2, None),
+    (24, EMPTY, 2, 1, 3, 1),
+]
+#: (provider, consumer, class, used); two rows of one thing add up
+ALLOCATIONS = [
+    (9, SERVER, VCPU, 4),
+    (5, SERVER, MEMORY_MB, 2048),
+    (3, SERVER, DISK_GB, 20),
+    (9, MIGRATION, VCPU, 2),
+    (4, UNTYPED, GOLD, 1),
+    (4, UNTYPED, GOLD, 2),
+    (3, UNRECORDED, DISK_GB, 5),
+]
+CREATED = datetime(2024, 2, 29, 12, 0, 0)
+UPDATED = datetime(2025, 6, 1, 0, 0, 30)
+
+
+class ReferenceDatabase:
+    """One such database; ``execute`` is for what a test wants different."""
+
+    def __init__(self, url, **options):
+        self.url = url
+        self.metadata = schema(**options)
+        self._engine = sa.create_engine(url, poolclass=sa.NullPool)
+        self.metadata.create_all(self._engine)
+
+    def execute(self, *statements):
+        with self._engine.begin() as conn:
+            for statement in statements:
+                conn.execute(sa.text(statement))
+
+    def at_revision(self, revision):
+        """Say as its migrations do how far they are."""
+        self.execute(
+            "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL, "
+            "CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num))",
+            f"INSERT INTO alembic_version VALUES ('{revision}')",
+        )
+
+    def insert(self, table, columns, rows, *, updated=UPDATED):
+        """Rows as tuples of the columns, with times."""
+        names = (*columns, "created_at", "updated_at")
+        values = [dict(zip(names, (*row, CREATED, updated), strict=True)) for row in rows]
+        with self._engine.begin() as conn:
+            conn.execute(sa.insert(self.metadata.tables[table]), values)
+
+    def names(self, *, standard_classes=True):
+        """Resource classes and traits; before Xena the standard classes were in no table."""
+        classes = list(enumerate(os_resource_classes.STANDARDS)) if standard_classes else []
+        self.insert(
+            "resource_classes", ("id", "name"), [*classes, (GOLD, "CUSTOM_GOLD"), (SILVER, "CUSTOM_SILVER")]
+        )
+        self.insert("traits", ("id", "name"), TRAITS.items())
+
+    def fill(self, *, standard_classes=True):
+        """The whole world."""
+        self.names(standard_classes=standard_classes)
+        columns = ("id", "uuid", "name", "generation", "root_provider_id", "parent_provider_id")
+        # as MySQL looks at foreign keys row by row: first the providers, then their parents
+        self.insert("resource_providers", columns, [(*row[:4], None, None) for row in PROVIDERS])
+        for number, *_, root, parent in PROVIDERS:
+            values = f"root_provider_id = {root or 'NULL'}, parent_provider_id = {parent or 'NULL'}"
+            self.execute(f"UPDATE resource_providers SET {values} WHERE id = {number}")
+        units = ("total", "reserved", "min_unit", "max_unit", "step_size", "allocation_ratio")
+        self.insert("inventories", ("resource_provider_id", "resource_class_id", *units), INVENTORIES)
+        self.insert("resource_provider_traits", ("resource_provider_id", "trait_id"), PROVIDER_TRAITS)
+        self.insert("placement_aggregates", ("id", "uuid"), AGGREGATES.items())
+        self.insert(
+            "resource_provider_aggregates", ("resource_provider_id", "aggregate_id"), PROVIDER_AGGREGATES
+        )
+        self.insert("projects", ("id", "external_id"), [(1, "red"), (2, "blue")])
+        self.insert("users", ("id", "external_id"), [(1, "ann"), (2, "bob")])
+        who = ("id", "uuid", "project_id", "user_id", "generation", "consumer_type_id")
+        if "consumer_types" in self.metadata.tables:
+            self.insert("consumer_types", ("id", "name"), [(1, "INSTANCE"), (2, "MIGRATION")])
+            self.insert("consumers", who, CONSUMERS)
+        else:
+            self.insert("consumers", who[:-1], [row[:-1] for row in CONSUMERS])
+        self.allocate(*ALLOCATIONS)
+
+    def allocate(self, *rows):
+        self.insert(
+            "allocations",
+            ("resource_provider_id", "consumer_id", "resource_class_id", "used"),
+            rows,
+            updated=None,
+        )

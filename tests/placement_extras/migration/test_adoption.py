@@ -1,0 +1,391 @@
+"""A database of OpenStack Placement is taken over in place, and given back with or without later changes."""
+
+import multiprocessing
+import os
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.engine import make_url
+
+from placement.db import adoption, migration
+from placement.exceptions import Conflict, Unavailable
+from placement_extras.migration.abandon import AbandonWay, abandon
+from placement_extras.migration.adopt import adopt, require_means
+from placement_extras.migration.drop_stock import drop_stock
+from placement_extras.migration.reference import open_source
+from tests.placement.maintenance.conftest import OWNER, Service
+from tests.placement_extras.migration import reference_world as world
+
+NEW_HOST, NEW_SERVER = world.uuid("a", 77), world.uuid("c", 77)
+
+
+@pytest.fixture
+def stock(reference):
+    """A database of OpenStack Placement at its last revision."""
+    reference.at_revision(adoption.REVISIONS[-1])
+    return reference
+
+
+def adopted(stock):
+    return adopt(stock.url, OWNER, ["LLC", "MBA"])
+
+
+def contents(url):
+    """All rows of all tables, by table; the lock of a move that was killed does not count."""
+    engine = sa.create_engine(url, poolclass=sa.NullPool)
+    metadata = sa.MetaData()
+    with engine.connect() as conn:
+        metadata.reflect(conn)
+        return {
+            table.name: sorted(map(repr, conn.execute(sa.select(table))))
+            for table in metadata.tables.values()
+            if table.name != "placement_migration_lock"
+        }
+
+
+def names(url):
+    """Names of everything, by table."""
+    inspector = sa.inspect(sa.create_engine(url, poolclass=sa.NullPool))
+    return {
+        table: (
+            sorted((column["name"], str(column["default"])) for column in inspector.get_columns(table)),
+            sorted(str(index["name"]) for index in inspector.get_indexes(table)),
+            str(inspector.get_pk_constraint(table)["name"]),
+            sorted(str(key["name"]) for key in inspector.get_foreign_keys(table)),
+        )
+        for table in inspector.get_table_names()
+    }
+
+
+def test_everything_is_taken_over_and_the_old_tables_are_kept(stock):
+    before = contents(stock.url)
+    outcome = adopted(stock)
+    assert outcome.copied
+    assert outcome.comparison.differences == []
+    after = contents(stock.url)
+    assert {name: after[f"stock_{name}"] for name in before} == before
+    assert migration.require_schema(stock.url) == migration.newest()
+    service = Service(stock.url)
+    held = service.get(f"/allocations/{world.SERVER}")
+    assert held["consumer_generation"] == 5
+    assert held["allocations"][world.NUMA] == {"generation": 3, "resources": {"VCPU": 4}}
+    assert service.post("/resource_providers", {"name": "new", "uuid": NEW_HOST}) == 200
+    assert not adopted(stock).copied
+
+
+def test_nothing_written_and_the_old_tables_are_what_they_were(stock):
+    before, named = contents(stock.url), names(stock.url)
+    adopted(stock)
+    Service(stock.url).get("/resource_providers")
+    assert abandon(stock.url, OWNER).changes == ()
+    assert contents(stock.url) == before
+    assert names(stock.url) == named
+    adopted(stock)
+    assert Service(stock.url).get(f"/allocations/{world.SERVER}")["consumer_generation"] == 5
+
+
+def write(service):
+    """One change of each kind."""
+    new = {"name": "host2", "uuid": NEW_HOST, "parent_provider_uuid": None}
+    assert service.post("/resource_providers", new) == 200
+    inventories = {"VCPU": {"total": 8, "allocation_ratio": 1.5}, "LLC": {"total": 11}}
+    body = {"resource_provider_generation": 0, "inventories": inventories}
+    assert service.put(f"/resource_providers/{NEW_HOST}/inventories", body) == 200
+    assert service.put("/traits/CUSTOM_NEW", {}) == 201
+    body = {"resource_provider_generation": 1, "traits": ["CUSTOM_NEW", "HW_CPU_X86_AVX512F"]}
+    assert service.put(f"/resource_providers/{NEW_HOST}/traits", body) == 200
+    body = {"resource_provider_generation": 2, "aggregates": [world.POOL, world.uuid("b", 9)]}
+    assert service.put(f"/resource_providers/{NEW_HOST}/aggregates", body) == 200
+    assert service.put("/resource_classes/CUSTOM_COPPER", {}) == 201
+    held = {
+        "allocations": {
+            NEW_HOST: {"resources": {"VCPU": 2, "LLC": 3}},
+            world.HOST: {"resources": {"MEMORY_MB": 256}},
+        },
+        "project_id": "green",
+        "user_id": "ann",
+        "consumer_type": "VOLUME",
+        "consumer_generation": None,
+    }
+    assert service.put(f"/allocations/{NEW_SERVER}", held) == 204
+    empty = {**held, "allocations": {}, "consumer_generation": 1, "consumer_type": "MIGRATION"}
+    assert service.put(f"/allocations/{world.MIGRATION}", {**empty, "project_id": "red"}) == 204
+    assert service.put(f"/resource_providers/{world.DEVICE}", {"name": "renamed"}) == 200
+
+
+def asked(service):
+    """What clients can see of it."""
+    paths = ["/resource_providers", "/resource_classes", "/usages?project_id=green", "/usages?project_id=red"]
+    for uuid in (world.SHARING, world.HOST, world.NUMA, world.DEVICE, NEW_HOST):
+        paths += [
+            f"/resource_providers/{uuid}{part}" for part in ("", "/inventories", "/traits", "/aggregates")
+        ]
+    paths += [f"/allocations/{uuid}" for uuid in (world.SERVER, world.MIGRATION, world.UNTYPED, NEW_SERVER)]
+    return {path: _sorted(service.get(path)) for path in paths}
+
+
+def _sorted(answer):
+    if isinstance(answer, dict):
+        return {key: _sorted(value) for key, value in answer.items()}
+    return sorted(map(repr, answer)) if isinstance(answer, list) else answer
+
+
+def test_what_was_written_since_is_named_and_nothing_is_done(stock):
+    adopted(stock)
+    service = Service(stock.url)
+    write(service)
+    before, seen = contents(stock.url), asked(service)
+    with pytest.raises(Conflict) as refused:
+        abandon(stock.url, OWNER)
+    text = str(refused.value)
+    assert f"allocation made: 2 VCPU of {NEW_HOST} for {NEW_SERVER}" in text
+    assert f"allocation removed: 2 VCPU of {world.NUMA} for {world.MIGRATION}" in text
+    assert "db abandon --carry-back" in text
+    assert contents(stock.url) == before
+    assert asked(service) == seen
+
+
+def test_what_was_written_since_is_carried_back(stock):
+    adopted(stock)
+    service = Service(stock.url)
+    write(service)
+    seen = asked(service)
+    outcome = abandon(stock.url, OWNER, AbandonWay.CARRY_BACK)
+    assert "resource class LLC: OpenStack Placement has none, it stays as if it were custom" in outcome.notes
+    assert f"resource provider made: host2 ({NEW_HOST})" in outcome.changes
+    assert migration.version(stock.url) == adoption.REVISIONS[-1]
+    assert not {name for name in contents(stock.url) if name.startswith(("stock_", "adopted_", "change"))}
+    adopted(stock)
+    assert asked(Service(stock.url)) == seen
+
+
+def test_a_name_in_other_capitals_is_carried_back_or_refused_with_what_to_do(stock):
+    adopted(stock)
+    service = Service(stock.url)
+    assert service.post("/resource_providers", {"name": "HOST", "uuid": NEW_HOST}) == 200
+    if make_url(stock.url).get_backend_name() == "mysql":
+        refused = (
+            r"stock_resource_providers does not take .*'HOST'.* Nothing is changed. Change that \(a name"
+        )
+        with pytest.raises(Conflict, match=refused):
+            abandon(stock.url, OWNER, AbandonWay.CARRY_BACK)
+        assert service.put(f"/resource_providers/{NEW_HOST}", {"name": "another"}) == 200
+    assert abandon(stock.url, OWNER, AbandonWay.CARRY_BACK).changes
+    adopted(stock)
+    assert Service(stock.url).get(f"/resource_providers/{NEW_HOST}")["uuid"] == NEW_HOST
+
+
+def test_what_was_written_since_is_forgotten_if_that_is_wanted(stock):
+    before = contents(stock.url)
+    adopted(stock)
+    write(Service(stock.url))
+    abandon(stock.url, OWNER, AbandonWay.DISCARD)
+    assert contents(stock.url) == before
+
+
+def test_a_provider_that_was_made_anew_under_its_uuid_is_carried_back(stock):
+    adopted(stock)
+    service = Service(stock.url)
+    assert service.delete(f"/resource_providers/{world.NAMELESS}") == 204
+    assert service.post("/resource_providers", {"name": "numa2", "uuid": world.NAMELESS}) == 200
+    body = {"resource_provider_generation": 0, "inventories": {"VCPU": {"total": 8}}}
+    assert service.put(f"/resource_providers/{world.NAMELESS}/inventories", body) == 200
+    abandon(stock.url, OWNER, AbandonWay.CARRY_BACK)
+    adopted(stock)
+    service = Service(stock.url)
+    assert service.get(f"/resource_providers/{world.NAMELESS}")["name"] == "numa2"
+    answer = service.get(f"/resource_providers/{world.NAMELESS}/inventories")
+    assert answer["inventories"]["VCPU"]["total"] == 8
+
+
+def test_a_worker_that_runs_on_says_that_the_database_was_given_back_and_serves_again_after_the_next_adoption(
+    stock, caplog
+):
+    adopted(stock)
+    service = Service(stock.url)
+    service.get("/resource_providers")
+    abandon(stock.url, OWNER)
+    for _ in range(2):
+        answer = service.answer("/resource_providers")
+        assert answer.status_int == 503
+        assert "'placement-manage db adopt'" in answer.json["errors"][0]["detail"]
+        assert service.put("/traits/CUSTOM_NEW", {}) == 503
+    told = [record.message for record in caplog.records if "cannot be used any more" in record.message]
+    assert len(told) == 1
+    assert "The database is that of OpenStack Placement" in told[0]
+    adopted(stock)
+    assert service.get(f"/allocations/{world.SERVER}")["consumer_generation"] == 5
+
+
+@pytest.mark.parametrize("revision", adoption.REVISIONS)
+def test_each_revision_is_recognised_and_left_alone_by_sync(reference_of, revision):
+    reference = reference_of(consumer_types=revision in adoption.REVISIONS[-2:])
+    reference.fill()
+    reference.at_revision(revision)
+    before = contents(reference.url)
+    for action in (migration.upgrade, migration.require_schema, lambda url: migration.stamp(url, "head")):
+        with pytest.raises(Unavailable, match=rf"revision {revision}.*'placement-manage db adopt'"):
+            action(reference.url)
+    assert contents(reference.url) == before
+    adopted(reference)
+    assert abandon(reference.url, OWNER).changes == ()
+    assert contents(reference.url) == before
+
+
+def test_consumer_types_that_an_old_schema_has_no_place_for_are_named(reference_of):
+    reference = reference_of(consumer_types=False)
+    reference.fill()
+    reference.at_revision(adoption.REVISIONS[0])
+    adopted(reference)
+    write(Service(reference.url))
+    outcome = abandon(reference.url, OWNER, AbandonWay.CARRY_BACK)
+    assert "consumer type: the old schema has none, 1 consumers lose theirs" in outcome.notes
+    adopted(reference)
+    held = Service(reference.url).get(f"/allocations/{NEW_SERVER}")
+    assert (held["consumer_type"], held["project_id"]) == ("unknown", "green")
+
+
+def test_consumers_in_groups_are_counted_on_the_way_back_and_their_allocations_are_carried(stock):
+    adopted(stock)
+    service = Service(stock.url)
+    wanted = {
+        "consumer_uuid": NEW_SERVER,
+        "consumer_generation": None,
+        "consumer_type": "INSTANCE",
+        "project_id": "green",
+        "user_id": "ann",
+        "query": "resources=MEMORY_MB:256",
+        "group": {"name": "web", "policy": "affinity"},
+    }
+    assert service.post("/ext/v1/claims", {"claims": [wanted]}) == 201
+    outcome = abandon(stock.url, OWNER, AbandonWay.CARRY_BACK)
+    assert outcome.notes == ("groups of claims: OpenStack Placement has none, 1 consumers leave theirs",)
+    assert "consumer_groups" not in names(stock.url)
+    adopted(stock)
+    (held,) = Service(stock.url).get(f"/allocations/{NEW_SERVER}")["allocations"].values()
+    assert held["resources"] == {"MEMORY_MB": 256}
+
+
+def test_reservations_that_go_on_without_an_end_are_named(stock):
+    adopted(stock)
+    service = Service(stock.url)
+    write(service)
+    body = {"query": "resources=VCPU:1", "project_id": "green", "user_id": "green", "expires_in": 3600}
+    uuid = "7d9f3a52-1c64-4f0e-9a7e-000000000001"
+    assert service.post("/ext/v1/reservations", {"uuid": uuid, **body}) == 201
+    said = (
+        "reservations: OpenStack Placement has none, 1 consumers hold what is reserved until their"
+        f" allocations are deleted: {uuid}"
+    )
+    assert said in abandon(stock.url, OWNER, AbandonWay.CARRY_BACK).notes
+    adopted(stock)
+    assert Service(stock.url).get(f"/allocations/{uuid}")["consumer_type"] == "RESERVATION"
+
+
+def test_what_belongs_to_nothing_is_refused_and_nothing_is_changed(stock):
+    stock.execute("INSERT INTO inventories VALUES (NULL, NULL, 99, 4711, 0, 1, 0, 1, 1, 1, 1.0)")
+    before, named = contents(stock.url), names(stock.url)
+    with pytest.raises(Conflict, match="inventory number 99 of 1"):
+        adopted(stock)
+    assert contents(stock.url) == before
+    assert names(stock.url) == named
+    outcome = adopt(stock.url, OWNER, [], skip_orphans=True)
+    assert "not copied: inventory number 99 of 1: there is no resource provider number 4711" in outcome.notes
+    abandon(stock.url, OWNER)
+    assert contents(stock.url) == before
+
+
+@pytest.mark.parametrize("name", ["stock_traits", "adopted_inventories", "change_buckets"])
+def test_tables_of_somebody_else_are_left_alone(stock, name):
+    stock.execute(f"CREATE TABLE {name} (id INTEGER)", f"INSERT INTO {name} VALUES (1)")
+    before, named = contents(stock.url), names(stock.url)
+    with pytest.raises(Conflict, match=f"under names that are needed: {name}. Nothing is changed"):
+        adopted(stock)
+    assert contents(stock.url) == before
+    assert names(stock.url) == named
+    with pytest.raises(Conflict, match="nothing to go back to"):
+        abandon(stock.url, OWNER)
+    assert contents(stock.url) == before
+
+
+@pytest.fixture
+def poor(stock):
+    """The URL of a user who may read and write the rows of the database, and no more."""
+    url, user = make_url(stock.url), f"poor_{os.getpid()}"
+    if url.get_backend_name() == "sqlite":
+        pytest.skip("SQLite has no users")
+    rows = "SELECT, INSERT, UPDATE, DELETE"
+    if url.get_backend_name() == "postgresql":
+        stock.execute(f"CREATE ROLE {user} LOGIN", f"GRANT {rows} ON ALL TABLES IN SCHEMA public TO {user}")
+        gone = (f"DROP OWNED BY {user}", f"DROP ROLE {user}")
+    else:
+        # to make tables, too: the lock of a move is one
+        stock.execute(f"CREATE USER {user}@'%'", f"GRANT {rows}, CREATE ON {url.database}.* TO {user}@'%'")
+        gone = (f"DROP USER {user}@'%'",)
+    yield url.set(username=user).render_as_string(hide_password=False)
+    stock.execute(*gone)
+
+
+def test_a_user_who_lacks_rights_is_told_which_before_anything_is_changed(stock, poor):
+    lacking = {"postgresql": "may not CREATE in the schema public", "mysql": "it lacks DROP, ALTER, INDEX"}
+    named = lacking[make_url(poor).get_backend_name()]
+    before = contents(stock.url)
+    for move in (lambda: adopt(poor, OWNER, []), lambda: look(poor)):
+        with pytest.raises(Conflict, match=f"{named}.*Nothing is changed. Grant it that"):
+            move()
+    assert contents(stock.url) == before
+    adopted(stock)
+    after = contents(stock.url)
+    if make_url(poor).get_backend_name() == "postgresql":
+        user = make_url(poor).username
+        stock.execute(f"GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA public TO {user}")
+    for move in (lambda: abandon(poor, OWNER, AbandonWay.DISCARD), lambda: drop_stock(poor)):
+        with pytest.raises(Conflict, match=f"{named}.*Nothing is changed. Grant it that"):
+            move()
+    assert contents(stock.url) == after
+
+
+def test_a_user_who_owns_no_more_than_the_tables_of_the_move_is_enough(stock, poor):
+    url = make_url(poor)
+    if url.get_backend_name() == "postgresql":
+        names = (*stock.metadata.tables, "alembic_version")
+        stock.execute(
+            f"GRANT CREATE ON SCHEMA public TO {url.username}",
+            *(f"ALTER TABLE {name} OWNER TO {url.username}" for name in names),
+        )
+    else:
+        stock.execute(f"GRANT ALL ON {url.database}.* TO {url.username}@'%'")
+    stock.execute("CREATE TABLE theirs (id INTEGER)")
+    before = contents(stock.url)
+    adopt(poor, OWNER, [])
+    assert abandon(poor, OWNER).changes == ()
+    assert contents(stock.url) == before
+
+
+def look(url):
+    """What a dry run does."""
+    with open_source(url, OWNER) as source:
+        require_means(source.conn)
+
+
+def test_a_database_of_ours_is_not_adopted_nor_abandoned(database_url):
+    with pytest.raises(Conflict, match="nothing to adopt"):
+        adopt(database_url, OWNER, [])
+    with pytest.raises(Conflict, match="nothing to go back to"):
+        abandon(database_url, OWNER)
+
+
+def _adopt(url):
+    adopt(url, OWNER, [])
+
+
+@pytest.mark.slow
+def test_of_two_who_adopt_at_once_both_succeed(stock):
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=_adopt, args=(stock.url,)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+    assert [process.exitcode for process in processes] == [0, 0]
+    assert Service(stock.url).get(f"/allocations/{world.SERVER}")["consumer_generation"] == 5

@@ -1,0 +1,248 @@
+"""Our commands of `openstack` without a service: what they send, show, and say where something is wrong."""
+
+import io
+import json
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import requests
+from keystoneauth1.exceptions import http
+from osc_lib import exceptions
+from osc_lib.command import command
+
+from placement.claims.topology import TopologyPolicy
+from placement_extras.openstack.claims import (
+    SHOWN,
+    TOPOLOGIES,
+    ConfirmClaim,
+    CreateClaim,
+    CreateReservation,
+    ShowReservation,
+)
+from placement_extras.openstack.commands import ExplainAllocationCandidates, ShowCapacity
+
+FIRST = "4e8e5957-649f-477b-9e5b-f1f75b21c03c"
+SECOND = "542df8ed-9be2-49b9-b4db-6d3183ff8ec8"
+GUEST = "67a82c9a-4a12-4b0a-8b5b-6e5d0b2a9b11"
+NODE = "d1ad1c8f-3cd9-4a36-9c8d-1c4a3b3f4e55"
+TREES = {FIRST: {FIRST: "web1"}, SECOND: {SECOND: "web2", NODE: "web2_NUMA_0"}}
+"""Names of providers by the root of their tree."""
+OWNER = ("--project-id", "web", "--user-id", "ann")
+
+
+class Client:
+    """Stands for that of osc-placement: answers with these texts, and remembers what was asked."""
+
+    def __init__(self, *answers: str) -> None:
+        self.answers = list(answers)
+        self.asked: list[tuple[str, str, Any]] = []
+
+    def request(self, method: str, path: str, **options: Any) -> Any:
+        if path == "/resource_providers":
+            return self.providers(**options["params"])
+        self.asked.append((method, path, options.get("json")))
+        text = self.answers.pop(0)
+        return SimpleNamespace(content=text.encode(), json=lambda: json.loads(text))
+
+    @staticmethod
+    def providers(in_tree: str = "", name: str = "") -> Any:
+        """The tree of a provider, or those of a name; each host has one node."""
+        found = [
+            {"uuid": uuid, "name": called, "root_provider_uuid": root}
+            for root, tree in TREES.items()
+            for uuid, called in tree.items()
+            if in_tree in tree or name == called
+        ]
+        return SimpleNamespace(content=b"some", json=lambda: {"resource_providers": found})
+
+
+def run(kind: type[command.Command], client: Client, *arguments: str) -> tuple[Any, str]:
+    """What the command shows, and what it says beside."""
+    app = SimpleNamespace(client_manager=SimpleNamespace(placement=client), stderr=io.StringIO())
+    made = kind(app, None)
+    parsed_args = made.get_parser("command").parse_args([*arguments])
+    return made.take_action(parsed_args), app.stderr.getvalue()
+
+
+def choice(provider: str, score: float | None) -> dict[str, Any]:
+    return {
+        "allocations": {provider: {"resources": {"VCPU": 2}}},
+        "score": None if score is None else {"total": score, "criteria": {}},
+    }
+
+
+def claims(**fields: Any) -> str:
+    """The answer to a claim of one consumer."""
+    claim: Mapping[str, Any] = {
+        "consumer_uuid": GUEST,
+        "consumer_generation": 1,
+        "expires_at": None,
+        "alternates": [],
+        **choice(FIRST, None),
+        **fields,
+    }
+    return json.dumps({"claims": [claim]})
+
+
+def test_a_claim_is_shown_with_its_score_its_end_and_its_alternates() -> None:
+    end = "2026-12-24T18:00:00.000Z"
+    client = Client(claims(expires_at=end, alternates=[choice(SECOND, 0.25)], **choice(FIRST, 0.5)))
+    asked = ("resources=VCPU:2", *OWNER, "--order", "pack=1", "--alternates", "1", "--expires-in", "60")
+    (columns, rows), said = run(CreateClaim, client, *asked, "--topology", "best-effort")
+    assert columns[:4] == ("#", "host", "resource_provider", "resources")
+    assert columns[4:] == ("score", "consumer", "generation", "expires_at")
+    assert rows == [
+        (0, "web1", FIRST, "VCPU=2", 0.5, GUEST, 1, end),
+        (1, "web2", SECOND, "VCPU=2", 0.25, None, None, None),
+    ]
+    assert said == ""
+    ((_, _, body),) = client.asked
+    (sent,) = body["claims"]
+    assert (sent["topology"], sent["alternates"], sent["expires_in"]) == ("best-effort", 1, 60.0)
+
+
+def test_a_dry_run_does_not_look_like_a_claim() -> None:
+    client = Client(claims())
+    (_, rows), said = run(CreateClaim, client, "resources=VCPU:2", *OWNER, "--dry-run")
+    assert rows == [(0, "web1", FIRST, "VCPU=2", None, None, None, None)]
+    assert said == "Nothing was claimed: this is what would be.\n"
+    ((_, _, body),) = client.asked
+    assert not body["claims"][0].keys() & {"topology", "alternates", "expires_in", "group"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "answer"),
+    [
+        (CreateClaim, OWNER, json.loads(claims(warnings=["hw:x is none"]))),
+        (
+            CreateReservation,
+            (*OWNER, "--for", "60"),
+            {"reservation": {**dict.fromkeys(SHOWN), "allocations": {}}, "warnings": ["hw:x is none"]},
+        ),
+        (
+            ExplainAllocationCandidates,
+            ("--part", "relaxations"),
+            {"sentence": "so", "relaxations": [], "warnings": ["hw:x is none"]},
+        ),
+        (
+            ShowCapacity,
+            ("--part", "aggregates"),
+            {
+                "flavors": [{"name": "guest", "aggregates": [], "warnings": ["hw:x is none"]}],
+                "together": None,
+            },
+        ),
+    ],
+)
+def test_what_is_not_understood_of_a_flavor_is_said(
+    kind: type[command.Command], arguments: tuple[str, ...], answer: dict[str, Any]
+) -> None:
+    client = Client(json.dumps(answer))
+    _, said = run(kind, client, *arguments, "--vcpus", "2", "--ram", "1", "--property", "hw:x=1")
+    name = "guest: " if kind is ShowCapacity else ""
+    assert f"Warning: {name}hw:x is none.\n" in said
+
+
+def test_a_policy_without_a_group_is_refused_before_anything_is_claimed() -> None:
+    client = Client()
+    with pytest.raises(exceptions.CommandError, match="give its name with --group"):
+        run(CreateClaim, client, "resources=VCPU:2", *OWNER, "--policy", "affinity")
+    assert client.asked == []
+
+
+def test_the_policy_of_a_group_is_anti_affinity_unless_it_is_said() -> None:
+    client = Client(claims())
+    run(CreateClaim, client, "resources=VCPU:2", *OWNER, "--group", "web")
+    assert client.asked[0][2]["claims"][0]["group"] == {"name": "web", "policy": "anti-affinity"}
+
+
+def test_a_claim_is_confirmed_under_the_generation_that_its_consumer_has() -> None:
+    held = json.dumps({"allocations": {}, "consumer_generation": 3})
+    confirmed = {"consumer_uuid": GUEST, "consumer_generation": 4, "expires_at": None}
+    client = Client(held, json.dumps({"claim": confirmed}))
+    (columns, row), _ = run(ConfirmClaim, client, GUEST)
+    assert (columns, row) == (("consumer", "generation", "expires_at"), (GUEST, 4, None))
+    assert client.asked[1] == ("PUT", f"/ext/v1/claims/{GUEST}", {"consumer_generation": 3})
+    client = Client(json.dumps({"claim": confirmed}))
+    run(ConfirmClaim, client, GUEST, "--generation", "2", "--expires-in", "60")
+    assert client.asked[0][2] == {"consumer_generation": 2, "expires_in": 60.0}
+
+
+def test_an_endpoint_that_is_no_service_is_told_as_that() -> None:
+    with pytest.raises(exceptions.CommandError, match=r"See whether the endpoint .* is its address"):
+        run(CreateClaim, Client("<html>"), "resources=VCPU:2", *OWNER)
+
+
+def test_who_asks_in_two_ways_is_told_of_both() -> None:
+    asked = ("resources=VCPU:1", "--vcpus", "3", "--ram", "1")
+    expected = "given is the query resources=VCPU:1 and a flavor with vcpus and ram"
+    with pytest.raises(exceptions.CommandError, match=expected):
+        run(ExplainAllocationCandidates, Client(), *asked)
+    with pytest.raises(exceptions.CommandError, match="given is none of them"):
+        run(ExplainAllocationCandidates, Client())
+
+
+def test_a_file_that_is_not_there_is_named_once() -> None:
+    with pytest.raises(exceptions.CommandError) as refused:
+        run(ExplainAllocationCandidates, Client(), "--flavor-file", "nowhere.json")
+    assert str(refused.value) == "nowhere.json: No such file or directory"
+
+
+def test_topologies_are_those_that_the_service_has() -> None:
+    assert set(TOPOLOGIES) == {each.value for each in TopologyPolicy}
+
+
+def test_hosts_are_given_by_their_names_too() -> None:
+    client = Client(claims(**choice(NODE, None)))
+    hosts = ("--only", "web1", "--only", "web2_NUMA_0", "--avoid", GUEST)
+    (_, rows), _ = run(CreateClaim, client, "resources=VCPU:2", *OWNER, *hosts)
+    assert rows[0][:3] == (0, "web2", NODE)
+    (sent,) = client.asked[0][2]["claims"]
+    assert (sent["only"], sent["avoid"]) == ([FIRST, SECOND], [GUEST])
+    capacity = Client(json.dumps({"flavors": [], "together": None}))
+    run(ShowCapacity, capacity, "resources=VCPU:2", "--without", "web1")
+    assert capacity.asked[0][2]["without"] == [FIRST]
+    with pytest.raises(exceptions.CommandError, match="no resource provider of the name web3"):
+        run(ShowCapacity, Client(), "resources=VCPU:2", "--without", "web3")
+
+
+def test_a_reservation_is_shown_with_the_names_of_its_hosts() -> None:
+    reservation = dict.fromkeys(SHOWN) | {"allocations": {NODE: {}, FIRST: {}}}
+    (columns, row), _ = run(ShowReservation, Client(json.dumps({"reservation": reservation})), GUEST)
+    assert dict(zip(columns, row, strict=True))["hosts"] == ["web1", "web2"]
+
+
+def test_names_that_may_not_be_seen_are_empty_and_the_claim_is_shown() -> None:
+    class Narrow(Client):
+        @staticmethod
+        def providers(**_: str) -> Any:
+            raise exceptions.Forbidden(403, "not for you")
+
+    (_, rows), _ = run(CreateClaim, Narrow(claims()), "resources=VCPU:2", *OWNER)
+    assert rows[0][:4] == (0, "", FIRST, "VCPU=2")
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (
+            {"errors": [{"title": "Service Unavailable", "detail": "No disk."}]},
+            "(HTTP 503): No disk.",
+        ),
+        ({"errors": [{"title": "Service Unavailable"}]}, "Service Unavailable (HTTP 503)"),
+    ],
+)
+def test_why_a_service_is_not_available_is_said(body: dict[str, Any], told: str) -> None:
+    class Unavailable(Client):
+        def request(self, method: str, path: str, **options: Any) -> Any:
+            answer = requests.Response()
+            answer.status_code, answer.headers["Content-Type"] = 503, "application/json"
+            answer._content = json.dumps(body).encode()
+            raise http.from_response(answer, method, path)
+
+    for kind, more in ((CreateClaim, ()), (CreateReservation, ("--for=60",))):
+        with pytest.raises((exceptions.CommandError, http.ServiceUnavailable)) as refused:
+            run(kind, Unavailable(), "resources=VCPU:2", *OWNER, *more)
+        assert str(refused.value).endswith(told)

@@ -1,0 +1,128 @@
+"""As many guests fit as trying everything finds a place for, in random small clouds."""
+
+from unittest.mock import patch
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from placement.candidates.budget import SearchBudget
+from placement.candidates.request import CandidatesRequest, RequestGroup
+from placement.model.provider import SHARES
+from placement.model.snapshot import ModelSnapshot
+from placement_extras.planner import proportions
+from placement_extras.planner.counting import CloudHosts, count
+from placement_extras.planner.packing import FitBounds
+from placement_extras.planner.proportions import FlavorProportion, together
+from tests.examples import examples
+from tests.placement.candidates.strategies import crowded_hosts, fleets, packings, situations, sizes
+from tests.placement.explanations.test_against_brute_force import is_query
+from tests.placement_extras.planner import brute
+
+exhaustive = settings(
+    max_examples=examples(60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
+)
+one_each = (
+    situations(requests_each=1).map(lambda each: (each[0], each[1][0])).filter(lambda each: is_query(each[1]))
+)
+anything = one_each | fleets() | crowded_hosts() | packings() | sizes()
+Situation = tuple[ModelSnapshot, CandidatesRequest]
+
+
+@exhaustive
+@given(anything)
+def test_as_many_guests_fit_as_find_a_place(situation: Situation) -> None:
+    snapshot, request = situation
+    found = count(CloudHosts(snapshot, SearchBudget()), request)
+    expected = brute.most(snapshot, request)
+    assert found.fit == FitBounds(expected, expected)
+
+
+@exhaustive
+@given(anything)
+def test_hosts_are_those_that_could_serve_it_with_nothing_used(situation: Situation) -> None:
+    snapshot, request = situation
+    found = count(CloudHosts(snapshot, SearchBudget()), request)
+    serving = [root for root in brute.roots(snapshot) if brute.serves_when_empty(snapshot, request, root.id)]
+    assert found.hosts == len(serving)
+    for short in found.short:
+        assert {each.root.id for each in short.examples} <= {root.id for root in serving}
+
+
+@exhaustive
+@given(anything)
+def test_so_many_fit_in_each_aggregate(situation: Situation) -> None:
+    snapshot, request = situation
+    found = count(CloudHosts(snapshot, SearchBudget()), request).by_aggregate
+    for aggregate in {each for root in brute.roots(snapshot) for each in root.aggregates}:
+        members = {root.id for root in brute.roots(snapshot) if aggregate in root.aggregates}
+        expected = brute.most(snapshot, request, on=members)
+        assert found.get(aggregate, FitBounds(0, 0)) == FitBounds(expected, expected)
+
+
+@exhaustive
+@given(anything)
+def test_so_many_fit_without_the_worst_host_and_without_any(situation: Situation) -> None:
+    snapshot, request = situation
+    expected = {root.id: brute.most(snapshot, request, [root.id]) for root in brute.roots(snapshot)}
+    found = count(CloudHosts(snapshot, SearchBudget()), request)
+    worst = min(expected.values())
+    if found.worst is None:
+        assert found.fit.fits == worst
+    else:
+        assert found.without_worst == FitBounds(worst, worst)
+        assert expected[found.worst.id] == worst
+    for root, left in expected.items():
+        assert count(CloudHosts(snapshot, SearchBudget(), {root}), request).fit == FitBounds(left, left)
+
+
+@exhaustive
+@given(anything)
+def test_what_is_stranded_would_do_for_so_many_if_there_were_enough_of_what_is_short(
+    situation: Situation,
+) -> None:
+    snapshot, request = situation
+    asked = {name for group in request.groups for name in group.resources}
+    found = count(CloudHosts(snapshot, SearchBudget()), request)
+    assert sum(each.hosts for each in found.short) == found.hosts - found.open_hosts
+    for short in found.short:
+        assert not set(short.classes) & set(short.stranded)
+        assert set(short.classes) | set(short.stranded) == asked or snapshot.by_trait.get(SHARES)
+        for each in short.examples:
+            root = {each.root.id}
+            empty = brute.when_empty(snapshot, each.root.id)
+            assert brute.most(snapshot, request, on=root) == 0
+            if short.stranded:
+                plenty = brute.with_plenty(snapshot, short.classes)
+                # in the ways that it has with nothing used
+                assert brute.most(plenty, request, on=root, among=empty) == each.guests
+                # there is no way that lacks fewer classes
+                for name in short.classes:
+                    rest = brute.with_plenty(snapshot, set(short.classes) - {name})
+                    assert brute.most(rest, request, on=root, among=empty) == 0
+
+
+ONE_CPU = CandidatesRequest((RequestGroup("", {"VCPU": 1}),))
+several = situations(requests_each=2).filter(lambda each: all(map(is_query, each[1]))) | fleets().map(
+    lambda each: (each[0], [each[1], ONE_CPU])
+)
+
+
+@exhaustive
+@given(several, st.tuples(st.integers(1, 2), st.integers(1, 3)), st.booleans())
+def test_as_many_sets_of_several_flavors_fit_as_find_a_place(
+    situation: tuple[ModelSnapshot, list[CandidatesRequest]], numbers: tuple[int, int], falls_back: bool
+) -> None:
+    snapshot, (one, other) = situation
+    cloud = CloudHosts(snapshot, SearchBudget())
+    flavors = [(one, other), (other,)] if falls_back else [(one,), (other,)]
+    shares = [
+        FlavorProportion(requests, number, sum(count(cloud, request).fit.at_most for request in requests))
+        for requests, number in zip(flavors, numbers, strict=True)
+    ]
+    expected = brute.most_sets(snapshot, flavors, numbers)
+    found = together(cloud, shares)
+    assert found.fits <= expected <= found.at_most
+    with patch.object(proportions, "_MAX_TRIES", 1_000_000):  # it is not given up
+        assert together(cloud, shares) == FitBounds(expected, expected)

@@ -1,0 +1,274 @@
+"""``POST /ext/v1/capacity``."""
+
+import pytest
+
+from placement.api.middleware import build_application
+from placement.conf import new_config
+from placement.db import migration
+from placement_extras.planner import relocating
+from tests.placement.api.ext.asking import claim, wants
+from tests.placement.running import Admin, application
+
+PATH = "/ext/v1/capacity"
+FIRST = "4e8e5957-649f-477b-9e5b-f1f75b21c03c"
+SECOND = "542df8ed-9be2-49b9-b4db-6d3183ff8ec8"
+RACK = "d1ad1c8f-3cd9-4a36-9c8d-1c4a3b3f4e55"
+THIRD = "9b8c7d6e-5f4a-4b3c-8d2e-1f0a9b8c7d6e"
+POOL = "77777777-5f4a-4b3c-8d2e-1f0a9b8c7d6e"
+LARGE = "00000001-0000-4000-8000-000000000000"
+MIDDLE = "00000002-0000-4000-8000-000000000000"
+LITTLE = "00000003-0000-4000-8000-000000000000"
+FOUR = {"name": "four", "query": "resources=VCPU:4"}
+SMALL = {"name": "small", "query": "resources=VCPU:2,DISK_GB:10"}
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    url = f"sqlite:///{tmp_path_factory.mktemp('ext')}/placement.sqlite"
+    migration.upgrade(url)
+    admin = Admin(application(url))
+    for uuid, name, disk in ((FIRST, "cn1", 35), (SECOND, "cn2", 25)):
+        assert admin("POST", "/resource_providers", json={"name": name, "uuid": uuid}).status_code == 200
+        inventories = {"VCPU": {"total": 8}, "DISK_GB": {"total": disk}}
+        body = {"resource_provider_generation": 0, "inventories": inventories}
+        assert admin("PUT", f"/resource_providers/{uuid}/inventories", json=body).status_code == 200
+    body = {"resource_provider_generation": 1, "aggregates": [RACK]}
+    assert admin("PUT", f"/resource_providers/{FIRST}/aggregates", json=body).status_code == 200
+    claimed = claim(admin, wants("resources=DISK_GB:20", only=[SECOND]))
+    assert claimed.status_code == 201
+    return url
+
+
+@pytest.fixture(scope="module")
+def admin(url):
+    return Admin(application(url))
+
+
+def refused(answer):
+    (error,) = answer.json["errors"]
+    return answer.status_code, error["code"], error["detail"]
+
+
+def test_it_says_how_many_fit_and_what_is_stranded_where_none_does(admin):
+    answer = admin("POST", PATH, json={"flavors": [SMALL]})
+    assert answer.status_code == 200
+    stranded = {"stranded": {"VCPU": 8}, "stranded_guests": 4}
+    assert answer.json == {
+        "microversion": "1.39",
+        "hosts": 2,
+        "flavors": [
+            {
+                "name": "small",
+                "fits": 3,
+                "at_most": 3,
+                "hosts": 2,
+                "open_hosts": 1,
+                "fallback": None,
+                "worst_host": {"host": "cn1", "host_uuid": FIRST, "fits": 0, "at_most": 0},
+                "aggregates": [{"uuid": RACK, "fits": 3, "at_most": 3}],
+                "short": [
+                    {
+                        "resource_classes": ["DISK_GB"],
+                        "hosts": 1,
+                        **stranded,
+                        "examples": [{"host": "cn2", "host_uuid": SECOND, **stranded}],
+                    }
+                ],
+                "moves": None,
+                "warnings": [],
+            }
+        ],
+        "together": None,
+        "displaced": None,
+    }
+
+
+def test_flavors_with_proportions_are_counted_together(admin):
+    flavors = [{**SMALL, "proportion": 1}, {"name": "cpus", "query": "resources=VCPU:3", "proportion": 2}]
+    answer = admin("POST", PATH, json={"flavors": flavors}).json
+    # two sets would take 4 CPUs of cn1 for the small ones, where then one of the others fits, and two on cn2
+    assert answer["together"] == {"fits": 1, "at_most": 1, "guests": {"small": 1, "cpus": 2}}
+    assert [each["fits"] for each in answer["flavors"]] == [3, 4]
+
+
+def test_hosts_may_be_left_aside(admin):
+    larger = {"name": "larger", "query": "resources=VCPU:1,DISK_GB:5"}
+    (flavor,) = admin("POST", PATH, json={"flavors": [larger]}).json["flavors"]
+    assert (flavor["fits"], flavor["open_hosts"]) == (8, 2)
+    answer = admin("POST", PATH, json={"flavors": [larger, SMALL], "without": [FIRST.upper()]}).json
+    assert answer["hosts"] == 1
+    assert [(each["name"], each["fits"]) for each in answer["flavors"]] == [("larger", 1), ("small", 0)]
+
+
+def test_queries_are_in_the_grammar_of_their_microversion(admin):
+    flavor = {"name": "groups", "query": "resources=VCPU:1&resources1=VCPU:1"}
+    assert admin("POST", PATH, json={"flavors": [flavor], "microversion": "1.25"}).status_code == 200
+    status, _, detail = refused(admin("POST", PATH, json={"flavors": [flavor], "microversion": "1.24"}))
+    assert status == 400
+    assert "Flavor 'groups': " in detail
+    assert "'resources1' was unexpected" in detail
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({}, "'flavors' is a required property"),
+        ({"flavors": []}, "should be non-empty"),
+        ({"flavors": [SMALL] * 33}, "too many"),
+        ({"flavors": [SMALL, SMALL]}, "Flavor 'small' is there twice"),
+        ({"flavors": [{"name": "x"}]}, "Flavor 'x': Either a 'query' or a 'flavor' is needed"),
+        ({"flavors": [{**SMALL, "proportion": 0}]}, "less than the minimum of 1"),
+        ({"flavors": [{**SMALL, "proportion": None}]}, "None is not of type 'integer'"),
+        ({"flavors": [{**SMALL, "name": ""}]}, "should be non-empty"),
+        ({"flavors": [{**SMALL, "vcpus": 1}]}, "'vcpus' was unexpected"),
+        ({"flavors": [SMALL], "without": [RACK]}, f"There is no root provider {RACK}"),
+        ({"flavors": [SMALL], "without": [FIRST, FIRST]}, "non-unique"),
+        ({"flavors": [SMALL], "displaced": True}, "'without' names, and it names none"),
+        ({"flavors": [SMALL], "without": ["cn1"]}, "is not a 'uuid'"),
+        ({"flavors": [SMALL], "microversion": "1.40"}, "'1.40' is not a microversion from 1.10 to 1.39"),
+        ({"flavors": [{"name": "x", "query": "resources=CUSTOM_NONE:1"}]}, "No such resource class"),
+    ],
+)
+def test_what_cannot_be_counted_is_refused(admin, body, said):
+    status, code, detail = refused(admin("POST", PATH, json=body))
+    assert (status, code) == (400, "placement.undefined_code")
+    assert said in detail
+
+
+@pytest.fixture
+def crowded(database_server, database_template):
+    """Hosts with 4, 4 and 2 CPUs: guests with 3 on the first, 2 and 1 on the second, none on the last."""
+    url = database_server.clone(database_template)
+    admin = Admin(application(url))
+    for uuid, name, cpus in ((FIRST, "cn1", 4), (SECOND, "cn2", 4), (THIRD, "cn3", 2)):
+        admin("POST", "/resource_providers", json={"name": name, "uuid": uuid})
+        body = {"resource_provider_generation": 0, "inventories": {"VCPU": {"total": cpus}}}
+        assert admin("PUT", f"/resource_providers/{uuid}/inventories", json=body).status_code == 200
+    for consumer, host, cpus in ((LARGE, FIRST, 3), (MIDDLE, SECOND, 2), (LITTLE, SECOND, 1)):
+        body = {
+            "allocations": {host: {"resources": {"VCPU": cpus}}},
+            "project_id": "p",
+            "user_id": "u",
+            "consumer_type": "INSTANCE",
+            "consumer_generation": None,
+        }
+        assert admin("PUT", f"/allocations/{consumer}", json=body).status_code == 204
+    yield admin
+    database_server.drop_database(url)
+
+
+def test_it_says_who_has_no_place_when_hosts_are_drained(crowded):
+    asked = {"flavors": [SMALL], "displaced": True}
+    answer = crowded("POST", PATH, json={**asked, "without": [SECOND]}).json["displaced"]
+    assert answer == {"consumers": 2, "fits": 2, "at_most": 2, "unplaced": []}
+    answer = crowded("POST", PATH, json={**asked, "without": [FIRST, SECOND]}).json["displaced"]
+    assert (answer["consumers"], answer["fits"], answer["at_most"]) == (3, 1, 1)
+    large, middle = answer["unplaced"]
+    assert large == {
+        "consumer_uuid": LARGE,
+        "consumer_type": "INSTANCE",
+        "host": "cn1",
+        "host_uuid": FIRST,
+        "resources": {"VCPU": 3},
+        "fits_alone": False,
+    }
+    assert middle["fits_alone"]
+
+
+def test_it_says_the_fewest_moves_that_make_room(crowded):
+    flavors = [
+        {"name": "two", "query": "resources=VCPU:2"},
+        {"name": "three", "query": "resources=VCPU:3"},
+        {"name": "four", "query": "resources=VCPU:4"},
+        {"name": "five", "query": "resources=VCPU:5"},
+    ]
+    answer = crowded("POST", PATH, json={"flavors": flavors, "moves": True}).json
+    two, three, four, five = (each["moves"] for each in answer["flavors"])
+    assert two == {"at_least": 0, "host": "cn3", "host_uuid": THIRD, "found": []}
+    assert three == {
+        "at_least": 1,
+        "host": "cn2",
+        "host_uuid": SECOND,
+        "found": [
+            {
+                "consumer_uuid": MIDDLE,
+                "consumer_type": "INSTANCE",
+                "from": {"host": "cn2", "host_uuid": SECOND},
+                "to": {"host": "cn3", "host_uuid": THIRD},
+                "allocations": {THIRD: {"resources": {"VCPU": 2}}},
+            }
+        ],
+    }
+    assert four["at_least"] == len(four["found"]) == 2
+    assert five == {"at_least": None, "host": None, "host_uuid": None, "found": None}
+
+
+def test_a_host_in_maintenance_takes_neither_displaced_nor_moved_guests(crowded):
+    body = {"resource_provider_generation": 1, "traits": ["COMPUTE_STATUS_DISABLED"]}
+    assert crowded("PUT", f"/resource_providers/{THIRD}/traits", json=body).status_code == 200
+    asked = [
+        {"name": each, "query": f"resources=VCPU:{cpus}&root_required=!COMPUTE_STATUS_DISABLED"}
+        for each, cpus in (("two", 2), ("three", 3))
+    ]
+    body = {"flavors": asked, "displaced": True, "without": [SECOND]}
+    answer = crowded("POST", PATH, json=body).json["displaced"]
+    assert (answer["consumers"], answer["fits"], answer["at_most"]) == (2, 1, 1)
+    assert [each["consumer_uuid"] for each in answer["unplaced"]] == [MIDDLE]
+    assert not answer["unplaced"][0]["fits_alone"]
+    answer = crowded("POST", PATH, json={"flavors": asked, "moves": True}).json
+    two, three = (each["moves"] for each in answer["flavors"])
+    (move,) = two["found"]
+    assert (move["consumer_uuid"], move["to"]["host"], two["host"]) == (LITTLE, "cn1", "cn2")
+    assert (three["found"], three["at_least"]) == (None, None)
+
+
+def test_hosts_are_short_of_what_a_full_pool_had_for_them(crowded):
+    assert crowded("POST", "/resource_providers", json={"name": "pool", "uuid": POOL}).status_code == 200
+    body = {"resource_provider_generation": 0, "inventories": {"DISK_GB": {"total": 20}}}
+    assert crowded("PUT", f"/resource_providers/{POOL}/inventories", json=body).status_code == 200
+    body = {"resource_provider_generation": 1, "traits": ["MISC_SHARES_VIA_AGGREGATE"]}
+    assert crowded("PUT", f"/resource_providers/{POOL}/traits", json=body).status_code == 200
+    for uuid, generation in ((POOL, 2), (FIRST, 2), (SECOND, 3)):
+        body = {"resource_provider_generation": generation, "aggregates": [RACK]}
+        assert crowded("PUT", f"/resource_providers/{uuid}/aggregates", json=body).status_code == 200
+    assert claim(crowded, wants("resources=DISK_GB:20", only=[POOL])).status_code == 201
+    (flavor,) = crowded("POST", PATH, json={"flavors": [SMALL]}).json["flavors"]
+    assert (flavor["fits"], flavor["hosts"], flavor["open_hosts"]) == (0, 2, 0)
+    assert {tuple(each["resource_classes"]): each["hosts"] for each in flavor["short"]} == {
+        ("DISK_GB", "VCPU"): 2,
+    }
+
+
+def test_nobody_is_to_be_displaced_by_more_than_may_be_read(crowded, monkeypatch):
+    monkeypatch.setattr(relocating, "MAX_HELD", 1)
+    body = {"flavors": [SMALL], "displaced": True, "without": [SECOND]}
+    assert "hold more than 1 amounts: name fewer hosts" in refused(crowded("POST", PATH, json=body))[2]
+    # moves are looked for among those that are known
+    (flavor,) = crowded("POST", PATH, json={"flavors": [FOUR], "moves": True}).json["flavors"]
+    assert flavor["moves"]["at_least"] == 1
+
+
+def test_what_takes_too_long_is_refused_with_the_flavor_to_blame(sqlite_url):
+    conf = new_config(config_files=())
+    conf.set_override("connection", sqlite_url, "placement_database")
+    conf.set_override("auth_strategy", "noauth2", "api")
+    conf.set_override("capacity_deadline", 0.05, "api")
+    admin = Admin(build_application(conf))
+    assert admin("POST", "/resource_providers", json={"name": "cn", "uuid": FIRST}).status_code == 200
+    for number in range(12):  # there are very many ways to have twelve groups there
+        child = {"name": f"numa{number}", "parent_provider_uuid": FIRST}
+        uuid = admin("POST", "/resource_providers", json=child).json["uuid"]
+        inventories = {"resource_provider_generation": 0, "inventories": {"VCPU": {"total": 80}}}
+        path = f"/resource_providers/{uuid}/inventories"
+        assert admin("PUT", path, json=inventories).status_code == 200
+    groups = "&".join(f"resources{number}=VCPU:{number}" for number in range(1, 13))
+    many = {"name": "many", "query": f"{groups}&group_policy=none"}
+    status, code, detail = refused(admin("POST", PATH, json={"flavors": [many]}))
+    assert (status, code) == (400, "placement.ext.search_too_long")
+    assert "flavor 'many' was being counted" in detail
+    assert "[api] capacity_deadline" in detail
+
+
+def test_it_takes_the_rights_of_a_service(admin):
+    answer = admin("POST", PATH, json={"flavors": [SMALL]}, headers={"X-Roles": "reader"})
+    assert refused(answer)[::2] == (403, "Policy does not allow placement:ext:capacity to be performed.")

@@ -1,0 +1,170 @@
+"""`placement-shadow` in front of OpenStack Placement, as processes, and clients that work through it."""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from benchmarks.reference import Reference
+from benchmarks.servers import OpenStack, Ours, Service
+from placement_extras.shadow.compare import comparable
+from tests.databases import DatabaseServer
+from tests.placement.differential.play import Names
+from tests.placement.differential.services import Client, Request, ShadowAnswer
+from tests.ports import free_port
+
+_SECONDS: Final = 60.0
+_CLASSES: Final = threading.Lock()
+"""OpenStack Placement may lose one of two that are made at once: ``classes-at-once`` of the deviations."""
+
+
+@dataclass
+class Shadow:
+    """The three services; ``port`` is where clients come to."""
+
+    stock: Service
+    ours: Service
+    port: int
+    report_port: int
+    process: "subprocess.Popen[bytes]"
+    log: Path
+
+    def report(self) -> dict[str, Any]:
+        """What has been compared so far."""
+        with urlopen(f"http://127.0.0.1:{self.report_port}/report.json", timeout=_SECONDS) as answer:
+            document: dict[str, Any] = json.load(answer)
+        return document
+
+    def page(self, path: str) -> str:
+        """The report, for people or for Prometheus."""
+        with urlopen(f"http://127.0.0.1:{self.report_port}{path}", timeout=_SECONDS) as answer:
+            return str(answer.read().decode())
+
+    def compared(self, requests: int) -> dict[str, Any]:
+        """The report, once that many requests have been taken."""
+        wait_for(lambda: sum(self.report()["requests"].values()) >= requests)
+        return self.report()
+
+    def assert_same(self, *names: Names) -> None:
+        """Both services show the same of these providers and consumers, and of all names.
+
+        Not of what several wrote at once, so that nobody knows what is there.
+        """
+        doubts = {each for thing in self.report()["doubts"].values() for each in thing}
+        parts = ("", "/inventories", "/usages", "/traits", "/aggregates", "/allocations")
+        providers = [f"/resource_providers/{uuid}" for each in names for uuid in each.providers]
+        paths = [provider + part for provider in providers for part in parts]
+        paths += [f"/allocations/{uuid}" for each in names for uuid in each.consumers]
+        paths = [path for path in paths if not any(each in path for each in doubts)]
+        if not doubts:
+            paths += ["/resource_providers", "/traits?name=startswith:CUSTOM_"]
+        with Client(self.stock.port) as stock, Client(self.ours.port) as ours:
+            for path in paths:
+                there, here = (each.send(Request("GET", path)) for each in (stock, ours))
+                assert (there.status, path) == (here.status, path), doubts
+                if there.status == 200:
+                    assert comparable(path, there.body) == comparable(path, here.body), (path, doubts)
+
+    def stop(self) -> str:
+        """End it; what it printed and logged."""
+        self.process.terminate()
+        self.process.wait(_SECONDS)
+        return self.log.read_text()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """:raises AssertionError: it did not come true in time."""
+    deadline = time.monotonic() + _SECONDS
+    while time.monotonic() < deadline:
+        with suppress(URLError, ConnectionError):
+            if condition():
+                return
+        time.sleep(0.05)
+    raise AssertionError("it did not come true")
+
+
+@contextmanager
+def services(server: DatabaseServer, folder: Path, reference: Reference) -> Iterator[tuple[Service, Service]]:
+    """OpenStack Placement and ours, on new databases."""
+    together = 1 if server.kind == "sqlite" else 4  # it fails where two write to a file at once
+    with (
+        OpenStack(server.fresh_database(), folder, 1, together, reference) as stock,
+        Ours(server.fresh_database(), folder, 1, 4) as ours,
+    ):
+        yield stock, ours
+
+
+@contextmanager
+def shadow(stock: Service, ours: Service, folder: Path, *options: str) -> Iterator[Shadow]:
+    """The shadow in front of services that run."""
+    port, report_port = free_port(), free_port()
+    log = folder / f"shadow-{port}.log"
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [
+                *(
+                    sys.executable,
+                    "-m",
+                    "placement_extras.shadow.command",
+                    "--config-file",
+                    str(ours._config),
+                ),
+                *("--bind", f"127.0.0.1:{port}", "--report-bind", f"127.0.0.1:{report_port}"),
+                *("--stock", f"http://127.0.0.1:{stock.port}", "--ours", f"http://127.0.0.1:{ours.port}"),
+                *options,
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+        )
+    started = Shadow(stock, ours, port, report_port, process, log)
+    try:
+        wait_for(lambda: started.report()["phase"] == "comparing")
+        wait_for(lambda: _answers(port))
+        yield started
+    finally:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_SECONDS)
+        process.kill()
+        process.wait()
+
+
+def _answers(port: int) -> bool:
+    with Client(port) as client:
+        return client.send(Request("GET", "/")).status == 200
+
+
+@dataclass
+class Talk:
+    """A client: what a generator of requests asks for what a client would know."""
+
+    client: Client
+    requests: int = 0
+
+    def ask(self, request: Request) -> ShadowAnswer:
+        """Send it to the shadow."""
+        self.requests += 1
+        makes_class = request.method != "GET" and request.path.startswith("/resource_classes")
+        with _CLASSES if makes_class else nullcontext():
+            return self.client.send(request)
+
+    def generation(self, provider: str) -> int:
+        """The generation of a provider, -1 if there is none."""
+        answer = self.ask(Request("GET", f"/resource_providers/{provider}"))
+        return int(answer.body["generation"]) if answer.status == 200 else -1
+
+    def consumer_generation(self, consumer: str) -> int | None:
+        """The generation of a consumer, None if there is none."""
+        known: int | None = self.ask(Request("GET", f"/allocations/{consumer}")).body.get(
+            "consumer_generation"
+        )
+        return known

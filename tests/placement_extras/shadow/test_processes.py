@@ -1,0 +1,245 @@
+"""The shadow in front of OpenStack Placement: it answers, ours follows, and the report says how well."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from benchmarks.reference import Reference
+from benchmarks.servers import Service
+from tests.databases import DatabaseServer
+from tests.examples import examples
+from tests.placement.differential import generator
+from tests.placement.differential.conftest import reference  # noqa: F401  # a fixture
+from tests.placement.differential.generator import Generator
+from tests.placement.differential.play import Names
+from tests.placement.differential.services import Client, Request
+from tests.placement_extras.shadow.processes import Shadow, Talk, services, shadow, wait_for
+
+pytestmark = pytest.mark.slow
+
+CLIENTS = 3
+#: the first two clients work on the same things
+WORLDS = (Names(1), Names(2))
+REQUESTS = examples(60)
+
+
+@pytest.fixture(scope="module")
+def both(
+    database_server: DatabaseServer,
+    tmp_path_factory: pytest.TempPathFactory,
+    reference: Reference,  # noqa: F811  # the fixture
+) -> Iterator[tuple[Service, Service]]:
+    """OpenStack Placement and ours, for all tests on one kind of database."""
+    with services(database_server, tmp_path_factory.mktemp("shadow"), reference) as both:
+        yield both
+
+
+@pytest.fixture
+def small(both: tuple[Service, Service], database_server: DatabaseServer, tmp_path: Path) -> Iterator[Shadow]:
+    """A shadow for what is the same on every database, on databases that are the same."""
+    if database_server.kind != "sqlite":
+        pytest.skip("the database makes no difference here")
+    with shadow(*both, tmp_path) as started:
+        yield started
+
+
+@pytest.fixture
+def sensible(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests as clients send them: none of them is wrong by design."""
+    for name in ("MUTATED", "UNKNOWN"):
+        monkeypatch.setattr(generator, name, 0.0)
+
+
+def work(shadow: Shadow, seed: int, number: int, counts: list[int]) -> None:
+    """Requests at random about the things of that number."""
+    with Client(shadow.port) as client:
+        talk = Talk(client)
+        requests = Generator(seed, Names(number), talk)  # type: ignore[arg-type]  # it asks for generations only
+        for request in requests.setting():
+            talk.ask(request)
+        for _ in range(REQUESTS):
+            assert talk.ask(requests.request()).status != 502
+        counts.append(talk.requests)
+
+
+@contextmanager
+def clients(shadow: Shadow, counts: list[int], seed: int = 1) -> Iterator[None]:
+    """All of them at work."""
+    threads = [
+        threading.Thread(target=work, args=(shadow, seed + each, max(1, each), counts))
+        for each in range(CLIENTS)
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        for thread in threads:
+            thread.join(300)
+
+
+@pytest.mark.usefixtures("sensible")
+def test_ours_follows_what_several_clients_do(both: tuple[Service, Service], tmp_path: Path) -> None:
+    """First on a database that is copied while they work already."""
+    stock, _ = both
+    counts: list[int] = []
+    with shadow(*both, tmp_path, "--stock-database", stock._url, "--copy-after", "1") as started:
+        with clients(started, counts):
+            pass
+        assert len(counts) == CLIENTS
+        report = started.compared(sum(counts))
+        assert report["differences"] == []
+        assert report["out_of_step_since"] is None
+        started.assert_same(*WORLDS)
+        assert report["requests"]["same"] > sum(counts) / 2
+
+
+@pytest.mark.usefixtures("sensible")
+def test_nobody_notices_that_ours_is_away(small: Shadow) -> None:
+    small.ours.stop()
+    counts: list[int] = []
+    with clients(small, counts):
+        pass
+    assert len(counts) == CLIENTS
+    assert not small.report()["ours_answers"]
+    assert "placement_shadow_up 0.0" in small.page("/metrics")
+    small.ours.start()
+    report = small.compared(sum(counts))
+    assert report["in_step"]
+    assert report["differences"] == []
+    small.assert_same(*WORLDS)
+
+
+def test_what_differs_is_in_the_report_and_in_what_is_printed_at_the_end(small: Shadow) -> None:
+    with Client(small.ours.port) as aside:
+        aside.send(Request("PUT", "/traits/CUSTOM_ASIDE"))
+    with Client(small.port) as client:
+        assert client.send(Request("PUT", "/traits/CUSTOM_SAME")).status == 201
+        assert client.send(Request("PUT", "/traits/CUSTOM_ASIDE")).status == 201
+    wait_for(lambda: small.report()["operations"].get("PUT /traits/{}", {}).get("different") == 1)
+    report = small.report()
+    (difference,) = report["differences"]
+    assert difference["request"] == "PUT /traits/CUSTOM_ASIDE"
+    assert (difference["stock"]["status"], difference["ours"]["status"]) == (201, 204)
+    page = small.page("/")
+    assert "PUT /traits/CUSTOM_ASIDE: status: 201" in page
+    metrics = small.page("/metrics")
+    assert 'placement_shadow_requests_total{operation="PUT /traits/{}",verdict="different"} 1.0' in metrics
+    assert "PUT /traits/CUSTOM_ASIDE: status: 201" in small.stop()
+
+
+def test_a_provider_whose_uuid_the_stock_service_chose_is_the_same_in_ours(small: Shadow) -> None:
+    with Client(small.port) as client:
+        made = client.send(Request("POST", "/resource_providers", {"name": "host"})).body["uuid"]
+    wait_for(lambda: small.report()["operations"].get("POST /resource_providers", {}).get("same") == 1)
+    with Client(small.ours.port) as ours:
+        assert ours.send(Request("GET", f"/resource_providers/{made}")).body["name"] == "host"
+
+
+def test_requests_go_on_when_the_comparing_process_dies(small: Shadow) -> None:
+    (comparing,) = (
+        int(pid)
+        for pid in Path(f"/proc/{small.process.pid}/task/{small.process.pid}/children").read_text().split()
+        if _listens(int(pid), small.report_port)
+    )
+    os.kill(comparing, signal.SIGKILL)
+    with Client(small.port) as client:
+        for number in range(20):
+            assert client.send(Request("PUT", f"/traits/CUSTOM_DEAD_{number}")).status == 201
+    wait_for(lambda: "requests are passed on and not compared; start anew" in small.log.read_text())
+
+
+def test_a_proxy_that_was_killed_answers_again_and_the_report_says_so(small: Shadow) -> None:
+    (worker,) = (
+        process
+        for process in psutil.Process(small.process.pid).children(recursive=True)
+        if process.ppid() != small.process.pid and _listens(process.pid, small.port)
+    )
+    assert small.report()["in_step"]
+    worker.kill()
+    wait_for(lambda: _status(small) == 200)
+    wait_for(lambda: not small.report()["in_step"])
+    assert "ended, with what it had in hand" in small.report()["out_of_step_since"]["difference"]
+
+
+def _status(shadow: Shadow) -> int:
+    try:
+        with Client(shadow.port) as client:
+            return client.send(Request("GET", "/traits?name=in:COMPUTE_NODE")).status
+    except ConnectionError:
+        return 0
+
+
+def _listens(pid: int, port: int) -> bool:
+    return any(each.laddr.port == port for each in psutil.Process(pid).net_connections() if each.laddr)
+
+
+def test_ours_that_hangs_delays_nobody(small: Shadow) -> None:
+    workers = small.ours.worker_processes()
+    for worker in workers:
+        worker.suspend()
+    try:
+        with Client(small.port) as client:
+            for number in range(20):
+                assert client.send(Request("PUT", f"/traits/CUSTOM_HANGS_{number}")).status == 201
+    finally:
+        for worker in workers:
+            worker.resume()
+    wait_for(lambda: small.report()["operations"].get("PUT /traits/{}", {}).get("same") == 20)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "--stock has to be an http or https URL"),
+        (["--stock", "http://me:secret@127.0.0.1:1"], "--stock takes no user and no password"),
+        (["--stock", "http://127.0.0.1:1"], "--ours has to be an http or https URL"),
+        (
+            ["--stock", "http://127.0.0.1:1", "--ours", "http://127.0.0.1:2", "--report-bind", "x"],
+            "--report-bind has to be ADDRESS:PORT",
+        ),
+        (
+            [
+                *("--stock", "http://127.0.0.1:1", "--ours", "http://127.0.0.1:2"),
+                *("--stock-database", "sqlite:////nowhere/stock.sqlite"),
+            ],
+            "There is no SQLite database",
+        ),
+        (
+            [
+                *("--stock", "http://127.0.0.1:1", "--ours", "http://127.0.0.1:2"),
+                *("--stock-database", "mysql+pymysql://me:secret@127.0.0.1:1/placement"),
+            ],
+            "warning: --stock-database holds a password",
+        ),
+    ],
+)
+def test_a_wrong_command_line_is_named(tmp_path: Path, options: list[str], said: str) -> None:
+    configuration = tmp_path / "placement.conf"
+    configuration.write_text(f"[placement_database]\nconnection = sqlite:///{tmp_path}/ours.sqlite\n")
+    manage = [sys.executable, "-m", "placement.cmd.manage", "--config-file", str(configuration)]
+    subprocess.run([*manage, "db", "sync"], check=True, capture_output=True)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "placement_extras.shadow.command",
+            "--config-file",
+            str(configuration),
+            *options,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert "secret" not in done.stderr
