@@ -17,8 +17,7 @@ from uuid import UUID
 from benchmarks.http import Connection, NoAnswer
 from benchmarks.reference import install
 from benchmarks.servers import OpenStack, Ours
-from placement_extras.shadow.forward import RequestForwarder
-from placement_extras.shadow.in_flight import InFlight
+from placement_extras.shadow.proxy import InFlight, RequestForwarder
 from tests.placement_extras.shadow.processes import shadow
 from tests.ports import free_port
 

@@ -21,8 +21,8 @@ from placement.cmd.listening import check_bind
 from placement.conf import PROJECT, new_config
 from placement.exceptions import ServiceError
 from placement.maintenance.sync import incomplete_owner
-from placement_extras.shadow import copying
-from placement_extras.shadow.copying import CopiedDatabases
+from placement_extras.shadow import copied_databases
+from placement_extras.shadow.copied_databases import CopiedDatabases
 from placement_extras.shadow.follower import FollowerSettings, follow
 from placement_extras.shadow.proxy import SECONDS_TO_STOP, ProxySettings, serve
 
@@ -70,7 +70,7 @@ def main(args: Sequence[str] | None = None) -> int:
         check_bind(conf.bind)
         check_bind(conf.report_bind)
         if settings.databases is not None:
-            copying.check(settings.databases)
+            copied_databases.check(settings.databases)
     except (cfg.Error, ValueError, ServiceError) as error:
         print(f"placement-shadow: {error}", file=sys.stderr)
         return 1

@@ -12,15 +12,12 @@ from multiprocessing.connection import Connection, Listener
 from typing import Final
 
 from placement.exceptions import ServiceError
-from placement_extras.shadow import copying
-from placement_extras.shadow.asking import ReplayClient
-from placement_extras.shadow.backlog import BacklogBounds, ByteBacklog
-from placement_extras.shadow.copying import CopiedDatabases, CopyMoment
+from placement_extras.shadow import copied_databases
+from placement_extras.shadow.copied_databases import CopiedDatabases, CopyMoment
+from placement_extras.shadow.copy_queue import BacklogBounds, ByteBacklog, OutboxDelivery
 from placement_extras.shadow.exchange import MirroredRequest
-from placement_extras.shadow.outbox import OutboxDelivery
-from placement_extras.shadow.replay import ReplayOutcome, ReplayVerdict, RequestReplay
-from placement_extras.shadow.report import ComparerStatus, ReportServer
-from placement_extras.shadow.tally import OutcomeTally, table
+from placement_extras.shadow.replay import ReplayClient, ReplayOutcome, ReplayVerdict, RequestReplay
+from placement_extras.shadow.report import ComparerStatus, OutcomeTally, ReportServer, table
 
 LOG = logging.getLogger(__name__)
 
@@ -154,7 +151,7 @@ class ShadowFollower:
         self.status.phase = "waiting to copy the database"
         self._stopped.wait(self._settings.copy_after)
         self.status.phase = "copying the database"
-        return copying.copy(self._settings.databases, self._was_quiet)
+        return copied_databases.copy(self._settings.databases, self._was_quiet)
 
     def _was_quiet(self, moment: CopyMoment) -> bool:
         deadline = time.monotonic() + _SECONDS_TO_BE_ANSWERED

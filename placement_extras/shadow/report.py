@@ -1,17 +1,234 @@
-"""The report over HTTP: ``/`` for people, ``/report.json`` for programs, ``/metrics`` for Prometheus."""
+"""What came of all requests so far: as a table, as JSON and as metrics.
+
+The report over HTTP: ``/`` for people, ``/report.json`` for programs, ``/metrics`` for Prometheus.
+"""
+
+from __future__ import annotations
 
 import json
+import re
 import threading
-from dataclasses import dataclass
+import time
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
+from urllib.parse import urlsplit
 
-from prometheus_client import Gauge, generate_latest
+import prometheus_client
+from prettytable import PrettyTable
+from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
 
-from placement_extras.shadow.asking import ReplayClient
-from placement_extras.shadow.backlog import ByteBacklog
-from placement_extras.shadow.doubt import AmbiguousWrites
-from placement_extras.shadow.tally import OutcomeTally, table
+from placement_extras.shadow.ambiguous_writes import AmbiguousWrites
+from placement_extras.shadow.copy_queue import ByteBacklog
+from placement_extras.shadow.exchange import ShadowAnswer
+from placement_extras.shadow.replay import ReplayClient, ReplayOutcome, ReplayVerdict
+
+_KEPT: Final = 50
+_SHOWN: Final = 10
+_SAMPLES: Final = 1000
+_LONGEST: Final = 2000
+_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"})
+_COLLECTIONS: Final = "|".join(
+    (
+        *("aggregates", "allocation_candidates", "allocations", "inventories", "reshaper"),
+        *("resource_classes", "resource_providers", "traits", "usages"),
+    )
+)
+_PATH: Final = re.compile(rf"/({_COLLECTIONS})(/[^/]+)?(/(?:{_COLLECTIONS}))?(/[^/]+)?")
+_BUCKETS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
+
+
+def operation(method: str, path: str) -> str:
+    """The method and the path without what varies: ``PUT /allocations/{}``."""
+    if method not in _METHODS:
+        return "other"
+    bare = urlsplit(path).path
+    if bare in ("", "/"):
+        return f"{method} /"
+    match = _PATH.fullmatch(bare.rstrip("/"))
+    if match is None:
+        return "other"
+    collection, item, below, last = match.groups()
+    return f"{method} /{collection}{'/{}' if item else ''}{below or ''}{'/{}' if last else ''}"
+
+
+@dataclass
+class TallyLine:
+    """One kind of request."""
+
+    verdicts: Counter[ReplayVerdict] = field(default_factory=Counter)
+    theirs: deque[float] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
+    ours: deque[float] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
+
+
+@dataclass
+class OutcomeTally:
+    """Counts outcomes, for readers in other threads."""
+
+    lines: dict[str, TallyLine] = field(default_factory=dict)
+    whys: Counter[tuple[ReplayVerdict, str]] = field(default_factory=Counter)
+    differences: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    doubtful: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    parted: dict[str, Any] | None = None
+    """The first request after which our database held something else; None while it is in step."""
+    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+
+    def __post_init__(self) -> None:
+        self._lock = threading.Lock()
+        self._requests = prometheus_client.Counter(
+            "placement_shadow_requests",
+            "Requests that were passed on, by what came of asking our service the same.",
+            ["operation", "verdict"],
+            registry=self.registry,
+        )
+        self._seconds = Histogram(
+            "placement_shadow_seconds",
+            "How long each service took to answer, in seconds.",
+            ["operation", "service"],
+            buckets=_BUCKETS,
+            registry=self.registry,
+        )
+        self._in_step = Gauge(
+            "placement_shadow_in_step",
+            "1 as long as every write had the same outcome on both sides, then 0.",
+            registry=self.registry,
+        )
+        self._in_step.set(1)
+
+    def add(self, outcome: ReplayOutcome) -> None:
+        """Count one more."""
+        copy = outcome.copy
+        name = operation(copy.request.method, copy.request.path)
+        with self._lock:
+            line = self.lines.setdefault(name, TallyLine())
+            line.verdicts[outcome.verdict] += 1
+            if outcome.why and outcome.verdict not in (ReplayVerdict.DIFFERENT, ReplayVerdict.DOUBTFUL):
+                self.whys[outcome.verdict, _class_of(outcome)] += 1
+            if copy.received is not None:
+                line.theirs.append(copy.seconds)
+            if outcome.answer is not None:
+                line.ours.append(outcome.seconds)
+            if outcome.verdict is ReplayVerdict.DIFFERENT:
+                self.differences.append(_story(outcome))
+            elif outcome.verdict is ReplayVerdict.DOUBTFUL:
+                self.doubtful.append(_story(outcome))
+            if outcome.parts:
+                self._part(_story(outcome))
+        self._requests.labels(name, outcome.verdict.value).inc()
+        if copy.received is not None:
+            self._seconds.labels(name, "stock").observe(copy.seconds)
+        if outcome.answer is not None:
+            self._seconds.labels(name, "ours").observe(outcome.seconds)
+
+    def part(self, why: str) -> None:
+        """Our database may hold something else from now on, for another reason than one request."""
+        with self._lock:
+            self._part({"time": _now(), "request": "", "difference": why})
+
+    def _part(self, story: dict[str, Any]) -> None:
+        if self.parted is None:
+            self.parted = story
+            self._in_step.set(0)
+
+    def document(self) -> dict[str, Any]:
+        """Everything, for programs. Times are in milliseconds."""
+        with self._lock:
+            return {
+                "requests": dict(sum((line.verdicts for line in self.lines.values()), Counter())),
+                "in_step": self.parted is None,
+                "out_of_step_since": self.parted,
+                "operations": {name: _numbers(self.lines[name]) for name in sorted(self.lines)},
+                "reasons": [
+                    {"verdict": verdict, "reason": why, "requests": number}
+                    for (verdict, why), number in self.whys.most_common()
+                ],
+                "differences": list(self.differences),
+                "doubtful": list(self.doubtful),
+            }
+
+
+def _class_of(outcome: ReplayOutcome) -> str:
+    """A reason without what is in one request only."""
+    return (
+        outcome.why
+        if outcome.verdict in (ReplayVerdict.KNOWN, ReplayVerdict.MISSED)
+        else "overlapped with a write"
+    )
+
+
+def _numbers(line: TallyLine) -> dict[str, Any]:
+    return {
+        **{verdict.value: line.verdicts[verdict] for verdict in ReplayVerdict},
+        "stock_ms": _percentiles(line.theirs),
+        "ours_ms": _percentiles(line.ours),
+    }
+
+
+def _percentiles(seconds: Sequence[float]) -> dict[str, float] | None:
+    """Of the last of them; None if there are none."""
+    if not seconds:
+        return None
+    ordered = sorted(seconds)
+    return {
+        f"p{each}": round(1000 * ordered[min(len(ordered) - 1, len(ordered) * each // 100)], 2)
+        for each in (50, 95)
+    }
+
+
+def _story(outcome: ReplayOutcome) -> dict[str, Any]:
+    request, received = outcome.copy.request, outcome.copy.received
+    theirs = received.answer() if received else None
+    return {
+        "time": _now(),
+        "request": f"{request.method} {request.path}"[:_LONGEST],
+        "version": next((v for n, v in request.headers if n.lower() == "openstack-api-version"), None),
+        "body": request.body[:_LONGEST].decode("utf-8", "replace"),
+        "difference": outcome.why[:_LONGEST],
+        "stock": _short(theirs),
+        "ours": _short(outcome.answer),
+    }
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def _short(answer: ShadowAnswer | None) -> dict[str, Any] | None:
+    return None if answer is None else {"status": answer.status, "body": str(answer.body)[:_LONGEST]}
+
+
+def table(document: dict[str, Any]) -> str:
+    """What :meth:`Tally.document` gives, for people."""
+    return "\n".join(_table(document)) + "\n"
+
+
+def _table(document: dict[str, Any]) -> Iterator[str]:
+    verdicts = [each.value for each in ReplayVerdict]
+    shown = PrettyTable(["Request", *verdicts, "stock p50/p95 ms", "ours p50/p95 ms"])
+    shown.align = "r"
+    shown.align["Request"] = "l"
+    for name, line in document["operations"].items():
+        times = [_times(line["stock_ms"]), _times(line["ours_ms"])]
+        shown.add_row([name, *(line[each] for each in verdicts), *times])
+    shown.add_row(["all", *(document["requests"].get(each, 0) for each in verdicts), "", ""])
+    yield str(shown)
+    for each in document["reasons"]:
+        yield f"{each['requests']} {each['verdict']}: {each['reason']}"
+    for each in (*document["doubtful"][-_SHOWN:], *document["differences"][-_SHOWN:]):
+        yield f"{each['time']} {each['request']}: {each['difference']}"
+    since = document["out_of_step_since"]
+    yield (
+        "Both databases hold the same, as far as the outcome of writes tells."
+        if since is None
+        else f"Our database is out of step since {since['time']}, {since['request']}: {since['difference']}"
+    )
+
+
+def _times(percentiles: dict[str, float] | None) -> str:
+    return "" if percentiles is None else f"{percentiles['p50']:.1f} / {percentiles['p95']:.1f}"
+
 
 _SECONDS: Final = 10
 _TEXT: Final = "text/plain; charset=utf-8"

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 
 from benchmarks.reference import VERSION, Reference, ReferenceMissing, install
 from benchmarks.servers import OpenStack, Ours
-from placement_extras.shadow.compare import comparable
+from placement_extras.shadow.comparison import comparable
 from tests import databases
 from tests.databases import DatabaseServer, ServerMissing
 from tests.placement.differential.services import Client, Request

@@ -4,10 +4,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
 
-from placement_extras.shadow.compare import differences
-from placement_extras.shadow.deviations import explain
+from placement_extras.shadow.comparison import LeftBehind, differences, explain
 from placement_extras.shadow.exchange import is_write
-from placement_extras.shadow.left_behind import LeftBehind
 from tests.placement.differential.services import NEWEST, Exchange, Pair, Request, ShadowAnswer
 
 _TOLD: Final = 30  # of the requests before one that was answered in two ways

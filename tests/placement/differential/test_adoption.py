@@ -14,7 +14,7 @@ from placement.db import adoption, migration
 from placement.store.consumers import ConsumerOwnership
 from placement_extras.migration.abandon import AbandonWay, abandon
 from placement_extras.migration.adopt import adopt
-from placement_extras.shadow.compare import comparable
+from placement_extras.shadow.comparison import comparable
 from tests.databases import DatabaseServer
 from tests.placement.differential.services import Client, Request, ShadowAnswer
 from tests.placement.running import Admin, application

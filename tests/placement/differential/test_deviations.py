@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from placement_extras.shadow.compare import Candidate, candidates, comparable
+from placement_extras.shadow.comparison import Candidate, candidates, comparable
 from tests.databases import DatabaseServer
 from tests.placement.differential import table
 from tests.placement.differential.play import Names, Play

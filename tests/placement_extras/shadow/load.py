@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.reference import install
-from placement_extras.shadow.tally import table
+from placement_extras.shadow.report import table
 from tests import databases
 from tests.placement.differential import generator
 from tests.placement.differential.generator import Generator

@@ -15,7 +15,7 @@ from urllib.request import urlopen
 
 from benchmarks.reference import Reference
 from benchmarks.servers import OpenStack, Ours, Service
-from placement_extras.shadow.compare import comparable
+from placement_extras.shadow.comparison import comparable
 from tests.databases import DatabaseServer
 from tests.placement.differential.play import Names
 from tests.placement.differential.services import Client, Request, ShadowAnswer

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from placement_extras.shadow.backlog import FULL, BacklogBounds, ByteBacklog
+from placement_extras.shadow.copy_queue import FULL, BacklogBounds, ByteBacklog, MirrorOutbox, OutboxDelivery
 from placement_extras.shadow.exchange import MirroredRequest, ReceivedAnswer, ShadowRequest
 from placement_extras.shadow.follower import FollowerSettings, ShadowFollower
-from placement_extras.shadow.in_flight import InFlight
-from placement_extras.shadow.outbox import MirrorOutbox, OutboxDelivery
+from placement_extras.shadow.proxy import InFlight
 from tests.placement_extras.shadow.processes import wait_for
 
 KEY = b"key"

@@ -14,9 +14,9 @@ import pytest
 from placement.exceptions import InvalidRequest
 from placement.store.consumers import ConsumerOwnership
 from placement_extras.migration import importer
-from placement_extras.shadow import copying
-from placement_extras.shadow.backlog import ByteBacklog
-from placement_extras.shadow.copying import MOMENTS, CopiedDatabases, CopyMoment, copy
+from placement_extras.shadow import copied_databases
+from placement_extras.shadow.copied_databases import MOMENTS, CopiedDatabases, CopyMoment, copy
+from placement_extras.shadow.copy_queue import ByteBacklog
 from placement_extras.shadow.exchange import MirroredRequest, ShadowRequest
 from placement_extras.shadow.follower import BOUNDS, was_quiet
 
@@ -29,8 +29,8 @@ class Copied:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.looked_at: list[float] = []
         self.copied: list[float] = []
-        monkeypatch.setattr(copying, "open_database", self._open)
-        monkeypatch.setattr(copying, "_source", self._source)
+        monkeypatch.setattr(copied_databases, "open_database", self._open)
+        monkeypatch.setattr(copied_databases, "_source", self._source)
         monkeypatch.setattr(importer, "run", lambda *_, **__: self.copied.append(self.looked_at[-1]))
 
     @contextmanager
@@ -98,7 +98,7 @@ def test_no_folder_for_the_copy_is_said(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
     with pytest.raises(InvalidRequest, match=r"no folder for a copy of the source database: .*none"):
-        copying._source(source).__enter__()
+        copied_databases._source(source).__enter__()
 
 
 @pytest.mark.root
@@ -112,7 +112,7 @@ def test_a_disk_on_which_the_copy_finds_no_room_is_named(
     try:
         monkeypatch.setattr(tempfile, "tempdir", str(small))
         with pytest.raises(InvalidRequest, match=f"copied to {small} .*TMPDIR.*disk is full"):
-            copying._source(source).__enter__()
+            copied_databases._source(source).__enter__()
         assert list(small.iterdir()) == []
     finally:
         subprocess.run(["umount", str(small)], check=True)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement_extras.shadow.doubt import AmbiguousWrites, WrittenKeys
+from placement_extras.shadow.ambiguous_writes import AmbiguousWrites, WrittenKeys
 from placement_extras.shadow.exchange import MirroredRequest, ReceivedAnswer, ShadowRequest
 from placement_extras.shadow.replay import ReplayVerdict
 from tests.placement_extras.shadow.test_replay import Player, copy, received

@@ -13,8 +13,7 @@ from wsgiref.types import StartResponse, WSGIEnvironment
 import pytest
 
 from placement_extras.shadow.exchange import MAX_KEPT, MirroredRequest, ReceivedAnswer
-from placement_extras.shadow.forward import CLIENT_LEFT, NO_ANSWER, TOO_LONG, RequestForwarder
-from placement_extras.shadow.in_flight import InFlight
+from placement_extras.shadow.proxy import CLIENT_LEFT, NO_ANSWER, TOO_LONG, InFlight, RequestForwarder
 from tests.ports import free_port
 
 

@@ -1,7 +1,7 @@
 """Each copy knows the writes that were in flight with it."""
 
 from placement_extras.shadow.exchange import MirroredRequest, ShadowRequest
-from placement_extras.shadow.in_flight import InFlight
+from placement_extras.shadow.proxy import InFlight
 
 
 def request(method: str) -> ShadowRequest:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
+from placement_extras.shadow.comparison import claims
 from placement_extras.shadow.exchange import JSON, MirroredRequest, ShadowExchange, ShadowRequest, parsed
-from placement_extras.shadow.left_behind import claims
 
 _REMEMBERED: Final = 50_000
 _NONE: Final[frozenset[str]] = frozenset()

@@ -1,0 +1,358 @@
+"""What of two answers has to be the same, and whether it is.
+
+What refused claims leave behind in OpenStack Placement: consumers, whose type shows later.
+
+By what a difference is recognised that is known.
+
+The names are those in ``doc/reference/deviations.yaml``; only those are
+recognised that requests at random run into.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import parse_qs, parse_qsl, unquote, urlsplit
+
+from placement_extras.shadow.exchange import AskedRequest, ShadowAnswer, ShadowExchange
+
+#: What clients look for in the text of errors: Nova, osc-placement, the functional tests of both and of
+#: OpenStack Placement itself. The rest of an error may be in other words.
+MATCHED: Final = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"JSON does not validate",
+        r"Invalid query string parameters",
+        r"is not a 'uuid'",
+        r"is a required property",
+        r"should be non-empty",
+        r"is not of type '\w+'",
+        r"Malformed JSON",
+        r"update conflict: Inventory for '.+' on resource provider '.+' in use\.",
+        r"Unable to delete inventory of class \w+: Inventory for '.+' on resource provider '.+' in use\.",
+        r"Update conflict: ",
+        r"generation conflict",
+        r"Resource provider's generation already changed\. Please update the generation and try again\.",
+        r"consumer generation conflict - expected \w+ but got",
+        r"Unable to allocate inventory: ",
+        r"Allocation for resource provider '.+' that does not exist\.",
+        r"Conflicting resource provider (name|uuid): ",
+        r"No resource provider with uuid \S+ found",
+        r"No allocations for consumer '.+'",
+        r"No inventory of class \w+ (for|found)",
+        r"(?<!for delete: )No such resource class \w+",
+        r"No such trait",
+        r"Invalid resource class in resources parameter",
+        r"Unknown resource class in inventory",
+        r"Cannot delete standard (resource class|trait) \w+",
+        r"Class is in use in inventory",
+        r"is in use by a resource provider",
+        r"It has child resource providers",
+        r"Resource provider has allocations",
+        r"parent provider UUID (does not exist|cannot be same as UUID)",
+        r"(un|re)-parenting a provider is not currently allowed",
+        r"creating loop in the provider tree is not allowed",
+        r"The reserved value is greater than (or equal to )?total",
+        r"The trait is invalid",
+        r"Malformed consumer_uuid",
+        r"Badly formed resources parameter",
+        r"Badly formatted name parameter",
+        r"expected positive integer amount",
+        r"requires amount >= 1",
+        r"Got an empty trait in",
+        r'The "group_policy" parameter is required',
+        r"Conflicting required and forbidden traits",
+        r"Unacceptable version header: \S+",
+        r"invalid version string: [^\s;]+",
+        r"Policy does not allow placement:\S+ to be performed",
+        r"Only application/json is provided",
+        r"The method \w+ is not allowed for this resource",
+    )
+)
+_GENERAL: Final = (400, 403, 404, 409)
+"""Statuses of which both say a general sentence before the message."""
+_HEADERS: Final = ("openstack-api-version", "content-type", "cache-control", "allow")
+Candidate = dict[str, dict[str, int]]
+
+
+@dataclass(frozen=True)
+class AnswerDifference:
+    """One thing that differs: the name of a header or part of the answer, and how it differs."""
+
+    what: str
+    there: Any
+    here: Any
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.there} there, {self.here} here"
+
+
+def differences(exchange: ShadowExchange) -> list[AnswerDifference]:
+    """What differs; nothing if the answers are as good as the same."""
+    theirs, ours = exchange.theirs, exchange.ours
+    if theirs.status != ours.status:
+        return [
+            AnswerDifference("status", f"{theirs.status} {_said(theirs)}", f"{ours.status} {_said(ours)}")
+        ]
+    rest = _errors(theirs, ours) if theirs.status >= 400 else _bodies(exchange)
+    every = [*_headers(theirs, ours), *rest]
+    return [AnswerDifference(what, there, here) for what, there, here in every if there != here]
+
+
+def _said(answer: ShadowAnswer) -> str:
+    return repr(answer.error.get("detail", answer.body))
+
+
+Compared = Iterator[tuple[str, Any, Any]]
+
+
+def _headers(theirs: ShadowAnswer, ours: ShadowAnswer) -> Compared:
+    for name in _HEADERS:
+        yield name, _value(theirs, name), _value(ours, name)
+    yield "last-modified", "last-modified" in theirs.headers, "last-modified" in ours.headers
+    yield "location", _path(theirs), _path(ours)
+
+
+def _value(answer: ShadowAnswer, name: str) -> Any:
+    value = answer.headers.get(name)
+    if value is None:
+        return None
+    if name == "allow":
+        return {each.strip() for each in value.split(",")}
+    return value.partition(";")[0]
+
+
+def _path(answer: ShadowAnswer) -> str:
+    return urlsplit(answer.headers.get("location", "")).path
+
+
+def _errors(theirs: ShadowAnswer, ours: ShadowAnswer) -> Compared:
+    yield "keys of the error", sorted(theirs.error), sorted(ours.error)
+    for name in ("status", "title", "code", "max_version", "min_version"):
+        yield name, theirs.error.get(name), ours.error.get(name)
+    there, here = theirs.error.get("detail", ""), ours.error.get("detail", "")
+    for match in filter(None, (pattern.search(there) for pattern in MATCHED)):
+        if match[0] not in here:
+            yield "words", f"{match[0]!r} in {there!r}", repr(here)
+    if ours.error:
+        message = here.rpartition("\n\n")[2]
+        yield "lines of the message", 1, len(message.splitlines()) or 1
+        if theirs.status in _GENERAL:
+            yield "general sentence", there.partition("\n")[0], here.partition("\n")[0]
+
+
+def _bodies(exchange: ShadowExchange) -> Compared:
+    there, here = (comparable(exchange.request.path, each.body) for each in (exchange.theirs, exchange.ours))
+    yield "body", there, here
+
+
+def comparable(path: str, document: Any) -> Any:
+    """The document with all lists in one order; of candidates with a limit only how many they are."""
+    limited = path.startswith("/allocation_candidates?") and "limit=" in path
+    if limited and isinstance(document, dict) and "allocation_requests" in document:
+        return len(document["allocation_requests"])
+    return _ordered(document)
+
+
+def _ordered(document: Any) -> Any:
+    if isinstance(document, dict):
+        return {name: _ordered(each) for name, each in document.items()}
+    if isinstance(document, list):
+        return sorted(map(_ordered, document), key=lambda each: json.dumps(each, sort_keys=True))
+    return document
+
+
+def candidates(document: Any) -> list[Candidate]:
+    """What each allocation candidate takes of which provider, whatever version the answer is of."""
+    found = []
+    for each in document["allocation_requests"]:
+        allocations = each["allocations"]
+        if isinstance(allocations, list):
+            found.append({item["resource_provider"]["uuid"]: item["resources"] for item in allocations})
+        else:
+            found.append({uuid: item["resources"] for uuid, item in allocations.items()})
+    return found
+
+
+_REMEMBERED: Final = 100_000
+_UNKNOWN: Final = "unknown"
+_CONSUMER: Final = "/allocations/"
+
+
+@dataclass
+class LeftBehind:
+    """Consumers of refused claims, whose type is there that of a later claim without one, as before 1.38."""
+
+    _types: dict[str, set[str]] = field(default_factory=dict)
+    _projects: dict[str, str | None] = field(default_factory=dict)
+
+    def take(self, method: str, path: str, body: Any, status: int) -> None:
+        """A write and what OpenStack Placement answered, in the order of the answers.
+
+        :param body: the document; what is none that the API knows is passed over.
+        """
+        for consumer, claim in claims(method, urlsplit(path).path, body):
+            if status >= 400:
+                if stated := claim.get("consumer_type"):
+                    self._types.setdefault(consumer, set()).add(str(stated))
+            elif claim.get("allocations") and "consumer_type" not in claim:
+                self._projects[consumer] = claim.get("project_id")
+            else:
+                self._types.pop(consumer, None)
+                self._projects.pop(consumer, None)
+        _forget_oldest(self._types)
+        _forget_oldest(self._projects)
+
+    def shows(self, exchange: ShadowExchange, difference: AnswerDifference) -> bool:
+        """Whether the answers differ by the type of such a consumer."""
+        url = urlsplit(exchange.request.path)
+        if difference.what != "body":
+            return False
+        if url.path.startswith(_CONSUMER):
+            there, here = exchange.theirs.body, exchange.ours.body
+            return (
+                isinstance(there, dict)
+                and isinstance(here, dict)
+                and here.get("consumer_type") == _UNKNOWN
+                and there.get("consumer_type") in self._types.get(url.path.removeprefix(_CONSUMER), ())
+                and {**there, "consumer_type": _UNKNOWN} == here
+            )
+        if url.path == "/usages":
+            project = parse_qs(url.query).get("project_id", [None])[0]
+            return any(
+                consumer in self._types and of in (None, project) for consumer, of in self._projects.items()
+            )
+        return False
+
+
+def claims(method: str, path: str, body: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The consumers that a write names, and what it says of each."""
+    named: Any = None
+    if path.startswith(_CONSUMER):
+        named = {path.removeprefix(_CONSUMER): {} if method == "DELETE" else body}
+    elif path == "/allocations":
+        named = body
+    elif path == "/reshaper" and isinstance(body, dict):
+        named = body.get("allocations")
+    for consumer, claim in named.items() if isinstance(named, dict) else ():
+        if isinstance(claim, dict):
+            yield consumer, claim
+
+
+def _forget_oldest(known: dict[str, Any]) -> None:
+    while len(known) > _REMEMBERED:
+        del known[next(iter(known))]
+
+
+_ORPHANS: Final = "orphans"
+_EXTENSIONS: Final = "extensions"
+
+
+def explain(exchange: ShadowExchange, difference: AnswerDifference, left_behind: LeftBehind) -> str | None:
+    """The name of the deviation that the difference is, if it is one."""
+    if left_behind.shows(exchange, difference):
+        return _ORPHANS
+    return next((name for name, is_this in _RECOGNISED.items() if is_this(exchange, difference)), None)
+
+
+def refused_there_only(theirs: ShadowAnswer) -> str | None:
+    """The name of the deviation by which a write was refused there, and would not be by ours."""
+    return _ORPHANS if "expected 0 but got" in _sentence_of(theirs) else None
+
+
+def known_here_only(request: AskedRequest, theirs: ShadowAnswer) -> str | None:
+    """The name of the deviation by which there is no such thing there, where ours might do what is asked."""
+    path = unquote(urlsplit(request.path).path)
+    return _EXTENSIONS if theirs.status == 404 and (path + "/").startswith("/ext/") else None
+
+
+def _sentence_of(answer: ShadowAnswer) -> str:
+    return str(answer.error.get("detail", ""))
+
+
+def _last_modified(exchange: ShadowExchange, difference: AnswerDifference) -> bool:
+    return difference.what == "last-modified" and "cache-control" in exchange.ours.headers
+
+
+def _method_of_older_versions(exchange: ShadowExchange, difference: AnswerDifference) -> bool:
+    return difference.what == "allow" and "allow" not in exchange.theirs.headers
+
+
+def _status_500(exchange: ShadowExchange, difference: AnswerDifference) -> bool:
+    return difference.what == "status" and exchange.theirs.status == 500 and exchange.ours.status < 500
+
+
+def _unknown_names(exchange: ShadowExchange, difference: AnswerDifference) -> bool:
+    return (
+        difference.what == "status"
+        and (exchange.theirs.status, exchange.ours.status) == (200, 400)
+        and "No such " in _sentence_of(exchange.ours)
+        and isinstance(exchange.theirs.body, dict)
+        and not any(exchange.theirs.body.values())
+    )
+
+
+def _orphans(exchange: ShadowExchange, difference: AnswerDifference) -> bool:
+    return difference.what in ("status", "code", "words") and refused_there_only(exchange.theirs) is not None
+
+
+def _classes(exchange: ShadowExchange, difference: AnswerDifference) -> bool:
+    said = _sentence_of(exchange.ours)
+    return (
+        difference.what == "words"
+        and exchange.ours.status == 400
+        and "['inventories']" in said
+        and "does not match any of the regexes: '^[A-Z0-9_]+$'" in said
+    )
+
+
+def _mappings(exchange: ShadowExchange, difference: AnswerDifference) -> bool:
+    return exchange.ours.status == 400 and "['mappings']" in _sentence_of(exchange.ours)
+
+
+def _sums(exchange: ShadowExchange, difference: AnswerDifference) -> bool:
+    """Candidates that only they have are of wrong amounts, those that only we have of right ones."""
+    url = urlsplit(exchange.request.path)
+    if difference.what != "body" or url.path != "/allocation_candidates":
+        return False
+    if not all(isinstance(each.body, dict) for each in (exchange.theirs, exchange.ours)):
+        return False
+    wanted: Counter[str] = Counter()
+    groups = 0
+    for name, value in parse_qsl(url.query):
+        if name.startswith("resources"):
+            groups += 1
+            wanted.update(_amounts(value))
+    there, here = (candidates(each.body) for each in (exchange.theirs, exchange.ours))
+    return (
+        groups > 1
+        and all(_total(each) != wanted for each in there if each not in here)
+        and all(_total(each) == wanted for each in here)
+    )
+
+
+def _amounts(text: str) -> dict[str, int]:
+    return {name: int(amount) for name, _, amount in (part.partition(":") for part in text.split(","))}
+
+
+def _total(candidate: Mapping[str, Mapping[str, int]]) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for resources in candidate.values():
+        total.update(resources)
+    return total
+
+
+_RECOGNISED: Final[dict[str, Callable[[ShadowExchange, AnswerDifference], Any]]] = {
+    "last-modified": _last_modified,
+    "method-of-older-versions": _method_of_older_versions,
+    "status-500": _status_500,
+    "unknown-names": _unknown_names,
+    _ORPHANS: _orphans,
+    "classes": _classes,
+    "mappings": _mappings,
+    "sums": _sums,
+}
