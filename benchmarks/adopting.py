@@ -19,7 +19,7 @@ from prettytable import PrettyTable, TableStyle
 
 from benchmarks.reference import Reference, install
 from benchmarks.servers import OpenStack
-from placement_extras.migration.stock_tables import StockTables
+from placement_extras.migration.stock_database import StockTables
 from tests import databases
 from tests.placement.running import Admin, application
 

@@ -21,7 +21,7 @@ from benchmarks.mixed_queries import paths
 from benchmarks.reference import install
 from benchmarks.servers import OpenStack, Ours, Service
 from benchmarks.worlds import Tree, uuid_of
-from placement_extras.migration.stock_tables import StockTables
+from placement_extras.migration.stock_database import StockTables
 from tests import databases
 
 _MADE: Final = {"created_at": datetime(2026, 1, 1), "updated_at": None}

@@ -17,9 +17,8 @@ from placement.db import remedies
 from placement.exceptions import Conflict
 from placement.maintenance.sequences import advance_sequence
 from placement.maintenance.trees import find_roots
-from placement_extras.migration.content import BATCH
-from placement_extras.migration.difference import INVENTORY, Key, PortableContent, TableChange, compare
-from placement_extras.migration.reference import StockContent, canonical
+from placement_extras.migration.content import BATCH, INVENTORY, Key, PortableContent, TableChange, compare
+from placement_extras.migration.stock_database import StockContent, canonical
 
 _FIRST_CUSTOM_CLASS: Final = 10_000  # below are the standard ones
 Row = dict[str, Any]

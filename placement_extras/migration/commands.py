@@ -12,13 +12,13 @@ from placement.cmd.common import ManageCommand, open_database, print_table, tabl
 from placement.db import adoption, migration
 from placement.exceptions import Conflict, InvalidRequest, Unavailable
 from placement.maintenance.sync import incomplete_owner
-from placement_extras.migration import abandon as back
-from placement_extras.migration import adopt as there
-from placement_extras.migration import drop_stock as removal
+from placement_extras.migration import abandonment as back
+from placement_extras.migration import adoption as removal
+from placement_extras.migration import adoption as there
 from placement_extras.migration import importer
-from placement_extras.migration.abandon import AbandonWay
+from placement_extras.migration.abandonment import AbandonWay
 from placement_extras.migration.content import TallyComparison
-from placement_extras.migration.reference import open_source
+from placement_extras.migration.stock_database import open_source
 
 LOG = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from placement.exceptions import InvalidRequest
 from placement.maintenance.opening import open_database
 from placement.store.consumers import ConsumerOwnership
 from placement_extras.migration import importer
-from placement_extras.migration.reference import StockContent, open_source
+from placement_extras.migration.stock_database import StockContent, open_source
 from placement_extras.shadow.exchange import MirroredRequest
 
 LOG = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ from benchmarks.reference import Reference
 from benchmarks.servers import OpenStack
 from placement.db import adoption, migration
 from placement.store.consumers import ConsumerOwnership
-from placement_extras.migration.abandon import AbandonWay, abandon
-from placement_extras.migration.adopt import adopt
+from placement_extras.migration.abandonment import AbandonWay, abandon
+from placement_extras.migration.adoption import adopt
 from placement_extras.shadow.comparison import comparable
 from tests.databases import DatabaseServer
 from tests.placement.differential.services import Client, Request, ShadowAnswer

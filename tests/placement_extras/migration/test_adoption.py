@@ -9,10 +9,9 @@ from sqlalchemy.engine import make_url
 
 from placement.db import adoption, migration
 from placement.exceptions import Conflict, Unavailable
-from placement_extras.migration.abandon import AbandonWay, abandon
-from placement_extras.migration.adopt import adopt, require_means
-from placement_extras.migration.drop_stock import drop_stock
-from placement_extras.migration.reference import open_source
+from placement_extras.migration.abandonment import AbandonWay, abandon
+from placement_extras.migration.adoption import adopt, drop_stock, require_means
+from placement_extras.migration.stock_database import open_source
 from tests.placement.maintenance.conftest import OWNER, Service
 from tests.placement_extras.migration import reference_world as world
 

@@ -6,11 +6,10 @@ import pytest
 import sqlalchemy as sa
 
 from placement.db import adoption
-from placement_extras.migration.abandon import AbandonWay, abandon
-from placement_extras.migration.adopt import adopt
-from placement_extras.migration.content import of_ours
-from placement_extras.migration.difference import compare, portable
-from placement_extras.migration.reference import open_source
+from placement_extras.migration.abandonment import AbandonWay, abandon
+from placement_extras.migration.adoption import adopt
+from placement_extras.migration.content import compare, of_ours, portable
+from placement_extras.migration.stock_database import open_source
 from tests.placement.maintenance.conftest import OWNER
 from tests.placement.running import Admin, application
 from tests.placement_extras.migration import reference_world as world

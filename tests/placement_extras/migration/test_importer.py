@@ -9,7 +9,7 @@ from placement.db import buckets
 from placement.db.tables import change_buckets, resource_classes, resource_providers, traits
 from placement.exceptions import Conflict, InvalidRequest, Unavailable
 from placement_extras.migration import importer
-from placement_extras.migration.reference import StockContent, open_source
+from placement_extras.migration.stock_database import StockContent, open_source
 from tests.placement.maintenance.conftest import OWNER, Service
 from tests.placement_extras.migration import reference_world as world
 

@@ -1,12 +1,16 @@
-"""Giving an adopted database back to OpenStack Placement.
+"""What of our content the tables of OpenStack Placement can hold.
+
+Giving an adopted database back to OpenStack Placement.
 
 Its tables get their names again and ours are removed. PostgreSQL and SQLite do all of it in one transaction.
 On MySQL ours are put aside first, so that nobody writes to them, and a row tells how far it is:
 doing it again goes on from there.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -14,17 +18,55 @@ import sqlalchemy as sa
 
 from placement.db import adoption, migration
 from placement.db.adoption import KEPT, AdoptionRecord, AdoptionStage
-from placement.db.tables import claim_expiries, consumer_groups, provider_attributes
+from placement.db.tables import RESERVATION, claim_expiries, consumer_groups, provider_attributes
 from placement.exceptions import Conflict, ServiceError
 from placement.store.consumers import ConsumerOwnership
-from placement_extras.migration import relations, rights
-from placement_extras.migration.adopt import ASIDE, OURS, STOCK, ours_among, put_back, stay
+from placement_extras.migration import relations
+from placement_extras.migration.adoption import ASIDE, OURS, STOCK, ours_among, put_back, stay
 from placement_extras.migration.carry_back import carry_back
-from placement_extras.migration.content import of_ours
-from placement_extras.migration.difference import compare, describe, portable
-from placement_extras.migration.expressible import expressible
+from placement_extras.migration.content import CUSTOM, PortableContent, compare, describe, of_ours, portable
 from placement_extras.migration.importer import listed
-from placement_extras.migration.reference import read
+from placement_extras.migration.stock_database import StockContent, read
+
+_DIGITS: Final = 6  # of a FLOAT of MySQL
+_NAMED: Final = 10  # of things that may be many
+
+
+def expressible(after: PortableContent, source: StockContent) -> tuple[PortableContent, list[str]]:
+    """What of our content the tables of the source can hold, and in words what they cannot."""
+    notes: list[str] = []
+    things = dict(after.things)
+    reserved = [key for key, (*_, kind, _generation) in things["consumers"].items() if kind == RESERVATION]
+    if reserved:
+        notes.append(
+            f"reservations: OpenStack Placement has none, {len(reserved)} consumers hold what is reserved"
+            f" until their allocations are deleted: {', '.join(uuid for (uuid,) in reserved[:_NAMED])}"
+            + (" ..." if len(reserved) > _NAMED else "")
+        )
+    if not source.has_types:
+        typed = [key for key, (*_, kind, _generation) in things["consumers"].items() if kind is not None]
+        if typed:
+            notes.append(f"consumer type: the old schema has none, {len(typed)} consumers lose theirs")
+        things["consumers"] = {
+            key: (project, user, None, generation)
+            for key, (project, user, _, generation) in things["consumers"].items()
+        }
+    if source.conn.dialect.name not in ("sqlite", "postgresql"):
+        rounded = {
+            key: (*units, float(f"{ratio:.{_DIGITS}g}"))
+            for key, (*units, ratio) in things["inventories"].items()
+        }
+        for key in sorted(key for key, value in rounded.items() if value != things["inventories"][key]):
+            was, now = things["inventories"][key][-1], rounded[key][-1]
+            notes.append(f"allocation ratio of {key[1]} of {key[0]}: {was!r} becomes {now!r}")
+        things["inventories"] = rounded
+    known = set(source.classes.values())
+    for name in sorted({name for _, name in things["inventories"]} - known):
+        if not name.startswith(CUSTOM):
+            notes.append(
+                f"resource class {name}: OpenStack Placement has none, it stays as if it were custom"
+            )
+    return replace(after, things=things), notes
 
 
 class AbandonWay(StrEnum):
@@ -67,7 +109,7 @@ def abandon(url: str, owner: ConsumerOwnership, way: AbandonWay = AbandonWay.REF
                 "The old tables are being removed, so that there is no way back:"
                 " 'placement-manage db drop-stock' goes on. Nothing is changed."
             )
-        rights.require(conn, (*OURS, *(KEPT + name for name in STOCK)))
+        relations.require(conn, (*OURS, *(KEPT + name for name in STOCK)))
         if record.stage is AdoptionStage.ADOPTING:
             put_back(conn)
             return AbandonOutcome()

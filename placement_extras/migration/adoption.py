@@ -2,10 +2,18 @@
 
 Its tables take other names and are kept; ours are made beside them and filled. PostgreSQL and SQLite do all
 of it in one transaction. On MySQL a row tells how far it is, and doing it again goes on from there.
+
+Removing the tables of OpenStack Placement that an adoption has kept.
+
+PostgreSQL and SQLite do it in one transaction. On MySQL, where some may be gone already when it is
+interrupted, a row tells so, and doing it again removes the rest.
 """
 
-from collections.abc import Iterable, Iterator
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Final
 
 import sqlalchemy as sa
@@ -16,11 +24,10 @@ from placement.db.adoption import KEPT, AdoptionRecord, AdoptionStage
 from placement.db.database import WriteTransaction
 from placement.exceptions import Conflict, ServiceError, Unavailable
 from placement.store.consumers import ConsumerOwnership
-from placement_extras.migration import importer, relations, rights
+from placement_extras.migration import importer, relations
 from placement_extras.migration.content import TallyComparison
 from placement_extras.migration.importer import ImportOutcome
-from placement_extras.migration.reference import StockContent, open_source, read
-from placement_extras.migration.stock_tables import StockTables
+from placement_extras.migration.stock_database import StockContent, StockTables, open_source, read
 
 ASIDE: Final = "adopted_"
 """What stands before the names of our tables on the way back, where that goes by steps."""
@@ -99,7 +106,7 @@ def require_means(conn: sa.Connection) -> None:
 
     :raises Conflict: it may not, or tables of somebody else have them, which would be taken for ours.
     """
-    rights.require(conn, STOCK)
+    relations.require(conn, STOCK)
     needed = {
         *(KEPT + name for name in STOCK),
         *(ASIDE + name for name in OURS),
@@ -172,3 +179,62 @@ def put_back(conn: sa.Connection, prefix: str = "") -> None:
 def ours_among(present: set[str]) -> list[str]:
     """Which tables are ours: of the names that both use, those whose other bearer is kept aside."""
     return [name for name in OURS if name in present and (name not in STOCK or KEPT + name in present)]
+
+
+@dataclass(frozen=True, slots=True)
+class KeptTable:
+    """A table that is kept, with how many rows."""
+
+    name: str
+    rows: int
+
+
+def look(url: str) -> Sequence[KeptTable]:
+    """What there is to remove.
+
+    :raises Conflict: nothing was adopted, or the adoption or the way back is not complete.
+    :raises Unavailable: the database does not answer.
+    """
+    with migration.exclusive(url) as conn:
+        _adopted(conn)
+        return [
+            KeptTable(name, conn.execute(sa.select(sa.func.count()).select_from(sa.table(name))).scalar_one())
+            for name in sorted(_kept(conn))
+        ]
+
+
+def drop_stock(url: str) -> Sequence[str]:
+    """Remove them for good; their names.
+
+    :raises Conflict: as for :func:`look`; nothing is changed then.
+    :raises Unavailable: the database does not answer, or somebody keeps a table in use.
+    """
+    with migration.exclusive(url) as conn:
+        record = _adopted(conn)
+        names = _kept(conn)
+        relations.require(conn, names)
+        relations.lock(conn, names)
+        adoption.write(conn, replace(record, stage=AdoptionStage.DROPPING))
+        relations.commit_step(conn)
+        relations.drop(conn, names)
+        adoption.remove(conn)
+        return sorted(names)
+
+
+def _adopted(conn: sa.Connection) -> AdoptionRecord:
+    found = migration.state_of(conn)
+    if found.record is None:
+        raise Conflict(
+            "The database was not adopted from OpenStack Placement, or its old tables were removed already:"
+            " there is nothing to remove."
+        )
+    if found.record.stage in (AdoptionStage.ADOPTING, AdoptionStage.ABANDONING):
+        raise Conflict(adoption.explain(found.revision, found.record) or "")
+    return found.record
+
+
+def _kept(conn: sa.Connection) -> list[str]:
+    """The tables, those that refer to others before them."""
+    kept = {KEPT + name for name in STOCK}
+    ordered = (name for name, _ in sa.inspect(conn).get_sorted_table_and_fkc_names() if name is not None)
+    return [name for name in reversed(list(ordered)) if name in kept]
