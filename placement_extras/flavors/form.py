@@ -18,10 +18,9 @@ from placement.schemas.base import (
     StringField,
 )
 from placement.schemas.request_form import AskedCandidates
-from placement_extras.flavors import pci
-from placement_extras.flavors.cpus import MAX_CPUS
-from placement_extras.flavors.flavor import ImageProperties, NovaFlavor, TranslationRules
-from placement_extras.flavors.translate import translate
+from placement_extras.flavors import groups
+from placement_extras.flavors.flavor import MAX_CPUS, ImageProperties, NovaFlavor, TranslationRules
+from placement_extras.flavors.translation import translate
 
 LOG = logging.getLogger(__name__)
 
@@ -78,7 +77,7 @@ def configured_rules(conf: cfg.ConfigOpts) -> TranslationRules:
         image_metadata_prefilter=conf.flavors.image_metadata_prefilter,
         require_owner_nova=conf.flavors.require_owner_nova,
         disable_fallback_pcpu_query=conf.flavors.disable_fallback_pcpu_query,
-        pci_aliases=pci.aliases(conf.flavors.pci_alias or ()),
+        pci_aliases=groups.aliases(conf.flavors.pci_alias or ()),
         own_classes=frozenset(conf.placement.additional_resource_classes),
     )
 

@@ -3,10 +3,8 @@
 from dataclasses import dataclass
 from typing import Final
 
-from placement_extras.flavors import cpus
-from placement_extras.flavors.flavor import refused
-from placement_extras.flavors.guest import FlavorGuest, check_known
-from placement_extras.flavors.properties import flag
+from placement_extras.flavors.flavor import first_cpus, parse_mask, refused
+from placement_extras.flavors.guest import FlavorGuest, check_known, flag
 
 DEDICATED: Final = "dedicated"
 SHARED: Final = "shared"
@@ -57,7 +55,7 @@ def read(guest: FlavorGuest) -> CpuPinning:
             "of mixed CPUs either hw:cpu_dedicated_mask says which are dedicated, "
             "or hw:cpu_realtime with its mask"
         )
-    dedicated = cpus.first(guest.flavor.vcpus) if effective == DEDICATED else mask or realtime
+    dedicated = first_cpus(guest.flavor.vcpus) if effective == DEDICATED else mask or realtime
     return CpuPinning(
         policy, threads, emulator == ISOLATE, effective, dedicated if effective in (DEDICATED, MIXED) else 0
     )
@@ -94,7 +92,7 @@ def _realtime(guest: FlavorGuest, emulator: str | None) -> int:
         return 0
     flavor, image = guest.texts("cpu_realtime_mask")
     mask = image or flavor
-    everything = cpus.first(guest.flavor.vcpus)
+    everything = first_cpus(guest.flavor.vcpus)
     found = _parsed("cpu_realtime_mask", mask, guest.flavor.vcpus) if mask else everything
     if not found:
         raise refused("no CPU is left to be a realtime one")
@@ -111,7 +109,7 @@ def _mask(guest: FlavorGuest) -> int:
     mask = guest.specs.get("hw:cpu_dedicated_mask")
     if not mask:
         return 0
-    everything = cpus.first(guest.flavor.vcpus)
+    everything = first_cpus(guest.flavor.vcpus)
     found = _parsed("cpu_dedicated_mask", mask, guest.flavor.vcpus)
     if not found or not everything & ~found:
         raise refused("hw:cpu_dedicated_mask has to leave both dedicated and shared CPUs")
@@ -122,7 +120,7 @@ def _mask(guest: FlavorGuest) -> int:
 
 def _parsed(name: str, mask: str, vcpus: int) -> int:
     try:
-        return cpus.parse_mask(mask, vcpus)
+        return parse_mask(mask, vcpus)
     except ValueError:
         raise refused(f"hw:{name} cannot be {mask!r}") from None
 

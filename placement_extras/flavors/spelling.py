@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from typing import Final
 
 from placement_extras.flavors.flavor import NovaFlavor
-from placement_extras.flavors.property_types import CHOICES, COMPARED, FLAGS, FREE, NUMBERS
+from placement_extras.flavors.guest import CHOICES, COMPARED, FLAGS, FREE, NUMBERS
 
 MAX_WARNINGS: Final = 16
 """Of a flavor; of more it is said how many there are."""

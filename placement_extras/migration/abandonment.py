@@ -1,10 +1,8 @@
-"""What of our content the tables of OpenStack Placement can hold.
+"""Gives an adopted database back to OpenStack Placement.
 
-Giving an adopted database back to OpenStack Placement.
-
-Its tables get their names again and ours are removed. PostgreSQL and SQLite do all of it in one transaction.
-On MySQL ours are put aside first, so that nobody writes to them, and a row tells how far it is:
-doing it again goes on from there.
+Its tables get their names again and ours are removed. PostgreSQL and SQLite do this in one transaction.
+On MySQL ours are put aside first, so that no worker writes to them, and a row records the progress: a second
+run continues from there. Content that the tables of OpenStack Placement cannot hold is named before.
 """
 
 from __future__ import annotations

@@ -1,12 +1,7 @@
-"""Making the database of an OpenStack Placement service ours, in place.
+"""Adopts the database of an OpenStack Placement service in place, and removes the old tables later.
 
-Its tables take other names and are kept; ours are made beside them and filled. PostgreSQL and SQLite do all
-of it in one transaction. On MySQL a row tells how far it is, and doing it again goes on from there.
-
-Removing the tables of OpenStack Placement that an adoption has kept.
-
-PostgreSQL and SQLite do it in one transaction. On MySQL, where some may be gone already when it is
-interrupted, a row tells so, and doing it again removes the rest.
+Its tables get other names and are kept; ours are made beside them and filled. PostgreSQL and SQLite do each
+step in one transaction. On MySQL a row records the progress, and a second run continues from there.
 """
 
 from __future__ import annotations

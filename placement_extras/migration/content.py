@@ -1,9 +1,7 @@
-"""What a database holds, in one shape for our schema and for that of OpenStack Placement.
+"""The content of a database in one shape, for our schema and for that of OpenStack Placement.
 
-Both sides of an import are read through the same queries of the same columns,
-so that they can be counted, summed and compared alike.
-
-What of the content of two databases is not the same, thing by thing, by names and uuids.
+Both sides of an import are read by the same queries of the same columns, so that they can be counted, summed
+and compared alike. Differences are listed item by item, with names and uuids.
 """
 
 from __future__ import annotations

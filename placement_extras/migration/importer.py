@@ -1,6 +1,6 @@
-"""What of a database of OpenStack Placement cannot become rows of ours, found before anything is written.
+"""Copies the whole content of an OpenStack Placement database into ours, or nothing of it.
 
-Copying the whole content of an OpenStack Placement database into ours, or nothing of it.
+Content that cannot become rows of ours is refused before anything is written.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Whether the user of the database may do what a move does, before it is begun.
+"""Renames tables with all that belongs to them, on each kind of database.
 
-Tables that take other names, with all that belongs to them, on each kind of database.
+The rights of the database user are checked before a move begins.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""The tables of OpenStack Placement, as its releases from Stein to 2026.1 have them.
+"""The database of an OpenStack Placement service: its tables, read as rows of ours.
 
-Consumer types came with Xena and may be missing. Once a database was adopted, the tables
-stand beside ours under names with a prefix.
-
-The database of an OpenStack Placement service, read as rows of our tables.
+The tables are those of the releases from Stein to 2026.1; consumer types came with Xena and may be missing.
+After an adoption they stand beside ours under names with a prefix.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What may differ since several wrote it at once, and nobody knows who came last."""
+"""Writes that were in flight together: their order, and so the content of both sides, is unknown."""
 
 import json
 import re

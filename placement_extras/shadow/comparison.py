@@ -1,11 +1,7 @@
-"""What of two answers has to be the same, and whether it is.
+"""Compares two answers, and recognises documented differences.
 
-What refused claims leave behind in OpenStack Placement: consumers, whose type shows later.
-
-By what a difference is recognised that is known.
-
-The names are those in ``doc/reference/deviations.yaml``; only those are
-recognised that requests at random run into.
+The names of differences are those in ``doc/reference/deviations.yaml``; only those are recognised that random
+requests run into. A refused claim leaves a consumer behind in OpenStack Placement, whose type shows later.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Our database as a copy of the stock service's, taken while that goes on working."""
+"""Makes our database a copy of the stock service's, while that one goes on working."""
 
 import logging
 import sqlite3

@@ -1,9 +1,7 @@
-"""Copies that wait: as many as fit, writes before reads.
+"""Copies of requests between the process that answers clients and the one that compares.
 
-From the process that answers clients to the one that compares: copies, as many as fit.
-
-The process that answers never waits for the other: what it does not take in time waits in a
-:class:`~placement_extras.shadow.copy_queue.ByteBacklog`.
+The answering process never waits: copies that the other one does not take in time are in a bounded
+:class:`ByteBacklog`, where writes displace reads.
 """
 
 from __future__ import annotations

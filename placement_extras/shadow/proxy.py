@@ -1,8 +1,6 @@
-"""Which requests are in flight together.
+"""The process that answers clients, under gunicorn, with the answers of the stock service.
 
-The WSGI application that clients talk to: what the stock service answers, as it is.
-
-The process that answers clients, under gunicorn.
+It notes which requests are in flight together, as their order is unknown then.
 """
 
 from __future__ import annotations

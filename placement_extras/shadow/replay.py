@@ -1,7 +1,4 @@
-"""Asking our service what the stock service was asked.
-
-Which copies are asked of our service, in which order, and what is concluded from its answers.
-"""
+"""Sends our service what the stock service was asked: in which order, and what follows from the answers."""
 
 from __future__ import annotations
 

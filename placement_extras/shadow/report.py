@@ -1,6 +1,6 @@
-"""What came of all requests so far: as a table, as JSON and as metrics.
+"""Counts the results of all comparisons and serves them over HTTP.
 
-The report over HTTP: ``/`` for people, ``/report.json`` for programs, ``/metrics`` for Prometheus.
+``/`` is a page for people, ``/report.json`` is for programs and ``/metrics`` for Prometheus.
 """
 
 from __future__ import annotations

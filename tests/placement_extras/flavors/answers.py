@@ -15,9 +15,9 @@ from placement.candidates.request import CandidatesRequest
 from placement.exceptions import InvalidRequest
 from placement.schemas.base import load
 from placement.schemas.query_candidates import parse_candidates
-from placement_extras.flavors import form, pci
+from placement_extras.flavors import form, groups
 from placement_extras.flavors.flavor import TranslationRules
-from placement_extras.flavors.translate import FlavorTranslation, translate
+from placement_extras.flavors.translation import FlavorTranslation, translate
 
 Answer = tuple[dict[str, Any] | None, dict[str, Any] | None]
 """A request and the one to fall back to; None for none."""
@@ -42,7 +42,7 @@ def translated(case: dict[str, Any]) -> FlavorTranslation:
     """
     asked = form.parse(load(form.FlavorAsked(), case["flavor"]))
     switches = {name: value for name, value in case["rules"].items() if name != "pci_alias"}
-    aliases = pci.aliases(case["rules"].get("pci_alias", ()))
+    aliases = groups.aliases(case["rules"].get("pci_alias", ()))
     return translate(
         asked, TranslationRules(**switches, disable_fallback_pcpu_query=False, pci_aliases=aliases)
     )

@@ -9,10 +9,16 @@ from hypothesis import strategies as st
 from packaging.version import InvalidVersion, Version
 
 from placement.exceptions import INVALID_FLAVOR, InvalidRequest
-from placement_extras.flavors.cpus import MAX_CPUS, parse
-from placement_extras.flavors.flavor import ImageProperties, NovaFlavor, PciAlias, TranslationRules
-from placement_extras.flavors.property_types import CHOICES, FLAGS, FREE, NUMBERS, check_comparisons
-from placement_extras.flavors.translate import translate
+from placement_extras.flavors.flavor import (
+    MAX_CPUS,
+    ImageProperties,
+    NovaFlavor,
+    PciAlias,
+    TranslationRules,
+    parse,
+)
+from placement_extras.flavors.guest import CHOICES, FLAGS, FREE, NUMBERS, check_comparisons
+from placement_extras.flavors.translation import translate
 from tests.examples import examples
 from tests.placement_extras.flavors.answers import (
     AT_RANDOM,

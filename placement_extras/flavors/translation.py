@@ -1,4 +1,9 @@
-"""From a flavor with its image to a request for allocation candidates."""
+"""From a flavor with its image to a request for allocation candidates.
+
+Some extra specs affect no request, but Nova refuses a guest with a wrong value; these are checked first.
+"""
+
+from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
@@ -9,12 +14,75 @@ import os_resource_classes
 from placement.candidates.request import CandidatesRequest, RequestGroup
 from placement.kept_results import KeptResults
 from placement.model.provider import DISABLED
-from placement_extras.flavors import features, limits, memory, numa, pci, pinning, spelling
+from placement_extras.flavors import features, memory, pinning, spelling
 from placement_extras.flavors.flavor import NovaFlavor, TranslationRules, refused
-from placement_extras.flavors.groups import GroupBuilder
-from placement_extras.flavors.guest import FlavorGuest
+from placement_extras.flavors.groups import GroupBuilder, add_devices
+from placement_extras.flavors.guest import FlavorGuest, contradiction
 from placement_extras.flavors.pinning import DEDICATED, MIXED, CpuPinning
 from placement_extras.flavors.spelling import FlavorWarnings
+
+_GIB: Final = 1 << 30
+_MOST: Final = 65536
+_PARTS: Final = ("sockets", "cores", "threads")
+
+
+def check(guest: FlavorGuest) -> None:
+    """Make sure of it.
+
+    :raises InvalidRequest: what flavor and image say cannot be.
+    """
+    _check_sizes(guest.flavor)
+    _check_serial_ports(guest)
+    _check_cpu_topology(guest)
+    guest.agreed_flag("pmu")
+    if guest.flavor.vcpus > 1:
+        guest.agreed_flag("vif_multiqueue_enabled")
+    _check_left_out(guest)
+
+
+def _check_sizes(flavor: NovaFlavor) -> None:
+    image = flavor.image
+    if flavor.ram < image.min_ram:
+        raise refused(f"the image needs {image.min_ram} MiB of memory, the flavor has {flavor.ram}")
+    if flavor.is_volume_backed or not flavor.disk:
+        return  # no disk to speak of, or one of any size
+    if flavor.disk < image.min_disk or flavor.disk * _GIB < image.size:
+        raise refused(
+            f"the image has {image.size} bytes and needs a disk of {image.min_disk} GiB; "
+            f"that of the flavor has {flavor.disk} GiB"
+        )
+
+
+def _check_serial_ports(guest: FlavorGuest) -> None:
+    if not guest.specs.get("hw:serial_port_count", "0"):
+        return
+    flavor, image = guest.number("serial_port_count")
+    if flavor and image and image > flavor:
+        raise contradiction("hw", "serial_port_count", str(flavor), str(image))
+
+
+def _check_cpu_topology(guest: FlavorGuest) -> None:
+    """An image wants no more sockets, cores or threads than it may, and may no more than the flavor."""
+    for part in _PARTS:
+        guest.number(f"cpu_{part}")  # the flavor's are wishes, which need not be met
+        most, most_of_image = guest.number(f"cpu_max_{part}")
+        if most and most_of_image > most:
+            raise contradiction("hw", f"cpu_max_{part}", str(most), str(most_of_image))
+        _, wanted = guest.number(f"cpu_{part}")
+        if wanted > (most_of_image or most or _MOST):
+            raise refused(
+                f"hw_cpu_{part} of the image is {wanted}, but it may have {most_of_image or most or _MOST}"
+            )
+
+
+def _check_left_out(guest: FlavorGuest) -> None:
+    """What Nova looks up elsewhere: a guest without it would be another one."""
+    if guest.specs.get("accel:device_profile"):
+        raise refused(
+            "accel:device_profile is a profile that Cyborg has; "
+            "ask for devices with resources<suffix>: and trait<suffix>:"
+        )
+
 
 _MIB_OF_GIB = 1024
 
@@ -46,10 +114,10 @@ _TRANSLATED: Final = KeptResults[FlavorTranslation](16 << 20)
 
 def _translate(flavor: NovaFlavor, rules: TranslationRules) -> FlavorTranslation:
     guest = FlavorGuest.of(flavor)
-    limits.check(guest)
+    check(guest)
     pinned = pinning.read(guest)
     memory.check_locked(guest)
-    numa.check(guest, pinned)
+    memory.check(guest, pinned)
     root = frozenset(features.of_root(guest, rules))
     warnings = FlavorWarnings()
     gathered = _gather(guest, pinned, rules, warnings)
@@ -68,7 +136,7 @@ def _gather(
     groups.add_specs(guest.specs)
     if pinned is not None:
         _add_cpus(groups, guest.flavor.vcpus, pinned)
-    pci.add_devices(groups, guest, rules)
+    add_devices(groups, guest, rules)
     if not groups.has("VCPU") and not groups.has("PCPU"):
         groups.set_amount("VCPU", guest.flavor.vcpus)
     if not groups.has("MEMORY_MB"):
@@ -80,7 +148,7 @@ def _gather(
         groups.set_amount("MEM_ENCRYPTION_CONTEXT", 1)
         groups.require(encryption.trait)
     labels = Counter(
-        os_resource_classes.normalize_name(f"PMEM_NAMESPACE_{each}") for each in numa.persistent(guest)
+        os_resource_classes.normalize_name(f"PMEM_NAMESPACE_{each}") for each in memory.persistent(guest)
     )
     for name, number in labels.items():
         groups.set_amount(name, number)
