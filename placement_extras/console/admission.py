@@ -17,8 +17,8 @@ from placement.api import context
 from placement.api.identity import TokenAccess
 from placement.api.service import PlacementService
 from placement.exceptions import ServiceError, Unavailable
-from placement_extras.console import forms, secrets, sessions
-from placement_extras.console.visit import REFUSAL, SESSION, VisitorSession
+from placement_extras.console import forms, sessions
+from placement_extras.console.page_request import REFUSAL, SESSION, VisitorSession
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -39,9 +39,9 @@ _CANNOT_ASK: Final = "The Identity service is temporarily unavailable, so that n
 
 def begin(service: PlacementService, access: TokenAccess) -> VisitorSession:
     """A new session of somebody who has signed in."""
-    session = VisitorSession(secrets.new(), access.token, access.user, access.project)
+    session = VisitorSession(sessions.new(), access.token, access.user, access.project)
     content = orjson.dumps({"token": session.token, "user": session.user, "project": session.project})
-    kept, key = _cipher(session.secret).encrypt(content).decode(), secrets.key(session.secret)
+    kept, key = _cipher(session.secret).encrypt(content).decode(), sessions.key(session.secret)
     seconds = min(access.seconds, service.conf.console.session_lifetime)
     service.database.write(lambda tx: sessions.begin(tx, key, kept, seconds))
     return session
@@ -49,12 +49,12 @@ def begin(service: PlacementService, access: TokenAccess) -> VisitorSession:
 
 def end(service: PlacementService, secret: str) -> None:
     """Forget a session."""
-    key = secrets.key(secret)
+    key = sessions.key(secret)
     service.database.write(lambda tx: sessions.end(tx, key))
 
 
 def _cipher(secret: str) -> Fernet:
-    return Fernet(base64.urlsafe_b64encode(secrets.cipher_key(secret)))
+    return Fernet(base64.urlsafe_b64encode(sessions.cipher_key(secret)))
 
 
 class SessionAdmission:
@@ -100,7 +100,7 @@ class SessionAdmission:
             return None
         self._service.prepare()
         with self._service.database.read() as conn:
-            kept = sessions.find(conn, secrets.key(secret))
+            kept = sessions.find(conn, sessions.key(secret))
         self._tidy()
         if kept is None:
             return None

@@ -1,4 +1,10 @@
-"""Which hosts there are, how they are, and what they have together: what the page of the fleet shows."""
+"""All hosts, their conditions, and their resources together, for the page of the fleet.
+
+An agent writes only what has changed, so the time of the last change says nothing about its life: agents
+with ``[compute] heartbeat_interval`` say in attributes by when they will report again.
+"""
+
+from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,7 +16,36 @@ from typing import Final
 from placement.model.provider import DISABLED, SHARES, Provider
 from placement.model.snapshot import ModelSnapshot
 from placement.model.trees import ZONE, HostTree
-from placement_extras.console import heartbeat, paging
+from placement_extras.console import page_request
+
+REPORTED_AT: Final = "agent.reported_at"
+REPORT_DUE: Final = "agent.report_due"
+
+
+@dataclass(frozen=True, slots=True)
+class AgentHeartbeat:
+    """The agent reported at a time, or somewhat later, and will have again when the next is due.
+
+    Both are in seconds since 1970, by the clock of the host.
+    """
+
+    reported_at: float
+    due: float
+
+    def is_overdue(self, now: float) -> bool:
+        """Whether the next one should be there."""
+        return now > self.due
+
+
+def last(members: Iterable[Provider]) -> AgentHeartbeat | None:
+    """That of the host with these providers, the first of which that has one; None if none does."""
+    for each in members:
+        if each.attributes:
+            reported_at, due = each.attributes.get(REPORTED_AT), each.attributes.get(REPORT_DUE)
+            if isinstance(reported_at, int | float) and isinstance(due, int | float):
+                return AgentHeartbeat(reported_at, due)
+    return None
+
 
 FIRST_CLASSES: Final = ("PCPU", "VCPU", "MEMORY_MB", "DISK_GB", "LLC", "MBA")
 """In which order resource classes are shown; others follow, those first that most providers have."""
@@ -115,7 +150,7 @@ def state_of(tree: HostTree, now: float = 0.0) -> HostCondition:
         has_cpus = any(most.get(name, 0) > 0 for name in _CPUS)
         if not has_cpus or most.get(_MEMORY, 0) <= 0:
             return HostCondition.FULL
-    beat = heartbeat.last(tree.members)
+    beat = last(tree.members)
     return HostCondition.SILENT if beat is not None and beat.is_overdue(now) else HostCondition.OPEN
 
 
@@ -129,7 +164,7 @@ def show(snapshot: ModelSnapshot, wanted: HostFilter, now: float = 0.0) -> Fleet
     classes = _classes(snapshot, trees, passing, wanted.resource_class)
     totals = [_total(snapshot, name, passing, states) for name in classes[:_MAX_TOTALS]]
     columns = tuple(classes[:_MAX_COLUMNS])
-    shown = paging.cut(_ordered(snapshot, trees, passing, wanted), wanted.page, PER_PAGE)
+    shown = page_request.cut(_ordered(snapshot, trees, passing, wanted), wanted.page, PER_PAGE)
     return FleetPage(
         hosts=len(trees),
         passing=len(passing),

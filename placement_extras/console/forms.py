@@ -11,7 +11,7 @@ from flask import Response, current_app, g, request
 from werkzeug.http import parse_cookie
 
 from placement.exceptions import Forbidden
-from placement_extras.console import secrets
+from placement_extras.console import sessions
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
@@ -38,15 +38,15 @@ def secret_of(environ: "WSGIEnvironment", name: str) -> str | None:
     sent = environ.get("HTTP_COOKIE", "").encode("latin-1")
     # cookies of others on this host may be any bytes, which are neither to fail nor to be left out of names
     found = parse_cookie(sent.decode("ascii", "backslashreplace")).get(name)
-    return found if secrets.is_one(found) else None
+    return found if sessions.is_one(found) else None
 
 
 def mark() -> str:
     """The mark of a form on this page."""
     secret = secret_of(request.environ, _name()) or g.get("new_secret")
     if secret is None:
-        secret = g.new_secret = secrets.new()
-    return secrets.mark(secret)
+        secret = g.new_secret = sessions.new()
+    return sessions.mark(secret)
 
 
 def check() -> None:
@@ -56,7 +56,7 @@ def check() -> None:
     """
     secret = secret_of(request.environ, _name())
     from_here = request.headers.get("Sec-Fetch-Site", "same-origin") == "same-origin"
-    if not from_here or secret is None or not secrets.is_marked(secret, request.form.get("mark", "")):
+    if not from_here or secret is None or not sessions.is_marked(secret, request.form.get("mark", "")):
         raise Forbidden(_STALE)
 
 

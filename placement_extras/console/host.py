@@ -1,16 +1,30 @@
-"""A host, or a part of one, as its page shows it: providers as they are nested, and who holds what."""
+"""A host, or a part of one, as its page shows it: nested providers, consumers, and where guests run.
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+The picture of consumers has a bar for each inventory, in which each consumer has a part. It is drawn from
+Placement, which knows how much each consumer holds and not where. Agents with ``[compute] report_positions``
+add CPUs and cache ways in attributes; the service never asks an agent, whose address it would have to know.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from placement.model.provider import SHARES, Inventory, Provider, in_order
 from placement.model.snapshot import ModelSnapshot
 from placement.store.holders import AllocationHolder
-from placement_extras.console import heartbeat, paging
-from placement_extras.console.fleet import FIRST_CLASSES, ClassAmounts, HostCondition, natural, state_of
-from placement_extras.console.heartbeat import AgentHeartbeat
-from placement_extras.console.paging import ListPage
+from placement_extras.console import fleet, page_request
+from placement_extras.console.fleet import (
+    FIRST_CLASSES,
+    AgentHeartbeat,
+    ClassAmounts,
+    HostCondition,
+    natural,
+    state_of,
+)
+from placement_extras.console.page_request import ListPage
 
 _MAX_DEPTH: Final = 6
 """Generations that are nested on a page; what is below stands side by side."""
@@ -40,7 +54,7 @@ class ProviderNodeView:
     stocks: tuple[InventoryStock, ...]
     traits: tuple[str, ...]
     aggregates: tuple[str, ...]
-    children: tuple["ProviderNodeView", ...]
+    children: tuple[ProviderNodeView, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +97,7 @@ def show(snapshot: ModelSnapshot, provider: Provider, number: int = 1, now: floa
     for some in children.values():
         some.sort(key=lambda each: natural(each.name))
     members = list(_below(provider, children))
-    part = paging.cut(members[1:], number, PER_PAGE)
+    part = page_request.cut(members[1:], number, PER_PAGE)
     shown = {each.id for one in part.rows for each in snapshot.upwards(one)}
     sums: dict[str, list[int]] = {}
     for each in members:
@@ -102,7 +116,7 @@ def show(snapshot: ModelSnapshot, provider: Provider, number: int = 1, now: floa
         part=part,
         sharing=tuple(_sharing(snapshot, tree.all_aggregates, tree.root.id)),
         members=tuple([each.uuid for each in members]),
-        heartbeat=heartbeat.last(tree.members),
+        heartbeat=fleet.last(tree.members),
     )
 
 
@@ -170,3 +184,183 @@ def held(rows: Iterable[AllocationHolder], providers: Mapping[str, Provider]) ->
         ConsumerHolding(consumer, row.consumer_type, row.project_id, tuple(amounts))
         for consumer, (row, amounts) in gathered.items()
     ]
+
+
+MAX_LANES: Final = 48
+"""Bars of a picture."""
+MAX_PARTS: Final = 250
+"""Parts of all bars together, but for those of the last one: a page is not to become large by its picture."""
+COLOURS: Final = 6
+"""Colours that parts have in turn; numbers tell them apart as well."""
+
+_MAX_PARTS: Final = 40  # of one bar, on which more could not be told apart
+_MAX_UNITS: Final = 128
+_LABELLED: Final = 6.0  # percent of the width in which a number has room on a narrow screen
+
+
+@dataclass(frozen=True, slots=True)
+class BarSegment:
+    """What one consumer holds: which it is in the list (0 for all others), and its place in percent."""
+
+    number: int
+    amount: int
+    start: float
+    width: float
+
+    @property
+    def colour(self) -> int:
+        """0 for all others, else from 1 on."""
+        return self.number and (self.number - 1) % COLOURS + 1
+
+    @property
+    def has_label(self) -> bool:
+        """Whether its number has room."""
+        return self.number > 0 and self.width >= _LABELLED
+
+
+@dataclass(frozen=True, slots=True)
+class InventoryBar:
+    """One inventory. ``units`` are marks on it, where there are few enough to be seen; 0 for none."""
+
+    provider: Provider
+    resource_class: str
+    capacity: int
+    used: int
+    parts: tuple[BarSegment, ...]
+    units: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostPicture:
+    """The bars, those of one provider together, and how many there is no room for."""
+
+    lanes: tuple[InventoryBar, ...]
+    left_out: int
+
+
+def draw(node: ProviderNodeView, held: Sequence[ConsumerHolding]) -> HostPicture:
+    """The picture of the provider of a page with all below it, of which these consumers hold something.
+
+    Inventories of which nobody holds anything are left away.
+    """
+    amounts: dict[tuple[int, str], list[tuple[int, int]]] = {}
+    for number, each in enumerate(held, 1):
+        for provider, name, used in each.amounts:
+            amounts.setdefault((provider.id, name), []).append((number, used))
+    shown: list[InventoryBar] = []
+    parts = left_out = 0
+    for lane in _lanes(node, amounts):
+        if left_out or len(shown) == MAX_LANES or parts >= MAX_PARTS:
+            left_out += 1
+        else:
+            shown.append(lane)
+            parts += len(lane.parts)
+    return HostPicture(tuple(shown), left_out)
+
+
+def _lanes(
+    node: ProviderNodeView, amounts: Mapping[tuple[int, str], Sequence[tuple[int, int]]]
+) -> Iterator[InventoryBar]:
+    for stock in node.stocks:
+        holding = amounts.get((node.provider.id, stock.resource_class))
+        if holding:
+            capacity = max(0, stock.inventory.capacity)
+            used = max(stock.used, sum(amount for _, amount in holding))
+            units = capacity if capacity <= _MAX_UNITS and used <= capacity else 0
+            parts = tuple(_parts(holding, used, max(capacity, used)))
+            yield InventoryBar(node.provider, stock.resource_class, capacity, used, parts, units)
+    for child in node.children:
+        yield from _lanes(child, amounts)
+
+
+def _parts(holding: Sequence[tuple[int, int]], used: int, whole: int) -> Iterator[BarSegment]:
+    """Those of the consumers, then what others hold that are not listed."""
+    done = 0
+    for number, amount in holding[:_MAX_PARTS]:
+        yield BarSegment(number, amount, 100 * done / whole, 100 * amount / whole)
+        done += amount
+    if used > done:
+        yield BarSegment(0, used - done, 100 * done / whole, 100 * (used - done) / whole)
+
+
+POSITION: Final = "position."
+WATERMARK: Final = "watermark."
+
+_CPUS: Final = re.compile(r"cpus ([0-9,-]+)")
+_WAYS: Final = re.compile(r"L3 ([0-9]{1,4}): ([0-9,-]+) of ([0-9]{1,2})")
+_RANGE: Final = re.compile(r"([0-9]{1,2})(?:-([0-9]{1,2}))?")
+_MAX_WAYS: Final = 64
+_MAX_GUESTS: Final = 100
+_MAX_WATERMARKS: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class CacheWays:
+    """The ways of a cache that a guest can fill, as text, and as pieces in percent: start and width."""
+
+    number: int
+    ways: str
+    total: int
+    pieces: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerPlace:
+    """Where a consumer is: which it is in the list, 0 if it is not there."""
+
+    consumer: str
+    number: int
+    cpus: str
+    caches: tuple[CacheWays, ...]
+
+    @property
+    def colour(self) -> int:
+        """That of its parts in the picture; 0 for those who are not in the list."""
+        return self.number and (self.number - 1) % COLOURS + 1
+
+
+@dataclass(frozen=True, slots=True)
+class AgentPositions:
+    """What the agent said."""
+
+    places: tuple[ConsumerPlace, ...]
+    watermarks: tuple[tuple[str, str], ...]
+
+
+def said(members: Iterable[Provider], held: Sequence[ConsumerHolding]) -> AgentPositions | None:
+    """What these providers have of it; None if nothing."""
+    numbers = {each.consumer: number for number, each in enumerate(held, 1)}
+    places, watermarks = [], []
+    for each in members:
+        for name, value in each.attributes.items():
+            if name.startswith(POSITION):
+                consumer = name.removeprefix(POSITION)
+                places.append(_place(consumer, numbers.get(consumer, 0), str(value)))
+            elif name.startswith(WATERMARK):
+                watermarks.append((name.removeprefix(WATERMARK), str(value)))
+    if not places and not watermarks:
+        return None
+    places.sort(key=lambda each: (each.number or len(held) + 1, each.consumer))
+    return AgentPositions(tuple(places[:_MAX_GUESTS]), tuple(sorted(watermarks)[:_MAX_WATERMARKS]))
+
+
+def _place(consumer: str, number: int, text: str) -> ConsumerPlace:
+    """Of what cannot be understood nothing is drawn."""
+    parts = text.split("; ")
+    cpus = _CPUS.fullmatch(parts[0])
+    return ConsumerPlace(consumer, number, cpus[1] if cpus else "", tuple(_caches(parts[1:])))
+
+
+def _caches(parts: Iterable[str]) -> Iterator[CacheWays]:
+    for part in parts:
+        found = _WAYS.fullmatch(part)
+        if found is None or not 0 < (total := int(found[3])) <= _MAX_WAYS:
+            continue
+        ranges = [_RANGE.fullmatch(each) for each in found[2].split(",")]
+        bounds = [(int(each[1]), int(each[2] or each[1])) for each in ranges if each]
+        pieces = [
+            (100 * first / total, 100 * (last - first + 1) / total)
+            for first, last in bounds
+            if first <= last < total
+        ]
+        yield CacheWays(int(found[1]), found[2], total, tuple(pieces))

@@ -12,9 +12,9 @@ from flask import Blueprint, Response, redirect, render_template, request, url_f
 from placement.api.resource_providers import existing
 from placement.policies import allocation, ext
 from placement.store.holders import holders
-from placement_extras.console import fleet, host, paging, picture, positions, scheduling, settings
+from placement_extras.console import fleet, host, page_request, scheduling, settings
 from placement_extras.console.fleet import HostCondition, HostFilter
-from placement_extras.console.visit import SEE_HOSTS, PageRequest, page
+from placement_extras.console.page_request import SEE_HOSTS, PageRequest, page
 
 blueprint = Blueprint("hosts", __name__)
 
@@ -29,7 +29,7 @@ _ORDERS: Final = ("name", "free", "used")
 @page(blueprint, "/console")
 def home(visit: PageRequest) -> Response:
     """Where the console begins: for who may not see hosts, with his own project."""
-    endpoint = "hosts.show_fleet" if visit.may(*SEE_HOSTS) else "holding.show_project"
+    endpoint = "hosts.show_fleet" if visit.may(*SEE_HOSTS) else "consumers.show_project"
     answer = redirect(url_for(endpoint), Response=Response)
     assert isinstance(answer, Response)
     return answer
@@ -76,7 +76,7 @@ def wanted_of(arguments: Mapping[str, str]) -> HostFilter:
         wanted = replace(wanted, state=HostCondition(arguments.get("state", "")))
     if arguments.get("order") in _ORDERS:
         wanted = replace(wanted, order=arguments["order"])
-    return replace(wanted, page=paging.number_of(arguments))
+    return replace(wanted, page=page_request.number_of(arguments))
 
 
 def parameters(wanted: HostFilter) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def show_provider(visit: PageRequest, uuid: str) -> str:
     now = _now(visit)
     with visit.looking() as (snapshot, _):
         provider = existing(snapshot, uuid)
-        shown = host.show(snapshot, provider, paging.asked("providers"), now)
+        shown = host.show(snapshot, provider, page_request.asked("providers"), now)
         members = snapshot.whole_trees()[shown.root.id].members
         following = settings.follower(shown.root, members)
         # kept: who holds what is read later
@@ -100,7 +100,7 @@ def show_provider(visit: PageRequest, uuid: str) -> str:
     may_see_attributes = visit.may(ext.ATTRIBUTES)
     is_whole = may_see_attributes and shown.node.provider is shown.root
     held: list[host.ConsumerHolding] | None = None
-    number, more_holders = min(paging.asked("holders"), _MAX_HOLDERS_PAGES), False
+    number, more_holders = min(page_request.asked("holders"), _MAX_HOLDERS_PAGES), False
 
     def address(**changes: int) -> str:
         pages = {"providers": shown.part.page, "holders": number, **changes}
@@ -115,8 +115,8 @@ def show_provider(visit: PageRequest, uuid: str) -> str:
         "host.html",
         host=shown,
         held=held,
-        picture=picture.draw(shown.node, held) if held else None,
-        positions=positions.said(members, held) if is_whole and held is not None else None,
+        picture=host.draw(shown.node, held) if held else None,
+        positions=host.said(members, held) if is_whole and held is not None else None,
         more_holders=more_holders,
         holders_page=number,
         address_of_providers=lambda number: address(providers=number),

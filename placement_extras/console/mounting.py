@@ -8,7 +8,7 @@ from placement.api.call import provide
 from placement.api.service import PlacementService
 from placement_extras.console import APPLICATION
 from placement_extras.console.app import create_app
-from placement_extras.console.visit import HANDLERS
+from placement_extras.console.page_request import HANDLERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -17,8 +17,7 @@ from placement.exceptions import CONCURRENT_UPDATE, InvalidRequest
 from placement.model.provider import DISABLED, DISABLED_BY, DISABLED_REASON, Attribute, Provider
 from placement.policies import ext, trait
 from placement_extras.console import forms
-from placement_extras.console.asking import ApiRefusal, ask
-from placement_extras.console.visit import SEE_HOSTS, PageRequest, page
+from placement_extras.console.page_request import SEE_HOSTS, ApiRefusal, PageRequest, ask, page
 
 blueprint = Blueprint("scheduling", __name__)
 

@@ -1,18 +1,55 @@
-"""Who is signed in to the console, and who tried to, for all workers of all machines.
+"""Sessions of the console, and attempts to sign in, in tables of its own that all workers share.
 
-An *attempt* to sign in takes a free *slot* of everybody it is counted for, each of whom has as many as there
-may be attempts at a time. That no slot is taken twice the database sees to: of two who take the same one at
-once the second begins anew, and finds one less.
+The migrations 0009 and 0010 of the service make the tables.
+
+The cookie of a browser is a *secret* of 256 random bits. Three values are derived from it, and none reveals
+another: the *key* of the session in the database, the key that encrypts its content, and the *mark* in forms,
+which keeps other sites from sending them. So a copy of the database is of no use to impersonate a visitor,
+and the token of the Identity service never leaves the service.
+
+An *attempt* to sign in takes a free *slot* of each subject that it counts for; a subject has as many slots as
+attempts are allowed. The database keeps two attempts from taking one slot: the second starts again.
 """
 
+from __future__ import annotations
+
+import hashlib
+import hmac
 import random
+import re
+import secrets
 from collections.abc import Mapping
+from typing import Final
 
 import sqlalchemy as sa
 
 from placement.db import clock
 from placement.db.database import WriteTransaction
-from placement_extras.console.tables import console_attempts, console_sessions
+from placement.db.tables import ConsumerId, define_table, new_metadata
+
+metadata = new_metadata()
+
+console_sessions = define_table(
+    "console_sessions",
+    # a digest of the browser's secret, with which alone the content can be read (secrets.py)
+    sa.Column("id", sa.String(64), primary_key=True),
+    sa.Column("content", sa.Text, nullable=False),
+    # by the clock of the database
+    sa.Column("expires_at", sa.Double, nullable=False, index=True),
+    among=metadata,
+)
+
+console_attempts = define_table(
+    "console_attempts",
+    # sign-ins that have not succeeded, each under the digests of whom it is counted for
+    sa.Column("id", ConsumerId, primary_key=True),
+    sa.Column("subject", sa.String(64), nullable=False, index=True),
+    sa.Column("at", sa.Double, nullable=False, index=True),
+    # of as many as may be made at a time; NULL of those that a worker of an older release made
+    sa.Column("slot", sa.SmallInteger, nullable=True),
+    sa.Index("ix_console_attempts_subject_slot", "subject", "slot", unique=True),
+    among=metadata,
+)
 
 
 def begin(tx: WriteTransaction, key: str, content: str, seconds: float) -> None:
@@ -102,3 +139,51 @@ def _expired(seconds: float) -> dict[sa.Table, sa.ColumnElement[bool]]:
         console_sessions: console_sessions.c.expires_at <= clock.ServerNow(),
         console_attempts: console_attempts.c.at <= clock.ServerNow() - seconds,
     }
+
+
+_BYTES: Final = 32
+_SECRET: Final = re.compile(r"[A-Za-z0-9_-]{43}")
+
+
+def new() -> str:
+    """A secret."""
+    return secrets.token_urlsafe(_BYTES)
+
+
+def is_one(text: str | None) -> bool:
+    """Whether this could be a secret."""
+    return text is not None and _SECRET.fullmatch(text) is not None
+
+
+def key(secret: str) -> str:
+    """Under which a session is kept: 64 hexadecimal digits."""
+    return _derived(secret, b"console key").hex()
+
+
+def mark(secret: str) -> str:
+    """What forms carry that are sent by a page of the browser that has the secret."""
+    return _derived(secret, b"console form").hex()
+
+
+def is_marked(secret: str, mark_: str) -> bool:
+    """Whether a form carries the mark; how long that takes tells nothing."""
+    return hmac.compare_digest(mark(secret).encode(), mark_.encode("utf-8", "replace"))
+
+
+def subject(secret: bytes, *whom: str) -> str:
+    """For whom attempts are counted, so that the database does not say it: 64 hexadecimal digits.
+
+    :param secret: what is not in the database, so that nobody can try names and addresses on a copy of it.
+    """
+    key = hashlib.blake2b(secret, digest_size=_BYTES, person=b"console attempt").digest()
+    text = b"\0".join(each.encode("utf-8", "replace") for each in whom)
+    return hashlib.blake2b(text, digest_size=_BYTES, key=key).hexdigest()
+
+
+def cipher_key(secret: str) -> bytes:
+    """With which the content of a session is encrypted: 32 bytes."""
+    return _derived(secret, b"console content")
+
+
+def _derived(secret: str, purpose: bytes) -> bytes:
+    return hashlib.blake2b(secret.encode(), digest_size=_BYTES, person=purpose).digest()

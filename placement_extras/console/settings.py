@@ -15,10 +15,9 @@ from flask import Blueprint, render_template, url_for
 from placement.model.provider import Provider
 from placement.model.snapshot import ModelSnapshot
 from placement.policies import ext
-from placement_extras.console import paging
+from placement_extras.console import page_request
 from placement_extras.console.fleet import natural
-from placement_extras.console.paging import ListPage
-from placement_extras.console.visit import SEE_HOSTS, PageRequest, page
+from placement_extras.console.page_request import SEE_HOSTS, ListPage, PageRequest, page
 
 blueprint = Blueprint("settings", __name__)
 
@@ -112,9 +111,9 @@ def show(snapshot: ModelSnapshot, number: int = 1, number_of_groups: int = 1) ->
     ]
     apart.sort(key=lambda one: natural(one.root.name))
     return SettingsPage(
-        groups=paging.cut(groups, number_of_groups, _GROUPS_PER_PAGE),
+        groups=page_request.cut(groups, number_of_groups, _GROUPS_PER_PAGE),
         without=len(trees) - len(found),
-        apart=paging.cut(apart, number, _PER_PAGE),
+        apart=page_request.cut(apart, number, _PER_PAGE),
     )
 
 
@@ -122,7 +121,7 @@ def show(snapshot: ModelSnapshot, number: int = 1, number_of_groups: int = 1) ->
 def show_settings(visit: PageRequest) -> str:
     """Groups, and the hosts that do not follow theirs."""
     with visit.looking() as (snapshot, _):
-        shown = show(snapshot, paging.asked(), paging.asked("groups"))
+        shown = show(snapshot, page_request.asked(), page_request.asked("groups"))
     return render_template(
         "settings.html",
         settings=shown,

@@ -15,8 +15,8 @@ from placement.api.auth import KeystoneAuth
 from placement.api.identity import CannotAsk, SignInRefused
 from placement.api.service import PlacementService
 from placement.exceptions import Forbidden
-from placement_extras.console import admission, forms, secrets, sessions
-from placement_extras.console.visit import service_of
+from placement_extras.console import admission, forms, sessions
+from placement_extras.console.page_request import service_of
 
 LOG = logging.getLogger(__name__)
 
@@ -105,8 +105,8 @@ def sign_in() -> Response:
     service.prepare()
     address = counted_as(request.remote_addr or "")
     identity: KeystoneAuth = current_app.config[IDENTITY]
-    who = secrets.subject(identity.own_secret, "name", form.name.casefold(), address)
-    limits = {who: _OF_ONE_NAME, secrets.subject(identity.own_secret, "address", address): _OF_ONE_ADDRESS}
+    who = sessions.subject(identity.own_secret, "name", form.name.casefold(), address)
+    limits = {who: _OF_ONE_NAME, sessions.subject(identity.own_secret, "address", address): _OF_ONE_ADDRESS}
     room: BoundedSemaphore = current_app.config[ROOM]
     if not room.acquire(blocking=False):
         return _form(form, _NO_ROOM, HTTPStatus.SERVICE_UNAVAILABLE)

@@ -107,6 +107,6 @@ def parse_cpus(text: str) -> int:
 def parse_mask(text: str, vcpus: int) -> int:
     """The CPUs of a mask, which may begin with those that are left out of all of a guest (``^0-1``).
 
-    :raises ValueError: as :func:`parse`.
+    :raises ValueError: as :func:`parse_cpus`.
     """
-    return parse(f"0-{vcpus - 1},{text}" if text.strip().startswith("^") else text)
+    return parse_cpus(f"0-{vcpus - 1},{text}" if text.strip().startswith("^") else text)

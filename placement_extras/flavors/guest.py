@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from placement.exceptions import InvalidRequest
-from placement_extras.flavors import flavor
-from placement_extras.flavors.flavor import NovaFlavor, Pairs, refused
+from placement_extras.flavors.flavor import NovaFlavor, Pairs, parse_cpus, refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +210,7 @@ def read(pairs: Pairs) -> TypedProperties:
         texts,
         numbers,
         flags,
-        by_node(given, "hw_numa_cpus", flavor.parse),
+        by_node(given, "hw_numa_cpus", parse_cpus),
         by_node(given, "hw_numa_mem", int),
         frozenset(name[6:] for name, text in pairs if name.startswith("trait:") and text == "required"),
     )

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from placement.model.provider import DISABLED, Inventory, Provider
 from placement.model.snapshot import ModelSnapshot
-from placement_extras.console import fleet, words
+from placement_extras.console import app, fleet
 from placement_extras.console.fleet import HostCondition, HostFilter
 
 CLASSES = ("PCPU", "VCPU", "MEMORY_MB", "DISK_GB", "CUSTOM_A")
@@ -141,18 +141,18 @@ def test_pages_go_on_where_the_last_one_ended():
 
 
 def test_amounts_are_in_the_unit_in_which_they_are_short():
-    assert words.quantity(1536, "MEMORY_MB") == "1.5\N{NO-BREAK SPACE}GiB"
-    assert words.quantity(512, "MEMORY_MB") == "512\N{NO-BREAK SPACE}MiB"
-    assert words.quantity(2048, "DISK_GB") == "2\N{NO-BREAK SPACE}TiB"
-    assert words.quantity(12345, "VCPU") == "12\N{NARROW NO-BREAK SPACE}345"
-    assert words.quantity(0, "DISK_GB") == "0"
+    assert app.quantity(1536, "MEMORY_MB") == "1.5\N{NO-BREAK SPACE}GiB"
+    assert app.quantity(512, "MEMORY_MB") == "512\N{NO-BREAK SPACE}MiB"
+    assert app.quantity(2048, "DISK_GB") == "2\N{NO-BREAK SPACE}TiB"
+    assert app.quantity(12345, "VCPU") == "12\N{NARROW NO-BREAK SPACE}345"
+    assert app.quantity(0, "DISK_GB") == "0"
 
 
 @given(st.integers(0, 2**53), st.integers(0, 2**53))
 def test_a_percentage_is_0_and_100_only_where_nothing_and_all_is_meant(part: int, whole: int):
-    shown = words.percent(part, whole)
+    shown = app.percent(part, whole)
     assert 0 <= shown <= 100
     if whole:
         assert (shown == 0) == (part == 0)
         assert (shown == 100) == (part >= whole)
-    assert 0 <= float(words.width(part, whole)) <= 100
+    assert 0 <= float(app.width(part, whole)) <= 100

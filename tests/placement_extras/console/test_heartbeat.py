@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from placement_extras.console import heartbeat
+from placement_extras.console import fleet
 from tests.placement.running import Admin
 from tests.placement_extras.console import world
 from tests.placement_extras.console.test_questions import text_of
@@ -21,7 +21,7 @@ def told(app):
         world.follow(
             admin,
             name,
-            {heartbeat.REPORTED_AT: reported, heartbeat.REPORT_DUE: reported + lasts},
+            {fleet.REPORTED_AT: reported, fleet.REPORT_DUE: reported + lasts},
         )
 
     yield tell
@@ -54,5 +54,5 @@ def test_a_disabled_host_with_a_silent_agent_is_disabled(client, told):
 
 def test_what_is_no_time_says_nothing(app, client, told):
     told("edge-1", 60, 1800)
-    world.follow(Admin(app), "edge-1", {heartbeat.REPORTED_AT: 1.0, heartbeat.REPORT_DUE: "soon"})
+    world.follow(Admin(app), "edge-1", {fleet.REPORTED_AT: 1.0, fleet.REPORT_DUE: "soon"})
     assert "edge-1 open" in text_of(client, "", name="edge-1")

@@ -19,7 +19,7 @@ from placement.policies import ext
 from placement_extras import console
 from placement_extras.console import fleet
 from placement_extras.console.app import create_app
-from placement_extras.console.visit import PageRequest
+from placement_extras.console.page_request import PageRequest
 from tests.placement_extras.console import world
 
 ADMIN = {"X-Auth-Token": "admin"}
@@ -260,7 +260,7 @@ def test_all_providers_of_a_large_tree_are_on_some_page_below_what_leads_to_them
     [
         ("/console/", "fleet.show"),
         ("/console/settings", "settings.show"),
-        ("/console/names", "naming.count"),
+        ("/console/names", "names.count"),
         (HOST, "host.show"),
     ],
 )

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placement.model.provider import Inventory, Provider
-from placement_extras.console import picture
+from placement_extras.console import host
 from placement_extras.console.host import ConsumerHolding, InventoryStock, ProviderNodeView
 from tests.placement_extras.console import world
 from tests.placement_extras.console.test_pages import text_of
@@ -35,7 +35,7 @@ def held(consumer: str, *amounts: tuple[int, str, int]) -> ConsumerHolding:
 
 def test_each_has_its_part_and_what_nobody_holds_is_left_away():
     root = node(1, {"DISK_GB": (100, 0)}, (node(2, {"PCPU": (24, 12), "LLC": (15, 3)}),))
-    drawn = picture.draw(root, [held("a", (2, "PCPU", 6), (2, "LLC", 3)), held("b", (2, "PCPU", 6))])
+    drawn = host.draw(root, [held("a", (2, "PCPU", 6), (2, "LLC", 3)), held("b", (2, "PCPU", 6))])
     cpus, cache = drawn.lanes
     assert (cpus.resource_class, cpus.capacity, cpus.used, cpus.units) == ("PCPU", 24, 12, 24)
     assert [(part.number, part.start, part.width) for part in cpus.parts] == [(1, 0, 25), (2, 25, 25)]
@@ -45,12 +45,12 @@ def test_each_has_its_part_and_what_nobody_holds_is_left_away():
 
 @given(
     st.integers(0, 50),
-    st.lists(st.integers(1, 20), min_size=1, max_size=picture.MAX_LANES * 2),
+    st.lists(st.integers(1, 20), min_size=1, max_size=host.MAX_LANES * 2),
     st.integers(0, 9),
 )
 def test_parts_stand_side_by_side_within_the_bar(total, amounts, by_others):
     used = sum(amounts) + by_others
-    drawn = picture.draw(
+    drawn = host.draw(
         node(1, {"VCPU": (total, used)}), [held(str(n), (1, "VCPU", each)) for n, each in enumerate(amounts)]
     )
     (lane,) = drawn.lanes
@@ -58,7 +58,7 @@ def test_parts_stand_side_by_side_within_the_bar(total, amounts, by_others):
     end = 0.0
     for part in lane.parts:
         assert part.start == pytest.approx(end)
-        assert 0 <= part.colour <= picture.COLOURS
+        assert 0 <= part.colour <= host.COLOURS
         assert (part.colour == 0) == (part.number == 0)
         end = part.start + part.width
     assert end <= 100 + 1e-6
@@ -67,15 +67,15 @@ def test_parts_stand_side_by_side_within_the_bar(total, amounts, by_others):
 
 def test_there_are_no_more_bars_than_a_page_has_room_for():
     many = node(1, {}, tuple(node(n, {"PCPU": (4, 1)}) for n in range(2, 102)))
-    drawn = picture.draw(many, [held("a", *((n, "PCPU", 1) for n in range(2, 102)))])
-    assert (len(drawn.lanes), drawn.left_out) == (picture.MAX_LANES, 100 - picture.MAX_LANES)
+    drawn = host.draw(many, [held("a", *((n, "PCPU", 1) for n in range(2, 102)))])
+    assert (len(drawn.lanes), drawn.left_out) == (host.MAX_LANES, 100 - host.MAX_LANES)
 
 
 def test_there_are_no_more_parts_than_a_page_has_room_for():
     many = node(1, {}, tuple(node(n, {"VCPU": (100, 100)}) for n in range(2, 42)))
     guests = [held(str(guest), *((n, "VCPU", 1) for n in range(2, 42))) for guest in range(100)]
-    drawn = picture.draw(many, guests)
-    assert sum(len(lane.parts) for lane in drawn.lanes) <= picture.MAX_PARTS + 41
+    drawn = host.draw(many, guests)
+    assert sum(len(lane.parts) for lane in drawn.lanes) <= host.MAX_PARTS + 41
     assert len(drawn.lanes) + drawn.left_out == 40
 
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placement.model.provider import Provider
-from placement_extras.console import positions
+from placement_extras.console import host
 from tests.placement_extras.console import world
 from tests.placement_extras.console.test_pages import text_of
 
@@ -34,7 +34,7 @@ def provider(attributes):
 @given(st.text(alphabet="cpus L30129;:,-of x", max_size=60) | st.text(), st.integers(1, 70))
 def test_whatever_a_host_says_is_drawn_within_its_bounds_or_not_at_all(text, total):
     told = {"position.a": text, "position.b": f"cpus 1; L3 0: {text} of {total}", "position.c": 5.0}
-    found = positions.said([provider(told)], [])
+    found = host.said([provider(told)], [])
     assert found is not None
     for place in found.places:
         for cache in place.caches:
@@ -46,11 +46,11 @@ def test_whatever_a_host_says_is_drawn_within_its_bounds_or_not_at_all(text, tot
 
 
 def test_a_host_that_says_nothing_has_no_positions():
-    assert positions.said([provider({"fleet.group": "edge"})], []) is None
+    assert host.said([provider({"fleet.group": "edge"})], []) is None
 
 
 def test_a_host_with_very_many_watermarks_and_guests_shows_some():
     told = {f"{kind}.{number:03}": "x" for kind in ("watermark", "position") for number in range(128)}
-    found = positions.said([provider(told)], [])
+    found = host.said([provider(told)], [])
     assert found is not None
     assert (len(found.places), len(found.watermarks)) == (100, 100)

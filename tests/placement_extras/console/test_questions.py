@@ -205,7 +205,7 @@ def test_a_host_is_not_disabled_without_a_reason_nor_by_another_site_nor_by_who_
 
 def test_an_administrator_sees_the_reservations_of_all_projects(app, client, monkeypatch):
     assert "Reservations Nothing is reserved." in text_of(client, "consumers")
-    monkeypatch.setattr("placement_extras.console.holding._PER_PAGE", 1)
+    monkeypatch.setattr("placement_extras.console.consumers._PER_PAGE", 1)
     admin, made = Admin(app), []
     for number, project in enumerate((world.PROJECT, world.OTHER_PROJECT)):
         uuid = world.uuid_of(f"reservation {number}")

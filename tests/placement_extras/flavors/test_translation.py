@@ -15,7 +15,7 @@ from placement_extras.flavors.flavor import (
     NovaFlavor,
     PciAlias,
     TranslationRules,
-    parse,
+    parse_cpus,
 )
 from placement_extras.flavors.guest import CHOICES, FLAGS, FREE, NUMBERS, check_comparisons
 from placement_extras.flavors.translation import translate
@@ -242,13 +242,13 @@ def test_a_refusal_names_what_is_wrong(specs, image, said):
     ],
 )
 def test_a_list_of_cpus(text, cpus):
-    assert parse(text) == sum(1 << cpu for cpu in cpus)
+    assert parse_cpus(text) == sum(1 << cpu for cpu in cpus)
 
 
 @pytest.mark.parametrize("text", ["a", "3-1", "-1", "1-", "^", "^^1", "1-2-3", "0x1"])
 def test_what_is_no_list_of_cpus(text):
     with pytest.raises(ValueError, match=r"invalid literal|3-1"):
-        parse(text)
+        parse_cpus(text)
 
 
 NAMES = [

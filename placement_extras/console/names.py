@@ -10,10 +10,10 @@ from flask import Blueprint, render_template, request, url_for
 from placement.model.index import ProviderIndex
 from placement.model.snapshot import ModelSnapshot
 from placement.policies import resource_class, trait
-from placement_extras.console import paging
-from placement_extras.console.visit import SEE_HOSTS, PageRequest, page
+from placement_extras.console import page_request
+from placement_extras.console.page_request import SEE_HOSTS, PageRequest, page
 
-blueprint = Blueprint("naming", __name__)
+blueprint = Blueprint("names", __name__)
 
 CUSTOM: Final = "CUSTOM_"
 _MAX_TEXT: Final = 255
@@ -62,14 +62,14 @@ def show_names(visit: PageRequest) -> str:
         traits = count(snapshot, snapshot.by_trait, names.traits, text, used_only=not everything)
     numbers: Mapping[str, int] = {"classes": len(names.classes), "traits": len(names.traits)}
     shown = (
-        paging.cut(classes, paging.asked("classes"), _PER_PAGE),
-        paging.cut(traits, paging.asked("traits"), _PER_PAGE),
+        page_request.cut(classes, page_request.asked("classes"), _PER_PAGE),
+        page_request.cut(traits, page_request.asked("traits"), _PER_PAGE),
     )
 
     def address(**changes: int) -> str:
         pages = {"classes": shown[0].page, "traits": shown[1].page, **changes}
         filters = {"text": text} if text else {"all": "1"} if everything else {}
-        return f"{url_for('naming.show_names')}?{urlencode({**filters, **pages})}"
+        return f"{url_for('names.show_names')}?{urlencode({**filters, **pages})}"
 
     return render_template(
         "names.html",

@@ -8,11 +8,10 @@ from flask import Blueprint, Response, redirect, render_template, request, url_f
 from placement.exceptions import NotFound
 from placement.policies import allocation, ext, usage
 from placement.schemas.base import canonical_uuid
-from placement_extras.console import paging
-from placement_extras.console.asking import ask
-from placement_extras.console.visit import SEE_HOSTS, PageRequest, page
+from placement_extras.console import page_request
+from placement_extras.console.page_request import SEE_HOSTS, PageRequest, ask, page
 
-blueprint = Blueprint("holding", __name__)
+blueprint = Blueprint("consumers", __name__)
 
 _PER_PAGE: Final = 100
 
@@ -29,7 +28,7 @@ def find(visit: PageRequest) -> str | Response:
             page = {"limit": str(_PER_PAGE)} | ({} if after is None else {"marker": after})
             reserved = ask("GET", "/ext/v1/reservations", page) | {"after": after}
         return render_template("consumers.html", text=text[:64], is_wrong=bool(text), reserved=reserved)
-    answer = redirect(url_for("holding.show_consumer", uuid=uuid), HTTPStatus.SEE_OTHER, Response)
+    answer = redirect(url_for("consumers.show_consumer", uuid=uuid), HTTPStatus.SEE_OTHER, Response)
     assert isinstance(answer, Response)
     return answer
 
@@ -54,9 +53,9 @@ def show_consumer(visit: PageRequest, uuid: str) -> str:
         "consumer.html",
         uuid=known,
         consumer=found,
-        held=paging.cut(list(found["allocations"].items()), paging.asked(), _PER_PAGE),
+        held=page_request.cut(list(found["allocations"].items()), page_request.asked(), _PER_PAGE),
         providers=providers,
-        address=lambda number: url_for("holding.show_consumer", uuid=known, page=number),
+        address=lambda number: url_for("consumers.show_consumer", uuid=known, page=number),
     )
 
 
@@ -70,7 +69,7 @@ def show_project(visit: PageRequest) -> str:
     reservations = None
     if visit.may(ext.RESERVATIONS):
         answer = ask("GET", "/ext/v1/reservations", {"project_id": project})
-        reservations = paging.cut(answer["reservations"], paging.asked(), _PER_PAGE)
+        reservations = page_request.cut(answer["reservations"], page_request.asked(), _PER_PAGE)
     name = visit.visitor.project_name
     return render_template(
         "project.html",
@@ -78,5 +77,5 @@ def show_project(visit: PageRequest) -> str:
         name=name,
         usages=usages,
         reservations=reservations,
-        address=lambda number: url_for("holding.show_project", page=number),
+        address=lambda number: url_for("consumers.show_project", page=number),
     )

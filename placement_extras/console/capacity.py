@@ -10,13 +10,12 @@ from flask import Blueprint, render_template, request
 from placement.exceptions import InvalidRequest
 from placement.model.snapshot import ModelSnapshot
 from placement.schemas.base import canonical_uuid
-from placement_extras.console.asking import ApiRefusal, ask
 from placement_extras.console.forms import texts
+from placement_extras.console.page_request import SEE_HOSTS, ApiRefusal, PageRequest, ask, page
 from placement_extras.console.questions import GuestQuestion, query_of, words_of
-from placement_extras.console.visit import SEE_HOSTS, PageRequest, page
 from placement_extras.planner.rules import CAPACITY
 
-blueprint = Blueprint("counting", __name__)
+blueprint = Blueprint("capacity", __name__)
 
 _MAX_TEXT: Final = 16_384
 _AMOUNTS: Final = ("vcpus", "ram", "disk")

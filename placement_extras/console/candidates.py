@@ -1,0 +1,182 @@
+"""``/console/candidates``: allocation candidates of a guest, drawn on their trees, or why there are none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from flask import Blueprint, render_template, request
+
+from placement.candidates.budget import BudgetExhausted, SearchBudget
+from placement.candidates.order import topology_first
+from placement.candidates.pattern import AllocationCandidate, candidates_of
+from placement.candidates.request import check_names
+from placement.candidates.search import search
+from placement.exceptions import InvalidRequest
+from placement.model.provider import Provider
+from placement.model.snapshot import ModelSnapshot
+from placement.policies import allocation_candidate, ext
+from placement.schemas import base, explanation
+from placement.schemas.request_form import AskedCandidates
+from placement_extras.console import questions
+from placement_extras.console.fleet import natural
+from placement_extras.console.host import order
+from placement_extras.console.page_request import SEE_HOSTS, ApiRefusal, PageRequest, ask, page
+from placement_extras.console.questions import GuestQuestion
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderTaking:
+    """How much of a class is asked of a provider, of what is free there, and used already."""
+
+    resource_class: str
+    amount: int
+    capacity: int
+    used: int
+
+
+@dataclass(frozen=True, slots=True)
+class OfferLine:
+    """A provider at its depth below the root; without takings it only leads to others."""
+
+    depth: int
+    provider: Provider
+    takings: tuple[ProviderTaking, ...]
+    groups: tuple[str, ...]
+
+
+Way = tuple[OfferLine, ...]
+"""One candidate: lines of the tree of its host, and of others that share with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostOffer:
+    """A host, and candidates of it."""
+
+    host: Provider
+    ways: tuple[Way, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HostOffers:
+    """Candidates by host, whether there are more, and whether they are of what a flavor falls back to."""
+
+    shown: tuple[HostOffer, ...]
+    has_more: bool
+    is_fallback: bool
+
+
+def draw(
+    snapshot: ModelSnapshot, candidates: Sequence[AllocationCandidate], limit: int, *, is_fallback: bool
+) -> HostOffers:
+    """The first of these candidates, so many at most."""
+    by_host: dict[int, list[Way]] = {}
+    for each in candidates[:limit]:
+        root = each.provider_set.members[0].root_id
+        by_host.setdefault(root, []).append(_way(snapshot, each, root))
+    offers = [HostOffer(snapshot.providers[root], tuple(ways)) for root, ways in by_host.items()]
+    return HostOffers(tuple(offers), len(candidates) > limit, is_fallback)
+
+
+def _way(snapshot: ModelSnapshot, candidate: AllocationCandidate, root: int) -> Way:
+    asked = candidate.resources
+    groups: dict[int, list[str]] = {}
+    for suffix, served in candidate.mappings.items():
+        for provider_id in served:
+            groups.setdefault(provider_id, []).append(suffix)
+    shown = {above.id for each in {*asked, *groups} for above in snapshot.upwards(snapshot.providers[each])}
+    if root not in asked:
+        shown.discard(root)  # it is named anyway
+    lines = _lines(snapshot, [snapshot.providers[each] for each in shown], asked, groups)
+    # the tree that it is of before those that share with it
+    return tuple(sorted(lines, key=lambda line: line.provider.root_id != root))
+
+
+def _lines(
+    snapshot: ModelSnapshot,
+    providers: Iterable[Provider],
+    asked: Mapping[int, Mapping[str, int]],
+    groups: Mapping[int, Sequence[str]],
+) -> Iterable[OfferLine]:
+    paths = {each.id: tuple(snapshot.upwards(each))[::-1] for each in providers}
+    in_order = sorted(paths.values(), key=lambda path: [(natural(each.name), each.id) for each in path])
+    for path in in_order:
+        provider = path[-1]
+        takings = [
+            ProviderTaking(name, amount, provider.inventories[name].capacity, provider.used.get(name, 0))
+            for name, amount in sorted(asked.get(provider.id, {}).items(), key=lambda item: order(item[0]))
+        ]
+        named = tuple(each for each in groups.get(provider.id, ()) if each)
+        yield OfferLine(len(path) - 1, provider, tuple(takings), named)
+
+
+blueprint = Blueprint("candidates", __name__)
+
+_MAX_SHOWN: Final = 24
+_MIB: Final = 1 << 20
+_BODY: Final = explanation.ExplanationBody()
+
+
+@page(blueprint, "/console/candidates", *SEE_HOSTS, allocation_candidate.LIST)
+def explore(visit: PageRequest) -> str | tuple[str, int]:
+    """The form, and what it asks for."""
+    question = GuestQuestion.of(request.args)
+    found: HostOffers | None = None
+    warnings: tuple[str, ...] = ()
+    why: Mapping[str, Any] | None = None
+    error = ""
+    if question.is_asked:
+        try:
+            asked = explanation.parse(base.load(_BODY, question.body()), visit.service.request_forms)
+            warnings = asked.warnings
+            found = _candidates(visit, asked)
+            if not found.shown and visit.may(ext.EXPLAIN):
+                why = ask("POST", "/ext/v1/explanations", body=question.body())
+        except (InvalidRequest, ApiRefusal) as refusal:
+            error = refusal.detail
+        except BudgetExhausted:
+            error = "The search took longer than [api] candidates_deadline: ask for fewer groups."
+    shown = render_template(
+        "candidates.html",
+        question=question,
+        found=found,
+        why=why,
+        funnels=list(_funnels(why)),
+        warnings=warnings,
+        error=error,
+        max_shown=_MAX_SHOWN,
+    )
+    return (shown, 400) if error else shown
+
+
+def _candidates(visit: PageRequest, asked: AskedCandidates) -> HostOffers:
+    options = visit.service.conf
+    with visit.service.model.fresh() as view:
+        found = HostOffers((), False, False)
+        for wanted in (asked.request, asked.fallback):
+            if wanted is None or found.shown:
+                continue
+            check_names(wanted, view.names.classes, view.names.traits)
+            budget = SearchBudget(
+                options.api.candidates_deadline, options.api.candidates_size * _MIB, view.give_way
+            )
+            # one of each host in turn: many hosts tell more than many places on one
+            patterns = search(
+                view.snapshot, wanted, strategy="breadth-first", max_candidates=_MAX_SHOWN + 1, budget=budget
+            )
+            candidates = list(candidates_of(topology_first(patterns, budget)))
+            found = draw(view.snapshot, candidates, _MAX_SHOWN, is_fallback=wanted is asked.fallback)
+    return found
+
+
+def _funnels(why: Mapping[str, Any] | None) -> Iterable[dict[str, Any]]:
+    """How many hosts are left after each condition: of each group of an explanation, and of all together."""
+    if why is None:
+        return
+    for group in why["groups"]:
+        steps = questions.telling(group["conditions"], why["hosts"])
+        if steps:
+            asked = ", ".join(f"{amount} {name}" for name, amount in group["resources"].items())
+            of_group = f" of {group['group']}" if group["group"] else ""
+            yield {"title": f"For {asked or 'no resources'}{of_group}", "steps": steps}
