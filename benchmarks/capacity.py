@@ -13,9 +13,9 @@ from urllib.parse import parse_qsl
 
 from benchmarks.explaining import shown, used_at_random
 from benchmarks.worlds import LLC, MBA, WORLDS
-from placement.candidates.budget import SearchBudget
 from placement.microversion import MAX
 from placement.schemas.query_candidates import parse_candidates
+from placement.search.budget import SearchBudget
 from placement_extras.planner.counting import CloudHosts, count
 from placement_extras.planner.proportions import FlavorProportion, together
 

@@ -21,13 +21,13 @@ from benchmarks.mixed import CLOUDS, Cloud
 from benchmarks.mixed_queries import FAMILIES, paths
 from benchmarks.models import Inventories, snapshot_of
 from benchmarks.worlds import Provider
-from placement.candidates.budget import SearchBudget
-from placement.candidates.order import topology_first
-from placement.candidates.render import ProviderSummaries, render
-from placement.candidates.search import search
 from placement.microversion import MAX
 from placement.model.snapshot import ModelSnapshot
 from placement.schemas.query_candidates import parse_candidates
+from placement.search.budget import SearchBudget
+from placement.search.candidate_search import search
+from placement.search.candidates import topology_first
+from placement.search.rendering import ProviderSummaries, render
 
 _PARTS: Final = ("parse", "search", "order", "render")
 _WARM: Final = 2

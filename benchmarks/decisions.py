@@ -18,16 +18,15 @@ from benchmarks import capacity, explaining
 from benchmarks.explaining import used_at_random
 from benchmarks.models import snapshot_of
 from benchmarks.worlds import WORLDS, uuid_of
-from placement.candidates.budget import SearchBudget
-from placement.candidates.request import CandidatesRequest
-from placement.claims.placing import place
-from placement.claims.topology import TopologyPolicy
-from placement.claims.wanted import WantedClaim
-from placement.claims.world import ClaimScenario
-from placement.explanations.explain import explain
 from placement.microversion import MAX
 from placement.model.snapshot import ModelSnapshot
 from placement.schemas.query_candidates import parse_candidates
+from placement.search.budget import SearchBudget
+from placement.search.claims.claim import ClaimScenario, WantedClaim
+from placement.search.claims.placing import place
+from placement.search.claims.topology import TopologyPolicy
+from placement.search.diagnosis.explanation import explain
+from placement.search.request import CandidatesRequest
 from placement.store.consumers import ConsumerOwnership
 from placement.store.holders import HeldAmount
 from placement_extras.planner.board import ClusterSimulation

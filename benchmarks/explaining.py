@@ -20,12 +20,12 @@ from benchmarks.models import Inventories, snapshot_of
 from benchmarks.queries import QUERIES
 from benchmarks.worlds import LLC, MBA, WORLDS, Provider, World, aggregate, uuid_of
 from placement.api.garbage import GcScheduler
-from placement.candidates.budget import SearchBudget
-from placement.explanations.explain import explain
-from placement.explanations.words import sentence
 from placement.microversion import MAX
 from placement.model.snapshot import ModelSnapshot
 from placement.schemas.query_candidates import parse_candidates
+from placement.search.budget import SearchBudget
+from placement.search.diagnosis.explanation import explain
+from placement.search.diagnosis.sentences import sentence
 
 _TWO_NODES: Final = next(query for query in QUERIES["numa"] if "isolate" in query.template)
 

@@ -21,13 +21,13 @@ from urllib.parse import parse_qsl
 from benchmarks.models import Inventories, snapshot_of
 from benchmarks.queries import QUERIES
 from benchmarks.worlds import WORLDS, Provider
-from placement.candidates.search import search
 from placement.microversion import MAX
 from placement.model.columns import WritableModel, decode, encode
 from placement.model.file import ModelFile
 from placement.model.following import nothing_but_to_keep
 from placement.model.rows import NameTable
 from placement.schemas.query_candidates import parse_candidates
+from placement.search.candidate_search import search
 
 T = TypeVar("T")
 

@@ -16,16 +16,14 @@ from typing import Final
 from prettytable import PrettyTable, TableStyle
 
 from benchmarks.worlds import uuid_of
-from placement.candidates.budget import SearchBudget
-from placement.claims.choice import HostChoice, holding
-from placement.claims.placing import UnplacedClaim, place
-from placement.claims.topology import TopologyPolicy
-from placement.claims.wanted import WantedClaim
-from placement.claims.world import ClaimScenario
 from placement.model.provider import Inventory, Provider
 from placement.model.snapshot import ModelSnapshot
 from placement.model.trees import ZONE
 from placement.schemas import explanation
+from placement.search.budget import SearchBudget
+from placement.search.claims.claim import ClaimScenario, HostChoice, WantedClaim, holding
+from placement.search.claims.placing import UnplacedClaim, place
+from placement.search.claims.topology import TopologyPolicy
 from placement.store.consumers import ConsumerOwnership
 
 CPUS: Final = 16

@@ -27,15 +27,15 @@ from benchmarks.models import snapshot_of
 from benchmarks.servers import Ours
 from benchmarks.worlds import Provider, Tree, World, inventory, uuid_of
 from placement.api.garbage import GcScheduler
-from placement.candidates.budget import SearchBudget
-from placement.candidates.order import topology_first
-from placement.candidates.render import ProviderSummaries, in_pieces
-from placement.candidates.search import search
 from placement.db import migration
 from placement.exceptions import InvalidRequest
 from placement.microversion import MAX
 from placement.model.snapshot import ModelSnapshot
 from placement.schemas.query_candidates import parse_candidates
+from placement.search.budget import SearchBudget
+from placement.search.candidate_search import search
+from placement.search.candidates import topology_first
+from placement.search.rendering import ProviderSummaries, in_pieces
 
 MAX_BYTES: Final = 8192
 """Longer request lines are refused by the web server."""

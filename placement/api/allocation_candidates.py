@@ -8,13 +8,13 @@ from flask import Blueprint, Response
 
 from placement import microversion
 from placement.api.call import ApiRequest, operation
-from placement.candidates.budget import SearchBudget
-from placement.candidates.order import topology_first
-from placement.candidates.render import in_pieces
-from placement.candidates.request import check_names
-from placement.candidates.search import search
 from placement.policies import allocation_candidate as rules
 from placement.schemas.query import parse_candidates
+from placement.search.budget import SearchBudget
+from placement.search.candidate_search import search
+from placement.search.candidates import topology_first
+from placement.search.rendering import in_pieces
+from placement.search.request import check_names
 
 LOG = logging.getLogger(__name__)
 

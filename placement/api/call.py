@@ -20,10 +20,10 @@ from werkzeug.http import http_date
 from placement import microversion
 from placement.api import context
 from placement.api.service import PlacementService
-from placement.candidates.request import CandidatesRequest
 from placement.exceptions import InvalidRequest, Unavailable
 from placement.microversion import MIN, Microversion
 from placement.schemas import base
+from placement.search.request import CandidatesRequest
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment

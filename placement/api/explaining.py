@@ -6,13 +6,13 @@ import time
 from typing import Final
 
 from placement.api.context import RequestContext
-from placement.candidates.budget import BudgetExhausted, SearchBudget
-from placement.candidates.request import CandidatesRequest
 from placement.exceptions import Unavailable
-from placement.explanations.explain import explain
-from placement.explanations.words import sentence
 from placement.microversion import Microversion
 from placement.model.feed import ReadModel
+from placement.search.budget import BudgetExhausted, SearchBudget
+from placement.search.diagnosis.explanation import explain
+from placement.search.diagnosis.sentences import sentence
+from placement.search.request import CandidatesRequest
 
 LOG = logging.getLogger(__name__)
 

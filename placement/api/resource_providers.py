@@ -13,9 +13,6 @@ from flask import Blueprint, Response
 
 from placement import microversion
 from placement.api.call import ApiRequest, operation, prefix
-from placement.candidates.budget import SearchBudget, slices
-from placement.candidates.filters import filter_providers
-from placement.candidates.request import check_names
 from placement.exceptions import InvalidRequest
 from placement.microversion import Microversion
 from placement.model.feed import ModelView
@@ -25,6 +22,9 @@ from placement.policies import resource_provider as rules
 from placement.schemas import resource_provider as schemas
 from placement.schemas.base import canonical_uuid
 from placement.schemas.query import parse_provider_filter
+from placement.search.budget import SearchBudget, slices
+from placement.search.host_filter import filter_providers
+from placement.search.request import check_names
 from placement.store import providers
 
 blueprint = Blueprint("resource_providers", __name__)

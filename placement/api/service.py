@@ -9,7 +9,6 @@ from typing import Final, TypeVar
 from oslo_config import cfg
 
 from placement.api.explaining import EmptyAnswerExplainer
-from placement.candidates.render import ProviderSummaries
 from placement.db import migration
 from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.db.engine import PoolOptions
@@ -21,6 +20,7 @@ from placement.model.turns import LONG_REQUESTS
 from placement.policies.enforcer import PolicyEnforcer
 from placement.schemas.explanation import request_forms
 from placement.schemas.request_form import RequestForms
+from placement.search.rendering import ProviderSummaries
 from placement.store import classes, reservations
 
 LOG = logging.getLogger(__name__)

@@ -1,7 +1,7 @@
 """The read model: every resource provider, as one worker sees it.
 
 Plain data in indexed dictionaries; what fills and refreshes it is
-:mod:`placement.model.feed`, what searches it is :mod:`placement.candidates`.
+:mod:`placement.model.feed`, what searches it is :mod:`placement.search`.
 """
 
 from collections import defaultdict

@@ -3,11 +3,6 @@
 from dataclasses import replace
 from typing import Any, Final
 
-from placement.candidates.request import CandidatesRequest
-from placement.claims.scoring import ATTRIBUTE, CRITERIA
-from placement.claims.splitting import is_splittable
-from placement.claims.topology import SPLIT, TopologyPolicy
-from placement.claims.wanted import Order, WantedClaim
 from placement.exceptions import InvalidRequest
 from placement.schemas import explanation
 from placement.schemas.attribute import NAME
@@ -23,6 +18,11 @@ from placement.schemas.base import (
     UuidField,
 )
 from placement.schemas.request_form import RequestForms
+from placement.search.claims.claim import Order, WantedClaim
+from placement.search.claims.scores import ATTRIBUTE, CRITERIA
+from placement.search.claims.splitting import is_splittable
+from placement.search.claims.topology import SPLIT, TopologyPolicy
+from placement.search.request import CandidatesRequest
 from placement.store import reservations
 from placement.store.consumers import ConsumerOwnership
 from placement.store.groups import ConsumerGroup, GroupPolicy

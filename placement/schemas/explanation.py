@@ -6,12 +6,12 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 from oslo_config import cfg
 
 from placement import extensions, microversion
-from placement.candidates.request import CandidatesRequest
 from placement.exceptions import InvalidRequest
 from placement.microversion import Microversion
 from placement.schemas.base import MAX_INT, BooleanField, ObjectField, StrictSchema, StringField
 from placement.schemas.query_candidates import parse_candidates
 from placement.schemas.request_form import AskedCandidates, RequestForms
+from placement.search.request import CandidatesRequest
 
 MAX_QUERY: Final = 8192
 """Characters of a query: about as many as a request line has place for."""

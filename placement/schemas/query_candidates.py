@@ -10,7 +10,6 @@ from functools import lru_cache
 from typing import Final
 
 from placement import microversion
-from placement.candidates.request import CandidatesRequest, RequestGroup
 from placement.exceptions import BAD_VALUE, DUPLICATE_KEY, MISSING_VALUE, InvalidRequest
 from placement.kept_results import KeptResults
 from placement.microversion import Microversion
@@ -18,6 +17,7 @@ from placement.schemas import terms
 from placement.schemas.base import StrictSchema, StringField
 from placement.schemas.query_base import Params, all_values, load_query, schema_at, since
 from placement.schemas.terms import PREFIX
+from placement.search.request import CandidatesRequest, RequestGroup
 
 _LIMIT: Final = StringField(pattern="^[1-9][0-9]*$", metadata=since(microversion.CANDIDATES_LIMIT))
 

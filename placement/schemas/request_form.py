@@ -6,9 +6,9 @@ from typing import Any, ClassVar, Protocol
 
 from oslo_config import cfg
 
-from placement.candidates.request import CandidatesRequest
 from placement.microversion import Microversion
 from placement.schemas.base import StrictSchema
+from placement.search.request import CandidatesRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,13 @@ from datetime import datetime
 from typing import Any, Final
 
 from placement import microversion
-from placement.claims.wanted import WantedClaim
 from placement.exceptions import InvalidRequest
 from placement.microversion import Microversion
 from placement.schemas.base import IntegerField, NumberField, StrictSchema, StringField, UuidField
 from placement.schemas.claim import GROUP_MEANING, GROUP_NAME, OwnedSchema, owned
 from placement.schemas.query_base import Params, load_query, since
 from placement.schemas.request_form import RequestForms
+from placement.search.claims.claim import WantedClaim
 from placement.store.reservations import TYPE, ReservationEnd
 
 MAX_SECONDS: Final = 10 * 366 * 86_400.0

@@ -8,17 +8,16 @@ from typing import Any, Final
 
 from flask import Blueprint, render_template, request
 
-from placement.candidates.budget import BudgetExhausted, SearchBudget
-from placement.candidates.order import topology_first
-from placement.candidates.pattern import AllocationCandidate, candidates_of
-from placement.candidates.request import check_names
-from placement.candidates.search import search
 from placement.exceptions import InvalidRequest
 from placement.model.provider import Provider
 from placement.model.snapshot import ModelSnapshot
 from placement.policies import allocation_candidate, ext
 from placement.schemas import base, explanation
 from placement.schemas.request_form import AskedCandidates
+from placement.search.budget import BudgetExhausted, SearchBudget
+from placement.search.candidate_search import search
+from placement.search.candidates import AllocationCandidate, candidates_of, topology_first
+from placement.search.request import check_names
 from placement_extras.console import questions
 from placement_extras.console.fleet import natural
 from placement_extras.console.host import order

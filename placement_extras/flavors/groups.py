@@ -12,7 +12,7 @@ from typing import Final
 import os_resource_classes
 import os_traits
 
-from placement.candidates.request import RequestGroup
+from placement.search.request import RequestGroup
 from placement_extras.flavors.flavor import PciAlias, TranslationRules, refused
 from placement_extras.flavors.guest import FlavorGuest
 from placement_extras.flavors.spelling import FlavorWarnings

@@ -11,9 +11,9 @@ from typing import Final
 
 import os_resource_classes
 
-from placement.candidates.request import CandidatesRequest, RequestGroup
 from placement.kept_results import KeptResults
 from placement.model.provider import DISABLED
+from placement.search.request import CandidatesRequest, RequestGroup
 from placement_extras.flavors import features, memory, pinning, spelling
 from placement_extras.flavors.flavor import NovaFlavor, TranslationRules, refused
 from placement_extras.flavors.groups import GroupBuilder, add_devices

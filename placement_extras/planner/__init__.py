@@ -28,7 +28,7 @@ A worked example
     disk left, none does: DISK_GB is short, and 7 VCPU are stranded, which would do for 3.
 
 What always holds
-    - What a way is says the search (``placement.candidates``) alone.
+    - What a way is says the search (``placement.search``) alone.
     - At least as many guests as are said to fit do, claimed one by one, if they are claimed at those places.
-    - All work is counted (``placement.candidates.budget``).
+    - All work is counted (``placement.search.budget``).
 """

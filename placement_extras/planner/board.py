@@ -3,11 +3,11 @@
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final
 
-from placement.candidates.budget import SearchBudget
-from placement.candidates.request import CandidatesRequest
 from placement.model.provider import Provider
 from placement.model.snapshot import ModelSnapshot
 from placement.model.trees import HostTree
+from placement.search.budget import SearchBudget
+from placement.search.request import CandidatesRequest
 from placement_extras.planner.counting import CloudHosts
 from placement_extras.planner.packing import Free, simple
 from placement_extras.planner.ways import FlavorFootprints, FootprintFinder, Slot, Way
@@ -67,7 +67,7 @@ class ClusterSimulation:
     def each_host(self) -> Iterator[Host]:
         """All hosts, for who looks at each.
 
-        :raises placement.candidates.budget.BudgetExhausted: it takes too long.
+        :raises placement.search.budget.BudgetExhausted: it takes too long.
         """
         for number, host in enumerate(self.hosts):
             if number % _AT_ONCE == 0:
@@ -77,14 +77,14 @@ class ClusterSimulation:
     def serves(self, request: CandidatesRequest, host: Host) -> bool:
         """Whether a request has any way at a host, whatever is free.
 
-        :raises placement.candidates.budget.BudgetExhausted: it takes too long.
+        :raises placement.search.budget.BudgetExhausted: it takes too long.
         """
         return bool(self._asking_of(request).finder.at(*host).ways)
 
     def ways_at(self, request: CandidatesRequest, host: Host) -> Sequence[Way]:
         """All ways of a request at a host, whatever is free.
 
-        :raises placement.candidates.budget.BudgetExhausted: it takes too long.
+        :raises placement.search.budget.BudgetExhausted: it takes too long.
         """
         return self._keyed(self._asking_of(request).finder.at(*host), host[0])
 

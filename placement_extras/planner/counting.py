@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Final
 
-from placement.candidates.budget import SearchBudget
-from placement.candidates.request import CandidatesRequest
-from placement.candidates.roots import SharingProviders
 from placement.model.provider import Provider
 from placement.model.snapshot import ModelSnapshot
 from placement.model.trees import HostTree
+from placement.search.budget import SearchBudget
+from placement.search.request import CandidatesRequest
+from placement.search.roots import SharingProviders
 from placement_extras.planner.coupling import CoupledHost, HostCoupling
 from placement_extras.planner.packing import NONE, FitBounds, Free, pack, simple
 from placement_extras.planner.stranding import ShortClasses, StrandedAmounts
@@ -69,7 +69,7 @@ class CloudHosts:
 def count(cloud: CloudHosts, request: CandidatesRequest) -> FlavorCapacity:
     """How many guests of a flavor fit if nothing else comes.
 
-    :raises placement.candidates.budget.BudgetExhausted: it takes too long.
+    :raises placement.search.budget.BudgetExhausted: it takes too long.
     """
     return _FlavorCount(cloud, request).run()
 

@@ -4,9 +4,9 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from placement.candidates.budget import SearchBudget
 from placement.model.provider import Provider
 from placement.model.trees import HostTree
+from placement.search.budget import SearchBudget
 from placement_extras.planner.packing import NONE, FitBounds, pack, packer
 from placement_extras.planner.ways import FlavorFootprints, FootprintFinder, Slot
 
@@ -46,7 +46,7 @@ class HostCoupling:
     def host(self, tree: HostTree, shared: Sequence[Provider]) -> CoupledHost:
         """A host with what shares with it.
 
-        :raises placement.candidates.budget.BudgetExhausted: it takes too long.
+        :raises placement.search.budget.BudgetExhausted: it takes too long.
         """
         names = list(tree.kind.shape.slots)
         found = self._finder.at(tree, shared)

@@ -6,8 +6,8 @@ from itertools import accumulate
 from operator import itemgetter
 from typing import Final
 
-from placement.candidates.budget import SearchBudget, slices
 from placement.model.provider import Provider
+from placement.search.budget import SearchBudget, slices
 from placement_extras.planner.board import ClusterSimulation, Host
 from placement_extras.planner.guests import HostedConsumer
 from placement_extras.planner.packing import FitBounds
@@ -49,7 +49,7 @@ def displace(board: ClusterSimulation, guests: Sequence[HostedConsumer]) -> Disp
     bounds.
 
     :param board: all hosts but those they are on.
-    :raises placement.candidates.budget.BudgetExhausted: it takes too long.
+    :raises placement.search.budget.BudgetExhausted: it takes too long.
     """
     for guest in guests:
         board.budget.spend(len(guest.held))

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from placement.candidates.budget import SearchBudget, slices
-from placement.candidates.request import CandidatesRequest, RequestGroup
 from placement.model.provider import DISABLED, SHARES
 from placement.model.snapshot import ModelSnapshot
+from placement.search.budget import SearchBudget, slices
+from placement.search.request import CandidatesRequest, RequestGroup
 from placement.store.groups import hosts_of
 from placement.store.holders import HeldAmount
 from placement_extras.planner.ways import Slot
@@ -44,7 +44,7 @@ def guests_of(
 ) -> list[HostedConsumer]:
     """The guests who hold this, in the order of their uuids; without what no provider of the snapshot has.
 
-    :raises placement.candidates.budget.BudgetExhausted: it takes too long.
+    :raises placement.search.budget.BudgetExhausted: it takes too long.
     """
     by_consumer: dict[tuple[str, str | None], dict[Slot, int]] = {}
     for each in chain.from_iterable(slices(held, budget)):

@@ -9,11 +9,11 @@ from flask import Blueprint, Response
 from placement import microversion
 from placement.api.call import ApiRequest, operation
 from placement.api.paths import EXT
-from placement.candidates.budget import BudgetExhausted, SearchBudget
-from placement.candidates.naming import named_roots
-from placement.candidates.request import CandidatesRequest, check_names
 from placement.exceptions import SEARCH_TOO_LONG, InvalidRequest
 from placement.schemas.request_form import AskedCandidates
+from placement.search.budget import BudgetExhausted, SearchBudget
+from placement.search.host_filter import named_roots
+from placement.search.request import CandidatesRequest, check_names
 from placement_extras.planner import body as schemas
 from placement_extras.planner import rules
 from placement_extras.planner.counting import CloudHosts, FlavorCapacity, count

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Final
 
-from placement.candidates.request import CandidatesRequest
 from placement.model.provider import SHARES, Provider
+from placement.search.request import CandidatesRequest
 from placement_extras.planner.board import ClusterSimulation, Host
 from placement_extras.planner.guests import HostedConsumer
 from placement_extras.planner.ways import Slot, Way
@@ -64,7 +64,7 @@ def fewest(makings: Iterable[MigrationPlan]) -> MigrationPlan:
 def nearest(board: ClusterSimulation, request: CandidatesRequest) -> list[Host]:
     """The hosts whose guests are to be known: those that lack least for a guest, then any others.
 
-    :raises placement.candidates.budget.BudgetExhausted: it takes too long.
+    :raises placement.search.budget.BudgetExhausted: it takes too long.
     """
     order = count()
 
@@ -92,7 +92,7 @@ def make_room(
     :param hosts: those whose guests are known, as :func:`nearest` tells them.
     :param guests: who is on these hosts.
     :param all_known: False if there may be others on these hosts.
-    :raises placement.candidates.budget.BudgetExhausted: it takes too long.
+    :raises placement.search.budget.BudgetExhausted: it takes too long.
     """
     room = next(board.rooms(request), None)
     if room is not None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import gcd
 from typing import Any, Final
 
-from placement.candidates.budget import SearchBudget
+from placement.search.budget import SearchBudget
 from placement_extras.planner.ways import FlavorFootprints, Slot, Way
 
 _MAX_TRIES: Final = 2_000
@@ -88,7 +88,7 @@ def pack(found: FlavorFootprints, free: Free, budget: SearchBudget, at_most: int
     allows.
 
     :param at_most: a bound that is known.
-    :raises placement.candidates.budget.BudgetExhausted: there is nothing left of the budget.
+    :raises placement.search.budget.BudgetExhausted: there is nothing left of the budget.
     """
     search = _PackingSearch(found, free, budget)
     bound = search.bound(0)

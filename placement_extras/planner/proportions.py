@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from placement.candidates.budget import SearchBudget
-from placement.candidates.request import CandidatesRequest
+from placement.search.budget import SearchBudget
+from placement.search.request import CandidatesRequest
 from placement_extras.planner.counting import CloudHosts
 from placement_extras.planner.coupling import HostCoupling
 from placement_extras.planner.packing import FitBounds
@@ -38,7 +38,7 @@ Place = tuple[Any, tuple[Way, ...]]
 def together(cloud: CloudHosts, shares: Sequence[FlavorProportion]) -> FitBounds:
     """How many sets fit at once.
 
-    :raises placement.candidates.budget.BudgetExhausted: it takes too long.
+    :raises placement.search.budget.BudgetExhausted: it takes too long.
     """
     at_most = min(share.at_most // share.number for share in shares)
     if not at_most:

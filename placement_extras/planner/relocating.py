@@ -8,12 +8,12 @@ from collections.abc import Callable, Collection, Sequence
 from time import thread_time
 from typing import Final
 
-from placement.candidates.budget import SearchBudget
-from placement.candidates.request import CandidatesRequest
 from placement.db.database import ServiceDatabase
 from placement.exceptions import InvalidRequest
 from placement.model.feed import ModelView, ReadModel
 from placement.model.snapshot import ModelSnapshot
+from placement.search.budget import SearchBudget
+from placement.search.request import CandidatesRequest
 from placement.store.holders import HeldAmount, held_beside
 from placement_extras.planner.board import ClusterSimulation
 from placement_extras.planner.draining import DisplacedGuests, displace
@@ -43,7 +43,7 @@ class GuestRelocator:
         """Whether those on some hosts, by the uuids of their roots, have a place on the others.
 
         :raises InvalidRequest: there are too many of them.
-        :raises placement.candidates.budget.BudgetExhausted: it takes too long.
+        :raises placement.search.budget.BudgetExhausted: it takes too long.
         """
         with self._model.fresh() as view:
             members = _members(view.snapshot, _ids(view.snapshot, hosts))
@@ -60,7 +60,7 @@ class GuestRelocator:
     def room_for(self, request: CandidatesRequest, avoided: Collection[str]) -> MigrationPlan:
         """The fewest moves that make room for a guest; nobody goes to the avoided hosts, or comes from them.
 
-        :raises placement.candidates.budget.BudgetExhausted: it takes too long.
+        :raises placement.search.budget.BudgetExhausted: it takes too long.
         """
         with self._model.fresh() as view:
             board = ClusterSimulation(view.snapshot, self._budget(view), _ids(view.snapshot, avoided))

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from heapq import nsmallest
 from typing import Final
 
-from placement.candidates.budget import SearchBudget
 from placement.model.provider import Provider
 from placement.model.trees import HostTree
+from placement.search.budget import SearchBudget
 from placement_extras.planner.packing import FitBounds, Free, packer
 from placement_extras.planner.ways import FlavorFootprints, Slot, Way
 

@@ -4,13 +4,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from placement.candidates.budget import SearchBudget
-from placement.candidates.pattern import CandidatePattern, PatternBatch
-from placement.candidates.request import CandidatesRequest
-from placement.candidates.search import when_empty
 from placement.model.provider import Provider
 from placement.model.snapshot import ModelSnapshot
 from placement.model.trees import HostTree, TreeStructure
+from placement.search.budget import SearchBudget
+from placement.search.candidate_search import when_empty
+from placement.search.candidates import CandidatePattern, PatternBatch
+from placement.search.request import CandidatesRequest
 
 Slot = Any
 """Of a host's own inventories the slot in its tree; of what it shares, provider id and class."""
@@ -64,7 +64,7 @@ class FootprintFinder:
     def at(self, tree: HostTree, shared: Sequence[Provider]) -> FlavorFootprints:
         """The ways at a host, given what shares with it.
 
-        :raises placement.candidates.budget.BudgetExhausted: it takes too long.
+        :raises placement.search.budget.BudgetExhausted: it takes too long.
         """
         patterns = self._patterns(tree, shared)
         if not patterns:

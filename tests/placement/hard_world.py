@@ -5,7 +5,7 @@ from typing import Any
 
 import requests
 
-from tests.placement.candidates import packing
+from tests.placement.search import packing
 from tests.placement.serving import HEADERS, Service
 
 HARD = f"/allocation_candidates?{packing.query()}"

@@ -7,12 +7,12 @@ from flask import Blueprint, Response
 from placement.api.call import ApiRequest, operation
 from placement.api.ext import times
 from placement.api.paths import EXT
-from placement.claims.choice import HostChoice
-from placement.claims.claiming import ClaimLimits, ClaimService
-from placement.claims.placing import PlacedClaim
 from placement.policies import ext as rules
 from placement.schemas import claim as schemas
 from placement.schemas.base import canonical_uuid
+from placement.search.claims.claim import HostChoice
+from placement.search.claims.placing import PlacedClaim
+from placement.search.claims.service import ClaimLimits, ClaimService
 from placement.store import expiries
 
 blueprint = Blueprint("ext_claims", __name__)

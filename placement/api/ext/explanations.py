@@ -7,13 +7,13 @@ from flask import Blueprint, Response
 from placement import microversion
 from placement.api.call import ApiRequest, operation
 from placement.api.paths import EXT
-from placement.candidates.budget import BudgetExhausted, SearchBudget
-from placement.candidates.request import check_names
 from placement.exceptions import SEARCH_TOO_LONG, InvalidRequest
-from placement.explanations.document import document
-from placement.explanations.explain import explain
 from placement.policies import ext as rules
 from placement.schemas import explanation as schemas
+from placement.search.budget import BudgetExhausted, SearchBudget
+from placement.search.diagnosis.explanation import explain
+from placement.search.diagnosis.sentences import document
+from placement.search.request import check_names
 
 blueprint = Blueprint("ext_explanations", __name__)
 

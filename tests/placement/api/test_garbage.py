@@ -13,7 +13,7 @@ from werkzeug.wrappers import Response
 
 from placement.api import garbage as module
 from placement.api.garbage import GcScheduler
-from tests.placement.candidates.snapshots import Spec, build
+from tests.placement.search.snapshots import Spec, build
 
 
 class Knot:

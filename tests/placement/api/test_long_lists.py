@@ -2,8 +2,8 @@
 
 import pytest
 
-from placement.candidates import budget
-from placement.candidates.budget import SearchBudget, slices
+from placement.search import budget
+from placement.search.budget import SearchBudget, slices
 from tests.placement.running import Admin
 
 NAMES = [f"host{number}" for number in range(5)]

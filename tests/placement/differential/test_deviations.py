@@ -34,7 +34,7 @@ ELSEWHERE: Final = {
     "collisions": "tests/placement/workers",
     "over-commit": "tests/placement/workers",
     "classes-at-once": "tests/placement/workers/test_racing.py",
-    "random-order": "tests/placement/candidates/test_search.py",
+    "random-order": "tests/placement/search/test_search.py",
     "audit-middleware": "nowhere: it is not there",
 }
 

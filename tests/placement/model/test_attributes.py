@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from placement.model.provider import Attribute
 from placement.model.snapshot import DISTANCE, ModelSnapshot
-from tests.placement.candidates.snapshots import Spec, build, name_to_uuid
+from tests.placement.search.snapshots import Spec, build, name_to_uuid
 
 
 def tell(snapshot: ModelSnapshot, name: str, **attributes: Attribute) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import placement.model
 from placement.model.snapshot import ModelSnapshot
 from placement.model.trees import HostTree
-from tests.placement.candidates.snapshots import Spec, build, inventory
+from tests.placement.search.snapshots import Spec, build, inventory
 
 
 def host(name: str, used: int = 0, max_unit: int = 8, traits: tuple[str, ...] = ()) -> list[Spec]:

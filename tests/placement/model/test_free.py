@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placement.model.snapshot import ModelSnapshot
-from tests.placement.candidates.snapshots import Spec, build, inventory
+from tests.placement.search.snapshots import Spec, build, inventory
 
 usages = st.lists(st.integers(0, 6), min_size=6, max_size=6)
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from placement.model.snapshot import ModelSnapshot
-from tests.placement.candidates.snapshots import Spec, build, inventory
+from tests.placement.search.snapshots import Spec, build, inventory
 
 
 def hosts() -> ModelSnapshot:

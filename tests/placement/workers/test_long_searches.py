@@ -9,8 +9,8 @@ import pytest
 import requests
 
 from placement.db import migration
-from tests.placement.candidates import packing
 from tests.placement.hard_world import HARD, call, create, make_hard
+from tests.placement.search import packing
 from tests.placement.serving import HEADERS, Service, service
 
 pytestmark = pytest.mark.slow

@@ -11,10 +11,10 @@ from typing import Any, Final
 from urllib.parse import parse_qsl
 
 from placement import microversion
-from placement.candidates.request import CandidatesRequest
 from placement.exceptions import InvalidRequest
 from placement.schemas.base import load
 from placement.schemas.query_candidates import parse_candidates
+from placement.search.request import CandidatesRequest
 from placement_extras.flavors import form, groups
 from placement_extras.flavors.flavor import TranslationRules
 from placement_extras.flavors.translation import FlavorTranslation, translate

@@ -12,7 +12,7 @@ from keystoneauth1.exceptions import http
 from osc_lib import exceptions
 from osc_lib.command import command
 
-from placement.claims.topology import TopologyPolicy
+from placement.search.claims.topology import TopologyPolicy
 from placement_extras.openstack.claims import (
     SHOWN,
     TOPOLOGIES,

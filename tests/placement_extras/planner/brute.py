@@ -9,10 +9,10 @@ from functools import cache
 
 from hypothesis import reject
 
-from placement.candidates.request import CandidatesRequest
 from placement.model.provider import SHARES, Provider
 from placement.model.snapshot import ModelSnapshot
-from tests.placement.candidates import brute
+from placement.search.request import CandidatesRequest
+from tests.placement.search import brute
 
 _MAX_STATES = 20_000
 """Of a cloud, after claims; to try a state takes about a tenth of a millisecond."""

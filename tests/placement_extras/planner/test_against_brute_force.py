@@ -5,17 +5,17 @@ from unittest.mock import patch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from placement.candidates.budget import SearchBudget
-from placement.candidates.request import CandidatesRequest, RequestGroup
 from placement.model.provider import SHARES
 from placement.model.snapshot import ModelSnapshot
+from placement.search.budget import SearchBudget
+from placement.search.request import CandidatesRequest, RequestGroup
 from placement_extras.planner import proportions
 from placement_extras.planner.counting import CloudHosts, count
 from placement_extras.planner.packing import FitBounds
 from placement_extras.planner.proportions import FlavorProportion, together
 from tests.examples import examples
-from tests.placement.candidates.strategies import crowded_hosts, fleets, packings, situations, sizes
-from tests.placement.explanations.test_against_brute_force import is_query
+from tests.placement.search.diagnosis.test_against_brute_force import is_query
+from tests.placement.search.strategies import crowded_hosts, fleets, packings, situations, sizes
 from tests.placement_extras.planner import brute
 
 exhaustive = settings(

@@ -1,14 +1,14 @@
 """What is counted in clouds that are larger than what can be tried, or that say something by themselves."""
 
-from placement.candidates.budget import SearchBudget
 from placement.model.provider import SHARES
 from placement.model.snapshot import ModelSnapshot
 from placement.schemas.query import parse_candidates
+from placement.search.budget import SearchBudget
 from placement_extras.planner.counting import CloudHosts, FlavorCapacity, count
 from placement_extras.planner.packing import FitBounds, pack
 from placement_extras.planner.stranding import StrandedHost
 from placement_extras.planner.ways import FlavorFootprints
-from tests.placement.candidates.snapshots import Spec, build
+from tests.placement.search.snapshots import Spec, build
 
 
 def counted(snapshot: ModelSnapshot, *parameters: tuple[str, str]) -> FlavorCapacity:

@@ -7,10 +7,10 @@ from unittest.mock import patch
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
-from placement.candidates.budget import SearchBudget
-from placement.candidates.request import CandidatesRequest, RequestGroup
 from placement.model.provider import DISABLED, SHARES
 from placement.model.snapshot import ModelSnapshot
+from placement.search.budget import SearchBudget
+from placement.search.request import CandidatesRequest, RequestGroup
 from placement.store.holders import HeldAmount
 from placement_extras.planner import draining, moving
 from placement_extras.planner.board import ClusterSimulation
@@ -19,7 +19,7 @@ from placement_extras.planner.guests import HostedConsumer, guests_of
 from placement_extras.planner.moving import MigrationPlan, make_room, nearest
 from placement_extras.planner.packing import FitBounds
 from tests.examples import examples
-from tests.placement.candidates.snapshots import Spec, build
+from tests.placement.search.snapshots import Spec, build
 from tests.placement_extras.planner import brute
 
 exhaustive = settings(

@@ -1,0 +1,290 @@
+"""Tries all ways to serve a request from one tree and the providers that share with it.
+
+A depth-first search over the needs, one provider for each, leaves a branch as soon as it cannot be completed:
+each choice is checked against capacities and rules. No product of all options is built; the caller takes as
+many results as it wants. After a while without a result the search *rests*: it yields None, so that the
+caller can look elsewhere first.
+
+Hosts have many devices that are all alike. Where four of sixteen are full and the remaining groups cannot be
+served, it does not matter which four are: the search remembers such a *dead end* up to a renaming of like
+providers.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Hashable, Iterator, Sequence
+from itertools import product
+from typing import Final
+
+from placement.model.provider import Provider
+from placement.search.rules import NeedAssignment, RequestRules, available, fits_at_all
+
+MAX_DEAD_ENDS: Final = 100_000
+"""How many dead ends are remembered below one root, to bound the memory."""
+
+
+class DeadEnds:
+    """The dead ends of one tree."""
+
+    def __init__(self, assignment: NeedAssignment) -> None:
+        self._assignment = assignment
+        self._known: set[Hashable] = set()
+        kinds: dict[Hashable, int] = {}
+        self._kind_of_need = [
+            kinds.setdefault(self._need_signature(index), len(kinds))
+            for index in range(len(assignment.options))
+        ]
+        serves: dict[int, list[int]] = {}
+        providers: dict[int, Provider] = {}
+        for index, found in enumerate(assignment.options):
+            for provider in found:
+                providers[provider.id] = provider
+                serves.setdefault(provider.id, []).append(index)
+        members = assignment.rules.snapshot.trees
+        everyone = assignment.rules.snapshot.providers
+        roots = {provider.root_id for provider in providers.values()}
+        self._parents = {everyone[each].parent_id for root in roots for each in members[root]}
+        kinds = {}
+        self._kind_of_provider = {
+            provider_id: kinds.setdefault(self._provider_signature(provider, serves[provider_id]), len(kinds))
+            for provider_id, provider in providers.items()
+        }
+
+    def add(self) -> None:
+        """The assignment as it is cannot be completed."""
+        if len(self._known) < MAX_DEAD_ENDS:
+            self._known.add(self._state())
+
+    def reached(self) -> bool:
+        """Whether the assignment is like one that could not be completed."""
+        return self._state() in self._known
+
+    def _state(self) -> Hashable:
+        """What is chosen, as kinds of needs and providers.
+
+        As needs are served in a fixed order, this also says which are left.
+        """
+        served: dict[int, list[int]] = {}
+        for kind, at in zip(self._kind_of_need, self._assignment.chosen, strict=True):
+            if at is not None:
+                served.setdefault(at.id, []).append(kind)
+        return tuple(
+            sorted(
+                (self._kind_of_provider[provider_id], *sorted(those)) for provider_id, those in served.items()
+            )
+        )
+
+    def _need_signature(self, index: int) -> Hashable:
+        rules = self._assignment.rules
+        need = rules.needs[index]
+        return (
+            need.resources,
+            need.unsuffixed,
+            tuple(provider.id for provider in self._assignment.options[index]),
+            tuple(tuple(rule) for rule in rules.subtrees_of[index]),
+        )
+
+    def _provider_signature(self, provider: Provider, serves: Sequence[int]) -> Hashable:
+        """Two providers of the same signature can be swapped in any assignment.
+
+        They are leaves below the same parent, or have no relatives at all.
+        """
+        rules = self._assignment.rules
+        if provider.id in self._parents:
+            return provider.id
+        classes = sorted({name for index in serves for name, _ in rules.needs[index].resources})
+        return (
+            provider.parent_id,
+            tuple(serves),
+            tuple(available(provider, name) for name in classes),
+            tuple(not provider.traits.isdisjoint(traits) for traits in rules.unsuffixed_traits),
+        )
+
+
+SMALL: Final = 256
+"""So many ways are tried one by one: whatever could tell in advance which are none costs more."""
+SMALL_IN_PAIRS: Final = 4096
+"""The same where two needs at a time are looked at."""
+_CHOICES_BEFORE_REST: Final = 256
+"""How many choices without a result it takes to rest for the first time; then twice as many, and so on."""
+
+
+def combine(
+    rules: RequestRules, options: Sequence[Sequence[Provider]], rng: random.Random | None = None
+) -> Iterator[Sequence[Provider] | None]:
+    """Every way to serve the needs, each once: one provider for each, given those that can serve it.
+
+    With ``rng`` they come in random order. None says that the search rests.
+
+    :raises placement.search.budget.BudgetExhausted: the search has taken too long.
+    """
+    if rng is not None:
+        options = [rng.sample(providers, len(providers)) for providers in options]
+    settled = rules.traits_settled(options)
+    if settled is False:
+        return
+    if rules.independent and settled:
+        yield from product(*options)
+    elif (small := ways(options, SMALL) <= SMALL) or fits_at_all(
+        rules.needs, options, rules.isolate, budget=rules.budget
+    ):
+        assignment = NeedAssignment(rules, options)
+        for complete in _complete(assignment, _order(rules, options), small):
+            yield [provider for provider in assignment.chosen if provider is not None] if complete else None
+
+
+def in_pairs(
+    rules: RequestRules, options: Sequence[Sequence[int]], lineages: Sequence[Sequence[int]]
+) -> Iterator[tuple[int, ...] | None]:
+    """As :func:`combine`, of positions, where it is enough that each two of the needs go together.
+
+    :param lineages: by position.
+    """
+    budget, order = rules.budget, _mates_together(rules, options)
+    before = [
+        [other for other in _mates(rules, index) if other in order[:at]] for at, index in enumerate(order)
+    ]
+    distinct = [rules.isolate and not rules.needs[index].unsuffixed for index in order]
+    chosen = [0] * len(order)
+    taken: set[int] = set()
+    left: list[Iterator[int]] = [iter(options[order[0]])]
+    any_way = [False] * len(order)  # by depth, whether there was one since the need was reached
+    choices_before_rest = choices_left = _CHOICES_BEFORE_REST
+    while left:
+        depth = len(left) - 1
+        index, alone, mates = order[depth], distinct[depth], before[depth]
+        for at in left[-1]:
+            if alone and at in taken:
+                continue
+            lineage = lineages[at] if mates else ()
+            for other in mates:
+                if chosen[other] not in lineage and at not in lineages[chosen[other]]:
+                    break
+            else:
+                break
+        else:
+            left.pop()
+            if not any_way[depth]:
+                suffix = rules.needs[index].suffix
+                budget.dead_ends[suffix] = budget.dead_ends.get(suffix, 0) + 1
+            any_way[depth] = False
+            if left and distinct[depth - 1]:
+                taken.discard(chosen[order[depth - 1]])
+            continue
+        budget.spend()
+        choices_left -= 1
+        chosen[index] = at
+        any_way[depth] = True
+        if depth + 1 == len(order):
+            choices_left = choices_before_rest
+            yield tuple(chosen)
+            continue
+        if alone:
+            taken.add(at)
+        left.append(iter(options[order[depth + 1]]))
+        if choices_left < 0:
+            choices_before_rest = choices_left = 2 * choices_before_rest
+            yield None
+
+
+def _mates(rules: RequestRules, index: int) -> Iterator[int]:
+    """The needs that are to be in one subtree with a need."""
+    return (other for rule in rules.subtrees_of[index] for other in rule if other != index)
+
+
+def _mates_together(rules: RequestRules, options: Sequence[Sequence[int]]) -> list[int]:
+    """The indexes of the needs: those with few options first, and mates one after the other."""
+    order: list[int] = []
+    for first in sorted(range(len(options)), key=lambda index: len(options[index])):
+        for index in (first, *_mates(rules, first)):
+            if index not in order:
+                order.append(index)
+    return order
+
+
+def ways(options: Sequence[Sequence[object]], limit: int) -> int:
+    """How many ways there are to choose one option for each need; beyond the limit some number above it."""
+    found = 1
+    for each in options:
+        found *= len(each)
+        if found > limit:
+            break
+    return found
+
+
+def _order(rules: RequestRules, options: Sequence[Sequence[Provider]]) -> list[int]:
+    """The indexes of the needs: those that decide on traits first, then those with few options.
+
+    Of those that compete for something the larger ones come first, while much is free.
+    """
+    rules.budget.spend(len(rules.unsuffixed_traits) * sum(map(len, options)))
+
+    def key(index: int) -> tuple[bool, int, float]:
+        need = rules.needs[index]
+        decides = need.unsuffixed and any(
+            not provider.traits.isdisjoint(traits)
+            for traits in rules.unsuffixed_traits
+            for provider in options[index]
+        )
+        shares = [
+            amount / rules.contested[name] for name, amount in need.resources if name in rules.contested
+        ]
+        return not decides, len(options[index]), -max(shares, default=0)
+
+    return sorted(range(len(options)), key=key)
+
+
+def _complete(assignment: NeedAssignment, order: Sequence[int], small: bool) -> Iterator[bool]:
+    """Run through all complete states of the assignment, stopping at each, and where it rests (False).
+
+    Without recursion, as requests may have hundreds of groups. Most requests
+    never meet a dead end; from the first one on every step is looked at
+    closely before it is made, unless there are few.
+    """
+    options, budget = assignment.options, assignment.rules.budget
+    tried = [0] * len(order)  # options of the need at each depth
+    found = 0
+    found_before = [0] * len(order)  # when each depth was entered
+    dead_ends: DeadEnds | None = None
+    choices_before_rest = choices_left = _CHOICES_BEFORE_REST
+    choices_per_look = max(1, 16 // assignment.steps)
+    depth = 0
+    while depth >= 0:
+        if depth == len(order):
+            found += 1
+            choices_left = choices_before_rest
+            yield True
+            depth -= 1
+            continue
+        if choices_left < 0:
+            choices_before_rest = choices_left = 2 * choices_before_rest
+            yield False
+        index = order[depth]
+        if tried[depth] == 0:
+            found_before[depth] = found
+        assignment.release(index)
+        while tried[depth] < len(options[index]):
+            provider = options[index][tried[depth]]
+            tried[depth] += 1
+            choices_left -= 1
+            if choices_left % choices_per_look == 0:
+                budget.spend(choices_per_look * assignment.steps)
+            if assignment.allows(index, provider):
+                assignment.take(index, provider)
+                if dead_ends is None or (
+                    not dead_ends.reached() and assignment.can_complete(order[depth + 1 :])
+                ):
+                    break
+                assignment.release(index)
+        if assignment.chosen[index] is not None:
+            depth += 1
+            continue
+        if found == found_before[depth]:
+            if not small:
+                dead_ends = dead_ends or DeadEnds(assignment)
+                dead_ends.add()
+            suffix = assignment.rules.needs[index].suffix
+            budget.dead_ends[suffix] = budget.dead_ends.get(suffix, 0) + 1
+        tried[depth] = 0
+        depth -= 1

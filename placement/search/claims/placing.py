@@ -1,0 +1,286 @@
+"""Where what is wanted goes: all of it, or nothing."""
+
+import random
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+from typing import Final
+
+from placement.model.provider import SHARES
+from placement.model.snapshot import ModelSnapshot
+from placement.search.budget import BudgetExhausted, SearchBudget
+from placement.search.candidate_search import CandidatesByHost, drained
+from placement.search.candidates import AllocationCandidate
+from placement.search.claims.claim import ClaimScenario, HostChoice, WantedClaim, stays_at_its_host
+from placement.search.claims.score_bounds import ScoreUpperBounds
+from placement.search.claims.scores import Choices, ChoiceScorer, Found, best_first
+from placement.search.claims.splitting import SplitChoices
+from placement.store.groups import GroupPolicy
+
+_MAX_TRIED: Final = 10_000
+"""Of no more choices alternates are chosen."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedClaim:
+    """What is wanted, the choice for it, and choices on other hosts that would have done as well.
+
+    ``expires_at`` is when it is gone again, in seconds since 1970 by the database's clock.
+    """
+
+    wanted: WantedClaim
+    choice: HostChoice
+    alternates: tuple[HostChoice, ...] = ()
+    expires_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UnplacedClaim:
+    """The first of those wanted that finds no place where those before have theirs, and that world."""
+
+    number: int
+    world: ClaimScenario
+
+
+def place(
+    world: ClaimScenario, wanted: Sequence[WantedClaim], budget: SearchBudget, rng: random.Random
+) -> list[PlacedClaim] | UnplacedClaim:
+    """A choice for each of those wanted, such that all can be held together; or which one is too much.
+
+    The snapshot must not be changed meanwhile. Of choices that are as good as each other any may be made:
+    claims at the same time then mostly do not meet.
+
+    :raises Exhausted: the budget is spent before this is known.
+    """
+    hopeless = _exceeds(world.snapshot, wanted) or _lack_hosts(world, wanted, budget, rng)
+    found = None if hopeless else _ClaimPlacing(world, wanted, budget, rng).place(world, 0, {})
+    return found if found is not None else _unplaced(world, wanted, budget, rng)
+
+
+def _exceeds(snapshot: ModelSnapshot, wanted: Sequence[WantedClaim]) -> bool:
+    """Whether several together ask for more of a class than is free of it anywhere: no way need be tried."""
+    asked: Counter[str] = Counter()
+    for each in wanted if len(wanted) > 1 else ():
+        for group in each.request.groups if each.fallback is None else ():
+            asked.update(group.resources)
+    return any(amount > _free_in_all(snapshot, name) for name, amount in asked.items())
+
+
+def _free_in_all(snapshot: ModelSnapshot, name: str) -> int:
+    providers = [snapshot.providers[each] for each in snapshot.by_class.get(name, ())]
+    return sum(max(0, each.free(name)) for each in providers)
+
+
+def _lack_hosts(
+    world: ClaimScenario, wanted: Sequence[WantedClaim], budget: SearchBudget, rng: random.Random
+) -> bool:
+    """Whether several that are to be kept apart have too few hosts for all of them: no way need be tried."""
+    apart: dict[str, list[WantedClaim]] = {}
+    for each in wanted:
+        if each.group is not None and each.group.policy is GroupPolicy.ANTI_AFFINITY:
+            apart.setdefault(each.group.name, []).append(each)
+    if SHARES in world.snapshot.by_trait:
+        return False  # pools count for hosts then
+    return any(len(members) > _places(world, members, budget, rng) for members in apart.values())
+
+
+def _places(
+    world: ClaimScenario, members: Sequence[WantedClaim], budget: SearchBudget, rng: random.Random
+) -> int:
+    """How many of a group the hosts together may have at most that do for any of these; enough is enough."""
+    if len(members) == 1 or any(each.topology or each.fallback for each in members):
+        return len(members)
+    limit = max(each.group.max_per_root for each in members if each.group is not None)
+    present = world.beside(members[0].group)
+    places: dict[int, int] = {}
+    for each in members:
+        for found in _found(world, each, budget, rng):
+            root = _root(found)
+            places[root] = limit - present.get(root, 0)
+            if sum(places.values()) >= len(members):
+                return len(members)
+    return sum(places.values())
+
+
+def _root(found: Found) -> int:
+    """The id of the root where it is anchored."""
+    return found.provider_set.members[0].root_id if isinstance(found, AllocationCandidate) else found.root.id
+
+
+class _ClaimPlacing:
+    """Tries choices of the first with choices of those after it, until all are placed."""
+
+    def __init__(
+        self, world: ClaimScenario, wanted: Sequence[WantedClaim], budget: SearchBudget, rng: random.Random
+    ) -> None:
+        self._wanted = wanted
+        self._budget = budget
+        self._rng = rng
+        self._names_hosts = any(
+            each.names_hosts or (each.topology is not None and world.distances) for each in wanted
+        )
+        self._groups = [each.group for each in wanted if each.group is not None]
+        #: what those before have taken, where it was found that those from a number on have no place
+        self._failed: set[Hashable] = set()
+
+    def place(
+        self, world: ClaimScenario, number: int, taken: Mapping[tuple[int, str], int]
+    ) -> list[PlacedClaim] | None:
+        """Those from this number on, in a world where those before have places; None if they cannot be.
+
+        :param taken: what those before take, by provider and class.
+        """
+        state = (number, frozenset(taken.items()), self._counts(world))
+        if state in self._failed:
+            return None
+        wanted, tried = self._wanted[number], set[Hashable]()
+        choices, passed = _choices(world, wanted, self._budget, self._rng), list[HostChoice]()
+        for choice in choices:
+            if number + 1 == len(self._wanted):
+                others: list[PlacedClaim] | None = []
+            else:
+                alike = self._like(world, choice)
+                if alike in tried:
+                    passed.append(choice)
+                    continue
+                tried.add(alike)
+                self._budget.spend(len(world.snapshot) // 8)
+                others = self.place(world.holding(wanted, choice), number + 1, _with(taken, choice))
+            if others is not None:
+                return [
+                    PlacedClaim(wanted, choice, _alternates(wanted, choice, chain(passed, choices))),
+                    *others,
+                ]
+            passed.append(choice)
+        self._failed.add(state)
+        return None
+
+    def _counts(self, world: ClaimScenario) -> Hashable:
+        """How many members each host has, of the groups that matter."""
+        return tuple(frozenset(world.beside(group).items()) for group in self._groups)
+
+    def _like(self, world: ClaimScenario, choice: HostChoice) -> Hashable:
+        """What two choices have in common that leave the same room to those that come after."""
+        taken = {provider.id: frozenset(amounts.items()) for provider, amounts in choice.resources}
+        tree = world.snapshot.whole_trees()[choice.root.id]
+        at = {member.id: position for position, member in enumerate(tree.members)}
+        if self._names_hosts or not taken.keys() <= at.keys():
+            return frozenset(taken.items())
+        within = frozenset((at[provider_id], amounts) for provider_id, amounts in taken.items())
+        others = tuple(world.beside(group).get(choice.root.id, 0) for group in self._groups)
+        return tree.kind, tree.free, tree.aggregates, within, others
+
+
+def _with(taken: Mapping[tuple[int, str], int], choice: HostChoice) -> Mapping[tuple[int, str], int]:
+    more = dict(taken)
+    for provider, amounts in choice.resources:
+        for name, amount in amounts.items():
+            more[provider.id, name] = more.get((provider.id, name), 0) + amount
+    return more
+
+
+def _unplaced(
+    world: ClaimScenario, wanted: Sequence[WantedClaim], budget: SearchBudget, rng: random.Random
+) -> UnplacedClaim:
+    """Who is the first without a place, if all before take the first that they find."""
+    for number, each in enumerate(wanted):
+        choice = next(_choices(world, each, budget, rng), None)
+        if choice is None:
+            return UnplacedClaim(number, world)
+        world = world.holding(each, choice)
+    raise AssertionError("all of them have a place")
+
+
+def _choices(
+    world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget, rng: random.Random
+) -> Iterator[HostChoice]:
+    """All choices for one that is wanted: those of its request, then those of what it falls back to."""
+    yield from _choices_as_asked(world, wanted, budget, rng)
+    if wanted.fallback is not None:
+        yield from _choices_as_asked(world, replace(wanted, request=wanted.fallback), budget, rng)
+
+
+def _choices_as_asked(
+    world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget, rng: random.Random
+) -> Iterator[HostChoice]:
+    """Those of its request: in its order, or in any."""
+    if not wanted.order:
+        for found in _found(world, wanted, budget, rng):
+            yield _choice(world, found)
+        return
+    roots, at = choices_at_hosts(world, wanted, budget, rng)
+    scorer = ChoiceScorer(world, wanted)
+    hosts = ScoreUpperBounds(world, wanted, list(roots), budget).highest_first()
+    for found in best_first(hosts, at, scorer, budget):
+        yield replace(_choice(world, found), score=scorer.score(found))
+
+
+def _choice(world: ClaimScenario, found: Found) -> HostChoice:
+    return HostChoice.of(world.snapshot, found) if isinstance(found, AllocationCandidate) else found
+
+
+def _found(
+    world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget, rng: random.Random
+) -> Iterator[Found]:
+    """All there is to choose from: one of each host, from anywhere on, then a second of each."""
+    roots, at = choices_at_hosts(world, wanted, budget, rng)
+    begun: deque[Choices] = deque()
+    for choices in chain(map(at, roots), drained(begun)):
+        for found in choices:
+            begun.append(choices)
+            if found is not None:
+                yield found
+            break
+
+
+def choices_at_hosts(
+    world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget, rng: random.Random
+) -> tuple[Iterator[int], Callable[[int], Choices]]:
+    """The roots of the hosts that may do, from anywhere on, and what there is to choose from at each."""
+    snapshot, group, beside = world.snapshot, wanted.group, world.beside(wanted.group)
+    avoided = {snapshot.by_uuid[uuid] for uuid in wanted.avoid if uuid in snapshot.by_uuid}
+    only = None
+    if wanted.only is not None:
+        only = {snapshot.by_uuid[uuid] for uuid in wanted.only if uuid in snapshot.by_uuid}
+    shared = SHARES in snapshot.by_trait
+    found: CandidatesByHost | SplitChoices
+    if wanted.topology is None:
+        found = CandidatesByHost(snapshot, wanted.request, budget)
+    else:
+        found = SplitChoices(snapshot, wanted.request, wanted.topology, world.distances, budget)
+    possible = found.roots()
+    roots = (possible if only is None else possible.among(only)).from_anywhere(rng)
+    if avoided:
+        roots = (root for root in roots if root not in avoided)
+    if group is not None and stays_at_its_host(snapshot, wanted.request):
+        roots = (root for root in roots if group.allows((root,), beside))
+
+    def is_allowed(each: Found | None) -> bool:
+        if each is None:
+            return True
+        choice = _choice(world, each)
+        if wanted.avoid and not avoided.isdisjoint(provider.root_id for provider, _ in choice.resources):
+            return False
+        return group is None or group.allows(choice.hosts, beside)
+
+    def at(root: int) -> Choices:
+        return filter(is_allowed, found.at(root)) if shared else found.at(root)
+
+    return roots, at
+
+
+def _alternates(
+    wanted: WantedClaim, choice: HostChoice, others: Iterable[HostChoice]
+) -> tuple[HostChoice, ...]:
+    """As many choices on hosts of their own as are wanted, or as there are within the budget."""
+    found: dict[int, HostChoice] = {}
+    if wanted.alternates:
+        with suppress(BudgetExhausted):  # there is a choice, which is what counts
+            for other in islice(others, _MAX_TRIED):
+                if other.root.id != choice.root.id:
+                    found.setdefault(other.root.id, other)
+                if len(found) == wanted.alternates:
+                    break
+    return tuple(found.values())

@@ -1,0 +1,311 @@
+"""Choices whose dedicated CPUs and memory are split over zones, beside whatever else is asked for."""
+
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from placement.model.provider import Provider
+from placement.model.snapshot import ModelSnapshot
+from placement.model.trees import HostTree, TreeClass
+from placement.search.budget import SearchBudget
+from placement.search.candidate_search import CandidatesByHost
+from placement.search.claims.claim import HostChoice
+from placement.search.claims.topology import (
+    REMOTE,
+    SPLIT,
+    Distances,
+    Ranked,
+    Split,
+    TopologyPolicy,
+    Zone,
+    ZoneRoom,
+    best_splits,
+    distance_of,
+)
+from placement.search.conditions import HasTraits, needs_of
+from placement.search.request import CandidatesRequest
+from placement.search.roots import RootFilter
+
+
+def is_splittable(request: CandidatesRequest) -> bool:
+    """Whether the request asks for anything that is split."""
+    return any(
+        group.suffix == "" and not group.resources.keys().isdisjoint(SPLIT) for group in request.groups
+    )
+
+
+class SplitChoices:
+    """All choices that the policy allows, host by host, at each those that it prefers there.
+
+    What is split is asked for by the group without a suffix. Where the zones of a host have nothing of a
+    class, that is taken as without a policy.
+    """
+
+    def __init__(
+        self,
+        snapshot: ModelSnapshot,
+        request: CandidatesRequest,
+        topology: TopologyPolicy,
+        distances: Distances,
+        budget: SearchBudget,
+    ) -> None:
+        self._snapshot = snapshot
+        self._trees = snapshot.whole_trees()
+        self._request = request
+        self._topology = topology
+        self._distances = distances
+        self._budget = budget
+        self._asked = {
+            name: amount
+            for group in request.groups
+            for name, amount in group.resources.items()
+            if group.suffix == "" and name in SPLIT
+        }
+        self._zoned: dict[TreeClass, tuple[str, ...]] = {}
+        #: by the classes that are split
+        self._splits: dict[tuple[str, ...], _SplitSearch] = {}
+        self._whole = CandidatesByHost(snapshot, request, budget)
+
+    def roots(self) -> RootFilter:
+        """The roots that may serve."""
+        return self._of(tuple(self._asked)).roots()
+
+    def at(self, root: int) -> Iterator[HostChoice | None]:
+        """The choices at a root, found as they are asked for; None where that takes long.
+
+        :raises placement.search.budget.BudgetExhausted: the budget is spent.
+        """
+        tree = self._trees[root]
+        self._budget.spend()
+        names = self._zoned.get(tree.kind)
+        if names is None:
+            names = self._zoned[tree.kind] = _zoned(tree, self._asked)
+        if names:
+            if all(_free(tree, name) >= self._asked[name] for name in names):
+                yield from self._of(names).at(tree)
+            return
+        for candidate in self._whole.at(root):
+            yield candidate and HostChoice.of(self._snapshot, candidate)
+
+    def _of(self, names: tuple[str, ...]) -> "_SplitSearch":
+        found = self._splits.get(names)
+        if found is None:
+            asked = {name: self._asked[name] for name in names}
+            found = self._splits[names] = _SplitSearch(
+                self._snapshot, self._request, asked, self._topology, self._distances, self._budget
+            )
+        return found
+
+
+def _free(tree: HostTree, name: str) -> int:
+    """How much of a class the providers of a tree could give together."""
+    free = tree.free
+    return sum([free[slot] for _, slot in tree.shape.having.get(name, ()) if free[slot] > 0])
+
+
+def _zoned(tree: HostTree, asked: Iterable[str]) -> tuple[str, ...]:
+    """Which of the classes the zones of a tree have."""
+    slots = tree.shape.slots
+    return tuple(
+        name for name in asked if any((at, name) in slots for zone in tree.kind.zones for at in zone)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _ZoneLayout:
+    """Where the zones of trees of a kind have what is asked for: class, position and slot of each room.
+
+    ``zones`` are the positions of the providers that are the zones; ``is_complete`` says whether there is a
+    room for each class, and ``apart`` how far apart the zones are if nobody knows.
+    """
+
+    zones: tuple[int, ...]
+    rooms: tuple[tuple[tuple[str, int, int], ...], ...]
+    is_complete: bool
+    apart: tuple[tuple[int, ...], ...]
+
+    @property
+    def places(self) -> set[int]:
+        """The positions of all providers that have a room."""
+        return {at for zone in self.rooms for _, at, _ in zone}
+
+
+class _SplitSearch:
+    """One request on its way through the trees whose zones have all of the classes that are split."""
+
+    def __init__(
+        self,
+        snapshot: ModelSnapshot,
+        request: CandidatesRequest,
+        asked: Mapping[str, int],
+        topology: TopologyPolicy,
+        distances: Distances,
+        budget: SearchBudget,
+    ) -> None:
+        self._snapshot = snapshot
+        self._request = request
+        self._asked = asked
+        self._topology = topology
+        self._distances = distances
+        self._budget = budget
+        self._needs = {
+            name: need for need in needs_of(request) if need.unsuffixed for name, _ in need.resources
+        }
+        #: of the group without a suffix, which the providers of a split may have, too
+        self._required = next(group.required for group in request.groups if group.suffix == "")
+        #: whether others of the request take of the same
+        self._contested = any(
+            group.suffix and not asked.keys().isdisjoint(group.resources) for group in request.groups
+        )
+        conditions = {each for name in asked for each in self._needs[name].conditions}
+        self._alike = not self._required and all(each.reads == "kind" for each in conditions)
+        rest = _without(request, asked)
+        #: who serves what is not split, if there is anything
+        self._rest = None if rest is None else CandidatesByHost(snapshot, rest, budget, each_root=True)
+        required = tuple(frozenset({trait}) for trait in request.root_required)
+        self._root = HasTraits(required, request.root_forbidden)
+        self._layouts: dict[Hashable, _ZoneLayout] = {}
+        self._known: dict[Hashable, Ranked | None] = {}
+
+    def roots(self) -> RootFilter:
+        """The roots that may serve."""
+        return RootFilter(self._snapshot.roots()) if self._rest is None else self._rest.roots()
+
+    def at(self, tree: HostTree) -> Iterator[HostChoice | None]:
+        """Those of a tree."""
+        layout = self._layout(tree)
+        if not layout.is_complete:
+            return
+        if not self._contested:
+            for choice in self._others(tree):
+                if choice is None:
+                    yield None
+                elif (found := self._best(tree, layout, choice)) is not None:
+                    yield from (self._with(choice, split) for split in found[1])
+            return
+        # what the others take decides how good a split may be
+        ranked: list[tuple[HostChoice, Ranked]] = []
+        for choice in self._others(tree):
+            if choice is None:
+                yield None
+            elif (found := self._best(tree, layout, choice)) is not None:
+                ranked.append((choice, found))
+        best = min((rank for _, (rank, _) in ranked), default=None)
+        for choice, (rank, splits) in ranked:
+            if rank == best:
+                yield from (self._with(choice, split) for split in splits)
+
+    def _others(self, tree: HostTree) -> Iterator[HostChoice | None]:
+        """The choices for what is not split."""
+        if self._rest is not None:
+            for candidate in self._rest.at(tree.root.id):
+                yield candidate and HostChoice.of(self._snapshot, candidate)
+        elif self._root.met_by(tree.root, self._snapshot):
+            yield HostChoice(tree.root, (), {})
+
+    def _best(self, tree: HostTree, layout: _ZoneLayout, others: HostChoice) -> Ranked | None:
+        """The best splits beside the others, by positions in the tree."""
+        if not self._has_traits(tree, others, layout.places):
+            return None
+        apart = layout.apart
+        if self._distances:
+            ids = [tree.members[at].id for at in layout.zones]
+            apart = tuple(tuple(distance_of(self._distances, one, other) for other in ids) for one in ids)
+        key: Hashable = None
+        if self._alike and not self._contested:
+            free = tuple(tree.free[slot] for zone in layout.rooms for _, _, slot in zone)
+            whole = tuple(
+                tree.members[at].inventories[name].capacity
+                for zone in layout.rooms
+                for name, at, _ in zone
+                if self._topology is TopologyPolicy.RESTRICTED
+            )
+            key = (tree.kind, free, whole, apart if self._distances else None)
+            if key in self._known:
+                return self._known[key]
+        found = best_splits(
+            self._topology,
+            self._asked,
+            self._zones(tree, layout, others),
+            self._zones(tree, layout, None),
+            apart,
+            self._budget,
+            lambda split: self._has_traits(tree, others, [share.provider for share in split]),
+        )
+        if key is not None:
+            self._known[key] = found
+        return found
+
+    def _layout(self, tree: HostTree) -> _ZoneLayout:
+        key: Hashable = tree.kind if self._alike else tree
+        found = self._layouts.get(key)
+        if found is None:
+            zones = tree.kind.zones
+            self._budget.spend(len(tree.members))
+            rooms = tuple(tuple(self._rooms(tree, zone)) for zone in zones)
+            found = self._layouts[key] = _ZoneLayout(
+                tuple(zone[0] for zone in zones),
+                rooms,
+                {name for zone in rooms for name, _, _ in zone} == self._asked.keys(),
+                ((REMOTE,) * len(zones),) * len(zones),
+            )
+        return found
+
+    def _rooms(self, tree: HostTree, zone: Sequence[int]) -> Iterator[tuple[str, int, int]]:
+        for at in zone:
+            provider = tree.members[at]
+            for name in self._asked:
+                conditions = self._needs[name].conditions
+                if name in provider.inventories and all(
+                    each.met_by(provider, self._snapshot) for each in conditions
+                ):
+                    yield name, at, tree.kind.shape.slots[at, name]
+
+    def _zones(self, tree: HostTree, layout: _ZoneLayout, others: HostChoice | None) -> list[Zone]:
+        """The rooms of each zone as it is used now, and by the others; without them, as if it were empty."""
+        taken = {provider.id: amounts for provider, amounts in others.resources} if others else {}
+        zones: list[Zone] = []
+        for places in layout.rooms:
+            rooms: dict[str, list[ZoneRoom]] = {}
+            for name, at, slot in places:
+                provider = tree.members[at]
+                inventory = provider.inventories[name]
+                free = inventory.capacity if others is None else tree.free[slot]
+                mine = taken.get(provider.id, {}).get(name, 0)
+                rooms.setdefault(name, []).append(ZoneRoom.of(at, inventory, free, mine))
+            zones.append(rooms)
+        return zones
+
+    def _has_traits(self, tree: HostTree, others: HostChoice, positions: Iterable[int]) -> bool:
+        """Whether those there, and others of the group without a suffix, together have what it requires."""
+        if not self._required:
+            return True
+        serving = [*others.mappings.get("", ()), *(tree.members[at] for at in positions)]
+        return all(
+            any(not provider.traits.isdisjoint(traits) for provider in serving) for traits in self._required
+        )
+
+    def _with(self, others: HostChoice, split: Split) -> HostChoice:
+        members = self._snapshot.whole_trees()[others.root.id].members
+        resources = {provider.id: (provider, dict(amounts)) for provider, amounts in others.resources}
+        serving: dict[int, Provider] = {each.id: each for each in others.mappings.get("", ())}
+        for at, name, amount in split:
+            provider = members[at]
+            _, amounts = resources.setdefault(provider.id, (provider, {}))
+            amounts[name] = amounts.get(name, 0) + amount
+            serving[provider.id] = provider
+        return HostChoice(
+            others.root, tuple(resources.values()), {**others.mappings, "": tuple(serving.values())}
+        )
+
+
+def _without(request: CandidatesRequest, split: Collection[str]) -> CandidatesRequest | None:
+    """What of a request is not split; None if that is nothing."""
+    groups = []
+    for group in request.groups:
+        if group.suffix:
+            groups.append(group)
+            continue
+        left = {name: amount for name, amount in group.resources.items() if name not in split}
+        if left:
+            groups.append(replace(group, resources=left, required=()))
+    return replace(request, groups=tuple(groups)) if groups else None

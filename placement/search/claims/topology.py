@@ -1,0 +1,304 @@
+"""How dedicated CPUs and memory are divided over the zones of a host: which zones, and how much of each.
+
+A *zone* is a NUMA node with all that is below it; a host without any is one zone. Its *rooms* are what each
+of its providers can give of a class now. A *split* takes all that is asked for out of some zones, each class
+as evenly as the rooms allow.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import accumulate, combinations, product
+from math import gcd, lcm, prod
+from typing import Final, NamedTuple
+
+from placement.model.provider import Inventory
+from placement.search.budget import SearchBudget
+
+SPLIT: Final = ("PCPU", "MEMORY_MB")
+"""The classes that are split."""
+
+LOCAL: Final = 10
+"""The distance within a zone, as firmware tables have it."""
+REMOTE: Final = 20
+"""That of two zones of which none is known."""
+
+_MAX_BEGINNINGS: Final = 512
+"""So many ways are tried to begin parts of rooms whose steps differ."""
+
+Distances = Mapping[tuple[int, int], int]
+"""Of two zones, by the ids of their providers in ascending order, how far apart they are."""
+
+
+def distance_of(distances: Distances, one: int, other: int) -> int:
+    """How far apart two zones are."""
+    return distances.get((one, other) if one < other else (other, one), REMOTE)
+
+
+class TopologyPolicy(StrEnum):
+    """How many zones may be crossed."""
+
+    SINGLE_NUMA = "single-numa"
+    RESTRICTED = "restricted"
+    BEST_EFFORT = "best-effort"
+    SPREAD = "spread"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ZoneRoom:
+    """What a provider can give of a class: multiples of ``step`` from ``least`` to ``most``."""
+
+    provider: int
+    least: int
+    most: int
+    step: int
+
+    @classmethod
+    def of(cls, provider: int, inventory: Inventory, free: int, taken: int = 0) -> "ZoneRoom":
+        """That of a provider of which so much is free, and so much of that taken by the same consumer."""
+        step = inventory.step_size
+        least = -(-max(1, inventory.min_unit - taken) // step) * step
+        most = max(0, min(free, inventory.max_unit) - taken) // step * step
+        return cls(provider, least, most, step)
+
+
+Zone = Mapping[str, Sequence[ZoneRoom]]
+"""The rooms of a zone, by class."""
+
+
+class ZoneShare(NamedTuple):
+    """What is taken of a provider."""
+
+    provider: int
+    resource_class: str
+    amount: int
+
+
+Split = tuple[ZoneShare, ...]
+
+
+class SplitRank(NamedTuple):
+    """How good a split is for what it is wanted for: less is better."""
+
+    zones: int
+    distance: int
+
+
+Ranked = tuple[SplitRank, list[Split]]
+Accepts = Callable[[Split], bool]
+
+
+def best_splits(
+    topology: TopologyPolicy,
+    asked: Mapping[str, int],
+    zones: Sequence[Zone],
+    when_empty: Sequence[Zone],
+    apart: Sequence[Sequence[int]],
+    budget: SearchBudget,
+    accepts: Accepts = lambda split: True,
+) -> Ranked | None:
+    """The best splits that a policy allows at a host, as good as each other; None if it allows none.
+
+    :param when_empty: the zones if nothing of them were used.
+    :param apart: by the numbers of two zones how far apart they are.
+    :param accepts: whether a split will do.
+    :raises Exhausted: the budget is spent.
+    """
+    every = range(1, len(zones) + 1)
+    if topology is TopologyPolicy.SINGLE_NUMA:
+        return _of_sizes((1,), asked, zones, apart, budget, accepts)
+    if topology is TopologyPolicy.RESTRICTED:
+        least = _of_sizes(every, asked, when_empty, apart, budget, accepts)
+        return least and _of_sizes((least[0].zones,), asked, zones, apart, budget, accepts)
+    if topology is TopologyPolicy.BEST_EFFORT:
+        return _of_sizes(every, asked, zones, apart, budget, accepts)
+    found = _of_sizes(reversed(every), asked, zones, apart, budget, accepts, even=True)
+    return found and (found[0]._replace(zones=-found[0].zones), found[1])
+
+
+def _of_sizes(
+    sizes: Iterable[int],
+    asked: Mapping[str, int],
+    zones: Sequence[Zone],
+    apart: Sequence[Sequence[int]],
+    budget: SearchBudget,
+    accepts: Accepts,
+    *,
+    even: bool = False,
+) -> Ranked | None:
+    """The splits of the first of these numbers of zones that has any: the nearest ones."""
+    for size in sizes:
+        if not all(_may_hold(amount, name, zones, size) for name, amount in asked.items()):
+            continue
+        found: dict[int, list[Split]] = {}
+        for chosen in combinations(range(len(zones)), size):
+            budget.spend(size)
+            distance = sum(apart[one][other] for one, other in combinations(chosen, 2))
+            if not found or distance <= min(found):
+                splits = _splits(asked, [zones[number] for number in chosen], budget, even=even)
+                split = next(filter(accepts, splits), None)
+                if split is not None:
+                    found.setdefault(distance, []).append(split)
+        if found:
+            nearest = min(found)
+            return SplitRank(size, nearest), found[nearest]
+    return None
+
+
+def _may_hold(amount: int, name: str, zones: Sequence[Zone], size: int) -> bool:
+    most = sorted((sum(room.most for room in zone.get(name, ())) for zone in zones), reverse=True)
+    return sum(most[:size]) >= amount
+
+
+def _splits(
+    asked: Mapping[str, int], zones: Sequence[Zone], budget: SearchBudget, *, even: bool
+) -> Iterator[Split]:
+    """What may be taken of these zones: always as much of each, and of none nothing, of other providers."""
+    ways: list[list[list[int]]] = []
+    for name, amount in asked.items():
+        divided: list[list[int]] = []
+        for common in (gcd, lcm):
+            budget.spend(len(zones))
+            rooms = [_together(zone.get(name, ()), common) for zone in zones]
+            found = _evenly(amount, rooms) if even else divide(amount, rooms)
+            if found is not None and found not in divided:
+                divided.append(found)
+        ways.append(divided)
+    for way in product(*ways):
+        parts = [
+            (name, part, zones[number][name])
+            for name, divided in zip(asked, way, strict=True)
+            for number, part in enumerate(divided)
+            if part
+        ]
+        if all(any(divided[number] for divided in way) for number in range(len(zones))):
+            yield from _out_of(parts, budget)
+
+
+def _out_of(parts: Sequence[tuple[str, int, Sequence[ZoneRoom]]], budget: SearchBudget) -> Iterator[Split]:
+    """All ways to take these amounts of classes, each out of the rooms beside it."""
+    if not parts:
+        yield ()
+        return
+    (name, amount, rooms), *others = parts
+    for shares in _of_zone(name, amount, rooms):
+        budget.spend(len(shares))
+        for more in _out_of(others, budget):
+            yield (*shares, *more)
+
+
+def _together(rooms: Sequence[ZoneRoom], common: Callable[..., int]) -> ZoneRoom:
+    """What the providers of a zone can give together, mostly.
+
+    :param common: of their steps: the greatest divisor for what some of them may give, the least multiple for
+        what any of them gives.
+    """
+    useful = [room for room in rooms if room.least <= room.most]
+    if not useful:
+        return ZoneRoom(0, 1, 0, 1)
+    step = common(*(room.step for room in useful))
+    least = -(-min(room.least for room in useful) // step) * step
+    return ZoneRoom(0, least, sum(room.most for room in useful) // step * step, step)
+
+
+def _of_zone(name: str, amount: int, rooms: Sequence[ZoneRoom]) -> Iterator[Split]:
+    """The amount out of the providers of a zone, as few as can give it first, where it fits best."""
+    useful = sorted((room for room in rooms if room.least <= room.most), key=lambda room: room.most)
+    for count in range(1, len(useful) + 1):
+        for chosen in combinations(useful, count):
+            divided = _equally(amount, chosen)
+            if divided is not None:
+                yield tuple(
+                    ZoneShare(room.provider, name, part) for room, part in zip(chosen, divided, strict=True)
+                )
+
+
+def divide(amount: int, rooms: Sequence[ZoneRoom]) -> list[int] | None:
+    """The amount in parts of as many rooms as can give one, as equal as these allow; of the others 0.
+
+    None if they cannot give so much.
+    """
+    useful = [number for number, room in enumerate(rooms) if room.least <= room.most]
+    least = list(accumulate(sorted(rooms[number].least for number in useful)))
+    most = list(accumulate(sorted((rooms[number].most for number in useful), reverse=True)))
+    counts = [count for count in range(len(useful), 0, -1) if least[count - 1] <= amount <= most[count - 1]]
+    for count in counts:
+        best: list[int] | None = None
+        tried = set[tuple[ZoneRoom, ...]]()
+        for chosen in combinations(useful, count):
+            alike = tuple(sorted(replace(rooms[number], provider=0) for number in chosen))
+            if alike in tried:
+                continue
+            tried.add(alike)
+            found = _equally(amount, [rooms[number] for number in chosen])
+            if found is not None and (best is None or _spread(found) < _spread(best)):
+                best = [0] * len(rooms)
+                for number, part in zip(chosen, found, strict=True):
+                    best[number] = part
+        if best is not None:
+            return best
+    return None
+
+
+def _evenly(amount: int, rooms: Sequence[ZoneRoom]) -> list[int] | None:
+    """The amount in parts that differ by one step at most; None if a room cannot give its part."""
+    parts = _equally(amount, rooms)
+    if parts is None or max(parts) - min(parts) > lcm(*(room.step for room in rooms)):
+        return None
+    return parts
+
+
+def _spread(parts: Iterable[int]) -> int:
+    """Less for parts of one sum that are more equal."""
+    return sum(part * part for part in parts)
+
+
+def _equally(amount: int, rooms: Sequence[ZoneRoom]) -> list[int] | None:
+    """The amount in parts of all of these rooms, as equal as these allow; None if there is no way.
+
+    Parts of rooms whose steps differ go up by the least common multiple of the steps, from whatever each may
+    begin with; where these are too many to try, they are multiples of it themselves.
+    """
+    if not sum(room.least for room in rooms) <= amount <= sum(room.most for room in rooms):
+        return None
+    unit = lcm(*(room.step for room in rooms))
+    begin: list[Sequence[int]] = [range(0, unit, room.step) for room in rooms]
+    if prod(map(len, begin)) > _MAX_BEGINNINGS:
+        begin = [(0,)] * len(rooms)
+    best: list[int] | None = None
+    for beginnings in product(*begin):
+        if (amount - sum(beginnings)) % unit == 0:
+            bounds = [
+                (room.least + (first - room.least) % unit, room.most - (room.most - first) % unit)
+                for room, first in zip(rooms, beginnings, strict=True)
+            ]
+            found = _filled(amount, bounds, unit)
+            if found is not None and (best is None or _spread(found) < _spread(best)):
+                best = found
+    return best
+
+
+def _filled(amount: int, bounds: Sequence[tuple[int, int]], unit: int) -> list[int] | None:
+    """Parts that begin with the least and go up by ``unit``, always the smallest one next."""
+    if any(least > most for least, most in bounds) or not (
+        sum(least for least, _ in bounds) <= amount <= sum(most for _, most in bounds)
+    ):
+        return None
+
+    def up_to(level: int) -> list[int]:
+        return [max(least, min(most, level - (level - least) % unit)) for least, most in bounds]
+
+    levels = range(min(least for least, _ in bounds), max(most for _, most in bounds) + 1)
+    above = bisect_right(levels, amount, key=lambda level: sum(up_to(level)))
+    if not above:  # at the lowest level all have their least
+        return None
+    parts = up_to(levels[above - 1])
+    next_ones = sorted(
+        (part, -most, number)
+        for number, (part, (_, most)) in enumerate(zip(parts, bounds, strict=True))
+        if part < most
+    )
+    for _, _, number in next_ones[: (amount - sum(parts)) // unit]:
+        parts[number] += unit
+    return parts

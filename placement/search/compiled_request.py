@@ -1,0 +1,295 @@
+"""How a request is served by trees that differ only in what is free: searched once, followed by all.
+
+Of what is free only what matters to the request is compared: which providers still
+have enough for what may be asked of them, and, of classes that several parts of the
+request ask for, how much there is, up to the sum of these parts. Trees alike in that
+have candidates of the same patterns.
+
+So have trees of several shapes, where what their shapes have to do with the request is the same.
+"""
+
+import random
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from itertools import chain, product, tee
+from operator import ge, itemgetter
+from typing import Any, NamedTuple
+
+from placement.model.provider import Provider
+from placement.model.trees import HostTree, Places, ProviderSet, TreeStructure
+from placement.search.backtracking import SMALL_IN_PAIRS, combine, in_pairs, ways
+from placement.search.budget import BudgetExhausted
+from placement.search.candidates import CandidatePattern, PatternBatch
+from placement.search.conditions import ProviderNeed
+from placement.search.rules import RequestRules
+
+
+class NeedOptions(NamedTuple):
+    """Who may serve a need, if they have enough: providers of the tree, and positions of those that share.
+
+    Of the first also the slots of what they have to have free, in the order of the resources of the need.
+    """
+
+    own: Sequence[Places]
+    shared: Sequence[int]
+
+    def positions(self) -> Iterator[int]:
+        """Of all of them."""
+        return chain([at for at, _ in self.own], self.shared)
+
+
+class SearchResults:
+    """What a request found out about trees, for others that are like them.
+
+    :param batch: how many patterns are looked for at once.
+    """
+
+    def __init__(self, batch: int) -> None:
+        self.batch = batch
+        #: by all that decides on them the patterns: all in a tuple, or an iterator to start copies from
+        self.batches: dict[Hashable, Iterable[PatternBatch]] = {}
+        #: by the positions chosen for the needs
+        self.patterns: dict[tuple[int, ...], CandidatePattern] = {}
+
+
+class CompiledRequest:
+    """What a request may do with trees of one shape, and what it did so far.
+
+    :param tree: any of these trees; traits, aggregates and tree that the request asks
+        for have to be the same in all.
+    :param shared: the providers that share with all of them.
+    :param options: of all of them, as :func:`options_of` finds them.
+    :param traits: by trait of the group without a suffix at which of the options it is.
+    """
+
+    def __init__(
+        self,
+        rules: RequestRules,
+        tree: HostTree,
+        shared: Sequence[Provider],
+        options: Sequence[NeedOptions],
+        traits: Hashable,
+        searched: SearchResults,
+    ) -> None:
+        self._rules = rules
+        self._shape = tree.shape
+        self._options = options
+        self._searched = searched
+        #: what a look at all of them costs
+        self._steps = sum([len(own) + len(sharing) for own, sharing in options])
+        #: the needs, those first that the last trees could not serve
+        self._hardest_first = list(range(len(options)))
+        #: whether nothing of the trees themselves is of use
+        self.only_shared = not any(own for own, _ in options)
+        #: what decides on patterns beside options and what is free of contested classes
+        self._apart: Hashable = ()
+        if not rules.by_options_alone:
+            lineages = self._shape.lineages
+            used = {at for own, _ in options for at, _ in own}
+            related = tuple([lineages[at] for at in sorted(used)]) if rules.by_lineage else ()
+            whose = (len(lineages), *[each.id for each in shared]) if shared else ()
+            self._apart = (related, traits, whose)
+        self._relevant: Callable[[tuple[int, ...]], Any] | None = None
+        self._by_relevant: dict[Hashable, Iterable[PatternBatch]] | None = None
+
+    def batches(
+        self, provider_set: ProviderSet, free: tuple[int, ...], rng: random.Random | None = None
+    ) -> Iterable[PatternBatch]:
+        """The patterns of all candidates of a tree, found as they are asked for.
+
+        An empty batch says that the search rests: other trees may have more to give.
+
+        :param provider_set: the tree and what shares with it, ``free`` as :attr:`Tree.free`.
+        :param rng: for a random order of their own.
+        """
+        if rng is not None:
+            options = self._having_enough(free)
+            return self._in_batches(self._patterns(provider_set, options, rng)) if options else ()
+        known: Iterable[PatternBatch] | None
+        if self._by_relevant is None:  # there may be no other tree like the first
+            self._by_relevant = {}
+            known = self._alike(provider_set, free)
+        else:
+            if self._relevant is None:
+                self._relevant = _picker(
+                    sorted({slot for own, _ in self._options for _, slots in own for slot in slots})
+                )
+            relevant = self._relevant(free)
+            known = self._by_relevant.get(relevant)
+            if known is None:
+                known = self._by_relevant[relevant] = self._alike(provider_set, free)
+        return known if type(known) is tuple else tee(known, 2)[1]
+
+    def _alike(self, provider_set: ProviderSet, free: tuple[int, ...]) -> Iterable[PatternBatch]:
+        """The patterns of all trees like this one: all in a tuple, or an iterator to start copies from."""
+        options: Sequence[Sequence[int]] | None = self._having_enough(free)
+        for rule in self._rules.subtrees:
+            options = options and self._within_reach(rule, options)
+        if options is None:
+            return ()
+        likeness = (*map(tuple, options), *self._contested(options, free), self._apart)
+        known = self._searched.batches.get(likeness)
+        if known is None:
+            patterns = self._patterns(provider_set, options)
+            first, more = self._next_batch(patterns)
+            if more:
+                known = tee(chain((first,), self._in_batches(patterns)), 1)[0]
+            else:
+                known = (first,) if first else ()
+            self._searched.batches[likeness] = known
+        return known
+
+    def _within_reach(
+        self, rule: Sequence[int], options: Sequence[Sequence[int]]
+    ) -> Sequence[Sequence[int]] | None:
+        """The options without those that cannot be in one subtree with any of the other needs of a rule.
+
+        None where nothing is left. The root of the subtree serves one of the needs itself.
+        """
+        lineages = self._shape.lineages
+        if any(options[index][-1] >= len(lineages) for index in rule):
+            return options  # what shares has ancestors elsewhere
+        below: dict[int, int] = {}
+        self._rules.budget.spend(sum([len(options[index]) for index in rule]))
+        for index in rule:
+            for above in {above for at in options[index] for above in lineages[at]}:
+                below[above] = below.get(above, 0) + 1
+        serving = {at for index in rule for at in options[index]}
+        tops = {at for at, needs in below.items() if needs == len(rule) and at in serving}
+        if not tops:
+            return None
+        left = [*options]
+        for index in rule:
+            left[index] = [at for at in options[index] if not tops.isdisjoint(lineages[at])]
+        return left
+
+    def _contested(self, options: Sequence[Sequence[int]], free: tuple[int, ...]) -> list[int]:
+        """How much each option can give of each class that it is contested for, as far as it matters."""
+        rules, shape = self._rules, self._shape
+        found = []
+        for name, asking in rules.adding_up.items():
+            positions = {at for index in asking for at in options[index]}
+            asked = rules.contested[name]
+            for at, slot in shape.having.get(name, ()):
+                if at in positions:
+                    found.append(min(free[slot], shape.portions[slot].max_unit, asked))
+        return found
+
+    def _having_enough(self, free: tuple[int, ...]) -> list[list[int]] | None:
+        """For each need the positions of those that can serve it now; None if one has none."""
+        having: list[list[int]] = [[] for _ in self._options]
+        self._rules.budget.spend(self._steps)
+        for rank, index in enumerate(self._hardest_first):
+            own, sharing = self._options[index]
+            asked = self._rules.asked[index]
+            if len(asked) == 1:
+                (amount,) = asked
+                here = [at for at, (slot,) in own if free[slot] >= amount]
+            elif len(asked) == 2:
+                amount, other = asked
+                here = [at for at, (slot, beside) in own if free[slot] >= amount and free[beside] >= other]
+            else:
+                here = [at for at, slots in own if all(map(ge, [free[slot] for slot in slots], asked))]
+            here += sharing
+            if not here:
+                self._hardest_first.insert(0, self._hardest_first.pop(rank))
+                return None
+            having[index] = here
+        return having
+
+    def _patterns(
+        self, provider_set: ProviderSet, options: Sequence[Sequence[int]], rng: random.Random | None = None
+    ) -> Iterator[CandidatePattern | None]:
+        members, rules = provider_set.members, self._rules
+        if rng is None and rules.by_options_alone:
+            yield from map(self._pattern, product(*options))
+            return
+        if rng is None and rules.pairwise and ways(options, SMALL_IN_PAIRS) <= SMALL_IN_PAIRS:
+            lineages = self._shape.lineages
+            if not any(options[index][-1] >= len(lineages) for rule in rules.subtrees for index in rule):
+                for found in in_pairs(rules, options, lineages):
+                    yield None if found is None else self._pattern(found)
+                return
+        positions_of = {members[at].id: at for found in options for at in found}
+        for chosen in combine(rules, [[members[at] for at in found] for found in options], rng):
+            if chosen is None:
+                yield None
+            else:
+                yield self._pattern(tuple([positions_of[provider.id] for provider in chosen]))
+
+    def _pattern(self, positions: tuple[int, ...]) -> CandidatePattern:
+        known = self._searched.patterns.get(positions)
+        if known is None:
+            self._rules.budget.spend(len(positions))
+            known = self._searched.patterns[positions] = CandidatePattern.of(self._rules, positions)
+        return known
+
+    def _in_batches(self, patterns: Iterator[CandidatePattern | None]) -> Iterator[PatternBatch]:
+        more = True
+        while more:
+            batch, more = self._next_batch(patterns)
+            if batch or more:
+                yield batch
+
+    def _next_batch(self, patterns: Iterator[CandidatePattern | None]) -> tuple[PatternBatch, bool]:
+        """The next patterns, as far as the search goes without a rest, and whether there may be more."""
+        batch: list[CandidatePattern] = []
+        try:
+            for pattern in patterns:
+                if pattern is None:
+                    return PatternBatch(batch), True
+                batch.append(pattern)
+                if len(batch) == self._searched.batch:
+                    self._rules.budget.spend(len(batch))
+                    return PatternBatch(batch), True
+        except BudgetExhausted:
+            if not batch:
+                raise
+        return PatternBatch(batch), False
+
+
+def options_of(
+    rules: RequestRules, tree: HostTree, shared: Sequence[Provider], met: Sequence[Sequence[bool]]
+) -> Sequence[NeedOptions] | None:
+    """For each need who may serve it with nothing used; None where a need has nobody.
+
+    :param met: for each condition of the rules at which positions of the tree it is met.
+    """
+    found: list[NeedOptions] = []
+    for index, like in enumerate(rules.first_alike):
+        if like < len(found):
+            found.append(found[like])
+            continue
+        own = _own_options(rules, index, tree.shape, met)
+        sharing = _shared_options(rules, rules.needs[index], shared, len(tree.members)) if shared else ()
+        if not own and not sharing:
+            return None
+        found.append(NeedOptions(own, sharing))
+    return found
+
+
+def _own_options(
+    rules: RequestRules, index: int, shape: TreeStructure, met: Sequence[Sequence[bool]]
+) -> Sequence[Places]:
+    """Mostly they are those of all requests for these classes, kept with the shape."""
+    found = shape.giving(rules.names[index])
+    rules.budget.spend(len(found))
+    for rank, (name, amount) in enumerate(rules.needs[index].resources):
+        if not shape.any_gives(name, amount):
+            portions = shape.portions
+            found = [each for each in found if portions[each[1][rank]].portions(amount)]
+    for condition in rules.conditions_of[index]:
+        positions = met[condition]
+        if not all(positions):
+            found = [each for each in found if positions[each[0]]]
+    return found
+
+
+def _shared_options(
+    rules: RequestRules, need: ProviderNeed, shared: Sequence[Provider], first: int
+) -> list[int]:
+    rules.budget.spend(len(shared))
+    return [at for at, each in enumerate(shared, first) if need.served_by(each, rules.snapshot)]
+
+
+def _picker(slots: Sequence[int]) -> Callable[[tuple[int, ...]], Any]:
+    return itemgetter(*slots) if slots else lambda _: ()

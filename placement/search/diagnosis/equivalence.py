@@ -1,0 +1,280 @@
+"""Hosts among which nothing that a request asks for tells a difference: they are looked at once."""
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+from operator import attrgetter, le
+from typing import Final
+
+from placement.model.layout import TreeLayout, Where, picker
+from placement.model.provider import Inventory, Provider
+from placement.model.snapshot import ModelSnapshot
+from placement.model.trees import HostTree, TreeStructure
+from placement.search.budget import SearchBudget
+from placement.search.conditions import HasTraits, InAggregates, InTree, ProviderCondition, needs_of
+from placement.search.diagnosis.clauses import pieces
+from placement.search.request import CandidatesRequest
+from placement.search.roots import SharingProviders
+from placement.search.rules import RequestRules
+
+_TREES: Final = 64
+"""How many trees are looked at between two looks at the budget."""
+
+
+class AskedAmounts:
+    """What a request says about its parts together, and all amounts of it.
+
+    :param where: where trees are looked at, if not where this request asks for something.
+    """
+
+    def __init__(
+        self,
+        snapshot: ModelSnapshot,
+        request: CandidatesRequest,
+        budget: SearchBudget,
+        where: Where | None = None,
+    ) -> None:
+        needs = needs_of(request)
+        self.rules = RequestRules(snapshot, request, needs, budget)
+        self.amounts = tuple(dict.fromkeys(asked for need in needs for asked in need.resources))
+        self.where = where or (tuple(dict.fromkeys(name for name, _ in self.amounts)), _is_about_all(request))
+        self._ranks = {name: rank for rank, name in enumerate(self.where[0])}
+        self._portions: dict[TreeStructure, Hashable] = {}
+
+    def portions(self, shape: TreeStructure, layout: TreeLayout) -> Hashable:
+        """By amount whether those who have the class give it in one go; of sums of amounts in which steps."""
+        found = self._portions.get(shape)
+        if found is None:
+            given = [
+                shape.any_gives(name, amount) or self._gives(shape, layout, name, amount)
+                for name, amount in self.amounts
+            ]
+            summed = [
+                # where every single amount is given, and all of them at once, so is every sum
+                (given.count(True) == len(given) and shape.any_gives(name, asked))
+                or self._steps(shape, layout, name, asked)
+                for name, asked in self.rules.contested.items()
+            ]
+            found = self._portions[shape] = (*given, *summed)
+        return found
+
+    def _gives(self, shape: TreeStructure, layout: TreeLayout, name: str, amount: int) -> Hashable:
+        return tuple(
+            [
+                (each.min_unit <= amount, amount <= each.max_unit, amount % each.step_size == 0)
+                for each in self._inventories(shape, layout, name)
+            ]
+        )
+
+    def _steps(self, shape: TreeStructure, layout: TreeLayout, name: str, asked: int) -> Hashable:
+        return tuple(
+            [
+                (each.min_unit, min(each.max_unit, asked), each.step_size)
+                for each in self._inventories(shape, layout, name)
+            ]
+        )
+
+    def _inventories(self, shape: TreeStructure, layout: TreeLayout, name: str) -> list[Inventory]:
+        return [shape.portions[slot] for slot in layout.slots_of(self._ranks[name])]
+
+
+def _is_about_all(request: CandidatesRequest) -> bool:
+    """Whether providers matter that have nothing of what is asked for.
+
+    They do where a group, perhaps without its resources, may want one that others would not do for. (Without
+    a ``same_subtree`` a group is none where it asks for no resources.)
+    """
+    named = frozenset[str]().union(*request.same_subtrees)
+    return bool(named) and (
+        request.group_policy == "isolate"
+        or any(
+            not group.resources
+            or group.required
+            or group.forbidden
+            or group.member_of
+            or group.forbidden_aggregates
+            for group in request.groups
+            if group.suffix in named
+        )
+    )
+
+
+class TreeKin:
+    """Trees that differ in what is free, at most: all else that a request may look at is the same.
+
+    That is where providers are and have what is asked for, and whether they give the amounts in one go; what
+    else there is does not matter. Of what is free it matters whether it is enough for each amount; of classes
+    that several parts of the request ask for also how much there is, up to all that they ask for.
+
+    Positions and slots are those of the :class:`~placement.model.layout.TreeLayout`.
+
+    :param layout: that of any of them.
+    :param shared: what shares with each.
+    """
+
+    __slots__ = ("_amounts", "_contested", "_pick", "alike", "having", "own", "shared", "slots", "where")
+
+    def __init__(self, layout: TreeLayout, shared: tuple[Provider, ...], request: "AskedAmounts") -> None:
+        self.where = request.where
+        names = self.where[0]
+        #: how many providers of the tree there are
+        self.own = len(layout.positions)
+        self.slots: dict[tuple[int, str], int] = {}
+        #: by class: positions and slots of those that have it
+        self.having: dict[str, list[tuple[int, int]]] = {}
+        for at, (_, ranks) in enumerate(layout.places):
+            for rank in ranks:
+                slot = self.slots[at, names[rank]] = len(self.slots)
+                self.having.setdefault(names[rank], []).append((at, slot))
+        contested = request.rules.contested
+        asked = sorted(
+            (slot, amount)
+            for name, amount in request.amounts
+            if name not in contested
+            for _, slot in self.having.get(name, ())
+        )
+        self.shared = shared
+        #: by what matters of what is free
+        self.alike: dict[Hashable, LikeTrees] = {}
+        slots = [slot for slot, _ in asked]
+        #: None where it is one amount for each slot
+        self._pick = None if slots == [*range(len(self.slots))] else picker(slots)
+        self._amounts = tuple([amount for _, amount in asked])
+        self._contested = [
+            (slot, sum_) for name, sum_ in contested.items() for _, slot in self.having.get(name, ())
+        ]
+
+    def free(self, tree: HostTree) -> tuple[int, ...]:
+        """What is free of one of them, by slot."""
+        return tree.shape.layout(self.where).pick(tree.free)
+
+    def providers(self, tree: HostTree) -> tuple[Provider, ...]:
+        """Those of one of them, and what shares with it, by position."""
+        members = tree.members
+        return *[members[at] for at in tree.shape.layout(self.where).positions], *self.shared
+
+    def of(self, tree: HostTree, layout: TreeLayout) -> "LikeTrees":
+        """Those of the trees that are like this one."""
+        free = layout.pick(tree.free)
+        pick = self._pick
+        key: Hashable = tuple(map(le, self._amounts, free if pick is None else pick(free)))
+        if self._contested:
+            # the same as the lesser of what is free, but no less than 0, and of what is asked for
+            found = [(free[slot], asked) for slot, asked in self._contested]
+            key = (key, *[asked if here >= asked else here if here > 0 else 0 for here, asked in found])
+        alike = self.alike.get(key)
+        if alike is None:
+            alike = self.alike[key] = LikeTrees(self, tree)
+        return alike
+
+
+@dataclass(eq=False, slots=True)
+class LikeTrees:
+    """Trees of one kin that serve a request in the same ways, or fail it in the same way."""
+
+    kin: TreeKin
+    tree: HostTree
+    """Any of them."""
+    trees: list[HostTree] = field(default_factory=list)
+
+    @property
+    def shared(self) -> tuple[Provider, ...]:
+        """What shares with each of them."""
+        return self.kin.shared
+
+
+def sort_anew(
+    snapshot: ModelSnapshot, request: CandidatesRequest, groups: Iterable[LikeTrees], budget: SearchBudget
+) -> list[LikeTrees]:
+    """Trees that were sorted out for a request, those alike together for one that says part of it.
+
+    Amounts may be others, so that trees of two groups may be alike now, or those of one not any more.
+
+    :raises placement.search.budget.BudgetExhausted: it takes too long.
+    """
+    groups = list(groups)
+    if not groups:
+        return []
+    where = groups[0].kin.where
+    asked = AskedAmounts(snapshot, request, budget, where)
+    kins: dict[Hashable, TreeKin] = {}
+    for group in groups:
+        budget.spend(1 + len(group.trees) // 8)
+        for tree in group.trees:
+            layout = tree.shape.layout(where)
+            key = (group.kin, asked.portions(tree.shape, layout))
+            kin = kins.get(key)
+            if kin is None:
+                kin = kins[key] = TreeKin(layout, group.shared, asked)
+            kin.of(tree, layout).trees.append(tree)
+    return [alike for kin in kins.values() for alike in kin.alike.values()]
+
+
+def sort_out(
+    snapshot: ModelSnapshot, request: CandidatesRequest, trees: Iterable[HostTree], budget: SearchBudget
+) -> list[LikeTrees]:
+    """These trees of the snapshot, those alike together.
+
+    :raises placement.search.budget.BudgetExhausted: it takes too long.
+    """
+    asked = AskedAmounts(snapshot, request, budget)
+    sharing = SharingProviders(snapshot, budget)
+    named = {
+        member.root_id
+        for condition in asked.rules.conditions
+        if isinstance(condition, InTree) and (member := snapshot.get(condition.uuid))
+    }
+    conditions = pieces(request)
+    met_in = [each.met_in(snapshot) for each in conditions]
+    telling = _roots_telling(snapshot, conditions)
+    budget.spend(len(telling) // 16)
+    read = attrgetter(*sorted({"shape"} | {each.reads for each in conditions}))
+    #: by all that matters of trees but what is free a number, and that by where it is found
+    numbers: dict[Hashable, int] = {}
+    met: dict[Hashable, tuple[int, TreeLayout]] = {}
+    kins: dict[Hashable, TreeKin] = {}
+    shared: tuple[Provider, ...] = ()
+    for number, tree in enumerate(trees):
+        if number % _TREES == 0:
+            budget.spend(_TREES)
+        tells = tree.root.id in telling
+        looked_at = read(tree) if tells else tree.shape
+        known = met.get(looked_at)
+        if known is None:
+            layout = tree.shape.layout(asked.where)
+            budget.spend(1 + len(tree.members) // 8)
+            features = [layout.places, asked.portions(tree.shape, layout)]
+            if tells:
+                budget.spend(1 + len(conditions) * len(tree.members) // 4)
+                for met_at in met_in:
+                    found = met_at(tree)
+                    features.append(tuple([found[at] for at in layout.positions]))
+            known = met[looked_at] = numbers.setdefault(tuple(features), len(numbers)), layout
+        key: Hashable
+        key, layout = known
+        if sharing.providers or named:
+            if sharing.providers:
+                shared = tuple(sharing.with_tree(tree.root.id)[0])
+            in_named = tree.root.id if tree.root.id in named else None
+            key = (key, in_named, *[each.id for each in shared])
+        kin = kins.get(key)
+        if kin is None:
+            kin = kins[key] = TreeKin(layout, shared, asked)
+        kin.of(tree, layout).trees.append(tree)
+    return [alike for kin in kins.values() for alike in kin.alike.values()]
+
+
+def _roots_telling(snapshot: ModelSnapshot, conditions: Iterable[ProviderCondition]) -> set[int]:
+    """The roots of trees with a provider that has, or is in, anything that the conditions name.
+
+    In all others each condition is met by all providers or by none, as in any other of them.
+    """
+    found: set[int] = set()
+    for each in conditions:
+        if isinstance(each, HasTraits):
+            index, names = snapshot.by_trait, each.forbidden.union(*each.required)
+        elif isinstance(each, InAggregates):
+            index, names = snapshot.by_aggregate, each.forbidden.union(*each.member_of)
+        else:
+            return set(snapshot.trees)
+        found.update(*[snapshot.roots_having(index, name).ids for name in names])
+    return found

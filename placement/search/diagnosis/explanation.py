@@ -1,0 +1,342 @@
+"""The explanation of a request: hosts left after each condition, reasons, and changes that would help."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final, NamedTuple, TypeVar
+
+from placement.model.layout import picker
+from placement.model.provider import Provider
+from placement.model.snapshot import ModelSnapshot
+from placement.model.trees import HostTree, TreeStructure
+from placement.search.budget import BudgetExhausted, SearchBudget
+from placement.search.candidate_search import served
+from placement.search.diagnosis.clauses import RequestClause, combinations, resources
+from placement.search.diagnosis.equivalence import TreeKin
+from placement.search.diagnosis.relaxations import RelaxationSearch, RequestRelaxation
+from placement.search.diagnosis.survey import HostDiagnosis, LikeHosts, survey
+from placement.search.request import CandidatesRequest
+
+MAX_EXAMPLES: Final = 5
+"""Hosts that are named for each reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class FunnelStep:
+    """What is left after a condition: hosts, and of a condition on single providers these, too."""
+
+    clause: RequestClause
+    hosts: int
+    providers: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartFunnel:
+    """How many pass the conditions of a part of the request, one after the other."""
+
+    suffix: str
+    resources: Mapping[str, int]
+    steps: tuple[FunnelStep, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NearestMiss:
+    """A host that came so far, by its root: the provider of it that came closest, and what is there of it.
+
+    ``found`` is what is free, or what the inventory says of its portions; None where it is about no amount.
+    """
+
+    root: Provider
+    provider: Provider | None = None
+    found: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UnmetReason:
+    """The first condition that so many hosts do not meet; the examples begin with the nearest misses.
+
+    ``is_of_nobody`` says that it names a tree or aggregates that no provider is in.
+    """
+
+    clause: RequestClause
+    hosts: int
+    examples: tuple[NearestMiss, ...]
+    is_of_nobody: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LargestAmount:
+    """The largest amount of a resource class that fits while all else stays; None if no amount does."""
+
+    clause: RequestClause
+    fits: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestExplanation:
+    """Why a request fits, or does not.
+
+    ``incomplete`` names the fields that lack something because the budget was spent; ``fitting`` is None
+    where that is one of them.
+    """
+
+    hosts: int
+    fitting: int | None
+    groups: tuple[PartFunnel, ...]
+    steps: tuple[FunnelStep, ...]
+    reasons: tuple[UnmetReason, ...]
+    relaxations: tuple[RequestRelaxation, ...]
+    largest: tuple[LargestAmount, ...]
+    incomplete: tuple[str, ...]
+
+
+def explain(
+    snapshot: ModelSnapshot,
+    request: CandidatesRequest,
+    budget: SearchBudget,
+    among: Container[int] | None = None,
+    *,
+    relaxing: bool = True,
+) -> RequestExplanation:
+    """The explanation of a request; its limit does not matter.
+
+    :param among: the ids of the roots of those hosts that count; None for all.
+    :param relaxing: whether to look for what would help, and for the largest amounts.
+    :raises Exhausted: not even the conditions on single providers could be looked at.
+    """
+    whole = _WholeFunnel(survey(snapshot, request, budget, among), budget)
+    incomplete: list[str] = []
+    try:
+        whole.combine()
+    except BudgetExhausted:
+        incomplete += ["fitting_hosts", "request", "reasons", "relaxations", "largest"]
+    reasons: list[UnmetReason] = []
+    if not incomplete and not gather(whole.reasons(), reasons):
+        incomplete += ["reasons", "relaxations", "largest"]
+    relaxations: list[RequestRelaxation] = []
+    largest: list[LargestAmount] = []
+    if not incomplete and relaxing:
+        relaxer = RelaxationSearch(whole.found, budget)
+        if not whole.left and not gather(relaxer.relaxations(), relaxations):
+            incomplete.append("relaxations")
+        if not gather(_largest(relaxer, request), largest):
+            incomplete.append("largest")
+    return RequestExplanation(
+        hosts=sum(host.count for host in whole.found.hosts),
+        fitting=None if "fitting_hosts" in incomplete else _count(whole.left),
+        groups=tuple(_groups(whole.found)),
+        steps=tuple(whole.steps),
+        reasons=tuple(reasons),
+        relaxations=tuple(relaxations),
+        largest=tuple(largest),
+        incomplete=tuple(incomplete),
+    )
+
+
+T = TypeVar("T")
+
+
+def gather(found: Iterable[T], into: list[T]) -> bool:
+    """Add what is found, one by one; False if the budget is spent before that is all."""
+    try:
+        for each in found:
+            into.append(each)
+    except BudgetExhausted:
+        return False
+    return True
+
+
+def _largest(relaxer: RelaxationSearch, request: CandidatesRequest) -> Iterator[LargestAmount]:
+    for group in request.groups:
+        for name, amount in group.resources.items():
+            clause = RequestClause("resources", group.suffix, (name,), amount)
+            yield LargestAmount(clause, relaxer.largest(resources(group.suffix, name)))
+
+
+def _count(hosts: list[LikeHosts]) -> int:
+    return sum(host.count for host in hosts)
+
+
+def _groups(found: HostDiagnosis) -> Iterator[PartFunnel]:
+    for number, part in enumerate(found.parts):
+        by_first = [0] * (len(part.checks) + 1)
+        for host in found.hosts:
+            by_first[host.firsts[number]] += host.count
+        left, steps = sum(by_first), []
+        for index, check in enumerate(part.checks):
+            left -= by_first[index]
+            steps.append(FunnelStep(check.clause, left, found.left[number][index]))
+        yield PartFunnel(part.need.suffix, dict(part.need.resources), tuple(steps))
+
+
+class _WholeFunnel:
+    """The hosts that are left, condition by condition, and those that are not by the first they fail."""
+
+    def __init__(self, found: HostDiagnosis, budget: SearchBudget) -> None:
+        self.found = found
+        self.left = found.hosts
+        self.steps: list[FunnelStep] = []
+        self._budget = budget
+        #: by clause: the hosts, and the part that it belongs to, if it is about one
+        self._failed: dict[RequestClause, tuple[list[LikeHosts], int | None]] = {}
+        self._alone()
+
+    def _alone(self) -> None:
+        """The conditions on each part by itself, on roots, and on traits of the group without a suffix."""
+        parts, droppable = self.found.parts, self.found.droppable
+        for number, part in enumerate(parts):
+            kept = []
+            for host in self.left:
+                first = host.firsts[number]
+                if first == len(part.checks):
+                    kept.append(host)
+                else:
+                    self._fail(part.checks[first].clause, host, number)
+            self.left = kept
+            self._step(
+                RequestClause("group", part.need.suffix, tuple(name for name, _ in part.need.resources))
+            )
+        for check in self.found.on_roots:
+            bit = 1 << droppable.index(check.clause)
+            self._keep(check.clause, [not host.root & bit for host in self.left])
+        for number, (clause, _) in enumerate(self.found.traits):
+            self._keep(clause, [0 in host.traits[number] for host in self.left])
+
+    def combine(self) -> None:
+        """The conditions that tie the parts to one another.
+
+        :raises Exhausted: it takes too long; what is known then stays.
+        """
+        *steps, (last, whole) = combinations(self.found.request)
+        tell = self._teller(whole)
+        fitting = {host for host in self.left if tell(host)}  # and so up to each clause
+        for clause, request in steps:
+            tell = self._teller(request)
+            self._keep(clause, [host in fitting or tell(host) for host in self.left])
+        self._keep(last, [host in fitting for host in self.left])
+
+    def _teller(self, request: CandidatesRequest) -> Callable[[LikeHosts], bool]:
+        tell = served(self.found.snapshot, request, self._budget)
+        return lambda host: tell(host.alike.tree, host.alike.shared)
+
+    def _keep(self, clause: RequestClause, passes: list[bool]) -> None:
+        kept = []
+        for host, passed in zip(self.left, passes, strict=True):
+            if passed:
+                kept.append(host)
+            else:
+                self._fail(clause, host, None)
+        self.left = kept
+        self._step(clause)
+
+    def _step(self, clause: RequestClause) -> None:
+        self.steps.append(FunnelStep(clause, _count(self.left)))
+
+    def _fail(self, clause: RequestClause, host: LikeHosts, part: int | None) -> None:
+        self._failed.setdefault(clause, ([], part))[0].append(host)
+
+    def reasons(self) -> Iterator[UnmetReason]:
+        """Why hosts are not left, most of them first."""
+        by_count = sorted(self._failed.items(), key=lambda item: -_count(item[1][0]))
+        for clause, (hosts, part) in by_count:
+            nearest = heapq.merge(*(self._nearest(clause, part, host) for host in hosts))
+            examples = tuple([_example(clause, *miss[-2:]) for miss in islice(nearest, MAX_EXAMPLES)])
+            yield UnmetReason(clause, _count(hosts), examples, _is_of_nobody(self.found.snapshot, clause))
+
+    def _nearest(self, clause: RequestClause, part: int | None, host: LikeHosts) -> list[_Miss]:
+        """The nearest misses of hosts that are alike, nearest first."""
+        failed = sum(
+            first < len(each.checks) for first, each in zip(host.firsts, self.found.parts, strict=True)
+        )
+        about_amount = part is not None and clause.condition in _AMOUNTS
+        positions = host.closest[part] if part is not None and about_amount else ()
+        missing = _missing(clause, positions, host)
+        self._budget.spend(len(host.alike.trees) // 8)
+        at = _ClosestProviders(positions, host.alike.kin)
+        distances = list(map(missing, host.alike.trees))
+        furthest = heapq.nsmallest(MAX_EXAMPLES, distances)[-1]
+        return heapq.nsmallest(
+            MAX_EXAMPLES,
+            [
+                (distance, failed, tree.root.name, tree.root.id, tree, at)
+                for distance, tree in zip(distances, host.alike.trees, strict=True)
+                if distance <= furthest
+            ],
+        )
+
+
+def _is_of_nobody(snapshot: ModelSnapshot, clause: RequestClause) -> bool:
+    match clause.condition:
+        case "in_tree":
+            return snapshot.get(clause.names[0]) is None
+        case "member_of":
+            return all(name not in snapshot.by_aggregate for name in clause.names)
+    return False
+
+
+class _ClosestProviders(NamedTuple):
+    """The providers of a host that came closest, by position."""
+
+    positions: tuple[int, ...]
+    kin: TreeKin
+
+
+_Miss = tuple[int, int, str, int, HostTree, _ClosestProviders]
+"""How far from what is asked for, how many parts are not served, name and id of the host; its tree, where."""
+
+_AMOUNTS: Final = ("capacity", "min_unit", "max_unit", "step_size")
+
+
+def _missing(clause: RequestClause, positions: tuple[int, ...], host: LikeHosts) -> Callable[[HostTree], int]:
+    """A function that tells how far one of these hosts is from what a clause asks for."""
+    if not positions or clause.amount is None:
+        return lambda _: 0
+    amount, kin = clause.amount, host.alike.kin
+    if clause.condition != "capacity":
+
+        def missing(tree: HostTree) -> int:
+            providers = kin.providers(tree)
+            return min([abs(_found(clause, providers[at]) - amount) for at in positions])
+
+        return missing
+    name, own = clause.names[0], kin.own
+    slots = [kin.slots[at, name] for at in positions if at < own]
+    most = max((_found(clause, kin.shared[at - own]) for at in positions if at >= own), default=0)
+    pickers: dict[TreeStructure, Callable[[tuple[int, ...]], tuple[int, ...]]] = {}
+
+    def missing_of_capacity(tree: HostTree) -> int:
+        pick = pickers.get(tree.shape)
+        if pick is None:
+            within = tree.shape.layout(kin.where).slots
+            pick = pickers[tree.shape] = picker([within[slot] for slot in slots])
+        return amount - max(most, max(pick(tree.free), default=0))
+
+    return missing_of_capacity
+
+
+def _example(clause: RequestClause, tree: HostTree, at: _ClosestProviders) -> NearestMiss:
+    if not at.positions:
+        return NearestMiss(tree.root)
+    providers, own = at.kin.providers(tree), at.kin.own
+    found = [
+        (position >= own, providers[position].id, providers[position], _found(clause, providers[position]))
+        for position in at.positions
+    ]
+    *_, provider, amount = min(found, key=lambda each: (abs(each[3] - (clause.amount or 0)), *each[:2]))
+    return NearestMiss(tree.root, provider, amount)
+
+
+def _found(clause: RequestClause, provider: Provider) -> int:
+    """What is there of what the clause asks for."""
+    name = clause.names[0]
+    inventory = provider.inventories[name]
+    if clause.condition == "capacity":
+        return max(0, provider.free(name))
+    return {
+        "min_unit": inventory.min_unit,
+        "max_unit": inventory.max_unit,
+        "step_size": inventory.step_size,
+    }[clause.condition]

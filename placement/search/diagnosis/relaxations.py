@@ -1,0 +1,334 @@
+"""With which changes a request fits: the fewest clauses to leave out, and amounts as large as there are."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from heapq import merge
+from itertools import chain, product
+from typing import Final
+
+from placement.model.provider import Provider
+from placement.model.trees import HostTree
+from placement.search.budget import SearchBudget
+from placement.search.candidate_search import served
+from placement.search.diagnosis.clauses import RequestClause, resources, without
+from placement.search.diagnosis.equivalence import LikeTrees, TreeKin, sort_anew
+from placement.search.diagnosis.survey import (
+    Bits,
+    FilterResult,
+    HostDiagnosis,
+    LikeHosts,
+    UnmetFilters,
+    least,
+)
+from placement.search.rules import available
+
+MAX_CHANGES: Final = 3
+"""No more clauses than these are changed at once."""
+MAX_RELAXATIONS: Final = 10
+"""No more relaxations are looked for: the smallest are the first."""
+
+_MAX_SMALLEST: Final = 3
+"""So many smallest amounts of a class are tried: providers mostly agree."""
+
+_Tell = Callable[[HostTree, Sequence[Provider]], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRelaxation:
+    """Changes that make a request fit on so many hosts, while no part of them does.
+
+    ``left_out`` are clauses to leave out, ``amounts`` clauses of resources with the largest amount below
+    the one asked for that will do, the other changes being as they are.
+    """
+
+    left_out: tuple[RequestClause, ...]
+    amounts: tuple[RequestClause, ...]
+    hosts: int
+
+
+class RelaxationSearch:
+    """Tries the request of a survey without some of its clauses."""
+
+    def __init__(self, found: HostDiagnosis, budget: SearchBudget) -> None:
+        self._found = found
+        self._budget = budget
+        self._by_missing: dict[UnmetFilters, list[LikeHosts]] = {}
+        for host in found.hosts:
+            self._by_missing.setdefault(host.missing, []).append(host)
+        self._most_shared: dict[str, list[tuple[int, int]]] = {}
+        self._smallest_of: dict[str, list[int]] = {}
+        self._asked = {
+            resources(group.suffix, name): amount
+            for group in found.request.groups
+            for name, amount in group.resources.items()
+        }
+
+    def relaxations(self) -> Iterator[RequestRelaxation]:
+        """The smallest changes that make the request fit, which it does not as it is.
+
+        :raises placement.search.budget.BudgetExhausted: it takes too long to find the next.
+        """
+        found: list[Bits] = []
+        levels: list[set[Bits]] = [set() for _ in range(MAX_CHANGES + 1)]
+        for bits in self._needed():
+            levels[bits.bit_count()].add(bits)
+        for size, level in enumerate(levels):
+            for bits in sorted(level):
+                self._budget.spend()
+                if any(other & ~bits == 0 for other in found):
+                    continue
+                start = next(self._ways(bits), None)
+                if start is not None:
+                    found.append(bits)
+                    yield self._weakened(bits, start)
+                    if len(found) == MAX_RELAXATIONS:
+                        return
+                elif size < MAX_CHANGES:
+                    every = (1 << at for at in range(len(self._found.droppable)))
+                    levels[size + 1].update(bits | one for one in every if not bits & one)
+
+    def largest(self, clause: RequestClause) -> int | None:
+        """The largest amount of a resource class that fits where all else is as it is asked for.
+
+        :param clause: that of the resource class.
+        :raises placement.search.budget.BudgetExhausted: it takes too long.
+        """
+        return self._largest(clause, frozenset(), {})
+
+    def _needed(self) -> frozenset[Bits]:
+        """Sets of clauses: without all of one of them no host can serve the request."""
+        found: set[Bits] = set()
+        for missing in self._by_missing:
+            sets = {missing.root}
+            for options in (*missing.options, *missing.traits):
+                self._budget.spend(len(sets) * len(options))
+                either = {one | other for one in sets for other in options}
+                sets = set(least(each for each in either if each.bit_count() <= MAX_CHANGES))
+            found |= sets
+        return least(found)
+
+    def _ways(self, bits: Bits) -> Iterator[Mapping[RequestClause, int]]:
+        """The ways to have the request fit by changing all of some clauses, and no other.
+
+        Each has the amounts, as small as can be, of those resources that are not left out altogether: what
+        fits with other ones fits with one of these.
+        """
+        changed = self._found.clauses(bits)
+        asked = [clause for clause in changed if clause in self._asked]
+        for choice in product(*((None, *self._smallest(clause)) for clause in asked)):
+            amounts = {
+                clause: amount for clause, amount in zip(asked, choice, strict=True) if amount is not None
+            }
+            self._budget.spend()
+            if any(self._fitting(bits, [each for each in changed if each not in amounts], amounts)):
+                yield amounts
+
+    def _smallest(self, clause: RequestClause) -> list[int]:
+        """The smallest amounts below the one asked for that providers give of a class in one go."""
+        name = clause.names[0]
+        if name not in self._smallest_of:
+            shapes = {tree.shape for host in self._found.hosts for tree in host.alike.trees}
+            self._budget.spend(1 + len(shapes) // 4)
+            shared = {each.id: each for host in self._found.hosts for each in host.alike.shared}
+            inventories = chain(
+                (shape.portions[slot] for shape in shapes for _, slot in shape.having.get(name, ())),
+                (each.inventories[name] for each in shared.values() if name in each.inventories),
+            )
+            units = {(each.min_unit, each.step_size) for each in inventories}
+            self._smallest_of[name] = sorted({smallest(*each) for each in units})
+        return [each for each in self._smallest_of[name] if each < self._asked[clause]][:_MAX_SMALLEST]
+
+    def _fitting(
+        self, bits: Bits, left_out: Iterable[RequestClause], amounts: Mapping[RequestClause, int]
+    ) -> Iterator[int]:
+        """Of hosts that are alike, and serve the request with these changes, how many there are.
+
+        :param bits: all clauses that are changed.
+        """
+        request = without(self._found.request, frozenset(left_out), amounts)
+        if request is None:
+            return
+        tell = served(self._found.snapshot, request, self._budget)
+        groups = [host.alike for host in self._able(bits, self._found.bits(amounts))]
+        if amounts:  # with others than before hosts need not be alike that were
+            groups = sort_anew(self._found.snapshot, request, groups, self._budget)
+        for alike in groups:
+            if tell(alike.tree, alike.shared):
+                yield len(alike.trees)
+
+    def _able(self, changed: Bits, lessened: Bits) -> Iterator[LikeHosts]:
+        """Hosts that may serve the request if these clauses are changed, some by asking for less."""
+        for missing, hosts in self._by_missing.items():
+            self._budget.spend()
+            if missing.is_met(changed, lessened):
+                yield from hosts
+
+    def tell(self, left_out: Bits, amounts: Mapping[RequestClause, int]) -> _Tell | None:
+        """A function that tells whether a tree serves the request without these clauses; None without any."""
+        request = without(self._found.request, frozenset(self._found.clauses(left_out)), amounts)
+        return None if request is None else served(self._found.snapshot, request, self._budget)
+
+    def _weakened(self, bits: Bits, start: Mapping[RequestClause, int]) -> RequestRelaxation:
+        """The relaxation that changes these clauses, with amounts as large as will do, where any does."""
+        amounts = dict(start)
+        left_out = dict.fromkeys(each for each in self._found.clauses(bits) if each not in amounts)
+        for clause in self._found.clauses(bits):
+            if clause in self._asked:
+                others = {each: amount for each, amount in amounts.items() if each != clause}
+                rest = left_out.keys() - {clause}
+                amount = self._largest(clause, rest, others, self._asked[clause] - 1)
+                if amount is not None:
+                    amounts[clause] = amount
+                    left_out.pop(clause, None)
+        changed = (
+            RequestClause(each.condition, each.group, each.names, amount) for each, amount in amounts.items()
+        )
+        return RequestRelaxation(tuple(left_out), tuple(changed), sum(self._fitting(bits, left_out, amounts)))
+
+    def _largest(
+        self,
+        clause: RequestClause,
+        left_out: Iterable[RequestClause],
+        amounts: Mapping[RequestClause, int],
+        most: int | None = None,
+    ) -> int | None:
+        """The largest amount, up to ``most``, with which the request fits without some clauses.
+
+        Hosts are looked at from the one that could give most.
+        """
+        spared = self._found.bits(left_out)
+        lessened = self._found.bits([clause, *amounts])
+        bits = lessened | spared
+        fitting = _AmountFitting(self, clause, spared, amounts)
+        name = clause.names[0]
+        able, could_give = set(self._able(bits, lessened)), dict[TreeKin, bool]()
+        trees, hosts = self._found.snapshot.whole_trees(), self._host_by_root
+        best = 0
+        for bound, root in self._most_first(name):
+            if (bound if most is None else min(bound, most)) <= best:
+                break
+            self._budget.spend()
+            host = hosts.get(root)
+            if host is None or host not in able:
+                continue
+            kin = host.alike.kin
+            if kin not in could_give:
+                could_give[kin] = bool(self._could_give(clause, host.alike, bits))
+            if could_give[kin]:
+                best = fitting.largest_at(trees[root], host.alike, best, most, bits)
+        return best or None
+
+    @cached_property
+    def _host_by_root(self) -> Mapping[int, LikeHosts]:
+        return {tree.root.id: host for host in self._found.hosts for tree in host.alike.trees}
+
+    def _most_first(self, name: str) -> Iterator[tuple[int, int]]:
+        """The most that a provider gives of a class, and the root of the host, the most first.
+
+        Hosts come again with what shares with them.
+        """
+        if name not in self._most_shared:
+            found = []
+            for host in self._found.hosts:
+                shared = max(
+                    (available(each, name) for each in host.alike.shared if name in each.inventories),
+                    default=0,
+                )
+                if shared > 0:
+                    self._budget.spend(1 + len(host.alike.trees) // 16)
+                    found += [(shared, tree.root.id) for tree in host.alike.trees]
+            self._most_shared[name] = sorted(found, reverse=True)
+        own = self._found.snapshot.free_index(name).descending()
+        return merge(own, self._most_shared[name], reverse=True) if self._most_shared[name] else own
+
+    def _could_give(self, clause: RequestClause, alike: LikeTrees, bits: Bits) -> list[int]:
+        """The positions of providers that have a class, and lack nothing but what these clauses ask for."""
+        name = clause.names[0]
+        number = next(
+            number
+            for number, part in enumerate(self._found.parts)
+            if part.need.suffix == clause.group and name in part.capacities
+        )
+        bare, giving = self._found.standings[alike.kin][number]
+        kin = alike.kin
+        found = [at for at, each in giving if (at, name) in kin.slots and _is_spared(each, bits)]
+        for each, positions, _ in bare if alike.shared else ():
+            if _is_spared(each, bits):
+                found += [
+                    at for at in positions if at >= kin.own and name in kin.shared[at - kin.own].inventories
+                ]
+        return sorted(found)
+
+    def portions(
+        self, clause: RequestClause, tree: HostTree, alike: LikeTrees, most: int | None, bits: Bits
+    ) -> Iterator[tuple[int, int, int]]:
+        """In which amounts the providers of a tree could give a class: from, to, and step."""
+        name = clause.names[0]
+        providers = alike.kin.providers(tree)
+        for at in self._could_give(clause, alike, bits):
+            provider = providers[at]
+            inventory = provider.inventories[name]
+            at_once = available(provider, name)
+            highest = at_once if most is None else min(at_once, most)
+            highest -= highest % inventory.step_size
+            lowest = smallest(inventory.min_unit, inventory.step_size)
+            if highest >= lowest:
+                yield lowest, highest, inventory.step_size
+
+
+class _AmountFitting:
+    """Whether a request fits at a tree, by the amount of one class."""
+
+    def __init__(
+        self,
+        relaxer: RelaxationSearch,
+        clause: RequestClause,
+        left_out: Bits,
+        amounts: Mapping[RequestClause, int],
+    ) -> None:
+        self._relaxer = relaxer
+        self._clause = clause
+        self._left_out = left_out
+        self._amounts = amounts
+        self._tells: dict[int, _Tell | None] = {}
+
+    def largest_at(self, tree: HostTree, alike: LikeTrees, best: int, most: int | None, bits: Bits) -> int:
+        """The largest amount that fits at the tree, if it is above ``best``, which else it is."""
+        portions = self._relaxer.portions(self._clause, tree, alike, most, bits)
+        for lowest, highest, step in sorted(set(portions), key=lambda each: -each[1]):
+            if highest <= best:
+                break
+            # Less fits wherever more does at the same provider, so that none is missed; what fits elsewhere
+            # in between may be met by chance, and does no harm.
+            least = max(lowest, (best // step + 1) * step)
+            if least > highest or not self._fits(least, tree, alike):
+                continue
+            if self._fits(highest, tree, alike):
+                best = highest
+                continue
+            best, below, above = least, least // step, highest // step
+            while above - below > 1:
+                middle = (below + above) // 2
+                if self._fits(middle * step, tree, alike):
+                    below, best = middle, max(best, middle * step)
+                else:
+                    above = middle
+        return best
+
+    def _fits(self, amount: int, tree: HostTree, alike: LikeTrees) -> bool:
+        if amount not in self._tells:
+            amounts = {**self._amounts, self._clause: amount}
+            self._tells[amount] = self._relaxer.tell(self._left_out, amounts)
+        tell = self._tells[amount]
+        return tell is not None and tell(tree, alike.shared)
+
+
+def smallest(min_unit: int, step_size: int) -> int:
+    """The smallest amount that is given in one go."""
+    return max(1, -(-min_unit // step_size)) * step_size
+
+
+def _is_spared(standing: FilterResult, left_out: Bits) -> bool:
+    """Whether a provider lacks nothing but what some of these clauses ask for, leaving aside what is free."""
+    return any(not spared & ~left_out for spared in standing.spared)

@@ -1,0 +1,320 @@
+"""Which check is the first that the hosts do not pass, and which clauses each would have to be spared."""
+
+from collections.abc import Container, Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from placement.model.provider import Provider
+from placement.model.snapshot import ModelSnapshot
+from placement.model.trees import HostTree
+from placement.search.budget import SearchBudget
+from placement.search.conditions import InTree
+from placement.search.diagnosis import clauses
+from placement.search.diagnosis.clauses import ClauseCheck, RequestClause, RequestPart
+from placement.search.diagnosis.equivalence import LikeTrees, TreeKin, sort_out
+from placement.search.request import CandidatesRequest
+
+Bits = int
+"""A set of clauses, each a bit at its place in :attr:`Survey.droppable`."""
+
+
+class FilterResult(NamedTuple):
+    """How far one provider comes with a part, leaving aside what is free.
+
+    ``first`` is the index of the first check that it does not pass, or the number of checks; ``spared`` are
+    the sets of clauses of which one has to be left out for it to pass, none within another. ``demands`` are
+    slot, amount, index and clause of those checks that depend on what is free.
+    """
+
+    first: int
+    spared: frozenset[Bits]
+    demands: tuple[tuple[int, int, int, Bits], ...]
+
+
+class TreeResults(NamedTuple):
+    """Those of all providers of a tree with a part, and of what shares with it.
+
+    ``bare`` are those that do not depend on what is free of the tree: where they are, and how many of these
+    places are in the tree. ``giving`` are the others, by position.
+    """
+
+    bare: tuple[tuple[FilterResult, tuple[int, ...], int], ...]
+    giving: tuple[tuple[int, FilterResult], ...]
+
+
+@dataclass(eq=False, slots=True)
+class LikeHosts:
+    """What there is to say of trees that are alike.
+
+    ``firsts`` has for each part the furthest that one provider comes, and ``closest`` the positions of those
+    that come so far; ``options`` for each part, and ``traits`` for the traits of the group without a suffix,
+    the sets of clauses of which one has to be left out, none of them within another. ``root`` are the
+    clauses about roots that have to be.
+    """
+
+    alike: LikeTrees
+    firsts: tuple[int, ...]
+    closest: tuple[tuple[int, ...], ...]
+    options: tuple[frozenset[Bits], ...]
+    traits: tuple[frozenset[Bits], ...]
+    root: Bits
+
+    @property
+    def count(self) -> int:
+        """How many hosts it stands for."""
+        return len(self.alike.trees)
+
+    @property
+    def missing(self) -> "UnmetFilters":
+        """What would have to be left out, of which many hosts have the same."""
+        return UnmetFilters(self.root, self.options, self.traits)
+
+
+class UnmetFilters(NamedTuple):
+    """What would have to be left out of a request for hosts to serve it, as far as each part alone tells."""
+
+    root: Bits
+    options: tuple[frozenset[Bits], ...]
+    traits: tuple[frozenset[Bits], ...]
+
+    def is_met(self, changed: Bits, lessened: Bits = 0) -> bool:
+        """False if there surely is no candidate with these clauses changed.
+
+        :param lessened: those of them that ask for less, so that traits beside them are asked for yet.
+        """
+        return (
+            not self.root & ~changed
+            and all(any(not option & ~changed for option in options) for options in self.options)
+            and all(any(not option & (~changed | lessened) for option in options) for options in self.traits)
+        )
+
+
+@dataclass(eq=False, slots=True)
+class HostDiagnosis:
+    """All hosts, and what a request comes down to.
+
+    ``left`` has, for each part, how many providers pass the checks up to each.
+    """
+
+    snapshot: ModelSnapshot
+    request: CandidatesRequest
+    parts: tuple[RequestPart, ...]
+    on_roots: tuple[ClauseCheck, ...]
+    traits: tuple[tuple[RequestClause, frozenset[str]], ...]
+    droppable: tuple[RequestClause, ...]
+    hosts: list[LikeHosts] = field(default_factory=list)
+    left: list[list[int]] = field(default_factory=list)
+    standings: dict[TreeKin, list[TreeResults]] = field(default_factory=dict)
+    """Of the providers of the trees of a kin, and of what shares with them, by part."""
+
+    def bits(self, left_out: Iterable[RequestClause]) -> Bits:
+        """A set of clauses as bits."""
+        return sum({1 << self.droppable.index(clause) for clause in left_out})
+
+    def clauses(self, bits: Bits) -> tuple[RequestClause, ...]:
+        """The clauses of such a set, in order."""
+        return tuple([clause for at, clause in enumerate(self.droppable) if bits >> at & 1])
+
+
+def survey(
+    snapshot: ModelSnapshot,
+    request: CandidatesRequest,
+    budget: SearchBudget,
+    among: Container[int] | None = None,
+) -> HostDiagnosis:
+    """Look at every host.
+
+    :param among: the ids of the roots of those that count; None for all.
+    :raises placement.search.budget.BudgetExhausted: it takes too long.
+    """
+    parts = clauses.parts_of(snapshot, request)
+    found = HostDiagnosis(
+        snapshot,
+        request,
+        parts,
+        clauses.on_roots(snapshot, request),
+        clauses.traits_together(request),
+        clauses.droppable(snapshot, request),
+    )
+    trees = snapshot.whole_trees()
+    if among is None:
+        counting = list(trees.values())
+    else:
+        counting = [tree for root, tree in trees.items() if root in among]
+    _HostSurveyor(found, budget).look(counting)
+    return found
+
+
+class _HostSurveyor:
+    """What is found out once for many hosts."""
+
+    def __init__(self, found: HostDiagnosis, budget: SearchBudget) -> None:
+        self._found = found
+        self._budget = budget
+        self._bit = {clause: 1 << at for at, clause in enumerate(found.droppable)}
+        self._unsuffixed = [part for part in found.parts if part.need.unsuffixed]
+        #: by part and class the index and the clause of the check that depends on what is free
+        self._capacities = [
+            {name: (at, self._bit[part.checks[at].drop]) for name, at in part.capacities.items()}
+            for part in found.parts
+        ]
+        #: by part the sets of clauses of which it is none without all of one
+        self._gone = [[found.bits(clauses) for clauses in part.gone_without] for part in found.parts]
+        #: by all that the checks look at
+        self._known: dict[Hashable, FilterResult] = {}
+        #: by part and provider, of those that share
+        self._sharing: dict[tuple[int, int], FilterResult] = {}
+        self._passing = [[0] * (len(part.checks) + 1) for part in found.parts]
+
+    def look(self, trees: Iterable[HostTree]) -> None:
+        """Fill in the hosts, which are these, and how many providers are left after each check."""
+        found = self._found
+        for alike in sort_out(found.snapshot, found.request, trees, self._budget):
+            found.hosts.append(self._host(alike))
+        for counts in self._passing:
+            # from how many come exactly so far to how many come further
+            left, total = [], sum(counts)
+            for count in counts[:-1]:
+                total -= count
+                left.append(total)
+            found.left.append(left)
+
+    def _host(self, alike: LikeTrees) -> LikeHosts:
+        parts = self._found.parts
+        standings = self._found.standings.get(alike.kin)
+        if standings is None:
+            standings = self._found.standings[alike.kin] = [
+                self._standings(number, alike) for number in range(len(parts))
+            ]
+        free, count = alike.kin.free(alike.tree), len(alike.trees)
+        firsts, options, closest = [], [], []
+        for number, (bare, giving) in enumerate(standings):
+            self._budget.spend(1 + (len(bare) + len(giving)) // 8)
+            counts = self._passing[number]
+            furthest, sets = -1, {*self._gone[number]}
+            nearest: list[int] = []
+            for each, positions, own in bare:
+                first = each.first
+                counts[first] += own * count
+                if first > furthest:
+                    furthest, nearest = first, []
+                if first == furthest:
+                    nearest += positions
+                sets |= each.spared
+            for at, each in giving:
+                first, lacking = each.first, 0
+                for slot, amount, index, bit in each.demands:
+                    if free[slot] < amount:
+                        lacking |= bit
+                        first = min(first, index)
+                counts[first] += count
+                if first > furthest:
+                    furthest, nearest = first, []
+                if first == furthest:
+                    nearest.append(at)
+                if lacking:
+                    sets.update([spared | lacking for spared in each.spared])
+                else:
+                    sets |= each.spared
+            firsts.append(furthest)
+            closest.append(tuple(sorted(nearest)))
+            options.append(least(sets))
+        root = alike.tree.root
+        lacking_root = sum(self._bit[check.drop] for check in self._found.on_roots if not check.met_by(root))
+        return LikeHosts(
+            alike, tuple(firsts), tuple(closest), tuple(options), tuple(self._traits(alike)), lacking_root
+        )
+
+    def _standings(self, number: int, alike: LikeTrees) -> TreeResults:
+        """Those of the providers of a tree, and of what shares with it."""
+        part, tree, kin = self._found.parts[number], alike.tree, alike.kin
+        names, own, providers = part.need.resources, kin.own, kin.providers(tree)
+        having = {at for name, _ in names for at, _ in kin.having.get(name, ())}
+        bare: dict[FilterResult, list[int]] = {}
+        rest = [at for at in range(own) if at not in having]
+        if part.need.conditions:
+            for at in rest:
+                bare.setdefault(self._alike(number, providers[at], tree), []).append(at)
+        elif rest:
+            bare[self._alike(number, providers[rest[0]], tree)] = rest
+        owned = {standing: len(positions) for standing, positions in bare.items()}
+        for at, provider in enumerate(alike.shared, start=own):
+            bare.setdefault(self._shared(number, provider), []).append(at)
+        giving = []
+        for at in sorted(having):
+            first, spared, _ = self._alike(number, providers[at], tree)
+            demands = [
+                (kin.slots[at, name], amount, *self._capacities[number][name])
+                for name, amount in names
+                if (at, name) in kin.slots
+            ]
+            giving.append((at, FilterResult(first, spared, tuple(demands))))
+        return TreeResults(
+            tuple([(each, tuple(positions), owned.get(each, 0)) for each, positions in bare.items()]),
+            tuple(giving),
+        )
+
+    def _alike(self, number: int, provider: Provider, tree: HostTree) -> FilterResult:
+        """How far a provider of a tree comes, found out once for those that the checks cannot tell apart."""
+        part = self._found.parts[number]
+        portions: list[tuple[bool, bool, bool] | None] = []
+        for name, amount in part.need.resources:
+            inventory = provider.inventories.get(name)
+            if inventory is None:
+                portions.append(None)
+            else:
+                in_steps = amount % inventory.step_size == 0
+                portions.append((amount >= inventory.min_unit, amount <= inventory.max_unit, in_steps))
+        key: Hashable = (number, *portions)
+        if part.need.conditions:
+            root = tree.root.id if any(isinstance(each, InTree) for each in part.need.conditions) else None
+            key = (key, provider.traits, provider.aggregates, tree.root.aggregates, root)
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = self._standing(part, provider, in_use=False)
+        return known
+
+    def _shared(self, number: int, provider: Provider) -> FilterResult:
+        key = (number, provider.id)
+        if key not in self._sharing:
+            self._sharing[key] = self._standing(self._found.parts[number], provider, in_use=True)
+        return self._sharing[key]
+
+    def _standing(self, part: RequestPart, provider: Provider, *, in_use: bool) -> FilterResult:
+        """How far a provider comes, as it is used or leaving aside what is free."""
+        first, spared = len(part.checks), 0
+        alone = [0] * (2 if part.need.unsuffixed else 1)  # what it lacks itself, or its root
+        self._budget.spend(1 + len(part.checks) // 4)
+        for index, check in enumerate(part.checks):
+            for way, met_by in enumerate(check.alone):
+                alone[way] |= 0 if met_by(provider) else self._bit[check.drop]
+            if (in_use or check.clause.condition != "capacity") and not check.met_by(provider):
+                first = min(first, index)
+                if not check.alone:
+                    spared |= self._bit[check.drop]
+        return FilterResult(first, least({spared | each for each in alone}), ())
+
+    def _traits(self, alike: LikeTrees) -> Iterable[frozenset[Bits]]:
+        """For each set of traits of the group without a suffix what has to be left out to meet it."""
+        if not self._found.traits:
+            return
+        classes = {name for part in self._unsuffixed for name, _ in part.need.resources}
+        gone = 0
+        for sets, part in zip(self._gone, self._found.parts, strict=True):
+            gone |= sets[0] if part.need.unsuffixed else 0
+        serving = [
+            each for each in alike.kin.providers(alike.tree) if not classes.isdisjoint(each.inventories)
+        ]
+        self._budget.spend(1 + len(serving) // 4)
+        for clause, traits in self._found.traits:
+            met = any(not each.traits.isdisjoint(traits) for each in serving)
+            yield frozenset({0}) if met else least({self._bit[clause], gone})
+
+
+def least(sets: Iterable[Bits]) -> frozenset[Bits]:
+    """Those sets of which no other one is a part."""
+    kept: list[Bits] = []
+    for each in sorted(sets, key=int.bit_count):
+        if not any(other & ~each == 0 for other in kept):
+            kept.append(each)
+    return frozenset(kept)

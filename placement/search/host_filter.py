@@ -1,0 +1,71 @@
+"""Providers that pass the filters of ``GET /resource_providers``, and hosts that clients name by uuid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from placement.exceptions import InvalidRequest
+from placement.model.provider import Provider
+from placement.model.snapshot import ModelSnapshot
+from placement.search.budget import SearchBudget, slices
+from placement.search.request import ProviderFilter
+
+
+def filter_providers(snapshot: ModelSnapshot, wanted: ProviderFilter, budget: SearchBudget) -> list[Provider]:
+    """The providers that pass every filter, in ascending order of their ids.
+
+    A provider passes ``resources`` if it can give all of it now, alone.
+    """
+    sets = sorted(_sets(snapshot, wanted), key=len)
+    provider_ids = sets[0].intersection(*sets[1:]) if sets else snapshot.providers.keys()
+    found: list[Provider] = []
+    for some in slices(sorted(provider_ids), budget):
+        found += _passing(list(map(snapshot.providers.__getitem__, some)), wanted)
+    return found
+
+
+def _passing(found: list[Provider], wanted: ProviderFilter) -> list[Provider]:
+    """Those that pass what the indexes do not tell."""
+    if wanted.forbidden:
+        found = [each for each in found if each.traits.isdisjoint(wanted.forbidden)]
+    if wanted.forbidden_aggregates:
+        found = [each for each in found if each.aggregates.isdisjoint(wanted.forbidden_aggregates)]
+    for name, amount in wanted.resources.items():
+        found = [each for each in found if each.inventories[name].accepts(amount, each.used.get(name, 0))]
+    return found
+
+
+def _sets(snapshot: ModelSnapshot, wanted: ProviderFilter) -> Iterator[set[int]]:
+    """For each filter that has an index the ids of those that pass it."""
+    if wanted.name is not None:
+        yield _single(snapshot.by_name.get(wanted.name))
+    if wanted.uuid is not None:
+        yield _single(snapshot.by_uuid.get(wanted.uuid))
+    if wanted.in_tree is not None:
+        member = snapshot.get(wanted.in_tree)
+        yield set(snapshot.trees[member.root_id]) if member else set()
+    for aggregates in wanted.member_of:
+        yield set().union(*(snapshot.by_aggregate.get(aggregate, set()) for aggregate in aggregates))
+    for traits in wanted.required:
+        yield set().union(*(snapshot.by_trait.get(trait, set()) for trait in traits))
+    for name in wanted.resources:
+        yield snapshot.by_class.get(name, set())
+
+
+def _single(provider_id: int | None) -> set[int]:
+    return set() if provider_id is None else {provider_id}
+
+
+def named_roots(snapshot: ModelSnapshot, uuids: Iterable[str], meant: str) -> frozenset[int]:
+    """The ids of the roots of these uuids.
+
+    :param meant: what the roots are named for, as it goes on after "which".
+    :raises InvalidRequest: one of them is of no provider, or of one that is no root.
+    """
+    found = set()
+    for uuid in sorted(uuids):
+        root = snapshot.get(uuid)
+        if root is None or root.parent_id is not None:
+            raise InvalidRequest(f"There is no root provider {uuid}, which {meant}.")
+        found.add(root.id)
+    return frozenset(found)

@@ -1,0 +1,273 @@
+"""The body of ``GET /allocation_candidates``, put together from ready-made pieces.
+
+What a candidate asks for is a template that the uuids of a set of providers fill in. The summaries of a
+tree change only when something in the tree does (from microversion 1.29 on, where they do not depend on the
+request), and :class:`Summaries` keeps them.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
+from operator import itemgetter
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from placement import microversion
+from placement.microversion import Microversion
+from placement.model.provider import Provider, in_order
+from placement.model.snapshot import ModelSnapshot
+from placement.model.trees import HostTree
+from placement.search.budget import SearchBudget
+from placement.search.candidates import CandidatePattern, Offer, PatternBatch, candidates_of
+
+_MAX_OUTDATED: Final = 0.1
+"""Summaries of trees that changed since are thrown away when they are more than this share of all trees."""
+_STEP: Final = 4096
+"""How many bytes are filled in at a step of the budget."""
+_PIECE: Final = 1 << 20
+"""About how many bytes are joined at once."""
+_STEPS_OF_PIECE: Final = 64
+
+
+class SummaryShape(NamedTuple):
+    """What the summary of a provider shows in a microversion."""
+
+    traits: bool
+    """With traits."""
+    nested: bool
+    """With parent and root, and of the whole tree of every provider in a candidate."""
+
+    @classmethod
+    def of(cls, version: Microversion) -> "SummaryShape":
+        """What a microversion asks for."""
+        return cls(version >= microversion.CANDIDATES_TRAITS, version >= microversion.NESTED_CANDIDATES)
+
+
+class ProviderSummaries:
+    """The JSON of the summaries of whole trees, kept for as long as these trees are there as they are.
+
+    After an answer there are, in each shape, at most a tenth more of them than trees.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[SummaryShape, dict[HostTree, bytes]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._kept.values()))
+
+    def of_trees(
+        self,
+        snapshot: ModelSnapshot,
+        trees: Iterable[HostTree],
+        shape: SummaryShape,
+        budget: SearchBudget | None = None,
+    ) -> list[bytes]:
+        """The summaries of each tree in this shape."""
+        budget = budget or SearchBudget()
+        kept = self._kept.setdefault(shape, {})
+        found = [kept.get(tree) or _made(snapshot, tree, shape, kept, budget) for tree in trees]
+        present = snapshot.whole_trees()
+        if len(kept) > len(present) * (1 + _MAX_OUTDATED):
+            self._kept[shape] = {tree: kept[tree] for tree in present.values() if tree in kept}
+        return found
+
+
+def _made(
+    snapshot: ModelSnapshot,
+    tree: HostTree,
+    shape: SummaryShape,
+    kept: dict[HostTree, bytes],
+    budget: SearchBudget,
+) -> bytes:
+    budget.spend_anyway(len(tree.members))
+    summaries = b",".join([_summary(snapshot, each, shape, each.inventories) for each in tree.members])
+    kept[tree] = summaries
+    return summaries
+
+
+def render(
+    snapshot: ModelSnapshot,
+    offers: Sequence[Offer],
+    version: Microversion,
+    kept: ProviderSummaries | None = None,
+) -> bytes:
+    """The JSON of the answer, in the shape of a microversion.
+
+    :param kept: summaries that earlier answers needed, where there were any.
+    """
+    return b"".join(
+        in_pieces(snapshot, offers, version, ProviderSummaries() if kept is None else kept, SearchBudget())
+    )
+
+
+def in_pieces(
+    snapshot: ModelSnapshot,
+    offers: Sequence[Offer],
+    version: Microversion,
+    kept: ProviderSummaries,
+    budget: SearchBudget,
+) -> list[bytes]:
+    """As :func:`render`, in pieces of about a MiB: there may be a hundred of them.
+
+    :param budget: whose search it was: while a long answer is written others have their turn.
+    """
+    if not offers:
+        return [b'{"allocation_requests":[],"provider_summaries":{}}']
+    parts = _allocation_requests(offers, version, budget)
+    parts[0] = b'{"allocation_requests":[' + parts[0]
+    first, *others = _summaries(snapshot, offers, version, kept, budget)
+    parts[-1] += b'],"provider_summaries":{' + first
+    parts += others
+    parts[-1] += b"}}"
+    # Parts are joined once, with the commas between them.
+    pieces = []
+    begin = size = 0
+    for end, part in enumerate(parts[:-1], 1):
+        size += len(part)
+        if size >= _PIECE:
+            budget.spend_anyway(_STEPS_OF_PIECE)
+            pieces += [b",".join(parts[begin:end]), b","]
+            begin, size = end, 0
+    return [*pieces, b",".join(parts[begin:])]
+
+
+def _allocation_requests(offers: Sequence[Offer], version: Microversion, budget: SearchBudget) -> list[bytes]:
+    """The JSON of the candidates of each offer."""
+    make = _CandidateTemplates(version, budget)
+    templates: dict[PatternBatch, _Template] = {}
+    requests = []
+    for provider_set, patterns in offers:
+        template = templates.get(patterns)
+        if template is None:
+            template = templates[patterns] = make(patterns)
+        text, pick = template
+        budget.spend_anyway(1 + len(text) // _STEP)
+        requests.append(text % pick(provider_set.uuids))
+    return requests
+
+
+_Template = tuple[bytes, Callable[[tuple[bytes, ...]], Any]]
+"""JSON with a gap for each uuid, and which of the uuids of a set of providers fill them."""
+
+
+class _CandidateTemplates:
+    """Makes templates; what patterns have in common is made once.
+
+    Nothing in it needs escaping, neither names nor uuids.
+    """
+
+    def __init__(self, version: Microversion, budget: SearchBudget) -> None:
+        self._version = version
+        self._budget = budget
+        #: by the identity of patterns, and of amounts that one provider gives, which live longer than this
+        self._patterns: dict[int, tuple[str, list[int]]] = {}
+        self._allocations: dict[int, str] = {}
+
+    def __call__(self, patterns: Iterable[CandidatePattern]) -> _Template:
+        """The template of a batch."""
+        gaps: list[int] = []
+        requests = []
+        for pattern in patterns:
+            known = self._patterns.get(id(pattern))
+            if known is None:
+                known = self._patterns[id(pattern)] = self._of_one(pattern)
+                self._budget.spend_anyway(1 + len(known[1]) // 4)
+            requests.append(known[0])
+            gaps += known[1]
+        return ",".join(requests).encode(), itemgetter(*gaps)
+
+    def _of_one(self, pattern: CandidatePattern) -> tuple[str, list[int]]:
+        version = self._version
+        gaps = [*pattern.resources]
+        allocations = ",".join([self._allocation(amounts) for amounts in pattern.resources.values()])
+        if version < microversion.ALLOCATIONS_BY_PROVIDER:
+            return f'{{"allocations":[{allocations}]}}', gaps
+        if version < microversion.MAPPINGS:
+            return f'{{"allocations":{{{allocations}}}}}', gaps
+        gaps += chain.from_iterable(pattern.mappings.values())
+        mappings = ",".join([_mapping(suffix, len(at)) for suffix, at in pattern.mappings.items()])
+        return f'{{"allocations":{{{allocations}}},"mappings":{{{mappings}}}}}', gaps
+
+    def _allocation(self, amounts: Mapping[str, int]) -> str:
+        known = self._allocations.get(id(amounts))
+        if known is None:
+            known = self._allocations[id(amounts)] = _allocation(amounts, self._version)
+        return known
+
+
+def _allocation(amounts: Mapping[str, int], version: Microversion) -> str:
+    resources = ",".join([f'"{name}":{amount}' for name, amount in amounts.items()])
+    if version < microversion.ALLOCATIONS_BY_PROVIDER:
+        return f'{{"resource_provider":{{"uuid":"%b"}},"resources":{{{resources}}}}}'
+    return f'"%b":{{"resources":{{{resources}}}}}'
+
+
+def _mapping(suffix: str, providers: int) -> str:
+    uuids = ",".join(['"%b"'] * providers)
+    return f'"{suffix}":[{uuids}]'
+
+
+def _summaries(
+    snapshot: ModelSnapshot,
+    offers: Sequence[Offer],
+    version: Microversion,
+    kept: ProviderSummaries,
+    budget: SearchBudget,
+) -> Iterable[bytes]:
+    """``"uuid":{...}`` of the providers in the candidates, with their whole trees from 1.29 on."""
+    shape = SummaryShape.of(version)
+    if shape.nested:
+        return kept.of_trees(snapshot, _trees(snapshot, offers), shape, budget)
+    ids: dict[int, None] = {}
+    classes: set[str] = set()  # every candidate has all the classes of the request
+    for candidate in candidates_of(offers):
+        resources = candidate.resources
+        budget.spend_anyway()
+        ids.update(dict.fromkeys(resources))
+        classes = classes or set().union(*resources.values())
+    budget.spend_anyway(len(ids))
+    used = [snapshot.providers[provider_id] for provider_id in ids]
+    if version >= microversion.ALL_CLASSES_SUMMARISED:
+        return [_summary(snapshot, provider, shape, provider.inventories) for provider in used]
+    return [_summary(snapshot, provider, shape, classes) for provider in used]
+
+
+def _trees(snapshot: ModelSnapshot, offers: Iterable[Offer]) -> Iterable[HostTree]:
+    """The trees of all providers of which the candidates take something, each once."""
+    trees = snapshot.whole_trees()
+    found: dict[HostTree, None] = {}
+    used_by: dict[PatternBatch, list[int]] = {}
+    for provider_set, patterns in offers:
+        if isinstance(provider_set, HostTree):
+            found[provider_set] = None
+            continue
+        used = used_by.get(patterns)
+        if used is None:
+            used = used_by[patterns] = sorted({at for pattern in patterns for at in pattern.resources})
+        members, own = provider_set.members, provider_set.own
+        if used[0] < own:
+            found[trees[members[0].root_id]] = None
+        for at in reversed(used):
+            if at < own:
+                break
+            found[trees[members[at].root_id]] = None
+    return found
+
+
+def _summary(
+    snapshot: ModelSnapshot, provider: Provider, shape: SummaryShape, classes: Mapping[str, Any] | set[str]
+) -> bytes:
+    summary: dict[str, Any] = {
+        "resources": {
+            name: {"capacity": inventory.capacity, "used": provider.used.get(name, 0)}
+            for name, inventory in provider.inventories.items()
+            if name in classes
+        }
+    }
+    if shape.traits:
+        summary["traits"] = in_order(provider.traits)
+    if shape.nested:
+        parent = None if provider.parent_id is None else snapshot.providers[provider.parent_id].uuid
+        summary["parent_provider_uuid"] = parent
+        summary["root_provider_uuid"] = snapshot.providers[provider.root_id].uuid
+    return b'"%b":%b' % (provider.uuid.encode(), orjson.dumps(summary))

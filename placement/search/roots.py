@@ -1,0 +1,319 @@
+"""Which trees can serve a request, found from the rarest thing it asks for.
+
+A candidate is anchored at one tree: its providers are members of that tree or
+share with it, that is, have the trait MISC_SHARES_VIA_AGGREGATE and an
+aggregate in common with any member of the tree.
+"""
+
+import random
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain
+from math import prod
+from typing import Final
+
+from placement.model.index import MergedIds, ProviderIndex
+from placement.model.provider import SHARES, Provider
+from placement.model.snapshot import ModelSnapshot
+from placement.search.budget import SearchBudget
+from placement.search.conditions import InAggregates, InTree, ProviderNeed
+from placement.search.request import CandidatesRequest
+
+_MUCH_RARER: Final = 0.5
+"""Roots by what is free have to be sorted first, others are kept in order."""
+_MANY: Final = 64
+"""Of more sharing providers it is not looked at in advance which are of use."""
+_TELLING: Final = 0.7
+"""What more than this share of all trees has tells too little to be looked up for each."""
+
+
+class SharingProviders:
+    """The sharing providers by aggregate, as far as they matter.
+
+    :param needs: to those alone that may serve one of these; to all if nobody says.
+    """
+
+    def __init__(
+        self, snapshot: ModelSnapshot, budget: SearchBudget, needs: Iterable[ProviderNeed] | None = None
+    ) -> None:
+        self.providers: Collection[int] = snapshot.by_trait.get(SHARES, set())
+        #: what may be spent on the request
+        self.budget = budget
+        self._snapshot = snapshot
+        #: whether some of them could serve each of the needs by themselves
+        self.suffice = bool(self.providers)
+        if self.providers and needs is not None:
+            serving = [self._serving(need) for need in {need.terms: need for need in needs}.values()]
+            self.suffice = all(serving)
+            self.providers = set().union(*serving)
+        self._known: dict[frozenset[str], tuple[list[Provider], tuple[bytes, ...]]] = {}
+
+    def _serving(self, need: ProviderNeed) -> set[int]:
+        """Those of the providers that may serve the need; of many all that have what it asks for."""
+        found = set(self.providers)
+        for name, _ in need.resources:
+            found &= self._snapshot.by_class.get(name, set())
+        if len(found) > _MANY:
+            return found
+        self.budget.spend_anyway(len(found))
+        return {each for each in found if need.served_by(self._snapshot.providers[each], self._snapshot)}
+
+    @cached_property
+    def classes(self) -> set[str]:
+        """Of all that they have."""
+        return {name for each in self.providers for name in self._snapshot.providers[each].inventories}
+
+    @cached_property
+    def _by_aggregate(self) -> dict[str, set[int]]:
+        sharing: dict[str, set[int]] = {}
+        for provider_id in self.providers:
+            self.budget.spend()
+            for aggregate in self._snapshot.providers[provider_id].aggregates:
+                sharing.setdefault(aggregate, set()).add(provider_id)
+        return sharing
+
+    @cached_property
+    def _aggregates(self) -> frozenset[str]:
+        return frozenset(self._by_aggregate)
+
+    @cached_property
+    def roots(self) -> set[int]:
+        """Of the trees that they are in."""
+        return {self._snapshot.providers[provider_id].root_id for provider_id in self.providers}
+
+    def by_root(self) -> dict[int, tuple[str, ...]]:
+        """Of each tree that any of them shares with, by its root, the aggregates through which they do."""
+        found: dict[int, tuple[str, ...]] = {}
+        for aggregate in self._by_aggregate:
+            roots = self._snapshot.roots_having(self._snapshot.by_aggregate, aggregate).ids
+            self.budget.spend(1 + len(roots) // 16)
+            for root in roots:
+                found[root] = (*found.get(root, ()), aggregate)
+        return found
+
+    def through(self, aggregates: Iterable[str]) -> list[Provider]:
+        """The sharing providers in any of these aggregates, in ascending order of their ids."""
+        return self._found(aggregates, set())[0]
+
+    def with_tree(self, root: int) -> tuple[list[Provider], tuple[bytes, ...]]:
+        """The providers outside the tree that share with it, in ascending order of their ids; their uuids."""
+        self.budget.spend()
+        via = self._aggregates & self._snapshot.whole_trees()[root].all_aggregates
+        known = self._known.get(via)
+        if known is None:
+            known = self._known[via] = self._found(via, set())
+        if known[0] and root in self.roots:
+            return self._found(via, set(self._snapshot.trees[root]))
+        return known
+
+    def _found(
+        self, aggregates: Iterable[str], without: set[int]
+    ) -> tuple[list[Provider], tuple[bytes, ...]]:
+        found = set().union(*[self._by_aggregate[aggregate] for aggregate in aggregates]) - without
+        self.budget.spend(len(found))
+        providers = [self._snapshot.providers[provider_id] for provider_id in sorted(found)]
+        return providers, tuple([each.uuid.encode() for each in providers])
+
+    def anchors(self, provider_id: int) -> Iterator[int]:
+        """The roots of all trees that a sharing provider shares with; some may come twice."""
+        for aggregate in self._snapshot.providers[provider_id].aggregates:
+            for member in self._snapshot.by_aggregate[aggregate]:
+                self.budget.spend()
+                yield self._snapshot.providers[member].root_id
+
+
+_DRAWS: Final = 8
+"""So often one is drawn that may be none; where these are many, all are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class RootFilter:
+    """The ids of roots, each once. What is ``telling`` leaves out those that are in none of its sets.
+
+    Iterated over in ascending order, in which the ids need not be.
+    """
+
+    ids: Sequence[int] = ()
+    telling: Sequence[Sequence[Container[int]]] = ()
+    in_order: bool = True
+
+    def __iter__(self) -> Iterator[int]:
+        return self._telling(self.ids if self.in_order else sorted(self.ids))
+
+    def among(self, ids: Container[int]) -> "RootFilter":
+        """Those of them that are among these, too."""
+        return replace(self, ids=[each for each in self.ids if each in ids])
+
+    def from_anywhere(self, rng: random.Random) -> Iterator[int]:
+        """All of them from any on, each as likely; who takes few of them does not pay for the others."""
+        for _ in range(_DRAWS if self.ids else 0):
+            first = rng.randrange(len(self.ids))
+            if any(self._telling((self.ids[first],))):
+                return self._telling(_turned(self.ids, first))
+        found = [*self._telling(self.ids)]
+        return _turned(found, rng.randrange(len(found))) if found else iter(())
+
+    def _telling(self, ids: Iterable[int]) -> Iterator[int]:
+        return _in_all(ids, self.telling) if self.telling else iter(ids)
+
+
+def _turned(ids: Sequence[int], first: int) -> Iterator[int]:
+    """All of them, those from this position on first."""
+    return map(ids.__getitem__, chain(range(first, len(ids)), range(first)))
+
+
+def possible_roots(
+    snapshot: ModelSnapshot,
+    request: CandidatesRequest,
+    needs: Iterable[ProviderNeed],
+    sharing: SharingProviders,
+) -> RootFilter:
+    """The roots at which candidates may be anchored.
+
+    Of what the request asks for the rarest is looked up here, and of the rest what tells much, so
+    the result may hold roots that serve nothing; it misses none that does.
+    """
+    needs = tuple(needs)
+    scarcest = min(
+        (
+            (snapshot.free_index(name), amount)
+            for need in needs
+            for name, amount in need.resources
+            if not sharing.providers or name not in sharing.classes
+        ),
+        key=lambda asked: asked[0].count(asked[1]),
+        default=None,
+    )
+    having = scarcest[0].count(scarcest[1]) if scarcest else len(snapshot.trees)
+    if having == 0:
+        return RootFilter()
+    named = [_anchored(snapshot, members, sharing) for members in _trees_named(snapshot, needs)]
+    if named:
+        return RootFilter(sorted(set.intersection(*named)))
+    wanted = [_SelectiveNames(snapshot, each, sharing) for each in _indexed(snapshot, request, needs)]
+    wanted.sort(key=lambda each: each.size)
+    if wanted and wanted[0].size == 0:
+        return RootFilter()
+    rarest = wanted[0].size if wanted else len(snapshot.trees)
+    by_amount = scarcest is not None and having < rarest * _MUCH_RARER
+    found: Sequence[int]
+    if scarcest and by_amount:
+        found, others = scarcest[0].having(scarcest[1]), wanted
+    else:
+        found, others = wanted[0].roots() if wanted else snapshot.roots(), wanted[1:]
+    telling = [each.sets for each in others if each.of_roots and each.share(len(snapshot.trees)) < _TELLING]
+    return RootFilter(found, telling, in_order=not by_amount)
+
+
+def _in_all(roots: Iterable[int], wanted: Sequence[Sequence[Container[int]]]) -> Iterator[int]:
+    """Those that are, for everything that is wanted, in one of its sets."""
+    for root in roots:
+        for any_of in wanted:
+            for one in any_of:
+                if root in one:
+                    break
+            else:
+                break
+        else:
+            yield root
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _IndexedNames:
+    """Something that a provider of every candidate has: one of the names in an index of the snapshot.
+
+    ``at_root``: that provider is the root of the anchoring tree. ``spans_trees``:
+    what the root has counts for all providers of its tree.
+    """
+
+    index: ProviderIndex[str]
+    names: tuple[str, ...]
+    at_root: bool = False
+    spans_trees: bool = False
+
+
+def _indexed(
+    snapshot: ModelSnapshot, request: CandidatesRequest, needs: Iterable[ProviderNeed]
+) -> Iterator[_IndexedNames]:
+    """All that a request asks for and an index has; what several needs have in common comes once."""
+    for trait in request.root_required:
+        yield _IndexedNames(snapshot.by_trait, (trait,), at_root=True)
+    for group in request.groups:
+        for any_trait in group.required:
+            yield _IndexedNames(snapshot.by_trait, tuple(any_trait))
+    for name in dict.fromkeys([name for need in needs for name, _ in need.resources]):
+        yield _IndexedNames(snapshot.by_class, (name,))
+    for any_aggregate, or_root in dict.fromkeys(
+        (any_aggregate, condition.or_root)
+        for need in needs
+        for condition in need.conditions
+        if isinstance(condition, InAggregates)
+        for any_aggregate in condition.member_of
+    ):
+        yield _IndexedNames(snapshot.by_aggregate, tuple(any_aggregate), spans_trees=or_root)
+
+
+def _trees_named(snapshot: ModelSnapshot, needs: Iterable[ProviderNeed]) -> Iterator[set[int]]:
+    """For each need that asks for one tree the providers of that tree."""
+    for need in needs:
+        for condition in need.conditions:
+            if isinstance(condition, InTree):
+                member = snapshot.get(condition.uuid)
+                yield set(snapshot.trees[member.root_id]) if member else set()
+
+
+def _anchored(snapshot: ModelSnapshot, members: set[int], sharing: SharingProviders) -> set[int]:
+    """The roots of all trees at which a candidate with one of these providers may be anchored."""
+    sharing.budget.spend(len(members))
+    roots = {snapshot.providers[provider_id].root_id for provider_id in members}
+    for provider_id in members.intersection(sharing.providers):
+        roots.update(sharing.anchors(provider_id))
+    return roots
+
+
+class _SelectiveNames:
+    """Something that a provider of every candidate has, and about how many trees have it."""
+
+    def __init__(self, snapshot: ModelSnapshot, what: _IndexedNames, sharing: SharingProviders) -> None:
+        self._snapshot = snapshot
+        self._what = what
+        self._sharing = sharing
+        #: of all that have it, by name
+        self.sets = [what.index[name] for name in what.names if name in what.index]
+        sharing.budget.spend(sum(map(len, self.sets)) if what.spans_trees else 1)
+        each = [snapshot.roots_having(what.index, name) for name in what.names]
+        self._roots = [roots for roots in each if roots.ids]
+        self._sharing_it = self._who_shares() if sharing.providers and not what.at_root else set()
+        self.size = sum([len(roots.ids) for roots in self._roots])
+        for provider_id in self._sharing_it:
+            aggregates = snapshot.providers[provider_id].aggregates
+            self.size += sum([len(snapshot.by_aggregate[aggregate]) for aggregate in aggregates])
+        #: whether the root of a tree tells whether the tree may serve
+        self.of_roots = not self._sharing_it and all(roots.alone for roots in self._roots)
+
+    def _who_shares(self) -> set[int]:
+        """The sharing providers that have it."""
+        sharing, providers = self._sharing, self._snapshot.providers
+        found = {each for members in self.sets for each in members.intersection(sharing.providers)}
+        if self._what.spans_trees:
+            roots = {root for members in self.sets for root in members.intersection(sharing.roots)}
+            found.update(
+                [each for each in sharing.providers if providers[each].root_id in roots] if roots else ()
+            )
+        return found
+
+    def share(self, trees: int) -> float:
+        """About which share of so many trees has it, if names have nothing to do with one another."""
+        return 1 - prod([1 - len(roots.ids) / trees for roots in self._roots])
+
+    def roots(self) -> Sequence[int]:
+        """The ids of the roots of all trees that may serve, in ascending order."""
+        if len(self._roots) == 1 and not self._sharing_it:
+            return self._roots[0].ids
+        if not self._sharing_it:
+            return MergedIds([roots.ids for roots in self._roots])
+        found = {root for roots in self._roots for root in roots.ids}
+        for provider_id in self._sharing_it:
+            found.update(self._sharing.anchors(provider_id))
+        return sorted(found)

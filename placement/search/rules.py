@@ -1,0 +1,412 @@
+"""Rules that tie the parts of a candidate together, and quick proofs that none can exist.
+
+:mod:`placement.search.conditions` says what one provider has to offer. The rules say whether it may serve a
+need beside the providers chosen for the others.
+
+Without the quick proofs a search over many like devices tries everything to prove the impossible: 17 groups
+of one unit below a host with 16 single-unit devices are 16! branches. A proof sees a part of the truth only:
+what it rules out is impossible, what it lets pass may still be.
+
+- *Volume*: the amounts of a resource class have to fit into what the providers in question have free. Of a
+  provider only as much counts as any of the amounts could fill together: 5 free units are worth 4 to groups
+  of 2.
+- *Counts*: bipartite matchings of needs with providers that can serve a limited number of them: of the
+  suffixed groups that want a provider each, and for every class and amount of the needs of at least that
+  amount.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from math import gcd
+from types import MappingProxyType
+from typing import Final
+
+from placement.model.provider import Provider
+from placement.model.snapshot import ModelSnapshot
+from placement.search.budget import SearchBudget
+from placement.search.conditions import HasTraits, ProviderCondition, ProviderNeed
+from placement.search.request import CandidatesRequest
+
+Taken = dict[tuple[int, str], int]
+"""Amounts by provider id and resource class."""
+
+_MAX_UNITS: Final = 10_000
+"""Which sums amounts can have takes as many bits as the largest provider has units."""
+_MAX_SETS: Final = 8
+"""Beyond so many different sets of providers only all of them together are looked at."""
+
+_Asked = tuple[int, Sequence[Provider]]
+"""An amount, and the providers that may give it."""
+
+
+def fits_at_all(
+    needs: Sequence[ProviderNeed],
+    options: Sequence[Sequence[Provider]],
+    isolate: bool,
+    taken: Mapping[tuple[int, str], int] = MappingProxyType({}),
+    budget: SearchBudget | None = None,
+) -> bool:
+    """False if there surely is no way to give each need one of its options.
+
+    :param isolate: no two suffixed groups may have the same provider.
+    :param taken: what a search has already taken, by provider id and class.
+    :raises placement.search.budget.BudgetExhausted: it takes too long to find out.
+    """
+    budget = budget or SearchBudget()
+    if isolate:
+        suffixed = [index for index, need in enumerate(needs) if not need.unsuffixed]
+        if len(suffixed) > 1 and not _match(
+            [{at.id: 1 for at in options[index]} for index in suffixed], budget
+        ):
+            return False
+    asked: dict[str, list[_Asked]] = {}
+    for need, providers in zip(needs, options, strict=True):
+        budget.spend(len(providers))
+        for name, amount in need.resources:
+            asked.setdefault(name, []).append((amount, providers))
+    return all(_fit(each, _free(name, each, taken), budget) for name, each in asked.items() if len(each) > 1)
+
+
+def _free(name: str, asked: Sequence[_Asked], taken: Mapping[tuple[int, str], int]) -> dict[int, int]:
+    """How much of the class each of the providers has left, by their ids."""
+    free: dict[int, int] = {}
+    for _, providers in asked:
+        for at in providers:
+            if at.id not in free:
+                free[at.id] = available(at, name) - taken.get((at.id, name), 0)
+    return free
+
+
+def available(provider: Provider, name: str) -> int:
+    """How much one candidate may take of a resource class."""
+    return min(provider.inventories[name].max_unit, provider.free(name))
+
+
+def _fit(asked: Sequence[_Asked], free: Mapping[int, int], budget: SearchBudget) -> bool:
+    """Whether these amounts of one class may each have a provider, as far as the tests show."""
+    sizes = {amount for amount, _ in asked}
+    # Counts say all there is to say where all ask for the same amount.
+    if len(sizes) > 1 and any(
+        sum(amounts) > _max_sum(amounts, volumes, budget) for amounts, volumes in _volumes(asked, free)
+    ):
+        return False
+    return all(
+        _match(
+            [
+                {at.id: free[at.id] // min_amount for at in providers}
+                for amount, providers in asked
+                if amount >= min_amount
+            ],
+            budget,
+        )
+        for min_amount in sizes
+    )
+
+
+def _volumes(
+    asked: Sequence[_Asked], free: Mapping[int, int]
+) -> Iterator[tuple[Sequence[int], Collection[int]]]:
+    """Amounts that have to come from certain providers, and what is free at each of these."""
+    yield [amount for amount, _ in asked], free.values()
+    by_providers: dict[frozenset[int], list[int]] = {}
+    for amount, providers in asked:
+        by_providers.setdefault(frozenset([at.id for at in providers]), []).append(amount)
+    if 1 < len(by_providers) <= _MAX_SETS:
+        for together in by_providers:
+            amounts = [amount for other, each in by_providers.items() if other <= together for amount in each]
+            yield amounts, [free[provider_id] for provider_id in together]
+
+
+def _max_sum(amounts: Sequence[int], volumes: Collection[int], budget: SearchBudget) -> int:
+    """No more than this of the amounts can be put where so much is free each, each amount whole.
+
+    Which sums the amounts can have is kept in the bits of a number: bit n for n units.
+    """
+    budget.spend(len(amounts) + len(volumes))
+    min_amount, unit = min(amounts), gcd(*amounts)
+    useful = [volume // unit for volume in volumes if volume >= min_amount]
+    widest = max(useful, default=0)
+    if widest > _MAX_UNITS:
+        return sum(useful) * unit
+    sums = 1
+    for amount in amounts:
+        sums |= (sums << (amount // unit)) & _ones(widest)
+    return sum([(sums & _ones(units)).bit_length() - 1 for units in useful]) * unit
+
+
+def _ones(highest: int) -> int:
+    return (2 << highest) - 1
+
+
+def _match(limits: Sequence[Mapping[int, int]], budget: SearchBudget) -> bool:
+    """Whether everyone gets a provider.
+
+    Grows the matching along augmenting paths, found breadth first.
+
+    :param limits: for each, by ids of the providers that would do, how many these serve at most.
+    """
+    served: dict[int, list[int]] = {}
+    for newcomer in range(len(limits)):
+        came_from: dict[int, tuple[int, int | None]] = {}
+        queue: list[tuple[int, int | None]] = [(newcomer, None)]
+        free: int | None = None
+        for who, previous in queue:
+            budget.spend(len(limits[who]))
+            for provider_id, limit in limits[who].items():
+                if provider_id in came_from:
+                    continue
+                came_from[provider_id] = (who, previous)
+                here = served.setdefault(provider_id, [])
+                if len(here) < limit:
+                    free = provider_id
+                    break
+                queue.extend((other, provider_id) for other in here)
+            if free is not None:
+                break
+        if free is None:
+            return False
+        while free is not None:
+            who, previous = came_from[free]
+            served[free].append(who)
+            if previous is not None:
+                served[previous].remove(who)
+            free = previous
+    return True
+
+
+class RequestRules:
+    """What a request says about all its parts together."""
+
+    def __init__(
+        self,
+        snapshot: ModelSnapshot,
+        request: CandidatesRequest,
+        needs: Sequence[ProviderNeed],
+        budget: SearchBudget,
+    ) -> None:
+        self.snapshot = snapshot
+        self.needs = needs
+        #: what may be spent on the request
+        self.budget = budget
+        #: no two suffixed groups at one provider
+        self.isolate = request.group_policy == "isolate"
+        #: whether it matters how the providers of a tree are related
+        self.by_lineage = bool(request.same_subtrees) or not request.nested
+        #: whether several providers of a tree may be combined
+        self.nested = request.nested
+        #: what the providers of the group without a suffix must have together
+        self.unsuffixed_traits = next((group.required for group in request.groups if group.suffix == ""), ())
+        #: all conditions that decide which provider may serve what, each once
+        self.conditions: tuple[ProviderCondition, ...] = tuple(
+            dict.fromkeys(
+                [
+                    *chain.from_iterable(need.conditions for need in needs),
+                    *(HasTraits((traits,)) for traits in self.unsuffixed_traits),
+                ]
+            )
+        )
+        ranks = {condition: rank for rank, condition in enumerate(self.conditions)}
+        #: for each need the indexes of its conditions
+        self.conditions_of = [[ranks[each] for each in need.conditions] for need in needs]
+        #: for each need what it asks for: classes, and how much of each
+        self.names = [tuple([name for name, _ in need.resources]) for need in needs]
+        self.asked = [tuple([amount for _, amount in need.resources]) for need in needs]
+        #: the indexes of the needs of the group without a suffix
+        self.unsuffixed = [index for index, need in enumerate(needs) if need.unsuffixed]
+        subtrees = [
+            [index for index, need in enumerate(needs) if need.suffix in suffixes]
+            for suffixes in request.same_subtrees
+        ]
+        #: for each need, its amounts by class, as candidates have them
+        self.amounts: list[Mapping[str, int]] = [dict(need.resources) for need in needs]
+        #: by the identities of two of these, or of their sums, all of which are kept
+        self._sums: dict[tuple[int, int], Mapping[str, int]] = {}
+        #: for each need the index of the first that any provider serves just as well
+        first: dict[Hashable, int] = {}
+        self.first_alike = [first.setdefault(need.terms, index) for index, need in enumerate(needs)]
+        #: of classes that several needs ask for, the sum that they ask for
+        self.contested = _contested(needs)
+        #: of these, those of which one provider may give to several needs: which needs these are
+        self.adding_up = {
+            name: asking
+            for name in self.contested
+            if (asking := [index for index, amounts in enumerate(self.amounts) if name in amounts])
+            and not (self.isolate and not any(needs[index].unsuffixed for index in asking))
+        }
+        #: whether any choice for one need goes with any choice for the others, traits of the group apart
+        self.independent = (
+            self.nested
+            and not request.same_subtrees
+            and not (self.isolate and sum(not need.unsuffixed for need in needs) > 1)
+            and not self.adding_up
+        )
+        #: whether who can serve the needs says all that there is to say about the candidates of a tree
+        self.by_options_alone = self.independent and not self.unsuffixed_traits
+        #: the needs of each same_subtree rule
+        self.subtrees = subtrees
+        #: whether a choice for all needs is right if it is for each two of them
+        self.pairwise = (
+            self.nested
+            and not self.adding_up
+            and not self.unsuffixed_traits
+            and all(len(rule) <= 2 for rule in subtrees)
+        )
+        #: for each need, of what same_subtree rules it is part: the needs of each
+        self.subtrees_of = [[rule for rule in subtrees if index in rule] for index in range(len(needs))]
+
+    def sum_of(self, one: Mapping[str, int], other: Mapping[str, int]) -> Mapping[str, int]:
+        """Both amounts together, of :attr:`amounts` or sums of these: the same object for the same two."""
+        key = (id(one), id(other))
+        known = self._sums.get(key)
+        if known is None:
+            known = self._sums[key] = {
+                **one,
+                **{name: one.get(name, 0) + amount for name, amount in other.items()},
+            }
+        return known
+
+    def traits_settled(self, options: Sequence[Sequence[Provider]]) -> bool | None:
+        """Whether the group without a suffix has its traits with every choice (True), with none (False).
+
+        None when it depends on the choice.
+        """
+        settled: bool | None = True
+        for traits in self.unsuffixed_traits:
+            self.budget.spend(sum([len(options[index]) for index in self.unsuffixed]))
+            had = [[not at.traits.isdisjoint(traits) for at in options[index]] for index in self.unsuffixed]
+            if not any(map(any, had)):
+                return False
+            if not any(map(all, had)):
+                settled = None
+        return settled
+
+
+class NeedAssignment:
+    """Providers chosen for some of the needs, from the options that a tree gives."""
+
+    def __init__(self, rules: RequestRules, options: Sequence[Sequence[Provider]]) -> None:
+        self.rules = rules
+        self.options = options
+        self.chosen: list[Provider | None] = [None] * len(options)
+        #: what the chosen ones give, by provider id and resource class
+        self.taken: Taken = {}
+        #: by provider id, how many suffixed groups it serves
+        self._groups_at: dict[int, int] = {}
+        self._lineages: dict[int, frozenset[int]] = {}
+        #: for each need the ids of its options
+        self._ids = [frozenset([at.id for at in found]) for found in options] if rules.by_lineage else []
+        #: what a look at one choice may cost: rules on several needs look at the options of all
+        max_rules = len(rules.unsuffixed_traits) + max(map(len, rules.subtrees_of), default=0)
+        self.steps = 1 + max_rules * sum(map(len, options))
+
+    def take(self, index: int, provider: Provider) -> None:
+        """Let the provider serve the need of that index."""
+        self.chosen[index] = provider
+        need = self.rules.needs[index]
+        if not need.unsuffixed:
+            self._groups_at[provider.id] = self._groups_at.get(provider.id, 0) + 1
+        for name, amount in need.resources:
+            key = (provider.id, name)
+            self.taken[key] = self.taken.get(key, 0) + amount
+
+    def release(self, index: int) -> None:
+        """Undo :meth:`take`, if it was done."""
+        provider = self.chosen[index]
+        if provider is not None:
+            self.chosen[index] = None
+            need = self.rules.needs[index]
+            if not need.unsuffixed:
+                self._groups_at[provider.id] -= 1
+            for name, amount in need.resources:
+                self.taken[provider.id, name] -= amount
+
+    def allows(self, index: int, provider: Provider) -> bool:
+        """Whether the provider may serve the need beside all that is chosen, without ruling out the rest."""
+        rules = self.rules
+        need = rules.needs[index]
+        for name, amount in need.resources:
+            before = self.taken.get((provider.id, name), 0)
+            if before and not _accepts(provider, name, before + amount):
+                return False
+        if rules.isolate and not need.unsuffixed and self._groups_at.get(provider.id):
+            return False
+        if not rules.nested and self._has_a_relative(provider):
+            return False
+        if need.unsuffixed and not self._traits_in_reach(index, provider):
+            return False
+        return all(self._subtree_in_reach(rule, index, provider) for rule in rules.subtrees_of[index])
+
+    def can_complete(self, rest: Sequence[int]) -> bool:
+        """Whether the needs that are left have, each and together, a place left."""
+        left: list[list[Provider]] = []
+        for index in rest:
+            self.rules.budget.spend(self.steps * len(self.options[index]))
+            left.append([at for at in self.options[index] if self.allows(index, at)])
+            if not left[-1]:
+                return False
+        needs = [self.rules.needs[index] for index in rest]
+        return fits_at_all(needs, left, self.rules.isolate, self.taken, self.rules.budget)
+
+    def _has_a_relative(self, provider: Provider) -> bool:
+        return any(
+            at is not None and at.root_id == provider.root_id and at.id != provider.id for at in self.chosen
+        )
+
+    def _traits_in_reach(self, index: int, provider: Provider) -> bool:
+        """Whether each set of required traits is met by the group or still can be."""
+        others = [other for other, need in enumerate(self.rules.needs) if need.unsuffixed and other != index]
+        return all(
+            not provider.traits.isdisjoint(traits)
+            or any(not at.traits.isdisjoint(traits) for other in others for at in self._possible(other))
+            for traits in self.rules.unsuffixed_traits
+        )
+
+    def _subtree_in_reach(self, rule: Sequence[int], index: int, provider: Provider) -> bool:
+        """Whether one provider of the rule is, or can become, an ancestor of all the others."""
+        above = self._lineage(provider)
+        open_ones, chosen = [], [provider.id]
+        for other in rule:
+            if other != index:
+                at = self.chosen[other]
+                if at is None:
+                    open_ones.append(other)
+                else:
+                    above &= self._lineage(at)
+                    chosen.append(at.id)
+        self.rules.budget.spend(sum([len(self.options[other]) for other in open_ones]))
+        if not above.isdisjoint(chosen):
+            return True
+        return not all(above.isdisjoint(self._ids[other]) for other in open_ones)
+
+    def _possible(self, index: int) -> Sequence[Provider]:
+        """The provider chosen for a need, or all that may be."""
+        at = self.chosen[index]
+        return self.options[index] if at is None else (at,)
+
+    def _lineage(self, provider: Provider) -> frozenset[int]:
+        """The ids of the provider and all its ancestors."""
+        known = self._lineages.get(provider.id)
+        if known is None:
+            found = {provider.id}
+            parent = provider.parent_id
+            while parent is not None:
+                found.add(parent)
+                parent = self.rules.snapshot.providers[parent].parent_id
+            known = self._lineages[provider.id] = frozenset(found)
+        return known
+
+
+def _contested(needs: Iterable[ProviderNeed]) -> dict[str, int]:
+    amounts: dict[str, list[int]] = {}
+    for need in needs:
+        for name, amount in need.resources:
+            amounts.setdefault(name, []).append(amount)
+    return {name: sum(asked) for name, asked in amounts.items() if len(asked) > 1}
+
+
+def _accepts(provider: Provider, name: str, total: int) -> bool:
+    """Whether the sum of what several groups take from a provider is within its bounds."""
+    inventory = provider.inventories[name]
+    return total <= inventory.max_unit and provider.used.get(name, 0) + total <= inventory.capacity

@@ -1,0 +1,50 @@
+"""Ask a snapshot in the words of a query string, and read the answer at a glance."""
+
+from typing import Any
+from urllib.parse import parse_qsl
+
+from placement.model.snapshot import ModelSnapshot
+from placement.schemas.query import parse_candidates
+from placement.search.candidate_search import search
+from placement.search.candidates import AllocationCandidate, candidates_of
+from placement.search.request import CandidatesRequest
+from tests.placement.search.snapshots import name_to_uuid
+
+
+def ask(snapshot: ModelSnapshot, query: str, minor: int = 39) -> list[str]:
+    """The candidates for a query at microversion 1.``minor``, sorted.
+
+    ``{name}`` in the query stands for the uuid of that provider or aggregate.
+    A candidate reads ``cn1(MEMORY_MB:1024, VCPU:1) + ss1(DISK_GB:5)``.
+    """
+    return sorted(readable(snapshot, candidate) for candidate in candidates(snapshot, query, minor))
+
+
+def find(snapshot: ModelSnapshot, request: CandidatesRequest, **options: Any) -> list[AllocationCandidate]:
+    """The candidates of a request one by one; the options are those of the search."""
+    return list(candidates_of(search(snapshot, request, **options)))
+
+
+def candidates(snapshot: ModelSnapshot, query: str, minor: int = 39) -> list[AllocationCandidate]:
+    """The candidates themselves."""
+    names = [part.split("}")[0] for part in query.split("{")[1:]]
+    query = query.format(**{name: name_to_uuid(name) for name in names})
+    return find(snapshot, parse_candidates(parse_qsl(query, keep_blank_values=True), (1, minor)))
+
+
+def readable(snapshot: ModelSnapshot, candidate: AllocationCandidate) -> str:
+    parts = {
+        snapshot.providers[provider_id].name: ", ".join(
+            f"{name}:{amount}" for name, amount in sorted(amounts.items())
+        )
+        for provider_id, amounts in candidate.resources.items()
+    }
+    return " + ".join(f"{name}({amounts})" for name, amounts in sorted(parts.items()))
+
+
+def mappings(snapshot: ModelSnapshot, candidate: AllocationCandidate) -> dict[str, list[str]]:
+    """Names of the providers of each suffix."""
+    return {
+        suffix: sorted(snapshot.providers[provider_id].name for provider_id in provider_ids)
+        for suffix, provider_ids in candidate.mappings.items()
+    }

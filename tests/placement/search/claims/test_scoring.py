@@ -1,0 +1,222 @@
+"""The best choice by an order is what trying everything finds, in random small clouds; what criteria say.
+
+PLACEMENT_EXAMPLES_PERCENT=400 tries two thousand clouds.
+"""
+
+import random
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import combinations
+from statistics import mean
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from placement.model.provider import Provider
+from placement.model.snapshot import ModelSnapshot
+from placement.model.trees import ZONE
+from placement.schemas import explanation
+from placement.search.budget import SearchBudget
+from placement.search.claims.claim import ClaimScenario, Order, WantedClaim
+from placement.search.claims.placing import PlacedClaim, UnplacedClaim, place
+from placement.search.claims.scores import CRITERIA
+from placement.search.claims.topology import Distances
+from placement.store.consumers import ConsumerOwnership
+from placement.store.groups import ConsumerGroup, GroupPolicy
+from tests.examples import examples
+from tests.placement.search import brute
+from tests.placement.search.snapshots import Spec, build
+from tests.placement.search.strategies import fleets, situations
+
+OWNER = ConsumerOwnership("project", "user", "INSTANCE")
+TAKEN = frozenset[tuple[int, str, int]]
+anything = situations(requests_each=1).map(lambda each: (each[0], each[1][0])) | fleets()
+orders = st.dictionaries(
+    st.sampled_from(sorted(CRITERIA)), st.sampled_from((0.5, 1.0, 2.0, 3.0)), min_size=1, max_size=3
+)
+
+
+def pack(snapshot: ModelSnapshot, root: Provider, taken: TAKEN) -> float:
+    used: defaultdict[str, int] = defaultdict(int)
+    there: defaultdict[str, int] = defaultdict(int)
+    classes = {name for _, name, _ in taken}
+    for provider in snapshot:
+        for name in classes & provider.inventories.keys():
+            mine = [amount for each, what, amount in taken if (each, what) == (provider.id, name)]
+            if provider.root_id == root.id or mine:
+                there[name] += provider.inventories[name].capacity
+                used[name] += provider.used.get(name, 0) + sum(mine)
+    return sum(min(1.0, used[name] / there[name]) for name in classes) / len(classes)
+
+
+def zone_ids(snapshot: ModelSnapshot, taken: TAKEN) -> set[int]:
+    found = set()
+    for provider_id, _, _ in taken:
+        marked = [
+            each for each in brute.ancestry(snapshot, provider_id) if ZONE in snapshot.providers[each].traits
+        ]
+        found |= set(marked[:1])
+    return found
+
+
+def zones(snapshot: ModelSnapshot, root: Provider, taken: TAKEN) -> float:
+    return 1 / max(1, len(zone_ids(snapshot, taken)))
+
+
+def distance(distances: Distances, snapshot: ModelSnapshot, taken: TAKEN) -> float:
+    apart = [distances.get(pair, 20) for pair in combinations(sorted(zone_ids(snapshot, taken)), 2)]
+    return 10 / mean(apart) if apart else 1.0
+
+
+def fit(snapshot: ModelSnapshot, root: Provider, taken: TAKEN) -> float:
+    shares = []
+    for provider_id, name, amount in taken:
+        provider = snapshot.providers[provider_id]
+        shares.append(amount / (provider.inventories[name].capacity - provider.used.get(name, 0)))
+    return max(shares)
+
+
+def group(wanted: WantedClaim, members: Mapping[int, int], root: Provider) -> float:
+    assert wanted.group is not None
+    if "anti" in wanted.group.policy:
+        return 1 / (1 + members.get(root.id, 0))
+    return members.get(root.id, 0) / max(1, sum(members.values()))
+
+
+JUDGES: dict[str, Callable[[ModelSnapshot, Provider, TAKEN], float]] = {
+    "pack": pack,
+    "spread": lambda *situation: 1 - pack(*situation),
+    "zones": zones,
+    "fit": fit,
+}
+
+
+def zoned(snapshot: ModelSnapshot) -> ModelSnapshot:
+    """The same with NUMA nodes, where there is a trait of the random ones."""
+    return ModelSnapshot(
+        replace(each, traits=each.traits | {ZONE}) if "T1" in each.traits else each for each in snapshot
+    )
+
+
+def value(name: str, world: ClaimScenario, wanted: WantedClaim, root: Provider, taken: TAKEN) -> float:
+    if name == "group":
+        return group(wanted, world.groups["g"], root)
+    if name == "distance":
+        return distance(world.distances, world.snapshot, taken)
+    return JUDGES[name](world.snapshot, root, taken)
+
+
+def totals(world: ClaimScenario, wanted: WantedClaim) -> dict[int, list[float]]:
+    """By the root of a host what all the choices there are worth."""
+    snapshot = world.snapshot
+    found: dict[int, list[float]] = {}
+    for root in snapshot:
+        if root.parent_id is None and brute.root_is_right(root, wanted.request):
+            ways = {
+                brute.comparable(assignment)[0]
+                for assignment in brute.assignments(snapshot, root, wanted.request)
+                if all(rule(snapshot, wanted.request, assignment) for rule in brute.RULES)
+            }
+            values = [
+                sum(weight * value(name, world, wanted, root, way) for name, weight in wanted.order)
+                for way in ways
+            ]
+            if values:
+                found[root.id] = values
+    return found
+
+
+@settings(
+    max_examples=examples(500),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+)
+@given(
+    anything, orders, st.sampled_from((GroupPolicy.SOFT_AFFINITY, GroupPolicy.SOFT_ANTI_AFFINITY)), st.data()
+)
+def test_the_best_choice_is_made_and_the_best_of_each_other_host_listed(situation, order, policy, data):  # type: ignore[no-untyped-def]
+    snapshot, request = zoned(situation[0]), situation[1]
+    named = frozenset[str]().union(*request.same_subtrees)
+    assume(all(group.resources or group.suffix in named for group in request.groups))
+    # what consists of shared providers alone is found once, wherever it is anchored
+    assume(not any("MISC_SHARES_VIA_AGGREGATE" in each.traits for each in snapshot))
+    roots = st.sampled_from(sorted(snapshot.trees))
+    members = data.draw(st.dictionaries(roots, st.integers(1, 3), max_size=3))
+    near = data.draw(st.integers(11, 40))
+    zone_pairs = combinations(sorted(each.id for each in snapshot if ZONE in each.traits), 2)
+    world = ClaimScenario(snapshot, {"g": members}, {pair: near for pair in zone_pairs if sum(pair) % 2})
+    joins = ConsumerGroup("g", policy)
+    wanted = WantedClaim(
+        "c", None, OWNER, request, (1, 39), alternates=9, order=tuple(order.items()), group=joins
+    )
+    possible = totals(world, wanted)
+    rng = random.Random(data.draw(st.integers(0, 99)))
+    found = place(world, [wanted], SearchBudget(), rng)
+    if isinstance(found, UnplacedClaim):
+        assert not possible
+        return
+    best, alternates = found[0].choice, found[0].alternates
+    assert best.score is not None
+    assert best.score.total == pytest.approx(max(max(values) for values in possible.values()))
+    left = {root: max(values) for root, values in possible.items() if root != best.root.id}
+    assert {each.root.id: each.score.total for each in alternates if each.score} == pytest.approx(left)
+    listed = [each.score.total for each in alternates if each.score]
+    assert listed == sorted(listed, reverse=True)
+
+
+def chosen(snapshot: ModelSnapshot, query: str, order: Order) -> PlacedClaim:
+    asked = explanation.parse({"query": query, "flavor": None, "microversion": "1.39"}, {})
+    wanted = WantedClaim("c", None, OWNER, asked.request, asked.version, order=order)
+    found = place(ClaimScenario(snapshot), [wanted], SearchBudget(), random.Random(0))
+    assert isinstance(found, list)
+    return found[0]
+
+
+def nodes(name: str, *used: int) -> list[Spec]:
+    """A host with NUMA nodes of PCPU 8 each, of which so many are used."""
+    return [Spec(name)] + [
+        Spec(f"{name}_{number}", name, {"PCPU": 8}, [ZONE], used={"PCPU": each})
+        for number, each in enumerate(used)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("order", "root", "criteria"),
+    [
+        ((("pack", 1.0),), "full", {"pack": 1.0}),
+        ((("spread", 1.0),), "empty", {"spread": 0.75}),
+        ((("zones", 2.0), ("pack", 1.0)), "half", {"zones": 1.0, "pack": 0.5}),
+        ((("fit", 1.0), ("zones", 0.1)), "half", {"fit": 1.0, "zones": 1.0}),
+        ((("distance", 2.0), ("pack", 1.0)), "half", {"distance": 1.0, "pack": 0.5}),
+    ],
+)
+def test_what_each_criterion_prefers(order: Order, root: str, criteria: dict[str, float]) -> None:
+    snapshot = build(*nodes("empty", 0, 0), *nodes("half", 0, 4), *nodes("full", 6, 6))
+    found = chosen(snapshot, "resources1=PCPU:2&resources2=PCPU:2&group_policy=none", order)
+    assert found.choice.root.name == root
+    assert found.choice.score is not None
+    assert found.choice.score.criteria == pytest.approx(criteria)
+    assert found.choice.score.total == pytest.approx(sum(weight * criteria[name] for name, weight in order))
+
+
+@settings(max_examples=examples(200), deadline=None, suppress_health_check=list(HealthCheck))
+@given(anything, orders.map(lambda order: {name: order[name] for name in order if name != "group"}))
+def test_what_is_taken_of_shared_pools_counts_as_the_criteria_say(situation, order):  # type: ignore[no-untyped-def]
+    snapshot, request = zoned(situation[0]), situation[1]
+    named = frozenset[str]().union(*request.same_subtrees)
+    assume(all(group.resources or group.suffix in named for group in request.groups))
+    assume(order and any("MISC_SHARES_VIA_AGGREGATE" in each.traits for each in snapshot))
+    world = ClaimScenario(snapshot)
+    wanted = WantedClaim("c", None, OWNER, request, (1, 39), alternates=9, order=tuple(order.items()))
+    found = place(world, [wanted], SearchBudget(), random.Random(0))
+    for choice in () if isinstance(found, UnplacedClaim) else (found[0].choice, *found[0].alternates):
+        taken = frozenset(
+            (provider.id, name, amount)
+            for provider, amounts in choice.resources
+            for name, amount in amounts.items()
+        )
+        assert choice.score is not None
+        expected = {name: value(name, world, wanted, choice.root, taken) for name in order}
+        assert choice.score.criteria == pytest.approx(expected)

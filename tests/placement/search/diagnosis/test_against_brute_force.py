@@ -1,0 +1,277 @@
+"""An explanation says what trying everything says, in random small clouds."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from placement.model.snapshot import ModelSnapshot
+from placement.schemas.query import parse_candidates
+from placement.search.budget import BudgetExhausted, SearchBudget
+from placement.search.diagnosis.clauses import RequestClause, combinations, resources, without
+from placement.search.diagnosis.explanation import explain
+from placement.search.diagnosis.relaxations import MAX_CHANGES, MAX_RELAXATIONS
+from placement.search.request import CandidatesRequest, RequestGroup
+from tests.examples import examples
+from tests.placement.search.diagnosis import brute
+from tests.placement.search.snapshots import Spec, build, name_to_uuid
+from tests.placement.search.strategies import crowded_hosts, fleets, situations
+
+EXAMPLES = examples(60)
+exhaustive = settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
+)
+anything = situations(requests_each=3) | fleets().map(lambda each: (each[0], [each[1]]))
+one_each = situations(requests_each=1) | fleets().map(lambda each: (each[0], [each[1]]))
+few = settings(exhaustive, max_examples=max(1, EXAMPLES // 5))  # trying all sets of clauses takes long
+
+
+def is_query(request: CandidatesRequest) -> bool:
+    """Whether a client can ask this: a group without resources is in a ``same_subtree``, and says more."""
+    named = frozenset[str]().union(*request.same_subtrees)
+    return all(
+        group.resources or (group.suffix in named and group != RequestGroup(group.suffix))
+        for group in request.groups
+    )
+
+
+def typed(request: CandidatesRequest) -> list[tuple[str, str]]:
+    """The request as a client types it, in the grammar of 1.39."""
+    pairs = [("group_policy", request.group_policy or "none")]
+    for group in request.groups:
+        resources = ",".join(f"{name}:{amount}" for name, amount in group.resources.items())
+        pairs += [("resources" + group.suffix, resources)] if resources else []
+        pairs += [("required" + group.suffix, "in:" + ",".join(sorted(each))) for each in group.required]
+        pairs += [("required" + group.suffix, f"!{each}") for each in group.forbidden]
+        pairs += [("member_of" + group.suffix, "in:" + ",".join(each)) for each in group.member_of]
+        pairs += [("member_of" + group.suffix, f"!{each}") for each in group.forbidden_aggregates]
+        pairs += [("in_tree" + group.suffix, group.in_tree)] if group.in_tree else []
+    roots = [*request.root_required, *(f"!{each}" for each in request.root_forbidden)]
+    pairs += [("root_required", ",".join(roots))] if roots else []
+    return pairs + [("same_subtree", ",".join(each)) for each in request.same_subtrees]
+
+
+def requests_of(situation: tuple[ModelSnapshot, list[CandidatesRequest]]) -> list[CandidatesRequest]:
+    requests = [request for request in situation[1] if is_query(request)]
+    assume(requests)
+    return requests
+
+
+@exhaustive
+@given(anything)
+def test_so_many_hosts_and_providers_are_left_after_each_condition(
+    situation: tuple[ModelSnapshot, list[CandidatesRequest]],
+) -> None:
+    snapshot = situation[0]
+    for request in requests_of(situation):
+        explanation = explain(snapshot, request, SearchBudget())
+        groups = {group.suffix: group for group in request.groups}
+        for group in explanation.groups:
+            clauses = [step.clause for step in group.steps]
+            for number, step in enumerate(group.steps, start=1):
+                ids = brute.passing(snapshot, groups[group.suffix], group.resources, clauses[:number])
+                assert step.providers == len(ids)
+                assert step.hosts == sum(
+                    any(provider.id in ids for provider in brute.reachable(snapshot, root))
+                    for root in brute.hosts(snapshot)
+                )
+
+
+@exhaustive
+@given(anything)
+def test_as_many_hosts_fit_as_have_candidates_and_the_others_have_a_reason_each(
+    situation: tuple[ModelSnapshot, list[CandidatesRequest]],
+) -> None:
+    snapshot = situation[0]
+    for request in requests_of(situation):
+        explanation = explain(snapshot, request, SearchBudget())
+        assert explanation.hosts == len(brute.hosts(snapshot))
+        assert explanation.fitting == brute.fitting(snapshot, request)
+        assert explanation.hosts - explanation.fitting == sum(each.hosts for each in explanation.reasons)
+        named = [example.root.id for each in explanation.reasons for example in each.examples]
+        assert len(named) == len(set(named))
+        fitting = {root.id for root in brute.hosts(snapshot) if brute.serves(snapshot, root, request)}
+        assert fitting.isdisjoint(named)
+        ties = dict(combinations(request))
+        for step in explanation.steps:
+            if step.clause in ties and request.root_required == request.root_forbidden == frozenset():
+                assert step.hosts == brute.fitting(snapshot, ties[step.clause])
+
+
+@few
+@given(one_each)
+def test_relaxations_are_all_the_smallest_ones(
+    situation: tuple[ModelSnapshot, list[CandidatesRequest]],
+) -> None:
+    for request in requests_of(situation):
+        check_relaxations(situation[0], request)
+
+
+def check_relaxations(snapshot: ModelSnapshot, request: CandidatesRequest) -> None:
+    explanation = explain(snapshot, request, SearchBudget())
+    if explanation.fitting:
+        assert explanation.relaxations == ()
+        return
+    expected = brute.relaxations(snapshot, request, MAX_CHANGES)
+    found = [
+        frozenset(each.left_out) | {resources(change.group, change.names[0]) for change in each.amounts}
+        for each in explanation.relaxations
+    ]
+    assert len(set(found)) == len(found)
+    assert [*map(len, found)] == sorted(map(len, found))
+    assert set(found) <= expected
+    if len(expected) <= MAX_RELAXATIONS:
+        assert set(found) == expected
+
+
+@few
+@given(one_each, st.data())
+def test_only_hosts_that_may_be_chosen_count(
+    situation: tuple[ModelSnapshot, list[CandidatesRequest]], data: st.DataObject
+) -> None:
+    snapshot = situation[0]
+    among = data.draw(st.sets(st.sampled_from([root.id for root in brute.hosts(snapshot)])))
+
+    def fitting(request: CandidatesRequest | None) -> int:
+        return sum(
+            root.id in among and request is not None and brute.serves(snapshot, root, request)
+            for root in brute.hosts(snapshot)
+        )
+
+    for request in requests_of(situation):
+        explanation = explain(snapshot, request, SearchBudget(), among)
+        assert explanation.hosts == len(among)
+        assert explanation.fitting == fitting(request)
+        for each in explanation.relaxations:
+            amounts = {resources(one.group, one.names[0]): one.amount for one in each.amounts}
+            assert each.hosts == fitting(without(request, each.left_out, amounts)) > 0
+        for largest in explanation.largest:
+            clause = resources(largest.clause.group, largest.clause.names[0])
+            fits = [
+                amount
+                for amount in range(1, brute.MOST + 1)
+                if fitting(without(request, (), {clause: amount}))
+            ]
+            assert largest.fits == max(fits, default=None)
+
+
+@few
+@given(one_each)
+def test_a_request_with_the_changes_of_a_relaxation_can_be_typed(
+    situation: tuple[ModelSnapshot, list[CandidatesRequest]],
+) -> None:
+    for request in requests_of(situation):
+        assume(request.nested)  # which only older grammars are not
+        # A query that says a thing twice is read as one that says it once.
+        assume(all(len({*group.required}) == len(group.required) for group in request.groups))
+        assume(all(len({*group.member_of}) == len(group.member_of) for group in request.groups))
+        for each in explain(situation[0], request, SearchBudget()).relaxations:
+            amounts = {resources(one.group, one.names[0]): one.amount for one in each.amounts}
+            changed = without(request, each.left_out, amounts)
+            assert changed is not None
+            assert parse_candidates(typed(changed), (1, 39)) == changed
+
+
+def test_who_leaves_out_a_group_leaves_it_out_of_what_ties_groups_together() -> None:
+    snapshot = build(Spec("cn"), Spec("numa0", "cn", {"PCPU": 4, "MEMORY_MB": 4096}))
+    asked = {"resources_A": "PCPU:8", "resources_B": "MEMORY_MB:4096"}
+    tied = {"same_subtree": "_A,_B", "group_policy": "isolate"}
+    request = parse_candidates([*asked.items(), *tied.items()], (1, 39))
+    (relaxation,) = (
+        each for each in explain(snapshot, request, SearchBudget()).relaxations if len(each.left_out) == 1
+    )
+    assert (relaxation.left_out, relaxation.hosts) == ((resources("_A", "PCPU"),), 1)
+    expected = [("resources_B", "MEMORY_MB:4096"), ("same_subtree", "_B"), ("group_policy", "isolate")]
+    assert without(request, relaxation.left_out) == parse_candidates(expected, (1, 39))
+
+
+AGGREGATES = (frozenset({name_to_uuid("a")}), frozenset({name_to_uuid("b")}))
+
+
+@pytest.mark.parametrize(
+    ("suffix", "root", "child", "expected"),
+    [
+        ("", (), ("b",), ["a"]),  # whoever is in b only lacks a, and no more
+        ("_1", (), ("b",), ["a"]),
+        ("", ("b",), ("a",), ["a", "b"]),  # either of them is in one: without the other clause it fits
+        ("_1", ("b",), ("a",), ["b"]),
+        ("", (), (), ["ab"]),
+    ],
+)
+def test_of_two_aggregates_only_those_are_left_out_that_nobody_is_in(
+    suffix: str, root: tuple[str, ...], child: tuple[str, ...], expected: list[str]
+) -> None:
+    snapshot = build(Spec("cn", aggregates=root), Spec("numa", "cn", {"VCPU": 1}, (), child))
+    request = CandidatesRequest((RequestGroup(suffix, {"VCPU": 1}, member_of=AGGREGATES),))
+    wanted = {
+        frozenset(RequestClause("member_of", suffix, (name_to_uuid(name),)) for name in names)
+        for names in expected
+    }
+    assert {
+        frozenset(each.left_out) for each in explain(snapshot, request, SearchBudget()).relaxations
+    } >= wanted
+    check_relaxations(snapshot, request)
+
+
+@few
+@given(one_each)
+def test_amounts_of_relaxations_are_the_largest_that_do_and_so_many_hosts_fit_then(
+    situation: tuple[ModelSnapshot, list[CandidatesRequest]],
+) -> None:
+    snapshot = situation[0]
+    for request in requests_of(situation):
+        asked = {
+            resources(group.suffix, name): amount
+            for group in request.groups
+            for name, amount in group.resources.items()
+        }
+        for each in explain(snapshot, request, SearchBudget()).relaxations:
+            amounts = {resources(one.group, one.names[0]): one.amount for one in each.amounts}
+            changed = without(request, each.left_out, amounts)
+            assert each.hosts == brute.fitting(snapshot, changed) > 0
+            for clause, amount in amounts.items():
+                assert amount == brute.largest(
+                    snapshot, request, clause, asked[clause] - 1, each.left_out, amounts
+                )
+            for clause in asked.keys() & set(each.left_out):
+                left_out = set(each.left_out) - {clause}
+                assert brute.largest(snapshot, request, clause, asked[clause] - 1, left_out, amounts) is None
+
+
+@few
+@given(one_each | crowded_hosts().map(lambda each: (each[0], [each[1]])))
+def test_the_largest_amount_is_the_largest_that_fits(
+    situation: tuple[ModelSnapshot, list[CandidatesRequest]],
+) -> None:
+    snapshot = situation[0]
+    for request in requests_of(situation):
+        for each in explain(snapshot, request, SearchBudget()).largest:
+            clause = resources(each.clause.group, each.clause.names[0])
+            assert each.fits == brute.largest(snapshot, request, clause)
+
+
+@exhaustive
+@given(anything, st.integers(1, 400))
+def test_a_spent_budget_leaves_what_is_known_and_says_what_is_missing(
+    situation: tuple[ModelSnapshot, list[CandidatesRequest]], steps: int
+) -> None:
+    snapshot = situation[0]
+    for request in requests_of(situation):
+        whole = explain(snapshot, request, SearchBudget())
+        budget = SearchBudget(seconds=0)
+        budget._steps_left = steps
+        try:
+            part = explain(snapshot, request, budget)
+        except BudgetExhausted:
+            continue
+        named = {"groups": "groups", "largest": "largest", "relaxations": "relaxations", "reasons": "reasons"}
+        for field, name in named.items():
+            if name not in part.incomplete:
+                assert getattr(part, field) == getattr(whole, field)
+        assert set(part.relaxations) <= set(whole.relaxations)
+        assert set(part.largest) <= set(whole.largest)
+        assert (part.fitting is None) == ("fitting_hosts" in part.incomplete)
+        assert replace(part, incomplete=()) == whole or part.incomplete

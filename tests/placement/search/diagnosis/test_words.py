@@ -1,0 +1,129 @@
+"""What an operator reads: the sentence of an explanation."""
+
+import pytest
+
+from placement.model.snapshot import ModelSnapshot
+from placement.schemas.query import parse_candidates
+from placement.search.budget import SearchBudget
+from placement.search.diagnosis.explanation import explain
+from placement.search.diagnosis.sentences import printable, sentence
+from tests.placement.search.snapshots import Spec, build, inventory, name_to_uuid
+
+NOBODY = name_to_uuid("nobody")
+NODE = ("HW_NUMA_ROOT",)
+
+
+def said(snapshot: ModelSnapshot, *parameters: tuple[str, str]) -> str:
+    return sentence(explain(snapshot, parse_candidates(parameters, (1, 39)), SearchBudget()))
+
+
+@pytest.fixture
+def flat() -> ModelSnapshot:
+    """The worked example of the package, and a host without CPUs."""
+    return build(
+        Spec("cn1", None, {"VCPU": 8}, ["CUSTOM_A"], ["rack"], {"VCPU": 6}),
+        Spec("cn2", None, {"VCPU": 8}, ["CUSTOM_A"], ["rack"], {"VCPU": 3}),
+        Spec("cn3", None, {"VCPU": 8}),
+        Spec("cn4", None, {"DISK_GB": 8}),
+    )
+
+
+def test_the_worked_example(flat: ModelSnapshot) -> None:
+    assert said(flat, ("resources", "VCPU:6"), ("required", "CUSTOM_A")) == (
+        "0 of 4 hosts: 2 have less than 6 VCPU free (most: 5 on cn2), 1 has no VCPU, 1 lacks CUSTOM_A; "
+        "asking for 5 VCPU would leave 1 host"
+    )
+
+
+def test_the_change_that_helps_most_hosts_is_named(flat: ModelSnapshot) -> None:
+    assert said(flat, ("resources", "VCPU:2"), ("required", "CUSTOM_B")).endswith(
+        "; leaving out required=CUSTOM_B would leave 3 hosts"
+    )
+
+
+def test_numa_nodes_are_called_so_and_groups_by_their_suffix() -> None:
+    snapshot = build(
+        Spec("h16"), Spec("h16_0", "h16", {"PCPU": 30}, NODE, (), {"PCPU": 9}),
+        Spec("h17"), Spec("h17_0", "h17", {"PCPU": 30}, NODE, (), {"PCPU": 2}),
+    )  # fmt: skip
+    assert said(snapshot, ("resources_CPU", "PCPU:30")) == (
+        "0 of 2 hosts: 2 have no NUMA node with 30 PCPU free for _CPU (most: 28 on h17); "
+        "asking for 28 PCPU for _CPU would leave 1 host"
+    )
+
+
+@pytest.mark.parametrize(
+    ("parameters", "reason"),
+    [
+        ([("resources", "VCPU:2"), ("member_of", f"!{name_to_uuid('rack')}")], "2 are in the forbidden agg"),
+        ([("resources", "VCPU:2"), ("member_of", name_to_uuid("rack"))], "1 is not in aggregate"),
+        ([("resources", "VCPU:2"), ("in_tree", name_to_uuid("cn3"))], "2 are not the tree of"),
+        (
+            [("resources", "VCPU:2"), ("in_tree", NOBODY)],
+            f"{NOBODY} (there is no such provider), 1",
+        ),
+        ([("resources", "VCPU:2"), ("member_of", NOBODY)], f"not in aggregate {NOBODY} (nobody is), 1 "),
+        ([("resources", "VCPU:2"), ("required", "!CUSTOM_A")], "2 have CUSTOM_A, which is forbidden"),
+        ([("resources", "VCPU:1"), ("required", "in:X,Y")], "3 lack any of X, Y"),
+        ([("resources", "VCPU:1"), ("root_required", "X")], "3 lack X at their root"),
+        ([("resources", "VCPU:1"), ("root_required", "!CUSTOM_A")], "2 have CUSTOM_A at their root, which"),
+        (
+            [("resources1", "VCPU:1"), ("resources2", "VCPU:1"), ("group_policy", "isolate")],
+            "3 have too few providers for isolated groups",
+        ),
+        (
+            [("resources1", "VCPU:5"), ("resources2", "VCPU:5"), ("group_policy", "none")],
+            "2 can serve each part, but not all at once",
+        ),
+    ],
+)
+def test_every_condition_has_its_words(
+    flat: ModelSnapshot, parameters: list[tuple[str, str]], reason: str
+) -> None:
+    assert reason in said(flat, *parameters)
+
+
+@pytest.mark.parametrize(
+    ("portions", "amount", "reason"),
+    [
+        ({"min_unit": 4}, 2, "1 gives no less than 4 VCPU at once"),
+        ({"max_unit": 2}, 4, "1 gives no more than 2 VCPU at once; asking for 2 VCPU would leave 1 host"),
+        ({"step_size": 2}, 3, "1 gives VCPU in steps of 2; asking for 2 VCPU would leave 1 host"),
+    ],
+)
+def test_portions_are_told_with_what_they_are(portions: dict[str, int], amount: int, reason: str) -> None:
+    assert reason in said(
+        build(Spec("cn", None, {"VCPU": inventory(8, **portions)})), ("resources", f"VCPU:{amount}")
+    )
+
+
+def test_groups_of_different_subtrees_are_told() -> None:
+    snapshot = build(
+        Spec("cn"), Spec("numa0", "cn", {"VCPU": 4}), Spec("numa1", "cn"), Spec("gpu", "numa1", {"VGPU": 1})
+    )
+    asked = [("resources_C", "VCPU:1"), ("resources_G", "VGPU:1"), ("group_policy", "none")]
+    assert said(snapshot, *asked, ("same_subtree", "_C,_G")) == (
+        "0 of 1 host: 1 cannot serve _C and _G from one provider and what is below it; "
+        "leaving out same_subtree=_C,_G would leave 1 host"
+    )
+
+
+def test_what_fits_everywhere_has_no_reasons(flat: ModelSnapshot) -> None:
+    assert said(build(Spec("cn", None, {"VCPU": 1})), ("resources", "VCPU:1")) == "1 of 1 host fit"
+
+
+def test_an_empty_cloud_is_told() -> None:
+    assert said(build(), ("resources", "VCPU:1")) == "there are no resource providers"
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("host-1", "host-1"),
+        ("a\nb\x1b[31m", r"a\nb\x1b[31m"),
+        ("x" * 100, "x" * 57 + "..."),
+        ("hôte", "hôte"),
+    ],
+)
+def test_names_cannot_break_or_fake_a_line(name: str, shown: str) -> None:
+    assert printable(name) == shown

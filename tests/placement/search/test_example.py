@@ -1,0 +1,52 @@
+"""The worked example that `placement.search` opens with."""
+
+from unittest.mock import patch
+
+from placement import search
+from placement.model.snapshot import ModelSnapshot
+from placement.search.compiled_request import CompiledRequest
+from tests.placement.search.asking import ask
+from tests.placement.search.snapshots import Spec, build
+
+_INDENT = " " * 8
+
+
+def literal(document: str | None) -> list[str]:
+    """The lines of a document that stand further in than its prose."""
+    lines = (document or "").splitlines()
+    return [line.removeprefix(_INDENT) for line in lines if line.startswith(_INDENT)]
+
+
+def hosts() -> ModelSnapshot:
+    specs: list[Spec] = []
+    for name, disk_used, first_used, second_used in (("cn1", 0, 5, 0), ("cn2", 0, 0, 0), ("cn3", 10, 0, 2)):
+        specs += [
+            Spec(name, None, {"DISK_GB": 100}, used={"DISK_GB": disk_used}),
+            Spec(f"{name}_0", name, {"VCPU": 8}, used={"VCPU": first_used}),
+            Spec(f"{name}_1", name, {"VCPU": 8}, used={"VCPU": second_used}),
+        ]
+    return build(*specs)
+
+
+def test_the_example_has_these_candidates_and_searches_two_trees() -> None:
+    query, *candidates = literal(search.__doc__)
+    with patch.object(
+        CompiledRequest, "_patterns", autospec=True, side_effect=CompiledRequest._patterns
+    ) as searched:
+        assert ask(hosts(), query) == candidates
+    assert searched.call_count == 2
+
+
+def test_what_is_free_is_as_the_example_says() -> None:
+    document = search.__doc__ or ""
+    found = ", ".join(str(tree.free) for tree in hosts().whole_trees().values())
+    assert found.replace(", (90", " and (90") in " ".join(document.split())
+
+
+def test_a_contested_class_sets_the_third_tree_apart() -> None:
+    query, *_ = literal(search.__doc__)
+    with patch.object(
+        CompiledRequest, "_patterns", autospec=True, side_effect=CompiledRequest._patterns
+    ) as searched:
+        ask(hosts(), f"{query}&resources_CPU2=VCPU:4&group_policy=none")
+    assert searched.call_count == 3
