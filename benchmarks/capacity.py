@@ -16,7 +16,7 @@ from benchmarks.worlds import LLC, MBA, WORLDS
 from placement.microversion import MAX
 from placement.schemas.query_candidates import parse_candidates
 from placement.search.budget import SearchBudget
-from placement_extras.planner.counting import CloudHosts, count
+from placement_extras.planner.capacity import CloudHosts, count
 from placement_extras.planner.proportions import FlavorProportion, together
 
 ASKED: Final[Mapping[str, Mapping[str, str]]] = {

@@ -29,11 +29,10 @@ from placement.search.diagnosis.explanation import explain
 from placement.search.request import CandidatesRequest
 from placement.store.consumers import ConsumerOwnership
 from placement.store.holders import HeldAmount
-from placement_extras.planner.board import ClusterSimulation
-from placement_extras.planner.counting import CloudHosts, count
-from placement_extras.planner.draining import displace
-from placement_extras.planner.guests import guests_of
-from placement_extras.planner.moving import make_room, nearest
+from placement_extras.planner.capacity import CloudHosts, count
+from placement_extras.planner.cluster_simulation import ClusterSimulation, guests_of
+from placement_extras.planner.drain_plan import displace
+from placement_extras.planner.migration_plan import make_room, nearest
 
 Deed = Callable[[], object]
 SECONDS: Final = 5.0

@@ -4,13 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from placement.model.provider import Provider
-from placement_extras.planner.counting import FlavorCapacity
-from placement_extras.planner.draining import DisplacedGuests
-from placement_extras.planner.guests import HostedConsumer
-from placement_extras.planner.moving import MigrationPlan, MigrationStep
+from placement_extras.planner.capacity import FlavorCapacity, ShortClasses
+from placement_extras.planner.cluster_simulation import HostedConsumer
+from placement_extras.planner.drain_plan import DisplacedGuests
+from placement_extras.planner.migration_plan import MigrationPlan, MigrationStep
 from placement_extras.planner.packing import FitBounds
 from placement_extras.planner.proportions import FlavorProportion
-from placement_extras.planner.stranding import ShortClasses
 
 
 def document(

@@ -1,37 +1,184 @@
-"""``/ext/v1/capacity``."""
+"""The body of ``POST /ext/v1/capacity``.
 
-from collections.abc import Iterator
+Who is where says the database, where there is room the read model: what it takes both to find out.
+
+What is read of one may be newer than of the other, so that a guest who comes, goes or moves meanwhile may be
+counted twice or not at all.
+
+``/ext/v1/capacity``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
 from time import thread_time
-from typing import Final
+from typing import Any, Final
 
 from flask import Blueprint, Response
 
 from placement import microversion
 from placement.api.call import ApiRequest, operation
 from placement.api.paths import EXT
+from placement.db.database import ServiceDatabase
 from placement.exceptions import SEARCH_TOO_LONG, InvalidRequest
-from placement.schemas.request_form import AskedCandidates
+from placement.microversion import Microversion
+from placement.model.feed import ModelView, ReadModel
+from placement.model.snapshot import ModelSnapshot
+from placement.schemas import explanation
+from placement.schemas.base import ArrayField, BooleanField, IntegerField, ObjectField, StringField, UuidField
+from placement.schemas.request_form import AskedCandidates, RequestForms
 from placement.search.budget import BudgetExhausted, SearchBudget
 from placement.search.host_filter import named_roots
 from placement.search.request import CandidatesRequest, check_names
-from placement_extras.planner import body as schemas
+from placement.store.holders import HeldAmount, held_beside
 from placement_extras.planner import rules
-from placement_extras.planner.counting import CloudHosts, FlavorCapacity, count
+from placement_extras.planner.capacity import CloudHosts, FlavorCapacity, count
+from placement_extras.planner.cluster_simulation import ClusterSimulation, HostedConsumer, guests_of
 from placement_extras.planner.document import document, of_displaced, of_sets
-from placement_extras.planner.moving import fewest
+from placement_extras.planner.drain_plan import DisplacedGuests, displace
+from placement_extras.planner.migration_plan import MigrationPlan, fewest, make_room, nearest
 from placement_extras.planner.proportions import FlavorProportion, together
-from placement_extras.planner.relocating import GuestRelocator
+
+MAX_FLAVORS: Final = 32
+MAX_WITHOUT: Final = 1024
+MAX_PROPORTION: Final = 1_000_000
+
+
+class FlavorSchema(explanation.AskingSchema):
+    """What one guest takes."""
+
+    name = StringField(required=True, min_length=1, max_length=255)
+    proportion = IntegerField(1, MAX_PROPORTION, load_default=None)
+
+
+class CapacityBody(explanation.VersionedSchema):
+    """What is to be counted: flavors, whose queries are of a microversion, on all hosts but some.
+
+    Whether those who are on these find a place elsewhere is asked by ``displaced``, and by which moves there
+    would be room for one more of each flavor by ``moves``.
+    """
+
+    flavors = ArrayField(ObjectField(FlavorSchema), required=True, min_items=1, max_items=MAX_FLAVORS)
+    without = ArrayField(UuidField(), unique=True, load_default=list, max_items=MAX_WITHOUT)
+    displaced = BooleanField(load_default=False)
+    moves = BooleanField(load_default=False)
+
+
+def parse(body: dict[str, Any], forms: RequestForms) -> tuple[dict[str, AskedCandidates], Microversion]:
+    """What such a body asks for by the names of its flavors, and the microversion that they are of.
+
+    :param forms: translate flavors that are no queries.
+    :raises InvalidRequest: naming the flavor, and what is wrong with it.
+    """
+    if body["displaced"] and not body["without"]:
+        raise InvalidRequest(
+            "'displaced' asks about those on the hosts that 'without' names, and it names none."
+        )
+    found: dict[str, AskedCandidates] = {}
+    for flavor in body["flavors"]:
+        name = flavor["name"]
+        if name in found:
+            raise InvalidRequest(f"Flavor {name!r} is there twice.")
+        try:
+            common = {each: body[each] for each in ("microversion", "strict")}
+            found[name] = explanation.parse({**flavor, **common}, forms)
+        except InvalidRequest as error:
+            raise InvalidRequest(f"Flavor {name!r}: {error.detail}", error.code) from None
+    return found, explanation.version_of(body)
+
+
+MAX_HELD: Final = 50_000
+"""Amounts that are read of those who are on the hosts in question."""
+
+
+class GuestRelocator:
+    """Finds places elsewhere for guests.
+
+    :param seconds: of work for all that is asked.
+    :param check_awaited: called again and again; what it raises ends the work.
+    """
+
+    def __init__(
+        self, model: ReadModel, database: ServiceDatabase, seconds: float, check_awaited: Callable[[], None]
+    ) -> None:
+        self._model = model
+        self._database = database
+        self._end = thread_time() + seconds
+        self._check_awaited = check_awaited
+
+    def displaced(self, hosts: Collection[str]) -> DisplacedGuests:
+        """Whether those on some hosts, by the uuids of their roots, have a place on the others.
+
+        :raises InvalidRequest: there are too many of them.
+        :raises placement.search.budget.BudgetExhausted: it takes too long.
+        """
+        with self._model.fresh() as view:
+            members = _members(view.snapshot, _ids(view.snapshot, hosts))
+        held, complete = self._held(members)
+        if not complete:
+            raise InvalidRequest(
+                f"Those on the hosts to be left aside hold more than {MAX_HELD} amounts: name fewer hosts."
+            )
+        with self._model.fresh() as view:
+            avoided, budget = _ids(view.snapshot, hosts), self._budget(view)
+            guests = _on(view.snapshot, avoided, held, budget)
+            return displace(ClusterSimulation(view.snapshot, budget, avoided), guests)
+
+    def room_for(self, request: CandidatesRequest, avoided: Collection[str]) -> MigrationPlan:
+        """The fewest moves that make room for a guest; nobody goes to the avoided hosts, or comes from them.
+
+        :raises placement.search.budget.BudgetExhausted: it takes too long.
+        """
+        with self._model.fresh() as view:
+            board = ClusterSimulation(view.snapshot, self._budget(view), _ids(view.snapshot, avoided))
+            roots = {tree.root.id for tree, _ in nearest(board, request)}
+            members = _members(view.snapshot, roots)
+        held, complete = self._held(members)
+        with self._model.fresh() as view:
+            board = ClusterSimulation(view.snapshot, self._budget(view), _ids(view.snapshot, avoided))
+            hosts = [host for host in board.hosts if host[0].root.id in roots]
+            guests = _on(view.snapshot, roots, held, board.budget)
+            return make_room(board, request, hosts, guests, all_known=complete)
+
+    def _held(self, provider_ids: Collection[int]) -> tuple[list[HeldAmount], bool]:
+        with self._database.read() as conn:
+            return held_beside(conn, provider_ids, MAX_HELD)
+
+    def _budget(self, view: ModelView) -> SearchBudget:
+        return SearchBudget(self._end - thread_time(), give_way=view.giving_way_after(self._check_awaited))
+
+
+def _ids(snapshot: ModelSnapshot, uuids: Collection[str]) -> set[int]:
+    """Of those of the providers that are there."""
+    return {snapshot.by_uuid[uuid] for uuid in uuids if uuid in snapshot.by_uuid}
+
+
+def _members(snapshot: ModelSnapshot, roots: Collection[int]) -> set[int]:
+    return {member for root in roots for member in snapshot.trees.get(root, ())}
+
+
+def _on(
+    snapshot: ModelSnapshot, roots: Collection[int], held: Sequence[HeldAmount], budget: SearchBudget
+) -> list[HostedConsumer]:
+    """Those who hold something of these hosts."""
+    providers = snapshot.providers
+    return [
+        guest
+        for guest in guests_of(snapshot, held, budget)
+        if any(providers[provider_id].root_id in roots for provider_id, _ in guest.held)
+    ]
+
 
 blueprint = Blueprint("ext_capacity", __name__)
 
-_BODY: Final = schemas.CapacityBody()
+_BODY: Final = CapacityBody()
 
 
 @operation(blueprint, "POST", f"{EXT}/capacity", rules.CAPACITY, reads_json=True, writes_json=True)
 def create(call: ApiRequest) -> Response:
     """How many guests of some flavors fit, and what is in the way of more. Nothing is kept."""
     body = call.body(_BODY)
-    asked, version = schemas.parse(body, call.service.request_forms)
+    asked, version = parse(body, call.service.request_forms)
     flavors = {name: each.request for name, each in asked.items()}
     fallbacks = {name: each.fallback for name, each in asked.items() if each.fallback is not None}
     deadline = call.service.conf.api.capacity_deadline

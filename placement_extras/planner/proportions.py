@@ -6,10 +6,8 @@ from typing import Any, Final
 
 from placement.search.budget import SearchBudget
 from placement.search.request import CandidatesRequest
-from placement_extras.planner.counting import CloudHosts
-from placement_extras.planner.coupling import HostCoupling
-from placement_extras.planner.packing import FitBounds
-from placement_extras.planner.ways import FootprintFinder, Slot, Way
+from placement_extras.planner.capacity import CloudHosts, HostCoupling
+from placement_extras.planner.packing import FitBounds, FootprintFinder, Slot, Way
 
 _CHUNKS: Final = 64
 """In so many pieces, at first, guests are placed, so that flavors come to be mixed on each host."""

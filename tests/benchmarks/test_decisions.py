@@ -3,8 +3,8 @@
 import pytest
 
 from benchmarks.decisions import PARTS, Deed, moves, occupied, percentiles
-from placement_extras.planner.draining import DisplacedGuests
-from placement_extras.planner.moving import MigrationPlan
+from placement_extras.planner.drain_plan import DisplacedGuests
+from placement_extras.planner.migration_plan import MigrationPlan
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -23,7 +23,7 @@ from placement.schemas import (
 )
 from placement.schemas import query as queries
 from placement.schemas.base import load as load_by_schema
-from placement_extras.planner import body
+from placement_extras.planner import handler
 from tests.placement.api_ref import document
 from tests.placement.api_ref.document import Operation
 from tests.placement.api_ref.story import STORY, happen
@@ -48,7 +48,7 @@ SCHEMAS = {
     "updateSeveralAllocations": allocation.post(microversion.MAX),
     "reshape": allocation.reshaper(microversion.MAX),
     "explainAllocationCandidates": explanation.ExplanationBody(),
-    "showCapacity": body.CapacityBody(),
+    "showCapacity": handler.CapacityBody(),
     "claim": claim.ClaimsBody(),
     "confirmClaim": claim.ConfirmationBody(),
     "updateAttributes": attribute.AttributesBody(),

@@ -10,7 +10,7 @@ from placement.model.snapshot import ModelSnapshot
 from placement.search.budget import SearchBudget
 from placement.search.request import CandidatesRequest, RequestGroup
 from placement_extras.planner import proportions
-from placement_extras.planner.counting import CloudHosts, count
+from placement_extras.planner.capacity import CloudHosts, count
 from placement_extras.planner.packing import FitBounds
 from placement_extras.planner.proportions import FlavorProportion, together
 from tests.examples import examples

@@ -4,10 +4,8 @@ from placement.model.provider import SHARES
 from placement.model.snapshot import ModelSnapshot
 from placement.schemas.query import parse_candidates
 from placement.search.budget import SearchBudget
-from placement_extras.planner.counting import CloudHosts, FlavorCapacity, count
-from placement_extras.planner.packing import FitBounds, pack
-from placement_extras.planner.stranding import StrandedHost
-from placement_extras.planner.ways import FlavorFootprints
+from placement_extras.planner.capacity import CloudHosts, FlavorCapacity, StrandedHost, count
+from placement_extras.planner.packing import FitBounds, FlavorFootprints, pack
 from tests.placement.search.snapshots import Spec, build
 
 

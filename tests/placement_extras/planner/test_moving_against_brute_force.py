@@ -12,11 +12,10 @@ from placement.model.snapshot import ModelSnapshot
 from placement.search.budget import SearchBudget
 from placement.search.request import CandidatesRequest, RequestGroup
 from placement.store.holders import HeldAmount
-from placement_extras.planner import draining, moving
-from placement_extras.planner.board import ClusterSimulation
-from placement_extras.planner.draining import displace
-from placement_extras.planner.guests import HostedConsumer, guests_of
-from placement_extras.planner.moving import MigrationPlan, make_room, nearest
+from placement_extras.planner import drain_plan, migration_plan
+from placement_extras.planner.cluster_simulation import ClusterSimulation, HostedConsumer, guests_of
+from placement_extras.planner.drain_plan import displace
+from placement_extras.planner.migration_plan import MigrationPlan, make_room, nearest
 from placement_extras.planner.packing import FitBounds
 from tests.examples import examples
 from tests.placement.search.snapshots import Spec, build
@@ -105,7 +104,7 @@ def test_a_bound_by_volume_counts_no_room_of_hosts_that_take_no_guest() -> None:
         for number in range(2)
     ]
     guests = guests_of(using(snapshot, [frozenset({(ids["cn1"], "VCPU", 4)})]), held, SearchBudget())
-    with patch.object(draining, "_MAX_TRIES", 0):
+    with patch.object(drain_plan, "_MAX_TRIES", 0):
         found = displace(ClusterSimulation(snapshot, SearchBudget(), {ids["cn1"]}), guests)
     assert found.fit == FitBounds(1, 1)
 
@@ -194,7 +193,7 @@ def test_as_many_of_a_drained_host_have_a_place_elsewhere_as_can_have_one(cloud:
         assert len(found.unplaced) == len(guests) - expected
         for each in found.unplaced:
             assert each.alone == has_place(cloud, guests, root.id, each.guest)
-        with patch.object(draining, "_MAX_TRIES", 0):  # it is given up at once
+        with patch.object(drain_plan, "_MAX_TRIES", 0):  # it is given up at once
             found = displace(ClusterSimulation(cloud.snapshot, SearchBudget(), {root.id}), guests)
             assert found.fit.fits <= expected <= found.fit.at_most
 
@@ -210,7 +209,7 @@ def test_room_is_made_by_the_fewest_moves_there_are(cloud: Cloud) -> None:
         assert found.moves is not None
         assert (len(found.moves), found.at_least) == (expected, expected)
         assert_possible(cloud, found)
-    with patch.object(moving, "_MAX_TRIES", 0):  # it is given up at once
+    with patch.object(migration_plan, "_MAX_TRIES", 0):  # it is given up at once
         hasty = room(cloud)
         if hasty.moves is not None:
             assert expected is not None

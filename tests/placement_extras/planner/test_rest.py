@@ -5,7 +5,7 @@ import pytest
 from placement.api.middleware import build_application
 from placement.conf import new_config
 from placement.db import migration
-from placement_extras.planner import relocating
+from placement_extras.planner import handler
 from tests.placement.api.ext.asking import claim, wants
 from tests.placement.running import Admin, application
 
@@ -240,7 +240,7 @@ def test_hosts_are_short_of_what_a_full_pool_had_for_them(crowded):
 
 
 def test_nobody_is_to_be_displaced_by_more_than_may_be_read(crowded, monkeypatch):
-    monkeypatch.setattr(relocating, "MAX_HELD", 1)
+    monkeypatch.setattr(handler, "MAX_HELD", 1)
     body = {"flavors": [SMALL], "displaced": True, "without": [SECOND]}
     assert "hold more than 1 amounts: name fewer hosts" in refused(crowded("POST", PATH, json=body))[2]
     # moves are looked for among those that are known

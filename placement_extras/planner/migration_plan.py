@@ -9,9 +9,8 @@ from typing import Final
 
 from placement.model.provider import SHARES, Provider
 from placement.search.request import CandidatesRequest
-from placement_extras.planner.board import ClusterSimulation, Host
-from placement_extras.planner.guests import HostedConsumer
-from placement_extras.planner.ways import Slot, Way
+from placement_extras.planner.cluster_simulation import ClusterSimulation, Host, HostedConsumer
+from placement_extras.planner.packing import Slot, Way
 
 MAX_HOSTS: Final = 64
 """Guests of no more hosts than this are moved, those that lack least for the flavor."""

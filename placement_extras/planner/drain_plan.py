@@ -8,10 +8,8 @@ from typing import Final
 
 from placement.model.provider import Provider
 from placement.search.budget import SearchBudget, slices
-from placement_extras.planner.board import ClusterSimulation, Host
-from placement_extras.planner.guests import HostedConsumer
-from placement_extras.planner.packing import FitBounds
-from placement_extras.planner.ways import Way
+from placement_extras.planner.cluster_simulation import ClusterSimulation, Host, HostedConsumer
+from placement_extras.planner.packing import FitBounds, Way
 
 _MAX_TRIES: Final = 5_000
 """Steps in the search for more places than those found at first, before the bound is told instead."""

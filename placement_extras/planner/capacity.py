@@ -1,0 +1,433 @@
+"""Hosts that share providers: what fits on one of them takes from the others.
+
+What is short on full hosts, and what is stranded there: free, and of no use to a flavor.
+
+How many guests of a flavor fit: in the whole cloud, without its worst host, and by aggregate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import nsmallest
+from operator import itemgetter
+from typing import Final
+
+from placement.model.provider import Provider
+from placement.model.snapshot import ModelSnapshot
+from placement.model.trees import HostTree
+from placement.search.budget import SearchBudget
+from placement.search.request import CandidatesRequest
+from placement.search.roots import SharingProviders
+from placement_extras.planner.packing import (
+    NONE,
+    FitBounds,
+    FlavorFootprints,
+    FootprintFinder,
+    Free,
+    Slot,
+    Way,
+    pack,
+    packer,
+    simple,
+)
+
+MAX_RETRIED: Final = 32
+"""Of groups with no more hosts than this it is tried what fits without each; of others there is a bound."""
+
+
+@dataclass(eq=False, slots=True)
+class CoupledHost:
+    """A host that shares with others, and its ways, whose slots are provider ids and classes.
+
+    ``free`` is what is free in these, ``alone`` what fits there if nothing is used by guests of other hosts.
+    ``offered`` are the slots that it shares.
+    """
+
+    tree: HostTree
+    shared: Sequence[Provider]
+    ways: FlavorFootprints
+    free: dict[Slot, int]
+    alone: FitBounds
+    offered: frozenset[Slot]
+
+
+class HostCoupling:
+    """All hosts that share, and what fits on some of them.
+
+    :param sharing: the ids of providers that share.
+    """
+
+    def __init__(self, finder: FootprintFinder, sharing: Collection[int], budget: SearchBudget) -> None:
+        self._finder = finder
+        self._sharing = sharing
+        self._budget = budget
+        self._groups: list[list[CoupledHost]] = []
+        self._group_of: dict[CoupledHost, int] = {}
+
+    def host(self, tree: HostTree, shared: Sequence[Provider]) -> CoupledHost:
+        """A host with what shares with it.
+
+        :raises placement.search.budget.BudgetExhausted: it takes too long.
+        """
+        names = list(tree.kind.shape.slots)
+        found = self._finder.at(tree, shared)
+
+        def slot_of(slot: Slot) -> Slot:
+            if isinstance(slot, int):
+                at, name = names[slot]
+                return tree.members[at].id, name
+            return slot
+
+        ways = FlavorFootprints(
+            tuple([tuple([(slot_of(slot), amount) for slot, amount in way]) for way in found.ways]),
+            {slot_of(slot): name for slot, name in found.classes.items()},
+            coupled=True,
+        )
+        free: dict[Slot, int] = {
+            (each.id, name): each.free(name)
+            for each in (*tree.members, *shared)
+            for name in each.inventories
+            if (each.id, name) in ways.classes
+        }
+        offered = {
+            (each.id, name) for each in tree.members if each.id in self._sharing for name in each.inventories
+        }
+        return CoupledHost(tree, shared, ways, free, packer(ways, self._budget)(free), frozenset(offered))
+
+    def gather(self, hosts: Sequence[CoupledHost]) -> None:
+        """Look at these hosts, all that share."""
+        leader: dict[int, int] = {}
+
+        def find(root: int) -> int:
+            while (above := leader.setdefault(root, root)) != root:
+                leader[root] = leader[above]
+                root = above
+            return root
+
+        for host in hosts:
+            # with whom it shares, not only what: a group that takes nothing may be served by others, too
+            self._budget.spend(1 + len(host.shared) // 4)
+            for other in host.shared:
+                leader[find(other.root_id)] = find(host.tree.root.id)
+        groups: dict[int, list[CoupledHost]] = {}
+        for host in hosts:
+            groups.setdefault(find(host.tree.root.id), []).append(host)
+        self._groups = list(groups.values())
+        self._group_of = {each: number for number, group in enumerate(self._groups) for each in group}
+
+    def fit(self, hosts: Collection[CoupledHost]) -> FitBounds:
+        """How many guests fit on these of the hosts."""
+        by_group: dict[int, list[CoupledHost]] = {}
+        for host in hosts:
+            by_group.setdefault(self._group_of[host], []).append(host)
+        return sum([self._fit(group) for group in by_group.values()], NONE)
+
+    def without_each(self) -> Iterator[tuple[HostTree, FitBounds]]:
+        """For each host how many guests fit on the others, while its providers serve nobody."""
+        fits = [self._fit(group) for group in self._groups]
+        whole = sum(fits, NONE)
+        for group, fit in zip(self._groups, fits, strict=True):
+            for failed in group:
+                if len(group) > MAX_RETRIED and not failed.offered:  # no more than its own are lost
+                    left = FitBounds(fit.fits - min(fit.fits, failed.alone.at_most), fit.at_most)
+                else:
+                    left = self._fit([self._after(each, failed) for each in group if each is not failed])
+                yield failed.tree, whole - fit + left
+
+    def _after(self, host: CoupledHost, failed: CoupledHost) -> CoupledHost:
+        """The host once another one failed."""
+        if not failed.offered:
+            return host
+        shared = [each for each in host.shared if each.root_id != failed.tree.root.id]
+        return host if len(shared) == len(host.shared) else self.host(host.tree, shared)
+
+    def _fit(self, hosts: Sequence[CoupledHost]) -> FitBounds:
+        ways = dict.fromkeys(way for each in hosts for way in each.ways.ways)
+        classes = {slot: name for each in hosts for slot, name in each.ways.classes.items()}
+        free = {slot: left for each in hosts for slot, left in each.free.items()}
+        at_most = sum([each.alone.at_most for each in hosts])
+        return pack(FlavorFootprints(tuple(ways), classes, coupled=True), free, self._budget, at_most)
+
+
+MAX_EXAMPLES: Final = 5
+"""Hosts that are named for each set of classes that are short."""
+
+
+@dataclass(frozen=True, slots=True)
+class StrandedHost:
+    """A full host by its root: what is stranded there by class, and how many guests that would do for."""
+
+    root: Provider
+    stranded: Mapping[str, int]
+    guests: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShortClasses:
+    """Full hosts of which these classes are short: how many, and what is stranded there, by class.
+
+    For ``guests`` more that would do, if there were enough of what is short. ``examples`` begin with the
+    hosts that strand most of them.
+    """
+
+    classes: tuple[str, ...]
+    hosts: int
+    stranded: Mapping[str, int]
+    guests: int
+    examples: tuple[StrandedHost, ...]
+
+
+class StrandedAmounts:
+    """Gathers the full hosts."""
+
+    def __init__(self, budget: SearchBudget) -> None:
+        self._budget = budget
+        self._lacking: dict[tuple[FlavorFootprints, frozenset[str]], _LackingHosts] = {}
+        self._gathered: dict[tuple[str, ...], _GatheredHosts] = {}
+
+    def add(
+        self, tree: HostTree, ways: FlavorFootprints, free: Free, shared: Collection[int] = frozenset()
+    ) -> None:
+        """Note a host at which none of the ways can be had.
+
+        :param shared: ids of providers that share with it, where slots are provider ids and classes. What
+            is free of them is stranded nowhere.
+        """
+        short = min(
+            (_short(way, ways, free) for way in ways.ways), key=lambda names: (len(names), sorted(names))
+        )
+        key = (ways, short)
+        lacking = self._lacking.get(key)
+        if lacking is None:
+            lacking = self._lacking[key] = _LackingHosts(ways, short, shared, self._budget)
+            self._gathered.setdefault(lacking.classes, _GatheredHosts())
+        stranded = {
+            name: sum([free[slot] for slot in slots if free[slot] > 0]) for name, slots in lacking.others
+        }
+        guests = lacking.fit(free).fits if stranded else 0
+        self._gathered[lacking.classes].add(tree, stranded, guests)
+
+    def found(self) -> tuple[ShortClasses, ...]:
+        """What is short, most hosts first."""
+        ordered = sorted(self._gathered.items(), key=lambda item: (-item[1].hosts, item[0]))
+        return tuple([gathered.short(classes) for classes, gathered in ordered])
+
+
+def _short(way: Way, ways: FlavorFootprints, free: Free) -> frozenset[str]:
+    return frozenset([ways.classes[slot] for slot, amount in way if free[slot] < amount])
+
+
+class _LackingHosts:
+    """Hosts of certain ways where certain classes are short."""
+
+    def __init__(
+        self, ways: FlavorFootprints, short: frozenset[str], shared: Collection[int], budget: SearchBudget
+    ) -> None:
+        self.classes = tuple(sorted(short))
+        slots: dict[str, list[Slot]] = {}
+        for slot, name in ways.classes.items():
+            if name not in short and not (shared and slot[0] in shared):
+                slots.setdefault(name, []).append(slot)
+        #: the other classes, with their slots
+        self.others = tuple(sorted(slots.items()))
+        left = ways.without(short, budget)
+        #: how many guests fit as far as the other classes go
+        self.fit: Callable[[Free], FitBounds] = packer(left, budget)
+
+
+@dataclass(slots=True)
+class _GatheredHosts:
+    hosts: int = 0
+    guests: int = 0
+    stranded: dict[str, int] = field(default_factory=dict)
+    examples: list[tuple[int, str, int, StrandedHost]] = field(default_factory=list)
+
+    def add(self, tree: HostTree, stranded: Mapping[str, int], guests: int) -> None:
+        self.hosts += 1
+        self.guests += guests
+        for name, amount in stranded.items():
+            self.stranded[name] = self.stranded.get(name, 0) + amount
+        if guests:
+            root = tree.root
+            self.examples.append((-guests, root.name, root.id, StrandedHost(root, stranded, guests)))
+
+    def short(self, classes: tuple[str, ...]) -> ShortClasses:
+        examples = nsmallest(MAX_EXAMPLES, self.examples)
+        return ShortClasses(
+            classes, self.hosts, self.stranded, self.guests, tuple([each[-1] for each in examples])
+        )
+
+
+_TREES: Final = 64
+"""How many trees are looked at between two looks at the budget."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlavorCapacity:
+    """How many guests of a flavor fit.
+
+    ``hosts`` could serve it if nothing were used of them, nor of what shares with them; a guest fits on
+    ``open_hosts`` of these. ``worst`` is the root of the host with which most is lost if it fails, and
+    ``without_worst`` what fits then. ``by_aggregate`` has what fits on the hosts whose root is in each.
+    """
+
+    fit: FitBounds
+    hosts: int
+    open_hosts: int
+    worst: Provider | None
+    without_worst: FitBounds
+    by_aggregate: Mapping[str, FitBounds]
+    short: tuple[ShortClasses, ...]
+
+
+class CloudHosts:
+    """The hosts of a snapshot, to count on.
+
+    :param avoided: ids of the roots of hosts that are not used, nor what they share.
+    """
+
+    def __init__(
+        self, snapshot: ModelSnapshot, budget: SearchBudget, avoided: Collection[int] = frozenset()
+    ) -> None:
+        self.snapshot = snapshot
+        self.budget = budget
+        self._avoided = avoided
+        sharing = SharingProviders(snapshot, budget)
+        self.sharing = {each for each in sharing.providers if snapshot.providers[each].root_id not in avoided}
+        self.hosts = list(self._hosts(sharing))
+
+    def _hosts(self, sharing: SharingProviders) -> Iterator[tuple[HostTree, Sequence[Provider]]]:
+        shared: Sequence[Provider] = ()
+        for number, (root, tree) in enumerate(self.snapshot.whole_trees().items()):
+            if number % _TREES == 0:
+                self.budget.spend(_TREES)
+            if root in self._avoided:
+                continue
+            if self.sharing:
+                shared = [each for each in sharing.with_tree(root)[0] if each.id in self.sharing]
+            yield tree, shared
+
+
+def count(cloud: CloudHosts, request: CandidatesRequest) -> FlavorCapacity:
+    """How many guests of a flavor fit if nothing else comes.
+
+    :raises placement.search.budget.BudgetExhausted: it takes too long.
+    """
+    return _FlavorCount(cloud, request).run()
+
+
+class _FlavorCount:
+    """One flavor on its way through the hosts."""
+
+    def __init__(self, cloud: CloudHosts, request: CandidatesRequest) -> None:
+        self._cloud = cloud
+        self._budget = cloud.budget
+        self._finder = FootprintFinder(cloud.snapshot, request, cloud.budget)
+        self._formulas: dict[FlavorFootprints, Callable[[Free], int] | None] = {}
+        self._stranding = StrandedAmounts(cloud.budget)
+        self._coupling = HostCoupling(self._finder, cloud.sharing, cloud.budget)
+        self._coupled: list[CoupledHost] = []
+        #: what is left of ways on hosts that are too small for some of them
+        self._smaller: dict[tuple[FlavorFootprints, tuple[Way, ...]], FlavorFootprints] = {}
+        self._full_hosts = self._open = 0
+
+    def run(self) -> FlavorCapacity:
+        alone: list[tuple[HostTree, int, int]] = []
+        formulas = self._formulas
+        for number, (tree, shared) in enumerate(self._cloud.hosts):
+            if number % _TREES == 0:
+                self._budget.spend(_TREES)
+            ways = self._finder.at(tree, shared)
+            if ways.coupled or self._shares(tree):
+                self._couple(tree, shared)
+                continue
+            if not ways.ways:
+                continue
+            if ways not in formulas:
+                formulas[ways] = simple(ways.ways)
+            formula = formulas[ways]
+            if formula is not None:
+                fits = at_most = formula(tree.free)
+            else:
+                fit = pack(ways, tree.free, self._budget)
+                fits, at_most = fit.fits, fit.at_most
+            if at_most:
+                alone.append((tree, fits, at_most))
+            else:
+                self._full(tree, ways, tree.free, tree.capacities)
+        self._coupling.gather(self._coupled)
+        single = FitBounds(sum([fits for _, fits, _ in alone]), sum([at_most for _, _, at_most in alone]))
+        coupled = self._coupling.fit(self._coupled)
+        left = [(single + fit, tree) for tree, fit in self._coupling.without_each()]
+        if alone:
+            tree, *most = max(alone, key=itemgetter(1))
+            left.append((single - FitBounds(*most) + coupled, tree))
+        fit = single + coupled
+        worst = min(left, key=lambda each: (each[0].fits, each[1].root.id)) if fit.at_most else None
+        return FlavorCapacity(
+            fit=fit,
+            hosts=self._open + len(alone) + self._full_hosts,
+            open_hosts=self._open + len(alone),
+            worst=worst[1].root if worst else None,
+            without_worst=worst[0] if worst else NONE,
+            by_aggregate=self._by_aggregate(alone),
+            short=self._stranding.found(),
+        )
+
+    def _shares(self, tree: HostTree) -> bool:
+        sharing = self._cloud.sharing
+        return bool(sharing) and any(each.id in sharing for each in tree.members)
+
+    def _couple(self, tree: HostTree, shared: Sequence[Provider]) -> None:
+        host = self._coupling.host(tree, shared)
+        self._coupled.append(host)
+        if host.alone.at_most:
+            self._open += 1
+        elif host.ways.ways:
+            capacities = {
+                (each.id, name): inventory.capacity
+                for each in (*tree.members, *shared)
+                for name, inventory in each.inventories.items()
+            }
+            self._full(tree, host.ways, host.free, capacities, {each.id for each in host.shared})
+
+    def _full(
+        self,
+        tree: HostTree,
+        ways: FlavorFootprints,
+        free: Free,
+        capacities: Mapping[Slot, int] | Sequence[int],
+        shared: Collection[int] = frozenset(),
+    ) -> None:
+        """Note a host where none fits, if one did with nothing used.
+
+        :param ways: those of all hosts of its shape, so that the host may be too small for some.
+        """
+        self._budget.spend(1 + len(ways.ways) // 4)
+        kept = ways.within(capacities)
+        if not kept:
+            return
+        if len(kept) < len(ways.ways):
+            key = ways, kept
+            if key not in self._smaller:
+                self._smaller[key] = ways.only(kept)
+            ways = self._smaller[key]
+        self._full_hosts += 1
+        self._stranding.add(tree, ways, free, shared)
+
+    def _by_aggregate(self, alone: Sequence[tuple[HostTree, int, int]]) -> dict[str, FitBounds]:
+        sums: dict[str, list[int]] = {}
+        for tree, fits, at_most in alone:
+            for aggregate in tree.root.aggregates:
+                known = sums.setdefault(aggregate, [0, 0])
+                known[0] += fits
+                known[1] += at_most
+        found = {aggregate: FitBounds(*known) for aggregate, known in sums.items()}
+        coupled: dict[str, list[CoupledHost]] = {}
+        for host in self._coupled:
+            for aggregate in host.tree.root.aggregates:
+                coupled.setdefault(aggregate, []).append(host)
+        for aggregate, hosts in coupled.items():
+            found[aggregate] = found.get(aggregate, NONE) + self._coupling.fit(hosts)
+        return {aggregate: fit for aggregate, fit in sorted(found.items()) if fit.at_most}
