@@ -22,7 +22,7 @@ from benchmarks.mixed_queries import FAMILIES, paths
 from benchmarks.models import Inventories, snapshot_of
 from benchmarks.worlds import Provider
 from placement.microversion import MAX
-from placement.model.snapshot import ModelSnapshot
+from placement.read_model.snapshot import ModelSnapshot
 from placement.schemas.query_candidates import parse_candidates
 from placement.search.budget import SearchBudget
 from placement.search.candidate_search import search

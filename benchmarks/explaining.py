@@ -21,7 +21,7 @@ from benchmarks.queries import QUERIES
 from benchmarks.worlds import LLC, MBA, WORLDS, Provider, World, aggregate, uuid_of
 from placement.api.garbage import GcScheduler
 from placement.microversion import MAX
-from placement.model.snapshot import ModelSnapshot
+from placement.read_model.snapshot import ModelSnapshot
 from placement.schemas.query_candidates import parse_candidates
 from placement.search.budget import SearchBudget
 from placement.search.diagnosis.explanation import explain

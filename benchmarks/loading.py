@@ -13,7 +13,7 @@ from benchmarks.servers import Service
 from benchmarks.worlds import Provider, Tree, World
 from placement.db import buckets, tables
 from placement.db.database import ServiceDatabase, WriteTransaction
-from placement.maintenance.sequences import advance_sequence
+from placement.maintenance.heal import advance_sequence
 from placement.store import classes
 
 CLIENTS: Final = 4

@@ -22,10 +22,10 @@ from benchmarks.models import Inventories, snapshot_of
 from benchmarks.queries import QUERIES
 from benchmarks.worlds import WORLDS, Provider
 from placement.microversion import MAX
-from placement.model.columns import WritableModel, decode, encode
-from placement.model.file import ModelFile
-from placement.model.following import nothing_but_to_keep
-from placement.model.rows import NameTable
+from placement.read_model.columns import WritableModel, decode, encode
+from placement.read_model.follower import nothing_but_to_keep
+from placement.read_model.model_file import ModelFile
+from placement.read_model.rows import NameTable
 from placement.schemas.query_candidates import parse_candidates
 from placement.search.candidate_search import search
 

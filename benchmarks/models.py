@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, count
 
 from benchmarks.worlds import Provider, Tree
-from placement.model import provider as model
-from placement.model.provider import Inventory
-from placement.model.rows import NOTHING, SharedValues
-from placement.model.snapshot import ModelSnapshot
+from placement.read_model import provider as model
+from placement.read_model.provider import Inventory
+from placement.read_model.rows import NOTHING, SharedValues
+from placement.read_model.snapshot import ModelSnapshot
 
 Inventories = Mapping[str, Inventory]
 

@@ -26,8 +26,8 @@ from benchmarks.profile_query import application, environ
 from benchmarks.worlds import WORLDS, uuid_of
 from placement.api.garbage import GcScheduler
 from placement.db import migration, tables
-from placement.model.snapshot import ModelSnapshot
-from placement.model.turns import ReadTurn
+from placement.read_model.feed import ReadTurn
+from placement.read_model.snapshot import ModelSnapshot
 from tests import databases
 
 SMALL: Final = ("GET", "/allocation_candidates?resources=DISK_GB:1&limit=1")

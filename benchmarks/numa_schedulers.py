@@ -16,9 +16,9 @@ from typing import Final
 from prettytable import PrettyTable, TableStyle
 
 from benchmarks.worlds import uuid_of
-from placement.model.provider import Inventory, Provider
-from placement.model.snapshot import ModelSnapshot
-from placement.model.trees import ZONE
+from placement.read_model.provider import Inventory, Provider
+from placement.read_model.snapshot import ModelSnapshot
+from placement.read_model.trees import ZONE
 from placement.schemas import explanation
 from placement.search.budget import SearchBudget
 from placement.search.claims.claim import ClaimScenario, HostChoice, WantedClaim, holding

@@ -30,7 +30,7 @@ from placement.api.garbage import GcScheduler
 from placement.db import migration
 from placement.exceptions import InvalidRequest
 from placement.microversion import MAX
-from placement.model.snapshot import ModelSnapshot
+from placement.read_model.snapshot import ModelSnapshot
 from placement.schemas.query_candidates import parse_candidates
 from placement.search.budget import SearchBudget
 from placement.search.candidate_search import search

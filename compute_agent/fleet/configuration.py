@@ -10,12 +10,12 @@ from oslo_config import cfg
 from compute_agent import conf as agent_conf
 from compute_agent.conf import written
 from compute_agent.conf.fleet import GUEST
-from compute_agent.extras import require_cryptography
 from compute_agent.fleet import guests, kept, rules, source
 from compute_agent.fleet.errors import FleetError
 from compute_agent.fleet.revision import FleetRevision
 from compute_agent.fleet.source import TlsIdentity
 from compute_agent.model.errors import ConfigError
+from compute_agent.optional_packages import require_cryptography
 
 
 @dataclass(frozen=True, slots=True)

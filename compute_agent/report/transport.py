@@ -20,7 +20,7 @@ from keystoneauth1 import loading
 from oslo_config import cfg
 
 from compute_agent.conf.placement import plugin_names
-from compute_agent.extras import missing
+from compute_agent.optional_packages import missing
 from compute_agent.report.answers import BadAnswerError, check_shape
 from compute_agent.report.bounded_http import AnswerTooLargeError, AnswerTooSlowError, bounded_session
 from compute_agent.report.errors import (

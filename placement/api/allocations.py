@@ -17,10 +17,9 @@ from placement.schemas import allocation as schemas
 from placement.schemas.base import canonical_uuid
 from placement.store import allocations as store
 from placement.store import consumers
-from placement.store.allocations import Allocation
+from placement.store.allocations import Allocation, release
 from placement.store.claims import ConsumerClaim
 from placement.store.consumers import ANY_GENERATION, ConsumerOwnership
-from placement.store.release import release
 
 blueprint = Blueprint("allocations", __name__)
 

@@ -20,7 +20,7 @@ from oslo_config import cfg
 
 from placement import outage
 from placement.exceptions import Unavailable
-from placement.extras import missing
+from placement.optional_packages import missing
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication

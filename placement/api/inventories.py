@@ -10,9 +10,9 @@ from placement import microversion
 from placement.api.call import ApiRequest, operation
 from placement.api.resource_providers import about, existing, path_uuid
 from placement.exceptions import NotFound
-from placement.model.feed import ModelView
-from placement.model.provider import Inventory, Provider
 from placement.policies import inventory as rules
+from placement.read_model.feed import ModelView
+from placement.read_model.provider import Inventory, Provider
 from placement.schemas import inventory as schemas
 from placement.schemas.base import storable
 from placement.store import inventories as store

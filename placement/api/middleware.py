@@ -1,34 +1,76 @@
-"""The service as one WSGI application: what a request passes before the handlers see it.
+"""The service as one WSGI application: the layers that a request passes before the handlers see it.
 
-From outside to inside: addresses from a proxy's headers (if enabled), health
-check and metrics, request id and log, chunks, traces (if wanted), applications beside
-the API (the console, if it is wanted), CORS (if configured), authentication, Flask.
+From outside to inside: addresses from a proxy's headers (if enabled), health check and metrics, request id
+and log, chunks (a malformed chunk is the client's error), traces (if wanted), applications beside the API
+(the console, if it is wanted), CORS (if configured), authentication, Flask.
 """
 
+from __future__ import annotations
+
+import io
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import IO, TYPE_CHECKING, Final, Protocol
 
 from flask import Flask
 from oslo_config import cfg
 from oslo_middleware import CORS, Healthcheck, HTTPProxyToWSGI
+from werkzeug.exceptions import BadRequest
 
 from placement import extensions
 from placement.api import metrics_sharing
 from placement.api.app import create_app
 from placement.api.auth import authenticate
-from placement.api.body import check_chunks
 from placement.api.call import provide
 from placement.api.garbage import GcScheduler
 from placement.api.request_log import RequestLog
 from placement.api.service import PlacementService
 from placement.db.database import ServiceDatabase
-from placement.extras import missing
+from placement.optional_packages import missing
 
 if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
     from placement.api.tracing import ServiceTracing
+
+
+def check_chunks(app: WSGIApplication) -> WSGIApplication:
+    """The application, to which a chunked body that cannot be read is a bad request."""
+
+    def serve(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        if environ.get("HTTP_TRANSFER_ENCODING"):
+            environ["wsgi.input"] = io.BufferedReader(_FileChunks(environ["wsgi.input"]))
+        return app(environ, start_response)
+
+    return serve
+
+
+class _FileChunks(io.RawIOBase):
+    """What another file gives."""
+
+    def __init__(self, source: IO[bytes]) -> None:
+        self._source = source
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        """As of any file.
+
+        :raises BadRequest: the web server could not read the body.
+        """
+        target = memoryview(buffer)
+        try:
+            piece = self._source.read(len(target))
+        except (
+            Exception
+        ) as error:  # each web server has errors of its own for a malformed chunk, and a lost client
+            raise BadRequest(f"The body is not chunked as its headers say: {error}") from error
+        target[: len(piece)] = piece
+        return len(piece)
+
 
 HEALTHCHECK_PATH: Final = "/healthcheck"
 METRICS_PATH: Final = "/metrics"
@@ -56,7 +98,7 @@ _handlers: Final = cache(create_app)
 
 def build_application(
     conf: cfg.ConfigOpts, *, in_background: bool = False, alone: bool = False
-) -> "WSGIApplication":
+) -> WSGIApplication:
     """The whole service for a WSGI server, as ``conf`` wants it.
 
     :param in_background: whether the database is prepared by a thread of its own. That is for servers that
@@ -101,11 +143,11 @@ def check(conf: cfg.ConfigOpts) -> None:
         each.check(conf)
 
 
-def _tracing(conf: cfg.ConfigOpts) -> "ServiceTracing":
+def _tracing(conf: cfg.ConfigOpts) -> ServiceTracing:
     return _tracing_class().of(conf)
 
 
-def _tracing_class() -> "type[ServiceTracing]":
+def _tracing_class() -> type[ServiceTracing]:
     try:
         from placement.api.tracing import ServiceTracing  # for those who want it
     except ImportError as error:
@@ -113,7 +155,7 @@ def _tracing_class() -> "type[ServiceTracing]":
     return ServiceTracing
 
 
-def _metrics(app: Flask, service: PlacementService, conf: cfg.ConfigOpts) -> "WSGIApplication":
+def _metrics(app: Flask, service: PlacementService, conf: cfg.ConfigOpts) -> WSGIApplication:
     """What answers :data:`METRICS_PATH`, once it counts the requests of the application."""
     metrics_sharing.share(conf)
     from placement.api.metrics import ServiceMetrics  # not before it is known where numbers are put together
@@ -124,12 +166,12 @@ def _metrics(app: Flask, service: PlacementService, conf: cfg.ConfigOpts) -> "WS
 
 
 def wrap(
-    app: "WSGIApplication",
+    app: WSGIApplication,
     conf: cfg.ConfigOpts,
-    metrics: "WSGIApplication | None" = None,
-    beside: "Mapping[str, WSGIApplication] | None" = None,
-    tracing: "ServiceTracing | None" = None,
-) -> "WSGIApplication":
+    metrics: WSGIApplication | None = None,
+    beside: Mapping[str, WSGIApplication] | None = None,
+    tracing: ServiceTracing | None = None,
+) -> WSGIApplication:
     """Put all layers before ``app``; beside it answer ``metrics`` and, by their paths, other applications."""
     if tracing is not None:
         app = tracing.handlers(app, "handlers")
@@ -153,12 +195,12 @@ def wrap(
 class _PathDispatch:
     """Answers one path by another application, without a token."""
 
-    def __init__(self, app: "WSGIApplication", path: str, other: "WSGIApplication") -> None:
+    def __init__(self, app: WSGIApplication, path: str, other: WSGIApplication) -> None:
         self._app = app
         self._path = path
         self._other = other
 
-    def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         app = self._other if environ.get("PATH_INFO") == self._path else self._app
         return app(environ, start_response)
 
@@ -166,12 +208,12 @@ class _PathDispatch:
 class _PrefixDispatch:
     """Answers one path, and all below it, by another application, which asks by itself who calls."""
 
-    def __init__(self, app: "WSGIApplication", path: str, other: "WSGIApplication") -> None:
+    def __init__(self, app: WSGIApplication, path: str, other: WSGIApplication) -> None:
         self._app = app
         self._path = path
         self._other = other
 
-    def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "")
         is_below = path.startswith(self._path) and path[len(self._path) :][:1] in ("", "/")
         return (self._other if is_below else self._app)(environ, start_response)
@@ -180,11 +222,11 @@ class _PrefixDispatch:
 class _HealthChecked:
     """Answers :data:`HEALTHCHECK_PATH` by oslo.middleware's health check, without a token."""
 
-    def __init__(self, app: "WSGIApplication", conf: cfg.ConfigOpts) -> None:
+    def __init__(self, app: WSGIApplication, conf: cfg.ConfigOpts) -> None:
         self._app = app
         self._check = Healthcheck(app, conf)
 
-    def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         if not environ.get("PATH_INFO"):
             environ["PATH_INFO"] = "/"  # of a service below a prefix, asked for the prefix alone
         if environ["PATH_INFO"] == HEALTHCHECK_PATH:

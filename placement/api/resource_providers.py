@@ -15,10 +15,10 @@ from placement import microversion
 from placement.api.call import ApiRequest, operation, prefix
 from placement.exceptions import InvalidRequest
 from placement.microversion import Microversion
-from placement.model.feed import ModelView
-from placement.model.provider import Provider
-from placement.model.snapshot import ModelSnapshot
 from placement.policies import resource_provider as rules
+from placement.read_model.feed import ModelView
+from placement.read_model.provider import Provider
+from placement.read_model.snapshot import ModelSnapshot
 from placement.schemas import resource_provider as schemas
 from placement.schemas.base import canonical_uuid
 from placement.schemas.query import parse_provider_filter

@@ -9,8 +9,8 @@ from placement import microversion
 from placement.api.call import ApiRequest, operation
 from placement.api.resource_providers import existing, path_uuid
 from placement.exceptions import InvalidRequest, NotFound
-from placement.model.provider import in_order
 from placement.policies import trait as rules
+from placement.read_model.provider import in_order
 from placement.schemas import base
 from placement.schemas import membership as schemas
 from placement.schemas.query import parse_traits

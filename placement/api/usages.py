@@ -12,8 +12,8 @@ from placement.api.call import ApiRequest, operation
 from placement.api.resource_providers import existing
 from placement.policies import usage as rules
 from placement.schemas.query import parse_usages
-from placement.store import usages as store
-from placement.store.usages import ClassUsage
+from placement.store import allocations as store
+from placement.store.allocations import ClassUsage
 
 blueprint = Blueprint("usages", __name__)
 

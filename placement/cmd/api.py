@@ -9,12 +9,11 @@ from oslo_config import cfg
 from oslo_log import log
 
 from placement.api import auth, metrics_sharing, middleware
-from placement.cmd.listening import check_bind
+from placement.cmd.common import check_bind
 from placement.conf import PROJECT, new_config
 from placement.conf.unknown import unknown_options
 from placement.db import engine
-from placement.server.base import BundledServer
-from placement.server.worker import GatheringWorker
+from placement.server.worker import BundledServer, GatheringWorker
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication

@@ -1,23 +1,92 @@
 """``placement-manage``: care of the database."""
 
+from __future__ import annotations
+
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from itertools import chain
-from typing import Final
+from typing import Any, Final
 
 from alembic.util.exc import CommandError
 from oslo_config import cfg
 from sqlalchemy import exc
 
 from placement import extensions
-from placement.cmd import auditing
-from placement.cmd.common import Command, ManageCommand, open_database
+from placement.cmd.common import Command, ManageCommand, open_database, print_json, print_table
 from placement.conf import installed_version, new_config
 from placement.conf.unknown import unknown_options
-from placement.db import adoption, migration, remedies
+from placement.db import adoption, errors, migration
 from placement.exceptions import ServiceError
-from placement.maintenance.sync import sync
+from placement.maintenance.audit import DatabaseFinding
+from placement.maintenance.audit import audit as find_all
+from placement.maintenance.heal import heal as repair
+from placement.maintenance.sync import incomplete_owner, sync
+
+FINDINGS: Final = 3
+"""The exit status when something is wrong with the data and not with the command."""
+
+
+def add_audit_arguments(parser: ArgumentParser) -> None:
+    """The command line of ``audit``."""
+    parser.add_argument(
+        "-f", "--format", choices=("table", "json"), default="table", help="output for people or for programs"
+    )
+
+
+def add_heal_arguments(parser: ArgumentParser) -> None:
+    """The command line of ``heal``."""
+    add_audit_arguments(parser)
+    parser.add_argument("--dry-run", action="store_true", help="say what would be repaired and write nothing")
+
+
+def audit(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
+    """List what contradicts itself in the database; the exit status is 0 for nothing, 3 for something."""
+    with open_database(conf) as database, database.read() as conn:
+        findings = find_all(conn)
+    if arguments.format == "json":
+        print_json({"findings": _documents(findings)})
+    else:
+        _print_findings("Nothing is wrong.", findings)
+    return FINDINGS if findings else 0
+
+
+def heal(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
+    """Repair what can be without losing an allocation; the exit status is 3 when something remains."""
+    with open_database(conf) as database:
+        healed = repair(database, incomplete_owner(conf), dry_run=arguments.dry_run)
+    if arguments.format == "json":
+        print_json({"repaired": _documents(healed.repaired), "remaining": _documents(healed.remaining)})
+    else:
+        print("Would be repaired:" if arguments.dry_run else "Repaired:")
+        _print_findings("Nothing.", healed.repaired)
+        print("Remains:")
+        _print_findings("Nothing.", healed.remaining)
+    return FINDINGS if healed.remaining else 0
+
+
+def _documents(findings: Sequence[DatabaseFinding]) -> list[dict[str, Any]]:
+    return [
+        {
+            "problem": str(finding.problem),
+            "subject": finding.subject,
+            "detail": finding.detail,
+            "healable": finding.problem.healable,
+        }
+        for finding in findings
+    ]
+
+
+def _print_findings(nothing: str, findings: Sequence[DatabaseFinding]) -> None:
+    if not findings:
+        print(nothing)
+        return
+    rows = [(str(each.problem), each.subject, each.detail, each.problem.healable) for each in findings]
+    print_table(
+        ("Problem", "Subject", "Detail", "Healable"),
+        [(*texts, "yes" if healable else "no") for *texts, healable in rows],
+    )
+
 
 _INVALID_COUNT: Final = 127  # as OpenStack documents it for this command
 
@@ -90,8 +159,8 @@ COMMANDS: Final = (
     ManageCommand("db stamp", db_stamp, _add_stamp_arguments),
     ManageCommand("db online_data_migrations", db_online_data_migrations, _add_migration_arguments),
     ManageCommand("db renew-epoch", db_renew_epoch),
-    ManageCommand("audit", auditing.audit, auditing.add_audit_arguments),
-    ManageCommand("heal", auditing.heal, auditing.add_heal_arguments),
+    ManageCommand("audit", audit, add_audit_arguments),
+    ManageCommand("heal", heal, add_heal_arguments),
 )
 
 
@@ -132,7 +201,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (exc.ArgumentError, ImportError) as error:  # no URL, or of a database that is not installed
         print(f"placement-manage: [placement_database] connection cannot be used: {error}", file=sys.stderr)
     except exc.SQLAlchemyError as error:
-        print(f"placement-manage: the database refuses: {remedies.explain(error)}", file=sys.stderr)
+        print(f"placement-manage: the database refuses: {errors.explain(error)}", file=sys.stderr)
     return 1
 
 

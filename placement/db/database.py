@@ -1,4 +1,9 @@
-"""Transactions: snapshots to read, serialised and retried ones to write."""
+"""Transactions on the database: snapshots to read, serialised and retried transactions to write.
+
+While a database does not answer at all, one request of a worker tries, and the others are refused at once.
+"""
+
+from __future__ import annotations
 
 import logging
 import random
@@ -12,6 +17,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import sqlalchemy as sa
 from sqlalchemy import exc
 
+from placement import outage
 from placement.db import buckets, engine, errors, migration
 from placement.db.batch import (
     KEPT_SIZES,
@@ -25,12 +31,34 @@ from placement.db.batch import (
 )
 from placement.db.change_probe import ChangeProbe
 from placement.db.engine import PoolOptions
-from placement.db.outage import DatabaseOutage
 from placement.db.position import DatabaseVersion
 from placement.db.tables import resource_providers
 from placement.exceptions import InvalidRequest, Unavailable
 
 LOG = logging.getLogger(__name__)
+
+
+class DatabaseOutage(outage.PeerOutage):
+    """Keeps requests from all waiting for a database that swallows what it is sent."""
+
+    refusal = "The database does not answer. Please try again later."
+
+    def is_unanswered(self, error: Exception) -> bool:
+        """Whether nothing came back in time."""
+        return errors.is_timeout(error)
+
+    def log_begin(self, error: Exception) -> None:
+        """What an operator looks at."""
+        LOG.error(
+            "the database does not answer: until it does, one request at a time waits for it, and others "
+            "are answered 503; see the limits in [placement_database], and the network between"
+        )
+
+    def log_end(self, seconds: float) -> None:
+        """When it was over."""
+        LOG.warning("the database answers again, after %.0f seconds", seconds)
+
+
 T = TypeVar("T")
 
 

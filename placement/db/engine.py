@@ -1,9 +1,14 @@
-"""Engines for the three kinds of database, set up alike."""
+"""Engines with their connection pools, set up alike for the three kinds of database.
+
+Drivers need not be installed: each is imported by the function that makes connections of its database.
+"""
+
+from __future__ import annotations
 
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -11,7 +16,26 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, make_url
 
-from placement.db import drivers, errors, position, remedies
+from placement.db import errors, position
+
+
+def connector(driver: str) -> Callable[..., Any] | None:
+    """What makes connections: a function of the timeout for answers and of what the driver's own one takes.
+
+    None for a driver that nobody tried here: the server's timeouts count, and the system's.
+
+    :raises ImportError: the driver is not installed.
+    """
+    if driver == "psycopg":
+        from placement.db import postgresql
+
+        return postgresql.connect
+    if driver == "pymysql":
+        from placement.db import mysql
+
+        return mysql.connect
+    return None
+
 
 WRITES: Final = "placement_writes"
 
@@ -78,9 +102,9 @@ def create(url: str | URL, isolation_level: str, options: PoolOptions, *, ping: 
             pool_recycle=options.connection_recycle_time,
             connect_args=_limits(parsed, options),
         )
-        connect = drivers.connector(made.dialect.driver)
+        connect = connector(made.dialect.driver)
     except ImportError as error:
-        raise ImportError(remedies.missing_driver(parsed, error)) from error
+        raise ImportError(errors.missing_driver(parsed, error)) from error
     session = _session(parsed, options)
     answer_timeout = options.statement_timeout + _GRACE if options.statement_timeout else None
 

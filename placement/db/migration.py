@@ -16,7 +16,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import exc
 
-from placement.db import adoption, buckets, engine, errors, migration_lock, remedies, sqlite_file
+from placement.db import adoption, buckets, engine, errors, migration_lock, sqlite_file
 from placement.db.batch import StatementBatch
 from placement.db.engine import WHOLE_DATABASE, PoolOptions
 from placement.db.tables import change_buckets, resource_providers
@@ -232,7 +232,7 @@ def _connected(url: str, isolation_level: str, options: PoolOptions) -> Iterator
             yield conn
     except exc.SQLAlchemyError as error:
         if errors.is_conflict(error) or errors.is_unavailable(error):
-            raise Unavailable(f"The database is not available: {remedies.explain(error)}") from error
+            raise Unavailable(f"The database is not available: {errors.explain(error)}") from error
         raise
     finally:
         source.dispose()

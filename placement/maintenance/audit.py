@@ -1,6 +1,8 @@
-"""What is wrong in the database, found by reading it and nothing else."""
+"""Finds what contradicts itself in the database: trees, consumers, allocations and usage."""
 
-from collections.abc import Iterator
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -8,9 +10,68 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from placement.db.tables import allocations, consumers, inventories, resource_classes, resource_providers
-from placement.maintenance.trees import TreeRoots, find_roots
-from placement.model.provider import Inventory
-from placement.model.rows import INVENTORY_COLUMNS
+from placement.read_model.provider import Inventory
+from placement.read_model.rows import INVENTORY_COLUMNS
+
+
+@dataclass(frozen=True, slots=True)
+class TreeRoots:
+    """The roots by provider id, and who has none.
+
+    ``of`` maps a root to None, as the database does. ``orphans`` have (or are
+    below) a parent that does not exist; ``loops`` are below themselves, or below such.
+    """
+
+    of: Mapping[int, int | None]
+    orphans: frozenset[int]
+    loops: frozenset[int]
+
+
+def find_roots(parents: Mapping[int, int | None]) -> TreeRoots:
+    """The root of every provider whose chain of parents has an end."""
+    roots: dict[int, int] = {}
+    orphans: set[int] = set()
+    loops: set[int] = set()
+    for start in parents:
+        chain: dict[int, None] = {}
+        provider_id = start
+        while True:
+            if provider_id in roots:
+                roots.update(dict.fromkeys(chain, roots[provider_id]))
+            elif provider_id in orphans or provider_id not in parents:
+                orphans.update(chain)
+            elif provider_id in loops or provider_id in chain:
+                loops.update(chain)
+            else:
+                chain[provider_id] = None
+                parent = parents[provider_id]
+                if parent is not None:
+                    provider_id = parent
+                    continue
+                roots.update(dict.fromkeys(chain, provider_id))
+            break
+    of = {provider_id: None if root == provider_id else root for provider_id, root in roots.items()}
+    return TreeRoots(of, frozenset(orphans), frozenset(loops))
+
+
+def parents_first(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The rows (of ``id`` and ``parent_id``), each after its parent and otherwise in their order.
+
+    Foreign keys want them so. Rows whose parent never comes are left out.
+    """
+    done: set[int] = set()
+    waiting: dict[int, list[dict[str, Any]]] = {}
+    for row in rows:
+        parent = row["parent_id"]
+        if parent is not None and parent not in done:
+            waiting.setdefault(parent, []).append(row)
+            continue
+        ready = [row]
+        while ready:
+            next_row = ready.pop()
+            done.add(next_row["id"])
+            yield next_row
+            ready += reversed(waiting.pop(next_row["id"], []))
 
 
 class AuditProblem(StrEnum):

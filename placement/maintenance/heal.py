@@ -1,4 +1,6 @@
-"""Repairing what an audit found, as far as no allocation is lost and nothing has to be guessed."""
+"""Repairs what an audit found, as far as no allocation is lost and nothing has to be guessed."""
+
+from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
@@ -12,9 +14,20 @@ from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.db.tables import allocations, consumers, resource_providers
 from placement.maintenance import audit
 from placement.maintenance.audit import AuditProblem, DatabaseFinding
-from placement.maintenance.sequences import advance_sequence
 from placement.store import consumers as consumer_store
 from placement.store.consumers import ConsumerOwnership
+
+
+def advance_sequence(conn: sa.Connection, table: sa.Table) -> None:
+    """Let the next row get an id above all there are.
+
+    PostgreSQL counts apart from the rows; SQLite and MySQL look at them.
+    """
+    if conn.dialect.name == "postgresql":
+        sequence = sa.func.pg_get_serial_sequence(table.name, "id")
+        highest = sa.select(sa.func.max(table.c.id)).scalar_subquery()
+        conn.execute(sa.select(sa.func.setval(sequence, highest)))
+
 
 _CHUNK: Final = 10_000  # ids in one statement; SQLite takes 32,766
 

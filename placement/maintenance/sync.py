@@ -1,12 +1,32 @@
-"""What ``placement-manage db sync`` and a service that starts with ``sync_on_startup`` do."""
+"""Brings the schema up to date, as ``placement-manage db sync`` and a service with ``sync_on_startup`` do."""
 
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 from oslo_config import cfg
 
 from placement import extensions
 from placement.db import migration
+from placement.db.database import ServiceDatabase
+from placement.db.engine import WHOLE_DATABASE
 from placement.store.consumers import ConsumerOwnership
+
+
+@contextmanager
+def open_database(url: str) -> Iterator[ServiceDatabase]:
+    """The database behind a URL.
+
+    :raises Unavailable: it does not answer or has a schema that this version cannot work with.
+    """
+    migration.require_schema(url)
+    database = ServiceDatabase(url, WHOLE_DATABASE)
+    try:
+        yield database
+    finally:
+        database.close()
 
 
 class Takeover(Protocol):

@@ -3,7 +3,7 @@
 import math
 from typing import Any, Final
 
-from placement.model.provider import Attribute
+from placement.read_model.provider import Attribute
 from placement.schemas.base import (
     IntegerField,
     MapField,

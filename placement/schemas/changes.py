@@ -6,8 +6,8 @@ from typing import Final
 from placement import microversion
 from placement.microversion import Microversion
 from placement.schemas.base import StrictSchema, StringField
-from placement.schemas.query_base import Params, load_query, since
-from placement.store.cursor import ChangeCursor
+from placement.schemas.terms import Params, load_query, since
+from placement.store.changes import ChangeCursor
 
 MAX_PROVIDERS: Final = 1000
 _ALWAYS: Final = since(microversion.INITIAL)

@@ -9,8 +9,8 @@ from placement.exceptions import InvalidRequest
 from placement.microversion import Microversion
 from placement.schemas import terms
 from placement.schemas.base import StrictSchema, StringField, UuidField
-from placement.schemas.query_base import Params, all_values, load_query, since
 from placement.schemas.query_candidates import parse_candidates
+from placement.schemas.terms import Params, all_values, load_query, since
 from placement.search.request import ProviderFilter
 
 __all__ = [

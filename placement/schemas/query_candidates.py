@@ -15,8 +15,7 @@ from placement.kept_results import KeptResults
 from placement.microversion import Microversion
 from placement.schemas import terms
 from placement.schemas.base import StrictSchema, StringField
-from placement.schemas.query_base import Params, all_values, load_query, schema_at, since
-from placement.schemas.terms import PREFIX
+from placement.schemas.terms import PREFIX, Params, all_values, load_query, schema_at, since
 from placement.search.request import CandidatesRequest, RequestGroup
 
 _LIMIT: Final = StringField(pattern="^[1-9][0-9]*$", metadata=since(microversion.CANDIDATES_LIMIT))

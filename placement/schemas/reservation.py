@@ -9,8 +9,8 @@ from placement.exceptions import InvalidRequest
 from placement.microversion import Microversion
 from placement.schemas.base import IntegerField, NumberField, StrictSchema, StringField, UuidField
 from placement.schemas.claim import GROUP_MEANING, GROUP_NAME, OwnedSchema, owned
-from placement.schemas.query_base import Params, load_query, since
 from placement.schemas.request_form import RequestForms
+from placement.schemas.terms import Params, load_query, since
 from placement.search.claims.claim import WantedClaim
 from placement.store.reservations import TYPE, ReservationEnd
 

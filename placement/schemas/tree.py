@@ -19,8 +19,8 @@ from placement.schemas.base import (
 )
 from placement.schemas.inventory import RESOURCE_CLASS, InventoryObject
 from placement.schemas.membership import MAX_NAME
-from placement.schemas.query_base import Params, load_query, since
 from placement.schemas.resource_provider import NAME_LENGTH
+from placement.schemas.terms import Params, load_query, since
 from placement.store.trees import ProviderDescription
 
 MAX_PROVIDERS: Final = 1000

@@ -17,7 +17,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from itertools import product
 from typing import Final
 
-from placement.model.provider import Provider
+from placement.read_model.provider import Provider
 from placement.search.rules import NeedAssignment, RequestRules, available, fits_at_all
 
 MAX_DEAD_ENDS: Final = 100_000

@@ -17,9 +17,9 @@ from operator import attrgetter, itemgetter
 from typing import Final, Literal, TypeVar
 
 from placement.exceptions import SEARCH_TOO_LONG, InvalidRequest
-from placement.model.provider import Provider
-from placement.model.snapshot import ModelSnapshot
-from placement.model.trees import HostTree, ProviderSet
+from placement.read_model.provider import Provider
+from placement.read_model.snapshot import ModelSnapshot
+from placement.read_model.trees import HostTree, ProviderSet
 from placement.search.budget import BudgetExhausted, SearchBudget
 from placement.search.candidates import AllocationCandidate, Offer, PatternBatch, candidates_of
 from placement.search.compiled_request import CompiledRequest, SearchResults, options_of

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import NamedTuple
 
-from placement.model.trees import ProviderSet, TreeStructure
+from placement.read_model.trees import ProviderSet, TreeStructure
 from placement.search.budget import SearchBudget
 from placement.search.rules import RequestRules
 

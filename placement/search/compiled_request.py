@@ -14,8 +14,8 @@ from itertools import chain, product, tee
 from operator import ge, itemgetter
 from typing import Any, NamedTuple
 
-from placement.model.provider import Provider
-from placement.model.trees import HostTree, Places, ProviderSet, TreeStructure
+from placement.read_model.provider import Provider
+from placement.read_model.trees import HostTree, Places, ProviderSet, TreeStructure
 from placement.search.backtracking import SMALL_IN_PAIRS, combine, in_pairs, ways
 from placement.search.budget import BudgetExhausted
 from placement.search.candidates import CandidatePattern, PatternBatch

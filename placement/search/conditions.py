@@ -14,9 +14,9 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeVar
 
-from placement.model.provider import Provider
-from placement.model.snapshot import ModelSnapshot
-from placement.model.trees import HostTree
+from placement.read_model.provider import Provider
+from placement.read_model.snapshot import ModelSnapshot
+from placement.read_model.trees import HostTree
 from placement.search.request import CandidatesRequest, RequestGroup
 
 Met = Callable[[HostTree], tuple[bool, ...]]
@@ -40,7 +40,7 @@ class ProviderCondition(ABC):
     """A condition on one provider; equal ones are met by the same providers."""
 
     reads: ClassVar[str] = "root.id"
-    """The attribute of :class:`~placement.model.trees.HostTree` that has all the condition looks at.
+    """The attribute of :class:`~placement.read_model.trees.HostTree` that has all the condition looks at.
 
     Where it is equal in two trees of a structure, the same positions meet the condition. By default one that
     is equal in no two trees, which is always right."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from placement.exceptions import InvalidRequest
-from placement.model.provider import Provider
-from placement.model.snapshot import ModelSnapshot
+from placement.read_model.provider import Provider
+from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import SearchBudget, slices
 from placement.search.request import ProviderFilter
 

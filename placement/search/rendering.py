@@ -14,9 +14,9 @@ import orjson
 
 from placement import microversion
 from placement.microversion import Microversion
-from placement.model.provider import Provider, in_order
-from placement.model.snapshot import ModelSnapshot
-from placement.model.trees import HostTree
+from placement.read_model.provider import Provider, in_order
+from placement.read_model.snapshot import ModelSnapshot
+from placement.read_model.trees import HostTree
 from placement.search.budget import SearchBudget
 from placement.search.candidates import CandidatePattern, Offer, PatternBatch, candidates_of
 

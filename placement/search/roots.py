@@ -13,9 +13,9 @@ from itertools import chain
 from math import prod
 from typing import Final
 
-from placement.model.index import MergedIds, ProviderIndex
-from placement.model.provider import SHARES, Provider
-from placement.model.snapshot import ModelSnapshot
+from placement.read_model.index import MergedIds, ProviderIndex
+from placement.read_model.provider import SHARES, Provider
+from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import SearchBudget
 from placement.search.conditions import InAggregates, InTree, ProviderNeed
 from placement.search.request import CandidatesRequest

@@ -23,8 +23,8 @@ from math import gcd
 from types import MappingProxyType
 from typing import Final
 
-from placement.model.provider import Provider
-from placement.model.snapshot import ModelSnapshot
+from placement.read_model.provider import Provider
+from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import SearchBudget
 from placement.search.conditions import HasTraits, ProviderCondition, ProviderNeed
 from placement.search.request import CandidatesRequest

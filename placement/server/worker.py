@@ -1,12 +1,15 @@
-"""The worker processes of ``placement-api``: a gunicorn worker that clients cannot keep busy by being slow.
+"""The bundled web server: gunicorn with a worker that slow clients cannot keep busy.
 
-One loop reads from all connections and writes to them, without waiting for any. A thread gets a
-request when all of it is there, and leaves the answer to the loop where the client does not take it
-at once. So connections that are silent, idle, or send and read byte by byte cost no thread, and each
-has a deadline.
+One loop reads from all connections and writes to them, without waiting for any. A thread gets a request when
+all of it has arrived, and leaves the answer to the loop where the client does not take it at once. So
+connections that are silent, idle, or send and read byte by byte hold no thread, and each has a deadline. Of
+too many waiting connections the oldest idle one ends first.
 """
 
+from __future__ import annotations
+
 import io
+import logging
 import os
 import queue
 import resource
@@ -14,18 +17,89 @@ import select
 import socket
 import threading
 import time
-from collections import deque
-from collections.abc import Callable
+from abc import abstractmethod
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from gunicorn import util
+from gunicorn import glogging, util
+from gunicorn.app.base import BaseApplication
 from gunicorn.http import wsgi
 from gunicorn.workers.base import Worker
 
 from placement.api.call import ABANDONED
 from placement.server.connection import ClientConnection, TooLarge
-from placement.server.waiting import IdleConnections
+
+MAX_REQUEST_LINE: Final = 8190
+"""As much as Apache httpd takes by default; lists of aggregates and traits in queries get long."""
+
+
+class BundledServer(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
+    """gunicorn with settings of ours: no file and no environment changes them."""
+
+    @abstractmethod
+    def settings(self) -> Mapping[str, Any]:
+        """What this server does beside what all of them do."""
+
+    def load_config(self) -> None:
+        """Called by gunicorn."""
+        settings: dict[str, Any] = {
+            "forwarder_headers": "",  # no client says where the service is mounted (SCRIPT_NAME)
+            "limit_request_line": MAX_REQUEST_LINE,
+            "logger_class": _ServerLogger,
+            "control_socket_disable": True,  # it would lie in the home folder, one for all servers
+            **self.settings(),
+        }
+        if "control_socket_disable" not in self.cfg.settings:  # before gunicorn 25.1
+            del settings["control_socket_disable"]
+        for name, value in settings.items():
+            self.cfg.set(name, value)
+
+
+class _ServerLogger(glogging.Logger):  # type: ignore[misc]  # as above
+    """Leaves gunicorn's log records to the handlers that oslo.log has set up."""
+
+    def setup(self, cfg: Any) -> None:
+        """Called by gunicorn."""
+        super().setup(cfg)
+        self.error_log.handlers.clear()
+        self.error_log.setLevel(logging.NOTSET)
+        self.error_log.propagate = True
+
+
+class IdleConnections:
+    """Descriptors of connections, each since when it waits as it does now. Nothing here is searched for.
+
+    Whose requests were all answered, and who asks nothing now, is at rest: it connects again without loss.
+    The others owe a request, or a part of one, or take an answer slowly. Who has only just connected is about
+    to ask, so those at rest end first; but of who never asks there may be any number, so they do only while
+    the others have no more than half of the places.
+
+    :param most: how many connections there may be.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._share = most // 2
+        self._at_rest: OrderedDict[int, None] = OrderedDict()
+        self._owing: OrderedDict[int, None] = OrderedDict()
+
+    def put(self, fd: int, *, at_rest: bool) -> None:
+        """A connection waits, maybe otherwise than before."""
+        now, before = (self._at_rest, self._owing) if at_rest else (self._owing, self._at_rest)
+        before.pop(fd, None)
+        now.setdefault(fd)
+
+    def discard(self, fd: int) -> None:
+        """It waits no more."""
+        self._at_rest.pop(fd, None)
+        self._owing.pop(fd, None)
+
+    def first(self) -> int | None:
+        """Which one ends first, if any waits: of the like the one that has waited longest."""
+        owing_end = len(self._owing) > self._share or not self._at_rest
+        return next(iter(self._owing if owing_end else self._at_rest), None)
+
 
 _MAX_HELD: Final = 256 * 1024 * 1024  # bytes of all clients together
 _ALWAYS_HELD: Final = 64 * 1024  # bytes of one client, whatever others send

@@ -1,4 +1,13 @@
-"""Allocations: what a consumer holds of which provider, claimed and given back as one."""
+"""Allocations of consumers: claimed, replaced, given back and shown, with the usage of projects.
+
+Giving back all that one consumer holds is, beside claiming, the most frequent write. Where the database takes
+several statements at once, none of them waits for the answer to another: the first locks the consumer and
+leaves its id, or none, in a setting of the transaction, from which the others find the rows to lock, stamp
+and delete. So rows that the first has not locked are not touched, although the consumer may be made between
+two statements. Elsewhere the rows are read first.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,19 +16,29 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from placement.db.batch import KEPT_SIZES, PreparedStatement, bind_parameters, bind_rows, bind_values, chunks
-from placement.db.database import WriteTransaction
+from placement.db import buckets
+from placement.db.batch import (
+    KEPT_SIZES,
+    PreparedStatement,
+    StatementAnswer,
+    bind_parameters,
+    bind_rows,
+    bind_values,
+    chunks,
+)
+from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.db.tables import (
     ConsumerId,
     allocations,
+    change_buckets,
     consumers,
     inventories,
     resource_classes,
     resource_providers,
 )
 from placement.exceptions import ConsumerExists, NotFound
-from placement.model.provider import Inventory
-from placement.model.rows import INVENTORY_COLUMNS
+from placement.read_model.provider import Inventory
+from placement.read_model.rows import INVENTORY_COLUMNS
 from placement.store import consumers as consumer_store
 from placement.store import names
 from placement.store.claims import ClaimantHolding, ConsumerClaim, ProviderSupply, check_capacity
@@ -347,3 +366,115 @@ def of_providers(conn: sa.Connection, uuids: Collection[str]) -> list[Allocation
 def of_provider(conn: sa.Connection, provider: str) -> list[Allocation]:
     """All that consumers hold of one provider whose time is not over."""
     return [Allocation(*row) for row in conn.execute(_of_provider, {"provider": provider})]
+
+
+_NOBODY: Final = "0"
+_SETTING: Final[sa.ColumnElement[str]] = sa.literal_column("'placement.released'")
+
+
+def release(database: ServiceDatabase, consumer: str) -> None:
+    """Give back all that a consumer holds, in a transaction of its own.
+
+    :raises NotFound: when it holds nothing, or its time is over.
+    """
+
+    def work(tx: WriteTransaction) -> StatementAnswer | None:
+        if tx.sends_at_once:
+            return _at_once(tx, consumer)
+        delete(tx, consumer)
+        return None
+
+    released = database.write(work)
+    if released is not None and released.scalars == [_NOBODY]:
+        raise missing(consumer)
+
+
+def _at_once(tx: WriteTransaction, consumer: str) -> StatementAnswer:
+    """Queue all of it; the answer is the id of the consumer, as a text, or that there is :data:`_NOBODY`."""
+    locked = tx.queue(_lock_consumer, {"consumer": consumer})
+    tx.queue(_count, {"step": buckets.step()})
+    tx.queue(_stamp, {"now": tx.now})
+    tx.queue(_consumer_removal, {})
+    tx.queue(_end, {})
+    return locked
+
+
+_released: Final = sa.cast(sa.func.current_setting(_SETTING), sa.BigInteger)
+_held: Final = sa.select(allocations.c.provider_id).where(allocations.c.consumer_id == _released)
+_lock_consumer: Final = PreparedStatement(
+    sa.select(
+        sa.func.set_config(
+            _SETTING,
+            sa.func.coalesce(
+                sa.cast(
+                    sa.select(consumers.c.id)
+                    .where(consumers.c.uuid == sa.bindparam("consumer", type_=sa.String), COUNTS)
+                    .with_for_update()
+                    .scalar_subquery(),
+                    sa.String,
+                ),
+                sa.literal_column(f"'{_NOBODY}'"),
+            ),
+            sa.literal_column("true"),  # until the transaction ends
+        )
+    )
+)
+_count: Final = PreparedStatement(
+    buckets.increment_in_order(
+        sa.select(change_buckets.c.id).where(
+            change_buckets.c.id.in_(
+                sa.select(resource_providers.c.bucket).where(resource_providers.c.id.in_(_held))
+            )
+        )
+    )
+)
+_stamp: Final = PreparedStatement(
+    sa.update(resource_providers)
+    .where(resource_providers.c.id.in_(_held))
+    .values(
+        change_seq=buckets.counter(resource_providers.c.bucket),
+        updated_at=sa.bindparam("now", type_=sa.Double),
+    )
+)
+"""As of :meth:`~placement.db.database.WriteTransaction.changed`: usage alone, and no new generation."""
+_consumer_removal: Final = PreparedStatement(
+    sa.delete(allocations).where(allocations.c.consumer_id == _released)
+)
+_end: Final = PreparedStatement(sa.delete(consumers).where(consumers.c.id == _released))
+
+
+@dataclass(frozen=True, slots=True)
+class ClassUsage:
+    """The sum of one resource class over the consumers of one type (None: of unknown type)."""
+
+    consumer_type: str | None
+    resource_class: str
+    used: int
+
+
+def of_project(conn: sa.Connection, project_id: str, user_id: str | None) -> list[ClassUsage]:
+    """The usages of a project, or of one user in it, by consumer type and resource class."""
+    query = (
+        sa.select(consumers.c.consumer_type, resource_classes.c.name, sa.func.sum(allocations.c.used))
+        .select_from(allocations)
+        .join(consumers, consumers.c.id == allocations.c.consumer_id)
+        .join(resource_classes, resource_classes.c.id == allocations.c.resource_class_id)
+        .where(consumers.c.project_id == project_id, COUNTS)
+        .group_by(consumers.c.consumer_type, resource_classes.c.id, resource_classes.c.name)
+        .order_by(consumers.c.consumer_type, resource_classes.c.id)
+    )
+    if user_id is not None:
+        query = query.where(consumers.c.user_id == user_id)
+    return [ClassUsage(kind, name, int(used)) for kind, name, used in conn.execute(query)]
+
+
+def consumer_counts(conn: sa.Connection, project_id: str, user_id: str | None) -> dict[str | None, int]:
+    """How many consumers of each type hold something, in a project or for one user in it."""
+    query = (
+        sa.select(consumers.c.consumer_type, sa.func.count())
+        .where(consumers.c.project_id == project_id, COUNTS)
+        .group_by(consumers.c.consumer_type)
+    )
+    if user_id is not None:
+        query = query.where(consumers.c.user_id == user_id)
+    return {kind: count for kind, count in conn.execute(query)}  # noqa: C416  # rows are not pairs to dict()

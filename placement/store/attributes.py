@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from placement.db.batch import PreparedStatement
 from placement.db.database import WriteTransaction
 from placement.db.tables import provider_attributes, resource_providers
-from placement.model.provider import Attribute
+from placement.read_model.provider import Attribute
 from placement.store import providers
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from placement.exceptions import Conflict, InvalidRequest
-from placement.model.provider import Inventory
+from placement.read_model.provider import Inventory
 from placement.store.consumers import ConsumerOwnership, Generation
 
 Resources = Mapping[str, int]

@@ -1,7 +1,7 @@
-"""Who holds something no more, by the clock of the database, although nobody has given it back yet.
+"""Consumers whose time is over by the clock of the database, though their resources are not yet given back.
 
-A time that has come ends a reservation, or a claim that nobody confirmed, whether or not anybody looks: what
-shows consumers asks for :data:`COUNTS`, and whoever needs the room gives it back
+The time ends a reservation, or an unconfirmed claim, whether or not a worker looks. Queries that show
+consumers add :data:`COUNTS`; a writer that needs the room gives it back
 (:mod:`placement.store.reservations`).
 """
 

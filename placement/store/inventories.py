@@ -11,7 +11,7 @@ from placement.db.batch import PreparedStatement, StatementAnswer
 from placement.db.database import WriteTransaction
 from placement.db.tables import allocations, inventories, resource_classes, resource_providers
 from placement.exceptions import ConcurrentUpdate, Conflict, InvalidRequest, NotFound
-from placement.model.provider import capacity
+from placement.read_model.provider import capacity
 from placement.store import described, names, providers
 
 

@@ -10,7 +10,7 @@ from placement.db.batch import KEPT_SIZES, PreparedStatement, bind_parameters, b
 from placement.db.database import WriteTransaction
 from placement.db.tables import provider_attributes, provider_traits, resource_providers, traits
 from placement.exceptions import Conflict, InvalidRequest, NotFound
-from placement.model.provider import DISABLED, DISABLED_BY, DISABLED_REASON
+from placement.read_model.provider import DISABLED, DISABLED_BY, DISABLED_REASON
 from placement.store import described, names, providers
 
 

@@ -36,7 +36,7 @@ from placement.db.tables import (
     traits,
 )
 from placement.exceptions import ConcurrentUpdate, Conflict, InvalidRequest
-from placement.model.provider import Attribute
+from placement.read_model.provider import Attribute
 from placement.store import aggregates as aggregate_store
 from placement.store import attributes as attribute_store
 from placement.store import inventories as inventory_store

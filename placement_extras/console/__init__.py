@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Final
 
 from oslo_config import cfg
 
-from placement.extras import missing
+from placement.optional_packages import missing
 
 if TYPE_CHECKING:
     from placement.api.middleware import ApplicationMaker

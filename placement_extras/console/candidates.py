@@ -9,9 +9,9 @@ from typing import Any, Final
 from flask import Blueprint, render_template, request
 
 from placement.exceptions import InvalidRequest
-from placement.model.provider import Provider
-from placement.model.snapshot import ModelSnapshot
 from placement.policies import allocation_candidate, ext
+from placement.read_model.provider import Provider
+from placement.read_model.snapshot import ModelSnapshot
 from placement.schemas import base, explanation
 from placement.schemas.request_form import AskedCandidates
 from placement.search.budget import BudgetExhausted, SearchBudget

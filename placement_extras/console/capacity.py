@@ -8,7 +8,7 @@ from typing import Any, Final
 from flask import Blueprint, render_template, request
 
 from placement.exceptions import InvalidRequest
-from placement.model.snapshot import ModelSnapshot
+from placement.read_model.snapshot import ModelSnapshot
 from placement.schemas.base import canonical_uuid
 from placement_extras.console.forms import texts
 from placement_extras.console.page_request import SEE_HOSTS, ApiRefusal, PageRequest, ask, page

@@ -13,9 +13,9 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Final
 
-from placement.model.provider import DISABLED, SHARES, Provider
-from placement.model.snapshot import ModelSnapshot
-from placement.model.trees import ZONE, HostTree
+from placement.read_model.provider import DISABLED, SHARES, Provider
+from placement.read_model.snapshot import ModelSnapshot
+from placement.read_model.trees import ZONE, HostTree
 from placement_extras.console import page_request
 
 REPORTED_AT: Final = "agent.reported_at"

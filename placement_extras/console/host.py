@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from placement.model.provider import SHARES, Inventory, Provider, in_order
-from placement.model.snapshot import ModelSnapshot
+from placement.read_model.provider import SHARES, Inventory, Provider, in_order
+from placement.read_model.snapshot import ModelSnapshot
 from placement.store.holders import AllocationHolder
 from placement_extras.console import fleet, page_request
 from placement_extras.console.fleet import (

@@ -7,9 +7,9 @@ from urllib.parse import urlencode
 
 from flask import Blueprint, render_template, request, url_for
 
-from placement.model.index import ProviderIndex
-from placement.model.snapshot import ModelSnapshot
 from placement.policies import resource_class, trait
+from placement.read_model.index import ProviderIndex
+from placement.read_model.snapshot import ModelSnapshot
 from placement_extras.console import page_request
 from placement_extras.console.page_request import SEE_HOSTS, PageRequest, page
 

@@ -20,9 +20,9 @@ from placement.api.call import ABANDONED
 from placement.api.context import RequestContext
 from placement.api.service import PlacementService
 from placement.exceptions import Forbidden
-from placement.model.rows import NameTable
-from placement.model.snapshot import ModelSnapshot
 from placement.policies import aggregate, inventory, resource_provider, trait, usage
+from placement.read_model.rows import NameTable
+from placement.read_model.snapshot import ModelSnapshot
 
 _SERVICE: Final = "placement.service"
 HANDLERS: Final = "placement_extras.console.handlers"

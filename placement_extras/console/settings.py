@@ -12,9 +12,9 @@ from typing import Final
 
 from flask import Blueprint, render_template, url_for
 
-from placement.model.provider import Provider
-from placement.model.snapshot import ModelSnapshot
 from placement.policies import ext
+from placement.read_model.provider import Provider
+from placement.read_model.snapshot import ModelSnapshot
 from placement_extras.console import page_request
 from placement_extras.console.fleet import natural
 from placement_extras.console.page_request import SEE_HOSTS, ListPage, PageRequest, page

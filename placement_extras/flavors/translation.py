@@ -12,7 +12,7 @@ from typing import Final
 import os_resource_classes
 
 from placement.kept_results import KeptResults
-from placement.model.provider import DISABLED
+from placement.read_model.provider import DISABLED
 from placement.search.request import CandidatesRequest, RequestGroup
 from placement_extras.flavors import features, memory, pinning, spelling
 from placement_extras.flavors.flavor import NovaFlavor, TranslationRules, refused

@@ -13,10 +13,10 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from placement.db import remedies
+from placement.db import errors
 from placement.exceptions import Conflict
-from placement.maintenance.sequences import advance_sequence
-from placement.maintenance.trees import find_roots
+from placement.maintenance.audit import find_roots
+from placement.maintenance.heal import advance_sequence
 from placement_extras.migration.content import BATCH, INVENTORY, Key, PortableContent, TableChange, compare
 from placement_extras.migration.stock_database import StockContent, canonical
 
@@ -362,7 +362,7 @@ def _naming(table: sa.Table) -> Iterator[None]:
         yield
     except (exc.IntegrityError, exc.DataError) as error:
         raise Conflict(
-            f"The table {table.name} does not take what is to be carried back: {remedies.said(error)}."
+            f"The table {table.name} does not take what is to be carried back: {errors.said(error)}."
             " Nothing is changed. Change that (a name that is there in other capitals, say) through this"
             " service, then try again; '--discard' gives up everything that was written since."
         ) from error

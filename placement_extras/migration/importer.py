@@ -17,8 +17,8 @@ from placement.db import buckets, tables
 from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.db.tables import change_buckets, resource_classes, traits
 from placement.exceptions import Conflict, InvalidRequest
-from placement.maintenance.sequences import advance_sequence
-from placement.maintenance.trees import TreeRoots, find_roots, parents_first
+from placement.maintenance.audit import TreeRoots, find_roots, parents_first
+from placement.maintenance.heal import advance_sequence
 from placement.store import classes
 from placement_extras.migration.content import BATCH, DatabaseContent, RowTally, TallyComparison, of_ours
 from placement_extras.migration.stock_database import StockContent, canonical

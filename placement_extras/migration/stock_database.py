@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 from sqlalchemy.engine import URL, make_url
 
-from placement.db import remedies
+from placement.db import errors
 from placement.exceptions import InvalidRequest, Unavailable
 from placement.store.consumers import ConsumerOwnership
 from placement_extras.migration.content import CONSUMERS, DatabaseContent, RowTally
@@ -199,7 +199,7 @@ def open_source(url: str, owner: ConsumerOwnership, prefix: str = "") -> Iterato
         with engine.connect() as conn, conn.begin():
             yield read(conn, owner, prefix)
     except (exc.OperationalError, exc.InterfaceError, exc.ProgrammingError, exc.InternalError) as error:
-        raise Unavailable(f"The source database cannot be read: {remedies.explain(error)}") from error
+        raise Unavailable(f"The source database cannot be read: {errors.explain(error)}") from error
     finally:
         engine.dispose()
 
@@ -213,7 +213,7 @@ def _engine(url: str) -> sa.Engine:
     except exc.ArgumentError as error:  # no URL, no such dialect
         raise InvalidRequest(f"The source database's URL cannot be used: {error}") from error
     except ImportError as error:
-        reason = remedies.missing_driver(parsed, error)
+        reason = errors.missing_driver(parsed, error)
         raise InvalidRequest(f"The source database's URL cannot be used: {reason}") from error
 
 

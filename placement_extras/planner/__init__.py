@@ -14,12 +14,11 @@ Nouns
     left for the way that lacks the fewest of them; the others that the flavor asks for are *stranded*.
 
 Who does what
-    ``ways`` finds the ways of a flavor at a host, ``packing`` how many guests go into what is free.
-    ``counting`` does that for the whole cloud and by aggregate, with ``coupling`` for hosts that share;
-    ``proportions`` counts several flavors at once; ``stranding`` gathers what is short. ``guests`` are who is
-    there, and ``board`` is where they are moved about: ``draining`` finds places for those of some hosts,
-    ``moving`` the fewest moves that make room. ``relocating`` reads for both who is where. ``document``
-    writes JSON.
+    ``packing`` finds the ways of a flavor at a host, and how many guests go into what is free. ``capacity``
+    does that for the whole cloud and by aggregate, and gathers what is short; ``proportions`` counts several
+    flavors at once. In a ``cluster_simulation`` guests are moved about: ``drain_plan`` finds places for those
+    of some hosts, ``migration_plan`` the fewest moves that make room. ``handler`` reads where guests are and
+    answers; ``document`` makes JSON.
 
 A worked example
     ``cn1`` has two NUMA nodes with 4 and 3 VCPU free, and 10 GB of disk. The flavor is

@@ -1,8 +1,7 @@
-"""Hosts that share providers: what fits on one of them takes from the others.
+"""Counts how many guests of a flavor fit: in the whole cloud, without its worst host, and by aggregate.
 
-What is short on full hosts, and what is stranded there: free, and of no use to a flavor.
-
-How many guests of a flavor fit: in the whole cloud, without its worst host, and by aggregate.
+Hosts that share a provider are coupled: a guest on one takes from the others. On full hosts the classes that
+are short are named, and the free rest that is of no use to the flavor.
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ from heapq import nsmallest
 from operator import itemgetter
 from typing import Final
 
-from placement.model.provider import Provider
-from placement.model.snapshot import ModelSnapshot
-from placement.model.trees import HostTree
+from placement.read_model.provider import Provider
+from placement.read_model.snapshot import ModelSnapshot
+from placement.read_model.trees import HostTree
 from placement.search.budget import SearchBudget
 from placement.search.request import CandidatesRequest
 from placement.search.roots import SharingProviders

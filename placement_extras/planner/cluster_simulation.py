@@ -1,7 +1,4 @@
-"""Who is on the hosts, and what each would ask for elsewhere.
-
-The hosts of a cloud while guests come and go.
-"""
+"""A cluster in which guests come and go: guests, the requests they would make elsewhere, and room."""
 
 from __future__ import annotations
 
@@ -11,9 +8,9 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 
-from placement.model.provider import DISABLED, SHARES, Provider
-from placement.model.snapshot import ModelSnapshot
-from placement.model.trees import HostTree
+from placement.read_model.provider import DISABLED, SHARES, Provider
+from placement.read_model.snapshot import ModelSnapshot
+from placement.read_model.trees import HostTree
 from placement.search.budget import SearchBudget, slices
 from placement.search.request import CandidatesRequest, RequestGroup
 from placement.store.groups import hosts_of

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from placement.model.provider import Provider
+from placement.read_model.provider import Provider
 from placement_extras.planner.capacity import FlavorCapacity, ShortClasses
 from placement_extras.planner.cluster_simulation import HostedConsumer
 from placement_extras.planner.drain_plan import DisplacedGuests

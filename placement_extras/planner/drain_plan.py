@@ -6,7 +6,7 @@ from itertools import accumulate
 from operator import itemgetter
 from typing import Final
 
-from placement.model.provider import Provider
+from placement.read_model.provider import Provider
 from placement.search.budget import SearchBudget, slices
 from placement_extras.planner.cluster_simulation import ClusterSimulation, Host, HostedConsumer
 from placement_extras.planner.packing import FitBounds, Way

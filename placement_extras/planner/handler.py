@@ -1,11 +1,7 @@
-"""The body of ``POST /ext/v1/capacity``.
+"""``POST /ext/v1/capacity``: its body, its handler, and where guests are that would have to move.
 
-Who is where says the database, where there is room the read model: what it takes both to find out.
-
-What is read of one may be newer than of the other, so that a guest who comes, goes or moves meanwhile may be
-counted twice or not at all.
-
-``/ext/v1/capacity``.
+The database says where guests are, the read model where there is room. One may be newer than the other, so a
+guest that comes, goes or moves meanwhile may be counted twice or not at all.
 """
 
 from __future__ import annotations
@@ -22,8 +18,8 @@ from placement.api.paths import EXT
 from placement.db.database import ServiceDatabase
 from placement.exceptions import SEARCH_TOO_LONG, InvalidRequest
 from placement.microversion import Microversion
-from placement.model.feed import ModelView, ReadModel
-from placement.model.snapshot import ModelSnapshot
+from placement.read_model.feed import ModelView, ReadModel
+from placement.read_model.snapshot import ModelSnapshot
 from placement.schemas import explanation
 from placement.schemas.base import ArrayField, BooleanField, IntegerField, ObjectField, StringField, UuidField
 from placement.schemas.request_form import AskedCandidates, RequestForms

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Final
 
-from placement.model.provider import SHARES, Provider
+from placement.read_model.provider import SHARES, Provider
 from placement.search.request import CandidatesRequest
 from placement_extras.planner.cluster_simulation import ClusterSimulation, Host, HostedConsumer
 from placement_extras.planner.packing import Slot, Way

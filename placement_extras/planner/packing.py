@@ -1,7 +1,4 @@
-"""How many guests go into what is free, each in one of several ways.
-
-The ways in which a flavor may be served at a host.
-"""
+"""Packs guests into free amounts: the footprints of a flavor at a host, and how many guests fit by these."""
 
 from __future__ import annotations
 
@@ -10,9 +7,9 @@ from dataclasses import dataclass
 from math import gcd
 from typing import Any, Final
 
-from placement.model.provider import Provider
-from placement.model.snapshot import ModelSnapshot
-from placement.model.trees import HostTree, TreeStructure
+from placement.read_model.provider import Provider
+from placement.read_model.snapshot import ModelSnapshot
+from placement.read_model.trees import HostTree, TreeStructure
 from placement.search.budget import SearchBudget
 from placement.search.candidate_search import when_empty
 from placement.search.candidates import CandidatePattern, PatternBatch

@@ -16,8 +16,7 @@ from urllib.parse import urlsplit
 from oslo_config import cfg
 from oslo_log import log
 
-from placement.cmd.common import warn_of_password
-from placement.cmd.listening import check_bind
+from placement.cmd.common import check_bind, warn_of_password
 from placement.conf import PROJECT, new_config
 from placement.exceptions import ServiceError
 from placement.maintenance.sync import incomplete_owner

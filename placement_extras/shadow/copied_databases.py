@@ -14,7 +14,7 @@ from typing import Final
 from sqlalchemy.engine import URL, make_url
 
 from placement.exceptions import InvalidRequest
-from placement.maintenance.opening import open_database
+from placement.maintenance.sync import open_database
 from placement.store.consumers import ConsumerOwnership
 from placement_extras.migration import importer
 from placement_extras.migration.stock_database import StockContent, open_source

@@ -23,8 +23,7 @@ import urllib3
 from urllib3.exceptions import HTTPError, ProtocolError
 from urllib3.util import SKIP_HEADER
 
-from placement.server.base import BundledServer
-from placement.server.worker import GatheringWorker
+from placement.server.worker import BundledServer, GatheringWorker
 from placement_extras.shadow.copy_queue import MirrorOutbox
 from placement_extras.shadow.exchange import (
     MAX_KEPT,

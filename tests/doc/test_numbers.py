@@ -2,7 +2,7 @@
 
 import re
 
-from placement.server import base, connection
+from placement.server import connection, worker
 from tests.doc.pages import SITE
 
 PROXY = (SITE / "install" / "proxy.md").read_text(encoding="utf-8")
@@ -27,7 +27,7 @@ def test_the_limits_of_the_service_are_those_of_its_web_server() -> None:
     assert limit("taking the answer, or a MiB of it") == [connection.ANSWER_TIMEOUT]
     assert limit("from one request of a connection to the next") == [connection.IDLE_TIMEOUT]
     assert limit("the request line, all headers") == [
-        base.MAX_REQUEST_LINE,
+        worker.MAX_REQUEST_LINE,
         connection.MAX_HEADERS // 1024,
     ]
 

@@ -8,8 +8,8 @@ from flask import Blueprint, Response
 from placement.api.call import ApiRequest, operation
 from placement.api.paths import EXT
 from placement.api.resource_providers import about, existing, path_uuid
-from placement.model.provider import Attribute
 from placement.policies import ext as rules
+from placement.read_model.provider import Attribute
 from placement.schemas import attribute as schemas
 from placement.store import attributes as store
 

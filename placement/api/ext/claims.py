@@ -1,11 +1,13 @@
 """``/ext/v1/claims`` and ``/ext/v1/claims/{consumer_uuid}``."""
 
+from __future__ import annotations
+
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from flask import Blueprint, Response
 
 from placement.api.call import ApiRequest, operation
-from placement.api.ext import times
 from placement.api.paths import EXT
 from placement.policies import ext as rules
 from placement.schemas import claim as schemas
@@ -14,6 +16,16 @@ from placement.search.claims.claim import HostChoice
 from placement.search.claims.placing import PlacedClaim
 from placement.search.claims.service import ClaimLimits, ClaimService
 from placement.store import expiries
+
+_LAST: Final = 253_402_300_799.0
+"""The last second of 9999. A time within it may be after it as a float, where no date is."""
+
+
+def shown(seconds: float) -> str:
+    """Seconds since 1970 as ISO 8601, UTC, to the millisecond."""
+    time = datetime.fromtimestamp(min(seconds, _LAST), UTC).replace(tzinfo=None)
+    return f"{time.isoformat(timespec='milliseconds')}Z"
+
 
 blueprint = Blueprint("ext_claims", __name__)
 
@@ -63,7 +75,7 @@ def confirm(call: ApiRequest, consumer_uuid: str) -> Response:
 
 
 def _end(expires_at: float | None) -> dict[str, Any]:
-    return {"expires_at": None if expires_at is None else times.shown(expires_at)}
+    return {"expires_at": None if expires_at is None else shown(expires_at)}
 
 
 def claimer(call: ApiRequest) -> ClaimService:

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 from flask import Blueprint, Response
 
 from placement.api.call import ApiRequest, operation, prefix
-from placement.api.ext import times
+from placement.api.ext import claims
 from placement.api.ext.claims import claimer
 from placement.api.paths import EXT
 from placement.db.database import WriteTransaction
@@ -142,6 +142,6 @@ def _document(reservation: CapacityReservation, held: Iterable[Allocation]) -> d
         "user_id": reservation.user_id,
         "group": reservation.group,
         "generation": reservation.generation,
-        "expires_at": times.shown(reservation.expires_at),
+        "expires_at": claims.shown(reservation.expires_at),
         "allocations": by_provider,
     }

@@ -11,9 +11,9 @@ from placement.api.call import ApiRequest, operation
 from placement.api.ext.attributes import shown
 from placement.api.paths import EXT
 from placement.api.resource_providers import existing
-from placement.model.feed import ModelView
-from placement.model.provider import Provider, in_order
 from placement.policies import ext as rules
+from placement.read_model.feed import ModelView
+from placement.read_model.provider import Provider, in_order
 from placement.schemas import tree as schemas
 from placement.store import allocations
 from placement.store import trees as store

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from placement.microversion import Microversion
-from placement.model.provider import SHARES, Provider
-from placement.model.snapshot import ModelSnapshot
-from placement.model.trees import ZONE
+from placement.read_model.provider import SHARES, Provider
+from placement.read_model.snapshot import ModelSnapshot
+from placement.read_model.trees import ZONE
 from placement.search.candidates import AllocationCandidate
 from placement.search.claims.topology import Distances, TopologyPolicy
 from placement.search.request import CandidatesRequest

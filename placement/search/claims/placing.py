@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Final
 
-from placement.model.provider import SHARES
-from placement.model.snapshot import ModelSnapshot
+from placement.read_model.provider import SHARES
+from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import BudgetExhausted, SearchBudget
 from placement.search.candidate_search import CandidatesByHost, drained
 from placement.search.candidates import AllocationCandidate

@@ -14,8 +14,8 @@ from typing import Final
 
 from placement import microversion
 from placement.exceptions import NoCandidate
-from placement.model.provider import SHARES
-from placement.model.snapshot import ModelSnapshot
+from placement.read_model.provider import SHARES
+from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import BudgetExhausted, SearchBudget
 from placement.search.claims.claim import ClaimScenario, WantedClaim, stays_at_its_host
 from placement.search.claims.placing import UnplacedClaim, choices_at_hosts

@@ -14,8 +14,8 @@ from functools import cached_property, partial
 from itertools import chain
 from typing import Final
 
-from placement.model.provider import SHARES, Provider
-from placement.model.trees import TreeClass
+from placement.read_model.provider import SHARES, Provider
+from placement.read_model.trees import TreeClass
 from placement.search.budget import SearchBudget
 from placement.search.claims.claim import ClaimScenario, WantedClaim
 from placement.search.claims.scores import ATTRIBUTE, Rank, amounts_of, mean, number_of, share, standing

@@ -14,10 +14,10 @@ from heapq import heappop, heappush
 from itertools import chain, combinations
 from typing import Final, Protocol
 
-from placement.model.provider import Provider
-from placement.model.snapshot import ModelSnapshot
-from placement.model.sums import Sums
-from placement.model.trees import HostTree, TreeClass
+from placement.read_model.index import Sums
+from placement.read_model.provider import Provider
+from placement.read_model.snapshot import ModelSnapshot
+from placement.read_model.trees import HostTree, TreeClass
 from placement.search.budget import SearchBudget
 from placement.search.candidates import AllocationCandidate, CandidatePattern
 from placement.search.claims.claim import ChoiceScore, ClaimScenario, HostChoice, WantedClaim, zone_of

@@ -10,8 +10,8 @@ from typing import Final
 from placement.db.batch import StatementBatch
 from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.exceptions import SEARCH_TOO_LONG, InvalidRequest, NoCandidate, Unavailable
-from placement.model.feed import ModelView, ReadModel
-from placement.model.snapshot import ModelSnapshot
+from placement.read_model.feed import ModelView, ReadModel
+from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import BudgetExhausted, SearchBudget
 from placement.search.claims.claim import ClaimScenario, HostChoice, WantedClaim, giving_back, within
 from placement.search.claims.placing import PlacedClaim, UnplacedClaim, place
@@ -19,7 +19,7 @@ from placement.search.claims.refusal import not_within, refusal
 from placement.search.claims.scores import ATTRIBUTE
 from placement.search.host_filter import named_roots
 from placement.search.request import check_names
-from placement.store import allocations, bindings, consumers, expiries, memberships, reservations
+from placement.store import allocations, claim_commit, consumers, expiries, reservations
 from placement.store.claims import ConsumerClaim
 from placement.store.groups import Members
 
@@ -98,7 +98,7 @@ class ClaimService:
                 return self._as_if_now(placed)
             try:
                 return self._bind(placed, reservation, also)
-            except bindings.LostRace as error:
+            except claim_commit.LostRace as error:
                 LOG.debug("claim attempt %d lost a race: %s", attempt, error)
         raise Unavailable(
             f"Others were faster each of {attempt} times ([placement] allocation_conflict_retry_count). "
@@ -129,7 +129,7 @@ class ClaimService:
         claims = [_claim(each.wanted, each.choice) for each in placed]
         chosen = {provider.uuid: provider for each in placed for provider in each.choice.providers}
         joining = [
-            bindings.GroupMembership(each.wanted.consumer, each.wanted.group, each.choice.hosts)
+            claim_commit.GroupMembership(each.wanted.consumer, each.wanted.group, each.choice.hosts)
             for each in placed
             if each.wanted.group is not None
         ]
@@ -141,7 +141,7 @@ class ClaimService:
         }
 
         def work(tx: WriteTransaction) -> dict[str, float]:
-            times = bindings.bind(tx, claims, chosen, joining, reservation, expiring)
+            times = claim_commit.bind(tx, claims, chosen, joining, reservation, expiring)
             if also is not None:
                 also(tx)
             return times
@@ -262,7 +262,9 @@ class ClaimService:
         if not names:
             return {}
         with self._database.read() as conn:
-            return memberships.members(StatementBatch(conn).add(*memberships.lookup(names)).rows)
+            return claim_commit.group_members(
+                StatementBatch(conn).add(*claim_commit.group_lookup(names)).rows
+            )
 
     def _check_generations(self, wanted: Sequence[WantedClaim]) -> None:
         with self._database.read() as conn:

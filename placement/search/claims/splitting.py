@@ -3,9 +3,9 @@
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from placement.model.provider import Provider
-from placement.model.snapshot import ModelSnapshot
-from placement.model.trees import HostTree, TreeClass
+from placement.read_model.provider import Provider
+from placement.read_model.snapshot import ModelSnapshot
+from placement.read_model.trees import HostTree, TreeClass
 from placement.search.budget import SearchBudget
 from placement.search.candidate_search import CandidatesByHost
 from placement.search.claims.claim import HostChoice

@@ -13,7 +13,7 @@ from itertools import accumulate, combinations, product
 from math import gcd, lcm, prod
 from typing import Final, NamedTuple
 
-from placement.model.provider import Inventory
+from placement.read_model.provider import Inventory
 from placement.search.budget import SearchBudget
 
 SPLIT: Final = ("PCPU", "MEMORY_MB")

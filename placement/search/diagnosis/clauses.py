@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from placement.model.provider import Inventory, Provider
-from placement.model.snapshot import ModelSnapshot
+from placement.read_model.provider import Inventory, Provider
+from placement.read_model.snapshot import ModelSnapshot
 from placement.search.conditions import (
     HasTraits,
     InAggregates,

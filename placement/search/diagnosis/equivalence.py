@@ -5,10 +5,9 @@ from dataclasses import dataclass, field
 from operator import attrgetter, le
 from typing import Final
 
-from placement.model.layout import TreeLayout, Where, picker
-from placement.model.provider import Inventory, Provider
-from placement.model.snapshot import ModelSnapshot
-from placement.model.trees import HostTree, TreeStructure
+from placement.read_model.provider import Inventory, Provider
+from placement.read_model.snapshot import ModelSnapshot
+from placement.read_model.trees import HostTree, TreeLayout, TreeStructure, Where, picker
 from placement.search.budget import SearchBudget
 from placement.search.conditions import HasTraits, InAggregates, InTree, ProviderCondition, needs_of
 from placement.search.diagnosis.clauses import pieces
@@ -105,7 +104,7 @@ class TreeKin:
     else there is does not matter. Of what is free it matters whether it is enough for each amount; of classes
     that several parts of the request ask for also how much there is, up to all that they ask for.
 
-    Positions and slots are those of the :class:`~placement.model.layout.TreeLayout`.
+    Positions and slots are those of the :class:`~placement.read_model.trees.TreeLayout`.
 
     :param layout: that of any of them.
     :param shared: what shares with each.

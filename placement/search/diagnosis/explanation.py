@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final, NamedTuple, TypeVar
 
-from placement.model.layout import picker
-from placement.model.provider import Provider
-from placement.model.snapshot import ModelSnapshot
-from placement.model.trees import HostTree, TreeStructure
+from placement.read_model.provider import Provider
+from placement.read_model.snapshot import ModelSnapshot
+from placement.read_model.trees import HostTree, TreeStructure, picker
 from placement.search.budget import BudgetExhausted, SearchBudget
 from placement.search.candidate_search import served
 from placement.search.diagnosis.clauses import RequestClause, combinations, resources

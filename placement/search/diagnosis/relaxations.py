@@ -7,8 +7,8 @@ from heapq import merge
 from itertools import chain, product
 from typing import Final
 
-from placement.model.provider import Provider
-from placement.model.trees import HostTree
+from placement.read_model.provider import Provider
+from placement.read_model.trees import HostTree
 from placement.search.budget import SearchBudget
 from placement.search.candidate_search import served
 from placement.search.diagnosis.clauses import RequestClause, resources, without

@@ -4,9 +4,9 @@ from collections.abc import Container, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from placement.model.provider import Provider
-from placement.model.snapshot import ModelSnapshot
-from placement.model.trees import HostTree
+from placement.read_model.provider import Provider
+from placement.read_model.snapshot import ModelSnapshot
+from placement.read_model.trees import HostTree
 from placement.search.budget import SearchBudget
 from placement.search.conditions import InTree
 from placement.search.diagnosis import clauses

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from oslo_context import context
 
-from placement.api import explaining
+from placement.api import service as service_module
 from placement.api.middleware import build_application
 from placement.conf import new_config
 from tests.placement.running import Admin
@@ -42,12 +42,12 @@ class Told(logging.Handler):
 @pytest.fixture
 def told() -> Iterator[Told]:
     handler = Told()
-    level = explaining.LOG.level
-    explaining.LOG.setLevel(logging.INFO)
-    explaining.LOG.addHandler(handler)
+    level = service_module.LOG.level
+    service_module.LOG.setLevel(logging.INFO)
+    service_module.LOG.addHandler(handler)
     yield handler
-    explaining.LOG.removeHandler(handler)
-    explaining.LOG.setLevel(level)
+    service_module.LOG.removeHandler(handler)
+    service_module.LOG.setLevel(level)
 
 
 @pytest.fixture
@@ -89,9 +89,9 @@ def test_an_empty_answer_is_explained_with_the_id_of_its_request(service, told):
 
 def test_the_same_question_is_answered_from_memory_until_something_changes(service, told, monkeypatch):
     explained: list[object] = []
-    original = explaining.explain
-    monkeypatch.setattr(explaining, "explain", lambda *args: explained.append(1) or original(*args))
-    monkeypatch.setattr(explaining, "_SHARE", 0)
+    original = service_module.explain
+    monkeypatch.setattr(service_module, "explain", lambda *args: explained.append(1) or original(*args))
+    monkeypatch.setattr(service_module, "_SHARE", 0)
     admin = service()
     for number in (1, 2, 3):
         ask(admin, EMPTY, number)
@@ -107,13 +107,13 @@ def test_the_same_question_is_answered_from_memory_until_something_changes(servi
 def test_what_comes_too_often_is_counted(service, told, monkeypatch):
     admin = service()
     going_on = threading.Event()
-    original = explaining.explain
+    original = service_module.explain
 
     def slow(*args: object) -> object:
         assert going_on.wait(30)
         return original(*args)
 
-    monkeypatch.setattr(explaining, "explain", slow)
+    monkeypatch.setattr(service_module, "explain", slow)
     ask(admin, EMPTY, 1)
     for number in (2, 3):  # answered while the first is explained
         ask(admin, f"/allocation_candidates?resources=VCPU:{8 + number}", number)
@@ -133,13 +133,13 @@ def test_it_can_be_switched_off(service, told):
 def test_a_writer_does_not_wait_for_an_explanation(service, told, monkeypatch):
     admin = service()
     going_on = threading.Event()
-    original = explaining.explain
+    original = service_module.explain
 
     def slow(snapshot: object, *args: object) -> object:
         assert going_on.wait(30)
         return original(snapshot, *args)
 
-    monkeypatch.setattr(explaining, "explain", slow)
+    monkeypatch.setattr(service_module, "explain", slow)
     ask(admin, EMPTY, 1)
     assert admin("POST", "/resource_providers", json={"name": "new"}).status_code == 200
     assert len(admin("GET", "/resource_providers").json["resource_providers"]) == 2

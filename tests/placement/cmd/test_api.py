@@ -16,7 +16,7 @@ import orjson
 import pytest
 
 from placement.cmd import api, manage, status
-from placement.cmd.listening import check_bind
+from placement.cmd.common import check_bind
 from placement.conf import installed_version, new_config
 from placement_extras.shadow import command
 from tests.ports import free_port

@@ -5,7 +5,7 @@ import threading
 import pytest
 from sqlalchemy import exc
 
-from placement.db.outage import DatabaseOutage
+from placement.db.database import DatabaseOutage
 from placement.exceptions import Unavailable
 
 

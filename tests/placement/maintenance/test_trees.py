@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement.maintenance.trees import find_roots, parents_first
+from placement.maintenance.audit import find_roots, parents_first
 
 _IDS = st.integers(1, 8)
 

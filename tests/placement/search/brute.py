@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import product
 
-from placement.model.provider import SHARES, Provider
-from placement.model.snapshot import ModelSnapshot
+from placement.read_model.provider import SHARES, Provider
+from placement.read_model.snapshot import ModelSnapshot
 from placement.search.request import CandidatesRequest, RequestGroup
 
 #: what each suffix gets from whom: (suffix, resource class or None, amount, provider)

@@ -1,7 +1,7 @@
 """Snapshots in which the rules show: hosts with shared disks, NUMA nodes, devices and networks."""
 
-from placement.model.provider import SHARES
-from placement.model.snapshot import ModelSnapshot
+from placement.read_model.provider import SHARES
+from placement.read_model.snapshot import ModelSnapshot
 from tests.placement.search.snapshots import Spec, build, inventory
 
 

@@ -4,8 +4,8 @@ import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from placement.model.provider import Inventory, Provider
-from placement.model.snapshot import ModelSnapshot
+from placement.read_model.provider import Inventory, Provider
+from placement.read_model.snapshot import ModelSnapshot
 
 NAMESPACE = uuid.UUID("c0ffee00-0000-4000-8000-000000000000")
 

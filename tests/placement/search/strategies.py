@@ -4,8 +4,8 @@ from typing import TypeVar
 
 from hypothesis import strategies as st
 
-from placement.model.provider import SHARES, Inventory
-from placement.model.snapshot import ModelSnapshot
+from placement.read_model.provider import SHARES, Inventory
+from placement.read_model.snapshot import ModelSnapshot
 from placement.search.request import CandidatesRequest, RequestGroup
 from tests.placement.search.snapshots import Spec, build, inventory, name_to_uuid
 

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from placement.exceptions import InvalidRequest
-from placement.model.snapshot import ModelSnapshot
+from placement.read_model.snapshot import ModelSnapshot
 from placement.search import backtracking
 from placement.search import budget as module_of_budget
 from placement.search.budget import SearchBudget

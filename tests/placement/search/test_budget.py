@@ -8,8 +8,8 @@ import orjson
 import pytest
 
 from placement.exceptions import SEARCH_TOO_LONG, InvalidRequest, Unavailable
-from placement.model.provider import SHARES
-from placement.model.snapshot import ModelSnapshot
+from placement.read_model.provider import SHARES
+from placement.read_model.snapshot import ModelSnapshot
 from placement.search import budget as budget_module
 from placement.search import candidate_search as module
 from placement.search.budget import BudgetExhausted, SearchBudget

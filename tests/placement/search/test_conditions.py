@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from placement.model.provider import Provider
-from placement.model.snapshot import ModelSnapshot
+from placement.read_model.provider import Provider
+from placement.read_model.snapshot import ModelSnapshot
 from placement.search import candidate_search as module_of_search
 from placement.search import conditions as module_of_needs
 from placement.search.conditions import ProviderCondition, ProviderNeed

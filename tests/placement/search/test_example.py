@@ -3,7 +3,7 @@
 from unittest.mock import patch
 
 from placement import search
-from placement.model.snapshot import ModelSnapshot
+from placement.read_model.snapshot import ModelSnapshot
 from placement.search.compiled_request import CompiledRequest
 from tests.placement.search.asking import ask
 from tests.placement.search.snapshots import Spec, build

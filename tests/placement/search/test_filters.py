@@ -4,7 +4,7 @@ from urllib.parse import parse_qsl
 
 import pytest
 
-from placement.model.snapshot import ModelSnapshot
+from placement.read_model.snapshot import ModelSnapshot
 from placement.schemas.query import parse_provider_filter
 from placement.search.budget import SearchBudget
 from placement.search.host_filter import filter_providers

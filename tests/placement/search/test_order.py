@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from placement.model.provider import SHARES
-from placement.model.snapshot import ModelSnapshot
+from placement.read_model.provider import SHARES
+from placement.read_model.snapshot import ModelSnapshot
 from placement.search.candidate_search import search
 from placement.search.candidates import AllocationCandidate, Offer, branches_of, candidates_of, topology_first
 from placement.search.request import CandidatesRequest, RequestGroup

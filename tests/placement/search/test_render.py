@@ -7,8 +7,8 @@ from urllib.parse import parse_qsl
 import orjson
 import pytest
 
-from placement.model.provider import SHARES
-from placement.model.snapshot import ModelSnapshot
+from placement.read_model.provider import SHARES
+from placement.read_model.snapshot import ModelSnapshot
 from placement.schemas.query import parse_candidates
 from placement.search.candidate_search import search
 from placement.search.rendering import ProviderSummaries, SummaryShape, render

@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
-from placement.model.provider import SHARES
-from placement.model.snapshot import ModelSnapshot
+from placement.read_model.provider import SHARES
+from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import SearchBudget
 from placement.search.conditions import needs_of
 from placement.search.request import CandidatesRequest, RequestGroup

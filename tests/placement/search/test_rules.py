@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from placement.model.provider import SHARES
+from placement.read_model.provider import SHARES
 from tests.placement.search import landscapes
 from tests.placement.search.asking import ask, candidates, mappings, readable
 from tests.placement.search.snapshots import Spec, build, inventory

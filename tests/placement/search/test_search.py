@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from placement.model.provider import SHARES, Provider
-from placement.model.snapshot import ModelSnapshot
+from placement.read_model.provider import SHARES, Provider
+from placement.read_model.snapshot import ModelSnapshot
 from placement.search import candidate_search as module
 from placement.search.candidates import AllocationCandidate
 from placement.search.compiled_request import CompiledRequest, NeedOptions

@@ -9,8 +9,8 @@ import sqlalchemy as sa
 from placement.db import tables
 from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.exceptions import ServiceError
-from placement.model.feed import ReadModel
-from placement.model.provider import DISABLED, DISABLED_REASON
+from placement.read_model.feed import ReadModel
+from placement.read_model.provider import DISABLED, DISABLED_REASON
 from placement.store import aggregates, attributes, described, inventories, providers, traits
 from placement.store.inventories import InventoryValues
 

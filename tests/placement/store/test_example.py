@@ -3,7 +3,7 @@
 import pytest
 
 from placement.exceptions import Conflict
-from placement.model.provider import Inventory
+from placement.read_model.provider import Inventory
 from placement.store.claims import ClaimantHolding, ConsumerClaim, ProviderSupply, check_capacity
 from placement.store.consumers import ANY_GENERATION, ConsumerOwnership
 

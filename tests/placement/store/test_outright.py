@@ -6,9 +6,9 @@ import pytest
 
 from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.exceptions import ConcurrentUpdate
-from placement.model.feed import ReadModel
-from placement.model.provider import Provider
-from placement.store import allocations, bindings, inventories, providers, traits
+from placement.read_model.feed import ReadModel
+from placement.read_model.provider import Provider
+from placement.store import allocations, claim_commit, inventories, providers, traits
 from placement.store.claims import ConsumerClaim
 from placement.store.consumers import ConsumerOwnership
 from placement.store.inventories import InventoryValues
@@ -39,7 +39,7 @@ def bind(
     database: ServiceDatabase, chosen: dict[str, Provider], *resources: dict[str, dict[str, int]]
 ) -> None:
     claims = [claim(consumer, each) for consumer, each in zip(CONSUMERS, resources, strict=False)]
-    database.write(lambda tx: bindings.bind(tx, claims, chosen))
+    database.write(lambda tx: claim_commit.bind(tx, claims, chosen))
 
 
 def used(database: ServiceDatabase, *hosts: str) -> list[dict[str, int]]:
@@ -101,7 +101,7 @@ def test_what_there_is_no_room_for_is_lost(
     resources: list[dict[int, dict[str, int]]],
 ) -> None:
     names = (host, OTHER_HOST)
-    with pytest.raises(bindings.LostRace):
+    with pytest.raises(claim_commit.LostRace):
         bind(database, chosen, *[{names[at]: each for at, each in some.items()} for some in resources])
     assert used(database, host, OTHER_HOST) == [{f"{CONSUMERS[2]}/VCPU": 1}, {}]
 
@@ -112,7 +112,7 @@ def test_so_is_what_rests_on_a_provider_that_has_changed(
 ) -> None:
     which = chosen[host if changed == "of which something is taken" else OTHER_HOST]
     database.write(lambda tx: traits.replace(tx, which.uuid, which.generation, ["HW_CPU_X86_AVX2"]))
-    with pytest.raises(bindings.LostRace):
+    with pytest.raises(claim_commit.LostRace):
         bind(database, chosen, {host: {"VCPU": 1}})
     assert used(database, host) == [{f"{CONSUMERS[2]}/VCPU": 1}]
 
@@ -121,7 +121,7 @@ def test_so_is_what_rests_on_a_provider_that_is_gone(
     database: ServiceDatabase, chosen: dict[str, Provider], host: str
 ) -> None:
     database.write(lambda tx: providers.delete(tx, OTHER_HOST))
-    with pytest.raises(bindings.LostRace):
+    with pytest.raises(claim_commit.LostRace):
         bind(database, chosen, {host: {"VCPU": 1}})
 
 

@@ -12,12 +12,12 @@ from placement.db.database import ServiceDatabase
 from placement.db.tables import allocations as table
 from placement.db.tables import change_buckets, consumers, resource_providers
 from placement.exceptions import NotFound
-from placement.model.feed import ReadModel
+from placement.read_model.feed import ReadModel
 from placement.store import allocations, inventories, providers
+from placement.store.allocations import release
 from placement.store.claims import ConsumerClaim
 from placement.store.consumers import ANY_GENERATION, ConsumerOwnership
 from placement.store.inventories import InventoryValues
-from placement.store.release import release
 
 FIRST, SECOND = (f"{number:08d}-0000-4000-8000-00000000c0de" for number in (1, 2))
 HOSTS = [f"{number:08d}-0000-4000-8000-000000000000" for number in range(11, 14)]

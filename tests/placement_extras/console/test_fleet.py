@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement.model.provider import DISABLED, Inventory, Provider
-from placement.model.snapshot import ModelSnapshot
+from placement.read_model.provider import DISABLED, Inventory, Provider
+from placement.read_model.snapshot import ModelSnapshot
 from placement_extras.console import app, fleet
 from placement_extras.console.fleet import HostCondition, HostFilter
 

@@ -13,9 +13,9 @@ from werkzeug.test import Client
 
 from placement.api.middleware import build_application
 from placement.conf import new_config
-from placement.model.provider import Inventory, Provider
-from placement.model.snapshot import ModelSnapshot
 from placement.policies import ext
+from placement.read_model.provider import Inventory, Provider
+from placement.read_model.snapshot import ModelSnapshot
 from placement_extras import console
 from placement_extras.console import fleet
 from placement_extras.console.app import create_app

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement.model.provider import Inventory, Provider
+from placement.read_model.provider import Inventory, Provider
 from placement_extras.console import host
 from placement_extras.console.host import ConsumerHolding, InventoryStock, ProviderNodeView
 from tests.placement_extras.console import world

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement.model.provider import Provider
+from placement.read_model.provider import Provider
 from placement_extras.console import host
 from tests.placement_extras.console import world
 from tests.placement_extras.console.test_pages import text_of

@@ -6,8 +6,8 @@ from http import HTTPStatus
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement.model.provider import Provider
-from placement.model.snapshot import ModelSnapshot
+from placement.read_model.provider import Provider
+from placement.read_model.snapshot import ModelSnapshot
 from placement_extras.console import settings
 from tests.placement_extras.console import world
 from tests.placement_extras.console.test_pages import READER, text_of

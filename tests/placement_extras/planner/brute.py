@@ -9,8 +9,8 @@ from functools import cache
 
 from hypothesis import reject
 
-from placement.model.provider import SHARES, Provider
-from placement.model.snapshot import ModelSnapshot
+from placement.read_model.provider import SHARES, Provider
+from placement.read_model.snapshot import ModelSnapshot
 from placement.search.request import CandidatesRequest
 from tests.placement.search import brute
 

@@ -5,8 +5,8 @@ from unittest.mock import patch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from placement.model.provider import SHARES
-from placement.model.snapshot import ModelSnapshot
+from placement.read_model.provider import SHARES
+from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import SearchBudget
 from placement.search.request import CandidatesRequest, RequestGroup
 from placement_extras.planner import proportions

@@ -1,7 +1,7 @@
 """What is counted in clouds that are larger than what can be tried, or that say something by themselves."""
 
-from placement.model.provider import SHARES
-from placement.model.snapshot import ModelSnapshot
+from placement.read_model.provider import SHARES
+from placement.read_model.snapshot import ModelSnapshot
 from placement.schemas.query import parse_candidates
 from placement.search.budget import SearchBudget
 from placement_extras.planner.capacity import CloudHosts, FlavorCapacity, StrandedHost, count

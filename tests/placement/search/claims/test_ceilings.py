@@ -8,7 +8,7 @@ from unittest.mock import patch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from placement.model.snapshot import ModelSnapshot
+from placement.read_model.snapshot import ModelSnapshot
 from placement.schemas import explanation
 from placement.search.budget import SearchBudget
 from placement.search.claims import scores as module

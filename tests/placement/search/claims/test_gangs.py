@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from placement.model.snapshot import ModelSnapshot
-from placement.model.trees import ZONE
+from placement.read_model.snapshot import ModelSnapshot
+from placement.read_model.trees import ZONE
 from placement.schemas import explanation
 from placement.search.budget import SearchBudget
 from placement.search.claims.claim import ClaimScenario, WantedClaim

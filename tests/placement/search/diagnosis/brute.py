@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator, Mapping
 from itertools import combinations, product
 from types import MappingProxyType
 
-from placement.model.provider import Provider
-from placement.model.snapshot import ModelSnapshot
+from placement.read_model.provider import Provider
+from placement.read_model.snapshot import ModelSnapshot
 from placement.search.diagnosis.clauses import RequestClause, droppable, resources, without
 from placement.search.request import CandidatesRequest, RequestGroup
 from tests.placement.search import brute

@@ -1,6 +1,6 @@
 """Which hosts are looked at together."""
 
-from placement.model.snapshot import ModelSnapshot
+from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import SearchBudget
 from placement.search.diagnosis.equivalence import LikeTrees, sort_anew, sort_out
 from placement.search.request import CandidatesRequest, RequestGroup

@@ -2,7 +2,7 @@
 
 import pytest
 
-from placement.model.snapshot import ModelSnapshot
+from placement.read_model.snapshot import ModelSnapshot
 from placement.schemas.query import parse_candidates
 from placement.search.budget import SearchBudget
 from placement.search.diagnosis.explanation import explain

@@ -1,0 +1,361 @@
+"""A model written down as columns of bytes, and read again: what the next worker starts from.
+
+One line that says what it is and in which version; eight bytes that say how long the header is; the header,
+JSON, with where in the history of the database the model stands, with names, and with the type and length of
+each column; the columns, one after the other; and the SHA-256 of all that.
+
+Whoever reads it believes nothing: numbers are looked up in lists that are as long as they are, texts are
+texts, trees are trees. So content that nobody here wrote can be wrong, but does nothing, and is found out
+where it does not fit together.
+"""
+
+import hashlib
+import math
+import sys
+from array import array
+from collections import deque
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import islice, repeat
+from operator import attrgetter
+from typing import Any, Final, TypeVar
+from zlib import crc32
+
+import orjson
+
+from placement.db.buckets import PROVIDER_BUCKETS
+from placement.read_model.follower import ModelState
+from placement.read_model.provider import Inventory, Provider, capacity
+from placement.read_model.rows import NOTHING, NameRow, NameTable
+from placement.read_model.snapshot import ModelSnapshot
+
+T = TypeVar("T")
+
+_MAGIC: Final = b"placement read model 2\n"
+_LENGTH: Final = 8
+_DIGEST: Final = hashlib.sha256
+_DIGEST_SIZE: Final = 32
+_CHUNK: Final = 2_000
+"""Rows between two pauses: few milliseconds."""
+_TEXT: Final = "text"
+_PLAIN: Final = ("total", "reserved", "min_unit", "max_unit", "step_size")
+_SETS: Final = ("inventories", "inventory_times", "used", "traits", "aggregates", "attributes")
+
+
+class DamagedFile(Exception):
+    """What was read is no model, or not all of one."""
+
+
+@dataclass(frozen=True)
+class WritableModel:
+    """A model to be written down, which nobody changes meanwhile.
+
+    ``stamps`` has by provider id when each changed last; ``history`` is as of
+    :class:`~placement.db.position.DatabaseVersion`.
+    """
+
+    history: str
+    names: NameTable
+    counters: Mapping[int, int]
+    deletions: Mapping[int, int]
+    next_expiry: float
+    providers: Sequence[Provider]
+    stamps: Mapping[int, int]
+
+
+class _NumberedValues:
+    """Values, each once, in the order in which they came; by what tells them apart."""
+
+    def __init__(self, key: Callable[[Any], Hashable] = lambda value: value) -> None:
+        self.values: list[Any] = []
+        self._key = key
+        self._numbers: dict[Hashable, int] = {}
+
+    def number(self, value: Any) -> int:
+        """Which one it is."""
+        number = self._numbers.setdefault(self._key(value), len(self.values))
+        if number == len(self.values):
+            self.values.append(value)
+        return number
+
+
+class _TypedColumns(dict[str, tuple[str, bytes]]):
+    """Columns by name, each with its type."""
+
+    def add(self, name: str, kind: str, values: Iterable[Any]) -> None:
+        self[name] = kind, array(kind, values).tobytes()
+
+    def add_texts(self, name: str, values: Iterable[Any], pause: Callable[[], None]) -> None:
+        chunks = [orjson.dumps(chunk)[1:-1] for chunk in _chunks(values, pause)]
+        self[name] = _TEXT, b"[%b]" % b",".join(chunks)
+
+    def add_sets(self, name: str, sets: Sequence[Collection[Any]], number: Callable[[Any], int]) -> None:
+        self.add(f"{name}.sizes", "I", map(len, sets))
+        self.add(f"{name}.members", "I", [number(each) for some in sets for each in some])
+
+
+def encode(model: WritableModel, pause: Callable[[], None]) -> Iterator[bytes]:
+    """The bytes of a model, in parts.
+
+    :param pause: called again and again, after some milliseconds of work.
+    """
+    columns = _TypedColumns()
+    distinct = {name: _NumberedValues(id) for name in _SETS}
+    times, classes, words, inventories = (
+        _NumberedValues(),
+        _NumberedValues(),
+        _NumberedValues(),
+        _NumberedValues(id),
+    )
+    at = {each.id: number for number, each in enumerate(model.providers, start=1)}
+    numbers = {name: array("q") for name in ("id", "generation", "described_seq")}
+    lists = {name: array("I") for name in ("parent", "root", "updated_at", *_SETS)}
+    for some in _chunks(model.providers, pause):
+        for name, column in numbers.items():
+            column.extend(map(attrgetter(name), some))
+        lists["parent"].extend([0 if each.parent_id is None else at[each.parent_id] for each in some])
+        lists["root"].extend([at[each.root_id] for each in some])
+        lists["updated_at"].extend([times.number(each.updated_at) for each in some])
+        for name, those in distinct.items():
+            lists[name].extend(map(those.number, map(attrgetter(name), some)))
+    for name, column in numbers.items():
+        columns.add(name, "q", column)
+    for name, column in lists.items():
+        columns.add(name, "I", column)
+    columns.add_texts("uuid", map(attrgetter("uuid"), model.providers), pause)
+    columns.add_texts("name", map(attrgetter("name"), model.providers), pause)
+    columns.add_sets("inventory_times", distinct["inventory_times"].values, times.number)
+    columns.add("times", "d", times.values)
+    for name in ("inventories", "used"):
+        columns.add_sets(name, distinct[name].values, classes.number)
+        pause()
+    owned = [each for some in distinct["inventories"].values for each in some.values()]
+    columns.add("inventories.values", "I", map(inventories.number, owned))
+    columns.add("used.values", "q", [each for some in distinct["used"].values for each in some.values()])
+    for name in _PLAIN:
+        columns.add(f"inventory.{name}", "q", map(attrgetter(name), inventories.values))
+    columns.add("inventory.allocation_ratio", "d", map(attrgetter("allocation_ratio"), inventories.values))
+    for name in ("traits", "aggregates"):
+        columns.add_sets(name, distinct[name].values, words.number)
+    columns.add_texts("classes", classes.values, pause)
+    columns.add_texts("words", words.values, pause)
+    columns.add_texts("attributes.values", distinct["attributes"].values, pause)
+    later = [
+        (number, model.stamps[each.id])
+        for number, each in enumerate(model.providers)
+        if model.stamps[each.id] != each.described_seq
+    ]
+    columns.add("later", "I", [number for number, _ in later])
+    columns.add("later.stamps", "q", [stamp for _, stamp in later])
+    yield from _framed(_header(model), columns, pause)
+
+
+def _header(model: WritableModel) -> dict[str, Any]:
+    names = model.names
+    return {
+        "history": model.history,
+        "counters": list(model.counters.items()),
+        "deletions": list(model.deletions.items()),
+        "next_expiry": None if math.isinf(model.next_expiry) else model.next_expiry,
+        "classes": [(id_, name, names.classes[name]) for id_, name in names.class_of.items()],
+        "traits": [(id_, name, names.traits[name]) for id_, name in names.trait_of.items()],
+        "byteorder": sys.byteorder,
+    }
+
+
+def _framed(header: dict[str, Any], columns: _TypedColumns, pause: Callable[[], None]) -> Iterator[bytes]:
+    header["columns"] = [(name, kind, len(content)) for name, (kind, content) in columns.items()]
+    encoded = orjson.dumps(header)
+    digest = _DIGEST()
+    for part in (
+        _MAGIC,
+        len(encoded).to_bytes(_LENGTH, "big"),
+        encoded,
+        *(each for _, each in columns.values()),
+    ):
+        digest.update(part)
+        yield part
+        pause()
+    yield digest.digest()
+
+
+def _chunks(values: Iterable[T], pause: Callable[[], None]) -> Iterator[list[T]]:
+    remaining = iter(values)
+    while some := list(islice(remaining, _CHUNK)):
+        yield some
+        pause()
+
+
+def decode(content: bytes) -> tuple[str, ModelState]:
+    """The history that a model is of, and the model.
+
+    :raises Damaged: it is none.
+    """
+    try:
+        return _decoded(memoryview(content))
+    except DamagedFile:
+        raise
+    except Exception as error:  # of many kinds, as is what may be wrong with it
+        raise DamagedFile(f"it does not fit together ({type(error).__name__}: {error})") from error
+
+
+class _ReadColumns:
+    """The columns of a content."""
+
+    def __init__(self, header: Mapping[str, Any], content: memoryview) -> None:
+        self._columns: dict[str, tuple[str, memoryview]] = {}
+        for name, kind, length in header["columns"]:
+            if not 0 <= length <= len(content):
+                raise DamagedFile(f"the column {name} is not as long as it should be")
+            self._columns[name] = kind, content[:length]
+            content = content[length:]
+
+    def numbers(self, name: str, kind: str = "I") -> list[Any]:
+        found, content = self._columns[name]
+        if found != kind:
+            raise DamagedFile(f"the column {name} is of another type")
+        column = array(kind)
+        column.frombytes(content)
+        return column.tolist()
+
+    def texts(self, name: str) -> list[str]:
+        found = self.json(name)
+        if not set(map(type, found)) <= {str}:
+            raise DamagedFile(f"the column {name} is not of texts")
+        return found
+
+    def json(self, name: str) -> list[Any]:
+        found = orjson.loads(self._columns[name][1])
+        if not isinstance(found, list):
+            raise DamagedFile(f"the column {name} is no list")
+        return found
+
+    def sets(self, name: str, make: Callable[[Iterable[T]], Any], members: Collection[T]) -> list[Any]:
+        """Sets of these members, as many in each as it should have."""
+        sizes = self.numbers(f"{name}.sizes")
+        if sum(sizes) != len(members):
+            raise DamagedFile(f"the sets of {name} do not have as many members as they should")
+        remaining = iter(members)
+        return [make(islice(remaining, size)) if size else make(()) for size in sizes]
+
+    def mappings(self, name: str, classes: Sequence[str], values: Sequence[Any]) -> list[dict[str, Any]]:
+        keys = [classes[each] for each in self.numbers(f"{name}.members")]
+        made = self.sets(name, dict, list(zip(keys, values, strict=True)))
+        return [each or NOTHING for each in made]
+
+
+def _decoded(content: memoryview) -> tuple[str, ModelState]:
+    if bytes(content[: len(_MAGIC)]) != _MAGIC:
+        raise DamagedFile("it is none of this version")
+    if _DIGEST(content[:-_DIGEST_SIZE]).digest() != bytes(content[-_DIGEST_SIZE:]):
+        raise DamagedFile("its checksum is wrong, so that it was cut off or changed")
+    start = len(_MAGIC) + _LENGTH
+    end = start + int.from_bytes(content[len(_MAGIC) : start], "big")
+    header = orjson.loads(content[start:end])
+    if header["byteorder"] != sys.byteorder:
+        raise DamagedFile("it was written on a machine of another kind")
+    columns = _ReadColumns(header, content[end:-_DIGEST_SIZE])
+    providers, stamps = _providers(columns)
+    names = NameTable(
+        *([NameRow(int(a), str(b), float(c)) for a, b, c in header[each]] for each in ("classes", "traits"))
+    )
+    state = ModelState(
+        names,
+        ModelSnapshot(providers),
+        {int(bucket): int(counter) for bucket, counter in header["counters"]},
+        {int(bucket): int(count) for bucket, count in header["deletions"]},
+        stamps,
+        math.inf if header["next_expiry"] is None else float(header["next_expiry"]),
+    )
+    snapshot = state.snapshot
+    if not len(snapshot.providers) == len(snapshot.by_uuid) == len(snapshot.by_name) == len(providers):
+        raise DamagedFile("two of its providers have the same id, uuid or name")
+    snapshot.whole_trees()
+    return str(header["history"]), state
+
+
+def _providers(columns: _ReadColumns) -> tuple[list[Provider], dict[int, dict[int, int]]]:
+    """The providers, and by bucket and id when each changed last."""
+    ids = columns.numbers("id", "q")
+    uuids = columns.texts("uuid")
+    described = columns.numbers("described_seq", "q")
+    parents, roots = columns.numbers("parent"), columns.numbers("root")
+    _check_trees(parents, roots)
+    times = columns.numbers("times", "d")
+    numbered = [None, *ids]
+    found = {
+        "id": ids,
+        "uuid": uuids,
+        "name": columns.texts("name"),
+        "generation": columns.numbers("generation", "q"),
+        "parent_id": [numbered[each] for each in parents],
+        "root_id": [numbered[each] for each in roots],
+        "described_seq": described,
+        "updated_at": _looked_up(columns, "updated_at", times),
+    }
+    for name, values in _parts(columns, times).items():
+        found[name] = _looked_up(columns, name, values)
+    for inventories, written in zip(found["inventories"], found["inventory_times"], strict=True):
+        if len(written) not in (len(inventories), min(1, len(inventories))):
+            raise DamagedFile("there are inventories of which it is not said when they were written")
+    seqs = described.copy()
+    for number, stamp in zip(columns.numbers("later"), columns.numbers("later.stamps", "q"), strict=True):
+        seqs[number] = stamp
+    stamps: list[dict[int, int]] = [{} for _ in range(PROVIDER_BUCKETS)]
+    of_provider = map(stamps.__getitem__, [crc32(each) % PROVIDER_BUCKETS for each in map(str.encode, uuids)])
+    deque(map(dict.__setitem__, of_provider, ids, seqs), maxlen=0)
+    return _made(Provider, found), dict(enumerate(stamps))
+
+
+def _looked_up(columns: _ReadColumns, name: str, values: Sequence[Any]) -> list[Any]:
+    return [values[each] for each in columns.numbers(name)]
+
+
+def _parts(columns: _ReadColumns, times: Sequence[float]) -> dict[str, list[Any]]:
+    """What providers have, each once."""
+    classes, words = ([sys.intern(each) for each in columns.texts(name)] for name in ("classes", "words"))
+    values: dict[str, list[Any]] = {name: columns.numbers(f"inventory.{name}", "q") for name in _PLAIN}
+    values["allocation_ratio"] = columns.numbers("inventory.allocation_ratio", "d")
+    if min(values["step_size"], default=1) < 1:
+        raise DamagedFile("an inventory comes in portions of nothing")
+    values["capacity"] = list(map(capacity, values["total"], values["reserved"], values["allocation_ratio"]))
+    inventories = _made(Inventory, values)
+    attributes = columns.json("attributes.values")
+    for some in attributes:
+        if not isinstance(some, dict) or not set(map(type, some.values())) <= {str, float}:
+            raise DamagedFile("there are attributes of another kind")
+    parts = {
+        "inventories": columns.mappings(
+            "inventories", classes, [inventories[each] for each in columns.numbers("inventories.values")]
+        ),
+        "inventory_times": columns.sets(
+            "inventory_times", tuple, [times[each] for each in columns.numbers("inventory_times.members")]
+        ),
+        "used": columns.mappings("used", classes, columns.numbers("used.values", "q")),
+        "attributes": [each or NOTHING for each in attributes],
+    }
+    for name in ("traits", "aggregates"):
+        parts[name] = columns.sets(
+            name, frozenset, [words[each] for each in columns.numbers(f"{name}.members")]
+        )
+    return parts
+
+
+def _check_trees(parents: Sequence[int], roots: Sequence[int]) -> None:
+    """That who has a parent has it in its own tree, and who has none is a root; both are numbered from one.
+
+    What goes round in circles is found out where trees are made of it.
+    """
+    root_of = [0, *roots]
+    for number, (parent, root) in enumerate(zip(parents, roots, strict=True), start=1):
+        if root != (root_of[parent] or number):
+            raise DamagedFile("there are trees whose branches are of others")
+
+
+def _made(kind: type[T], values: Mapping[str, Sequence[Any]]) -> list[T]:
+    """Objects of a frozen dataclass, made by column: each call of ``kind`` would take three times as long."""
+    (count,) = {len(column) for column in values.values()}
+    made = list(map(object.__new__, repeat(kind, count)))
+    for field in fields(kind):  # type: ignore[arg-type]  # a dataclass
+        deque(map(getattr(kind, field.name).__set__, made, values[field.name]), maxlen=0)
+    return made

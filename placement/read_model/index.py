@@ -1,0 +1,321 @@
+"""Indexes of a snapshot, kept up to date with each change.
+
+They have providers by trait, aggregate and class; trees by how much of a class is free, where searches of
+crowded clouds begin; and sums of what whole trees use and could give of a class, in columns.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right, insort
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
+from functools import cached_property
+from itertools import repeat
+from types import MappingProxyType
+from typing import Final, NamedTuple, Self, TypeVar, overload
+
+from placement.read_model.trees import HostTree
+
+Sums = Mapping[int, tuple[int, int]]
+"""By the root of a tree that has a class how much of it all its providers use together, and could give."""
+
+
+class SumsByClass:
+    """:data:`Sums` of the resource classes that somebody asked about."""
+
+    def __init__(self) -> None:
+        self._by_class: dict[str, dict[int, tuple[int, int]]] = {}
+
+    def copy(self) -> SumsByClass:
+        """The same, to be changed by itself."""
+        new = SumsByClass()
+        # copied at once, as whoever still looks at this one may ask about another class meanwhile
+        new._by_class = {name: column.copy() for name, column in self._by_class.copy().items()}
+        return new
+
+    def of(self, name: str, trees: Mapping[int, HostTree]) -> Sums:
+        """Those of a class; these are the trees there are."""
+        found = self._by_class.get(name)
+        if found is None:
+            found = self._by_class[name] = {
+                root: _sums(tree, places)
+                for root, tree in trees.items()
+                if (places := tree.shape.having.get(name)) is not None
+            }
+        return found
+
+    def replace(self, roots: Iterable[int], trees: Mapping[int, HostTree]) -> None:
+        """The trees of these roots are others now, or there are none."""
+        for name, column in self._by_class.items():
+            for root in roots:
+                new = trees.get(root)
+                places = None if new is None else new.shape.having.get(name)
+                if new is None or places is None:
+                    column.pop(root, None)
+                else:
+                    column[root] = _sums(new, places)
+
+
+def _sums(tree: HostTree, places: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    used = capacity = 0
+    capacities, free = tree.capacities, tree.free
+    for _, slot in places:
+        here = capacities[slot]
+        used += here - free[slot]
+        if here > 0:
+            capacity += here
+    return used, capacity
+
+
+class FreeIndex:
+    """The roots of trees by the most of one resource class that one of their providers could give now.
+
+    Two columns, in ascending order of amounts and, where these are equal, of roots.
+
+    :param rows: the roots by amount.
+    """
+
+    def __init__(self, rows: Mapping[int, Iterable[int]] = MappingProxyType({})) -> None:
+        self._amounts = array("q")
+        self._roots = array("q")
+        for amount in sorted(rows):
+            roots = sorted(rows[amount])
+            self._amounts.extend(repeat(amount, len(roots)))
+            self._roots.extend(roots)
+
+    def copy(self) -> FreeIndex:
+        """The same, to be changed by itself."""
+        new = FreeIndex()
+        new._amounts, new._roots = self._amounts[:], self._roots[:]
+        return new
+
+    def add(self, amount: int, root: int) -> None:
+        """Note that the tree of this root could give so much."""
+        at = self._row(amount, root)
+        self._amounts.insert(at, amount)
+        self._roots.insert(at, root)
+
+    def remove(self, amount: int, root: int) -> None:
+        """Undo :meth:`add`."""
+        at = self._row(amount, root)
+        del self._amounts[at], self._roots[at]
+
+    def _row(self, amount: int, root: int) -> int:
+        first = bisect_left(self._amounts, amount)
+        return bisect_left(self._roots, root, first, bisect_right(self._amounts, amount, first))
+
+    def count(self, amount: int) -> int:
+        """How many trees have a provider that could give so much."""
+        return len(self._amounts) - bisect_left(self._amounts, amount)
+
+    def having(self, amount: int) -> Sequence[int]:
+        """The roots of these trees, in any order."""
+        return self._roots[bisect_left(self._amounts, amount) :]
+
+    def descending(self) -> Iterator[tuple[int, int]]:
+        """Amounts and roots, the highest first."""
+        return zip(reversed(self._amounts), reversed(self._roots), strict=True)
+
+
+class FreeIndexes:
+    """A :class:`FreeIndex` for every resource class."""
+
+    def __init__(self) -> None:
+        self._by_class: dict[str, FreeIndex] = {}
+        #: in a copy: of which classes the index is its own
+        self._own: set[str] | None = None
+
+    def copy(self) -> FreeIndexes:
+        """The same, to be changed by itself, while this one must not be changed any more.
+
+        It shares the indexes, and replaces those that it changes.
+        """
+        new = FreeIndexes()
+        new._by_class, new._own = self._by_class.copy(), set()
+        return new
+
+    def _changeable(self, name: str) -> FreeIndex:
+        index = self._by_class.get(name)
+        if self._own is not None and name not in self._own:
+            self._own.add(name)
+            index = self._by_class[name] = FreeIndex() if index is None else index.copy()
+        elif index is None:
+            index = self._by_class[name] = FreeIndex()
+        return index
+
+    def of(self, name: str) -> FreeIndex:
+        """The trees that have a resource class."""
+        return self._by_class.get(name, _NOWHERE)
+
+    def fill(self, trees: Mapping[int, HostTree]) -> None:
+        """Begin anew with these trees, by their roots."""
+        kept: dict[int, Mapping[str, int]] = {}
+        alike: defaultdict[int, list[int]] = defaultdict(list)  # many have the same object
+        for root, tree in trees.items():
+            most = tree.max_free
+            kept[id(most)] = most
+            alike[id(most)].append(root)
+        rows: defaultdict[str, defaultdict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+        for same, roots in alike.items():
+            for name, amount in kept[same].items():
+                rows[name][amount] += roots
+        self._by_class, self._own = {name: FreeIndex(each) for name, each in rows.items()}, None
+
+    def replace(self, root: int, old: HostTree | None, new: HostTree | None) -> None:
+        """The tree of this root is another now, or there is none now, or was none before."""
+        before = old.max_free if old else {}
+        after = new.max_free if new else {}
+        for name, amount in before.items():
+            if after.get(name) != amount:
+                self._changeable(name).remove(amount, root)
+        for name, amount in after.items():
+            if before.get(name) != amount:
+                self._changeable(name).add(amount, root)
+
+
+_NOWHERE: Final = FreeIndex()
+
+
+K = TypeVar("K", bound=int | str)
+C = TypeVar("C", set[int], list[int])
+
+
+class RootIds(NamedTuple):
+    """Of some providers the ids of the roots of their trees, in order; whether each is itself a root."""
+
+    ids: tuple[int, ...]
+    alone: bool
+
+
+NO_ROOTS: Final = RootIds((), True)
+
+
+_AT_ONCE: Final = 1024
+
+
+class MergedIds(Sequence[int]):
+    """Ids of several sequences, each of which is in ascending order: in ascending order, each once.
+
+    Who goes through the first of them alone does not pay for the others.
+    """
+
+    def __init__(self, of: Sequence[Sequence[int]]) -> None:
+        self._of = of
+
+    @cached_property
+    def _all(self) -> Sequence[int]:
+        return [*iter(self)]  # who asks for the length of a sequence asks for all of it
+
+    def __iter__(self) -> Iterator[int]:
+        left = [(ids, 0) for ids in self._of if ids]
+        while left:
+            last = min([ids[min(begin + _AT_ONCE, len(ids)) - 1] for ids, begin in left])
+            parts = [(ids, begin, bisect_right(ids, last, begin)) for ids, begin in left]
+            yield from sorted(set().union(*[ids[begin:end] for ids, begin, end in parts]))
+            left = [(ids, end) for ids, _, end in parts if end < len(ids)]
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    @overload
+    def __getitem__(self, at: int) -> int: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[int]: ...
+
+    def __getitem__(self, at: int | slice) -> int | Sequence[int]:
+        return self._all[at]
+
+
+class _CopiedIndex(dict[K, C]):
+    """Provider ids by what these providers have in common, in collections none of which is empty.
+
+    A copy shares the collections with its original, and replaces those that it changes: once
+    there is a copy, the original must not be changed.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: in a copy: under which keys the collections are its own
+        self._own: set[K] | None = None
+
+    def copy(self) -> Self:
+        """One that may be changed while this one stays as it is."""
+        new = type(self)()
+        new.update(self)
+        new._own = set()
+        return new
+
+    def _changeable(self, key: K, empty: Callable[[], C]) -> C:
+        members = self.get(key)
+        if members is None:
+            members = self[key] = empty()
+        elif self._own is not None and key not in self._own:
+            members = self[key] = copy(members)
+        else:
+            return members
+        if self._own is not None:
+            self._own.add(key)
+        return members
+
+
+class ProviderIndex(_CopiedIndex[K, set[int]]):
+    """Sets of provider ids."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: of the providers of each set the roots of their trees, where somebody asked for them
+        self.roots: dict[K, RootIds] = {}
+
+    def copy(self) -> Self:
+        """One that may be changed while this one stays as it is."""
+        new = super().copy()
+        new.roots.update(self.roots)
+        return new
+
+    def add_all(self, key: K, provider_ids: Iterable[int]) -> None:
+        """Note that these providers have this."""
+        self._changeable(key, set).update(provider_ids)
+        self.roots.pop(key, None)
+
+    def add(self, key: K, provider_id: int) -> None:
+        """Note that the provider has this."""
+        self._changeable(key, set).add(provider_id)
+        self.roots.pop(key, None)
+
+    def discard(self, key: K, provider_id: int) -> None:
+        """Note that the provider, which had this, has it no more."""
+        members = self._changeable(key, set)
+        members.discard(provider_id)
+        self.roots.pop(key, None)
+        if not members:
+            del self[key]
+
+
+class FamilyIndex(_CopiedIndex[int, list[int]]):
+    """The ids of the members of trees by that of their root, in ascending order.
+
+    There is one for every host, and mostly it has few: lists need a fifth of the memory of sets.
+    """
+
+    def fill(self, keys: Iterable[int], ids: Iterable[int]) -> None:
+        """Begin with these providers, in ascending order, and the key of each."""
+        for key, provider_id in zip(keys, ids, strict=True):
+            members = self.get(key)
+            if members is None:
+                self[key] = [provider_id]
+            else:
+                members.append(provider_id)
+
+    def add(self, key: int, provider_id: int) -> None:
+        """Note that the provider, which is not there, belongs there."""
+        insort(self._changeable(key, list), provider_id)
+
+    def discard(self, key: int, provider_id: int) -> None:
+        """Note that the provider, which belonged there, does no more."""
+        members = self._changeable(key, list)
+        del members[bisect_left(members, provider_id)]
+        if not members:
+            del self[key]

@@ -1,0 +1,185 @@
+"""The file from which the next worker starts: who may write it, and when it is fit to be read.
+
+It is one file for all workers of a machine, and whole at all times: who writes makes another one beside it,
+and gives that its name. A lock beside it is held by the one worker that does.
+"""
+
+import fcntl
+import logging
+import math
+import os
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Final
+
+from placement.exceptions import Unavailable
+from placement.read_model.columns import DamagedFile, WritableModel, encode
+
+LOG = logging.getLogger(__name__)
+
+INTERVAL: Final = 300.0
+"""Seconds from one writing to the next; what changed since is read by who starts."""
+_SHARE: Final = 4
+"""So many times what it works a thread that writes sleeps."""
+_MAX_SIZE: Final = 1 << 30
+"""Bytes: a few million providers."""
+
+
+class ModelFile:
+    """The file of this name.
+
+    :param path: in a folder in which the workers may write.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def read(self) -> bytes:
+        """All of it.
+
+        :raises OSError: it cannot be read; FileNotFoundError: there is none.
+        :raises Damaged: others may have written it, or it is too large.
+        """
+        fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(fd, "rb", buffering=0) as file:
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+                raise DamagedFile("it is no file that only this service may write")
+            if found.st_size > _MAX_SIZE:
+                raise DamagedFile(f"it is larger than {_MAX_SIZE} bytes")
+            # Not mapped: if somebody cut it off meanwhile, that would end the process.
+            content = bytearray(found.st_size)
+            length = file.readinto(content)
+        return bytes(content) if length == len(content) else bytes(content[:length])
+
+    def write(self, parts: Iterable[bytes]) -> int:
+        """Replace it, if all goes well, else leave it as it is; how many bytes it has now.
+
+        :raises OSError: the disk is full, say.
+        """
+        new, size = f"{self.path}.new", 0
+        with suppress(FileNotFoundError):
+            os.unlink(new)  # of a worker that was killed
+        fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            with open(fd, "wb", buffering=0) as file:
+                for part in parts:
+                    size += len(part)
+                    if size > _MAX_SIZE:
+                        raise OSError(f"the model takes more than {_MAX_SIZE} bytes")
+                    remaining = memoryview(part)
+                    while remaining:
+                        remaining = remaining[file.write(remaining) :]
+                os.fsync(fd)
+            os.rename(new, self.path)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(new)
+            raise
+        return size
+
+    def discard(self) -> None:
+        """Remove it, so that nobody tries it again."""
+        with suppress(OSError):
+            os.unlink(self.path)
+
+    def written_at(self) -> float:
+        """When it was written, in seconds since 1970; never: minus infinity."""
+        try:
+            return os.stat(self.path).st_mtime
+        except OSError:
+            return -math.inf
+
+    @contextmanager
+    def alone(self) -> Iterator[bool]:
+        """Whether no other worker writes, nor begins to until the context ends.
+
+        :raises OSError: the folder is not there, or not writable.
+        """
+        fd = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+            else:
+                yield True
+        finally:
+            os.close(fd)
+
+
+class ModelFileWriter:
+    """Writes the model of a worker down from time to time, if no other worker has, in a thread of its own.
+
+    :param model: what to write.
+    """
+
+    def __init__(self, file: ModelFile, model: Callable[[], WritableModel]) -> None:
+        self._file = file
+        self._model = model
+        self._not_before = -math.inf
+        self._busy = False
+
+    def look(self) -> None:
+        """Begin if it is time; to be called by one at a time, when the model was brought up to date."""
+        if self._busy or time.monotonic() < self._not_before:
+            return
+        self._busy = True
+        try:
+            threading.Thread(target=self._run, name="write model", daemon=True).start()
+        except RuntimeError as error:  # the system has no room for another
+            self._done()
+            LOG.warning("the model file %s is not written this time: %s", self._file.path, error)
+
+    def _run(self) -> None:
+        try:
+            self.write()
+        except Unavailable as error:
+            LOG.debug("the model is not written down: %s", error)
+        except OSError as error:
+            LOG.warning(
+                "the model file %s cannot be written, so that workers may start more slowly; "
+                "it is tried again in %g seconds: %s",
+                self._file.path,
+                INTERVAL,
+                error,
+            )
+        except Exception:
+            LOG.exception("the model file %s cannot be written", self._file.path)
+        finally:
+            self._done()
+
+    def _done(self) -> None:
+        self._not_before = time.monotonic() + INTERVAL
+        self._busy = False
+
+    def write(self) -> None:
+        """Write it down, unless another worker does, or has within the last :data:`INTERVAL`.
+
+        :raises OSError: it cannot be written.
+        :raises placement.exceptions.Unavailable: the model is not up to date.
+        """
+        with self._file.alone() as alone:
+            if not alone or 0 <= time.time() - self._file.written_at() < INTERVAL:
+                return
+            pace = _WriterPace()
+            size = self._file.write(encode(self._model(), pace.pause))
+        LOG.info("wrote the model file %s: %d bytes, %.2f s of work", self._file.path, size, pace.worked)
+
+
+class _WriterPace:
+    """Leaves the processor, and the interpreter, to requests for most of the time."""
+
+    def __init__(self) -> None:
+        self.worked = 0.0
+        self._began = time.thread_time()
+
+    def pause(self) -> None:
+        """Sleep for a multiple of what was worked since the last time."""
+        here = time.thread_time() - self._began
+        self.worked += here
+        time.sleep(_SHARE * here)
+        self._began = time.thread_time()

@@ -1,0 +1,339 @@
+"""Reading providers, and all that belongs to them, out of the database."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+import sqlalchemy as sa
+
+from placement.db.batch import PreparedStatement, Rows, StatementBatch, bind_parameters, bind_values
+from placement.db.tables import (
+    RESERVATION,
+    allocations,
+    claim_expiries,
+    consumers,
+    inventories,
+    provider_aggregates,
+    provider_attributes,
+    provider_traits,
+    reservations,
+    resource_classes,
+    resource_providers,
+    traits,
+)
+from placement.read_model.provider import Attribute, Inventory, Provider
+
+_CHUNK: Final = 500
+_MANY: Final = 10_000
+_MAX_SHARED: Final = 100_000
+_MAX_PAIRS: Final = 64  # of bucket and counter, in one statement
+_SUMMED_BITS: Final = (1 << 32) - 1  # of numbers of 64 bits, the sum of which SQLite could not hold
+
+_rp = resource_providers.c
+_own: sa.BindParameter[list[int]] = sa.bindparam("ids", expanding=True)
+
+_providers: Final = sa.select(
+    _rp.id,
+    _rp.uuid,
+    _rp.name,
+    _rp.generation,
+    _rp.parent_id,
+    sa.func.coalesce(_rp.root_id, _rp.id).label("root_id"),
+    _rp.updated_at,
+    _rp.bucket,
+    _rp.change_seq,
+    _rp.described_seq,
+)
+INVENTORY_COLUMNS: Final = (
+    inventories.c.total,
+    inventories.c.reserved,
+    inventories.c.min_unit,
+    inventories.c.max_unit,
+    inventories.c.step_size,
+    inventories.c.allocation_ratio,
+)
+"""What an :class:`~placement.read_model.provider.Inventory` is made of, in the order of its fields."""
+_inventories: Final = sa.select(
+    inventories.c.provider_id,
+    inventories.c.resource_class_id,
+    inventories.c.updated_at,
+    *INVENTORY_COLUMNS,
+)
+_used: Final = sa.select(
+    allocations.c.provider_id, allocations.c.resource_class_id, sa.func.sum(allocations.c.used)
+).group_by(allocations.c.provider_id, allocations.c.resource_class_id)
+_traits: Final = sa.select(provider_traits.c.provider_id, provider_traits.c.trait_id)
+_attributes: Final = sa.select(
+    provider_attributes.c.provider_id,
+    provider_attributes.c.name,
+    provider_attributes.c.text,
+    provider_attributes.c.number,
+)
+_aggregates: Final = sa.select(provider_aggregates.c.provider_id, provider_aggregates.c.aggregate)
+
+_some: Final = {
+    "inventories": _inventories.where(inventories.c.provider_id.in_(_own)),
+    "used": _used.where(allocations.c.provider_id.in_(_own)),
+    "traits": _traits.where(provider_traits.c.provider_id.in_(_own)),
+    "aggregates": _aggregates.where(provider_aggregates.c.provider_id.in_(_own)),
+    "attributes": _attributes.where(provider_attributes.c.provider_id.in_(_own)),
+}
+_all: Final = {
+    "inventories": _inventories,
+    "used": _used,
+    "traits": _traits,
+    "aggregates": _aggregates,
+    "attributes": _attributes,
+}
+
+
+class NameRow(NamedTuple):
+    """The row of a resource class or trait, as far as it is of use here."""
+
+    id: int
+    name: str
+    updated_at: float
+
+
+class NameTable:
+    """Resource classes and traits: id to name, and when each name was last written."""
+
+    def __init__(self, classes: Sequence[Any], trait_rows: Sequence[Any]) -> None:
+        self.class_of: dict[int, str] = {row.id: row.name for row in classes}
+        self.trait_of: dict[int, str] = {row.id: row.name for row in trait_rows}
+        self.classes: dict[str, float] = {row.name: row.updated_at for row in classes}
+        self.traits: dict[str, float] = {row.name: row.updated_at for row in trait_rows}
+
+
+def read_names(conn: sa.Connection) -> NameTable:
+    """All names as the database has them, in the order in which they were made."""
+    return NameTable(
+        *(conn.execute(sa.select(table).order_by(table.c.id)).all() for table in (resource_classes, traits))
+    )
+
+
+class SharedValues:
+    """Equal values kept once: thousands of hosts differ in few inventories and trait sets.
+
+    Where they differ in many, it forgets from time to time: nothing is kept that no provider has any more.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[Any, Any] = {}
+        #: by names and identities of what is kept
+        self._inventories: dict[tuple[Any, ...], dict[str, Inventory]] = {}
+
+    def __call__(self, value: Any) -> Any:
+        """The value that is kept for all that equal this one."""
+        if len(self._kept) >= _MAX_SHARED:
+            self._kept.clear()
+            self._inventories.clear()
+        return self._kept.setdefault(value, value)
+
+    def __len__(self) -> int:
+        return len(self._kept) + len(self._inventories)
+
+    def inventories(self, found: tuple[Any, ...]) -> dict[str, Inventory]:
+        """Of all of a provider, each name followed by its inventory."""
+        if not found:
+            return NOTHING
+        by_name = dict(zip(found[::2], map(self, found[1::2]), strict=True))
+        key = tuple([part for name, inventory in by_name.items() for part in (name, id(inventory))])
+        return self._inventories.setdefault(key, by_name)
+
+
+class BucketFingerprint(NamedTuple):
+    """Of the providers of a bucket, as of their last changes: how many, and the sum of their ``change_seq``.
+
+    As counters are random numbers, two states of a bucket with the same fingerprint are the same state.
+    """
+
+    providers: int
+    total: int
+
+
+def summand(change_seq: int) -> int:
+    """What a ``change_seq`` adds to the total of a :class:`Fingerprint`."""
+    return change_seq & _SUMMED_BITS
+
+
+class ProviderVersion(NamedTuple):
+    """A provider's own row: what it is, and when it last changed (see :mod:`placement.db.buckets`)."""
+
+    id: int
+    uuid: str
+    name: str
+    generation: int
+    parent_id: int | None
+    root_id: int
+    updated_at: float
+    bucket: int
+    change_seq: int
+    described_seq: int
+
+
+@dataclass(frozen=True)
+class ChangedBuckets:
+    """What happened in some buckets.
+
+    ``used`` has provider id, id of a resource class, and sum of its usage;
+    ``fingerprints`` are of all that is in the buckets now.
+    """
+
+    providers: list[ProviderVersion]
+    used: Rows
+    fingerprints: dict[int, BucketFingerprint]
+
+
+def read_changed(batch: StatementBatch, known: Mapping[int, int]) -> ChangedBuckets:
+    """The providers stamped with more than the counters known of their buckets, and what is used of them.
+
+    :param known: counters by bucket, of the buckets of interest.
+    """
+    answers = []
+    pairs = list(known.items())
+    for start in range(0, len(pairs), _MAX_PAIRS):
+        chunk = pairs[start : start + _MAX_PAIRS]
+        chunk += chunk[:1] * ((1 << (len(chunk) - 1).bit_length()) - len(chunk))  # few sizes, few statements
+        buckets, counters = zip(*chunk, strict=True)
+        values = {**bind_values("bucket", buckets), **bind_values("counter", counters)}
+        answers.append([batch.add(statement, values) for statement in _stamped(len(chunk))])
+    return ChangedBuckets(
+        [ProviderVersion._make(row) for providers, _, _ in answers for row in providers.rows],
+        [row for _, used, _ in answers for row in used.rows],
+        {
+            bucket: BucketFingerprint(count, int(total))
+            for _, _, fingerprints in answers
+            for bucket, count, total in fingerprints.rows
+        },
+    )
+
+
+@lru_cache
+def _stamped(count: int) -> tuple[PreparedStatement, PreparedStatement, PreparedStatement]:
+    """What reads of so many buckets: providers stamped since these counters, their usage, fingerprints."""
+    chosen = bind_parameters("bucket", count, sa.Integer)
+    pairs = zip(chosen, bind_parameters("counter", count, sa.BigInteger), strict=True)
+    stamped = sa.or_(*(sa.and_(_rp.bucket == bucket, _rp.change_seq > counter) for bucket, counter in pairs))
+    total = sa.func.sum(_rp.change_seq.bitwise_and(_SUMMED_BITS))
+    return (
+        PreparedStatement(_providers.where(stamped)),
+        PreparedStatement(_used.join(resource_providers).where(stamped)),
+        PreparedStatement(
+            sa.select(_rp.bucket, sa.func.count(), total).where(_rp.bucket.in_(chosen)).group_by(_rp.bucket)
+        ),
+    )
+
+
+def read_all(
+    conn: sa.Connection, names: NameTable, shared: SharedValues
+) -> Iterator[tuple[ProviderVersion, Provider]]:
+    """Every provider, with its own row."""
+    parts = {kind: _streamed(conn, query) for kind, query in _all.items()}
+    return _assemble(map(ProviderVersion._make, _streamed(conn, _providers)), parts, names, shared)
+
+
+def read_some(
+    conn: sa.Connection, rows: Sequence[ProviderVersion], names: NameTable, shared: SharedValues
+) -> Iterator[tuple[ProviderVersion, Provider]]:
+    """The providers of these rows, with the rows."""
+    for start in range(0, len(rows), _CHUNK):
+        chunk = rows[start : start + _CHUNK]
+        chosen = {"ids": [row.id for row in chunk]}
+        parts = {kind: conn.execute(query, chosen).all() for kind, query in _some.items()}
+        yield from _assemble(chunk, parts, names, shared)
+
+
+_next_expiries: Final = (
+    sa.select(sa.func.min(reservations.c.expires_at))
+    .select_from(reservations.join(consumers, consumers.c.id == reservations.c.consumer_id))
+    .where(consumers.c.consumer_type == RESERVATION),
+    sa.select(sa.func.min(claim_expiries.c.expires_at))
+    .select_from(claim_expiries.join(consumers, consumers.c.id == claim_expiries.c.consumer_id))
+    .where(consumers.c.generation == claim_expiries.c.generation),
+)
+
+
+def read_next_expiry(conn: sa.Connection) -> float:
+    """When the next reservation or claim expires, in seconds since 1970 by the database's clock."""
+    found = [conn.execute(query).scalar() for query in _next_expiries]
+    return min((each for each in found if each is not None), default=math.inf)
+
+
+def sum_up(rows: Iterable[Any], names: NameTable) -> dict[int, dict[str, int]]:
+    """How much of each class is used, by provider; providers of which nothing is are missing."""
+    used: dict[int, dict[str, int]] = {}
+    for provider_id, class_id, amount in rows:
+        used.setdefault(provider_id, {})[names.class_of[class_id]] = int(amount)
+    return used
+
+
+def _streamed(conn: sa.Connection, query: Any) -> Iterator[Any]:
+    """The rows of a query that may have millions, of which not all are in memory at once."""
+    for some in conn.execute(query).partitions(_MANY):
+        yield from some
+
+
+def _assemble(
+    rows: Iterable[ProviderVersion],
+    parts: Mapping[str, Iterable[Any]],
+    names: NameTable,
+    shared: SharedValues,
+) -> Iterator[tuple[ProviderVersion, Provider]]:
+    """Providers of these rows, and their parts, which are read first. What is used up is given back."""
+    owned_inventories: dict[int, tuple[Any, ...]] = {}
+    owned_times: dict[int, tuple[float, ...]] = {}
+    for provider_id, class_id, written_at, *values in parts["inventories"]:
+        owned_times[provider_id] = (*owned_times.get(provider_id, ()), written_at)
+        before = owned_inventories.get(provider_id, ())
+        owned_inventories[provider_id] = (*before, names.class_of[class_id], shared(Inventory(*values)))
+    used = sum_up(parts["used"], names)
+    owned_traits: dict[int, list[str]] = {}
+    for provider_id, trait_id in parts["traits"]:
+        owned_traits.setdefault(provider_id, []).append(names.trait_of[trait_id])
+    aggregates: dict[int, list[str]] = {}
+    for provider_id, aggregate in parts["aggregates"]:
+        aggregates.setdefault(provider_id, []).append(shared(aggregate))
+    attributes: dict[int, dict[str, Attribute]] = {}
+    for provider_id, name, text, number in parts["attributes"]:
+        attributes.setdefault(provider_id, {})[shared(name)] = number if text is None else text
+    ids: dict[int, int] = {}
+    same = ids.setdefault  # an id is one object, whoever has it
+    updated_at, times = 0.0, NO_TIMES
+    for row in rows:
+        if row.updated_at != updated_at:  # those that were made together have one object
+            updated_at = row.updated_at
+        provider_id = same(row.id, row.id)
+        if (own_times := _shortened(owned_times.pop(provider_id, NO_TIMES))) != times:
+            times = own_times
+        parent_id = None if row.parent_id is None else same(row.parent_id, row.parent_id)
+        yield (
+            row,
+            Provider(
+                id=provider_id,
+                uuid=row.uuid,
+                name=row.name,
+                generation=row.generation,
+                parent_id=parent_id,
+                root_id=same(row.root_id, row.root_id),
+                updated_at=updated_at,
+                inventories=shared.inventories(owned_inventories.pop(provider_id, ())),
+                used=used.pop(provider_id, NOTHING),
+                traits=shared(frozenset(owned_traits.pop(provider_id, ()))),
+                aggregates=shared(frozenset(aggregates.pop(provider_id, ()))),
+                attributes=attributes.pop(provider_id, NOTHING),
+                described_seq=row.described_seq,
+                inventory_times=times,
+            ),
+        )
+
+
+def _shortened(times: tuple[float, ...]) -> tuple[float, ...]:
+    """Times as :attr:`~placement.read_model.provider.Provider.inventory_times` has them."""
+    return times[:1] if len(set(times)) == 1 else times
+
+
+NOTHING: Final[dict[str, Any]] = {}
+NO_TIMES: Final[tuple[float, ...]] = ()

@@ -1,0 +1,308 @@
+"""The read model: every resource provider, as one worker sees it.
+
+Plain data in indexed dictionaries; what fills and refreshes it is
+:mod:`placement.read_model.feed`, what searches it is :mod:`placement.search`.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from copy import copy as shallow_copy
+from dataclasses import replace
+from operator import attrgetter
+from typing import Any, Final
+
+from placement.read_model.index import (
+    NO_ROOTS,
+    FamilyIndex,
+    FreeIndex,
+    FreeIndexes,
+    ProviderIndex,
+    RootIds,
+    Sums,
+    SumsByClass,
+)
+from placement.read_model.provider import Provider
+from placement.read_model.trees import HostTree, TreeClasses
+
+DISTANCE: Final = "numa_distance."
+"""What attributes of a NUMA node begin with that are its distances to others, whose uuids follow."""
+Distances = Mapping[tuple[int, int], int]
+Range = tuple[float, float] | None
+_ANEW_SHARE: Final = 0.1  # of all trees changed: sorting all by what they have free is cheaper
+
+
+class ModelSnapshot:
+    """All providers and the indexes that searches start from.
+
+    A long search goes on looking at it while others want to change it: they change a :meth:`copy`.
+    """
+
+    def __init__(self, providers: Iterable[Provider] = ()) -> None:
+        self.providers: dict[int, Provider] = {}
+        self.by_uuid: dict[str, int] = {}
+        self.by_name: dict[str, int] = {}
+        self.trees = FamilyIndex()
+        #: the ids of all roots in ascending order, where somebody asked for them
+        self._roots: tuple[int, ...] | None = None
+        self.by_class: ProviderIndex[str] = ProviderIndex()
+        self.by_trait: ProviderIndex[str] = ProviderIndex()
+        self.by_aggregate: ProviderIndex[str] = ProviderIndex()
+        self.by_attribute: ProviderIndex[str] = ProviderIndex()
+        #: what was found out about attributes: by name the range of its numbers, and distances
+        self._ranges: dict[str, Range] = {}
+        self._ranges_by_root: dict[str, Mapping[int, tuple[float, float]]] = {}
+        self._distances: Distances | None = None
+        #: how many requests look at it, and need it as it is, without being the only one to
+        self.keepers = 0
+        self._kinds = TreeClasses()
+        self._whole: dict[int, HostTree] = {}
+        self._free_indexes = FreeIndexes()
+        self._sums = SumsByClass()
+        #: roots of trees in which something changed
+        self._stale: set[int] = set()
+        self._fill(sorted(providers, key=attrgetter("id")))
+
+    def _fill(self, providers: list[Provider]) -> None:
+        """Begin with these providers, in ascending order of their ids: as :meth:`put` of each, but faster."""
+        ids = [each.id for each in providers]
+        self.providers.update(zip(ids, providers, strict=True))
+        self.by_uuid.update(zip(map(attrgetter("uuid"), providers), ids, strict=True))
+        self.by_name.update(zip(map(attrgetter("name"), providers), ids, strict=True))
+        self.trees.fill(map(attrgetter("root_id"), providers), ids)
+        alike: defaultdict[tuple[Iterable[str], ...], list[int]] = defaultdict(list)
+        for provider_id, each in zip(ids, providers, strict=True):
+            key = tuple(each.inventories), each.traits, each.aggregates, tuple(each.attributes)
+            alike[key].append(provider_id)
+        for members in alike.values():
+            first = self.providers[members[0]]
+            for index, names, _ in self._memberships(first, None):
+                if isinstance(index, ProviderIndex):
+                    for name in names:
+                        index.add_all(name, members)
+        self._stale.update(self.trees)
+
+    def copy(self) -> "ModelSnapshot":
+        """The same snapshot, to be changed from now on, while this one must not be changed any more.
+
+        Both hold the same providers, trees and sets for as long as these stay as they are.
+        """
+        new = ModelSnapshot()
+        new.providers = self.providers.copy()
+        new.by_uuid = self.by_uuid.copy()
+        new.by_name = self.by_name.copy()
+        new.trees = self.trees.copy()
+        new._roots = self._roots
+        new.by_class = self.by_class.copy()
+        new.by_trait = self.by_trait.copy()
+        new.by_aggregate = self.by_aggregate.copy()
+        new.by_attribute = self.by_attribute.copy()
+        new._ranges = self._ranges.copy()
+        new._ranges_by_root = self._ranges_by_root.copy()
+        new._distances = self._distances
+        new._kinds = self._kinds
+        new._whole = self._whole.copy()
+        new._free_indexes = self._free_indexes.copy()
+        new._sums = self._sums.copy()
+        new._stale = self._stale.copy()
+        return new
+
+    def using(self, used: Mapping[int, Mapping[str, int]]) -> "ModelSnapshot":
+        """The same snapshot if of these providers, by their ids, so much were used, for who only looks at it.
+
+        It has all in common with this one that does not depend on what is used. Neither may be changed while
+        it is needed.
+        """
+        self.whole_trees()
+        new = shallow_copy(self)
+        new.keepers = 0
+        new.providers = self.providers.copy()
+        new._whole = self._whole.copy()
+        new._free_indexes = self._free_indexes.copy()
+        new._sums = self._sums.copy()
+        new._stale = set()
+        for provider_id, amounts in used.items():
+            provider = self.providers[provider_id]
+            new.providers[provider_id] = replace(provider, used=amounts)
+            new._stale.add(provider.root_id)
+        return new
+
+    def __len__(self) -> int:
+        return len(self.providers)
+
+    def __iter__(self) -> Iterator[Provider]:
+        return iter(self.providers.values())
+
+    def get(self, uuid: str) -> Provider | None:
+        """The provider of that uuid, if there is one."""
+        provider_id = self.by_uuid.get(uuid)
+        return None if provider_id is None else self.providers[provider_id]
+
+    def roots(self) -> tuple[int, ...]:
+        """The ids of all roots, in ascending order."""
+        if self._roots is None:
+            self._roots = tuple(sorted(self.trees))
+        return self._roots
+
+    def whole_trees(self) -> Mapping[int, HostTree]:
+        """Every tree by the id of its root; each is the same object until anything in it changes."""
+        if not self._stale:
+            return self._whole
+        anew = len(self._stale) > len(self._whole) * _ANEW_SHARE
+        present = sorted([root for root in self._stale if root in self.trees])
+        members = [tuple([self.providers[each] for each in self.trees[root]]) for root in present]
+        made = self._kinds.trees([self.providers[root] for root in present], members)
+        if not anew:
+            new = dict(zip(present, made, strict=True))
+            for root in self._stale:
+                self._free_indexes.replace(root, self._whole.get(root), new.get(root))
+        for root in self._stale.difference(present):
+            self._whole.pop(root, None)
+        self._whole.update(zip(present, made, strict=True))
+        self._sums.replace(self._stale, self._whole)
+        if anew:
+            self._free_indexes.fill(self._whole)
+        self._stale.clear()
+        return self._whole
+
+    def upwards(self, provider: Provider) -> Iterator[Provider]:
+        """A provider, the one above it, and so on to the root."""
+        yield provider
+        while provider.parent_id is not None:
+            provider = self.providers[provider.parent_id]
+            yield provider
+
+    def free_index(self, name: str) -> FreeIndex:
+        """How much of a resource class every tree has free."""
+        self.whole_trees()
+        return self._free_indexes.of(name)
+
+    def sums(self, name: str) -> Sums:
+        """Of each tree that has a resource class how much of it is used, and could be."""
+        trees = self.whole_trees()
+        return self._sums.of(name, trees) if name in self.by_class else {}  # clients may ask for any name
+
+    def roots_having(self, index: ProviderIndex[str], name: str) -> RootIds:
+        """The roots of all trees with a provider that ``index`` has under the name.
+
+        :param index: :attr:`by_class`, :attr:`by_trait` or :attr:`by_aggregate`.
+        """
+        roots = index.roots.get(name)
+        if roots is None:
+            if name not in index:
+                return NO_ROOTS  # and not remembered: clients may ask for any name
+            members = index[name]
+            found = {self.providers[provider_id].root_id for provider_id in members}
+            roots = index.roots[name] = RootIds(tuple(sorted(found)), found == members)
+        return roots
+
+    def attribute_range(self, name: str) -> Range:
+        """The lowest and the highest number that a provider has by that name; None if none has."""
+        if name not in self._ranges:
+            if name not in self.by_attribute:
+                return None  # and not remembered: clients may ask for any name
+            values = [self.providers[each].attributes[name] for each in self.by_attribute[name]]
+            numbers = [value for value in values if isinstance(value, float)]
+            self._ranges[name] = (min(numbers), max(numbers)) if numbers else None
+        return self._ranges[name]
+
+    def attribute_ranges(self, name: str) -> Mapping[int, tuple[float, float]]:
+        """The same of each tree, by its root, of which a provider has such a number."""
+        found = self._ranges_by_root.get(name)
+        if found is None:
+            ranges: dict[int, tuple[float, float]] = {}
+            for each in self.by_attribute.get(name, ()):
+                provider = self.providers[each]
+                value = provider.attributes[name]
+                if isinstance(value, float):
+                    least, most = ranges.get(provider.root_id, (value, value))
+                    ranges[provider.root_id] = min(value, least), max(value, most)
+            found = ranges
+            if name in self.by_attribute:  # else not remembered, as above
+                self._ranges_by_root[name] = found
+        return found
+
+    def distances(self) -> Distances:
+        """How far NUMA nodes of a host are from each other, by the ids of their providers in ascending order.
+
+        As SLIT tells it: 10 is local. Of two directions the longer one counts; what nobody told is missing.
+        """
+        if self._distances is None:
+            found: dict[tuple[int, int], int] = {}
+            for name in self.by_attribute:
+                other = self.by_uuid.get(name.removeprefix(DISTANCE)) if name.startswith(DISTANCE) else None
+                if other is None:
+                    continue
+                for one in self.by_attribute[name]:
+                    value = self.providers[one].attributes[name]
+                    if isinstance(value, float) and self._are_together(one, other):
+                        pair = (one, other) if one < other else (other, one)
+                        found[pair] = max(round(value), found.get(pair, 0))
+            self._distances = found
+        return self._distances
+
+    def _are_together(self, one: int, other: int) -> bool:
+        return one != other and self.providers[one].root_id == self.providers[other].root_id
+
+    def put(self, provider: Provider) -> None:
+        """Add a provider, or replace the one with its id."""
+        old = self.providers.get(provider.id)
+        if provider.attributes is not (old.attributes if old else None):
+            self._forget_attributes()
+        if old is not None:
+            self._unlink(old, provider)
+        if old is None or old.root_id != provider.root_id:
+            self._roots = None
+        self._link(provider, old)
+        self._stale.add(provider.root_id)
+        if old is not None and old.root_id != provider.root_id:
+            self._stale.add(old.root_id)
+            for index in (self.by_class, self.by_trait, self.by_aggregate):
+                index.roots.clear()
+            self._forget_attributes()
+
+    def remove(self, provider_id: int) -> None:
+        """Forget a provider; one that is not there is no error."""
+        old = self.providers.get(provider_id)
+        if old is not None:
+            self._unlink(old, None)
+            self._roots = None
+            self._stale.add(old.root_id)
+            self._forget_attributes()
+
+    def _forget_attributes(self) -> None:
+        self._ranges.clear()
+        self._ranges_by_root.clear()
+        self._distances = None
+
+    def _link(self, provider: Provider, old: Provider | None) -> None:
+        provider_id = provider.id
+        self.providers[provider_id] = provider
+        self.by_uuid[provider.uuid] = provider_id
+        self.by_name[provider.name] = provider_id
+        for index, names, before in self._memberships(provider, old):
+            for name in names:
+                if name not in before:
+                    index.add(name, provider_id)
+
+    def _unlink(self, old: Provider, new: Provider | None) -> None:
+        provider_id = old.id
+        if new is None:
+            del self.providers[provider_id]
+        for unique, key in ((self.by_uuid, old.uuid), (self.by_name, old.name)):
+            # two providers may have swapped a name between two refreshes
+            if unique.get(key) == provider_id:
+                del unique[key]
+        for index, names, after in self._memberships(old, new):
+            for name in names:
+                if name not in after:
+                    index.discard(name, provider_id)
+
+    def _memberships(
+        self, provider: Provider, other: Provider | None
+    ) -> Iterator[tuple[ProviderIndex[Any] | FamilyIndex, Iterable[Any], Iterable[Any]]]:
+        """Each index with the keys of ``provider`` in it and those of ``other``."""
+        yield self.trees, (provider.root_id,), (other.root_id,) if other else ()
+        yield self.by_class, provider.inventories, other.inventories if other else ()
+        yield self.by_trait, provider.traits, other.traits if other else ()
+        yield self.by_aggregate, provider.aggregates, other.aggregates if other else ()
+        yield self.by_attribute, provider.attributes, other.attributes if other else ()

@@ -1,0 +1,314 @@
+"""Commits claims placed by the read model, if the choices are still good, with their group memberships.
+
+A claim of a new consumer is written without asking the database first what it has. The conditions of a good
+choice are part of the statements: a provider may be taken of if its description, and so its capacity, is the
+one that the choice was made by, and if the current allocations leave enough of that. Otherwise the allocation
+is inserted with the id of no provider, which no foreign key allows, so that the whole transaction is undone;
+the next attempt asks first and finds out what is wrong.
+
+A consumer is in at most one group, from the claim that says so until a claim that names another, or until it
+holds nothing. A joining consumer locks the bucket of its group, so that of two that join at once one sees the
+other.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+import sqlalchemy as sa
+
+from placement.db import buckets
+from placement.db.batch import (
+    KEPT_SIZES,
+    MAX_ROWS,
+    PreparedStatement,
+    Rows,
+    Values,
+    bind_parameters,
+    bind_rows,
+    bind_values,
+)
+from placement.db.database import WriteTransaction
+from placement.db.tables import (
+    NO_ID,
+    ConsumerId,
+    allocations,
+    consumer_groups,
+    consumers,
+    provider_traits,
+    resource_classes,
+    resource_providers,
+    traits,
+)
+from placement.exceptions import Conflict, InvalidRequest
+from placement.read_model.provider import SHARES, Provider
+from placement.store import expiries, reservations
+from placement.store.allocations import check_generations, lock_claimed, write_claims
+from placement.store.claims import ConsumerClaim, amounts
+from placement.store.groups import ConsumerGroup, GroupMember, Members, hosts_of, present
+
+
+def buckets_of(names: Iterable[str]) -> set[int]:
+    """What has to be locked to join groups of these names."""
+    return {buckets.bucket_of_group(name) for name in names}
+
+
+def group_lookup(names: Collection[str]) -> tuple[PreparedStatement, Values]:
+    """The statement whose rows :func:`members` takes, with its values."""
+    return _members(len(names)), bind_values("group", sorted(names))
+
+
+def group_members(rows: Rows) -> Members:
+    """Who is in the groups that were looked up, and where."""
+    taken: dict[tuple[str, str, int], list[tuple[int, bool]]] = {}
+    for name, consumer, generation, root, shares in rows:
+        taken.setdefault((name, consumer, generation), []).append((root, bool(shares)))
+    found: dict[str, set[GroupMember]] = {}
+    for (name, consumer, generation), providers in taken.items():
+        found.setdefault(name, set()).add(GroupMember(consumer, generation, hosts_of(providers)))
+    return {name: frozenset(each) for name, each in found.items()}
+
+
+_sharing: Final = (
+    sa.select(provider_traits.c.provider_id)
+    .join(traits, traits.c.id == provider_traits.c.trait_id)
+    .where(traits.c.name == SHARES)
+)
+
+
+@lru_cache(KEPT_SIZES)
+def _members(count: int) -> PreparedStatement:
+    return PreparedStatement(
+        sa.select(
+            consumer_groups.c.name,
+            consumers.c.uuid,
+            consumers.c.generation,
+            sa.func.coalesce(resource_providers.c.root_id, resource_providers.c.id),
+            resource_providers.c.id.in_(_sharing),
+        )
+        .select_from(consumer_groups)
+        .join(consumers, consumers.c.id == consumer_groups.c.consumer_id)
+        .join(allocations, allocations.c.consumer_id == consumer_groups.c.consumer_id)
+        .join(resource_providers, resource_providers.c.id == allocations.c.provider_id)
+        .where(consumer_groups.c.name.in_(bind_parameters("group", count)))
+    )
+
+
+def leave_groups(tx: WriteTransaction, consumer_ids: Collection[int]) -> None:
+    """Have these (locked) consumers be in no group."""
+    if consumer_ids:
+        tx.queue(_removal(len(consumer_ids)), bind_values("id", sorted(consumer_ids)))
+
+
+@lru_cache(KEPT_SIZES)
+def _removal(count: int) -> PreparedStatement:
+    chosen = consumer_groups.c.consumer_id.in_(bind_parameters("id", count, ConsumerId))
+    return PreparedStatement(sa.delete(consumer_groups).where(chosen))
+
+
+def join_groups(tx: WriteTransaction, names: Mapping[str, str]) -> None:
+    """Have consumers, by uuid, be in groups; they are in none, and the groups are locked."""
+    rows = [{"consumer": consumer, "name": name} for consumer, name in sorted(names.items())]
+    if rows:
+        tx.queue(_member_insertion(len(rows)), bind_rows(rows))
+
+
+@lru_cache(KEPT_SIZES)
+def _member_insertion(count: int) -> PreparedStatement:
+    """Makes members of consumers whose ids are not known yet."""
+    rows = [
+        {
+            "consumer_id": sa.select(consumers.c.id).where(consumers.c.uuid == consumer).scalar_subquery(),
+            "name": name,
+        }
+        for consumer, name in zip(
+            bind_parameters("consumer", count), bind_parameters("name", count), strict=True
+        )
+    ]
+    return PreparedStatement(sa.insert(consumer_groups).values(rows))
+
+
+def is_possible(
+    tx: WriteTransaction, claims: Sequence[ConsumerClaim], chosen: Mapping[str, Provider]
+) -> bool:
+    """Whether it is worth trying: at the first attempt, for new consumers, where statements go together.
+
+    :param chosen: by uuid all providers that make the choices good, as they were when these were made.
+    """
+    return (
+        tx.optimistic
+        and tx.sends_at_once
+        and sum(len(resources) for claim in claims for resources in claim.resources.values()) <= MAX_ROWS
+        and all(claim.generation is None for claim in claims)
+        and all(chosen[uuid].inventories[name].portions(amount) for _, uuid, name, amount in amounts(claims))
+    )
+
+
+def write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], chosen: Mapping[str, Provider]) -> None:
+    """Queue all that puts these claims into effect, or none of them."""
+    lock_claimed(tx, claims)
+    taken: Counter[tuple[str, str]] = Counter()
+    for _, uuid, name, amount in amounts(claims):
+        taken[uuid, name] += amount
+    rows = [
+        {
+            "consumer": claim.consumer,
+            "provider": chosen[uuid].id,
+            "described": chosen[uuid].described_seq,
+            "class": name,
+            "used": amount,
+            "others": chosen[uuid].inventories[name].capacity - taken[uuid, name],
+        }
+        for claim, uuid, name, amount in amounts(claims)
+    ]
+    named = {uuid for uuid, _ in taken}
+    witnesses = [provider for uuid, provider in chosen.items() if uuid not in named]
+    values = {
+        **bind_rows(rows),
+        **bind_values("witness", [each.id for each in witnesses]),
+        **bind_values("seen", [each.described_seq for each in witnesses]),
+        "now": tx.now,
+    }
+    tx.queue(_insertion(len(rows), len(witnesses)), values)
+    tx.changed([chosen[uuid].id for uuid in named], generation=True, usage_only=True)
+
+
+@lru_cache(KEPT_SIZES)
+def _insertion(count: int, witnesses: int) -> PreparedStatement:
+    """Inserts allocations, if so many providers of which nothing is taken are described as they were, too.
+
+    Of each class of a provider ``others`` may hold so much.
+    """
+    seen = [
+        _described(provider, seq).exists()
+        for provider, seq in zip(
+            bind_parameters("witness", witnesses, sa.Integer),
+            bind_parameters("seen", witnesses, sa.BigInteger),
+            strict=True,
+        )
+    ]
+    rows = []
+    for consumer, provider, described, name, used, others in zip(
+        bind_parameters("consumer", count),
+        bind_parameters("provider", count, sa.Integer),
+        bind_parameters("described", count, sa.BigInteger),
+        bind_parameters("class", count),
+        bind_parameters("used", count, sa.Integer),
+        bind_parameters("others", count, sa.BigInteger),
+        strict=True,
+    ):
+        class_id = sa.select(resource_classes.c.id).where(resource_classes.c.name == name).scalar_subquery()
+        held = sa.select(sa.func.coalesce(sa.func.sum(allocations.c.used), 0)).where(
+            allocations.c.provider_id == provider, allocations.c.resource_class_id == class_id
+        )
+        good = _described(provider, described).where(held.scalar_subquery() <= others, *seen)
+        rows.append(
+            {
+                "consumer_id": sa.select(consumers.c.id)
+                .where(consumers.c.uuid == consumer)
+                .scalar_subquery(),
+                "provider_id": sa.func.coalesce(good.scalar_subquery(), NO_ID),
+                "resource_class_id": sa.func.coalesce(class_id, NO_ID),
+                "used": used,
+                "updated_at": sa.bindparam("now", type_=sa.Double),
+            }
+        )
+        seen = []  # once will do
+    return PreparedStatement(sa.insert(allocations).values(rows))
+
+
+def _described(provider: sa.BindParameter[int], seq: sa.BindParameter[int]) -> sa.Select[tuple[int]]:
+    """The id of a provider if it is described so."""
+    return sa.select(resource_providers.c.id).where(
+        resource_providers.c.id == provider, resource_providers.c.described_seq == seq
+    )
+
+
+class LostRace(Exception):
+    """Somebody else was faster: what was chosen is gone, taken, or not any more what it was."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMembership:
+    """The uuid of a consumer that joins a group, and the roots of the hosts where it is going to be."""
+
+    consumer: str
+    group: ConsumerGroup
+    hosts: Collection[int]
+
+
+def bind(
+    tx: WriteTransaction,
+    claims: Sequence[ConsumerClaim],
+    chosen: Mapping[str, Provider],
+    joining: Sequence[GroupMembership] = (),
+    reservation: str | None = None,
+    expiring: Mapping[str, float] | None = None,
+) -> dict[str, float]:
+    """Put all the claims into effect, or none of them; the consumers are then in these groups and no others.
+
+    :param chosen: by uuid each provider that makes the choices good, as it was then. Those that nothing is
+        taken of are not locked: who changes them later comes later.
+    :param reservation: what all that they take is moved from.
+    :param expiring: by uuid the consumers whose claims are gone in so many seconds if nobody confirms them.
+    :returns: by uuid when that is.
+    :raises ConcurrentUpdate: a consumer's generation is not the given one.
+    :raises Conflict: there is no such reservation for them.
+    :raises LostRace: the choice is no longer good.
+    """
+    if not (joining or reservation or expiring) and is_possible(tx, claims, chosen):
+        write(tx, claims, chosen)
+        return {}
+    described = {provider.id: provider.described_seq for provider in chosen.values()}
+    names = {each.group.name for each in joining}
+    others = [] if reservation is None else [reservation]
+    locked = lock_claimed(tx, claims, buckets=buckets_of(names), others=others)
+    check_generations(claims, locked)
+    if reservation is not None:
+        groups = {each.consumer: each.group.name for each in joining}
+        left = reservations.remainder(tx, reservation, claims, groups, locked)
+        if left is None:
+            raise LostRace(f"Reservation {reservation} does not hold all of it any more.")
+        claims = [*claims, left]
+    found = tx.queue(_described_rows(len(described)), bind_values("id", sorted(described)))
+    members = tx.queue(*group_lookup(names)) if names else None
+    try:
+        write_claims(tx, claims, locked)
+    except (Conflict, InvalidRequest) as error:
+        raise LostRace(error.detail) from error
+    if {row[0]: row[1] for row in found.rows} != described:
+        raise LostRace("A provider has changed.")
+    if members is not None:
+        _check_groups(joining, group_members(members.rows), {claim.consumer for claim in claims})
+    leave_groups(tx, [row.id for row in locked.consumers.values()])
+    join_groups(tx, {each.consumer: each.group.name for each in joining})
+    times = expiries.write(
+        tx, expiring or {}, [row.id for uuid, row in locked.consumers.items() if uuid in (expiring or {})]
+    )
+    return {} if times is None else {row[0]: row[1] for row in times.rows}
+
+
+def _check_groups(joining: Sequence[GroupMembership], members: Members, moving: Collection[str]) -> None:
+    """Make sure that each may join where it is going to be, beside all that are there and those before it.
+
+    :param moving: consumers that are not any more where they were.
+    :raises LostRace: somebody else has joined meanwhile.
+    """
+    counts = {name: present(members.get(name, ()), moving) for name in {each.group.name for each in joining}}
+    for each in joining:
+        count = counts[each.group.name]
+        if not each.group.allows(each.hosts, count):
+            raise LostRace(f"Group {each.group.name} has other members now.")
+        count.update(each.hosts)
+
+
+@lru_cache(KEPT_SIZES)
+def _described_rows(count: int) -> PreparedStatement:
+    chosen = resource_providers.c.id.in_(bind_parameters("id", count, sa.Integer))
+    return PreparedStatement(
+        sa.select(resource_providers.c.id, resource_providers.c.described_seq).where(chosen)
+    )

@@ -1,0 +1,155 @@
+"""A model that is written down and read again is the same; what is no model is found out, whatever it is."""
+
+import hashlib
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from placement.db.buckets import bucket_of
+from placement.read_model.columns import DamagedFile, WritableModel, decode, encode
+from placement.read_model.provider import Provider
+from placement.read_model.rows import NameRow, NameTable
+from tests.examples import examples
+from tests.placement.read_model.test_snapshot import content, providers
+
+NAMES = NameTable([NameRow(1, "VCPU", 1.5), NameRow(2, "MEMORY_MB", 0.0)], [NameRow(7, "T1", 2.0)])
+_HEADER = len(b"placement read model 2\n")
+
+
+@st.composite
+def models(draw: st.DrawFn) -> WritableModel:
+    """Models of up to nine providers."""
+    found = []
+    for provider_id in (1, 2, 3, *draw(st.sets(st.integers(4, 9)))):
+        provider = draw(providers(provider_id))
+        attributes = draw(st.dictionaries(st.sampled_from(("rack", "weight")), st.text() | st.floats(-9, 9)))
+        name = draw(st.text(max_size=5)) + provider.name
+        seq = draw(st.integers(1, 1 << 62))
+        count = draw(st.sampled_from(sorted({min(1, len(provider.inventories)), len(provider.inventories)})))
+        times = tuple(draw(st.lists(st.floats(0, 9), min_size=count, max_size=count)))
+        changed = replace(
+            provider, attributes=attributes, name=name, described_seq=seq, inventory_times=times
+        )
+        found.append(changed)
+    stamps = {each.id: each.described_seq + draw(st.integers(0, 1)) for each in found}
+    counters = {bucket: draw(st.integers(0, (1 << 62))) for bucket in range(3)}
+    expiry = draw(st.just(math.inf) | st.floats(0, 1e10))
+    return WritableModel("1/2", NAMES, counters, dict.fromkeys(counters, 4), expiry, found, stamps)
+
+
+def written(model: WritableModel) -> bytes:
+    return b"".join(encode(model, lambda: None))
+
+
+EXAMPLE = WritableModel(
+    "1", NAMES, {0: 5}, {0: 0}, math.inf,
+    [
+        Provider(1, "u1", "n1", 0, None, 1, 0.0, {}, {}, frozenset(("T1",)), frozenset()),
+        Provider(2, "u2", "n2", 0, 1, 1, 0.0, {}, {"VCPU": 3}, frozenset(), frozenset(("a",))),
+    ],
+    {1: 4, 2: 5},
+)  # fmt: skip
+
+
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(models())
+def test_what_was_written_down_is_read_again(model: WritableModel) -> None:
+    history, state = decode(written(model))
+    assert history == model.history
+    assert {each.id: each for each in state.snapshot} == {each.id: each for each in model.providers}
+    assert content(state.snapshot)[-1] is not None  # all its indexes are there
+    assert {id_: seq for some in state.stamps.values() for id_, seq in some.items()} == model.stamps
+    for bucket, stamps in state.stamps.items():
+        assert {bucket_of(state.snapshot.providers[each].uuid) for each in stamps} <= {bucket}
+    assert (state.counters, state.deletions) == (model.counters, model.deletions)
+    assert (state.next_expiry, state.names.__dict__) == (model.next_expiry, NAMES.__dict__)
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(st.data())
+def test_what_was_cut_off_or_changed_is_damaged(data: st.DataObject) -> None:
+    whole = written(EXAMPLE)
+    at = data.draw(st.integers(0, len(whole) - 1))
+    with pytest.raises(DamagedFile):
+        decode(whole[:at])
+    changed = bytearray(whole)
+    changed[at] ^= data.draw(st.integers(1, 255))
+    with pytest.raises(DamagedFile):
+        decode(bytes(changed))
+
+
+def signed(header: Any, columns: bytes) -> bytes:
+    """What somebody wrote who knows how."""
+    encoded = json.dumps(header).encode()
+    content = b"placement read model 2\n" + len(encoded).to_bytes(8, "big") + encoded + columns
+    return content + hashlib.sha256(content).digest()
+
+
+def taken_apart(content: bytes) -> tuple[Any, bytes]:
+    length = int.from_bytes(content[_HEADER : _HEADER + 8], "big")
+    start = _HEADER + 8
+    return json.loads(content[start : start + length]), content[start + length : -32]
+
+
+@settings(max_examples=examples(400), deadline=None)
+@given(st.data())
+def test_content_with_a_right_checksum_does_no_harm(data: st.DataObject) -> None:
+    header, columns = taken_apart(written(EXAMPLE))
+    changed = bytearray(columns)
+    for at in data.draw(st.lists(st.integers(0, len(changed) - 1), max_size=4)):
+        changed[at] = data.draw(st.integers(0, 255))
+    if data.draw(st.booleans()):
+        key = data.draw(st.sampled_from(sorted(header)))
+        header[key] = data.draw(
+            st.none() | st.integers() | st.text() | st.lists(st.lists(st.integers(), max_size=3))
+        )
+    try:
+        _, state = decode(signed(header, bytes(changed)))
+    except DamagedFile:
+        return
+    content(state.snapshot)
+    for provider in state.snapshot:
+        assert list(state.snapshot.upwards(provider))[-1].id == provider.root_id
+
+
+def column(name: str, *values: int) -> Callable[[Any, bytes], bytes]:
+    """Overwrites the first values of a column of 32 bits."""
+
+    def change(header: Any, columns: bytes) -> bytes:
+        start = 0
+        for each, _, length in header["columns"]:
+            if each == name:
+                new = b"".join(value.to_bytes(4, header["byteorder"]) for value in values)
+                return columns[:start] + new + columns[start + len(new) :]
+            start += length
+        raise KeyError(name)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (column("parent", 2, 1), "its own ancestor"),
+        (column("parent", 0, 2), "its own ancestor"),
+        (column("root", 1, 2), "trees whose branches"),
+        (column("parent", 0, 99), "IndexError"),
+        (column("traits", 99), "IndexError"),
+        (column("used.sizes", 5), "as many members"),
+    ],
+)
+def test_what_does_not_fit_together_is_named(change: Callable[[Any, bytes], bytes], reason: str) -> None:
+    header, columns = taken_apart(written(EXAMPLE))
+    with pytest.raises(DamagedFile, match=reason):
+        decode(signed(header, change(header, columns)))
+
+
+def test_another_version_is_none_of_ours() -> None:
+    with pytest.raises(DamagedFile, match="of this version"):
+        decode(written(EXAMPLE).replace(b"model 2", b"model 3"))

@@ -1,0 +1,159 @@
+"""The file of the model: whole at all times, written by one, and read only where nobody else may write."""
+
+import errno
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from placement.exceptions import Unavailable
+from placement.read_model import model_file as module
+from placement.read_model.columns import DamagedFile, WritableModel, decode
+from placement.read_model.model_file import INTERVAL, ModelFile, ModelFileWriter
+from tests.placement.read_model.test_columns import EXAMPLE
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> ModelFile:
+    file = ModelFile(str(tmp_path / "model"))
+    file.write([b"old"])
+    return file
+
+
+def test_what_is_written_is_read_and_for_the_service_alone(file: ModelFile) -> None:
+    assert file.write([b"a", b"", b"bc"]) == 3
+    assert file.read() == b"abc"
+    assert Path(file.path).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_disk_that_becomes_full_leaves_what_was_there_and_no_rest(
+    file: ModelFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        file.write([b"new"])
+    assert file.read() == b"old"
+    assert [each.name for each in Path(file.path).parent.iterdir()] == ["model"]
+
+
+def test_a_writer_that_fails_half_way_leaves_what_was_there(file: ModelFile) -> None:
+    def parts() -> Iterator[bytes]:
+        yield b"half"
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        file.write(parts())
+    assert file.read() == b"old"
+
+
+def test_what_a_killed_writer_left_is_in_nobodys_way(file: ModelFile) -> None:
+    Path(f"{file.path}.new").write_bytes(b"half")
+    file.write([b"new"])
+    assert file.read() == b"new"
+
+
+def test_a_model_that_is_too_large_is_not_written_nor_read(
+    file: ModelFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_MAX_SIZE", 2)
+    with pytest.raises(OSError, match="more than"):
+        file.write([b"ne", b"w"])
+    with pytest.raises(DamagedFile, match="larger"):
+        file.read()
+
+
+def test_one_that_is_replaced_while_it_is_read_is_read_as_it_was(
+    file: ModelFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fstat = os.fstat
+
+    def replaced(fd: int) -> os.stat_result:
+        ModelFile(file.path).write([b"a newer one"])
+        monkeypatch.setattr(os, "fstat", fstat)
+        return fstat(fd)
+
+    monkeypatch.setattr(os, "fstat", replaced)
+    assert file.read() == b"old"
+    assert file.read() == b"a newer one"
+
+
+def test_one_that_is_cut_off_while_it_is_read_is_damaged(
+    file: ModelFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fstat = os.fstat
+
+    def cut_off(fd: int) -> os.stat_result:
+        found = fstat(fd)
+        os.truncate(file.path, 1)
+        return found
+
+    monkeypatch.setattr(os, "fstat", cut_off)
+    with pytest.raises(DamagedFile):
+        decode(file.read())
+
+
+@pytest.mark.parametrize("kind", ["writable", "link", "fifo", "folder"])
+def test_what_others_may_have_made_is_not_read(file: ModelFile, kind: str) -> None:
+    path = Path(file.path)
+    if kind == "writable":
+        path.chmod(0o620)
+    else:
+        path.unlink()
+        if kind == "link":
+            (path.parent / "other").write_bytes(b"other")
+            path.symlink_to("other")
+        elif kind == "fifo":
+            os.mkfifo(path)
+        else:
+            path.mkdir()
+    with pytest.raises((DamagedFile, OSError)):
+        file.read()
+
+
+def test_of_two_workers_one_writes(file: ModelFile) -> None:
+    other = ModelFile(file.path)
+    with file.alone() as first, other.alone() as second:
+        assert (first, second) == (True, False)
+    with other.alone() as again:
+        assert again
+
+
+def test_who_comes_soon_after_another_writer_leaves_its_file(file: ModelFile) -> None:
+    ModelFileWriter(file, lambda: EXAMPLE).write()
+    assert file.read() == b"old"
+    os.utime(file.path, (0, time.time() - INTERVAL - 1))
+    ModelFileWriter(file, lambda: EXAMPLE).write()
+    assert decode(file.read())[0] == EXAMPLE.history
+
+
+def test_a_file_of_the_future_is_replaced(file: ModelFile) -> None:
+    os.utime(file.path, (0, time.time() + 10_000))
+    ModelFileWriter(file, lambda: EXAMPLE).write()
+    assert decode(file.read())[0] == EXAMPLE.history
+
+
+def test_a_folder_that_is_not_there_is_told_and_tried_again_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module.threading.Thread, "start", lambda self: self.run())
+    writer = ModelFileWriter(ModelFile(str(tmp_path / "none" / "model")), lambda: EXAMPLE)
+    writer.look()
+    writer.look()
+    assert caplog.text.count("cannot be written") == 1
+
+
+def test_a_model_that_is_not_up_to_date_is_not_written(
+    file: ModelFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def model() -> WritableModel:
+        raise Unavailable("no model")
+
+    monkeypatch.setattr(module.threading.Thread, "start", lambda self: self.run())
+    os.utime(file.path, (0, 0))
+    ModelFileWriter(file, model).look()
+    assert file.read() == b"old"
