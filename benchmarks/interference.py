@@ -25,7 +25,7 @@ from compute_agent.interference.reading import GuestSamples
 from compute_agent.interference.signals import SIGNALS
 from compute_agent.interference.state import limits as limits_of
 from compute_agent.interference.watch import InterferenceWatch
-from compute_agent.model.knob import ThrottleControl
+from compute_agent.model.resource import ThrottleControl
 from compute_agent.qos.levers import ThrottleSteps, floor
 
 HARM = 0.1

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass, field
 
 from compute_agent.interference.reading import GuestReading, GuestSamples
-from compute_agent.model.knob import CACHE_WAYS, CPU_QUOTA, MEMORY_BANDWIDTH, ThrottleControl
+from compute_agent.model.resource import CACHE_WAYS, CPU_QUOTA, MEMORY_BANDWIDTH, ThrottleControl
 from compute_agent.qos.snapshot import GuestAllotment, GuestUsage
 
 STEP = 10.0

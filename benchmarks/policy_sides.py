@@ -17,8 +17,8 @@ from typing import Any, Protocol, Self
 
 from benchmarks.policy_streams import Guest, amount
 from compute_agent.host.topology import HostTopology
-from compute_agent.model.assignment import CpuAssignment
-from compute_agent.model.cpu_sets import CpuSets
+from compute_agent.model.cpuset import CpuSets
+from compute_agent.model.guest import CpuAssignment
 from compute_agent.policy.base import CpuSupply, GuestRequest, Policy, ProviderDemand
 
 CpuSet = frozenset[int]

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from compute_agent.daemon.protocol import ask
 from compute_agent.drivers.libvirt.metadata import NAMESPACE
-from compute_agent.host.process_stat import parse_process_stat
+from compute_agent.host.proc_stat import parse_process_stat
 from tests.compute_agent.cmd.agents import Agent
 from tests.compute_agent.libvirtd import CGROUP_CONTROLLERS, Libvirtd, LibvirtMissing
 from tests.compute_agent.servers import running

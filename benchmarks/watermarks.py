@@ -21,7 +21,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from compute_agent.model.knob import ThrottleControl
+from compute_agent.model.resource import ThrottleControl
 from compute_agent.qos.actions import ThrottleAction
 from compute_agent.qos.executor import ThrottleExecutor
 from compute_agent.qos.levers import ThrottleSteps, floor

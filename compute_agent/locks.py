@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from compute_agent.files import open_own
-from compute_agent.model.naming import printable
+from compute_agent.model.messages import printable
 
 _MAX_LENGTH: Final = 1000
 """Bytes of what a holder says of itself."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from compute_agent.model.errors import ConfigError
+from compute_agent.model.messages import ConfigError
 
 
 def missing(wanted: str, package: str, extra: str) -> ConfigError:

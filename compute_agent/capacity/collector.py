@@ -16,8 +16,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final, Protocol
 
 from compute_agent.capacity.offer import CapacityOffer
-from compute_agent.model.errors import ConfigError
-from compute_agent.model.naming import printable
+from compute_agent.model.messages import ConfigError, printable
 
 ENTRY_POINTS: Final = "compute_agent.capacity"
 

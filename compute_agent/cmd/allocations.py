@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from compute_agent.cmd.base import AgentLister, Commands, LinesColumn
-from compute_agent.model.errors import ConfigError
+from compute_agent.model.messages import ConfigError
 from compute_agent.pipeline.state import parse
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.history import ConsumerOwner

@@ -37,8 +37,8 @@ from compute_agent.inventory.derive import BESIDE, derive
 from compute_agent.inventory.identity import IdentityError
 from compute_agent.inventory.tree import ProviderTree
 from compute_agent.model import cpuset
-from compute_agent.model.cpu_sets import CpuSets
-from compute_agent.model.errors import ConfigError
+from compute_agent.model.cpuset import CpuSets
+from compute_agent.model.messages import ConfigError
 from compute_agent.pipeline import state
 from compute_agent.pipeline.placer import stray_warning
 from compute_agent.pipeline.state import AgentState

@@ -18,7 +18,7 @@ from compute_agent.daemon.service import HostAgent
 from compute_agent.daemon.trial import try_configuration
 from compute_agent.inventory.identity import IdentityError
 from compute_agent.locks import LockedError
-from compute_agent.model.errors import ConfigError, DriverError
+from compute_agent.model.messages import ConfigError, DriverError
 from compute_agent.report.errors import PlacementError
 
 LOG = logging.getLogger(__name__)

@@ -34,7 +34,7 @@ from compute_agent.conf import (
     tracing,
     written,
 )
-from compute_agent.model.cpu_pool import CPU_POOL
+from compute_agent.model.cpuset import CPU_POOL
 
 MODULES: Final[tuple[ModuleType, ...]] = (
     host,

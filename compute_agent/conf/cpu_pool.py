@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from oslo_config import cfg
 
-from compute_agent.model.cpu_pool import CPU_POOL
+from compute_agent.model.cpuset import CPU_POOL
 
 OPTS: Final = [
     cfg.StrOpt(

@@ -8,10 +8,8 @@ from types import MappingProxyType
 from typing import Protocol
 
 from compute_agent.inventory.tree import ProviderNode
-from compute_agent.model.allocation import Allocation
-from compute_agent.model.assignment import CpuAssignment
-from compute_agent.model.guest import Guest
-from compute_agent.model.knob import ThrottleControl
+from compute_agent.model.guest import Allocation, CpuAssignment, Guest
+from compute_agent.model.resource import ThrottleControl
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,8 @@ from compute_agent.controllers.base import GuestTarget
 from compute_agent.drivers.base import GuestDriver
 from compute_agent.host.block_devices import BlockDevices
 from compute_agent.inventory.tree import ProviderNode
-from compute_agent.model.blockio import GUEST_DISKS, BlockIo, BlockIoClass
-from compute_agent.model.errors import DriverError, GuestGoneError
-from compute_agent.model.knob import BLOCKIO, ThrottleControl
+from compute_agent.model.messages import DriverError, GuestGoneError
+from compute_agent.model.resource import BLOCKIO, GUEST_DISKS, BlockIo, BlockIoClass, ThrottleControl
 
 
 class BlockIoController:

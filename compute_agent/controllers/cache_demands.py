@@ -12,10 +12,15 @@ from typing import Final
 
 from compute_agent.controllers.base import GuestTarget
 from compute_agent.inventory.tree import ProviderNode
-from compute_agent.model.allocation import Allocation
 from compute_agent.model.cpuset import CpuSet
-from compute_agent.model.knob import CACHE_WAYS, MEMORY_BANDWIDTH, ThrottleControl
-from compute_agent.model.resource_class import RESCTRL_GROUP, STOCK_NAMES
+from compute_agent.model.guest import Allocation
+from compute_agent.model.resource import (
+    CACHE_WAYS,
+    MEMORY_BANDWIDTH,
+    RESCTRL_GROUP,
+    STOCK_NAMES,
+    ThrottleControl,
+)
 from compute_agent.qos.annotation import parse_annotation
 from compute_agent.resctrl.groups import ResctrlGroups
 from compute_agent.resctrl.layout import ResctrlLayout, cache_mask

@@ -17,9 +17,8 @@ from typing import Final
 
 from compute_agent.controllers.base import GuestController, GuestTarget
 from compute_agent.drivers.base import CpuLimits, GuestDriver
-from compute_agent.model.allocation import Allocation
-from compute_agent.model.knob import ThrottleControl
-from compute_agent.model.resource_class import CPU_CLASSES
+from compute_agent.model.guest import Allocation
+from compute_agent.model.resource import CPU_CLASSES, ThrottleControl
 
 QUOTA: Final = ThrottleControl("cpu_quota")
 

@@ -30,9 +30,8 @@ from compute_agent.drivers.base import GuestDriver
 from compute_agent.host import cpu_power, kernel_files
 from compute_agent.host.cpu_power import CpuPower, read_cpu_power
 from compute_agent.inventory.tree import ProviderNode
-from compute_agent.model.cpu_class import CpuClass, FormerValues
-from compute_agent.model.cpu_sets import CpuSets, named
-from compute_agent.model.errors import DriverError
+from compute_agent.model.cpuset import CpuClass, CpuSets, FormerValues, named
+from compute_agent.model.messages import DriverError
 
 LOG = logging.getLogger(__name__)
 

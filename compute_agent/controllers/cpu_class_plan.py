@@ -23,8 +23,7 @@ from compute_agent.controllers.base import GuestTarget
 from compute_agent.host import cpu_power
 from compute_agent.host.cpu_power import CpuPower, FrequencyDomain, UncoreDomain
 from compute_agent.model import cpuset
-from compute_agent.model.cpu_class import IDLE, SHARED, Bound, CpuClass, NamedFrequency
-from compute_agent.model.cpu_sets import CpuSets, named
+from compute_agent.model.cpuset import IDLE, SHARED, Bound, CpuClass, CpuSets, NamedFrequency, named
 
 _ONE_PREFERENCE: Final = {"intel_pstate", "amd-pstate-epp"}
 """Drivers that take no energy preference but performance while that is the governor."""

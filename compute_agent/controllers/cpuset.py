@@ -5,7 +5,7 @@ from __future__ import annotations
 from compute_agent.controllers.base import GuestController, GuestTarget
 from compute_agent.drivers.base import CpuSettings, GuestDriver
 from compute_agent.model import cpuset
-from compute_agent.model.assignment import CpuAssignment
+from compute_agent.model.guest import CpuAssignment
 
 
 class CpusetController(GuestController):

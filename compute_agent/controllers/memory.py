@@ -16,7 +16,7 @@ from compute_agent.drivers.base import GuestDriver
 from compute_agent.inventory.traits import memory_trait
 from compute_agent.inventory.tree import ProviderNode
 from compute_agent.model import cpuset
-from compute_agent.model.memory_type import MemoryType
+from compute_agent.model.guest import MemoryType
 
 
 class MemoryController:

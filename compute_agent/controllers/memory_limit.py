@@ -20,10 +20,9 @@ from typing import Final
 from compute_agent.controllers.base import GuestTarget
 from compute_agent.drivers.base import UNLIMITED, GuestDriver, MemoryLimits
 from compute_agent.inventory.tree import ProviderNode
-from compute_agent.model.allocation import Allocation
-from compute_agent.model.errors import GuestGoneError
-from compute_agent.model.memory_share import MemoryShare
-from compute_agent.model.resource_class import HUGE_PAGES, MEMORY, RECLAIMED_MEMORY
+from compute_agent.model.guest import Allocation
+from compute_agent.model.messages import GuestGoneError
+from compute_agent.model.resource import HUGE_PAGES, MEMORY, RECLAIMED_MEMORY, MemoryShare
 
 _MIB: Final = 1 << 20
 

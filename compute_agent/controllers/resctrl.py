@@ -12,10 +12,9 @@ from compute_agent.controllers.base import GuestTarget, KernelController
 from compute_agent.controllers.cache_demands import CacheDemands, demands
 from compute_agent.drivers.base import GuestDriver
 from compute_agent.inventory.tree import ProviderNode
-from compute_agent.model.errors import DriverError, GuestGoneError
 from compute_agent.model.guest import Guest
-from compute_agent.model.knob import CACHE_WAYS, MEMORY_BANDWIDTH
-from compute_agent.model.naming import printable
+from compute_agent.model.messages import DriverError, GuestGoneError, printable
+from compute_agent.model.resource import CACHE_WAYS, MEMORY_BANDWIDTH
 from compute_agent.resctrl import apply, groups
 from compute_agent.resctrl.filesystem import ResctrlError
 from compute_agent.resctrl.groups import DEFAULT_GROUP, ResctrlGroups, read_groups

@@ -39,11 +39,9 @@ from compute_agent.daemon.parameters import (
 )
 from compute_agent.daemon.protocol import Method, RequestError
 from compute_agent.loops.audit import audit_document
-from compute_agent.model.allocation import Allocation
-from compute_agent.model.errors import DriverError
-from compute_agent.model.guest_settings import GuestSettings
-from compute_agent.model.memory_type import MemoryType
-from compute_agent.model.resource_class import CPU_CLASSES
+from compute_agent.model.guest import Allocation, GuestSettings, MemoryType
+from compute_agent.model.messages import DriverError
+from compute_agent.model.resource import CPU_CLASSES
 from compute_agent.pipeline.events import AdoptGuest, Event, GuestStarted, GuestStopped, MoveGuest, StartGuest
 from compute_agent.pipeline.view import GuestView
 from compute_agent.pipeline.worker import GuestRefusedError

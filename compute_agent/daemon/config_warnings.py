@@ -17,7 +17,7 @@ from compute_agent.daemon.watermark_support import unmeasured_metrics, unusable_
 from compute_agent.host.block_devices import read_block_devices
 from compute_agent.host.cpu_power import CpuPower, read_cpu_power
 from compute_agent.inventory.options import name_warning
-from compute_agent.model.cpu_class import IDLE, SHARED, CpuClass
+from compute_agent.model.cpuset import IDLE, SHARED, CpuClass
 from compute_agent.qos.blockio import blockio_warnings, parse_blockio_classes
 from compute_agent.qos.classes import parse_classes
 from compute_agent.qos.cpu_classes import parse_cpu_classes

@@ -8,7 +8,7 @@ from typing import Any
 
 from compute_agent.inventory.tree import FIELDS
 from compute_agent.model import cpuset
-from compute_agent.model.assignment import CpuAssignment
+from compute_agent.model.guest import CpuAssignment
 from compute_agent.pipeline.view import GuestView
 from compute_agent.report.adjustments import SettledInventory
 from compute_agent.report.history import AllocationLoss

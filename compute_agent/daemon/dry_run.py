@@ -37,8 +37,8 @@ from compute_agent.loops.kept_file import KeptFile
 from compute_agent.loops.limits import Limits, lowest_of
 from compute_agent.loops.reclaimed import first_tree
 from compute_agent.model import cpuset
-from compute_agent.model.cpu_class import FormerValues
-from compute_agent.model.errors import DriverError, GuestGoneError
+from compute_agent.model.cpuset import FormerValues
+from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.pipeline import state
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.worker import GuestPipeline

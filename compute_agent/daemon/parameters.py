@@ -10,15 +10,16 @@ from marshmallow import Schema, ValidationError, fields, validate, validates_sch
 
 from compute_agent.daemon.protocol import RequestError
 from compute_agent.drivers.launch import GUEST_VARIABLE, VARIABLE_NAME
-from compute_agent.model.guest_settings import (
+from compute_agent.model.guest import (
+    CLASS_NAME,
+    LATENCY_SENSITIVE,
     MAX_ANNOTATION,
     MAX_PRIORITY,
     MAX_VCPUS,
     EmulatorPolicy,
+    MemoryType,
     ThreadPolicy,
 )
-from compute_agent.model.memory_type import MemoryType
-from compute_agent.model.qos_class import CLASS_NAME, LATENCY_SENSITIVE
 from compute_agent.qos.annotation import parse_annotation
 from compute_agent.report.audit import DEFAULT_MIN_AGE
 from compute_agent.resctrl.share_spec import BadShareError

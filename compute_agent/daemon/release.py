@@ -23,9 +23,8 @@ from compute_agent.files import remove_durably, write_durably
 from compute_agent.interference.state import FILE as INTERFERENCE_FILE
 from compute_agent.loops.allocations import allocations_by_consumer
 from compute_agent.model import cpuset
-from compute_agent.model.errors import DriverError, GuestGoneError
 from compute_agent.model.guest import Guest
-from compute_agent.model.naming import called
+from compute_agent.model.messages import DriverError, GuestGoneError, called
 from compute_agent.pipeline.state import StateFile
 from compute_agent.pipeline.world import HostState
 from compute_agent.qos.state import QosState

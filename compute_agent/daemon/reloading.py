@@ -25,7 +25,7 @@ from compute_agent.inventory.identity import IdentityError
 from compute_agent.loops.base import ReloadedConfiguration
 from compute_agent.loops.root_watch import RootWatch
 from compute_agent.model import cpuset
-from compute_agent.model.errors import ConfigError
+from compute_agent.model.messages import ConfigError
 from compute_agent.pipeline.events import WorldChanged
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.worker import GuestPipeline

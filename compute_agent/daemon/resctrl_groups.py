@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from compute_agent.controllers.resctrl import ResctrlController
-from compute_agent.model.naming import printable
+from compute_agent.model.messages import printable
 from compute_agent.pipeline.view import GuestView
 from compute_agent.resctrl.filesystem import ResctrlError
 from compute_agent.resctrl.groups import DEFAULT_GROUP, ControlGroup, read_groups, read_tasks

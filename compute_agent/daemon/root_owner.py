@@ -6,7 +6,7 @@ from oslo_config import cfg
 
 from compute_agent.inventory.derive import BESIDE
 from compute_agent.inventory.options import hypervisor_name
-from compute_agent.model.naming import called
+from compute_agent.model.messages import called
 from compute_agent.pipeline.state import AgentState
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import PlacementError

@@ -10,7 +10,7 @@ from typing import Final
 from oslo_config import cfg
 
 from compute_agent.files import UnsafeFileError, check_folder, secure_folder
-from compute_agent.model.errors import ConfigError
+from compute_agent.model.messages import ConfigError
 
 STATE_FILE: Final = "state.json"
 GUESTS_FOLDER: Final = "guests"

@@ -15,7 +15,7 @@ from compute_agent.daemon.world import NOBODY
 from compute_agent.fleet.errors import FleetError
 from compute_agent.fleet.guests import parse
 from compute_agent.inventory.identity import IdentityError
-from compute_agent.model.errors import ConfigError
+from compute_agent.model.messages import ConfigError
 from compute_agent.pipeline.world import HostState
 from compute_agent.qos.blockio import parse_blockio_classes
 from compute_agent.qos.cpu_classes import parse_cpu_classes

@@ -10,7 +10,7 @@ from oslo_config import cfg
 from compute_agent.daemon.cache_control import HostResctrl
 from compute_agent.drivers.factory import unlimited
 from compute_agent.host import kernel_files
-from compute_agent.model.knob import BLOCKIO, CACHE_WAYS, CPU_QUOTA, MEMORY_BANDWIDTH
+from compute_agent.model.resource import BLOCKIO, CACHE_WAYS, CPU_QUOTA, MEMORY_BANDWIDTH
 from compute_agent.resctrl.monitoring import LOCAL_BYTES, OCCUPANCY, TOTAL_BYTES
 from compute_agent.resctrl.mount import ResctrlHandle
 

@@ -22,9 +22,8 @@ from compute_agent.inventory.cpu_pools import Positions, lay_out
 from compute_agent.inventory.cpu_sets import resolve
 from compute_agent.inventory.derive import BESIDE, SHAPES, derive
 from compute_agent.inventory.tree import ProviderTree
-from compute_agent.model.cpu_pool import CPU_POOL, CpuPool
-from compute_agent.model.cpu_sets import CpuSets
-from compute_agent.model.errors import ConfigError
+from compute_agent.model.cpuset import CPU_POOL, CpuPool, CpuSets
+from compute_agent.model.messages import ConfigError
 from compute_agent.pipeline.world import HostState
 from compute_agent.policy import POLICIES
 from compute_agent.qos.classes import parse_classes

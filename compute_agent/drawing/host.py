@@ -11,7 +11,7 @@ from compute_agent.drawing.roles import CpuRole, roles
 from compute_agent.drawing.svg import document, escaped, text
 from compute_agent.host.topology import HostTopology
 from compute_agent.model import cpuset
-from compute_agent.model.cpu_sets import CpuSets
+from compute_agent.model.cpuset import CpuSets
 
 _CELL_WIDTH, _CELL_HEIGHT = 30, 22
 _GAP: Final = 6

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from xml.sax.saxutils import escape
 
-from compute_agent.model.naming import on_one_line
+from compute_agent.model.messages import on_one_line
 
 INK, GRID = "#22272b", "#e3e6e8"
 """Of charts: what is written, and lines behind curves."""

@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import Any, Final
 
 from compute_agent.drawing.boxes import size
-from compute_agent.model.naming import on_one_line
+from compute_agent.model.messages import on_one_line
 
 Document = Mapping[str, Any]
 

@@ -9,8 +9,8 @@ from compute_agent.drawing.boxes import CORE, CpuBox
 from compute_agent.drawing.roles import CpuRole, roles
 from compute_agent.host.topology import HostTopology
 from compute_agent.model import cpuset
-from compute_agent.model.cpu_sets import CpuSets
-from compute_agent.model.naming import on_one_line
+from compute_agent.model.cpuset import CpuSets
+from compute_agent.model.messages import on_one_line
 
 _WIDTH: Final = len(CpuRole.DEDICATED)
 

@@ -10,7 +10,7 @@ from typing import Final
 from compute_agent.drivers import procfs
 from compute_agent.drivers.cgroup import CgroupRoot, GuestCgroup
 from compute_agent.drivers.procfs import ProcessIdentity
-from compute_agent.model.errors import DriverError
+from compute_agent.model.messages import DriverError
 
 _INIT: Final = 1
 _OUTSIDE: Final = 0

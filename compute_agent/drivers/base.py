@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from compute_agent.drivers.flavor import FlavorSource
-from compute_agent.model.blockio import BlockIo
-from compute_agent.model.errors import DriverError
-from compute_agent.model.guest import Guest
-from compute_agent.model.guest_settings import GuestSettings
+from compute_agent.model.guest import Guest, GuestSettings
+from compute_agent.model.messages import DriverError
+from compute_agent.model.resource import BlockIo
 
 
 class QuotaError(DriverError):

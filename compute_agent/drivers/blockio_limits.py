@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 from typing import Final
 
 from compute_agent.drivers.cgroup import GuestCgroup
-from compute_agent.model.blockio import DEFAULT_WEIGHT, BlockIo, DeviceRates
+from compute_agent.model.resource import DEFAULT_WEIGHT, BlockIo, DeviceRates
 
 MAX: Final = "io.max"
 LATENCY: Final = "io.latency"

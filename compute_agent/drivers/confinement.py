@@ -8,8 +8,8 @@ from __future__ import annotations
 from compute_agent.drivers.base import CpuLimits, QuotaError
 from compute_agent.drivers.cgroup import GuestCgroup, agree
 from compute_agent.model import cpuset
-from compute_agent.model.errors import DriverError
 from compute_agent.model.guest import Guest
+from compute_agent.model.messages import DriverError
 
 
 def other_limits(guest: Guest, group: GuestCgroup | None, wanted: CpuLimits) -> CpuLimits | None:

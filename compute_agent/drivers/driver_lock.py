@@ -21,7 +21,7 @@ from oslo_config import cfg
 
 from compute_agent import locks
 from compute_agent.files import UnsafeFileError, check_folder, secure_folder
-from compute_agent.model.errors import DriverError
+from compute_agent.model.messages import DriverError
 
 LOG = logging.getLogger(__name__)
 

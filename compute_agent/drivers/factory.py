@@ -22,7 +22,7 @@ from compute_agent.drivers.libvirt import address
 from compute_agent.drivers.libvirt.driver import LibvirtDriver
 from compute_agent.drivers.process import ProcessDriver
 from compute_agent.host import kernel_files
-from compute_agent.model.errors import DriverError
+from compute_agent.model.messages import DriverError
 
 _LIBVIRT, _PROCESS = LibvirtDriver.name, ProcessDriver.name
 

@@ -20,7 +20,7 @@ from typing import Final
 from oslo_config import cfg
 
 from compute_agent.files import open_own
-from compute_agent.model.naming import is_uuid
+from compute_agent.model.messages import is_uuid
 
 LOG = logging.getLogger(__name__)
 

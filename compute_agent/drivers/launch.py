@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from compute_agent.model.errors import DriverError
+from compute_agent.model.messages import DriverError
 
 GUEST_VARIABLE: Final = "COMPUTE_AGENT_GUEST"
 """Tells a guest its uuid. After its end, younger processes that have it are ended, too.

@@ -20,7 +20,7 @@ from compute_agent.drivers.cgroup import GuestCgroup
 from compute_agent.drivers.file_owner import acting_as_owner
 from compute_agent.host import kernel_files
 from compute_agent.model.guest import Guest
-from compute_agent.model.resource_class import HUGE_PAGES
+from compute_agent.model.resource import HUGE_PAGES
 
 LOG = logging.getLogger(__name__)
 

@@ -17,9 +17,9 @@ from compute_agent.drivers.base import CpuLimits, CpuSettings, MemoryLimits
 from compute_agent.drivers.cgroup import GuestCgroup
 from compute_agent.drivers.process_guests import ProcessGuests
 from compute_agent.drivers.records import ProcessRecord
-from compute_agent.model.blockio import BlockIo
-from compute_agent.model.errors import DriverError, GuestGoneError
 from compute_agent.model.guest import Guest
+from compute_agent.model.messages import DriverError, GuestGoneError
+from compute_agent.model.resource import BlockIo
 
 LOG = logging.getLogger(__name__)
 

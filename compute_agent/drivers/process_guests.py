@@ -24,9 +24,8 @@ from compute_agent.drivers.cgroup import CgroupRoot, GuestCgroup, group_name
 from compute_agent.drivers.memory_limits import OomScores
 from compute_agent.drivers.process_table import ProcessTable
 from compute_agent.drivers.records import DRIVER, ProcessRecord, RecordStore
-from compute_agent.model.errors import DriverError, GuestGoneError
-from compute_agent.model.guest import Guest
-from compute_agent.model.guest_settings import GuestSettings
+from compute_agent.model.guest import Guest, GuestSettings
+from compute_agent.model.messages import DriverError, GuestGoneError
 
 LOG = logging.getLogger(__name__)
 

@@ -20,8 +20,8 @@ from compute_agent.drivers.oom import OomWatch
 from compute_agent.drivers.pidwatch import PidWatch
 from compute_agent.drivers.procfs import ProcessIdentity
 from compute_agent.drivers.records import ProcessRecord, RecordStore, UnusableRecord
-from compute_agent.model.errors import DriverError, GuestGoneError
-from compute_agent.model.guest_settings import GuestSettings
+from compute_agent.model.guest import GuestSettings
+from compute_agent.model.messages import DriverError, GuestGoneError
 
 LOG = logging.getLogger(__name__)
 

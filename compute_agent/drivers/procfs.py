@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from compute_agent.host.kernel_files import read, read_text
-from compute_agent.host.process_stat import ProcessStat, parse_process_stat
+from compute_agent.host.proc_stat import ProcessStat, parse_process_stat
 from compute_agent.model import cpuset
 
 # Threads that are born while we write inherit the affinity of the thread that makes them, so that two passes

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from compute_agent.events.event import AgentEvent, EventKind, EventOutcome
-from compute_agent.model.naming import called, printable
+from compute_agent.model.messages import called, printable
 
 FIELDS: Final = "event"
 """The attribute of a log record that has the event which it tells of."""

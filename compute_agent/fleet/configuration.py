@@ -14,7 +14,7 @@ from compute_agent.fleet import guests, kept, rules, source
 from compute_agent.fleet.errors import FleetError
 from compute_agent.fleet.revision import FleetRevision
 from compute_agent.fleet.source import TlsIdentity
-from compute_agent.model.errors import ConfigError
+from compute_agent.model.messages import ConfigError
 from compute_agent.optional_packages import require_cryptography
 
 

@@ -15,7 +15,7 @@ from compute_agent.fleet import kept, rules, source
 from compute_agent.fleet.configuration import FleetSettings, problems, with_file
 from compute_agent.fleet.errors import FleetError
 from compute_agent.fleet.revision import FleetRevision
-from compute_agent.model.errors import ConfigError
+from compute_agent.model.messages import ConfigError
 
 LOG = logging.getLogger(__name__)
 

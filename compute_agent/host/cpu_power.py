@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from compute_agent.host.cpus import CPU_FOLDER
-from compute_agent.host.processor import CpuInfo, base_frequency_khz, read_cpuinfo
-from compute_agent.host.sysfiles import SysFiles
+from compute_agent.host.cpus import CPU_FOLDER, CpuInfo, base_frequency_khz, read_cpuinfo
+from compute_agent.host.kernel_files import SysFiles
 
 GOVERNOR: Final = "scaling_governor"
 MIN_FREQUENCY: Final = "scaling_min_freq"

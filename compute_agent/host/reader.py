@@ -1,14 +1,93 @@
-"""Reading the topology of a host, or of a tree of /sys and /proc captured on another machine."""
+"""/sys/devices/system/cpu/cpuN/cache: every cache once, with the CPUs that share it.
+
+File formats: Documentation/ABI/testing/sysfs-devices-system-cpu of the kernel.
+
+Reading the topology of a host, or of a tree of /sys and /proc captured on another machine.
+"""
+
+from __future__ import annotations
 
 import logging
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
-from compute_agent.host import caches, cpus, memory, processor
-from compute_agent.host.memory_types import read_evidence, tell_types
-from compute_agent.host.sysfiles import SysFiles
-from compute_agent.host.topology import HostTopology
+from compute_agent.host import cpus, memory
+from compute_agent.host.cpus import CPU_FOLDER
+from compute_agent.host.kernel_files import SysFiles
+from compute_agent.host.memory import read_evidence, tell_types
+from compute_agent.host.topology import CpuCache, CpuCore, HostTopology
 
 LOG = logging.getLogger(__name__)
+
+_SIZE: Final = re.compile(r"([0-9]+)([KMG]?)", re.ASCII)
+_KIB: Final = {"": 1 / 1024, "K": 1, "M": 1024, "G": 1024 * 1024}
+
+_Kind = tuple[int, str]
+
+
+def read_caches(files: SysFiles, cores: Iterable[CpuCore]) -> tuple[CpuCache, ...]:
+    """The caches by level, type and id; empty where the kernel tells none.
+
+    Caches of one level and type are disjoint, whatever the files say. Ids are the kernel's where all caches
+    of the level and type have one of their own, and else the number of the lowest CPU, which stays the same
+    as long as that CPU is online (the rank among the caches would change whenever a package is added).
+    """
+    found: dict[_Kind, list[tuple[CpuCache, int | None]]] = defaultdict(list)
+    covered: dict[_Kind, set[int]] = defaultdict(set)
+    threads_of = {cpu: core.cpus for core in cores for cpu in core.cpus}
+    online = frozenset(threads_of)
+    for cpu in sorted(online):
+        cpu_folder = f"{CPU_FOLDER}/cpu{cpu}/cache"
+        for index in files.numbered(cpu_folder, "index"):
+            folder = f"{cpu_folder}/index{index}"
+            level, kind = files.number(f"{folder}/level"), (files.text(f"{folder}/type") or "").lower()
+            if level is None or kind not in ("unified", "data", "instruction"):
+                continue
+            seen = covered[level, kind]
+            if cpu in seen:
+                continue
+            # Where nobody is listed (Itanium), the threads of the core share it all the same.
+            sharing = files.peers(cpu, folder, "shared_cpu_list", "shared_cpu_map") or threads_of[cpu]
+            cpus = (sharing & online - seen) | {cpu}
+            seen |= cpus
+            cache = CpuCache(
+                level=level,
+                type=kind,
+                id=min(cpus),
+                size_kib=_size_kib(files, folder),
+                ways=files.number(f"{folder}/ways_of_associativity") or None,
+                cpus=cpus,
+            )
+            found[level, kind].append((cache, files.number(f"{folder}/id")))
+    if not found:
+        LOG.info("No caches are listed in %s: cache domains are not known", files.root / CPU_FOLDER)
+    return tuple(cache for _, caches in sorted(found.items()) for cache in _with_ids(caches))
+
+
+def _with_ids(caches: list[tuple[CpuCache, int | None]]) -> list[CpuCache]:
+    """The caches of one level and type, with the kernel's ids if these tell them apart, by id."""
+    ids = {known for _, known in caches if known is not None}
+    if len(ids) == len(caches):
+        named = [replace(cache, id=cache.id if known is None else known) for cache, known in caches]
+    else:
+        named = [cache for cache, _ in caches]
+    return sorted(named, key=lambda cache: cache.id)
+
+
+def _size_kib(files: SysFiles, folder: str) -> int | None:
+    """The size in KiB; None where the file is missing or tells 0, as virtual machines do."""
+    text = files.text(f"{folder}/size")
+    if not text:
+        return None
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        LOG.warning("%s holds %r instead of a size: ignored", files.root / folder / "size", text)
+        return None
+    return int(int(match[1]) * _KIB[match[2]]) or None
 
 
 def read_topology(root: Path) -> HostTopology:
@@ -18,14 +97,14 @@ def read_topology(root: Path) -> HostTopology:
     cpuset or an affinity mask keeps from this process are part of the host all the same.
     """
     files = SysFiles(root)
-    info = processor.read_cpuinfo(files)
+    info = cpus.read_cpuinfo(files)
     states = cpus.read_states(files, info)
     packages = cpus.read_packages(files, states.online)
     cores = cpus.read_cores(files, info, packages)
     nodes = memory.read_nodes(files, states.online)
     tiers = memory.read_tiers(files)
     frequencies = [core.base_frequency_khz for core in cores if core.base_frequency_khz is not None]
-    found_caches = caches.read_caches(files, cores)
+    found_caches = read_caches(files, cores)
     if odd := files.contradictions:
         LOG.warning(
             "%d files of %s do not name the CPU that they are of, such as %s: what is beside them is used",
@@ -50,9 +129,9 @@ def read_topology(root: Path) -> HostTopology:
         memory_types=tell_types(nodes, read_evidence(files, nodes, tiers)),
         cpu_capacities=cpus.read_capacities(files, states.online),
         memory_kib=memory.read_memory_kib(files),
-        cpu_flags=processor.flags_of(info, states.online),
-        architecture=processor.architecture_of(files, info),
+        cpu_flags=cpus.flags_of(info, states.online),
+        architecture=cpus.architecture_of(files, info),
         vendor=info.first("vendor_id"),
-        model_name=processor.model_of(info),
+        model_name=cpus.model_of(info),
         base_frequency_khz=max(frequencies, default=None),
     )

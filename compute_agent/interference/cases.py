@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from compute_agent.interference.baseline import WINDOW_SECONDS
-from compute_agent.model.knob import ThrottleControl
+from compute_agent.model.resource import ThrottleControl
 
 IMPROVEMENT: Final = 0.1
 """The part of what it suffered by which the victim must be better off, in two windows in a row."""

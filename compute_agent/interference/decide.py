@@ -21,7 +21,7 @@ from compute_agent.interference.reading import GuestReading, GuestSamples
 from compute_agent.interference.signals import InterferenceSignal
 from compute_agent.interference.suspects import find_suspects, may_be_limited
 from compute_agent.interference.watch import InterferenceWatch
-from compute_agent.model.knob import ThrottleControl
+from compute_agent.model.resource import ThrottleControl
 from compute_agent.qos.levers import ThrottleSteps
 
 ASIDE_SECONDS: Final = 3600.0

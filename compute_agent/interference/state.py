@@ -16,7 +16,7 @@ from compute_agent.interference.baseline import HALF_LIFE, SignalBaseline, Signa
 from compute_agent.interference.cases import MAX_RELAPSES, CasePhase, InterferenceCase
 from compute_agent.interference.decide import DAY, InterferenceState, PairRecord, SignalKey, SuspectPair
 from compute_agent.kept_json import number
-from compute_agent.model.knob import ThrottleControl
+from compute_agent.model.resource import ThrottleControl
 
 FILE: Final = "interference.json"
 """In the state folder."""

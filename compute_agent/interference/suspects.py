@@ -9,7 +9,7 @@ from typing import Final
 
 from compute_agent.interference.reading import GuestReading, GuestSamples
 from compute_agent.interference.watch import InterferenceWatch
-from compute_agent.model.knob import ThrottleControl
+from compute_agent.model.resource import ThrottleControl
 
 CORRELATION_SECONDS: Final = 600.0
 

@@ -14,7 +14,7 @@ from compute_agent.interference.cases import CaseVerdict, InterferenceCase
 from compute_agent.interference.decide import CaseDecision, InterferenceState, PairRecord, SignalKey
 from compute_agent.interference.reading import GuestSamples
 from compute_agent.interference.watch import InterferenceWatch
-from compute_agent.model.naming import called
+from compute_agent.model.messages import called
 
 LOG = logging.getLogger(__name__)
 

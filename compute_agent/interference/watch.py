@@ -10,7 +10,7 @@ from oslo_config import cfg
 from compute_agent.conf.interference import INTERFERENCE
 from compute_agent.conf.qos import interference_sections
 from compute_agent.interference.signals import SIGNALS, InterferenceSignal
-from compute_agent.model.errors import ConfigError
+from compute_agent.model.messages import ConfigError
 from compute_agent.qos.classes import QosClasses
 from compute_agent.qos.guest_command import GuestCommand, guest_command
 

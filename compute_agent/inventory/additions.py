@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from compute_agent.inventory.provider_config import COMPUTE_NODE, OPTION, ProviderConfig
 from compute_agent.inventory.tree import FIELDS, ProviderNode, ProviderTree
-from compute_agent.model.errors import ConfigError
-from compute_agent.model.resource_class import OWN_CLASSES
+from compute_agent.model.messages import ConfigError
+from compute_agent.model.resource import OWN_CLASSES
 
 
 def with_additions(

@@ -12,10 +12,8 @@ from typing import Final
 
 from compute_agent.host.topology import HostTopology
 from compute_agent.model import cpuset
-from compute_agent.model.cpu_pool import CPU_POOL, CpuPool
-from compute_agent.model.cpu_sets import CpuSets
-from compute_agent.model.cpuset import CpuSet
-from compute_agent.model.errors import ConfigError
+from compute_agent.model.cpuset import CPU_POOL, CpuPool, CpuSet, CpuSets
+from compute_agent.model.messages import ConfigError
 
 POOL_PREFIX: Final = "CUSTOM_CPU_POOL_"
 

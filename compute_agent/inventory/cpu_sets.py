@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from compute_agent.host.topology import HostTopology
 from compute_agent.inventory.split_cores import split_warning
 from compute_agent.model import cpuset
-from compute_agent.model.cpu_sets import CpuSets, named
-from compute_agent.model.errors import ConfigError
+from compute_agent.model.cpuset import CpuSets, named
+from compute_agent.model.messages import ConfigError
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,9 @@ from compute_agent.inventory.tree import (
     with_stock_names,
 )
 from compute_agent.inventory.zones import HostZone, layout
-from compute_agent.model.cpu_sets import CpuSets
-from compute_agent.model.cpuset import CpuSet
-from compute_agent.model.errors import ConfigError
-from compute_agent.model.resource_class import RESCTRL_GROUP
+from compute_agent.model.cpuset import CpuSet, CpuSets
+from compute_agent.model.messages import ConfigError
+from compute_agent.model.resource import RESCTRL_GROUP
 
 SHAPES: Final = ("flat", "numa", "l3")
 

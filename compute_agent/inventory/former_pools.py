@@ -15,7 +15,7 @@ from compute_agent.files import UnsafeFileError, put_aside, read_own, write_dura
 from compute_agent.host.topology import HostTopology
 from compute_agent.inventory.tree import ProviderNode, ProviderTree
 from compute_agent.model import cpuset
-from compute_agent.model.naming import is_uuid
+from compute_agent.model.messages import is_uuid
 
 LOG = logging.getLogger(__name__)
 

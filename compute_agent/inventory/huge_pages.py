@@ -8,8 +8,8 @@ from typing import Final
 
 from compute_agent.host.topology import HostTopology, NumaNode
 from compute_agent.inventory.tree import ProviderInventory
-from compute_agent.model.errors import ConfigError
-from compute_agent.model.resource_class import HUGE_PAGES
+from compute_agent.model.messages import ConfigError
+from compute_agent.model.resource import HUGE_PAGES
 
 OPTION: Final = "[compute] reserved_huge_pages"
 

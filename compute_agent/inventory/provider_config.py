@@ -16,8 +16,7 @@ from typing import Any, Final
 
 from compute_agent.files import read_bounded
 from compute_agent.inventory.tree import ProviderInventory
-from compute_agent.model.errors import ConfigError
-from compute_agent.model.naming import printable
+from compute_agent.model.messages import ConfigError, printable
 
 OPTION: Final = "[compute] provider_config_location"
 

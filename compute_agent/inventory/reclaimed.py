@@ -8,8 +8,8 @@ from typing import Final
 
 from compute_agent.inventory import traits
 from compute_agent.inventory.tree import ProviderInventory, ProviderNode, ProviderTree, child_uuid
-from compute_agent.model.cpu_sets import CpuSets
-from compute_agent.model.resource_class import MEMORY, RECLAIMED_MEMORY, RECLAIMED_VCPU
+from compute_agent.model.cpuset import CpuSets
+from compute_agent.model.resource import MEMORY, RECLAIMED_MEMORY, RECLAIMED_VCPU
 
 SUFFIX: Final = "_RECLAIMED"
 """The end of the name of such a provider, after that of the one that it is below."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
-from compute_agent.model.resource_class import STOCK_NAMES
+from compute_agent.model.resource import STOCK_NAMES
 
 Field = Literal["reserved", "allocation_ratio"]
 """What of an inventory operators set as well."""

@@ -9,9 +9,8 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Final
 
 from compute_agent.loops.history import HistoryWatch
-from compute_agent.model.allocation import Allocation, ConsumerAllocations
-from compute_agent.model.errors import DriverError
-from compute_agent.model.migration import GuestHolding
+from compute_agent.model.guest import Allocation, ConsumerAllocations, GuestHolding
+from compute_agent.model.messages import DriverError
 from compute_agent.pipeline.events import AllocationsRead
 from compute_agent.pipeline.view import GuestView
 from compute_agent.pipeline.worker import GuestPipeline

@@ -17,8 +17,7 @@ from typing import Any, Final
 from compute_agent.drivers.base import ExpectingDriver
 from compute_agent.in_thread import in_thread
 from compute_agent.loops.base import ReloadedConfiguration
-from compute_agent.model.allocation import Allocation
-from compute_agent.model.guest import Guest
+from compute_agent.model.guest import Allocation, Guest
 from compute_agent.pipeline.events import GuestAppeared, GuestExpected
 from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.report.client import PlacementClient

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from compute_agent.drivers.base import ChangeKind, GuestChange
 from compute_agent.loops.base import ReloadedConfiguration
-from compute_agent.model.allocation import Allocation
+from compute_agent.model.guest import Allocation
 from compute_agent.pipeline.events import Event, GuestStarted, GuestStopped
 from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.report.client import PlacementClient

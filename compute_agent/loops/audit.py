@@ -21,11 +21,8 @@ from compute_agent.events.event import EventKind as EventKind
 from compute_agent.events.recorder import EventRecorder, NamedSubject
 from compute_agent.loops.allocations import allocations_by_consumer, allocations_read, hand_over
 from compute_agent.loops.cpu_locations import locate
-from compute_agent.model.allocation import Allocation
-from compute_agent.model.assignment import CpuAssignment
-from compute_agent.model.errors import GuestGoneError
-from compute_agent.model.guest import Guest
-from compute_agent.model.guest_settings import EmulatorPolicy
+from compute_agent.model.guest import Allocation, CpuAssignment, EmulatorPolicy, Guest
+from compute_agent.model.messages import GuestGoneError
 from compute_agent.pipeline.view import GuestView
 from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.report.audit import (

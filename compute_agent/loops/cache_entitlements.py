@@ -9,7 +9,7 @@ from compute_agent.controllers.base import GuestTarget, KernelController
 from compute_agent.controllers.cache_demands import demands
 from compute_agent.controllers.resctrl import resctrl_of
 from compute_agent.inventory.tree import ProviderNode
-from compute_agent.model.knob import CACHE_WAYS, MEMORY_BANDWIDTH, ThrottleControl
+from compute_agent.model.resource import CACHE_WAYS, MEMORY_BANDWIDTH, ThrottleControl
 from compute_agent.pipeline.view import GuestView
 from compute_agent.qos.snapshot import GuestAllotment
 from compute_agent.resctrl.bandwidth import BYTES_PER_GB, BandwidthUnknownError

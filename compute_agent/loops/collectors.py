@@ -31,7 +31,7 @@ from compute_agent.events.event import EventKind
 from compute_agent.events.recorder import EventRecorder
 from compute_agent.inventory.tree import ProviderNode, ProviderTree
 from compute_agent.loops.kept_file import KeptFile
-from compute_agent.model.naming import printable
+from compute_agent.model.messages import printable
 
 LOG = logging.getLogger(__name__)
 

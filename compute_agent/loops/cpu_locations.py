@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from compute_agent.drivers import procfs
 from compute_agent.drivers.base import GuestDriver
 from compute_agent.model.cpuset import CpuSet
-from compute_agent.model.errors import GuestGoneError
-from compute_agent.model.guest_settings import EmulatorPolicy, GuestSettings, ThreadPolicy
+from compute_agent.model.guest import EmulatorPolicy, GuestSettings, ThreadPolicy
+from compute_agent.model.messages import GuestGoneError
 from compute_agent.pipeline.view import GuestView
 from compute_agent.pipeline.world import HostState
 from compute_agent.report.capacity import CpuLocation

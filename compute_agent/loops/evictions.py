@@ -11,8 +11,8 @@ from typing import Final
 
 from compute_agent.drivers.base import GuestDriver
 from compute_agent.loops.base import ReloadedConfiguration
-from compute_agent.model.errors import DriverError
 from compute_agent.model.guest import Guest
+from compute_agent.model.messages import DriverError
 from compute_agent.pipeline.events import GuestStopped
 from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.qos.evictor import EvictionFailedError

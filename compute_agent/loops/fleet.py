@@ -27,7 +27,7 @@ from compute_agent.fleet.revision import FleetRevision
 from compute_agent.inventory.attributes import FLEET_GENERATION, FLEET_GROUP, FLEET_TROUBLE
 from compute_agent.inventory.tree import ProviderTree
 from compute_agent.loops.base import ReloadedConfiguration
-from compute_agent.model.errors import ConfigError
+from compute_agent.model.messages import ConfigError
 
 LOG = logging.getLogger(__name__)
 

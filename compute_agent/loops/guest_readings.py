@@ -10,7 +10,7 @@ from compute_agent.drivers.base import GuestDriver
 from compute_agent.host.cycles import CycleCounters, PerfEvents, ThreadCycles
 from compute_agent.interference.reading import GuestReading, GuestSamples
 from compute_agent.loops.subjects import CacheEntitlements, SubjectFactory
-from compute_agent.model.errors import DriverError
+from compute_agent.model.messages import DriverError
 from compute_agent.pipeline.view import GuestView
 from compute_agent.qos.classes import QosClasses
 from compute_agent.qos.rounds import CacheReader, MeasuredGuest, MeasuringRound

@@ -9,10 +9,10 @@ from typing import Final
 
 from compute_agent.capacity.zone import GuestUse, HostUse
 from compute_agent.drivers.base import GuestDriver
-from compute_agent.host.cpu_times import busy_parts, parse_cpu_times, stolen_parts
+from compute_agent.host.proc_stat import busy_parts, parse_cpu_times, stolen_parts
 from compute_agent.loops.subjects import SubjectFactory
-from compute_agent.model.qos_class import BEST_EFFORT
-from compute_agent.model.resource_class import RECLAIMED_VCPU
+from compute_agent.model.guest import BEST_EFFORT
+from compute_agent.model.resource import RECLAIMED_VCPU
 from compute_agent.pipeline.view import GuestView
 from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.qos.classes import QosClasses

@@ -27,7 +27,7 @@ from compute_agent.loops.guest_readings import GuestReader
 from compute_agent.loops.kept_file import KeptFile
 from compute_agent.loops.limits import LimitBook
 from compute_agent.loops.rounds_thread import RoundsThread
-from compute_agent.model.errors import GuestGoneError
+from compute_agent.model.messages import GuestGoneError
 from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.qos.rounds import CacheReader
 

@@ -7,8 +7,8 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from compute_agent.model.errors import GuestGoneError
-from compute_agent.model.knob import ThrottleControl
+from compute_agent.model.messages import GuestGoneError
+from compute_agent.model.resource import ThrottleControl
 from compute_agent.pipeline.events import LimitGuest
 from compute_agent.pipeline.view import GuestView
 from compute_agent.pipeline.worker import GuestPipeline

@@ -19,7 +19,7 @@ from compute_agent.drivers.base import GuestDriver
 from compute_agent.host.memory import NODE_FOLDER
 from compute_agent.loops.host_use import holds_of_rest_alone
 from compute_agent.loops.subjects import SubjectFactory
-from compute_agent.model.resource_class import MEMORY, RECLAIMED_MEMORY
+from compute_agent.model.resource import MEMORY, RECLAIMED_MEMORY
 from compute_agent.pipeline.view import GuestView
 from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.qos.classes import QosClasses

@@ -28,7 +28,7 @@ from compute_agent.loops.memory_use import MemoryReader, has_memory_of_rest
 from compute_agent.loops.promises import MeasuredZone, ReclaimedResource, ReclaimEstimator, ReclaimGauges
 from compute_agent.loops.rounds_thread import RoundsThread
 from compute_agent.loops.stolen import ACT, OFF, StolenTime
-from compute_agent.model.resource_class import MEMORY, RECLAIMED_MEMORY, RECLAIMED_VCPU
+from compute_agent.model.resource import MEMORY, RECLAIMED_MEMORY, RECLAIMED_VCPU
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.qos import sorters

@@ -20,7 +20,7 @@ from compute_agent.loops.claims import ClaimWatch
 from compute_agent.loops.history import HistoryWatch
 from compute_agent.loops.pauses import pause
 from compute_agent.loops.root_watch import RootWatch
-from compute_agent.model.errors import ConfigError, DriverError
+from compute_agent.model.messages import ConfigError, DriverError
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.report.bounded_http import round_deadline

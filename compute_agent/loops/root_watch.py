@@ -9,7 +9,7 @@ from oslo_config import cfg
 
 from compute_agent.inventory.derive import BESIDE
 from compute_agent.inventory.options import hypervisor_name
-from compute_agent.model.naming import called
+from compute_agent.model.messages import called
 from compute_agent.pipeline.world import HostState
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.nova_root import (

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from compute_agent.drivers import procfs
 from compute_agent.drivers.base import GuestDriver
-from compute_agent.model.knob import ThrottleControl
+from compute_agent.model.resource import ThrottleControl
 from compute_agent.pipeline.view import GuestView
 from compute_agent.qos.classes import QosClasses
 from compute_agent.qos.rounds import MeasuredGuest

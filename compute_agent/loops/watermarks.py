@@ -18,7 +18,7 @@ from compute_agent.loops.evictions import GuestEvictions
 from compute_agent.loops.limits import LimitBook, Limits
 from compute_agent.loops.rounds_thread import RoundsThread
 from compute_agent.loops.subjects import CacheEntitlements, SubjectFactory
-from compute_agent.model.knob import ThrottleControl
+from compute_agent.model.resource import ThrottleControl
 from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.qos.evictor import GuestEvictor
 from compute_agent.qos.executor import Save, ThrottleExecutor

@@ -7,7 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from compute_agent.model.errors import DriverError
+from compute_agent.model.messages import DriverError
 from compute_agent.monitoring.targets import MonitorTarget
 from compute_agent.resctrl import groups, monitoring
 from compute_agent.resctrl.filesystem import ResctrlError, ResctrlFilesystem

@@ -8,11 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from compute_agent.model.allocation import Allocation
-from compute_agent.model.assignment import CpuAssignment
-from compute_agent.model.guest import Guest
-from compute_agent.model.knob import ThrottleControl
-from compute_agent.model.migration import GuestMigration
+from compute_agent.model.guest import Allocation, CpuAssignment, Guest, GuestMigration
+from compute_agent.model.resource import ThrottleControl
 from compute_agent.pipeline.state import SavedGuest
 
 

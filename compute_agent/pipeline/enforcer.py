@@ -9,9 +9,8 @@ from typing import Final
 from compute_agent.controllers.base import GuestTarget, KernelController
 from compute_agent.events.event import EventKind
 from compute_agent.events.recorder import EventRecorder
-from compute_agent.model.allocation import Allocation
-from compute_agent.model.errors import DriverError, GuestGoneError
-from compute_agent.model.guest import Guest
+from compute_agent.model.guest import Allocation, Guest
+from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.pipeline.cache import CachedGuest, GuestCache
 from compute_agent.pipeline.expected import ExpectedGuest, ExpectedGuests
 from compute_agent.pipeline.metrics import AgentMetrics

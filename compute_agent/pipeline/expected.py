@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from compute_agent.drivers import procfs
-from compute_agent.model.allocation import Allocation
-from compute_agent.model.guest import Guest
+from compute_agent.model.guest import Allocation, Guest
 from compute_agent.pipeline.cache import GuestCache
 
 KEPT_SECONDS: Final = 60.0

@@ -9,11 +9,9 @@ from collections.abc import Mapping
 from compute_agent.drivers.base import GuestDriver
 from compute_agent.events.event import EventKind
 from compute_agent.events.recorder import EventRecorder, NamedSubject
-from compute_agent.model.allocation import Allocation
-from compute_agent.model.errors import DriverError, GuestGoneError
-from compute_agent.model.guest import Guest
-from compute_agent.model.knob import ThrottleControl
-from compute_agent.model.migration import GuestHolding, GuestMigration
+from compute_agent.model.guest import Allocation, Guest, GuestHolding, GuestMigration
+from compute_agent.model.messages import DriverError, GuestGoneError
+from compute_agent.model.resource import ThrottleControl
 from compute_agent.pipeline.cache import CachedGuest, UnclaimedHolding
 from compute_agent.pipeline.enforcer import GuestEnforcer
 from compute_agent.pipeline.metrics import AgentMetrics

@@ -9,13 +9,9 @@ from dataclasses import replace
 from compute_agent.events.event import EventKind
 from compute_agent.events.recorder import EventRecorder
 from compute_agent.model import cpuset
-from compute_agent.model.allocation import Allocation
-from compute_agent.model.assignment import CpuAssignment
-from compute_agent.model.constraints import UNCONSTRAINED
 from compute_agent.model.cpuset import CpuSet
-from compute_agent.model.errors import GuestGoneError
-from compute_agent.model.guest import Guest
-from compute_agent.model.naming import called
+from compute_agent.model.guest import UNCONSTRAINED, Allocation, CpuAssignment, Guest
+from compute_agent.model.messages import GuestGoneError, called
 from compute_agent.pipeline.cache import CachedGuest, GuestCache
 from compute_agent.pipeline.world import HostState, request_for
 from compute_agent.policy import POLICIES

@@ -20,9 +20,8 @@ from typing import Any, Final
 
 from compute_agent import locks
 from compute_agent.files import UnsafeFileError, put_aside, read_own, secure_folder, write_durably
-from compute_agent.model.allocation import Allocation
-from compute_agent.model.assignment import CpuAssignment
-from compute_agent.model.cpu_class import FormerValues
+from compute_agent.model.cpuset import FormerValues
+from compute_agent.model.guest import Allocation, CpuAssignment
 from compute_agent.qos import state as qos
 from compute_agent.qos.state import QosState
 from compute_agent.report.history import ConsumerOwner, OlderCopy, PlacementHistory

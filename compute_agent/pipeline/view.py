@@ -6,11 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from compute_agent.host.topology import HostTopology
-from compute_agent.model.allocation import Allocation
-from compute_agent.model.assignment import CpuAssignment
-from compute_agent.model.guest import Guest
-from compute_agent.model.knob import ThrottleControl
-from compute_agent.model.migration import GuestMigration
+from compute_agent.model.guest import Allocation, CpuAssignment, Guest, GuestMigration
+from compute_agent.model.resource import ThrottleControl
 from compute_agent.pipeline.cache import CachedGuest
 
 

@@ -18,11 +18,8 @@ from compute_agent.controllers.base import KernelController
 from compute_agent.drivers.base import GuestChange, GuestDriver, Listener, StartingDriver
 from compute_agent.events.event import EventKind
 from compute_agent.events.recorder import EventRecorder
-from compute_agent.model.allocation import Allocation
-from compute_agent.model.assignment import CpuAssignment
-from compute_agent.model.errors import DriverError, GuestGoneError
-from compute_agent.model.guest import Guest
-from compute_agent.model.migration import GuestMigration
+from compute_agent.model.guest import Allocation, CpuAssignment, Guest, GuestMigration
+from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.pipeline.cache import CachedGuest, UnclaimedHolding
 from compute_agent.pipeline.enforcer import GuestEnforcer
 from compute_agent.pipeline.events import (

@@ -7,13 +7,10 @@ from dataclasses import dataclass, replace
 
 from compute_agent.host.topology import HostTopology
 from compute_agent.inventory.tree import ProviderNode, ProviderTree
-from compute_agent.model.allocation import Allocation
-from compute_agent.model.cpu_pool import CpuPool
-from compute_agent.model.cpu_sets import CpuSets
-from compute_agent.model.guest import Guest
-from compute_agent.model.memory_type import MemoryType
-from compute_agent.model.naming import called
-from compute_agent.model.resource_class import MEMORY, RECLAIMED_MEMORY, RECLAIMED_VCPU
+from compute_agent.model.cpuset import CpuPool, CpuSets
+from compute_agent.model.guest import Allocation, Guest, MemoryType
+from compute_agent.model.messages import called
+from compute_agent.model.resource import MEMORY, RECLAIMED_MEMORY, RECLAIMED_VCPU
 from compute_agent.policy import STATIC_PLUS, STATIC_POOLS, leave_in_place, place_nowhere
 from compute_agent.policy.base import CpuSupply, GuestRequest, Policy, ProviderDemand
 from compute_agent.policy.lending import PoolBorrower, lend

@@ -10,11 +10,14 @@ from dataclasses import dataclass, field, replace
 
 from compute_agent.host.topology import HostTopology
 from compute_agent.model import cpuset
-from compute_agent.model.assignment import CpuAssignment
-from compute_agent.model.constraints import UNCONSTRAINED, PlacementConstraints
-from compute_agent.model.cpu_sets import CpuSets
-from compute_agent.model.cpuset import CpuSet
-from compute_agent.model.guest_settings import EmulatorPolicy, ThreadPolicy
+from compute_agent.model.cpuset import CpuSet, CpuSets
+from compute_agent.model.guest import (
+    UNCONSTRAINED,
+    CpuAssignment,
+    EmulatorPolicy,
+    PlacementConstraints,
+    ThreadPolicy,
+)
 from compute_agent.policy.pieces import memory_nodes
 
 

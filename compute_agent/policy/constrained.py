@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from compute_agent.model import cpuset
-from compute_agent.model.assignment import CpuAssignment
 from compute_agent.model.cpuset import CpuSet
-from compute_agent.model.guest_settings import ThreadPolicy
+from compute_agent.model.guest import CpuAssignment, ThreadPolicy
 from compute_agent.policy.base import (
     CpuSupply,
     GuestRequest,

@@ -22,8 +22,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from compute_agent.host.topology import HostTopology
-from compute_agent.model.constraints import UNCONSTRAINED, PlacementConstraints
 from compute_agent.model.cpuset import CpuSet
+from compute_agent.model.guest import UNCONSTRAINED, PlacementConstraints
 
 Limits = tuple[CpuSet, ...]
 """The CPUs that each guest CPU may use; empty if nothing is demanded."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from compute_agent.model.guest_settings import ThreadPolicy
+from compute_agent.model.guest import ThreadPolicy
 from compute_agent.policy.pieces import Amounts, CoreKind, FreeCores, in_order
 
 

@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from compute_agent.model.assignment import CpuAssignment
-from compute_agent.model.cpu_sets import CpuSets
-from compute_agent.model.cpuset import CpuSet
+from compute_agent.model.cpuset import CpuSet, CpuSets
+from compute_agent.model.guest import CpuAssignment
 from compute_agent.policy.base import CpuSupply, GuestRequest
 
 

@@ -14,8 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from compute_agent.host.topology import HostTopology
-from compute_agent.model.cpu_sets import CpuSets
-from compute_agent.model.cpuset import CpuSet
+from compute_agent.model.cpuset import CpuSet, CpuSets
 
 
 @dataclass(frozen=True, slots=True)

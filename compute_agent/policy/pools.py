@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from compute_agent.model.cpu_pool import CpuPool
+from compute_agent.model.cpuset import CpuPool
 from compute_agent.policy.base import PlacementRefusal, ProviderDemand
 
 

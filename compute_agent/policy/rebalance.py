@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from compute_agent.host.topology import HostTopology
-from compute_agent.model.assignment import CpuAssignment
 from compute_agent.model.cpuset import CpuSet
-from compute_agent.model.guest_settings import ThreadPolicy
+from compute_agent.model.guest import CpuAssignment, ThreadPolicy
 from compute_agent.policy.base import CpuSupply, GuestRequest, Policy
 
 L3_CROSSED: Final = 1.0

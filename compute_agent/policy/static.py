@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from compute_agent.model.assignment import CpuAssignment
 from compute_agent.model.cpuset import CpuSet
-from compute_agent.model.guest_settings import ThreadPolicy
+from compute_agent.model.guest import CpuAssignment, ThreadPolicy
 from compute_agent.policy.base import CpuSupply, GuestRequest, PlacementRefusal, ProviderDemand, place
 from compute_agent.policy.cores import choose, cost
 from compute_agent.policy.pieces import free_cores

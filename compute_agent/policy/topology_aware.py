@@ -11,8 +11,8 @@ from functools import partial
 from typing import Final
 
 from compute_agent.host.topology import HostTopology
-from compute_agent.model.assignment import CpuAssignment
 from compute_agent.model.cpuset import CpuSet
+from compute_agent.model.guest import CpuAssignment
 from compute_agent.policy.base import CpuSupply, GuestRequest, PlacementRefusal, ProviderDemand, place
 from compute_agent.policy.cores import CoreCost, CoreDemand, capacity, choose, cost
 from compute_agent.policy.pieces import FreeCores, free_cores

@@ -11,8 +11,8 @@ CPU 0, and on 2 once both are held.
 
 from __future__ import annotations
 
-from compute_agent.model.assignment import CpuAssignment
 from compute_agent.model.cpuset import CpuSet
+from compute_agent.model.guest import CpuAssignment
 from compute_agent.policy.base import CpuSupply, GuestRequest, assemble, in_place, memory_of
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from compute_agent.model.cpuset import CpuSet
-from compute_agent.model.guest_settings import ThreadPolicy
+from compute_agent.model.guest import ThreadPolicy
 from compute_agent.policy.base import CpuSupply, GuestRequest, PlacementRefusal, ProviderDemand
 from compute_agent.policy.cores import CoreDemand
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compute_agent.model.knob import ThrottleControl
+from compute_agent.model.resource import ThrottleControl
 
 
 @dataclass(frozen=True, slots=True)

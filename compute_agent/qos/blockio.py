@@ -11,9 +11,9 @@ from oslo_config import cfg
 from compute_agent.conf.blockio import BLOCKIO_CLASS
 from compute_agent.conf.qos import blockio_class_sections
 from compute_agent.host.block_devices import BlockDevices
-from compute_agent.model.blockio import GUEST_DISKS, BlockIoClass, DeviceRates
-from compute_agent.model.errors import ConfigError
-from compute_agent.model.qos_class import class_section
+from compute_agent.model.guest import class_section
+from compute_agent.model.messages import ConfigError
+from compute_agent.model.resource import GUEST_DISKS, BlockIoClass, DeviceRates
 
 _RATES: Final = ("read_bytes", "write_bytes", "read_operations", "write_operations")
 _POWERS: Final = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}

@@ -10,14 +10,14 @@ from oslo_config import cfg
 
 from compute_agent.conf.cpu_class import CPU_CLASS
 from compute_agent.conf.qos import QOS_CLASS, cpu_class_sections, qos_class_sections
-from compute_agent.model.errors import ConfigError
-from compute_agent.model.memory_share import DEFAULT_SHARES, MemoryShare
-from compute_agent.model.qos_class import (
+from compute_agent.model.guest import (
     BEST_EFFORT,
     LATENCY_SENSITIVE,
     LATENCY_SENSITIVE_RESERVED,
     class_section,
 )
+from compute_agent.model.messages import ConfigError
+from compute_agent.model.resource import DEFAULT_SHARES, MemoryShare
 from compute_agent.resctrl.share_spec import (
     BadShareError,
     ShareSpec,

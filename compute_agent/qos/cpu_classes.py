@@ -9,9 +9,9 @@ from oslo_config import cfg
 
 from compute_agent.conf.cpu_class import CPU_CLASS
 from compute_agent.conf.qos import cpu_class_sections
-from compute_agent.model.cpu_class import Bound, CpuClass, NamedFrequency
-from compute_agent.model.errors import ConfigError
-from compute_agent.model.qos_class import class_section
+from compute_agent.model.cpuset import Bound, CpuClass, NamedFrequency
+from compute_agent.model.guest import class_section
+from compute_agent.model.messages import ConfigError
 
 _KHZ: Final = re.compile(r"[1-9][0-9]{0,8}", re.ASCII)
 _PAIRS: Final = (("min_frequency", "max_frequency"), ("uncore_min_frequency", "uncore_max_frequency"))

@@ -9,9 +9,9 @@ from oslo_config import cfg
 
 from compute_agent.conf.qos import cpu_pool_sections
 from compute_agent.model import cpuset
-from compute_agent.model.cpu_pool import CPU_POOL, CpuPool
-from compute_agent.model.errors import ConfigError
-from compute_agent.model.qos_class import class_section
+from compute_agent.model.cpuset import CPU_POOL, CpuPool
+from compute_agent.model.guest import class_section
+from compute_agent.model.messages import ConfigError
 
 
 def parse_cpu_pools(conf: cfg.ConfigOpts, guest_classes: Collection[str]) -> tuple[CpuPool, ...]:

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 from compute_agent.events.event import EventOutcome
-from compute_agent.model.errors import GuestGoneError
-from compute_agent.model.knob import ThrottleControl
-from compute_agent.model.naming import called
+from compute_agent.model.messages import GuestGoneError, called
+from compute_agent.model.resource import ThrottleControl
 from compute_agent.qos.actions import Act, EvictAction, RestoreAction, SwitchScheduling, ThrottleAction, takes
 from compute_agent.qos.evictor import GuestEvictor
 from compute_agent.qos.plan import make_plan

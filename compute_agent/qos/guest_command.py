@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from compute_agent.model.naming import printable
+from compute_agent.model.messages import printable
 
 _MAX_MESSAGE: Final = 500
 """Characters of a command's last words that are passed on."""

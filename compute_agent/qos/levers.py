@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from compute_agent.model import knob
+from compute_agent.model import resource
 from compute_agent.qos.snapshot import GuestAllotment, GuestUsage, MetricSeries
 
 _TOLERANCE: Final = 1e-9
@@ -79,12 +79,12 @@ class ThrottleLever:
         return guest.usage.get(MetricSeries(self.metric, domain))
 
 
-CPU_QUOTA: Final = ThrottleLever(knob.CPU_QUOTA, "cpu_usage", "cores")
-MEMORY_BANDWIDTH: Final = ThrottleLever(knob.MEMORY_BANDWIDTH, "memory_bandwidth", "percent")
-CACHE_WAYS: Final = ThrottleLever(knob.CACHE_WAYS, "llc_occupancy", "ways")
+CPU_QUOTA: Final = ThrottleLever(resource.CPU_QUOTA, "cpu_usage", "cores")
+MEMORY_BANDWIDTH: Final = ThrottleLever(resource.MEMORY_BANDWIDTH, "memory_bandwidth", "percent")
+CACHE_WAYS: Final = ThrottleLever(resource.CACHE_WAYS, "llc_occupancy", "ways")
 
 
-BLOCKIO: Final = ThrottleLever(knob.BLOCKIO, "io_pressure", "percent")
+BLOCKIO: Final = ThrottleLever(resource.BLOCKIO, "io_pressure", "percent")
 """Of the weight and the rates of its class of block I/O, or of the weight that all have."""
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from compute_agent.model.knob import ThrottleControl
+from compute_agent.model.resource import ThrottleControl
 from compute_agent.qos import sorters
 from compute_agent.qos.actions import Act, EvictAction, SwitchScheduling, ThrottleAction
 from compute_agent.qos.levers import ThrottleLever

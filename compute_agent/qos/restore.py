@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from compute_agent.model.knob import ThrottleControl
+from compute_agent.model.resource import ThrottleControl
 from compute_agent.qos.actions import RestoreAction
 from compute_agent.qos.rules import QosRules
 from compute_agent.qos.snapshot import MetricSeries, UsageSnapshot

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from compute_agent.model.knob import ThrottleControl
+from compute_agent.model.resource import ThrottleControl
 from compute_agent.qos.levers import ThrottleSteps, left_by, taken_by
 from compute_agent.qos.metrics import MetricRegistry
 from compute_agent.qos.snapshot import GuestUsage, MetricSeries, UsageSnapshot

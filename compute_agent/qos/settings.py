@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from oslo_config import cfg
 
-from compute_agent.model.errors import ConfigError
+from compute_agent.model.messages import ConfigError
 from compute_agent.qos.classes import QosClasses, parse_classes
 from compute_agent.qos.guest_command import GuestCommand, guest_command
 from compute_agent.qos.levers import ThrottleSteps

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from compute_agent.model.knob import ThrottleControl
+from compute_agent.model.resource import ThrottleControl
 
 
 class MetricSeries(NamedTuple):

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from compute_agent.model.knob import ThrottleControl
+from compute_agent.model.resource import ThrottleControl
 from compute_agent.qos.actions import Act, EvictAction, RestoreAction, SwitchScheduling, ThrottleAction
 
 MAX_RELAPSES: Final = 4

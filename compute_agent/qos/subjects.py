@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from compute_agent.model.guest import Guest
-from compute_agent.model.knob import BLOCKIO, CPU_QUOTA, ThrottleControl
+from compute_agent.model.resource import BLOCKIO, CPU_QUOTA, ThrottleControl
 from compute_agent.qos.classes import QosClasses
 from compute_agent.qos.rounds import MeasuredGuest
 from compute_agent.qos.snapshot import GuestAllotment, GuestUsage

@@ -12,7 +12,7 @@ from typing import Any, Final
 from oslo_config import cfg
 
 from compute_agent.conf.qos import WATERMARK, watermark_sections
-from compute_agent.model.errors import ConfigError
+from compute_agent.model.messages import ConfigError
 from compute_agent.qos.classes import QosClasses
 from compute_agent.qos.metrics import MetricRegistry, MetricUnit, WatermarkMetric
 from compute_agent.qos.snapshot import GuestUsage, MetricSeries, UsageSnapshot

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from compute_agent.inventory.derive import CONFIGURABLE
 from compute_agent.inventory.provider_config import OPTION
 from compute_agent.inventory.tree import FIELDS, Field, ProviderInventory
-from compute_agent.model.resource_class import EXCLUSIVE
+from compute_agent.model.resource import EXCLUSIVE
 
 Written = frozenset[tuple[str, Field, float]]
 """What the agent may have written last to a provider: resource class, field, value."""

@@ -12,10 +12,9 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
-from compute_agent.model.allocation import Allocation, ConsumerAllocations
-from compute_agent.model.cpu_sets import named
-from compute_agent.model.cpuset import CpuSet
-from compute_agent.model.naming import called
+from compute_agent.model.cpuset import CpuSet, named
+from compute_agent.model.guest import Allocation, ConsumerAllocations
+from compute_agent.model.messages import called
 from compute_agent.report.capacity import CpuLocation, FreeCapacity, Held
 from compute_agent.report.migration import MIGRATION_TYPE
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
-from compute_agent.model.allocation import ConsumerAllocations
+from compute_agent.model.guest import ConsumerAllocations
 from compute_agent.report.answers import EachValue, MaybeNull
 from compute_agent.report.errors import NotFoundError
 from compute_agent.report.transport import UNTYPED_MICROVERSION, PlacementTransport, as_json

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from compute_agent.model.naming import on_one_line
+from compute_agent.model.messages import on_one_line
 
 
 class PlacementError(Exception):

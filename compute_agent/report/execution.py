@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass, replace
 from typing import Final
 
-from compute_agent.model.naming import called
+from compute_agent.model.messages import called
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import (
     ConcurrentUpdateError,

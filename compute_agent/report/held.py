@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from compute_agent.inventory.tree import ProviderInventory, ProviderNode, ProviderTree
-from compute_agent.model.naming import called
-from compute_agent.model.resource_class import OWN_CLASSES
+from compute_agent.model.messages import called
+from compute_agent.model.resource import OWN_CLASSES
 from compute_agent.report.huge_pages import keep_held_memory
 from compute_agent.report.plan import OwnedNames, Ownership, ReportedProvider
 from compute_agent.report.pools import keep_held_cpus

@@ -21,7 +21,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from compute_agent.model.allocation import Allocation, ConsumerAllocations
+from compute_agent.model.guest import Allocation, ConsumerAllocations
 
 MANY: Final = 3
 """An older copy is told by so many guests that lose all they hold at one look.

@@ -13,8 +13,8 @@ from dataclasses import replace
 from math import ceil
 
 from compute_agent.inventory.tree import ProviderInventory, ProviderNode, ProviderTree
-from compute_agent.model.naming import called
-from compute_agent.model.resource_class import HUGE_PAGES, MEMORY
+from compute_agent.model.messages import called
+from compute_agent.model.resource import HUGE_PAGES, MEMORY
 from compute_agent.report.plan import ReportedProvider
 
 

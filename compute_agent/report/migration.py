@@ -32,8 +32,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from compute_agent.model.allocation import Allocation
-from compute_agent.model.migration import GuestHolding, GuestMigration
+from compute_agent.model.guest import Allocation, GuestHolding, GuestMigration
 
 MIGRATION_TYPE: Final = "MIGRATION"
 UNKNOWN_TYPE: Final = "unknown"

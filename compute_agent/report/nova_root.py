@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import os_traits
 
 from compute_agent.inventory.derive import BESIDE
-from compute_agent.model.naming import called
+from compute_agent.model.messages import called
 from compute_agent.report.client import PlacementClient, ProviderRecord
 from compute_agent.report.errors import PlacementError
 

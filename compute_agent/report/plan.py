@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from compute_agent.inventory.attributes import is_ours
 from compute_agent.inventory.tree import ProviderInventory, ProviderNode, ProviderTree
-from compute_agent.model.naming import called
-from compute_agent.model.resource_class import HOST_OWNED
+from compute_agent.model.messages import called
+from compute_agent.model.resource import HOST_OWNED
 from compute_agent.report.adjustments import SettledInventory, Written, in_words, remembered, settle, writing
 
 CUSTOM_PREFIX: Final = "CUSTOM_"

@@ -15,7 +15,7 @@ from math import ceil
 from typing import Final
 
 from compute_agent.inventory.tree import ProviderInventory, ProviderNode, ProviderTree
-from compute_agent.model.naming import called
+from compute_agent.model.messages import called
 from compute_agent.report.plan import ReportedProvider
 
 _CLASSES: Final = ("PCPU", "VCPU")

@@ -11,7 +11,7 @@ from typing import Final
 
 from compute_agent.inventory.tree import ProviderTree, with_stock_names
 from compute_agent.model.cpuset import CpuSet
-from compute_agent.model.resource_class import STOCK_NAMES
+from compute_agent.model.resource import STOCK_NAMES
 from compute_agent.report.capacity import CpuLocation
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import (

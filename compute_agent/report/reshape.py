@@ -16,9 +16,9 @@ from fractions import Fraction
 from typing import Any, Final
 
 from compute_agent.inventory.tree import ProviderInventory, ProviderTree
-from compute_agent.model.allocation import ConsumerAllocations
 from compute_agent.model.cpuset import CpuSet
-from compute_agent.model.resource_class import MOVABLE, STOCK_NAMES
+from compute_agent.model.guest import ConsumerAllocations
+from compute_agent.model.resource import MOVABLE, STOCK_NAMES
 from compute_agent.report.capacity import CpuLocation, FreeCapacity, Held
 from compute_agent.report.plan import Ownership, ReportedProvider, to_api, wanted_inventories
 

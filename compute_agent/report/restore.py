@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from compute_agent.model.allocation import Allocation, ConsumerAllocations
+from compute_agent.model.guest import Allocation, ConsumerAllocations
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import ConflictError, PlacementError, UnavailableError
 from compute_agent.report.history import ConsumerOwner

@@ -5,8 +5,8 @@ from dataclasses import fields, replace
 
 from compute_agent.drivers.base import UNLIMITED, ChangeKind, CpuLimits, GuestChange, MemoryLimits
 from compute_agent.drivers.cgroup import agree, attainable
-from compute_agent.model.errors import DriverError, GuestGoneError
 from compute_agent.model.guest import Guest
+from compute_agent.model.messages import DriverError, GuestGoneError
 
 
 class FakeDriver:

@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 
 from compute_agent.controllers import blockio, cpu, cpu_class, cpuset, memory, memory_limit, resctrl
-from compute_agent.model.guest_settings import GuestSettings
-from compute_agent.model.resource_class import RESOURCE_CLASSES
+from compute_agent.model.guest import GuestSettings
+from compute_agent.model.resource import RESOURCE_CLASSES
 
 CHECKOUT = Path(__file__).parents[2]
 PAGE = CHECKOUT / "doc/host/enforcement.md"

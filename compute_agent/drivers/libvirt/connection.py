@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Final
 
 from compute_agent.drivers.libvirt import metadata
-from compute_agent.model.errors import DriverError
+from compute_agent.model.messages import DriverError
 
 LOG = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 from compute_agent.drivers.libvirt.document import parse
 from compute_agent.drivers.libvirt.qemu import EMULATOR, ThreadRole
 from compute_agent.model import cpuset
-from compute_agent.model.constraints import GuestCell, PlacementConstraints
+from compute_agent.model.guest import GuestCell, PlacementConstraints
 
 _STRICT: Final = "strict"
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from xml.etree import ElementTree
 
-from compute_agent.model.blockio import DEFAULT_WEIGHT, BlockIo, DeviceRates
+from compute_agent.model.resource import DEFAULT_WEIGHT, BlockIo, DeviceRates
 
 WEIGHT: Final = "weight"
 _DEVICE: Final = "dev:"

@@ -25,9 +25,8 @@ from compute_agent.drivers.libvirt.definition import (
 from compute_agent.drivers.libvirt.flavor import read_flavor
 from compute_agent.drivers.libvirt.qemu import QemuProcess
 from compute_agent.drivers.libvirt.running_domain import RunningDomain
-from compute_agent.model.constraints import PlacementConstraints
-from compute_agent.model.errors import DriverError, GuestGoneError
-from compute_agent.model.guest import Guest
+from compute_agent.model.guest import Guest, PlacementConstraints
+from compute_agent.model.messages import DriverError, GuestGoneError
 
 LOG = logging.getLogger(__name__)
 

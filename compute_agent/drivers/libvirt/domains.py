@@ -30,8 +30,8 @@ from compute_agent.drivers.libvirt.running_domain import RunningDomain
 from compute_agent.drivers.libvirt.tuning import DomainTuning
 from compute_agent.drivers.memory_limits import OomScores
 from compute_agent.drivers.oom import OomWatch
-from compute_agent.model.errors import DriverError, GuestGoneError
 from compute_agent.model.guest import Guest
+from compute_agent.model.messages import DriverError, GuestGoneError
 
 LOG = logging.getLogger(__name__)
 

@@ -24,9 +24,9 @@ from compute_agent.drivers.libvirt.definition import RESTRICTIVE, SOFT_LIMIT, Me
 from compute_agent.drivers.libvirt.domains import LibvirtDomains
 from compute_agent.drivers.libvirt.expected import ExpectedDomains
 from compute_agent.drivers.libvirt.running_domain import RunningDomain
-from compute_agent.model.blockio import BlockIo
-from compute_agent.model.errors import DriverError
 from compute_agent.model.guest import Guest
+from compute_agent.model.messages import DriverError
+from compute_agent.model.resource import BlockIo
 
 LOG = logging.getLogger(__name__)
 

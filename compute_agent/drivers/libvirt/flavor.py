@@ -25,7 +25,7 @@ from compute_agent.drivers.flavor import GuestFlavor
 from compute_agent.drivers.libvirt.document import parse
 from compute_agent.drivers.libvirt.metadata import NOVA_NAMESPACES
 from compute_agent.model import cpuset
-from compute_agent.model.resource_class import CPU_CLASSES
+from compute_agent.model.resource import CPU_CLASSES
 
 _MIB_IN_GIB: Final = 1024
 _MAX_AMOUNT: Final = (1 << 31) - 1

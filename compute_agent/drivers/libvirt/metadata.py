@@ -25,15 +25,15 @@ from typing import Any, Final
 from xml.etree import ElementTree
 
 from compute_agent.drivers.libvirt.document import parse
-from compute_agent.model.guest_settings import (
+from compute_agent.model.guest import (
     MAX_ANNOTATION,
     MAX_PRIORITY,
     MAX_VCPUS,
     EmulatorPolicy,
     GuestSettings,
+    MemoryType,
     ThreadPolicy,
 )
-from compute_agent.model.memory_type import MemoryType
 
 NAMESPACE: Final = "urn:placement-compute:guest:1"
 

@@ -13,9 +13,9 @@ from compute_agent.drivers.libvirt.definition import DomainDefinition, MemoryBin
 from compute_agent.drivers.libvirt.domain_blockio import DomainBlockIo
 from compute_agent.drivers.libvirt.domain_group import DomainGroup
 from compute_agent.drivers.libvirt.qemu import QemuProcess, wanted_cpus
-from compute_agent.model.blockio import BlockIo
-from compute_agent.model.errors import DriverError, GuestGoneError
 from compute_agent.model.guest import Guest
+from compute_agent.model.messages import DriverError, GuestGoneError
+from compute_agent.model.resource import BlockIo
 
 
 @dataclass(slots=True)

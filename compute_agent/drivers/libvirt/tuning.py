@@ -28,7 +28,7 @@ from compute_agent.drivers.libvirt.domain_blockio import Item, set_item
 from compute_agent.drivers.libvirt.domain_group import DomainGroup
 from compute_agent.drivers.libvirt.qemu import ThreadRole
 from compute_agent.model import cpuset
-from compute_agent.model.naming import called
+from compute_agent.model.messages import called
 
 LOG = logging.getLogger(__name__)
 

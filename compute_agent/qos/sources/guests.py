@@ -6,7 +6,7 @@ import os
 from collections.abc import Hashable
 from typing import Final
 
-from compute_agent.host.process_stat import parse_process_stat
+from compute_agent.host.proc_stat import parse_process_stat
 from compute_agent.qos.rounds import MeasuredGuest, MeasuringRound
 
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")

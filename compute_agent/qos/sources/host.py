@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compute_agent.host.cpu_times import CpuTimes, parse_line
+from compute_agent.host.proc_stat import CpuTimes, parse_line
 from compute_agent.qos.rounds import MeasuringRound
 
 

@@ -7,9 +7,8 @@ import pytest
 
 from compute_agent.controllers.cpu_class import CpuClassController, CpuClasses, give_back
 from compute_agent.controllers.cpu_class_plan import ClassBinding
-from compute_agent.model.cpu_class import CpuClass, FormerValues, NamedFrequency
-from compute_agent.model.cpu_sets import CpuSets
-from compute_agent.model.errors import DriverError
+from compute_agent.model.cpuset import CpuClass, CpuSets, FormerValues, NamedFrequency
+from compute_agent.model.messages import DriverError
 from tests.compute_agent.controllers.test_cpu_class_plan import target
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.power_trees import CPUS, epyc, xeon

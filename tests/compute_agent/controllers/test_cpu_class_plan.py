@@ -7,11 +7,8 @@ from hypothesis import strategies as st
 from compute_agent.controllers.base import GuestTarget
 from compute_agent.controllers.cpu_class_plan import ClassBinding, CpuClassClaim, decide, make_claims
 from compute_agent.host.cpu_power import CpuPower, FrequencyDomain, UncoreDomain
-from compute_agent.model.assignment import CpuAssignment
-from compute_agent.model.cpu_class import CpuClass, NamedFrequency
-from compute_agent.model.cpu_sets import CpuSets
-from compute_agent.model.guest import Guest
-from compute_agent.model.guest_settings import GuestSettings
+from compute_agent.model.cpuset import CpuClass, CpuSets, NamedFrequency
+from compute_agent.model.guest import CpuAssignment, Guest, GuestSettings
 
 FAST = CpuClass("fast", "performance", NamedFrequency.BASE, NamedFrequency.TURBO, "performance", ("C6",))
 SLOW = CpuClass("slow", "powersave", None, NamedFrequency.MIN)

@@ -10,11 +10,9 @@ from compute_agent.controllers.base import GuestTarget
 from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.inventory.tree import ProviderNode
 from compute_agent.loops.monitored import MonitorTargets
-from compute_agent.model.assignment import CpuAssignment
-from compute_agent.model.errors import DriverError, GuestGoneError
-from compute_agent.model.guest import Guest
-from compute_agent.model.guest_settings import GuestSettings
-from compute_agent.model.knob import ThrottleControl
+from compute_agent.model.guest import CpuAssignment, Guest, GuestSettings
+from compute_agent.model.messages import DriverError, GuestGoneError
+from compute_agent.model.resource import ThrottleControl
 from compute_agent.monitoring.monitor import CacheMonitor
 from compute_agent.qos.classes import DEFAULT_CLASSES
 from compute_agent.resctrl.bandwidth import choose_codec

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compute_agent.model.knob import ThrottleControl
+from compute_agent.model.resource import ThrottleControl
 from compute_agent.resctrl.groups import read_groups
 from tests.compute_agent.controllers.test_resctrl import CLASS_GROUPS, Rig, Threads
 from tests.compute_agent.resctrl import fake

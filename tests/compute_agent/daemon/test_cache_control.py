@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from compute_agent.daemon.protocol import RequestError
-from compute_agent.model.knob import ThrottleControl
+from compute_agent.model.resource import ThrottleControl
 from compute_agent.pipeline.events import LimitGuest, ReconcileGuests
 from compute_agent.report.errors import ConflictError
 from compute_agent.resctrl import mount

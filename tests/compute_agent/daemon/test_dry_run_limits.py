@@ -8,7 +8,7 @@ from compute_agent.daemon.dry_run import kept_limits
 from compute_agent.interference.cases import CasePhase, InterferenceCase
 from compute_agent.interference.decide import InterferenceState
 from compute_agent.interference.state import FILE, dump
-from compute_agent.model.knob import CPU_QUOTA, MEMORY_BANDWIDTH, ThrottleControl
+from compute_agent.model.resource import CPU_QUOTA, MEMORY_BANDWIDTH, ThrottleControl
 from compute_agent.qos.state import QosState, ThrottledGuest
 from tests.compute_agent.qos.builders import rules
 

@@ -5,10 +5,10 @@ import pytest
 from compute_agent.daemon.release import HostRelease, ReleaseOptions, blocked, children_first, mark, unmark
 from compute_agent.drivers.base import CpuLimits, CpuSettings
 from compute_agent.inventory.tree import ProviderInventory
-from compute_agent.model.cpu_class import FormerValues
-from compute_agent.model.errors import DriverError
-from compute_agent.model.guest_settings import GuestSettings
-from compute_agent.model.knob import ThrottleControl
+from compute_agent.model.cpuset import FormerValues
+from compute_agent.model.guest import GuestSettings
+from compute_agent.model.messages import DriverError
+from compute_agent.model.resource import ThrottleControl
 from compute_agent.pipeline.state import StateFile
 from compute_agent.qos.state import QosState, ThrottledGuest
 from compute_agent.report.plan import OwnedNames, ReportedProvider

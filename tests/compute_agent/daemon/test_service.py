@@ -15,7 +15,7 @@ from compute_agent.daemon.protocol import RequestError, ask
 from compute_agent.daemon.service import HostAgent
 from compute_agent.daemon.signature import host_signature
 from compute_agent.locks import LockedError
-from compute_agent.model.errors import ConfigError, DriverError
+from compute_agent.model.messages import ConfigError, DriverError
 from compute_agent.pipeline.events import ReconcileGuests
 
 SECONDS = 20

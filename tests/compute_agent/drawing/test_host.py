@@ -9,7 +9,7 @@ import pytest
 from compute_agent.drawing import boxes
 from compute_agent.drawing.host import _colour, draw
 from compute_agent.host.topology import CpuCache, HostTopology
-from compute_agent.model.cpu_sets import CpuSets
+from compute_agent.model.cpuset import CpuSets
 from tests.compute_agent.inventory.machines import machine
 
 SVG = "{http://www.w3.org/2000/svg}"

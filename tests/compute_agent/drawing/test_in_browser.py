@@ -9,7 +9,7 @@ import pytest
 from compute_agent.drawing.host import draw
 from compute_agent.host.reader import read_topology
 from compute_agent.host.topology import HostTopology
-from compute_agent.model.cpu_sets import CpuSets
+from compute_agent.model.cpuset import CpuSets
 from compute_agent.monitoring.history import TimeSpan
 from compute_agent.monitoring.plot import plot
 from compute_agent.monitoring.samples import StoredSample

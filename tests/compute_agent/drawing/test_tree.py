@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from compute_agent.drawing.tree import lines
 from compute_agent.host.topology import HostTopology
 from compute_agent.model import cpuset
-from compute_agent.model.cpu_sets import CpuSets
+from compute_agent.model.cpuset import CpuSets
 from tests.compute_agent.inventory.machines import machine
 
 NONE: frozenset[int] = frozenset()

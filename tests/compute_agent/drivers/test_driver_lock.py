@@ -9,7 +9,7 @@ import pytest
 from compute_agent import conf as agent_conf
 from compute_agent.drivers import driver_lock
 from compute_agent.drivers.driver_lock import DriverLock, cgroup_lock, libvirt_lock, lock_path
-from compute_agent.model.errors import DriverError
+from compute_agent.model.messages import DriverError
 
 
 @pytest.fixture

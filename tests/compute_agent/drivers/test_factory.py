@@ -9,7 +9,7 @@ from compute_agent import conf as agent_conf
 from compute_agent.drivers import factory
 from compute_agent.drivers.driver_lock import DriverLock
 from compute_agent.drivers.libvirt import address
-from compute_agent.model.errors import DriverError
+from compute_agent.model.messages import DriverError
 
 
 @pytest.fixture

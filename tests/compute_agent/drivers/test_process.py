@@ -16,9 +16,8 @@ import pytest
 from compute_agent.drivers import process_guests, procfs
 from compute_agent.drivers.base import ChangeKind, CpuSettings, GuestChange
 from compute_agent.drivers.process import ProcessDriver
-from compute_agent.model.errors import DriverError, GuestGoneError
-from compute_agent.model.guest_settings import GuestSettings
-from compute_agent.model.memory_type import MemoryType
+from compute_agent.model.guest import GuestSettings, MemoryType
+from compute_agent.model.messages import DriverError, GuestGoneError
 
 ALL = frozenset(os.sched_getaffinity(0))
 ONE = frozenset({min(ALL)})

@@ -15,7 +15,7 @@ from compute_agent.fleet.following import starting
 from compute_agent.fleet.revision import MAX_BYTES, FleetRevision
 from compute_agent.fleet.rules import refusal
 from compute_agent.locks import LockedError
-from compute_agent.model.errors import ConfigError
+from compute_agent.model.messages import ConfigError
 from compute_agent.qos.classes import parse_classes
 from tests.compute_agent.fleet.fleets import KEY, PUBLIC, Host, signed
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from compute_agent.host.cpu_times import CpuTimes, busy_parts, parse_cpu_times, stolen_parts
+from compute_agent.host.proc_stat import CpuTimes, busy_parts, parse_cpu_times, stolen_parts
 
 TEXT = (
     "cpu  30 0 10 100 2 0 0 6 0 0\ncpu0 10 0 5 50 1 0 0 2 0 0\ncpu2 20 0 5 50 1 0 0 4 0 0\nintr 1\ncpu9 x\n"

@@ -10,7 +10,7 @@ import pytest
 
 from compute_agent.host.reader import read_topology
 from compute_agent.inventory.derive import InventorySettings, derive
-from compute_agent.model.cpu_sets import CpuSets
+from compute_agent.model.cpuset import CpuSets
 from tests.compute_agent.host.captured import ARCHIVES, SHARED, unpack
 
 NODE = "sys/devices/system/node"

@@ -7,7 +7,7 @@ from compute_agent.interference.reading import GuestReading, GuestSamples
 from compute_agent.interference.signals import SIGNALS
 from compute_agent.interference.state import limits
 from compute_agent.interference.watch import InterferenceWatch
-from compute_agent.model.knob import ThrottleControl
+from compute_agent.model.resource import ThrottleControl
 from compute_agent.qos.levers import ThrottleSteps
 from compute_agent.qos.snapshot import GuestAllotment, GuestUsage
 

@@ -15,7 +15,7 @@ from compute_agent.interference.cases import (
     VictimLevels,
     proceed,
 )
-from compute_agent.model.knob import ThrottleControl
+from compute_agent.model.resource import ThrottleControl
 
 CASE = InterferenceCase("w", "v", "s", ThrottleControl("cpu_quota"), 0.9, 1.0, (4.0,))
 

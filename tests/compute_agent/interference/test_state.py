@@ -9,7 +9,7 @@ from compute_agent.interference.baseline import SignalBaseline, SignalTrack
 from compute_agent.interference.cases import CasePhase, InterferenceCase
 from compute_agent.interference.decide import InterferenceState, PairRecord, SignalKey, SuspectPair
 from compute_agent.interference.state import dump, limits, parse
-from compute_agent.model.knob import ThrottleControl
+from compute_agent.model.resource import ThrottleControl
 
 QUOTA = ThrottleControl("cpu_quota")
 CASE = InterferenceCase("w", "v", "s", QUOTA, 0.5, 0.3, (3.2, 2.5), 2, CasePhase.HOLD, 90.0, 1, True, True)

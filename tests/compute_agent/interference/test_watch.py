@@ -4,7 +4,7 @@ import pytest
 
 from compute_agent import conf as agent_conf
 from compute_agent.interference.watch import parse_watches
-from compute_agent.model.errors import ConfigError
+from compute_agent.model.messages import ConfigError
 from compute_agent.qos.classes import parse_classes
 
 

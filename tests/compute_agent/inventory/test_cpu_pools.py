@@ -12,9 +12,8 @@ from compute_agent.inventory.derive import SHAPES, InventorySettings, derive
 from compute_agent.inventory.former_pools import FILE_NAME, keep, recall
 from compute_agent.inventory.tree import ProviderTree
 from compute_agent.model import cpuset
-from compute_agent.model.cpu_pool import CpuPool
-from compute_agent.model.cpu_sets import CpuSets
-from compute_agent.model.errors import ConfigError
+from compute_agent.model.cpuset import CpuPool, CpuSets
+from compute_agent.model.messages import ConfigError
 from tests.compute_agent.inventory.machines import machine
 
 ROOT = "5a8f3e6c-9d5f-4ab0-8f3d-2a6c9a3a1f00"

@@ -6,8 +6,8 @@ import pytest
 
 from compute_agent.inventory.cpu_sets import CpuOptions, resolve
 from compute_agent.model import cpuset
-from compute_agent.model.cpu_sets import CpuSets
-from compute_agent.model.errors import ConfigError
+from compute_agent.model.cpuset import CpuSets
+from compute_agent.model.messages import ConfigError
 from tests.compute_agent.inventory.machines import machine
 
 HOST = machine(cores=8, threads=2, offline=frozenset({15}))

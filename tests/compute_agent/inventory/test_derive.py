@@ -14,7 +14,7 @@ from compute_agent.inventory.cpu_sets import CpuOptions, resolve
 from compute_agent.inventory.derive import SHAPES, InventorySettings, derive, spread
 from compute_agent.inventory.tree import ProviderInventory, ProviderTree, with_stock_names
 from compute_agent.model import cpuset
-from compute_agent.model.errors import ConfigError
+from compute_agent.model.messages import ConfigError
 from tests.compute_agent.inventory.machines import machine
 
 ROOT = "5a8f3e6c-9d5f-4ab0-8f3d-2a6c9a3a1f00"

@@ -7,9 +7,8 @@ from types import SimpleNamespace
 
 from compute_agent.loops import announcements
 from compute_agent.loops.announcements import PreStartHook
-from compute_agent.model.errors import DriverError
-from compute_agent.model.guest import Guest
-from compute_agent.model.guest_settings import GuestSettings
+from compute_agent.model.guest import Guest, GuestSettings
+from compute_agent.model.messages import DriverError
 from compute_agent.pipeline.events import GuestAppeared, GuestExpected
 
 GUEST = Guest("a", "fake", "a", 0, GuestSettings())

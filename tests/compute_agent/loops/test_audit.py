@@ -11,8 +11,8 @@ from compute_agent.drivers.flavor import GuestFlavor
 from compute_agent.loops import audit as audit_module
 from compute_agent.loops.audit import HostAuditor
 from compute_agent.loops.reporting import ReportLoop
-from compute_agent.model.errors import DriverError
-from compute_agent.model.guest_settings import GuestSettings
+from compute_agent.model.guest import GuestSettings
+from compute_agent.model.messages import DriverError
 from compute_agent.pipeline.events import ReconcileGuests, StartGuest
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.worker import GuestPipeline

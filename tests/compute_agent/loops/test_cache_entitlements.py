@@ -4,9 +4,8 @@ import pytest
 
 from compute_agent.inventory.tree import ProviderNode
 from compute_agent.loops.cache_entitlements import CacheEntitlements
-from compute_agent.model.guest import Guest
-from compute_agent.model.guest_settings import GuestSettings
-from compute_agent.model.knob import ThrottleControl
+from compute_agent.model.guest import Guest, GuestSettings
+from compute_agent.model.resource import ThrottleControl
 from compute_agent.pipeline.cache import CachedGuest
 from compute_agent.pipeline.view import view
 from compute_agent.qos.classes import DEFAULT_CLASSES

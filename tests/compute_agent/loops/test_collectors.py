@@ -24,7 +24,7 @@ from compute_agent.capacity.collector import (
 from compute_agent.events.recorder import EventRecorder
 from compute_agent.inventory.tree import ProviderInventory, ProviderNode, ProviderTree
 from compute_agent.loops.collectors import HANGING_SECONDS, CollectorLoops, with_kept
-from compute_agent.model.errors import ConfigError
+from compute_agent.model.messages import ConfigError
 
 EXAMPLE = Path(__file__).parents[1] / "example_collector"
 LICENCE, SLOT = "CUSTOM_LICENCE", "CUSTOM_SLOT"

@@ -10,8 +10,8 @@ from compute_agent.drivers.process import ProcessDriver
 from compute_agent.host.reader import read_topology
 from compute_agent.inventory.tree import ProviderNode, ProviderTree
 from compute_agent.loops.cpu_locations import from_affinities, locate
-from compute_agent.model.cpu_sets import CpuSets
-from compute_agent.model.guest_settings import EmulatorPolicy, GuestSettings, ThreadPolicy
+from compute_agent.model.cpuset import CpuSets
+from compute_agent.model.guest import EmulatorPolicy, GuestSettings, ThreadPolicy
 from compute_agent.pipeline.world import HostState
 from compute_agent.policy import POLICIES
 from compute_agent.report.capacity import CpuLocation

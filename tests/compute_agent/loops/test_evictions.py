@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from compute_agent.model.errors import DriverError
+from compute_agent.model.messages import DriverError
 from compute_agent.qos.evictor import EvictionFailedError
 from compute_agent.report.errors import ConflictError
 from compute_agent.report.plan import to_api

@@ -7,7 +7,7 @@ import pytest
 from compute_agent.fleet.errors import FleetError
 from compute_agent.loops import fleet_guests
 from compute_agent.loops.fleet_guests import FILE, FleetGuests
-from compute_agent.model.guest_settings import GuestSettings
+from compute_agent.model.guest import GuestSettings
 
 ONE, TWO = (f"{number}1111111-1111-4111-8111-111111111111" for number in (1, 2))
 

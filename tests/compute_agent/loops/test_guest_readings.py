@@ -7,10 +7,9 @@ import pytest
 from compute_agent.host.cycles import ThreadCycles
 from compute_agent.loops import guest_readings
 from compute_agent.loops.guest_readings import MAX_SECONDS, GuestReader, parse_io_stat, parse_schedstat
-from compute_agent.model.errors import GuestGoneError
-from compute_agent.model.guest import Guest
-from compute_agent.model.guest_settings import GuestSettings
-from compute_agent.model.knob import ThrottleControl
+from compute_agent.model.guest import Guest, GuestSettings
+from compute_agent.model.messages import GuestGoneError
+from compute_agent.model.resource import ThrottleControl
 from compute_agent.qos.classes import QosClass, QosClasses
 from compute_agent.qos.rounds import CacheReading
 

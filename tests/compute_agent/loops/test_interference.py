@@ -13,8 +13,8 @@ from compute_agent.events.recorder import EventRecorder
 from compute_agent.interference.signals import SIGNALS
 from compute_agent.interference.watch import InterferenceWatch
 from compute_agent.loops.interference import InterferenceLoop
-from compute_agent.model.errors import DriverError
-from compute_agent.model.knob import CACHE_WAYS, ThrottleControl
+from compute_agent.model.messages import DriverError
+from compute_agent.model.resource import CACHE_WAYS, ThrottleControl
 from compute_agent.qos.classes import QosClass, QosClasses
 from compute_agent.qos.rounds import CacheReading
 from compute_agent.qos.rules import QosRules

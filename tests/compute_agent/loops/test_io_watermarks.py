@@ -6,7 +6,7 @@ import pytest
 
 from compute_agent.controllers.blockio import BlockIoController
 from compute_agent.host.block_devices import BlockDevice, BlockDevices
-from compute_agent.model.blockio import BlockIo, BlockIoClass, DeviceRates
+from compute_agent.model.resource import BlockIo, BlockIoClass, DeviceRates
 from compute_agent.pipeline.events import ReconcileGuests
 from compute_agent.qos.metrics import BUILT_IN, MetricRegistry
 from compute_agent.qos.sources.base import whole

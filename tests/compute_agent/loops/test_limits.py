@@ -3,8 +3,8 @@
 import pytest
 
 from compute_agent.loops.limits import LimitBook
-from compute_agent.model.errors import DriverError
-from compute_agent.model.knob import ThrottleControl
+from compute_agent.model.messages import DriverError
+from compute_agent.model.resource import ThrottleControl
 from tests.compute_agent.loops.overload import QUOTA, Overload
 
 

@@ -20,8 +20,7 @@ from compute_agent.loops.arrivals import GuestEvents
 from compute_agent.loops.audit import HostAuditor
 from compute_agent.loops.cpu_locations import by_consumer
 from compute_agent.loops.reporting import ReportLoop
-from compute_agent.model.guest_settings import GuestSettings
-from compute_agent.model.migration import GuestMigration
+from compute_agent.model.guest import GuestMigration, GuestSettings
 from compute_agent.pipeline.events import ReconcileGuests, StartGuest
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.state import StateFile

@@ -9,8 +9,7 @@ import pytest
 from compute_agent.controllers.base import GuestTarget
 from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.loops.monitored import MonitorTargets
-from compute_agent.model.guest import Guest
-from compute_agent.model.guest_settings import GuestSettings
+from compute_agent.model.guest import Guest, GuestSettings
 from compute_agent.monitoring.monitor import CacheMonitor
 from compute_agent.monitoring.targets import MonitorTarget
 from compute_agent.qos.classes import DEFAULT_CLASSES

@@ -9,7 +9,7 @@ from compute_agent.inventory.positions import GuestCpuMap, described
 from compute_agent.inventory.tree import ProviderNode, ProviderTree
 from compute_agent.loops import positions
 from compute_agent.loops.positions import PositionReporter, acting_at
-from compute_agent.model.assignment import CpuAssignment
+from compute_agent.model.guest import CpuAssignment
 from compute_agent.qos.watermarks import WatermarkAction
 from tests.compute_agent.loops.configurations import configuration
 

@@ -17,8 +17,8 @@ from compute_agent.inventory.derive import InventorySettings, derive
 from compute_agent.loops.host_use import HostUseReader
 from compute_agent.loops.reclaimed import ReclaimLoop
 from compute_agent.loops.stolen import with_kept
-from compute_agent.model.guest_settings import GuestSettings
-from compute_agent.model.resource_class import RECLAIMED_VCPU
+from compute_agent.model.guest import GuestSettings
+from compute_agent.model.resource import RECLAIMED_VCPU
 from compute_agent.pipeline.events import GuestStopped, StartGuest
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.worker import GuestPipeline

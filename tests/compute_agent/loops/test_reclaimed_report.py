@@ -7,7 +7,7 @@ from compute_agent.inventory.cpu_sets import CpuOptions, resolve
 from compute_agent.inventory.derive import InventorySettings, derive
 from compute_agent.inventory.reclaimed import with_offers
 from compute_agent.loops.reporting import ReportLoop
-from compute_agent.model.resource_class import RECLAIMED_VCPU
+from compute_agent.model.resource import RECLAIMED_VCPU
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.pipeline.world import HostState

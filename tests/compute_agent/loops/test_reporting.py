@@ -11,9 +11,9 @@ import pytest
 from compute_agent.controllers.cpuset import CpusetController
 from compute_agent.inventory.tree import ProviderInventory, ProviderNode, ProviderTree
 from compute_agent.loops.reporting import ReportLoop, status_document
-from compute_agent.model.cpu_sets import CpuSets
-from compute_agent.model.errors import DriverError
-from compute_agent.model.guest_settings import GuestSettings
+from compute_agent.model.cpuset import CpuSets
+from compute_agent.model.guest import GuestSettings
+from compute_agent.model.messages import DriverError
 from compute_agent.pipeline.events import StartGuest
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.worker import GuestPipeline

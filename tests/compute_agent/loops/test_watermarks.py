@@ -10,8 +10,8 @@ import pytest
 from compute_agent.daemon.watermark_list import watermark_rows
 from compute_agent.loops.limits import differences
 from compute_agent.loops.watermarks import limits
-from compute_agent.model.allocation import ConsumerAllocations
-from compute_agent.model.knob import ThrottleControl
+from compute_agent.model.guest import ConsumerAllocations
+from compute_agent.model.resource import ThrottleControl
 from compute_agent.pipeline.events import GuestStarted, LimitGuest
 from compute_agent.qos.state import QosState, ThrottledGuest
 from tests.compute_agent.loops.configurations import configuration

@@ -1,7 +1,7 @@
 """A host of two NUMA nodes, with a provider for each, and one of another host."""
 
 from compute_agent.inventory.tree import ProviderInventory, ProviderNode, ProviderTree
-from compute_agent.model.cpu_sets import CpuSets
+from compute_agent.model.cpuset import CpuSets
 from tests.compute_agent.inventory.machines import machine
 
 TOPOLOGY = machine(nodes=2, cores=4)

@@ -3,7 +3,7 @@
 import pytest
 
 from compute_agent.model.guest import Guest
-from compute_agent.model.naming import called, printable
+from compute_agent.model.messages import called, printable
 
 UUID = "11111111-0000-4000-8000-000000000001"
 

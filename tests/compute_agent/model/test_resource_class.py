@@ -4,7 +4,7 @@ import pytest
 
 from compute_agent.inventory.cpu_sets import CpuOptions, resolve
 from compute_agent.inventory.derive import SHAPES, InventorySettings, derive
-from compute_agent.model.resource_class import (
+from compute_agent.model.resource import (
     CPU_CLASSES,
     EXCLUSIVE,
     HOST_OWNED,

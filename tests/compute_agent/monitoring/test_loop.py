@@ -9,8 +9,7 @@ import time
 import pytest
 from prometheus_client import CollectorRegistry
 
-from compute_agent.model.guest import Guest
-from compute_agent.model.guest_settings import GuestSettings
+from compute_agent.model.guest import Guest, GuestSettings
 from compute_agent.monitoring import loop
 from compute_agent.monitoring.cache_reader import MonitoredCaches
 from compute_agent.monitoring.loop import STALE_ROUNDS, MonitorLoop, due_at

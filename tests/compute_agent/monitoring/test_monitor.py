@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from compute_agent.model.errors import GuestGoneError
+from compute_agent.model.messages import GuestGoneError
 from compute_agent.monitoring.monitor import SYNC_SECONDS, CacheMonitor
 from compute_agent.monitoring.reading import CacheUse
 from compute_agent.monitoring.targets import MonitorTarget

@@ -2,8 +2,8 @@
 
 from compute_agent.controllers.cpuset import CpusetController
 from compute_agent.inventory.tree import ProviderNode, ProviderTree
-from compute_agent.model.cpu_sets import CpuSets
-from compute_agent.model.guest_settings import GuestSettings
+from compute_agent.model.cpuset import CpuSets
+from compute_agent.model.guest import GuestSettings
 from compute_agent.pipeline.events import StartGuest
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.worker import GuestPipeline

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from compute_agent.model.constraints import PlacementConstraints
-from compute_agent.model.guest_settings import GuestSettings
+from compute_agent.model.guest import GuestSettings, PlacementConstraints
 from compute_agent.pipeline.events import AllocationsRead, GuestStarted, ReconcileGuests
 from tests.compute_agent.pipeline.rig import ALL, Rig
 

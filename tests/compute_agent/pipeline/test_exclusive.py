@@ -8,8 +8,8 @@ import pytest
 
 from compute_agent.controllers.cpuset import CpusetController
 from compute_agent.inventory.tree import ProviderNode, ProviderTree
-from compute_agent.model.cpu_sets import CpuSets
-from compute_agent.model.guest_settings import EmulatorPolicy, GuestSettings, ThreadPolicy
+from compute_agent.model.cpuset import CpuSets
+from compute_agent.model.guest import EmulatorPolicy, GuestSettings, ThreadPolicy
 from compute_agent.pipeline.events import (
     AdoptGuest,
     AllocationsRead,

@@ -5,9 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from compute_agent.model.errors import DriverError
-from compute_agent.model.guest import Guest
-from compute_agent.model.guest_settings import GuestSettings
+from compute_agent.model.guest import Guest, GuestSettings
+from compute_agent.model.messages import DriverError
 from compute_agent.pipeline import expected
 from compute_agent.pipeline.cache import CachedGuest, GuestCache
 from compute_agent.pipeline.events import (

@@ -11,8 +11,7 @@ from compute_agent.controllers.memory import MemoryController
 from compute_agent.daemon.documents import guest_document, guests_document
 from compute_agent.host.topology import NumaNode
 from compute_agent.inventory.tree import ProviderNode, ProviderTree
-from compute_agent.model.guest_settings import GuestSettings
-from compute_agent.model.memory_type import MemoryType
+from compute_agent.model.guest import GuestSettings, MemoryType
 from compute_agent.pipeline.events import AllocationsRead, ReconcileGuests, StartGuest
 from compute_agent.pipeline.worker import GuestPipeline
 from tests.compute_agent.pipeline import rig as rigs

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from compute_agent.inventory.cpu_pools import lay_out
 from compute_agent.inventory.derive import InventorySettings, derive
 from compute_agent.inventory.tree import child_uuid
-from compute_agent.model.cpu_pool import CpuPool
-from compute_agent.model.cpu_sets import CpuSets
-from compute_agent.model.guest_settings import GuestSettings
+from compute_agent.model.cpuset import CpuPool, CpuSets
+from compute_agent.model.guest import GuestSettings
 from compute_agent.pipeline.events import AllocationsRead, GuestStopped, StartGuest, WorldChanged
 from compute_agent.pipeline.worker import GuestRefusedError
 from compute_agent.pipeline.world import HostState

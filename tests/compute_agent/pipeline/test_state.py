@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from compute_agent import files
 from compute_agent.files import UnsafeFileError
 from compute_agent.locks import LockedError
-from compute_agent.model.assignment import CpuAssignment
-from compute_agent.model.cpu_class import FormerValues
-from compute_agent.model.knob import ThrottleControl
+from compute_agent.model.cpuset import FormerValues
+from compute_agent.model.guest import CpuAssignment
+from compute_agent.model.resource import ThrottleControl
 from compute_agent.pipeline.state import AgentState, SavedGuest, StateFile, dump, lock_state_folder, parse
 from compute_agent.qos.state import PendingEviction, QosState, ThrottledGuest
 from compute_agent.report.plan import OwnedNames

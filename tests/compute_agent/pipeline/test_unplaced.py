@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from compute_agent.controllers.cpu import QUOTA
-from compute_agent.model.cpu_sets import CpuSets
-from compute_agent.model.errors import DriverError
-from compute_agent.model.guest_settings import GuestSettings
+from compute_agent.model.cpuset import CpuSets
+from compute_agent.model.guest import GuestSettings
+from compute_agent.model.messages import DriverError
 from compute_agent.pipeline.events import (
     AllocationsRead,
     GuestStarted,

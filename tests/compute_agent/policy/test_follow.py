@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.model.cpu_sets import CpuSets
+from compute_agent.model.cpuset import CpuSets
 from compute_agent.policy.follow import KernelPlacement, as_found
 
 SETS = CpuSets(frozenset(range(4)), frozenset(range(4, 8)), frozenset(range(4, 8)))

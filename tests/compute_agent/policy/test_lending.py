@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.model.cpu_sets import CpuSets
+from compute_agent.model.cpuset import CpuSets
 from compute_agent.policy.lending import PoolBorrower, lend
 from tests.compute_agent.inventory.machines import machine
 

@@ -1,7 +1,7 @@
 """Where guests run of which nobody knows what they may use, or to which no policy gives a place."""
 
-from compute_agent.model.assignment import CpuAssignment
-from compute_agent.model.cpu_sets import CpuSets
+from compute_agent.model.cpuset import CpuSets
+from compute_agent.model.guest import CpuAssignment
 from compute_agent.policy.base import CpuSupply, GuestRequest, ProviderDemand
 from compute_agent.policy.unplaced import confine, keep, may_stay
 from tests.compute_agent.inventory.machines import machine

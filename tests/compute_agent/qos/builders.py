@@ -1,6 +1,6 @@
 """Short ways to snapshots, guests and rules."""
 
-from compute_agent.model.knob import ThrottleControl
+from compute_agent.model.resource import ThrottleControl
 from compute_agent.qos.levers import ThrottleSteps
 from compute_agent.qos.metrics import MetricRegistry
 from compute_agent.qos.rules import QosRules

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
 
-from compute_agent.model.knob import ThrottleControl
+from compute_agent.model.resource import ThrottleControl
 from compute_agent.qos.actions import Act
 from compute_agent.qos.executor import ThrottleExecutor
 from compute_agent.qos.rules import QosRules

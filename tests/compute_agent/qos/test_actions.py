@@ -2,7 +2,7 @@
 
 import pytest
 
-from compute_agent.model.knob import CPU_QUOTA, ThrottleControl
+from compute_agent.model.resource import CPU_QUOTA, ThrottleControl
 from compute_agent.qos.actions import EvictAction, RestoreAction, SwitchScheduling, ThrottleAction, takes
 
 QUOTA = ThrottleControl("cpu_quota")

@@ -5,8 +5,8 @@ from oslo_config import cfg
 
 from compute_agent import conf
 from compute_agent.host.block_devices import BlockDevice, BlockDevices
-from compute_agent.model.blockio import BlockIoClass, DeviceRates
-from compute_agent.model.errors import ConfigError
+from compute_agent.model.messages import ConfigError
+from compute_agent.model.resource import BlockIoClass, DeviceRates
 from compute_agent.qos.blockio import blockio_warnings, parse_blockio_classes
 
 

@@ -5,8 +5,8 @@ import pytest
 from compute_agent import conf as agent_conf
 from compute_agent.daemon.config_warnings import cpu_class_warnings
 from compute_agent.host.cpu_power import read_cpu_power
-from compute_agent.model.cpu_class import CpuClass, NamedFrequency
-from compute_agent.model.errors import ConfigError
+from compute_agent.model.cpuset import CpuClass, NamedFrequency
+from compute_agent.model.messages import ConfigError
 from compute_agent.qos.classes import parse_classes
 from compute_agent.qos.cpu_classes import parse_cpu_classes
 from tests.compute_agent.power_trees import epyc

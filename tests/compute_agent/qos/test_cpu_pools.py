@@ -4,8 +4,8 @@ import pytest
 from oslo_config import cfg
 
 from compute_agent import conf as conf_of
-from compute_agent.model.cpu_pool import CpuPool
-from compute_agent.model.errors import ConfigError
+from compute_agent.model.cpuset import CpuPool
+from compute_agent.model.messages import ConfigError
 from compute_agent.qos.cpu_pools import parse_cpu_pools
 
 CLASSES = ("BE", "LS", "LSR")

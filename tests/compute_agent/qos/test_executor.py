@@ -7,8 +7,8 @@ from prometheus_client import CollectorRegistry
 
 from compute_agent.events.event import EventOutcome
 from compute_agent.events.recorder import EventRecorder
-from compute_agent.model.errors import GuestGoneError
-from compute_agent.model.knob import ThrottleControl
+from compute_agent.model.messages import GuestGoneError
+from compute_agent.model.resource import ThrottleControl
 from compute_agent.qos import sorters
 from compute_agent.qos.actions import EvictAction, RestoreAction, SwitchScheduling, ThrottleAction
 from compute_agent.qos.executor import ThrottleExecutor

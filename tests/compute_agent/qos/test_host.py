@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from compute_agent.host.cpu_times import CpuTimes
+from compute_agent.host.proc_stat import CpuTimes
 from compute_agent.qos.rounds import MeasuringRound
 from compute_agent.qos.sources import host
 from compute_agent.qos.sources.host import AllCpus, HostMemory

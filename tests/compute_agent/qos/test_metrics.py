@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compute_agent.model.knob import CPU_QUOTA
+from compute_agent.model.resource import CPU_QUOTA
 from compute_agent.qos import sorters
 from compute_agent.qos.levers import ThrottleLever
 from compute_agent.qos.metrics import BUILT_IN, MetricRegistry, MetricUnit, WatermarkMetric

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compute_agent.model.knob import ThrottleControl
+from compute_agent.model.resource import ThrottleControl
 from compute_agent.qos import levers, sorters
 from compute_agent.qos.actions import EvictAction, RestoreAction, SwitchScheduling, ThrottleAction
 from compute_agent.qos.levers import ThrottleLever, ThrottleSteps

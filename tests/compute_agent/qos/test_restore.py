@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compute_agent.model.knob import ThrottleControl
+from compute_agent.model.resource import ThrottleControl
 from compute_agent.qos.actions import RestoreAction
 from compute_agent.qos.plan import make_plan
 from compute_agent.qos.restore import forgiven

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.model.knob import ThrottleControl
+from compute_agent.model.resource import ThrottleControl
 from compute_agent.qos.actions import EvictAction, RestoreAction, SwitchScheduling, ThrottleAction
 from compute_agent.qos.state import PendingEviction, QosState, ThrottledGuest, from_json, to_json
 from tests.compute_agent.qos.builders import QUOTA

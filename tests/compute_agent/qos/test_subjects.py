@@ -3,9 +3,8 @@
 import pytest
 
 from compute_agent import conf as agent_conf
-from compute_agent.model.guest import Guest
-from compute_agent.model.guest_settings import GuestSettings
-from compute_agent.model.knob import BLOCKIO, ThrottleControl
+from compute_agent.model.guest import Guest, GuestSettings
+from compute_agent.model.resource import BLOCKIO, ThrottleControl
 from compute_agent.qos.classes import parse_classes
 from compute_agent.qos.snapshot import GuestAllotment
 from compute_agent.qos.subjects import build_subject

@@ -6,7 +6,7 @@ import pytest
 from oslo_config import cfg
 
 from compute_agent import conf as agent_conf
-from compute_agent.model.errors import ConfigError
+from compute_agent.model.messages import ConfigError
 from compute_agent.qos.classes import parse_classes
 from compute_agent.qos.metrics import MetricRegistry, MetricUnit
 from compute_agent.qos.settings import build_rules, read_settings

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.model.migration import GuestHolding, GuestMigration
+from compute_agent.model.guest import GuestHolding, GuestMigration
 from compute_agent.report.migration import MigrationClaim, MovedGuest, resolve
 
 HELD, LESS = {"rp": {"PCPU": 2}}, {"rp": {"PCPU": 1}}

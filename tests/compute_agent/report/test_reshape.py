@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from compute_agent.inventory.cache_platform import CacheDomain, CachePlatform
 from compute_agent.inventory.cpu_sets import CpuOptions, resolve
 from compute_agent.inventory.derive import SHAPES, InventorySettings, derive
-from compute_agent.model.allocation import ConsumerAllocations
+from compute_agent.model.guest import ConsumerAllocations
 from compute_agent.report.capacity import CpuLocation
 from compute_agent.report.plan import OwnedNames, ReportedProvider
 from compute_agent.report.reshape import InfeasibleReshape, ReshapePlan, plan_reshape, to_body

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from compute_agent import conf as agent_conf
-from compute_agent.model.errors import ConfigError
+from compute_agent.model.messages import ConfigError
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import NotFoundError, UnavailableError
 from placement.api import middleware

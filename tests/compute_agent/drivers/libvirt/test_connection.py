@@ -8,7 +8,7 @@ import pytest
 
 from compute_agent.drivers.libvirt import connection
 from compute_agent.drivers.libvirt.connection import LibvirtConnection
-from compute_agent.model.errors import DriverError
+from compute_agent.model.messages import DriverError
 
 EOF = 1
 

@@ -3,7 +3,7 @@
 import pytest
 
 from compute_agent.drivers.libvirt.constraints import parse_constraints
-from compute_agent.model.constraints import UNCONSTRAINED, GuestCell, PlacementConstraints
+from compute_agent.model.guest import UNCONSTRAINED, GuestCell, PlacementConstraints
 
 
 def domain(numatune="", cells=""):

@@ -15,7 +15,7 @@ from compute_agent.drivers.libvirt.definition import (
     parse_definition,
 )
 from compute_agent.drivers.libvirt.qemu import EMULATOR, ThreadRole
-from compute_agent.model.constraints import PlacementConstraints
+from compute_agent.model.guest import PlacementConstraints
 
 EMPTY = "<domain/>"
 

@@ -9,7 +9,7 @@ import pytest
 from compute_agent.drivers.libvirt import domain_blockio
 from compute_agent.drivers.libvirt.domain_blockio import DomainBlockIo, parse_blockio, todo
 from compute_agent.drivers.libvirt.driver import LibvirtDriver
-from compute_agent.model.blockio import BlockIo, DeviceRates
+from compute_agent.model.resource import BlockIo, DeviceRates
 from tests.compute_agent.libvirtd import CGROUPS, Libvirtd, LibvirtMissing
 
 SECONDS = 20

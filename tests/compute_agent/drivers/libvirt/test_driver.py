@@ -19,9 +19,14 @@ from compute_agent.drivers.flavor import GuestFlavor
 from compute_agent.drivers.libvirt import metadata, qemu
 from compute_agent.drivers.libvirt.definition import NAMESPACE, MemoryBinding
 from compute_agent.drivers.libvirt.driver import LibvirtDriver
-from compute_agent.model.constraints import UNCONSTRAINED, PlacementConstraints
-from compute_agent.model.errors import DriverError, GuestGoneError
-from compute_agent.model.guest_settings import EmulatorPolicy, GuestSettings, ThreadPolicy
+from compute_agent.model.guest import (
+    UNCONSTRAINED,
+    EmulatorPolicy,
+    GuestSettings,
+    PlacementConstraints,
+    ThreadPolicy,
+)
+from compute_agent.model.messages import DriverError, GuestGoneError
 from tests.compute_agent.libvirtd import Libvirtd, thread_cpus
 
 SECONDS = 20

@@ -10,7 +10,7 @@ import pytest
 from compute_agent.drivers import procfs
 from compute_agent.drivers.libvirt import expected, qemu
 from compute_agent.drivers.libvirt.expected import ExpectedDomains
-from compute_agent.model.errors import DriverError
+from compute_agent.model.messages import DriverError
 
 XML = """
 <domain id='1'><uuid>{uuid}</uuid><name>web</name><vcpu>2</vcpu>

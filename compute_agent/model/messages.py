@@ -1,9 +1,25 @@
-"""What guests and providers are called in messages, and how to show what somebody else wrote."""
+"""The failures that several folders meet.
+
+What guests and providers are called in messages, and how to show what somebody else wrote.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 from uuid import UUID
+
+
+class ConfigError(Exception):
+    """A configuration that the agent refuses to start with; the text names the options and CPUs concerned."""
+
+
+class DriverError(Exception):
+    """A guest could not be started, adopted, changed or stopped; the text says which and why."""
+
+
+class GuestGoneError(DriverError):
+    """The guest has ended meanwhile. Whoever wanted to change it has nothing left to do."""
+
 
 _MAX_LENGTH: Final = 1000
 """Characters that are shown of a text."""
