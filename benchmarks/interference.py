@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.interference_worlds import KINDS, STEP, Limits, Use, World, world
-from compute_agent.drawing.chart import COLOURS, ChartCurve, ChartPanel, draw
+from compute_agent.drawing.svg import COLOURS, ChartCurve, ChartPanel, draw
 from compute_agent.interference.cases import CaseVerdict
 from compute_agent.interference.decide import CaseDecision, InterferenceState, advance, observe
 from compute_agent.interference.reading import GuestSamples

@@ -11,11 +11,10 @@ import uuid
 from dataclasses import replace
 from pathlib import Path
 
-from compute_agent.monitoring.loop import MonitorLoop
+from compute_agent.monitoring.loop import MonitoringSettings, MonitorLoop
 from compute_agent.monitoring.monitor import CacheMonitor
-from compute_agent.monitoring.settings import MonitoringSettings
-from compute_agent.monitoring.store import SampleStore
-from compute_agent.monitoring.targets import MonitorTarget
+from compute_agent.monitoring.reading import MonitorTarget
+from compute_agent.monitoring.samples import SampleStore
 from compute_agent.resctrl.mount import read_platform
 from tests.compute_agent.resctrl import fake
 

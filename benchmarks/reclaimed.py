@@ -18,11 +18,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.reclaimed_traces import DAY, HostTrace, host, noise_table
-from compute_agent.capacity.breach import HeldBackShare, missing_cpus
-from compute_agent.capacity.estimate import EstimateLimits, estimate
-from compute_agent.capacity.history import PERIOD, SYSTEM, ZoneHistory, ZoneReading
-from compute_agent.capacity.offer import CapacityOffer
-from compute_agent.drawing.chart import COLOURS, ChartCurve, ChartPanel, draw
+from compute_agent.drawing.svg import COLOURS, ChartCurve, ChartPanel, draw
+from compute_agent.reclaim.estimate import PERIOD, SYSTEM, EstimateLimits, ZoneHistory, ZoneReading, estimate
+from compute_agent.reclaim.offers import CapacityOffer, HeldBackShare, missing_cpus
 
 HOUR = 12
 """Samples of an hour."""

@@ -17,7 +17,7 @@ from prettytable import PrettyTable, TableStyle
 from compute_agent import conf as agent_conf
 from compute_agent.inventory.cpu_sets import CpuOptions, resolve
 from compute_agent.inventory.derive import InventorySettings, derive
-from compute_agent.inventory.tree import ProviderTree
+from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.report.capacity import CpuLocation
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.reporter import HostReporter

@@ -13,8 +13,7 @@ from compute_agent.cmd.base import Commands, ShowOne, columns
 from compute_agent.files import write_durably
 from compute_agent.fleet import revision
 from compute_agent.fleet.configuration import problems
-from compute_agent.fleet.errors import FleetError
-from compute_agent.fleet.revision import MAX_BYTES
+from compute_agent.fleet.revision import MAX_BYTES, FleetError
 from compute_agent.optional_packages import require_cryptography
 
 

@@ -21,21 +21,20 @@ from compute_agent.daemon.protocol import DaemonUnreachableError, RequestError
 from compute_agent.daemon.root_owner import look_up_owner
 from compute_agent.daemon.state_folder import STATE_FILE, check_state_folder
 from compute_agent.daemon.world import build_world, check_options, policy_of, pools_of, steal_warnings
-from compute_agent.drawing import tree
+from compute_agent.drawing import host
 from compute_agent.drawing.host import draw
 from compute_agent.drivers.factory import choose, libvirtd_is_usable
 from compute_agent.host.memory import overlaps
 from compute_agent.host.reader import read_topology
 from compute_agent.host.topology import HostTopology
 from compute_agent.interference.watch import parse_watches
-from compute_agent.inventory import identity, options
-from compute_agent.inventory.additions import with_additions
-from compute_agent.inventory.cache_platform import CachePlatform
+from compute_agent.inventory import options, provider_tree
 from compute_agent.inventory.cpu_pools import Positions
 from compute_agent.inventory.cpu_sets import resolve
 from compute_agent.inventory.derive import BESIDE, derive
-from compute_agent.inventory.identity import IdentityError
-from compute_agent.inventory.tree import ProviderTree
+from compute_agent.inventory.provider_files import with_additions
+from compute_agent.inventory.provider_tree import IdentityError, ProviderTree
+from compute_agent.inventory.resctrl import CachePlatform
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSets
 from compute_agent.model.messages import ConfigError
@@ -133,7 +132,7 @@ class TopologyShow(ShowOne):
         if form == "svg":
             return ("svg",), (draw(topology, sets, guests),)
         if form == "tree":
-            return ("tree",), ("".join(f"{line}\n" for line in tree.lines(topology, sets, guests)),)
+            return ("tree",), ("".join(f"{line}\n" for line in host.lines(topology, sets, guests)),)
         return columns(topology.to_dict())
 
     def _cpu_sets(self, conf: cfg.ConfigOpts, topology: HostTopology) -> CpuSets:
@@ -262,7 +261,7 @@ def _root_owner(conf: cfg.ConfigOpts, client: PlacementClient | None) -> tuple[R
 def _own_uuid(conf: cfg.ConfigOpts) -> str:
     """The uuid of the agent's own root, as far as it has one and it can be read."""
     try:
-        return identity.look_up(Path(conf.state_path)) or PLACEHOLDER
+        return provider_tree.look_up(Path(conf.state_path)) or PLACEHOLDER
     except (OSError, IdentityError):
         return PLACEHOLDER
 

@@ -18,10 +18,8 @@ from compute_agent.cmd.drawn import offer
 from compute_agent.cmd.moment import moment
 from compute_agent.daemon.protocol import DaemonUnreachableError, RequestError
 from compute_agent.drawing.boxes import size
-from compute_agent.monitoring.history import HistoryError, SampleHistory, TimeSpan
-from compute_agent.monitoring.plot import plot
-from compute_agent.monitoring.samples import StoredSample
-from compute_agent.monitoring.tables import FILE
+from compute_agent.monitoring.history import HistoryError, SampleHistory, TimeSpan, plot
+from compute_agent.monitoring.samples import FILE, StoredSample
 
 USE: Final = ("llc_occupancy_bytes", "local_bytes_per_second", "total_bytes_per_second", "cpu_cores")
 

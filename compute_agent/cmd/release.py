@@ -14,7 +14,7 @@ from compute_agent.daemon.protocol import DaemonUnreachableError
 from compute_agent.daemon.release import ReleaseOptions
 from compute_agent.daemon.retirement import open_release
 from compute_agent.daemon.state_folder import make_state_folder
-from compute_agent.inventory import identity
+from compute_agent.inventory import provider_tree
 
 _COLUMNS: Final = ("kind", "name", "detail", "outcome")
 
@@ -74,7 +74,7 @@ class ReleaseCommand(AgentLister):
         try:
             rows: list[dict[str, Any]] = self.ask("release.survey", wanted)
         except DaemonUnreachableError:
-            if identity.look_up(Path(conf.state_path)) is None:
+            if provider_tree.look_up(Path(conf.state_path)) is None:
                 return []  # no agent has worked here, and a look leaves nothing behind
             with open_release(conf, ReleaseOptions(**wanted), 0.0) as found:
                 rows = [asdict(row) for row in found.survey()]

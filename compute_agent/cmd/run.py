@@ -16,7 +16,7 @@ from compute_agent.daemon.dry_run import dry_run
 from compute_agent.daemon.release import ReleasedError
 from compute_agent.daemon.service import HostAgent
 from compute_agent.daemon.trial import try_configuration
-from compute_agent.inventory.identity import IdentityError
+from compute_agent.inventory.provider_tree import IdentityError
 from compute_agent.locks import LockedError
 from compute_agent.model.messages import ConfigError, DriverError
 from compute_agent.report.errors import PlacementError

@@ -19,7 +19,7 @@ from compute_agent.cmd.base import AgentCommand, Commands
 from compute_agent.daemon.protocol import DaemonUnreachableError, RequestError, ask, socket_path
 from compute_agent.drawing.top import ORDERS, AgentSnapshot, ShownUse, frame
 from compute_agent.monitoring.history import HistoryError, SampleHistory
-from compute_agent.monitoring.tables import FILE
+from compute_agent.monitoring.samples import FILE
 
 _OLDEST_SAMPLE: Final = 120.0
 """Seconds: what was used before is no longer shown."""

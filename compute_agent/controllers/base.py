@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Protocol
 
-from compute_agent.inventory.tree import ProviderNode
+from compute_agent.inventory.provider_tree import ProviderNode
 from compute_agent.model.guest import Allocation, CpuAssignment, Guest
 from compute_agent.model.resource import ThrottleControl
 

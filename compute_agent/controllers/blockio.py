@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from compute_agent.controllers.base import GuestTarget
 from compute_agent.drivers.base import GuestDriver
 from compute_agent.host.block_devices import BlockDevices
-from compute_agent.inventory.tree import ProviderNode
+from compute_agent.inventory.provider_tree import ProviderNode
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.model.resource import BLOCKIO, GUEST_DISKS, BlockIo, BlockIoClass, ThrottleControl
 

@@ -4,19 +4,35 @@ That is what its allocation says, by the providers of its ``MEMORY_MB``: also of
 of other nodes, and of nodes without CPUs. Where the allocation says no node (a flat tree), that of guests
 with dedicated CPUs comes from the nodes of these, and that of others from any. Huge pages that a guest has
 taken stay where they are: which node they come from is said when the guest is started.
+
+Controller ``memory_limit``: how much memory a guest gets, and who gives way when there is none left.
+
+``memory.max`` of a process guest is what it holds of ``MEMORY_MB`` and ``[compute] memory_overhead`` more.
+Its class says the rest, in percent of what it holds: from where on it is slowed down and has to give back
+(``memory.high``), how much of it the kernel spares while others have something to give (``memory.low``), and
+how soon it is killed where nobody has (``oom_score_adj``).
+
+Where huge pages are offered, a process guest gets as many of each size as it holds (``hugetlb.*.max``).
+
+A limit below what a guest uses at that moment would have it killed: it waits until the guest uses less, and
+that is shown. Limits that somebody else has set stay; the drivers tell these from the agent's own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
+from typing import Final
 
 from compute_agent.controllers.base import GuestTarget
-from compute_agent.drivers.base import GuestDriver
+from compute_agent.drivers.base import UNLIMITED, GuestDriver, MemoryLimits
+from compute_agent.inventory.provider_tree import ProviderNode
 from compute_agent.inventory.traits import memory_trait
-from compute_agent.inventory.tree import ProviderNode
 from compute_agent.model import cpuset
-from compute_agent.model.guest import MemoryType
+from compute_agent.model.guest import Allocation, MemoryType
+from compute_agent.model.messages import GuestGoneError
+from compute_agent.model.resource import HUGE_PAGES, MEMORY, RECLAIMED_MEMORY, MemoryShare
 
 
 class MemoryController:
@@ -68,3 +84,135 @@ class MemoryController:
 
 def _text(nodes: frozenset[int]) -> str:
     return cpuset.format(nodes) or "any"
+
+
+_MIB: Final = 1 << 20
+
+PageLimits = tuple[tuple[int, int], ...]
+"""The size of huge pages in KiB, and the bytes that a guest may have in such."""
+
+
+class MemoryLimitController:
+    """Sets limits and protection of memory through the driver."""
+
+    name = "memory_limit"
+    acts_early = False
+
+    def __init__(
+        self,
+        driver: GuestDriver,
+        classes: Mapping[str, MemoryShare],
+        overhead_mb: int,
+        limits_pages: bool = False,
+    ) -> None:
+        """``classes`` are the shares by the name of the class.
+
+        ``limits_pages``: huge pages are offered, and nobody gets more of them than it holds.
+        """
+        self._limits_pages = limits_pages
+        self._driver = driver
+        self._classes = classes
+        self._overhead_mb = overhead_mb
+        self.refused: Mapping[str, Sequence[str]] = {}
+
+    def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
+        """Find those who use more than they may have: they are not killed for that."""
+        found = {target.guest.uuid: tuple(self._refusals(target)) for target in targets}
+        self.refused = {uuid: reasons for uuid, reasons in found.items() if reasons}
+
+    def _refusals(self, target: GuestTarget) -> Iterator[str]:
+        limits = self._limits(target)
+        try:
+            if used := self._used_beyond(target, limits):
+                maximum = limits.maximum or 0
+                yield (
+                    f"it uses {used // _MIB} MiB, and may have {maximum // _MIB}: its memory.max is not set"
+                    " until it uses less, as it would be killed; let it hold more MEMORY_MB, or stop it"
+                )
+            pages = self._driver.huge_page_use(target.guest) if limits.huge_pages else {}
+        except GuestGoneError:
+            return
+        for size, amount in limits.huge_pages or ():
+            if pages.get(size, 0) > amount:
+                kib = size * 1024
+                yield (
+                    f"it uses {pages[size] // kib} huge pages of {size} KiB, and may have {amount // kib}: it"
+                    f" gets no more, and is held to that once it uses less; let it hold more"
+                    f" {HUGE_PAGES[size]}, or stop it"
+                )
+
+    def _used_beyond(self, target: GuestTarget, limits: MemoryLimits) -> int:
+        """The bytes that a guest uses, if they are more than its limit is to be; else 0."""
+        if limits.maximum is None or limits.maximum == UNLIMITED:
+            return 0
+        used = self._driver.memory_use(target.guest) or 0
+        return used if used > limits.maximum else 0
+
+    def drifted(self, target: GuestTarget) -> str | None:
+        """Which limits the guest has instead; None if it has those that it should have."""
+        if self._driver.memory_limits(target.guest, self._limits(target)) is None:
+            return None  # mostly, and then nobody has to know how much is used
+        wanted = self._wanted(target)
+        has = self._driver.memory_limits(target.guest, wanted)
+        return None if has is None else f"memory {_limit_text(has)} in place of {_limit_text(wanted)}"
+
+    def apply(self, target: GuestTarget) -> bool:
+        """Set what differs. True if anything did."""
+        return self._driver.limit_memory(target.guest, self._wanted(target))
+
+    def _wanted(self, target: GuestTarget) -> MemoryLimits:
+        limits = self._limits(target)
+        if self._used_beyond(target, limits):
+            limits = replace(limits, maximum=None)
+        if limits.huge_pages:  # the kernel takes no limit below what is used
+            used = self._driver.huge_page_use(target.guest)
+            pages = ((size, max(amount, used.get(size, 0))) for size, amount in limits.huge_pages)
+            limits = replace(limits, huge_pages=tuple(pages))
+        return limits
+
+    def _limits(self, target: GuestTarget) -> MemoryLimits:
+        if target.allocation is None:
+            return MemoryLimits()
+        share = self._classes.get(target.guest.settings.qos_class, MemoryShare())
+        pages = page_limits(target.allocation) if self._limits_pages else ()
+        return memory_limits(target.allocation, share, self._overhead_mb, pages)
+
+
+def page_limits(allocation: Allocation) -> PageLimits:
+    """The bytes that a guest may have in pages of each size in KiB: of those that it holds."""
+    return tuple(
+        (size, sum(amounts.get(name, 0) for amounts in allocation.values()) * size * 1024)
+        for size, name in HUGE_PAGES.items()
+    )
+
+
+def memory_limits(
+    allocation: Allocation, share: MemoryShare, overhead_mb: int, pages: PageLimits | None = None
+) -> MemoryLimits:
+    """The limits of a guest of a class that holds ``allocation``; without memory in that it has none.
+
+    ``pages`` are those of huge pages.
+    """
+    held = sum(amounts.get(name, 0) for amounts in allocation.values() for name in (MEMORY, RECLAIMED_MEMORY))
+    if not held:
+        return MemoryLimits(UNLIMITED, UNLIMITED, 0, share.oom_score_adj, pages)
+    return MemoryLimits(
+        maximum=(held + overhead_mb) * _MIB,
+        high=UNLIMITED if share.high is None else held * _MIB * share.high // 100,
+        low=held * _MIB * share.low // 100,
+        oom_score_adj=share.oom_score_adj,
+        huge_pages=pages,
+    )
+
+
+def _limit_text(limits: MemoryLimits) -> str:
+    parts = {"max": limits.maximum, "high": limits.high, "low": limits.low}
+    words = [
+        f"{name} {'unlimited' if amount >= UNLIMITED else f'{amount / _MIB:g} MiB'}"
+        for name, amount in parts.items()
+        if amount is not None
+    ]
+    words += [f"{amount / _MIB:g} MiB in pages of {size} KiB" for size, amount in limits.huge_pages or ()]
+    if limits.oom_score_adj is not None:
+        words.append(f"oom_score_adj {limits.oom_score_adj}")
+    return ", ".join(words) or "as it is"

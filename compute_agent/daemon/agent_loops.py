@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from compute_agent.drivers.base import GuestDriver
-from compute_agent.events.recorder import EventRecorder
+from compute_agent.events.event import EventRecorder
 from compute_agent.fleet.following import Check
 from compute_agent.loops.announcements import PreStartHook
 from compute_agent.loops.arrivals import GuestEvents
@@ -31,7 +31,7 @@ from compute_agent.loops.reclaimed import ReclaimLoop
 from compute_agent.loops.reporting import ReportLoop
 from compute_agent.loops.root_watch import RootWatch
 from compute_agent.loops.watermarks import WatermarkLoop
-from compute_agent.monitoring.targets import MonitorTarget
+from compute_agent.monitoring.reading import MonitorTarget
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.state import StateFile
 from compute_agent.pipeline.worker import GuestPipeline

@@ -11,8 +11,7 @@ from typing import Any
 
 from oslo_config import cfg
 
-from compute_agent.inventory.cache_platform import CachePlatform
-from compute_agent.inventory.from_resctrl import cache_platform
+from compute_agent.inventory.resctrl import CachePlatform, cache_platform
 from compute_agent.resctrl.filesystem import ResctrlError, ResctrlFilesystem
 from compute_agent.resctrl.groups import NOT_GROUPS, group_path, read_groups
 from compute_agent.resctrl.mount import (

@@ -10,7 +10,7 @@ from oslo_config import cfg
 from compute_agent.conf import find_unknown_options
 from compute_agent.conf.cpu_class import CPU_CLASS
 from compute_agent.conf.guests import FOLLOW
-from compute_agent.controllers.cpu_class_plan import CpuClassClaim, decide
+from compute_agent.controllers.cpu_class import CpuClassClaim, decide
 from compute_agent.daemon.cache_control import HostResctrl
 from compute_agent.daemon.interference_support import interference_warnings
 from compute_agent.daemon.watermark_support import unmeasured_metrics, unusable_levers

@@ -9,12 +9,15 @@ from oslo_config import cfg
 from compute_agent.conf.guests import FOLLOW
 from compute_agent.controllers.base import KernelController
 from compute_agent.controllers.blockio import BlockIoController
-from compute_agent.controllers.cpu import CpuController
-from compute_agent.controllers.cpu_class import CpuClassController, CpuClasses, FormerStore, KernelFiles
-from compute_agent.controllers.cpu_class_plan import ClassBinding
-from compute_agent.controllers.cpuset import CpusetController
-from compute_agent.controllers.memory import MemoryController
-from compute_agent.controllers.memory_limit import MemoryLimitController
+from compute_agent.controllers.cpu import CpuController, CpusetController
+from compute_agent.controllers.cpu_class import (
+    ClassBinding,
+    CpuClassController,
+    CpuClasses,
+    FormerStore,
+    KernelFiles,
+)
+from compute_agent.controllers.memory import MemoryController, MemoryLimitController
 from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.daemon.cache_control import HostResctrl
 from compute_agent.daemon.world import policy_of

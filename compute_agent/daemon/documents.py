@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from compute_agent.inventory.tree import FIELDS
+from compute_agent.inventory.provider_tree import FIELDS
 from compute_agent.model import cpuset
 from compute_agent.model.guest import CpuAssignment
 from compute_agent.pipeline.view import GuestView

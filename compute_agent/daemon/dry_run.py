@@ -28,8 +28,8 @@ from compute_agent.drivers.base import GuestDriver, Listener
 from compute_agent.drivers.factory import choose, libvirtd_is_usable, open_driver
 from compute_agent.interference import state as interference
 from compute_agent.interference.watch import parse_watches
-from compute_agent.inventory import identity
-from compute_agent.inventory.tree import ProviderNode
+from compute_agent.inventory import provider_tree
+from compute_agent.inventory.provider_tree import ProviderNode
 from compute_agent.loops import watermarks
 from compute_agent.loops.allocations import allocations_read
 from compute_agent.loops.cpu_locations import by_consumer, locate
@@ -76,7 +76,7 @@ def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
     """
     folder = Path(conf.state_path)
     resctrl = open_resctrl(conf)
-    uuid = identity.look_up(folder)
+    uuid = provider_tree.look_up(folder)
     settings = read_settings(conf, load_registry())
     parse_watches(conf, settings.classes)
     saved = state.look_up(folder / STATE_FILE)
@@ -133,7 +133,7 @@ def _in_placement(
         if nameless is not None and (taken := client.provider_named(world.tree.root.name)) is not None:
             reason = (
                 f"refused: it exists with the uuid {taken}. If it is this host's, write that into"
-                f" {nameless / identity.FILE_NAME} first"
+                f" {nameless / provider_tree.FILE_NAME} first"
             )
             yield PlannedChange(PLACEMENT, world.tree.root.name, reason)
         planned = reporter.plan_reshape(

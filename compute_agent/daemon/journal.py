@@ -13,8 +13,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from compute_agent.events.event import AgentEvent
-from compute_agent.events.recorder import FIELDS
+from compute_agent.events.event import FIELDS, AgentEvent
 
 SOCKET: Final = "/run/systemd/journal/socket"
 IDENTIFIER: Final = "compute-agent"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Final
 
-from compute_agent.inventory.tree import ProviderInventory
+from compute_agent.inventory.provider_tree import ProviderInventory
 from compute_agent.report.plan import (
     Action,
     CreateProvider,

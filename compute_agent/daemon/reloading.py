@@ -21,7 +21,7 @@ from compute_agent.daemon.host_driver import HostDriver
 from compute_agent.daemon.signature import host_signature
 from compute_agent.daemon.world import build_world
 from compute_agent.host.reader import read_topology
-from compute_agent.inventory.identity import IdentityError
+from compute_agent.inventory.provider_tree import IdentityError
 from compute_agent.loops.base import ReloadedConfiguration
 from compute_agent.loops.root_watch import RootWatch
 from compute_agent.model import cpuset

@@ -20,7 +20,7 @@ from compute_agent.daemon.release import HostRelease, ReleaseOptions
 from compute_agent.daemon.state_folder import GUESTS_FOLDER, STATE_FILE, make_state_folder
 from compute_agent.daemon.world import policy_of
 from compute_agent.host.reader import read_topology
-from compute_agent.inventory import identity
+from compute_agent.inventory import provider_tree
 from compute_agent.locks import LockedError
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.state import StateFile, lock_state_folder
@@ -51,7 +51,7 @@ def open_release(conf: cfg.ConfigOpts, options: ReleaseOptions, lock_timeout: fl
         opened = open_host_driver(conf, state, folder / GUESTS_FOLDER, holder, AgentMetrics())
         try:
             owner = owner_of(conf.compute.provider_tree, state.state.nova_root)
-            own = identity.load_or_create(folder)
+            own = provider_tree.load_or_create(folder)
             yield HostRelease(
                 opened.driver,
                 open_resctrl(conf).control,

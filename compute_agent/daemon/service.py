@@ -33,9 +33,9 @@ from compute_agent.daemon.status import StatusSources, agent_document, health_do
 from compute_agent.daemon.trial import try_configuration
 from compute_agent.daemon.watermark_list import watermark_rows
 from compute_agent.drivers import guest_logs
-from compute_agent.events.recorder import EventRecorder
+from compute_agent.events.event import EventRecorder
 from compute_agent.files import remove_leftovers
-from compute_agent.inventory import identity
+from compute_agent.inventory import provider_tree
 from compute_agent.loops.audit import AuditOutcome, HostAuditor
 from compute_agent.loops.event_log import EventLog
 from compute_agent.loops.root_watch import RootWatch
@@ -88,7 +88,7 @@ class HostAgent:
         saved, registry = self._state.state, load_registry()
         root = RootWatch(
             options,
-            identity.load_or_create(folder),
+            provider_tree.load_or_create(folder),
             saved.nova_root,
             bool(saved.owned),
             self._state.keep_nova_root,

@@ -11,7 +11,7 @@ from compute_agent.conf import written
 from compute_agent.daemon import cache_control
 from compute_agent.fleet.kept import KEPT
 from compute_agent.host.kernel_files import read_optional
-from compute_agent.inventory.provider_config import files_in
+from compute_agent.inventory.provider_files import files_in
 
 _HUGE_PAGES: Final = "node/node*/hugepages/hugepages-*/nr_hugepages"
 

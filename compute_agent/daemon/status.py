@@ -9,8 +9,7 @@ from typing import Any
 
 from oslo_config import cfg
 
-from compute_agent.controllers.cpu_class import CpuClassStatus
-from compute_agent.controllers.cpu_class_plan import in_words
+from compute_agent.controllers.cpu_class import CpuClassStatus, in_words
 from compute_agent.daemon.cache_control import HostResctrl
 from compute_agent.daemon.documents import guests_document
 from compute_agent.daemon.host_driver import HostDriver

@@ -12,9 +12,9 @@ from compute_agent.daemon.configured_host import configured_host
 from compute_agent.daemon.parameters import SetSchema, load
 from compute_agent.daemon.protocol import RequestError
 from compute_agent.daemon.world import NOBODY
-from compute_agent.fleet.errors import FleetError
 from compute_agent.fleet.guests import parse
-from compute_agent.inventory.identity import IdentityError
+from compute_agent.fleet.revision import FleetError
+from compute_agent.inventory.provider_tree import IdentityError
 from compute_agent.model.messages import ConfigError
 from compute_agent.pipeline.world import HostState
 from compute_agent.qos.blockio import parse_blockio_classes

@@ -10,24 +10,24 @@ from typing import Final
 
 from oslo_config import cfg
 
-from compute_agent.capacity.collector import check_collectors
 from compute_agent.conf.guests import DEFAULT_POLICY, FOLLOW
 from compute_agent.conf.qos import cpu_pool_sections
 from compute_agent.daemon.cache_control import offered
 from compute_agent.host.reader import read_topology
 from compute_agent.host.topology import HostTopology
-from compute_agent.inventory import former_pools, identity, options
-from compute_agent.inventory.additions import with_additions
+from compute_agent.inventory import cpu_pools, options, provider_tree
 from compute_agent.inventory.cpu_pools import Positions, lay_out
 from compute_agent.inventory.cpu_sets import resolve
 from compute_agent.inventory.derive import BESIDE, SHAPES, derive
-from compute_agent.inventory.tree import ProviderTree
+from compute_agent.inventory.provider_files import with_additions
+from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.model.cpuset import CPU_POOL, CpuPool, CpuSets
 from compute_agent.model.messages import ConfigError
 from compute_agent.pipeline.world import HostState
 from compute_agent.policy import POLICIES
 from compute_agent.qos.classes import parse_classes
 from compute_agent.qos.cpu_pools import parse_cpu_pools
+from compute_agent.reclaim.collectors import check_collectors
 from compute_agent.report.nova_root import NovaRoot, RootOwner, owner_of
 from compute_agent.resctrl.mount import ResctrlHandle
 
@@ -129,10 +129,10 @@ def build_world(
     whose = root or owner_of(conf.compute.provider_tree)
     acting = root_uuid is None
     if root_uuid is None:
-        root_uuid = identity.load_or_create(Path(conf.state_path))
+        root_uuid = provider_tree.load_or_create(Path(conf.state_path))
         if conf.compute.resource_provider_name and (notice := options.name_warning(conf)):
             LOG.warning("%s", notice)
-        identity.keep_name(Path(conf.state_path), name)
+        provider_tree.keep_name(Path(conf.state_path), name)
     classes = parse_classes(conf)
     platform = offered(control, classes.wishes)
     settings = options.settings(conf)
@@ -168,8 +168,8 @@ def build_world(
         if tree.get(node.uuid) is None
     }
     if acting:
-        former_pools.keep(Path(conf.state_path), tree)
-    for node in former_pools.recall(Path(conf.state_path), tree, topology):
+        cpu_pools.keep(Path(conf.state_path), tree)
+    for node in cpu_pools.recall(Path(conf.state_path), tree, topology):
         former.setdefault(node.uuid, node)
     policy = policy_of(conf, whose.beside)
     may_move = policy != FOLLOW

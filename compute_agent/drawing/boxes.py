@@ -1,11 +1,41 @@
-"""The topology as boxes in boxes: what a picture shows, before anybody knows where it goes."""
+"""What CPUs are for, as pictures tell them apart.
 
-from collections.abc import Iterator
+The topology as boxes in boxes: what a picture shows, before anybody knows where it goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Final
 
 from compute_agent.host.topology import CpuCore, HostTopology, NumaNode
 from compute_agent.model import cpuset
+from compute_agent.model.cpuset import CpuSets
+
+
+class CpuRole(StrEnum):
+    """What one CPU is for."""
+
+    DEDICATED = "dedicated"
+    SHARED = "shared"
+    BOTH = "dedicated or shared"
+    """As with the legacy ``vcpu_pin_set`` alone."""
+    HOST = "host"
+    """In no set: no guest runs there."""
+
+
+def roles(cpus: frozenset[int], sets: CpuSets) -> Mapping[CpuRole, frozenset[int]]:
+    """These CPUs by what they are for, in the order of :class:`Role`; only those that there are."""
+    found = {
+        CpuRole.DEDICATED: cpus & sets.dedicated - sets.shared,
+        CpuRole.SHARED: cpus & sets.shared - sets.dedicated,
+        CpuRole.BOTH: cpus & sets.dedicated & sets.shared,
+        CpuRole.HOST: cpus - sets.dedicated - sets.shared,
+    }
+    return {role: those for role, those in found.items() if those}
+
 
 HOST, PACKAGE, DIE, NUMA, L3, CORE = range(6)
 """Kinds of boxes; of those with the same CPUs the earlier kind is the outer one."""
@@ -20,7 +50,7 @@ class CpuBox:
     kind: int
     lines: list[str]
     cpus: frozenset[int]
-    children: list["CpuBox"] = field(default_factory=list)
+    children: list[CpuBox] = field(default_factory=list)
 
 
 def nest(topology: HostTopology) -> tuple[CpuBox, list[str]]:

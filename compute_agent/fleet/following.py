@@ -13,8 +13,7 @@ from oslo_config import cfg
 from compute_agent.files import secure_folder
 from compute_agent.fleet import kept, rules, source
 from compute_agent.fleet.configuration import FleetSettings, problems, with_file
-from compute_agent.fleet.errors import FleetError
-from compute_agent.fleet.revision import FleetRevision
+from compute_agent.fleet.revision import FleetError, FleetRevision
 from compute_agent.model.messages import ConfigError
 
 LOG = logging.getLogger(__name__)

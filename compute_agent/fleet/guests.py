@@ -18,7 +18,7 @@ from typing import Final
 
 from compute_agent.conf.fleet import GUEST
 from compute_agent.conf.written import Written
-from compute_agent.fleet.errors import FleetError
+from compute_agent.fleet.revision import FleetError
 
 OPTIONS: Final = ("blockio_class", "memory_type", "priority", "qos_class", "resctrl")
 

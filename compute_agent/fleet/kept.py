@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from compute_agent.files import read_own, remove_durably, sync_folder, write_durably
-from compute_agent.fleet.errors import FleetError
+from compute_agent.fleet.revision import FleetError
 
 KEPT: Final = "fleet.conf"
 """In the state folder: what the agent works by."""

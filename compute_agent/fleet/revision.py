@@ -1,4 +1,7 @@
-"""What a revision is, and what its head says."""
+"""What is wrong with the settings of the fleet.
+
+What a revision is, and what its head says.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from compute_agent.fleet.errors import FleetError
+
+class FleetError(Exception):
+    """A source cannot be read, or a revision is not to be taken up; the text says why."""
+
+
+class SourceError(FleetError):
+    """A source cannot be read now, as it cannot on all hosts that have it."""
+
 
 MAX_BYTES: Final = 256 * 1024
 """Bytes of a revision: an ini file of all options is a tenth of that."""

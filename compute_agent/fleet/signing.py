@@ -17,8 +17,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from compute_agent.fleet import revision
-from compute_agent.fleet.errors import FleetError
-from compute_agent.fleet.revision import MAX_BYTES, FleetRevision
+from compute_agent.fleet.revision import MAX_BYTES, FleetError, FleetRevision
 
 _FIRST_LINE: Final = b"# compute-agent fleet revision 1, signed: "
 _PURPOSE: Final = b"compute-agent fleet revision 1\n"

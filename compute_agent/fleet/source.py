@@ -18,8 +18,7 @@ from typing import Final
 from urllib.parse import quote, urlsplit
 
 from compute_agent.files import read_bounded
-from compute_agent.fleet.errors import FleetError, SourceError
-from compute_agent.fleet.revision import MAX_BYTES
+from compute_agent.fleet.revision import MAX_BYTES, FleetError, SourceError
 from compute_agent.in_thread import in_thread
 
 DEADLINE: Final = 20.0

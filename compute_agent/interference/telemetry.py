@@ -8,8 +8,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from compute_agent.events.event import EventKind, EventOutcome
-from compute_agent.events.recorder import EventRecorder, NamedSubject
+from compute_agent.events.event import EventKind, EventOutcome, EventRecorder, NamedSubject
 from compute_agent.interference.cases import CaseVerdict, InterferenceCase
 from compute_agent.interference.decide import CaseDecision, InterferenceState, PairRecord, SignalKey
 from compute_agent.interference.reading import GuestSamples

@@ -7,11 +7,10 @@ from typing import Final
 
 from compute_agent.host.topology import HostTopology, NumaNode
 from compute_agent.inventory import attributes, traits
-from compute_agent.inventory.cache_platform import CacheDomain, CachePlatform
+from compute_agent.inventory.attributes import HostZone, layout
 from compute_agent.inventory.cpu_pools import PoolPart, Positions, parts, pool_trait
-from compute_agent.inventory.huge_pages import check_reserved, page_inventories, pages_mb
-from compute_agent.inventory.reclaimed import SUFFIX, with_reclaimed
-from compute_agent.inventory.tree import (
+from compute_agent.inventory.memory import SUFFIX, check_reserved, page_inventories, pages_mb, with_reclaimed
+from compute_agent.inventory.provider_tree import (
     Field,
     ProviderInventory,
     ProviderNode,
@@ -19,7 +18,7 @@ from compute_agent.inventory.tree import (
     child_uuid,
     with_stock_names,
 )
-from compute_agent.inventory.zones import HostZone, layout
+from compute_agent.inventory.resctrl import CacheDomain, CachePlatform
 from compute_agent.model.cpuset import CpuSet, CpuSets
 from compute_agent.model.messages import ConfigError
 from compute_agent.model.resource import RESCTRL_GROUP

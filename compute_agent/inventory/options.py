@@ -7,11 +7,11 @@ from typing import Final
 
 from oslo_config import cfg
 
-from compute_agent.inventory import identity
+from compute_agent.inventory import provider_tree
 from compute_agent.inventory.cpu_sets import CpuOptions
 from compute_agent.inventory.derive import CONFIGURABLE, InventorySettings
-from compute_agent.inventory.huge_pages import parse_reserved
-from compute_agent.inventory.provider_config import ProviderConfigs, read_provider_configs
+from compute_agent.inventory.memory import parse_reserved
+from compute_agent.inventory.provider_files import ProviderConfigs, read_provider_configs
 
 _GIB: Final = 1024**3
 
@@ -124,7 +124,7 @@ def name_warning(conf: cfg.ConfigOpts) -> str:
 
 def _kept_name(conf: cfg.ConfigOpts) -> str:
     try:
-        return identity.kept_name(Path(conf.state_path))
+        return provider_tree.kept_name(Path(conf.state_path))
     except OSError:
         return ""  # whoever may not look there, and has the host described, does without
 

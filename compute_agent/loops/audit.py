@@ -18,7 +18,7 @@ from typing import Any, Final
 from compute_agent.drivers.base import GuestDriver
 from compute_agent.drivers.flavor import GuestFlavor
 from compute_agent.events.event import EventKind as EventKind
-from compute_agent.events.recorder import EventRecorder, NamedSubject
+from compute_agent.events.event import EventRecorder, NamedSubject
 from compute_agent.loops.allocations import allocations_by_consumer, allocations_read, hand_over
 from compute_agent.loops.cpu_locations import locate
 from compute_agent.model.guest import Allocation, CpuAssignment, EmulatorPolicy, Guest

@@ -6,9 +6,8 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from compute_agent.controllers.base import GuestTarget, KernelController
-from compute_agent.controllers.cache_demands import demands
-from compute_agent.controllers.resctrl import resctrl_of
-from compute_agent.inventory.tree import ProviderNode
+from compute_agent.controllers.resctrl import demands, resctrl_of
+from compute_agent.inventory.provider_tree import ProviderNode
 from compute_agent.model.resource import CACHE_WAYS, MEMORY_BANDWIDTH, ThrottleControl
 from compute_agent.pipeline.view import GuestView
 from compute_agent.qos.snapshot import GuestAllotment

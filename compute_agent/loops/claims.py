@@ -10,8 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from compute_agent.events.event import EventKind
-from compute_agent.events.recorder import EventRecorder
+from compute_agent.events.event import EventKind, EventRecorder
 from compute_agent.model.guest import Allocation
 from compute_agent.pipeline.view import GuestView
 from compute_agent.report.client import ExpiringClaim, PlacementClient

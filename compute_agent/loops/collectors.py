@@ -18,20 +18,22 @@ from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from compute_agent.capacity.collected_file import FILE, CollectedClasses, dump, parse
-from compute_agent.capacity.collector import (
+from compute_agent.events.event import EventKind, EventRecorder
+from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
+from compute_agent.loops.kept_file import KeptFile
+from compute_agent.model.messages import printable
+from compute_agent.reclaim.collectors import (
+    FILE,
     MAX_MEASUREMENTS,
     ClassMeasurement,
     CollectedAmount,
+    CollectedClasses,
     checked,
+    dump,
     found_collectors,
+    parse,
 )
-from compute_agent.capacity.terms import term_row
-from compute_agent.events.event import EventKind
-from compute_agent.events.recorder import EventRecorder
-from compute_agent.inventory.tree import ProviderNode, ProviderTree
-from compute_agent.loops.kept_file import KeptFile
-from compute_agent.model.messages import printable
+from compute_agent.reclaim.offers import term_row
 
 LOG = logging.getLogger(__name__)
 

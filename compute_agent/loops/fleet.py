@@ -20,12 +20,11 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from compute_agent.conf import written
 from compute_agent.fleet.configuration import FleetSettings, overruled
-from compute_agent.fleet.errors import FleetError, SourceError
 from compute_agent.fleet.following import Check, follow
 from compute_agent.fleet.kept import KEPT
-from compute_agent.fleet.revision import FleetRevision
+from compute_agent.fleet.revision import FleetError, FleetRevision, SourceError
 from compute_agent.inventory.attributes import FLEET_GENERATION, FLEET_GROUP, FLEET_TROUBLE
-from compute_agent.inventory.tree import ProviderTree
+from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.loops.base import ReloadedConfiguration
 from compute_agent.model.messages import ConfigError
 

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from compute_agent.conf import written
 from compute_agent.files import read_own, write_durably
-from compute_agent.fleet.errors import FleetError
 from compute_agent.fleet.guests import OPTIONS, ByGuest, GuestSettingsPlan, parse, plan
+from compute_agent.fleet.revision import FleetError
 from compute_agent.pipeline.worker import GuestPipeline
 
 LOG = logging.getLogger(__name__)

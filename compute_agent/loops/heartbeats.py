@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable
 
 from compute_agent.inventory.attributes import heartbeat
-from compute_agent.inventory.tree import ProviderTree
+from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.loops.base import ReloadedConfiguration
 
 

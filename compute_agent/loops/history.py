@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from compute_agent.events.event import EventKind
-from compute_agent.events.recorder import EventRecorder
+from compute_agent.events.event import EventKind, EventRecorder
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.report.history import (
     AllocationLoss,

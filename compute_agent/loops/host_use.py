@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
-from compute_agent.capacity.zone import GuestUse, HostUse
 from compute_agent.drivers.base import GuestDriver
 from compute_agent.host.proc_stat import busy_parts, parse_cpu_times, stolen_parts
 from compute_agent.loops.subjects import SubjectFactory
@@ -18,6 +17,7 @@ from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.qos.classes import QosClasses
 from compute_agent.qos.rounds import MeasuringRound
 from compute_agent.qos.sources import guests
+from compute_agent.reclaim.zone import GuestUse, HostUse
 
 MAX_SECONDS: Final = 300.0
 """Between two reads; what was used in a longer time tells little of peaks."""

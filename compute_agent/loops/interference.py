@@ -12,7 +12,7 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry
 
 from compute_agent.drivers.base import GuestDriver
-from compute_agent.events.recorder import EventRecorder
+from compute_agent.events.event import EventRecorder
 from compute_agent.interference.cases import VERDICTS, CaseVerdict
 from compute_agent.interference.decide import CaseDecision, InterferenceState, advance
 from compute_agent.interference.reading import GuestSamples

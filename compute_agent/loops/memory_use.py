@@ -6,15 +6,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from compute_agent.capacity.memory import (
-    MIB,
-    parse_inactive_file,
-    parse_node_use,
-    parse_parts,
-    parse_swap_use,
-    parse_swapped,
-)
-from compute_agent.capacity.zone import GuestUse, HostUse, used_part
 from compute_agent.drivers.base import GuestDriver
 from compute_agent.host.memory import NODE_FOLDER
 from compute_agent.loops.host_use import holds_of_rest_alone
@@ -25,6 +16,17 @@ from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.qos.classes import QosClasses
 from compute_agent.qos.rounds import MeasuredGuest, MeasuringRound
 from compute_agent.qos.sources.guests import parse_resident
+from compute_agent.reclaim.zone import (
+    MIB,
+    GuestUse,
+    HostUse,
+    parse_inactive_file,
+    parse_node_use,
+    parse_parts,
+    parse_swap_use,
+    parse_swapped,
+    used_part,
+)
 
 
 @dataclass(frozen=True, slots=True)

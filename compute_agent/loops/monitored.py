@@ -9,7 +9,7 @@ from compute_agent.controllers.base import KernelController
 from compute_agent.controllers.resctrl import resctrl_of
 from compute_agent.drivers.base import GuestDriver
 from compute_agent.model.guest import Guest
-from compute_agent.monitoring.targets import MonitorTarget, build_targets
+from compute_agent.monitoring.reading import MonitorTarget, build_targets
 from compute_agent.qos.snapshot import MetricSeries, UsageSnapshot
 
 _CPU: Final = MetricSeries("cpu_usage")

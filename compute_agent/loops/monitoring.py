@@ -8,13 +8,10 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from compute_agent.loops.base import ReloadedConfiguration
-from compute_agent.monitoring.cache_reader import MonitoredCaches
-from compute_agent.monitoring.loop import MonitorLoop, Targets
-from compute_agent.monitoring.metrics import MonitoringCollector
+from compute_agent.monitoring.loop import MonitoringCollector, MonitoringSettings, MonitorLoop, Targets
 from compute_agent.monitoring.monitor import CacheMonitor
-from compute_agent.monitoring.settings import MonitoringSettings
-from compute_agent.monitoring.store import SampleStore
-from compute_agent.monitoring.tables import FILE
+from compute_agent.monitoring.reading import MonitoredCaches
+from compute_agent.monitoring.samples import FILE, SampleStore
 from compute_agent.resctrl.mount import ResctrlHandle
 
 

@@ -11,8 +11,7 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry, Counter
 
 from compute_agent.drivers.base import GuestDriver, OomKill
-from compute_agent.events.event import EventKind
-from compute_agent.events.recorder import EventRecorder
+from compute_agent.events.event import EventKind, EventRecorder
 from compute_agent.host import kernel_files
 from compute_agent.loops.base import ReloadedConfiguration
 

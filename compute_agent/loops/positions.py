@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 
 from compute_agent.controllers.resctrl import resctrl_of
-from compute_agent.inventory.positions import GuestCpuMap, described
-from compute_agent.inventory.tree import ProviderTree
+from compute_agent.inventory.attributes import GuestCpuMap, described
+from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.loops.base import ReloadedConfiguration
 from compute_agent.pipeline.view import GuestView
 from compute_agent.qos.watermarks import WatermarkAction, WatermarkSection

@@ -12,16 +12,19 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from compute_agent.capacity.breach import HeldBackShare, missing_cpus
-from compute_agent.capacity.estimate import EstimateLimits, UseEstimate, estimate
-from compute_agent.capacity.history import HOURS, ZoneReading
-from compute_agent.capacity.offer import CapacityOffer
-from compute_agent.capacity.state import ZoneState, dump, parse
-from compute_agent.capacity.terms import term_row
-from compute_agent.events.event import EventKind, EventOutcome
-from compute_agent.events.recorder import EventRecorder
-from compute_agent.inventory.tree import ProviderNode
+from compute_agent.events.event import EventKind, EventOutcome, EventRecorder
+from compute_agent.inventory.provider_tree import ProviderNode
 from compute_agent.loops.kept_file import KeptFile
+from compute_agent.reclaim.estimate import HOURS, EstimateLimits, UseEstimate, ZoneReading, estimate
+from compute_agent.reclaim.offers import (
+    CapacityOffer,
+    HeldBackShare,
+    ZoneState,
+    dump,
+    missing_cpus,
+    parse,
+    term_row,
+)
 
 LOG = logging.getLogger(__name__)
 

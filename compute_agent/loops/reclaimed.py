@@ -12,14 +12,10 @@ from typing import Any, Final
 from oslo_config import cfg
 from prometheus_client import Counter
 
-from compute_agent.capacity.estimate import EstimateLimits
-from compute_agent.capacity.memory import memory_entitlements
-from compute_agent.capacity.state import FILE, MEMORY_FILE
-from compute_agent.capacity.zone import HostUse, entitlements, read_zone
 from compute_agent.drivers.base import GuestDriver
-from compute_agent.events.recorder import EventRecorder
-from compute_agent.inventory.reclaimed import reclaimable, with_offers
-from compute_agent.inventory.tree import ProviderTree
+from compute_agent.events.event import EventRecorder
+from compute_agent.inventory.memory import reclaimable, with_offers
+from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.loops import collectors, stolen
 from compute_agent.loops.base import ReloadedConfiguration
 from compute_agent.loops.collectors import CollectorLoops
@@ -32,6 +28,9 @@ from compute_agent.model.resource import MEMORY, RECLAIMED_MEMORY, RECLAIMED_VCP
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.qos import sorters
+from compute_agent.reclaim.estimate import EstimateLimits
+from compute_agent.reclaim.offers import FILE, MEMORY_FILE
+from compute_agent.reclaim.zone import HostUse, entitlements, memory_entitlements, read_zone
 from compute_agent.report.withheld import WithheldUnits
 
 LOG = logging.getLogger(__name__)

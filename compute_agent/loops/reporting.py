@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from compute_agent.inventory.tree import ProviderTree
+from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.loops.allocations import allocations_read, hand_over
 from compute_agent.loops.base import ReloadedConfiguration
 from compute_agent.loops.claims import ClaimWatch

@@ -10,14 +10,13 @@ from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from compute_agent.capacity.stolen import FILE, StolenReserve, dump, parse, stolen_part
-from compute_agent.capacity.terms import term_row
-from compute_agent.capacity.zone import HostUse
-from compute_agent.events.event import EventKind, EventOutcome
-from compute_agent.events.recorder import EventRecorder
-from compute_agent.inventory.tree import ProviderNode, ProviderTree
+from compute_agent.events.event import EventKind, EventOutcome, EventRecorder
+from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
 from compute_agent.loops.kept_file import KeptFile
 from compute_agent.pipeline.world import HostState
+from compute_agent.reclaim.offers import term_row
+from compute_agent.reclaim.stolen import FILE, StolenReserve, dump, parse, stolen_part
+from compute_agent.reclaim.zone import HostUse
 from compute_agent.report.withheld import WithheldUnits
 
 LOG = logging.getLogger(__name__)

@@ -1,4 +1,9 @@
-"""The thread that measures, round by round."""
+"""The options of [monitoring] as plain values.
+
+Caches, bandwidth and monitoring itself, for Prometheus.
+
+The thread that measures, round by round.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +11,82 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
+from oslo_config import cfg
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
 from compute_agent.monitoring.monitor import SYNC_SECONDS, CacheMonitor
-from compute_agent.monitoring.reading import MonitorReading
-from compute_agent.monitoring.samples import to_samples
-from compute_agent.monitoring.settings import MonitoringSettings
-from compute_agent.monitoring.store import SampleStore
-from compute_agent.monitoring.targets import MonitorTarget
+from compute_agent.monitoring.reading import MonitorReading, MonitorTarget
+from compute_agent.monitoring.samples import SampleStore, to_samples
+
+
+@dataclass(frozen=True, slots=True)
+class MonitoringSettings:
+    """Times are in seconds; an ``interval`` of 0 switches off what it is of. ``store_bytes`` is a size."""
+
+    interval: float = 1.0
+    store_interval: float = 10.0
+    retention: float = 7 * 86400.0
+    store_bytes: int = 512 * 10**6
+
+    @classmethod
+    def of(cls, conf: cfg.ConfigOpts) -> MonitoringSettings:
+        """Those of a configuration."""
+        options = conf.monitoring
+        return cls(options.interval, options.store_interval, options.retention, options.store_max_mb * 10**6)
+
+
+class MonitoringCollector(Collector):
+    """Tells what the newest reading has: series of guests that left end with them.
+
+    A series without a guest is that of the class.
+    """
+
+    def __init__(self, loop: MonitorLoop) -> None:
+        self._loop = loop
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics of monitoring."""
+        occupancy = GaugeMetricFamily(
+            "compute_agent_llc_occupancy_bytes",
+            "Last-level cache that a guest, or a class, has filled.",
+            labels=("guest", "class", "cache_id"),
+        )
+        moved = CounterMetricFamily(
+            "compute_agent_memory_bandwidth_bytes",
+            "Bytes that a guest, or a class, has moved between caches and memory.",
+            labels=("guest", "class", "cache_id", "kind"),
+        )
+        reading = self._loop.newest()
+        for use in reading.targets if reading else ():
+            for cache, one in use.caches.items():
+                if one.occupancy is not None:
+                    occupancy.add_metric((*use.target.key, str(cache)), one.occupancy)
+            for (cache, kind), amount in use.moved.items():
+                moved.add_metric((*use.target.key, str(cache), kind), amount)
+        monitor = self._loop.monitor
+        yield occupancy
+        yield moved
+        yield GaugeMetricFamily(
+            "compute_agent_unmonitored_guests",
+            "Guests that are not monitored, as RMIDs or bandwidth counters do not last for them.",
+            value=len(monitor.unmonitored) if monitor else 0,
+        )
+        yield CounterMetricFamily(
+            "compute_agent_monitoring_exhaustions",
+            "How often RMIDs or bandwidth counters began to be too few for all guests.",
+            value=monitor.exhaustions if monitor else 0,
+        )
+        yield CounterMetricFamily(
+            "compute_agent_sample_write_failures",
+            "Failed writes of samples.",
+            value=self._loop.store.failures,
+        )
+
 
 LOG = logging.getLogger(__name__)
 

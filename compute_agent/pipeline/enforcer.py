@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from compute_agent.controllers.base import GuestTarget, KernelController
-from compute_agent.events.event import EventKind
-from compute_agent.events.recorder import EventRecorder
+from compute_agent.events.event import EventKind, EventRecorder
 from compute_agent.model.guest import Allocation, Guest
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.pipeline.cache import CachedGuest, GuestCache

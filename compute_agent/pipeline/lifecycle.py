@@ -7,8 +7,7 @@ import time
 from collections.abc import Mapping
 
 from compute_agent.drivers.base import GuestDriver
-from compute_agent.events.event import EventKind
-from compute_agent.events.recorder import EventRecorder, NamedSubject
+from compute_agent.events.event import EventKind, EventRecorder, NamedSubject
 from compute_agent.model.guest import Allocation, Guest, GuestHolding, GuestMigration
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.model.resource import ThrottleControl

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from compute_agent.drivers.base import GuestDriver
 from compute_agent.model.guest import Guest
-from compute_agent.policy.follow import KernelPlacement
+from compute_agent.policy.policies import KernelPlacement
 
 
 def observe(driver: GuestDriver, guest: Guest) -> KernelPlacement:

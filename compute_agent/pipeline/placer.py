@@ -6,8 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from compute_agent.events.event import EventKind
-from compute_agent.events.recorder import EventRecorder
+from compute_agent.events.event import EventKind, EventRecorder
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest import UNCONSTRAINED, Allocation, CpuAssignment, Guest
@@ -17,11 +16,9 @@ from compute_agent.pipeline.world import HostState, request_for
 from compute_agent.policy import POLICIES
 from compute_agent.policy.base import CpuSupply, GuestRequest, PlacementRefusal
 from compute_agent.policy.constrained import refit_within
-from compute_agent.policy.follow import KernelPlacement, as_found
-from compute_agent.policy.pools import admit, refuse_outside
-from compute_agent.policy.readback import read_back
-from compute_agent.policy.rebalance import best_move
-from compute_agent.policy.unplaced import confine, keep, may_stay
+from compute_agent.policy.policies import KernelPlacement, as_found
+from compute_agent.policy.running_guests import best_move, confine, keep, may_stay, read_back
+from compute_agent.policy.shared_cpus import admit, refuse_outside
 
 LOG = logging.getLogger(__name__)
 

@@ -16,8 +16,7 @@ from typing import Any, Final
 
 from compute_agent.controllers.base import KernelController
 from compute_agent.drivers.base import GuestChange, GuestDriver, Listener, StartingDriver
-from compute_agent.events.event import EventKind
-from compute_agent.events.recorder import EventRecorder
+from compute_agent.events.event import EventKind, EventRecorder
 from compute_agent.model.guest import Allocation, CpuAssignment, Guest, GuestMigration
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.pipeline.cache import CachedGuest, UnclaimedHolding

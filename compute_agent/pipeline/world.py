@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from compute_agent.host.topology import HostTopology
-from compute_agent.inventory.tree import ProviderNode, ProviderTree
+from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
 from compute_agent.model.cpuset import CpuPool, CpuSets
 from compute_agent.model.guest import Allocation, Guest, MemoryType
 from compute_agent.model.messages import called
 from compute_agent.model.resource import MEMORY, RECLAIMED_MEMORY, RECLAIMED_VCPU
 from compute_agent.policy import STATIC_PLUS, STATIC_POOLS, leave_in_place, place_nowhere
 from compute_agent.policy.base import CpuSupply, GuestRequest, Policy, ProviderDemand
-from compute_agent.policy.lending import PoolBorrower, lend
+from compute_agent.policy.shared_cpus import PoolBorrower, lend
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class HostState:
     go to the shared CPUs; else they stay. ``refuse_unplaced``: a guest that starts and has no place is
     stopped. ``root_known``: it is known whose the root provider is, and which; until then nobody can say what
     of an allocation is of this host. ``rebalance_gain`` is what moving a running guest has to gain (see
-    :mod:`compute_agent.policy.rebalance`); None: none is moved. ``pools`` are the pools of CPUs,
+    :mod:`compute_agent.policy.running_guests`); None: none is moved. ``pools`` are the pools of CPUs,
     ``warnings`` what files that add to providers say to no effect.
     """
 

@@ -43,10 +43,7 @@ from typing import Final
 
 from compute_agent.policy.base import Policy
 from compute_agent.policy.constrained import constrained
-from compute_agent.policy.follow import leave_in_place
-from compute_agent.policy.none import place_nowhere
-from compute_agent.policy.static import place_in_order
-from compute_agent.policy.topology_aware import place_by_topology
+from compute_agent.policy.policies import leave_in_place, place_by_topology, place_in_order, place_nowhere
 
 STATIC_PLUS: Final = constrained(place_in_order)
 """Besides, guests that float may use dedicated CPUs that nobody holds (:mod:`lending`)."""

@@ -1,4 +1,7 @@
-"""Which free cores a guest takes, by thread policy: as few as can be, and few left broken."""
+"""Which free cores a guest takes, by thread policy: as few as can be, and few left broken.
+
+What the thread policy of a guest asks of the cores of a zone, and why there are none.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest import ThreadPolicy
-from compute_agent.policy.pieces import Amounts, CoreKind, FreeCores, in_order
+from compute_agent.policy.base import (
+    Amounts,
+    CoreKind,
+    CpuSupply,
+    FreeCores,
+    GuestRequest,
+    PlacementRefusal,
+    ProviderDemand,
+    in_order,
+)
 
 
 class CoreDemand(NamedTuple):
@@ -210,3 +223,32 @@ def _cores_to_spread_over(
     if beside is not None:
         found.sort(key=lambda core: (not core[1], beside(core[0][0])))
     return found
+
+
+def want_of(request: GuestRequest, demand: ProviderDemand) -> CoreDemand:
+    """What a demand asks of the cores. Isolated guest CPUs are on as many cores, spread as the PCPU are."""
+    if request.thread_policy is not ThreadPolicy.ISOLATE:
+        return CoreDemand(request.thread_policy, demand.pcpu)
+    is_last = demand is [each for each in request.demands if each.pcpu][-1]
+    extra = is_last and request.has_emulator_cpu
+    cores = request.used_pcpu * demand.pcpu // request.pcpu
+    return CoreDemand(request.thread_policy, demand.pcpu, cores, extra)
+
+
+def refuse(
+    supply: CpuSupply, request: GuestRequest, demand: ProviderDemand, free: CpuSet
+) -> PlacementRefusal:
+    """Why no choice of the free CPUs will do."""
+    if request.thread_policy is ThreadPolicy.ISOLATE:
+        threads = min(len(supply.topology.threads_of(cpu)) for cpu in free)
+        emulator = int(request.has_emulator_cpu)
+        needed = (request.used_pcpu - emulator) * threads + emulator
+        if request.pcpu < needed:
+            return PlacementRefusal(
+                f"thread policy isolate keeps cores whole: the guest needs {needed} PCPU on cores of"
+                f" {threads} threads, its allocation has {request.pcpu}"
+            )
+    return PlacementRefusal(
+        f"{demand.zone} has {len(free)} free dedicated CPUs, but not {demand.pcpu} that satisfy thread"
+        f" policy {request.thread_policy}"
+    )

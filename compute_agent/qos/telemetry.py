@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from compute_agent.events.event import EventKind, EventOutcome
-from compute_agent.events.recorder import EventRecorder, NamedSubject
+from compute_agent.events.event import EventKind, EventOutcome, EventRecorder, NamedSubject
 from compute_agent.model.messages import called
 from compute_agent.qos.actions import Act, EvictAction, RestoreAction, SwitchScheduling, ThrottleAction
 from compute_agent.qos.snapshot import MetricSeries, UsageSnapshot

@@ -21,8 +21,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from compute_agent.inventory.derive import CONFIGURABLE
-from compute_agent.inventory.provider_config import OPTION
-from compute_agent.inventory.tree import FIELDS, Field, ProviderInventory
+from compute_agent.inventory.provider_files import OPTION
+from compute_agent.inventory.provider_tree import FIELDS, Field, ProviderInventory
 from compute_agent.model.resource import EXCLUSIVE
 
 Written = frozenset[tuple[str, Field, float]]
@@ -80,17 +80,17 @@ def settle(
             return SettledInventory(replace(derived, allocation_ratio=ratio_elsewhere))
         return SettledInventory(derived)
     result, adjustments = derived, []
-    for field in FIELDS:
-        there, own = getattr(has, field), getattr(derived, field)
+    for each in FIELDS:
+        there, own = getattr(has, each), getattr(derived, each)
         if there == own:
             continue
-        if (name, field, there) in written:
-            if field == "allocation_ratio" and (name, field) not in configured and name not in EXCLUSIVE:
+        if (name, each, there) in written:
+            if each == "allocation_ratio" and (name, each) not in configured and name not in EXCLUSIVE:
                 result = replace(result, allocation_ratio=there)
             continue
-        verdict, becomes = _judge(name, field, there, derived, configured)
-        adjustments.append(InventoryAdjustment(field, there, own, verdict, becomes))
-        if field == "reserved":
+        verdict, becomes = _judge(name, each, there, derived, configured)
+        adjustments.append(InventoryAdjustment(each, there, own, verdict, becomes))
+        if each == "reserved":
             result = replace(result, reserved=int(becomes))
         else:
             result = replace(result, allocation_ratio=becomes)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import os_traits
 
 from compute_agent.inventory.derive import spread
-from compute_agent.inventory.tree import ProviderInventory, ProviderNode, ProviderTree
+from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
 from compute_agent.model.cpuset import CpuSet
 
 Held = Mapping[str, Mapping[str, Mapping[str, int]]]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import ceil
 
-from compute_agent.inventory.tree import ProviderInventory, ProviderNode, ProviderTree
+from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
 from compute_agent.model.messages import called
 from compute_agent.model.resource import HUGE_PAGES, MEMORY
 from compute_agent.report.plan import ReportedProvider

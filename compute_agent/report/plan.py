@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from compute_agent.inventory.attributes import is_ours
-from compute_agent.inventory.tree import ProviderInventory, ProviderNode, ProviderTree
+from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
 from compute_agent.model.messages import called
 from compute_agent.model.resource import HOST_OWNED
 from compute_agent.report.adjustments import SettledInventory, Written, in_words, remembered, settle, writing

@@ -14,7 +14,7 @@ from dataclasses import replace
 from math import ceil
 from typing import Final
 
-from compute_agent.inventory.tree import ProviderInventory, ProviderNode, ProviderTree
+from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
 from compute_agent.model.messages import called
 from compute_agent.report.plan import ReportedProvider
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
-from compute_agent.inventory.tree import ProviderTree, with_stock_names
+from compute_agent.inventory.provider_tree import ProviderTree, with_stock_names
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.resource import STOCK_NAMES
 from compute_agent.report.capacity import CpuLocation

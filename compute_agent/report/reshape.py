@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Final
 
-from compute_agent.inventory.tree import ProviderInventory, ProviderTree
+from compute_agent.inventory.provider_tree import ProviderInventory, ProviderTree
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest import ConsumerAllocations
 from compute_agent.model.resource import MOVABLE, STOCK_NAMES

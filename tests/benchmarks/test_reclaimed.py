@@ -4,7 +4,7 @@ import random
 
 from benchmarks import reclaimed
 from benchmarks.reclaimed_traces import DAY, HostTrace, host, noise_table
-from compute_agent.capacity.estimate import EstimateLimits
+from compute_agent.reclaim.estimate import EstimateLimits
 
 
 def test_few_promises_are_broken_and_much_is_promised():

@@ -4,17 +4,17 @@ import dataclasses
 import re
 from pathlib import Path
 
-from compute_agent.controllers import blockio, cpu, cpu_class, cpuset, memory, memory_limit, resctrl
+from compute_agent.controllers import blockio, cpu, cpu_class, memory, resctrl
 from compute_agent.model.guest import GuestSettings
 from compute_agent.model.resource import RESOURCE_CLASSES
 
 CHECKOUT = Path(__file__).parents[2]
 PAGE = CHECKOUT / "doc/host/enforcement.md"
 CONTROLLERS = {
-    cpuset.CpusetController.name,
+    cpu.CpusetController.name,
     cpu.CpuController.name,
     memory.MemoryController.name,
-    memory_limit.MemoryLimitController.name,
+    memory.MemoryLimitController.name,
     blockio.BlockIoController.name,
     cpu_class.CpuClassController.name,
     resctrl.ResctrlController.name,

@@ -6,8 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.capacity.breach import DAY_SECONDS, MAX_STEP_SECONDS, HeldBackShare, missing_cpus
-from compute_agent.capacity.state import ZoneState, dump, parse
+from compute_agent.reclaim.offers import (
+    DAY_SECONDS,
+    MAX_STEP_SECONDS,
+    HeldBackShare,
+    ZoneState,
+    dump,
+    missing_cpus,
+    parse,
+)
 
 START = 3.6e9
 

@@ -7,9 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.capacity.estimate import KNOWN_HOURS, STALE_SECONDS, EstimateLimits, estimate
-from compute_agent.capacity.history import HOUR, HOURS, PERIOD, PERIODS, SUM, SYSTEM, ZoneHistory, ZoneReading
-from compute_agent.capacity.offer import GROWTH, GROWTH_SECONDS, CapacityOffer, step_of
+from compute_agent.reclaim.estimate import (
+    HOUR,
+    HOURS,
+    KNOWN_HOURS,
+    PERIOD,
+    PERIODS,
+    STALE_SECONDS,
+    SUM,
+    SYSTEM,
+    EstimateLimits,
+    ZoneHistory,
+    ZoneReading,
+    estimate,
+)
+from compute_agent.reclaim.offers import GROWTH, GROWTH_SECONDS, CapacityOffer, step_of
 
 LIMITS = EstimateLimits(burst=0.0)
 EPOCH = 1_000_000 * HOUR

@@ -4,18 +4,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compute_agent.capacity.estimate import EstimateLimits, estimate
-from compute_agent.capacity.history import ZoneHistory
-from compute_agent.capacity.memory import (
+from compute_agent.reclaim.estimate import EstimateLimits, ZoneHistory, estimate
+from compute_agent.reclaim.offers import CapacityOffer
+from compute_agent.reclaim.zone import (
+    GuestUse,
+    HostUse,
     memory_entitlements,
     parse_inactive_file,
     parse_node_use,
     parse_parts,
     parse_swap_use,
     parse_swapped,
+    read_zone,
 )
-from compute_agent.capacity.offer import CapacityOffer
-from compute_agent.capacity.zone import GuestUse, HostUse, read_zone
 
 NODE = """\
 Node 0 MemTotal:       16738508 kB

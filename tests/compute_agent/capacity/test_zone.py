@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.capacity.history import SYSTEM, ZoneHistory, ZoneReading
-from compute_agent.capacity.offer import CapacityOffer
-from compute_agent.capacity.state import ZoneState, dump, parse
-from compute_agent.capacity.zone import GuestUse, HostUse, entitlements, read_zone
+from compute_agent.reclaim.estimate import SYSTEM, ZoneHistory, ZoneReading
+from compute_agent.reclaim.offers import CapacityOffer, ZoneState, dump, parse
+from compute_agent.reclaim.zone import GuestUse, HostUse, entitlements, read_zone
 
 SHARED = frozenset({0, 1, 2, 3})
 BUSY = {0: 0.5, 1: 0.5, 2: 1.0, 3: 0.0, 4: 1.0, 5: 1.0}

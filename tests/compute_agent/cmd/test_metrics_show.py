@@ -10,8 +10,7 @@ from datetime import datetime
 import pytest
 import yaml
 
-from compute_agent.monitoring.samples import StoredSample
-from compute_agent.monitoring.store import SampleStore
+from compute_agent.monitoring.samples import SampleStore, StoredSample
 from tests.compute_agent.cmd.agents import run_here
 
 ONE = "11111111-0000-4000-8000-000000000001"

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.controllers.cache_demands import at_its_caches
+from compute_agent.controllers.resctrl import at_its_caches
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,7 @@ import random
 
 import pytest
 
-from compute_agent.controllers.cpu_class import CpuClassController, CpuClasses, give_back
-from compute_agent.controllers.cpu_class_plan import ClassBinding
+from compute_agent.controllers.cpu_class import ClassBinding, CpuClassController, CpuClasses, give_back
 from compute_agent.model.cpuset import CpuClass, CpuSets, FormerValues, NamedFrequency
 from compute_agent.model.messages import DriverError
 from tests.compute_agent.controllers.test_cpu_class_plan import target

@@ -7,8 +7,7 @@ import socket
 import pytest
 
 from compute_agent.daemon import journal
-from compute_agent.events.event import EventKind
-from compute_agent.events.recorder import EventRecorder, NamedSubject
+from compute_agent.events.event import EventKind, EventRecorder, NamedSubject
 
 
 class Rest(logging.Handler):

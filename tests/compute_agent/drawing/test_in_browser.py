@@ -10,8 +10,7 @@ from compute_agent.drawing.host import draw
 from compute_agent.host.reader import read_topology
 from compute_agent.host.topology import HostTopology
 from compute_agent.model.cpuset import CpuSets
-from compute_agent.monitoring.history import TimeSpan
-from compute_agent.monitoring.plot import plot
+from compute_agent.monitoring.history import TimeSpan, plot
 from compute_agent.monitoring.samples import StoredSample
 from tests.browser import chromium, looking, needs_browser
 from tests.compute_agent.host.captured import ARCHIVES, unpack

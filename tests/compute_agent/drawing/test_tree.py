@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.drawing.tree import lines
+from compute_agent.drawing.host import lines
 from compute_agent.host.topology import HostTopology
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSets

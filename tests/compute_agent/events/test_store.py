@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.events.event import AgentEvent, EventKind, from_line, to_line
-from compute_agent.events.recorder import EventRecorder, NamedSubject
+from compute_agent.events.event import AgentEvent, EventKind, EventRecorder, NamedSubject, from_line, to_line
 from compute_agent.events.store import EventStore, before, read_events
 from compute_agent.files import UnsafeFileError
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from compute_agent.capacity.collector import ClassMeasurement
+from compute_agent.reclaim.collectors import ClassMeasurement
 
 
 class Licences:

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compute_agent.fleet import kept, signing
-from compute_agent.fleet.errors import FleetError
 from compute_agent.fleet.following import starting
-from compute_agent.fleet.revision import MAX_BYTES, FleetRevision
+from compute_agent.fleet.revision import MAX_BYTES, FleetError, FleetRevision
 from compute_agent.fleet.rules import refusal
 from compute_agent.locks import LockedError
 from compute_agent.model.messages import ConfigError

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.fleet.errors import FleetError
 from compute_agent.fleet.guests import parse, plan
+from compute_agent.fleet.revision import FleetError
 
 GUEST = "11111111-1111-4111-8111-111111111111"
 

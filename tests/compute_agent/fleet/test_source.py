@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from compute_agent.fleet.errors import FleetError, SourceError
-from compute_agent.fleet.revision import MAX_BYTES
+from compute_agent.fleet.revision import MAX_BYTES, FleetError, SourceError
 from compute_agent.fleet.source import TlsIdentity, fetch
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n"

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from compute_agent.host.topology import HostTopology
 from compute_agent.inventory.derive import InventorySettings, derive
-from compute_agent.inventory.tree import ProviderNode, child_uuid
+from compute_agent.inventory.provider_tree import ProviderNode, child_uuid
 from compute_agent.model.cpuset import CpuSets
 from tests.compute_agent.inventory.machines import machine
 

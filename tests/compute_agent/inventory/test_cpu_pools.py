@@ -7,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compute_agent.host.topology import HostTopology
-from compute_agent.inventory.cpu_pools import lay_out
+from compute_agent.inventory.cpu_pools import FILE_NAME, keep, lay_out, recall
 from compute_agent.inventory.derive import SHAPES, InventorySettings, derive
-from compute_agent.inventory.former_pools import FILE_NAME, keep, recall
-from compute_agent.inventory.tree import ProviderTree
+from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuPool, CpuSets
 from compute_agent.model.messages import ConfigError

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compute_agent.host.topology import CpuCache, HostTopology
-from compute_agent.inventory.cache_platform import CacheDomain, CachePlatform
 from compute_agent.inventory.cpu_sets import CpuOptions, resolve
 from compute_agent.inventory.derive import SHAPES, InventorySettings, derive, spread
-from compute_agent.inventory.tree import ProviderInventory, ProviderTree, with_stock_names
+from compute_agent.inventory.provider_tree import ProviderInventory, ProviderTree, with_stock_names
+from compute_agent.inventory.resctrl import CacheDomain, CachePlatform
 from compute_agent.model import cpuset
 from compute_agent.model.messages import ConfigError
 from tests.compute_agent.inventory.machines import machine

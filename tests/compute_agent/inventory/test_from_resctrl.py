@@ -2,8 +2,7 @@
 
 import pytest
 
-from compute_agent.inventory.cache_platform import CacheDomain
-from compute_agent.inventory.from_resctrl import cache_platform
+from compute_agent.inventory.resctrl import CacheDomain, cache_platform
 from compute_agent.qos.classes import DEFAULT_CLASSES
 from compute_agent.resctrl.bandwidth import choose_codec
 from compute_agent.resctrl.groups import read_groups

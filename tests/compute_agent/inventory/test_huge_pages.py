@@ -6,7 +6,7 @@ import pytest
 
 from compute_agent import conf as agent_conf
 from compute_agent.inventory.derive import SHAPES
-from compute_agent.inventory.huge_pages import parse_reserved
+from compute_agent.inventory.memory import parse_reserved
 from compute_agent.inventory.options import settings
 from compute_agent.model.messages import ConfigError
 from tests.compute_agent.inventory.machines import machine

@@ -8,9 +8,13 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.inventory.additions import with_additions
-from compute_agent.inventory.provider_config import ProviderConfigs, gathered, read_provider_configs
-from compute_agent.inventory.tree import ProviderInventory, ProviderNode, ProviderTree
+from compute_agent.inventory.provider_files import (
+    ProviderConfigs,
+    gathered,
+    read_provider_configs,
+    with_additions,
+)
+from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
 from compute_agent.model.messages import ConfigError
 
 ROOT = "8f0c0000-0000-4000-8000-000000000000"

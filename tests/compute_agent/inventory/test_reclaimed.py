@@ -6,7 +6,7 @@ import pytest
 
 from compute_agent.inventory.cpu_sets import CpuOptions, resolve
 from compute_agent.inventory.derive import BESIDE, SHAPES, InventorySettings, derive
-from compute_agent.inventory.reclaimed import with_offers
+from compute_agent.inventory.memory import with_offers
 from compute_agent.model.resource import RECLAIMED_MEMORY, RECLAIMED_VCPU
 from tests.compute_agent.inventory.machines import machine
 

@@ -5,8 +5,7 @@ from dataclasses import replace
 import hypothesis.strategies as st
 from hypothesis import given
 
-from compute_agent.inventory.cpu_sets import CpuOptions, resolve
-from compute_agent.inventory.split_cores import better_sets, split_cores
+from compute_agent.inventory.cpu_sets import CpuOptions, better_sets, resolve, split_cores
 from compute_agent.model import cpuset
 from tests.compute_agent.inventory.machines import machine
 

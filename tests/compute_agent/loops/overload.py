@@ -7,9 +7,8 @@ import threading
 from prometheus_client import CollectorRegistry
 
 from compute_agent import conf as agent_conf
-from compute_agent.controllers.cpu import CpuController
-from compute_agent.controllers.cpuset import CpusetController
-from compute_agent.inventory.tree import ProviderInventory, ProviderNode, ProviderTree
+from compute_agent.controllers.cpu import CpuController, CpusetController
+from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
 from compute_agent.loops.evictions import GuestEvictions
 from compute_agent.loops.watermarks import WatermarkLoop
 from compute_agent.model.cpuset import CpuSets

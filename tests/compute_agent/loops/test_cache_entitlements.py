@@ -2,7 +2,7 @@
 
 import pytest
 
-from compute_agent.inventory.tree import ProviderNode
+from compute_agent.inventory.provider_tree import ProviderNode
 from compute_agent.loops.cache_entitlements import CacheEntitlements
 from compute_agent.model.guest import Guest, GuestSettings
 from compute_agent.model.resource import ThrottleControl

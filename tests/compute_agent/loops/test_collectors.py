@@ -11,20 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from compute_agent.capacity.collected_file import CollectedClasses, dump, parse
-from compute_agent.capacity.collector import (
+from compute_agent.events.event import EventRecorder
+from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
+from compute_agent.loops.collectors import HANGING_SECONDS, CollectorLoops, with_kept
+from compute_agent.model.messages import ConfigError
+from compute_agent.reclaim.collectors import (
     MAX_MEASUREMENTS,
     MAX_VALID_SECONDS,
     ClassMeasurement,
     CollectedAmount,
+    CollectedClasses,
     check_collectors,
     checked,
+    dump,
     found_collectors,
+    parse,
 )
-from compute_agent.events.recorder import EventRecorder
-from compute_agent.inventory.tree import ProviderInventory, ProviderNode, ProviderTree
-from compute_agent.loops.collectors import HANGING_SECONDS, CollectorLoops, with_kept
-from compute_agent.model.messages import ConfigError
 
 EXAMPLE = Path(__file__).parents[1] / "example_collector"
 LICENCE, SLOT = "CUSTOM_LICENCE", "CUSTOM_SLOT"

@@ -8,7 +8,7 @@ import pytest
 
 from compute_agent.drivers.process import ProcessDriver
 from compute_agent.host.reader import read_topology
-from compute_agent.inventory.tree import ProviderNode, ProviderTree
+from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
 from compute_agent.loops.cpu_locations import from_affinities, locate
 from compute_agent.model.cpuset import CpuSets
 from compute_agent.model.guest import EmulatorPolicy, GuestSettings, ThreadPolicy

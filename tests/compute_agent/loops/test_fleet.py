@@ -7,7 +7,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from compute_agent.fleet.configuration import with_kept
-from compute_agent.inventory.tree import ProviderNode, ProviderTree
+from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
 from compute_agent.loops.fleet import FleetLoop, FleetTrouble
 from tests.compute_agent.fleet.fleets import Host, signed
 

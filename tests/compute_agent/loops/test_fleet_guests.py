@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from compute_agent.fleet.errors import FleetError
+from compute_agent.fleet.revision import FleetError
 from compute_agent.loops import fleet_guests
 from compute_agent.loops.fleet_guests import FILE, FleetGuests
 from compute_agent.model.guest import GuestSettings

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 from compute_agent.inventory.attributes import is_ours
-from compute_agent.inventory.tree import ProviderNode, ProviderTree
+from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
 from compute_agent.loops.heartbeats import AgentHeartbeats
 from tests.compute_agent.loops.configurations import configuration
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from prometheus_client import CollectorRegistry
 
-from compute_agent.events.recorder import EventRecorder
+from compute_agent.events.event import EventRecorder
 from compute_agent.interference.signals import SIGNALS
 from compute_agent.interference.watch import InterferenceWatch
 from compute_agent.loops.interference import InterferenceLoop

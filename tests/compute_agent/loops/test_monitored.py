@@ -11,7 +11,7 @@ from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.loops.monitored import MonitorTargets
 from compute_agent.model.guest import Guest, GuestSettings
 from compute_agent.monitoring.monitor import CacheMonitor
-from compute_agent.monitoring.targets import MonitorTarget
+from compute_agent.monitoring.reading import MonitorTarget
 from compute_agent.qos.classes import DEFAULT_CLASSES
 from compute_agent.qos.snapshot import GuestUsage, MetricSeries, UsageSnapshot
 from compute_agent.resctrl.groups import read_tasks

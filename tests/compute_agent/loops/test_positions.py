@@ -4,9 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from compute_agent.inventory.attributes import is_ours
-from compute_agent.inventory.positions import GuestCpuMap, described
-from compute_agent.inventory.tree import ProviderNode, ProviderTree
+from compute_agent.inventory.attributes import GuestCpuMap, described, is_ours
+from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
 from compute_agent.loops import positions
 from compute_agent.loops.positions import PositionReporter, acting_at
 from compute_agent.model.guest import CpuAssignment

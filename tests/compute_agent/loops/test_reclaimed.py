@@ -6,12 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from compute_agent.capacity.estimate import EstimateLimits
-from compute_agent.capacity.history import SYSTEM, ZoneHistory, ZoneReading
-from compute_agent.capacity.offer import CapacityOffer
-from compute_agent.capacity.state import ZoneState, dump
-from compute_agent.controllers.cpuset import CpusetController
-from compute_agent.events.recorder import EventRecorder
+from compute_agent.controllers.cpu import CpusetController
+from compute_agent.events.event import EventRecorder
 from compute_agent.inventory.cpu_sets import CpuOptions, resolve
 from compute_agent.inventory.derive import InventorySettings, derive
 from compute_agent.loops.host_use import HostUseReader
@@ -26,6 +22,8 @@ from compute_agent.pipeline.world import HostState
 from compute_agent.policy import POLICIES
 from compute_agent.qos.classes import QosClass, QosClasses
 from compute_agent.qos.metrics import BUILT_IN, MetricRegistry
+from compute_agent.reclaim.estimate import SYSTEM, EstimateLimits, ZoneHistory, ZoneReading
+from compute_agent.reclaim.offers import CapacityOffer, ZoneState, dump
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.inventory.machines import machine
 

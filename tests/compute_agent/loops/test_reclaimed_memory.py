@@ -2,12 +2,11 @@
 
 import pytest
 
-from compute_agent.capacity.history import SYSTEM, ZoneHistory, ZoneReading
-from compute_agent.capacity.offer import CapacityOffer
-from compute_agent.capacity.state import MEMORY_FILE, ZoneState, dump
 from compute_agent.inventory.derive import InventorySettings, derive
 from compute_agent.loops.reclaimed import ReclaimSettings as LoopSettings
 from compute_agent.model.resource import RECLAIMED_MEMORY, RECLAIMED_VCPU
+from compute_agent.reclaim.estimate import SYSTEM, ZoneHistory, ZoneReading
+from compute_agent.reclaim.offers import MEMORY_FILE, CapacityOffer, ZoneState, dump
 from tests.compute_agent.loops import test_reclaimed
 from tests.compute_agent.loops.test_reclaimed import NODE, SETS, TOPOLOGY, ZONE, Rig
 

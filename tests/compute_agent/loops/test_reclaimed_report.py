@@ -2,10 +2,10 @@
 
 import pytest
 
-from compute_agent.controllers.cpuset import CpusetController
+from compute_agent.controllers.cpu import CpusetController
 from compute_agent.inventory.cpu_sets import CpuOptions, resolve
 from compute_agent.inventory.derive import InventorySettings, derive
-from compute_agent.inventory.reclaimed import with_offers
+from compute_agent.inventory.memory import with_offers
 from compute_agent.loops.reporting import ReportLoop
 from compute_agent.model.resource import RECLAIMED_VCPU
 from compute_agent.pipeline.metrics import AgentMetrics

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from compute_agent.controllers.cpuset import CpusetController
-from compute_agent.inventory.tree import ProviderInventory, ProviderNode, ProviderTree
+from compute_agent.controllers.cpu import CpusetController
+from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
 from compute_agent.loops.reporting import ReportLoop, status_document
 from compute_agent.model.cpuset import CpuSets
 from compute_agent.model.guest import GuestSettings

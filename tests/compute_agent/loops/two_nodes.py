@@ -1,6 +1,6 @@
 """A host of two NUMA nodes, with a provider for each, and one of another host."""
 
-from compute_agent.inventory.tree import ProviderInventory, ProviderNode, ProviderTree
+from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
 from compute_agent.model.cpuset import CpuSets
 from tests.compute_agent.inventory.machines import machine
 

@@ -5,8 +5,7 @@ import sqlite3
 import pytest
 
 from compute_agent.monitoring.history import HistoryError, SampleHistory, TimeSpan
-from compute_agent.monitoring.samples import StoredSample
-from compute_agent.monitoring.store import SampleStore
+from compute_agent.monitoring.samples import SampleStore, StoredSample
 
 ONE, TWO = "11111111-0000-4000-8000-000000000001", "22222222-0000-4000-8000-000000000002"
 ALWAYS = TimeSpan(0.0, 1e12)

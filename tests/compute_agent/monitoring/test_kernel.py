@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from compute_agent.monitoring.monitor import SYNC_SECONDS, CacheMonitor
-from compute_agent.monitoring.targets import MonitorTarget
+from compute_agent.monitoring.reading import MonitorTarget
 from compute_agent.resctrl import groups
 from compute_agent.resctrl.bandwidth import choose_codec
 from compute_agent.resctrl.filesystem import ResctrlFilesystem

@@ -11,13 +11,16 @@ from prometheus_client import CollectorRegistry
 
 from compute_agent.model.guest import Guest, GuestSettings
 from compute_agent.monitoring import loop
-from compute_agent.monitoring.cache_reader import MonitoredCaches
-from compute_agent.monitoring.loop import STALE_ROUNDS, MonitorLoop, due_at
-from compute_agent.monitoring.metrics import MonitoringCollector
+from compute_agent.monitoring.loop import (
+    STALE_ROUNDS,
+    MonitoringCollector,
+    MonitoringSettings,
+    MonitorLoop,
+    due_at,
+)
 from compute_agent.monitoring.monitor import CacheMonitor
-from compute_agent.monitoring.settings import MonitoringSettings
-from compute_agent.monitoring.store import SampleStore
-from compute_agent.monitoring.targets import MonitorTarget, build_targets
+from compute_agent.monitoring.reading import MonitoredCaches, MonitorTarget, build_targets
+from compute_agent.monitoring.samples import SampleStore
 from compute_agent.qos.rounds import CacheReading
 from compute_agent.resctrl.filesystem import ResctrlError
 from tests.compute_agent.monitoring.counting import mount

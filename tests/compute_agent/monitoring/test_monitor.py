@@ -10,8 +10,7 @@ import pytest
 
 from compute_agent.model.messages import GuestGoneError
 from compute_agent.monitoring.monitor import SYNC_SECONDS, CacheMonitor
-from compute_agent.monitoring.reading import CacheUse
-from compute_agent.monitoring.targets import MonitorTarget
+from compute_agent.monitoring.reading import CacheUse, MonitorTarget
 from compute_agent.resctrl import groups
 from compute_agent.resctrl.filesystem import ResctrlError
 from tests.compute_agent.monitoring.counting import mount

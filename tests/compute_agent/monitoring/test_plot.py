@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compute_agent.drawing import chart
-from compute_agent.monitoring.history import TimeSpan
-from compute_agent.monitoring.plot import plot
+from compute_agent.drawing import svg
+from compute_agent.monitoring.history import TimeSpan, plot
 from compute_agent.monitoring.samples import StoredSample
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -86,13 +85,13 @@ def test_what_does_not_fit_a_pixel_keeps_its_peaks():
     points = [point for piece in curves(picture)[0] for point in piece]
     assert len(points) < 5000
     peak = min(points, key=lambda point: point[1])
-    assert peak[0] == pytest.approx(chart._LEFT + 31234 / 60_000 * chart._WIDTH, abs=1)
+    assert peak[0] == pytest.approx(svg._LEFT + 31234 / 60_000 * svg._WIDTH, abs=1)
     assert sum(1 for point in points if point[1] == peak[1]) == 1
 
 
 @given(st.floats(1e-3, 1e13))
 def test_scales_are_round_and_hold_the_highest_value(highest):
-    scale = chart._ValueAxis.to(highest, 0.0)
+    scale = svg._ValueAxis.to(highest, 0.0)
     assert scale.highest >= highest * 0.998
     assert scale.highest / scale.step <= 5.001
     assert scale.highest <= 2.6 * highest
@@ -103,7 +102,7 @@ def test_scales_are_round_and_hold_the_highest_value(highest):
 @given(st.floats(0, 2e9), st.floats(1, 3e8))
 @settings(deadline=None)
 def test_marks_of_the_time_are_few_and_inside(since, length):
-    marks = [mark.timestamp() for mark in chart._TimeAxis(since, since + length).marks()]
+    marks = [mark.timestamp() for mark in svg._TimeAxis(since, since + length).marks()]
     assert len(marks) <= 9
     assert all(since - 1 <= mark <= since + length for mark in marks)
     assert len(marks) >= 2 or length < 5

@@ -7,9 +7,8 @@ import threading
 
 import pytest
 
-from compute_agent.monitoring import store as store_module
-from compute_agent.monitoring.samples import StoredSample
-from compute_agent.monitoring.store import SampleStore
+from compute_agent.monitoring import samples as store_module
+from compute_agent.monitoring.samples import SampleStore, StoredSample
 
 DAY = 86400.0
 LARGE = 10**9

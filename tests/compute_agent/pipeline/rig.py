@@ -1,7 +1,7 @@
 """A pipeline on a fake host of two NUMA nodes: CPUs 1, 2, 5 and 6 are dedicated, 3 and 7 shared."""
 
-from compute_agent.controllers.cpuset import CpusetController
-from compute_agent.inventory.tree import ProviderNode, ProviderTree
+from compute_agent.controllers.cpu import CpusetController
+from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
 from compute_agent.model.cpuset import CpuSets
 from compute_agent.model.guest import GuestSettings
 from compute_agent.pipeline.events import StartGuest

@@ -2,7 +2,7 @@
 
 import pytest
 
-from compute_agent.events.recorder import EventRecorder
+from compute_agent.events.event import EventRecorder
 from compute_agent.pipeline.events import AllocationsRead, GuestStopped, ReconcileGuests
 from compute_agent.pipeline.worker import GuestPipeline, GuestRefusedError
 from tests.compute_agent.pipeline.rig import WORLD, Rig

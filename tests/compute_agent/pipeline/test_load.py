@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from compute_agent.inventory.tree import ProviderNode, ProviderTree
+from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
 from compute_agent.model.cpuset import CpuSets
 from compute_agent.pipeline.events import GuestStopped, ReconcileGuests, UseMeasured
 from compute_agent.pipeline.world import HostState

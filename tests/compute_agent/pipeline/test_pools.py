@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from compute_agent.inventory.cpu_pools import lay_out
 from compute_agent.inventory.derive import InventorySettings, derive
-from compute_agent.inventory.tree import child_uuid
+from compute_agent.inventory.provider_tree import child_uuid
 from compute_agent.model.cpuset import CpuPool, CpuSets
 from compute_agent.model.guest import GuestSettings
 from compute_agent.pipeline.events import AllocationsRead, GuestStopped, StartGuest, WorldChanged

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from compute_agent.controllers.base import GuestController
-from compute_agent.inventory.tree import ProviderNode, ProviderTree
+from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
 from compute_agent.model.cpuset import CpuSets
 from compute_agent.model.guest import GuestSettings, ThreadPolicy
 from compute_agent.model.messages import DriverError, GuestGoneError

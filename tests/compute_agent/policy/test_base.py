@@ -10,7 +10,7 @@ from compute_agent.model.cpuset import CpuSets
 from compute_agent.model.guest import CpuAssignment, EmulatorPolicy, ThreadPolicy
 from compute_agent.policy import POLICIES
 from compute_agent.policy.base import CpuSupply, GuestRequest, PlacementRefusal, ProviderDemand, refit
-from compute_agent.policy.readback import read_back
+from compute_agent.policy.running_guests import read_back
 from tests.compute_agent.inventory.machines import machine
 from tests.examples import examples
 

@@ -16,8 +16,7 @@ from compute_agent.model.guest import (
 )
 from compute_agent.policy import POLICIES
 from compute_agent.policy.base import CpuSupply, GuestRequest, PlacementRefusal, ProviderDemand
-from compute_agent.policy.constrained import refit_within
-from compute_agent.policy.constraints import give_out, limits_of
+from compute_agent.policy.constrained import give_out, limits_of, refit_within
 from tests.compute_agent.inventory.machines import machine
 
 TOPOLOGY = machine(nodes=2, cores=4)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compute_agent.model.cpuset import CpuSets
-from compute_agent.policy.follow import KernelPlacement, as_found
+from compute_agent.policy.policies import KernelPlacement, as_found
 
 SETS = CpuSets(frozenset(range(4)), frozenset(range(4, 8)), frozenset(range(4, 8)))
 SHARED, ALL = frozenset(range(4, 8)), frozenset(range(8))

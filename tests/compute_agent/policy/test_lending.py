@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compute_agent.model.cpuset import CpuSets
-from compute_agent.policy.lending import PoolBorrower, lend
+from compute_agent.policy.shared_cpus import PoolBorrower, lend
 from tests.compute_agent.inventory.machines import machine
 
 TOPOLOGY = machine(cores=4, threads=2)

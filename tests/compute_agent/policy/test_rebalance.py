@@ -10,7 +10,7 @@ from compute_agent.model.cpuset import CpuSets
 from compute_agent.model.guest import ThreadPolicy
 from compute_agent.policy import POLICIES
 from compute_agent.policy.base import CpuSupply, GuestRequest, PlacementRefusal, ProviderDemand, assemble
-from compute_agent.policy.rebalance import best_move, move_cost, place_cost
+from compute_agent.policy.running_guests import best_move, move_cost, place_cost
 from tests.compute_agent.inventory.machines import machine
 from tests.examples import examples
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from compute_agent.model.cpuset import CpuSets
 from compute_agent.model.guest import CpuAssignment, EmulatorPolicy, ThreadPolicy
 from compute_agent.policy.base import CpuSupply, GuestRequest, PlacementRefusal, ProviderDemand
-from compute_agent.policy.topology_aware import place_by_topology
+from compute_agent.policy.policies import place_by_topology
 from tests.compute_agent.inventory.machines import machine
 from tests.examples import examples
 

@@ -3,7 +3,7 @@
 from compute_agent.model.cpuset import CpuSets
 from compute_agent.model.guest import CpuAssignment
 from compute_agent.policy.base import CpuSupply, GuestRequest, ProviderDemand
-from compute_agent.policy.unplaced import confine, keep, may_stay
+from compute_agent.policy.running_guests import confine, keep, may_stay
 from tests.compute_agent.inventory.machines import machine
 
 TOPOLOGY = machine(nodes=2, cores=4)

@@ -5,8 +5,7 @@ import logging
 import pytest
 from prometheus_client import CollectorRegistry
 
-from compute_agent.events.event import EventOutcome
-from compute_agent.events.recorder import EventRecorder
+from compute_agent.events.event import EventOutcome, EventRecorder
 from compute_agent.model.messages import GuestGoneError
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.qos import sorters

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from compute_agent.inventory.tree import ProviderInventory, ProviderNode, ProviderTree
+from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
 from compute_agent.model.guest import ConsumerAllocations
 from compute_agent.report.audit import (
     UNKNOWN_OWNER,

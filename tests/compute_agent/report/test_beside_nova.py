@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks.reference import ReferenceMissing
-from compute_agent.inventory.cache_platform import CacheDomain, CachePlatform
 from compute_agent.inventory.cpu_sets import CpuOptions, resolve
 from compute_agent.inventory.derive import InventorySettings, derive
+from compute_agent.inventory.resctrl import CacheDomain, CachePlatform
 from compute_agent.report.nova_root import NovaRoot, RootMissingError, RootSearch, find_root
 from compute_agent.report.reporter import HostReporter
 from tests.compute_agent.inventory.machines import machine

@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.inventory.tree import ProviderInventory, ProviderNode, ProviderTree
+from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
 from compute_agent.report.huge_pages import keep_held_memory
 from compute_agent.report.plan import ReportedProvider
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compute_agent.inventory.derive import InventorySettings, derive
-from compute_agent.inventory.tree import ProviderInventory, ProviderNode, ProviderTree
+from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
 from compute_agent.model.cpuset import CpuSets
 from compute_agent.report.capacity import CpuLocation, Held
 from compute_agent.report.plan import OwnedNames, ReportedProvider

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from compute_agent import conf as agent_conf
-from compute_agent.inventory.tree import ProviderInventory, ProviderNode, ProviderTree
+from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import (
     ConcurrentUpdateError,

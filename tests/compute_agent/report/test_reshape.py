@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compute_agent.inventory.cache_platform import CacheDomain, CachePlatform
 from compute_agent.inventory.cpu_sets import CpuOptions, resolve
 from compute_agent.inventory.derive import SHAPES, InventorySettings, derive
+from compute_agent.inventory.resctrl import CacheDomain, CachePlatform
 from compute_agent.model.guest import ConsumerAllocations
 from compute_agent.report.capacity import CpuLocation
 from compute_agent.report.plan import OwnedNames, ReportedProvider

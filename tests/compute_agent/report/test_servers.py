@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.reference import ReferenceMissing
-from compute_agent.inventory.cache_platform import CacheDomain, CachePlatform
 from compute_agent.inventory.cpu_sets import CpuOptions, resolve
 from compute_agent.inventory.derive import SHAPES, InventorySettings, derive
+from compute_agent.inventory.resctrl import CacheDomain, CachePlatform
 from compute_agent.report.capacity import CpuLocation
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.errors import ConflictError

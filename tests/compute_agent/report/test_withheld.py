@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.inventory.tree import ProviderInventory, ProviderNode, ProviderTree
+from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
 from compute_agent.report.plan import OwnedNames, ReportedProvider
 from compute_agent.report.reporter import HostReporter
 from compute_agent.report.withheld import keep_withheld, most_reserved

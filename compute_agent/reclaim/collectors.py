@@ -1,24 +1,28 @@
 """What installed packages tell of capacity, and how much of it is offered: pure functions.
 
-A collector is an entry point of the group ``compute_agent.capacity``: an object with the members of
+A collector is an entry point of the group ``compute_agent.reclaim``: an object with the members of
 :class:`Collector`, or something without parameters that makes one, such as its class. It tells how much there
 is of resource classes that providers of the host have an inventory of, as from files
 (``[compute] provider_config_location``). The inventory says how much there can be at most; what is not there
 is reserved. What is not known, or not any more, is not there.
+
+What collectors told, as it is kept: after a new start it is true for as long as it would have been.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final, Protocol
 
-from compute_agent.capacity.offer import CapacityOffer
+from compute_agent import kept_json
+from compute_agent.kept_json import number
 from compute_agent.model.messages import ConfigError, printable
+from compute_agent.reclaim.offers import CapacityOffer
 
-ENTRY_POINTS: Final = "compute_agent.capacity"
+ENTRY_POINTS: Final = "compute_agent.reclaim"
 
 MAX_MEASUREMENTS: Final = 1000
 """Of one collector at a time."""
@@ -138,3 +142,59 @@ def check_collectors(names: Iterable[str]) -> None:
             raise ConfigError(
                 f"[capacity] collectors: no installed package has a collector {name} (there are: {installed})"
             )
+
+
+FILE: Final = "collected.json"
+"""In the state folder."""
+
+VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class CollectedClasses:
+    """Of one collector: its classes, and what is known of each, by class and uuid of the provider."""
+
+    classes: frozenset[str] = frozenset()
+    collected: Mapping[tuple[str, str], CollectedAmount] = field(default_factory=dict)
+
+
+def dump(known: Mapping[str, CollectedClasses]) -> bytes:
+    """What is known of collectors, by name, as the content of the file."""
+    collectors = {
+        name: {
+            "classes": sorted(one.classes),
+            "collected": [[*key, asdict(collected)] for key, collected in one.collected.items()],
+        }
+        for name, one in known.items()
+    }
+    return kept_json.dump(VERSION, {"collectors": collectors})
+
+
+def parse(content: bytes) -> dict[str, CollectedClasses]:
+    """What is known of collectors, from the content of the file.
+
+    :raises ValueError: it is something else.
+    """
+    return kept_json.parse(VERSION, content, _collectors)
+
+
+def _collectors(document: Any) -> dict[str, CollectedClasses]:
+    return {str(name): _known(one) for name, one in document["collectors"].items()}
+
+
+def _known(content: Any) -> CollectedClasses:
+    return CollectedClasses(
+        frozenset(map(str, content["classes"])),
+        {(str(name), str(uuid)): _collected(one) for name, uuid, one in content["collected"]},
+    )
+
+
+def _collected(content: Any) -> CollectedAmount:
+    offer = content["offer"]
+    return CollectedAmount(
+        number(content["amount"], 1e15),
+        number(content["margin"], 1e15),
+        number(content["valid_until"], 1e15),
+        # A clock that jumped must not let it grow at once.
+        CapacityOffer(math.floor(number(offer["published"], 1e15)), number(offer["level"], 1e15)),
+    )

@@ -1,8 +1,13 @@
-"""What inventories need to know of a resctrl mount."""
+"""What cache and bandwidth control (resctrl) offers, as far as inventories need to know it.
+
+What inventories need to know of a resctrl mount.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from compute_agent.inventory.cache_platform import CacheDomain, CachePlatform
 from compute_agent.resctrl.bandwidth import BandwidthUnknownError
 from compute_agent.resctrl.groups import DEFAULT_GROUP, ResctrlGroups
 from compute_agent.resctrl.layout import ResctrlLayout
@@ -10,6 +15,39 @@ from compute_agent.resctrl.monitoring import LOCAL_BYTES, OCCUPANCY, TOTAL_BYTES
 from compute_agent.resctrl.platform import ResctrlPlatform
 from compute_agent.resctrl.resolution import share_groups
 from compute_agent.resctrl.share_spec import ShareSpec
+
+
+@dataclass(frozen=True, slots=True)
+class CacheDomain:
+    """Control over one L3 cache, named by the cache's own id (the ids of MB may be others).
+
+    ``ways`` is 0 where capacity cannot be controlled; ``bandwidth_min`` and ``bandwidth_step`` (percent) are
+    None where bandwidth cannot.
+    """
+
+    l3_id: int
+    ways: int = 0
+    reserved_ways: int = 0
+    min_ways: int = 1
+    way_kib: int | None = None
+    bandwidth_min: int | None = None
+    bandwidth_step: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CachePlatform:
+    """Control over all L3 caches of a host.
+
+    ``groups`` is the number of CLOSIDs, ``groups_taken`` how many of them are held by something that has no
+    allocation: the default group, QoS classes, groups that somebody else made. ``features`` are names such as
+    ``L3_CAT``, ``L3_CDP``, ``L2_CAT``, ``MBA``, ``MBA_MBPS``, ``CMT``, ``MBM``.
+    """
+
+    domains: Mapping[int, CacheDomain] = field(default_factory=dict, hash=False)
+    """By L3 cache id."""
+    groups: int = 0
+    groups_taken: int = 0
+    features: frozenset[str] = frozenset()
 
 
 def cache_platform(

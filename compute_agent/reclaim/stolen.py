@@ -21,8 +21,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from compute_agent import kept_json
-from compute_agent.capacity.offer import ABOVE_SECONDS, GROWTH
 from compute_agent.kept_json import number
+from compute_agent.reclaim.offers import ABOVE_SECONDS, GROWTH
 
 FILE: Final = "stolen.json"
 """In the state folder."""
