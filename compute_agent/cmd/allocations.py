@@ -10,8 +10,7 @@ from compute_agent.cmd.base import AgentLister, Commands, LinesColumn
 from compute_agent.model.messages import ConfigError
 from compute_agent.pipeline.state import parse
 from compute_agent.report.client import PlacementClient
-from compute_agent.report.history import ConsumerOwner
-from compute_agent.report.restore import HeldAllocation, RestoredConsumer, restore
+from compute_agent.report.history import ConsumerOwner, HeldAllocation, RestoredConsumer, restore
 
 _LOST: Final = ("guest", "name", "held", "holds")
 _RESTORED: Final = ("consumer", "resources", "project", "user", "outcome")

@@ -44,10 +44,10 @@ from compute_agent.pipeline.state import AgentState
 from compute_agent.qos.classes import parse_classes
 from compute_agent.qos.metrics import load_registry
 from compute_agent.qos.settings import read_settings
+from compute_agent.report.answers import PlacementError
 from compute_agent.report.client import PlacementClient
-from compute_agent.report.errors import PlacementError
-from compute_agent.report.nova_root import RootOwner, owner_of, whose
 from compute_agent.report.plan import to_api
+from compute_agent.report.root_provider import RootOwner, owner_of, whose
 from compute_agent.resctrl.share_spec import ShareSpec
 
 MISTAKEN: Final = 3

@@ -19,7 +19,7 @@ from compute_agent.daemon.trial import try_configuration
 from compute_agent.inventory.provider_tree import IdentityError
 from compute_agent.locks import LockedError
 from compute_agent.model.messages import ConfigError, DriverError
-from compute_agent.report.errors import PlacementError
+from compute_agent.report.answers import PlacementError
 
 LOG = logging.getLogger(__name__)
 

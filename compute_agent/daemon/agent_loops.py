@@ -37,7 +37,7 @@ from compute_agent.pipeline.state import StateFile
 from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.qos.telemetry import ThrottleTelemetry
 from compute_agent.report.reporter import HostReporter
-from compute_agent.report.scheduling import Causes, DisableCause
+from compute_agent.report.root_provider import Causes, DisableCause
 
 
 class AgentLoops:

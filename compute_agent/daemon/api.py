@@ -45,8 +45,8 @@ from compute_agent.model.resource import CPU_CLASSES
 from compute_agent.pipeline.events import AdoptGuest, Event, GuestStarted, GuestStopped, MoveGuest, StartGuest
 from compute_agent.pipeline.view import GuestView
 from compute_agent.pipeline.worker import GuestRefusedError
+from compute_agent.report.answers import PlacementError, UnavailableError
 from compute_agent.report.audit import HealOptions
-from compute_agent.report.errors import PlacementError, UnavailableError
 from compute_agent.report.plan import assume_ownership, settled_inventories
 from compute_agent.report.reporter import HostReporter
 from compute_agent.report.reshape import InfeasibleReshape

@@ -16,7 +16,7 @@ from compute_agent.pipeline.world import HostState
 from compute_agent.qos.metrics import MetricRegistry
 from compute_agent.qos.settings import QosSettings, read_settings
 from compute_agent.report.client import PlacementClient
-from compute_agent.report.nova_root import RootOwner
+from compute_agent.report.root_provider import RootOwner
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,8 @@ from compute_agent.inventory.provider_tree import FIELDS
 from compute_agent.model import cpuset
 from compute_agent.model.guest import CpuAssignment
 from compute_agent.pipeline.view import GuestView
-from compute_agent.report.adjustments import SettledInventory
 from compute_agent.report.history import AllocationLoss
-from compute_agent.report.plan import to_api
+from compute_agent.report.plan import SettledInventory, to_api
 from compute_agent.report.reshape import ReshapePlan
 
 

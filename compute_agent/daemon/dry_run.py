@@ -46,8 +46,8 @@ from compute_agent.qos.metrics import load_registry
 from compute_agent.qos.rules import QosRules
 from compute_agent.qos.settings import read_settings
 from compute_agent.qos.state import QosState
+from compute_agent.report.answers import PlacementError
 from compute_agent.report.client import PlacementClient
-from compute_agent.report.errors import PlacementError
 from compute_agent.report.reporter import HostReporter
 from compute_agent.report.reshape import InfeasibleReshape
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from compute_agent.daemon.protocol import RequestError
 from compute_agent.loops.reporting import DISABLE_SERVICE, ReportLoop
 from compute_agent.pipeline.state import AgentState
-from compute_agent.report.scheduling import Causes, DisableCause, HostMaintenance, in_words
+from compute_agent.report.root_provider import Causes, DisableCause, HostMaintenance, in_words
 
 LOG = logging.getLogger(__name__)
 

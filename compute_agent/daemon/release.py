@@ -28,11 +28,11 @@ from compute_agent.model.messages import DriverError, GuestGoneError, called
 from compute_agent.pipeline.state import StateFile
 from compute_agent.pipeline.world import HostState
 from compute_agent.qos.state import QosState
+from compute_agent.report.answers import NotFoundError, PlacementError
 from compute_agent.report.client import PlacementClient
-from compute_agent.report.errors import NotFoundError, PlacementError
 from compute_agent.report.plan import Ownership, ReportedProvider
 from compute_agent.report.reporter import HostReporter
-from compute_agent.report.scheduling import MARKS, DisableCause, HostMaintenance, in_words
+from compute_agent.report.root_provider import MARKS, DisableCause, HostMaintenance, in_words
 from compute_agent.resctrl import apply, groups
 from compute_agent.resctrl.groups import DEFAULT_GROUP, read_groups
 from compute_agent.resctrl.monitoring import monitoring_group

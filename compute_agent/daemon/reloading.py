@@ -31,9 +31,9 @@ from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.pipeline.world import HostState
 from compute_agent.qos.metrics import MetricRegistry
+from compute_agent.report.answers import PlacementError
 from compute_agent.report.client import PlacementClient
-from compute_agent.report.errors import PlacementError
-from compute_agent.report.nova_root import RootOwner
+from compute_agent.report.root_provider import RootOwner
 
 LOG = logging.getLogger(__name__)
 

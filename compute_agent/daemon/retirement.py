@@ -25,7 +25,7 @@ from compute_agent.locks import LockedError
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.state import StateFile, lock_state_folder
 from compute_agent.report.client import PlacementClient
-from compute_agent.report.nova_root import owner_of
+from compute_agent.report.root_provider import owner_of
 
 _POLL_SECONDS: Final = 0.1
 

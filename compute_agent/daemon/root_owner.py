@@ -8,9 +8,16 @@ from compute_agent.inventory.derive import BESIDE
 from compute_agent.inventory.options import hypervisor_name
 from compute_agent.model.messages import called
 from compute_agent.pipeline.state import AgentState
+from compute_agent.report.answers import PlacementError
 from compute_agent.report.client import PlacementClient
-from compute_agent.report.errors import PlacementError
-from compute_agent.report.nova_root import RootMissingError, RootOwner, RootSearch, find_root, owner_of, whose
+from compute_agent.report.root_provider import (
+    RootMissingError,
+    RootOwner,
+    RootSearch,
+    find_root,
+    owner_of,
+    whose,
+)
 
 
 def look_up_owner(

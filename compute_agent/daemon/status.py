@@ -20,7 +20,7 @@ from compute_agent.loops.monitoring import CacheMonitoring
 from compute_agent.loops.oom import OomEvents
 from compute_agent.loops.reporting import ReportLoop, status_document
 from compute_agent.pipeline.worker import GuestPipeline
-from compute_agent.report.nova_root import whose
+from compute_agent.report.root_provider import whose
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,9 @@ from compute_agent.pipeline.world import HostState
 from compute_agent.qos.blockio import parse_blockio_classes
 from compute_agent.qos.cpu_classes import parse_cpu_classes
 from compute_agent.qos.metrics import load_registry
+from compute_agent.report.answers import PlacementError
 from compute_agent.report.client import PlacementClient
-from compute_agent.report.errors import PlacementError
-from compute_agent.report.nova_root import RootOwner
+from compute_agent.report.root_provider import RootOwner
 
 Build = Callable[[cfg.ConfigOpts, HostResctrl, HostState], object]
 

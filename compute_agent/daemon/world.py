@@ -28,7 +28,7 @@ from compute_agent.policy import POLICIES
 from compute_agent.qos.classes import parse_classes
 from compute_agent.qos.cpu_pools import parse_cpu_pools
 from compute_agent.reclaim.collectors import check_collectors
-from compute_agent.report.nova_root import NovaRoot, RootOwner, owner_of
+from compute_agent.report.root_provider import NovaRoot, RootOwner, owner_of
 from compute_agent.resctrl.mount import ResctrlHandle
 
 LOG = logging.getLogger(__name__)

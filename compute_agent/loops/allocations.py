@@ -16,11 +16,11 @@ from compute_agent.pipeline.view import GuestView
 from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.pipeline.world import HostState, request_for
 from compute_agent.policy.base import refit
+from compute_agent.report.answers import NotFoundError
+from compute_agent.report.audit import MigrationClaim, MovedGuest, Owner, resolve
 from compute_agent.report.client import PlacementClient
-from compute_agent.report.errors import NotFoundError
 from compute_agent.report.history import AllocationLoss
-from compute_agent.report.host_reader import HoldingsListing
-from compute_agent.report.migration import MigrationClaim, MovedGuest, Owner, resolve
+from compute_agent.report.reporter import HoldingsListing
 
 _ANSWER_SECONDS: Final = 50.0
 

@@ -20,8 +20,8 @@ from compute_agent.loops.base import ReloadedConfiguration
 from compute_agent.model.guest import Allocation, Guest
 from compute_agent.pipeline.events import GuestAppeared, GuestExpected
 from compute_agent.pipeline.worker import GuestPipeline
+from compute_agent.report.answers import PlacementError
 from compute_agent.report.client import PlacementClient
-from compute_agent.report.errors import PlacementError
 
 LOG = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from compute_agent.loops.base import ReloadedConfiguration
 from compute_agent.model.guest import Allocation
 from compute_agent.pipeline.events import Event, GuestStarted, GuestStopped
 from compute_agent.pipeline.worker import GuestPipeline
+from compute_agent.report.answers import PlacementError
 from compute_agent.report.client import PlacementClient
-from compute_agent.report.errors import PlacementError
 
 LOG = logging.getLogger(__name__)
 

@@ -25,6 +25,7 @@ from compute_agent.model.guest import Allocation, CpuAssignment, EmulatorPolicy,
 from compute_agent.model.messages import GuestGoneError
 from compute_agent.pipeline.view import GuestView
 from compute_agent.pipeline.worker import GuestPipeline
+from compute_agent.report.answers import ConcurrentUpdateError, ConflictError
 from compute_agent.report.audit import (
     AuditedGuest,
     AuditFinding,
@@ -39,7 +40,6 @@ from compute_agent.report.audit import (
 )
 from compute_agent.report.capacity import CpuLocation, FreeCapacity
 from compute_agent.report.client import PlacementClient
-from compute_agent.report.errors import ConcurrentUpdateError, ConflictError
 from compute_agent.report.history import ConsumerOwner
 from compute_agent.report.reporter import HostReporter
 

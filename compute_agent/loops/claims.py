@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from compute_agent.events.event import EventKind, EventRecorder
 from compute_agent.model.guest import Allocation
 from compute_agent.pipeline.view import GuestView
+from compute_agent.report.answers import ConflictError, NotFoundError, PlacementError, UnavailableError
 from compute_agent.report.client import ExpiringClaim, PlacementClient
-from compute_agent.report.errors import ConflictError, NotFoundError, PlacementError, UnavailableError
 
 LOG = logging.getLogger(__name__)
 

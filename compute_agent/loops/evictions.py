@@ -18,8 +18,8 @@ from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.qos.evictor import EvictionFailedError
 from compute_agent.qos.guest_command import CommandFailedError
 from compute_agent.qos.settings import QosSettings
+from compute_agent.report.answers import PlacementError
 from compute_agent.report.client import PlacementClient
-from compute_agent.report.errors import PlacementError
 
 LOG = logging.getLogger(__name__)
 

@@ -31,7 +31,7 @@ from compute_agent.qos import sorters
 from compute_agent.reclaim.estimate import EstimateLimits
 from compute_agent.reclaim.offers import FILE, MEMORY_FILE
 from compute_agent.reclaim.zone import HostUse, entitlements, memory_entitlements, read_zone
-from compute_agent.report.withheld import WithheldUnits
+from compute_agent.report.held_amounts import WithheldUnits
 
 LOG = logging.getLogger(__name__)
 

@@ -23,17 +23,16 @@ from compute_agent.loops.root_watch import RootWatch
 from compute_agent.model.messages import ConfigError, DriverError
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.worker import GuestPipeline
+from compute_agent.report.answers import PlacementError, UnavailableError
 from compute_agent.report.bounded_http import round_deadline
 from compute_agent.report.capacity import CpuLocation
 from compute_agent.report.client import PlacementClient
-from compute_agent.report.errors import PlacementError, UnavailableError
 from compute_agent.report.execution import ReportOutcome, ReportRefusal
-from compute_agent.report.held import WithheldOffers
+from compute_agent.report.held_amounts import WithheldOffers
 from compute_agent.report.history import AllocationLoss, ConsumerOwner, holder_of
-from compute_agent.report.nova_root import RootMissingError
 from compute_agent.report.reporter import HostReporter
 from compute_agent.report.reshape import InfeasibleReshape, ReshapePlan
-from compute_agent.report.scheduling import Causes, DisableCause
+from compute_agent.report.root_provider import Causes, DisableCause, RootMissingError
 
 LOG = logging.getLogger(__name__)
 

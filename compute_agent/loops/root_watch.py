@@ -12,7 +12,8 @@ from compute_agent.inventory.options import hypervisor_name
 from compute_agent.model.messages import called
 from compute_agent.pipeline.world import HostState
 from compute_agent.report.client import PlacementClient
-from compute_agent.report.nova_root import (
+from compute_agent.report.reporter import HostReporter
+from compute_agent.report.root_provider import (
     FormerRootError,
     NovaRoot,
     RootMissingError,
@@ -22,7 +23,6 @@ from compute_agent.report.nova_root import (
     is_novas,
     owner_of,
 )
-from compute_agent.report.reporter import HostReporter
 
 LOG = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from compute_agent.pipeline.world import HostState
 from compute_agent.reclaim.offers import term_row
 from compute_agent.reclaim.stolen import FILE, StolenReserve, dump, parse, stolen_part
 from compute_agent.reclaim.zone import HostUse
-from compute_agent.report.withheld import WithheldUnits
+from compute_agent.report.held_amounts import WithheldUnits
 
 LOG = logging.getLogger(__name__)
 

@@ -25,9 +25,8 @@ from compute_agent.model.guest import Allocation, CpuAssignment
 from compute_agent.qos import state as qos
 from compute_agent.qos.state import QosState
 from compute_agent.report.history import ConsumerOwner, OlderCopy, PlacementHistory
-from compute_agent.report.nova_root import NovaRoot
 from compute_agent.report.plan import OwnedNames, Ownership
-from compute_agent.report.scheduling import HostMaintenance
+from compute_agent.report.root_provider import HostMaintenance, NovaRoot
 
 LOG = logging.getLogger(__name__)
 

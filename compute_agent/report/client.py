@@ -1,7 +1,7 @@
 """A client of the Placement REST API.
 
 One method per request the agent needs (https://docs.openstack.org/api-ref/placement/). Answers come back as
-plain dataclasses and mappings; every failure is a :class:`~compute_agent.report.errors.PlacementError`.
+plain dataclasses and mappings; every failure is a :class:`~compute_agent.report.answers.PlacementError`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from compute_agent.model.guest import ConsumerAllocations
-from compute_agent.report.answers import EachValue, MaybeNull
-from compute_agent.report.errors import NotFoundError
+from compute_agent.report.answers import EachValue, MaybeNull, NotFoundError
 from compute_agent.report.transport import UNTYPED_MICROVERSION, PlacementTransport, as_json
 
 _ATTRIBUTES_SINCE: Final = (1, 8)

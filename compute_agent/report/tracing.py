@@ -25,7 +25,7 @@ from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from opentelemetry.trace import SpanKind, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from compute_agent.report.spans import REQUEST_ID
+from compute_agent.report.answers import REQUEST_ID
 
 _MAX_QUEUE: Final = 2048
 _EXPORT_TIMEOUT: Final = 5.0

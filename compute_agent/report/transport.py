@@ -1,7 +1,7 @@
 """How requests get to Placement and answers back, over a keystoneauth1 adapter.
 
 Which microversion they have is negotiated here, and which of the API below ``/ext/v1`` there is; what goes
-wrong becomes a :class:`~compute_agent.report.errors.PlacementError`. Each request has an id, which
+wrong becomes a :class:`~compute_agent.report.answers.PlacementError`. Each request has an id, which
 Placement's log has, too.
 """
 
@@ -21,18 +21,21 @@ from oslo_config import cfg
 
 from compute_agent.conf.placement import plugin_names
 from compute_agent.optional_packages import missing
-from compute_agent.report.answers import BadAnswerError, check_shape
-from compute_agent.report.bounded_http import AnswerTooLargeError, AnswerTooSlowError, bounded_session
-from compute_agent.report.errors import (
+from compute_agent.report.answers import (
+    REQUEST_ID,
+    BadAnswerError,
     ConcurrentUpdateError,
     ConflictError,
     CredentialsError,
+    NoSpans,
     NotFoundError,
     OptionsError,
     PlacementError,
+    Spans,
     UnavailableError,
+    check_shape,
 )
-from compute_agent.report.spans import REQUEST_ID, NoSpans, Spans
+from compute_agent.report.bounded_http import AnswerTooLargeError, AnswerTooSlowError, bounded_session
 
 LOG = logging.getLogger(__name__)
 

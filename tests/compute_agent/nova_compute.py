@@ -16,8 +16,8 @@ virt/libvirt/driver.py):
 
 import copy
 
+from compute_agent.report.answers import ConflictError, NotFoundError
 from compute_agent.report.client import PlacementClient
-from compute_agent.report.errors import ConflictError, NotFoundError
 
 DRIVER_TRAITS = {
     "COMPUTE_NODE": True,

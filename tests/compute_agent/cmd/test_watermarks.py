@@ -5,7 +5,7 @@ import urllib.request
 
 import pytest
 
-from compute_agent.report.errors import NotFoundError
+from compute_agent.report.answers import NotFoundError
 from tests.ports import free_port
 
 QOS = "interval = 0.1\nevict_grace = 30"

@@ -10,7 +10,7 @@ import pytest
 from compute_agent.daemon.protocol import RequestError
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.pipeline.events import LimitGuest, ReconcileGuests
-from compute_agent.report.errors import ConflictError
+from compute_agent.report.answers import ConflictError
 from compute_agent.resctrl import mount
 from compute_agent.resctrl.groups import read_groups, read_tasks
 from compute_agent.resctrl.layout import cache_mask

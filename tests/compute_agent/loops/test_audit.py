@@ -18,9 +18,9 @@ from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.pipeline.world import HostState
 from compute_agent.policy import POLICIES
+from compute_agent.report.answers import ConcurrentUpdateError
 from compute_agent.report.audit import UNKNOWN_OWNER, HealOptions
 from compute_agent.report.capacity import CpuLocation
-from compute_agent.report.errors import ConcurrentUpdateError
 from compute_agent.report.reporter import HostReporter
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.loops.two_nodes import ELSEWHERE, NODES, SETS, TOPOLOGY, TREE

@@ -9,7 +9,7 @@ import pytest
 
 from compute_agent.model.messages import DriverError
 from compute_agent.qos.evictor import EvictionFailedError
-from compute_agent.report.errors import ConflictError
+from compute_agent.report.answers import ConflictError
 from compute_agent.report.plan import to_api
 from tests.compute_agent.loops.overload import HELD, NODE, Overload
 

@@ -19,9 +19,9 @@ from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.pipeline.world import HostState
 from compute_agent.policy import POLICIES
-from compute_agent.report.errors import ConflictError, CredentialsError, UnavailableError
+from compute_agent.report.answers import ConflictError, CredentialsError, UnavailableError
 from compute_agent.report.reporter import HostReporter
-from compute_agent.report.scheduling import DisableCause
+from compute_agent.report.root_provider import DisableCause
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.inventory.machines import machine
 from tests.compute_agent.loops.configurations import configuration

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
-from compute_agent.report.adjustments import AdjustmentVerdict, remembered, settle, writing
 from compute_agent.report.plan import (
+    AdjustmentVerdict,
     KnownNames,
     OwnedNames,
     ReportedProvider,
@@ -16,7 +16,10 @@ from compute_agent.report.plan import (
     ownership_after,
     ownership_before,
     plan,
+    remembered,
+    settle,
     wanted_inventories,
+    writing,
 )
 
 DERIVED = ProviderInventory(16, reserved=2, max_unit=16, allocation_ratio=4.0)

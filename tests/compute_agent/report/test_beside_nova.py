@@ -11,8 +11,8 @@ from benchmarks.reference import ReferenceMissing
 from compute_agent.inventory.cpu_sets import CpuOptions, resolve
 from compute_agent.inventory.derive import InventorySettings, derive
 from compute_agent.inventory.resctrl import CacheDomain, CachePlatform
-from compute_agent.report.nova_root import NovaRoot, RootMissingError, RootSearch, find_root
 from compute_agent.report.reporter import HostReporter
+from compute_agent.report.root_provider import NovaRoot, RootMissingError, RootSearch, find_root
 from tests.compute_agent.inventory.machines import machine
 from tests.compute_agent.nova_compute import NovaCompute, RecordingClient
 from tests.compute_agent.servers import client_of, running

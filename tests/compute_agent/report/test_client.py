@@ -8,8 +8,7 @@ from werkzeug.serving import make_server
 from werkzeug.wrappers import Response
 
 from compute_agent import conf as agent_conf
-from compute_agent.report.client import PlacementClient
-from compute_agent.report.errors import (
+from compute_agent.report.answers import (
     ConcurrentUpdateError,
     ConflictError,
     CredentialsError,
@@ -17,6 +16,7 @@ from compute_agent.report.errors import (
     PlacementError,
     UnavailableError,
 )
+from compute_agent.report.client import PlacementClient
 
 UUID = "11111111-0000-4000-8000-000000000001"
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
-from compute_agent.report.huge_pages import keep_held_memory
+from compute_agent.report.held_amounts import keep_held_memory
 from compute_agent.report.plan import ReportedProvider
 
 MEMORY, SMALL, LARGE = "MEMORY_MB", "CUSTOM_HUGE_PAGES_2MB", "CUSTOM_HUGE_PAGES_1GB"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compute_agent.model.guest import GuestHolding, GuestMigration
-from compute_agent.report.migration import MigrationClaim, MovedGuest, resolve
+from compute_agent.report.audit import MigrationClaim, MovedGuest, resolve
 
 HELD, LESS = {"rp": {"PCPU": 2}}, {"rp": {"PCPU": 1}}
 OWNER, STRANGER = ("p", "u"), ("q", "u")

@@ -6,7 +6,13 @@ from typing import cast
 import pytest
 
 from compute_agent.report.client import PlacementClient, ProviderRecord
-from compute_agent.report.nova_root import FormerRootError, NovaRoot, RootMissingError, RootSearch, find_root
+from compute_agent.report.root_provider import (
+    FormerRootError,
+    NovaRoot,
+    RootMissingError,
+    RootSearch,
+    find_root,
+)
 
 NAME, OWN, NOVAS = "host.example", "own", "novas"
 LAST = NovaRoot(NOVAS, "before.example")

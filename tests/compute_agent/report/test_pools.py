@@ -9,8 +9,8 @@ from compute_agent.inventory.derive import InventorySettings, derive
 from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
 from compute_agent.model.cpuset import CpuSets
 from compute_agent.report.capacity import CpuLocation, Held
+from compute_agent.report.held_amounts import keep_held_cpus
 from compute_agent.report.plan import OwnedNames, ReportedProvider
-from compute_agent.report.pools import keep_held_cpus
 from compute_agent.report.reshape import ReshapePlan, plan_reshape
 from tests.compute_agent.inventory.machines import machine
 

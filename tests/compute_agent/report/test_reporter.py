@@ -6,14 +6,14 @@ import pytest
 
 from compute_agent import conf as agent_conf
 from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
-from compute_agent.report.client import PlacementClient
-from compute_agent.report.errors import (
+from compute_agent.report.answers import (
     ConcurrentUpdateError,
     CredentialsError,
     NotFoundError,
     PlacementError,
     UnavailableError,
 )
+from compute_agent.report.client import PlacementClient
 from compute_agent.report.plan import CreateTrait, SetTraits
 from compute_agent.report.reporter import MAX_ATTEMPTS, HostReporter
 from compute_agent.report.reshape import ReshapePlan

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.report.errors import UnavailableError
-from compute_agent.report.scheduling import DISABLED, MARKS, DisableCause, in_words, switched
+from compute_agent.report.answers import UnavailableError
+from compute_agent.report.root_provider import DISABLED, MARKS, DisableCause, in_words, switched
 from tests.compute_agent.report.test_reporter import ROOT, Memory, numa_tree
 
 COMPUTE = "COMPUTE_NODE"

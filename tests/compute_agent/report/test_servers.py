@@ -11,9 +11,9 @@ from benchmarks.reference import ReferenceMissing
 from compute_agent.inventory.cpu_sets import CpuOptions, resolve
 from compute_agent.inventory.derive import SHAPES, InventorySettings, derive
 from compute_agent.inventory.resctrl import CacheDomain, CachePlatform
+from compute_agent.report.answers import ConflictError
 from compute_agent.report.capacity import CpuLocation
 from compute_agent.report.client import PlacementClient
-from compute_agent.report.errors import ConflictError
 from compute_agent.report.reporter import MAX_ATTEMPTS, HostReporter
 from compute_agent.report.reshape import InfeasibleReshape
 from tests.compute_agent.inventory.machines import machine

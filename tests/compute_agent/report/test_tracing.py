@@ -7,8 +7,8 @@ import pytest
 
 from compute_agent import conf as agent_conf
 from compute_agent.model.messages import ConfigError
+from compute_agent.report.answers import NotFoundError, UnavailableError
 from compute_agent.report.client import PlacementClient
-from compute_agent.report.errors import NotFoundError, UnavailableError
 from placement.api import middleware
 from placement.conf import new_config
 from tests.compute_agent.conftest import LivePlacement

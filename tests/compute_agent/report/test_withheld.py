@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
+from compute_agent.report.held_amounts import keep_withheld, most_reserved
 from compute_agent.report.plan import OwnedNames, ReportedProvider
 from compute_agent.report.reporter import HostReporter
-from compute_agent.report.withheld import keep_withheld, most_reserved
 
 VCPU = ProviderInventory(16, 2, max_unit=16, allocation_ratio=4.0)
 OWNED = {"n": OwnedNames(frozenset({"VCPU"}), written=frozenset({("VCPU", "reserved", 2)}))}

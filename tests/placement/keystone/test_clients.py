@@ -14,8 +14,8 @@ import yaml
 
 from compute_agent import conf as agent_conf
 from compute_agent.inventory.options import host_name
+from compute_agent.report.answers import CredentialsError, UnavailableError
 from compute_agent.report.client import PlacementClient
-from compute_agent.report.errors import CredentialsError, UnavailableError
 from tests.keystone import CALLERS, REGION, Caller, Keystone
 from tests.placement.client.shell import client, run
 from tests.placement.keystone.serving import Placement, authtoken, placement, wait_for

@@ -1,0 +1,310 @@
+"""Memory that becomes huge pages to sell, and is held as ``MEMORY_MB`` so far.
+
+Pages lie in the memory of their node: what is sold of both is never more than it has. So ``MEMORY_MB``
+shrinks to what is beside the pages as far as nobody holds it, and as many pages as lie in the rest are
+reserved until it is given back. A pure function; the generation that is written with tells whether somebody
+has claimed memory meanwhile.
+
+CPUs that became those of another pool, or of none, while guests hold them.
+
+The rest of a zone and the pools in it share the CPUs of the zone. Where more is held of one of them than it
+has now, the guests are on CPUs of the others: these reserve as many until less is held, so that what can
+still be claimed and what is held are never more than there is. A pure function; the generation that is
+written with tells whether somebody has claimed CPUs meanwhile.
+
+Amounts that are not to be sold although they are there, reserved as far as nobody holds them.
+
+A pure function; the generation that is written with tells whether somebody has claimed meanwhile.
+
+What is held of what is to be offered otherwise or not any more: pages in memory, CPUs, what files add.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Final
+
+from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
+from compute_agent.model.messages import called
+from compute_agent.model.resource import HUGE_PAGES, MEMORY, OWN_CLASSES
+from compute_agent.report.plan import OwnedNames, Ownership, ReportedProvider, settled_inventories
+
+
+def keep_held_memory(
+    derived: ProviderTree, reported: Mapping[str, ReportedProvider], held_mb: Callable[[str], int]
+) -> tuple[ProviderTree, tuple[str, ...]]:
+    """The tree as it can be reported now, and what waits for memory to be given back, a sentence each.
+
+    ``held_mb`` tells how much ``MEMORY_MB`` of a provider is held; it is asked only where that would shrink.
+    """
+    nodes, waiting = [], []
+    for node in derived.nodes:
+        there = reported[node.uuid].inventories.get(MEMORY) if node.uuid in reported else None
+        own = node.inventories.get(MEMORY, ProviderInventory(0))
+        if there is None or there.total <= own.total or not _sizes(node):
+            nodes.append(node)
+            continue
+        held = held_mb(node.uuid)
+        needed = min(there.total, max(there.reserved, own.reserved) + ceil(held / there.allocation_ratio))
+        if needed <= own.total:
+            nodes.append(node)
+            continue
+        inventories, pages = _with_memory(node, own, needed)
+        nodes.append(replace(node, inventories=inventories))
+        waiting.append(
+            f"{called(node.name, node.uuid)}: {held} MEMORY_MB are held, and {own.total} are beside its huge"
+            f" pages: {pages} of these are not offered until less is held"
+        )
+    return replace(derived, nodes=tuple(nodes)), tuple(waiting)
+
+
+def _with_memory(
+    node: ProviderNode, own: ProviderInventory, needed: int
+) -> tuple[dict[str, ProviderInventory], int]:
+    """The inventories with so much ``MEMORY_MB``, and how many pages more are reserved for that."""
+    missing_kib, reserved = (needed - own.total) * 1024, 0
+    found = dict(node.inventories)
+    found[MEMORY] = replace(own, total=needed, max_unit=needed)
+    for size, name in _sizes(node).items():
+        pages = min(-(-missing_kib // size), found[name].total - found[name].reserved)
+        found[name] = replace(found[name], reserved=found[name].reserved + pages)
+        missing_kib, reserved = max(0, missing_kib - pages * size), reserved + pages
+    return found, reserved
+
+
+def _sizes(node: ProviderNode) -> dict[int, str]:
+    """The classes of pages that a provider offers, by size in KiB, the smallest first."""
+    return {size: name for size, name in sorted(HUGE_PAGES.items()) if name in node.inventories}
+
+
+_CLASSES: Final = ("PCPU", "VCPU")
+
+
+def keep_held_cpus(
+    derived: ProviderTree,
+    reported: Mapping[str, ReportedProvider],
+    held: Callable[[str, str], int],
+) -> tuple[ProviderTree, tuple[str, ...]]:
+    """The tree as it can be reported now, and what waits for CPUs to be given back, a sentence each.
+
+    ``held`` tells how much of a class is held of a provider; it is asked only where there are pools.
+    """
+    groups: dict[str, list[ProviderNode]] = defaultdict(list)
+    for node in derived.nodes:
+        if node.pool and node.parent is not None:
+            groups[node.parent].append(node)
+    reserved: dict[tuple[str, str], int] = defaultdict(int)
+    waiting = []
+    for parent, pools in groups.items():
+        zone = derived.get(parent)
+        members = [zone, *pools] if zone is not None else pools
+        for name in _CLASSES:
+            used = {node.uuid: _cpus_held(node, name, reported, held) for node in members}
+            for node in members:
+                missing = used[node.uuid] - _cpus(node, name)
+                if missing <= 0:
+                    continue
+                waiting.append(
+                    f"{called(node.name, node.uuid)}: guests hold {used[node.uuid]} CPUs as {name}, and it"
+                    f" has {_cpus(node, name)}: others of the zone do not offer {missing} until less is held"
+                )
+                for other in members:
+                    slack = _cpus(other, name) - used[other.uuid] - reserved[other.uuid, name]
+                    part = max(0, min(missing, slack))
+                    reserved[other.uuid, name] += part
+                    missing -= part
+    nodes = tuple(_reserving(node, reserved) for node in derived.nodes)
+    return replace(derived, nodes=nodes), tuple(waiting)
+
+
+def _cpus(node: ProviderNode, name: str) -> int:
+    """The CPUs of a provider that can be held as a class."""
+    own = node.inventories.get(name, ProviderInventory(0))
+    return own.total - own.reserved
+
+
+def _cpus_held(
+    node: ProviderNode,
+    name: str,
+    reported: Mapping[str, ReportedProvider],
+    held: Callable[[str, str], int],
+) -> int:
+    """How many CPUs what is held of a class takes."""
+    there = reported[node.uuid].inventories.get(name) if node.uuid in reported else None
+    return 0 if there is None else ceil(held(node.uuid, name) / there.allocation_ratio)
+
+
+def _reserving(node: ProviderNode, reserved: Mapping[tuple[str, str], int]) -> ProviderNode:
+    more = {name: reserved[node.uuid, name] for name in _CLASSES if reserved.get((node.uuid, name))}
+    if not more:
+        return node
+    inventories = {
+        name: replace(own, reserved=own.reserved + more.get(name, 0))
+        for name, own in node.inventories.items()
+    }
+    return replace(node, inventories=inventories)
+
+
+@dataclass(frozen=True, slots=True)
+class WithheldUnits:
+    """What became of ``asked`` units of a class that a provider is to withhold.
+
+    ``own`` is what is reserved anyway, ``reserved`` all that is then, ``held`` what is held at ``ratio``.
+    ``foreign``: somebody set ``reserved`` through the API, and that stays.
+    """
+
+    uuid: str
+    name: str
+    resource_class: str
+    asked: int
+    own: int
+    reserved: int
+    held: int
+    ratio: float
+    foreign: bool = False
+
+    @property
+    def in_full(self) -> bool:
+        """Whether all is withheld that is to be."""
+        return not self.foreign and self.reserved >= self.own + self.asked
+
+    @property
+    def words(self) -> str:
+        """What became of it."""
+        if self.foreign:
+            return (
+                f"reserved of {self.resource_class} was set to {self.reserved} through the API and stays:"
+                f" nothing is withheld; with {self.own + self.asked} it would be"
+            )
+        if self.in_full:
+            return f"reserved of {self.resource_class}, {self.own} of it anyway"
+        return (
+            f"reserved of {self.resource_class}, {self.own} of it anyway: no more can be, as {self.held} are"
+            f" held at an allocation ratio of {self.ratio:g}"
+        )
+
+    def __str__(self) -> str:
+        return f"{called(self.name, self.uuid)}: {self.asked} are withheld; {self.reserved} {self.words}"
+
+
+def keep_withheld(
+    derived: ProviderTree,
+    reported: Mapping[str, ReportedProvider],
+    owned: Ownership,
+    held: Callable[[str, str], int],
+) -> tuple[ProviderTree, tuple[WithheldUnits, ...]]:
+    """The tree with as much reserved of what is to be withheld as can be, and what became of it.
+
+    ``held`` tells how much of a class is held of a provider; it is asked only where something is withheld.
+    """
+    nodes: list[ProviderNode] = []
+    found: list[WithheldUnits] = []
+    for node in derived.nodes:
+        for name, asked in node.withheld.items():
+            own = node.inventories.get(name)
+            if own is None or asked <= 0:
+                continue
+            there = reported[node.uuid].inventories.get(name) if node.uuid in reported else None
+            ratio = own.allocation_ratio
+            if there is not None and (name, "allocation_ratio") not in derived.configured:
+                ratio = there.allocation_ratio
+            used = held(node.uuid, name) if there is not None else 0
+            most = min(own.reserved + asked, most_reserved(own, ratio, used))
+            node = replace(node, inventories={**node.inventories, name: replace(own, reserved=most)})
+            settled = settled_inventories(derived, node, reported, owned)[name]
+            foreign = "reserved" in settled.kept
+            reserved = settled.inventory.reserved
+            found.append(
+                WithheldUnits(node.uuid, node.name, name, asked, own.reserved, reserved, used, ratio, foreign)
+            )
+        nodes.append(node)
+    return replace(derived, nodes=tuple(nodes)), tuple(found)
+
+
+def most_reserved(inventory: ProviderInventory, ratio: float, used: int) -> int:
+    """The most that can be reserved so that the capacity stays what is used or more.
+
+    Capacity is (total - reserved) times the ratio, as Placement has it. Never less than is reserved anyway.
+    """
+    low, high = inventory.reserved, max(inventory.reserved, inventory.total)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if int((inventory.total - middle) * ratio) >= used:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+@dataclass(frozen=True, slots=True)
+class WithheldOffers:
+    """What is not offered so far, a sentence each.
+
+    ``pages`` are huge pages whose memory is held, ``cpus`` those of pools that guests of others hold.
+    ``removed`` are classes that no file adds any more, and that somebody holds, ``withheld`` is what became
+    of all that is to be withheld.
+    """
+
+    pages: tuple[str, ...] = ()
+    cpus: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    withheld: tuple[WithheldUnits, ...] = ()
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """All of them that an operator should know of."""
+        return (*self.pages, *self.cpus, *self.removed, *self.not_withheld)
+
+    @property
+    def not_withheld(self) -> tuple[str, ...]:
+        """What cannot be withheld, and why."""
+        return tuple(str(one) for one in self.withheld if not one.in_full)
+
+
+def beside_held(
+    derived: ProviderTree,
+    reported: Mapping[str, ReportedProvider],
+    owned: Ownership,
+    held: Callable[[str, str], int],
+) -> tuple[ProviderTree, WithheldOffers]:
+    """The tree as it can be reported now, and what waits.
+
+    ``held`` tells how much of a class is held of a provider.
+    """
+    tree, pages = keep_held_memory(derived, reported, lambda uuid: held(uuid, "MEMORY_MB"))
+    tree, cpus = keep_held_cpus(tree, reported, held)
+    tree, removed = _keep_removed(tree, reported, owned, held)
+    tree, withheld = keep_withheld(tree, reported, owned, held)
+    return tree, WithheldOffers(pages, cpus, removed, withheld)
+
+
+def _keep_removed(
+    derived: ProviderTree,
+    reported: Mapping[str, ReportedProvider],
+    owned: Ownership,
+    held: Callable[[str, str], int],
+) -> tuple[ProviderTree, tuple[str, ...]]:
+    """With classes of others that were added and are not any more, as long as they are held: all reserved."""
+    nodes, waiting = [], []
+    for node in derived.nodes:
+        kept = {}
+        for name, inventory in _removed(node, reported, owned):
+            if amount := held(node.uuid, name):
+                kept[name] = replace(inventory, reserved=inventory.total)
+                waiting.append(
+                    f"{called(node.name, node.uuid)}: {amount} {name} are held, which is not to be there any"
+                    " more: all of it is reserved, and it goes when nothing is held"
+                )
+        nodes.append(replace(node, inventories={**node.inventories, **kept}) if kept else node)
+    return replace(derived, nodes=tuple(nodes)), tuple(waiting)
+
+
+def _removed(
+    node: ProviderNode, reported: Mapping[str, ReportedProvider], owned: Ownership
+) -> Iterator[tuple[str, ProviderInventory]]:
+    mine = owned.get(node.uuid, OwnedNames()).classes - OWN_CLASSES - node.inventories.keys()
+    there = reported[node.uuid].inventories if mine and node.uuid in reported else {}
+    yield from ((name, there[name]) for name in sorted(mine & there.keys()))
