@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from compute_agent.daemon.protocol import ask
-from compute_agent.drivers.libvirt.metadata import NAMESPACE
+from compute_agent.drivers.libvirt.domain_metadata import NAMESPACE
 from compute_agent.host.proc_stat import parse_process_stat
 from tests.compute_agent.cmd.agents import Agent
 from tests.compute_agent.libvirtd import CGROUP_CONTROLLERS, Libvirtd, LibvirtMissing

@@ -9,8 +9,7 @@ from pathlib import Path
 from oslo_config import cfg
 
 from compute_agent.drivers.base import GuestDriver
-from compute_agent.drivers.driver_lock import DriverLock
-from compute_agent.drivers.factory import choose, libvirtd_is_usable, lock_for, open_driver
+from compute_agent.drivers.factory import DriverLock, choose, libvirtd_is_usable, lock_for, open_driver
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.state import StateFile
 

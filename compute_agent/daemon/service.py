@@ -32,7 +32,7 @@ from compute_agent.daemon.state_folder import GUESTS_FOLDER, STATE_FILE, make_st
 from compute_agent.daemon.status import StatusSources, agent_document, health_document
 from compute_agent.daemon.trial import try_configuration
 from compute_agent.daemon.watermark_list import watermark_rows
-from compute_agent.drivers import guest_logs
+from compute_agent.drivers.processes import records
 from compute_agent.events.event import EventRecorder
 from compute_agent.files import remove_leftovers
 from compute_agent.inventory import provider_tree
@@ -71,7 +71,7 @@ class HostAgent:
         self._load_conf = load_conf
         options = load_conf()
         self._folder = folder = make_state_folder(options)
-        self._running_logs = guest_logs.RunningLogs(folder / GUESTS_FOLDER)
+        self._running_logs = records.RunningLogs(folder / GUESTS_FOLDER)
         self._lock = lock_state_folder(folder)  # first: whoever is refused must not have changed anything
         try:
             refuse_if_released(folder)
@@ -287,7 +287,7 @@ class HostAgent:
 
     def prune_guest_logs(self) -> None:
         """Remove the logs of ended guests that have been kept long enough."""
-        guest_logs.try_prune(self._folder / GUESTS_FOLDER, self.options.guests)
+        records.try_prune(self._folder / GUESTS_FOLDER, self.options.guests)
 
     def qos_classes(self) -> Collection[str]:
         """The names of the classes that guests may have."""

@@ -1,4 +1,13 @@
-"""Which driver this host has, and opening it.
+"""Where a libvirtd of this host listens, by its URI (https://libvirt.org/uri.html).
+
+That no other agent looks after the same guests.
+
+Two agents that do not know of each other give the same CPUs to different guests, and undo what the other one
+did. So each takes a lock on what its guests depend on, in a folder that all agents of the host have in
+common. A container has a folder of its own there; but where it reaches libvirtd, it sees the folder of
+libvirtd's socket. A second lock is taken in that, if it is to be had.
+
+Which driver this host has, and opening it.
 
 Unless the configuration names one it is libvirt where libvirtd can be had. But guests that run must not be
 forgotten because libvirtd is away when the agent starts: a host that had domains has domains, and one that
@@ -7,22 +16,158 @@ has processes keeps them, until somebody says otherwise.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import importlib.util
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+from urllib.parse import parse_qs, urlsplit
 
 from oslo_config import cfg
 
+from compute_agent import locks
 from compute_agent.drivers.base import GuestDriver
 from compute_agent.drivers.cgroup import CgroupRoot
-from compute_agent.drivers.driver_lock import DriverLock, cgroup_lock, libvirt_lock
-from compute_agent.drivers.libvirt import address
 from compute_agent.drivers.libvirt.driver import LibvirtDriver
-from compute_agent.drivers.process import ProcessDriver
+from compute_agent.drivers.processes.driver import ProcessDriver
+from compute_agent.files import UnsafeFileError, check_folder, secure_folder
 from compute_agent.host import kernel_files
 from compute_agent.model.messages import DriverError
+
+_SYSTEM_FOLDER: Final = Path("/run/libvirt")
+_SOCKETS: Final = ("libvirt-sock", "virtqemud-sock")
+"""Of the one daemon for everything, and of the one for QEMU alone."""
+
+
+def sockets(uri: str) -> tuple[Path, ...]:
+    """The UNIX sockets on which libvirtd may be found; none if the URI leads elsewhere."""
+    try:
+        parts = urlsplit(uri)
+    except ValueError:
+        return ()
+    _, _, transport = parts.scheme.partition("+")
+    if parts.netloc or transport not in ("", "unix"):
+        return ()
+    if named := parse_qs(parts.query).get("socket"):
+        return (Path(named[-1]),)
+    match parts.path:
+        case "/system":
+            folder = _SYSTEM_FOLDER
+        case "/session":
+            runtime = os.environ.get("XDG_RUNTIME_DIR")
+            folder = (Path(runtime) if runtime else Path.home() / ".cache") / "libvirt"
+        case _:
+            return ()
+    return tuple(folder / name for name in _SOCKETS)
+
+
+LOG = logging.getLogger(__name__)
+
+_MARK: Final = "compute-agent.lock"
+
+
+@dataclass(slots=True)
+class DriverLock:
+    """The locks of one agent on its guests.
+
+    ``holder`` is what the next agent is told of this one; ``what`` it looks after and the ``remedy`` are
+    words for a message. ``lock`` None: there is nothing to lock. ``mark`` is the lock that is taken where it
+    can be.
+    """
+
+    holder: str
+    what: str = ""
+    remedy: str = ""
+    lock: Path | None = None
+    mark: Path | None = None
+    _held: dict[Path, int] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Take the locks that are not held, or not any more.
+
+        :raises DriverError: naming who has one.
+        """
+        if self.lock is None:
+            return
+        try:
+            secure_folder(self.lock.parent)
+            self._take(self.lock)
+        except OSError as error:
+            raise DriverError(
+                f"the lock that keeps other agents from {self.what} cannot be had: {error}; set [DEFAULT]"
+                " lock_path to a folder that this agent can write to"
+            ) from error
+        if self.mark is not None:
+            try:
+                check_folder(self.mark.parent)
+                self._take(self.mark)
+            except UnsafeFileError as error:
+                LOG.warning("No lock is taken in %s: %s", self.mark.parent, error)
+            except OSError as error:
+                LOG.debug("No lock is taken in %s: %s", self.mark.parent, error)
+
+    def release(self) -> None:
+        """Let go of the locks."""
+        while self._held:
+            os.close(self._held.popitem()[1])
+
+    def _take(self, path: Path) -> None:
+        held = self._held.get(path)
+        if held is not None and locks.is_held(path, held):
+            return
+        try:
+            fresh = locks.hold(path, self.holder)
+        except locks.LockedError as error:
+            raise DriverError(
+                f"another agent ({error}) looks after {self.what}: stop one of the two, or {self.remedy}"
+            ) from error
+        if held is not None:
+            os.close(held)
+        self._held[path] = fresh
+
+
+def libvirt_lock(conf: cfg.ConfigOpts, sockets: Sequence[Path], holder: str) -> DriverLock:
+    """The lock on the domains of ``[libvirt] uri``, with the sockets that it may have on this host."""
+    uri = conf.libvirt.uri
+    folder = sockets[0].parent if sockets else None
+    return DriverLock(
+        holder,
+        f"the domains of {uri}",
+        "give this one another [libvirt] uri",
+        lock_path(conf) / _name("libvirt", uri if folder is None else os.path.realpath(folder)),
+        None if folder is None else folder / _MARK,
+    )
+
+
+def cgroup_lock(conf: cfg.ConfigOpts, holder: str) -> DriverLock:
+    """The lock on the groups below ``[cgroup] root``."""
+    root = conf.cgroup.root
+    return DriverLock(
+        holder,
+        f"the guests below {root}",
+        "give this one another [cgroup] root",
+        lock_path(conf) / _name("cgroup", os.path.realpath(root)),
+    )
+
+
+def lock_path(conf: cfg.ConfigOpts) -> Path:
+    """Where the locks are that all agents have in common, as far as they may."""
+    if conf.lock_path:
+        return Path(conf.lock_path)
+    if os.geteuid() == 0:
+        return Path("/run/compute-agent")
+    with contextlib.suppress(KeyError):
+        return Path(os.environ["XDG_RUNTIME_DIR"]) / "compute-agent"
+    return Path(f"/tmp/compute-agent-{os.geteuid()}")
+
+
+def _name(kind: str, claimed: str) -> str:
+    return f"{kind}-{hashlib.sha256(os.fsencode(claimed)).hexdigest()[:16]}.lock"
+
 
 _LIBVIRT, _PROCESS = LibvirtDriver.name, ProcessDriver.name
 
@@ -78,7 +223,7 @@ def choose(configured: str | None, usable: bool, remembered: str, guests: int) -
 
 def libvirtd_is_usable(uri: str) -> bool:
     """Whether libvirt-python is installed and the libvirtd with this URI has its socket on this host."""
-    return importlib.util.find_spec("libvirt") is not None and any(map(Path.exists, address.sockets(uri)))
+    return importlib.util.find_spec("libvirt") is not None and any(map(Path.exists, sockets(uri)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +279,7 @@ def _checked(lock: DriverLock | None) -> Callable[[], None]:
 
 
 def _lock_domains(conf: cfg.ConfigOpts, holder: str) -> DriverLock:
-    return libvirt_lock(conf, address.sockets(conf.libvirt.uri), holder)
+    return libvirt_lock(conf, sockets(conf.libvirt.uri), holder)
 
 
 def _open_libvirt(conf: cfg.ConfigOpts, folder: Path, lock: DriverLock | None) -> GuestDriver:

@@ -1,4 +1,14 @@
-"""Limits of memory: files of a guest's group of cgroup v2, and oom_score_adj of its processes (proc(5)).
+"""Files that are their owner's to write, such as those of a process in /proc, of a root without capabilities.
+
+Root passes over the permissions of files by CAP_DAC_OVERRIDE, which the agent's unit does not leave it. With
+CAP_SETUID a thread can be another user to file systems alone (setfsuid(2)).
+
+What the kernel kills of guests for want of memory, by the counters in memory.events of their groups.
+
+A killed guest often ends by that, and its group goes with it: whoever removes a group looks for the last
+time.
+
+Limits of memory: files of a guest's group of cgroup v2, and oom_score_adj of its processes (proc(5)).
 
 Those of huge pages are in bytes, too (controller ``hugetlb``).
 
@@ -9,18 +19,70 @@ another value is drift.
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
-from collections.abc import Collection, Iterable
+import threading
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
-from compute_agent.drivers.base import UNLIMITED, MemoryLimits
+from compute_agent.drivers.base import UNLIMITED, MemoryLimits, OomKill
 from compute_agent.drivers.cgroup import GuestCgroup
-from compute_agent.drivers.file_owner import acting_as_owner
 from compute_agent.host import kernel_files
 from compute_agent.model.guest import Guest
 from compute_agent.model.resource import HUGE_PAGES
+
+_LIBC = ctypes.CDLL(None)
+
+
+@contextmanager
+def acting_as_owner(path: str) -> Iterator[None]:
+    """To file systems this thread is the owner of a file meanwhile; who may not be that stays who it is.
+
+    :raises OSError: the file is not there.
+    """
+    before = _LIBC.setfsuid(os.stat(path).st_uid)
+    try:
+        yield
+    finally:
+        _LIBC.setfsuid(before)
+
+
+class OomWatch:
+    """What was counted of each guest, and what has yet to be told. Methods may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counted: dict[str, tuple[int, int]] = {}
+        self._news: list[OomKill] = []
+
+    def begin(self, guest_uuid: str, group: GuestCgroup | None) -> None:
+        """Count from now on what happens to a guest that ran before: who came before has told of the rest."""
+        if group is not None and (counts := group.oom_events()) is not None:
+            with self._lock:
+                self._counted[guest_uuid] = counts
+
+    def look(self, guest: Guest, group: GuestCgroup, last: bool = False) -> None:
+        """Look for kills in the group of a guest; ``last``: it has ended."""
+        counts = group.oom_events()
+        with self._lock:
+            if counts is not None:
+                at_limit, kills = self._counted.get(guest.uuid, (0, 0))
+                if counts[1] > kills:
+                    self._news.append(OomKill(guest, counts[1] - kills, counts[0] > at_limit))
+                    # Not before: the kernel counts the limit first, and kills some time after that.
+                    self._counted[guest.uuid] = counts
+            if last:
+                self._counted.pop(guest.uuid, None)
+
+    def take(self) -> list[OomKill]:
+        """What is new since the last call."""
+        with self._lock:
+            found, self._news = self._news, []
+        return found
+
 
 LOG = logging.getLogger(__name__)
 

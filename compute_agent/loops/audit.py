@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from compute_agent.drivers.base import GuestDriver
-from compute_agent.drivers.flavor import GuestFlavor
+from compute_agent.drivers.base import GuestDriver, GuestFlavor
 from compute_agent.events.event import EventKind as EventKind
 from compute_agent.events.event import EventRecorder, NamedSubject
 from compute_agent.loops.allocations import allocations_by_consumer, allocations_read, hand_over

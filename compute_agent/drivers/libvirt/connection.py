@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from compute_agent.drivers.libvirt import metadata
+from compute_agent.drivers.libvirt import domain_metadata
 from compute_agent.model.messages import DriverError
 
 LOG = logging.getLogger(__name__)
@@ -181,7 +181,7 @@ class LibvirtConnection:
         if self._usual_owner is None:
             try:
                 with self._call() as handle:
-                    self._usual_owner = metadata.usual_owner(handle.getCapabilities())
+                    self._usual_owner = domain_metadata.usual_owner(handle.getCapabilities())
             except (self.libvirt.libvirtError, ValueError) as error:
                 raise DriverError(f"libvirtd does not say which user QEMU runs as: {error}") from error
         return self._usual_owner

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from compute_agent.cmd.main import main
 from compute_agent.daemon.protocol import DaemonUnreachableError, ask
-from compute_agent.drivers.process import ProcessDriver
+from compute_agent.drivers.processes.driver import ProcessDriver
 
 MAIN = [sys.executable, "-m", "compute_agent.cmd.main"]
 SECONDS = 20

@@ -4,7 +4,7 @@ import uuid
 
 import pytest
 
-from compute_agent.drivers.libvirt.metadata import NAMESPACE
+from compute_agent.drivers.libvirt.domain_metadata import NAMESPACE
 from compute_agent.pipeline.state import StateFile
 from tests.compute_agent.cmd.agents import Agent
 

@@ -12,7 +12,7 @@ import pytest
 from compute_agent.drivers.base import ChangeKind, CpuLimits, CpuSettings, MemoryLimits
 from compute_agent.drivers.cgroup import CgroupRoot
 from compute_agent.drivers.libvirt.driver import LibvirtDriver
-from compute_agent.drivers.process import ProcessDriver
+from compute_agent.drivers.processes.driver import ProcessDriver
 from compute_agent.model.guest import GuestSettings
 from compute_agent.model.messages import DriverError, GuestGoneError
 from tests.compute_agent.cgroups import FakeCgroups

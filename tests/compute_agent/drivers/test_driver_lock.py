@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from compute_agent import conf as agent_conf
-from compute_agent.drivers import driver_lock
-from compute_agent.drivers.driver_lock import DriverLock, cgroup_lock, libvirt_lock, lock_path
+from compute_agent.drivers import factory
+from compute_agent.drivers.factory import DriverLock, cgroup_lock, libvirt_lock, lock_path
 from compute_agent.model.messages import DriverError
 
 
@@ -145,7 +145,7 @@ def test_nothing_to_claim_is_nothing_to_lock():
     ],
 )
 def test_the_folder_that_all_agents_have_in_common(load, monkeypatch, user, runtime, folder):
-    monkeypatch.setattr(driver_lock.os, "geteuid", lambda: user)
+    monkeypatch.setattr(factory.os, "geteuid", lambda: user)
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     if runtime:
         monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)

@@ -7,8 +7,7 @@ import pytest
 
 from compute_agent import conf as agent_conf
 from compute_agent.drivers import factory
-from compute_agent.drivers.driver_lock import DriverLock
-from compute_agent.drivers.libvirt import address
+from compute_agent.drivers.factory import DriverLock
 from compute_agent.model.messages import DriverError
 
 
@@ -82,13 +81,13 @@ def test_libvirtd_is_usable_with_its_library_and_its_socket(tmp_path, monkeypatc
 )
 def test_the_sockets_of_a_uri(monkeypatch, uri, found):
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/7")
-    assert list(map(str, address.sockets(uri))) == found
+    assert list(map(str, factory.sockets(uri))) == found
 
 
 def test_the_session_of_a_user_without_a_runtime_folder_is_in_the_cache(monkeypatch):
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     monkeypatch.setenv("HOME", "/home/ann")
-    assert str(address.sockets("qemu:///session")[0]) == "/home/ann/.cache/libvirt/libvirt-sock"
+    assert str(factory.sockets("qemu:///session")[0]) == "/home/ann/.cache/libvirt/libvirt-sock"
 
 
 def test_libvirt_without_its_python_library_is_refused_and_the_library_named(conf, tmp_path, monkeypatch):

@@ -11,7 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.drivers.guest_logs import GRACE_SECONDS, TAIL_BYTES, EndedLog, RunningLogs, choose, prune
+from compute_agent.drivers.processes.records import (
+    GRACE_SECONDS,
+    TAIL_BYTES,
+    EndedLog,
+    RunningLogs,
+    choose,
+    prune,
+)
 
 DAY = 86400.0
 NOW = 100 * DAY

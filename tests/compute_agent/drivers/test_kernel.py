@@ -20,7 +20,7 @@ import pytest
 from compute_agent.drivers import memory_limits, procfs
 from compute_agent.drivers.base import UNLIMITED, ChangeKind, CpuLimits, CpuSettings, MemoryLimits
 from compute_agent.drivers.cgroup import CgroupRoot, GuestCgroup
-from compute_agent.drivers.process import ProcessDriver
+from compute_agent.drivers.processes.driver import ProcessDriver
 from compute_agent.host.block_devices import read_block_devices
 from compute_agent.model.guest import GuestSettings
 from compute_agent.model.messages import DriverError, GuestGoneError

@@ -4,7 +4,7 @@ import pytest
 
 from compute_agent.drivers.base import OomKill
 from compute_agent.drivers.cgroup import GuestCgroup
-from compute_agent.drivers.oom import OomWatch
+from compute_agent.drivers.memory_limits import OomWatch
 from compute_agent.model.guest import Guest
 
 GUEST = Guest("a", "process", "a", 1)

@@ -13,9 +13,10 @@ from dataclasses import asdict
 
 import pytest
 
-from compute_agent.drivers import process_guests, procfs
+from compute_agent.drivers import procfs
 from compute_agent.drivers.base import ChangeKind, CpuSettings, GuestChange
-from compute_agent.drivers.process import ProcessDriver
+from compute_agent.drivers.processes import driver as module
+from compute_agent.drivers.processes.driver import ProcessDriver
 from compute_agent.model.guest import GuestSettings, MemoryType
 from compute_agent.model.messages import DriverError, GuestGoneError
 
@@ -466,7 +467,7 @@ class TestRestart:
             "import os\n"
             "from pathlib import Path\n"
             "from compute_agent.drivers.base import GuestSettings\n"
-            "from compute_agent.drivers.process import ProcessDriver\n"
+            "from compute_agent.drivers.processes.driver import ProcessDriver\n"
             f"driver = ProcessDriver(Path({str(folder)!r}))\n"
             f"print(driver.create({uid!r}, 'x', GuestSettings(), ('sleep', '60')).pid, flush=True)\n"
             "os.kill(os.getpid(), 9)\n"
@@ -479,7 +480,7 @@ class TestRestart:
 def test_a_guest_that_the_kernel_does_not_let_go_of_is_waited_for_with_a_limit(driver, uid, monkeypatch):
     guest = run(driver, uid, "sleep", "60")
     with monkeypatch.context() as patched:
-        patched.setattr(process_guests, "_KILL_SECONDS", 0.1)
+        patched.setattr(module, "_KILL_SECONDS", 0.1)
         patched.setattr(driver._table, "is_alive", lambda record: True)  # as of one that waits for a disk
         with pytest.raises(DriverError, match=r"does not end 0\.1 s after SIGKILL"):
             driver.stop(guest, 0)

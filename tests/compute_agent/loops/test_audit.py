@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from compute_agent.controllers.cpu import CpusetController
-from compute_agent.drivers.flavor import GuestFlavor
+from compute_agent.drivers.base import GuestFlavor
 from compute_agent.loops import audit as audit_module
 from compute_agent.loops.audit import HostAuditor
 from compute_agent.loops.reporting import ReportLoop

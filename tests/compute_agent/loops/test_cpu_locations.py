@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from compute_agent.drivers.process import ProcessDriver
+from compute_agent.drivers.processes.driver import ProcessDriver
 from compute_agent.host.reader import read_topology
 from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
 from compute_agent.loops.cpu_locations import from_affinities, locate

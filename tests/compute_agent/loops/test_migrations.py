@@ -12,8 +12,7 @@ import pytest
 
 from compute_agent.controllers.cpu import CpusetController
 from compute_agent.daemon.documents import guest_document
-from compute_agent.drivers.base import ChangeKind, GuestChange
-from compute_agent.drivers.flavor import GuestFlavor
+from compute_agent.drivers.base import ChangeKind, GuestChange, GuestFlavor
 from compute_agent.inventory.provider_tree import ProviderInventory, ProviderTree
 from compute_agent.loops import audit as audit_module
 from compute_agent.loops.arrivals import GuestEvents

@@ -2,7 +2,7 @@
 
 import pytest
 
-from compute_agent.drivers.libvirt.constraints import parse_constraints
+from compute_agent.drivers.libvirt.domain_metadata import parse_constraints
 from compute_agent.model.guest import UNCONSTRAINED, GuestCell, PlacementConstraints
 
 

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from compute_agent.drivers.base import CpuLimits, CpuSettings
-from compute_agent.drivers.libvirt.constraints import with_pins
-from compute_agent.drivers.libvirt.definition import (
+from compute_agent.drivers.libvirt.domain_definition import (
     NAMESPACE,
     DomainDefinition,
     MemoryBinding,
@@ -14,6 +13,7 @@ from compute_agent.drivers.libvirt.definition import (
     parse_binding,
     parse_definition,
 )
+from compute_agent.drivers.libvirt.domain_metadata import with_pins
 from compute_agent.drivers.libvirt.qemu import EMULATOR, ThreadRole
 from compute_agent.model.guest import PlacementConstraints
 

@@ -6,8 +6,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from compute_agent.drivers.libvirt import domain_blockio
-from compute_agent.drivers.libvirt.domain_blockio import DomainBlockIo, parse_blockio, todo
+from compute_agent.drivers.libvirt import domain_definition
+from compute_agent.drivers.libvirt.domain_definition import DomainBlockIo, parse_blockio, todo
 from compute_agent.drivers.libvirt.driver import LibvirtDriver
 from compute_agent.model.resource import BlockIo, DeviceRates
 from tests.compute_agent.libvirtd import CGROUPS, Libvirtd, LibvirtMissing
@@ -32,7 +32,7 @@ RATES = DeviceRates(read_bytes=1 << 20, write_operations=50)
 @pytest.fixture
 def sda(monkeypatch):
     monkeypatch.setattr(
-        domain_blockio, "device_paths", lambda numbers: [f"/dev/{one}" for one in sorted(numbers)]
+        domain_definition, "device_paths", lambda numbers: [f"/dev/{one}" for one in sorted(numbers)]
     )
 
 

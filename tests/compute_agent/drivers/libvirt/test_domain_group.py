@@ -3,8 +3,8 @@
 import pytest
 
 from compute_agent.drivers.base import CpuLimits
-from compute_agent.drivers.libvirt import domain_group
-from compute_agent.drivers.libvirt.domain_group import DomainGroup
+from compute_agent.drivers.libvirt import running_domain
+from compute_agent.drivers.libvirt.running_domain import DomainGroup
 
 SCOPE = "machine.slice/machine-qemu\\x2d1\\x2da.scope"
 
@@ -12,11 +12,13 @@ SCOPE = "machine.slice/machine-qemu\\x2d1\\x2da.scope"
 @pytest.fixture
 def find(tmp_path, monkeypatch):
     """The group of a process whose /proc/PID/cgroup says this."""
-    monkeypatch.setattr(domain_group, "_mounts", lambda: {"": tmp_path / "unified", "cpu": tmp_path / "cpu"})
+    monkeypatch.setattr(
+        running_domain, "_mounts", lambda: {"": tmp_path / "unified", "cpu": tmp_path / "cpu"}
+    )
 
     def look(text):
-        monkeypatch.setattr(domain_group, "read_text", {"/proc/7/cgroup": text}.__getitem__)
-        return domain_group.find(7)
+        monkeypatch.setattr(running_domain, "read_text", {"/proc/7/cgroup": text}.__getitem__)
+        return running_domain.find(7)
 
     return look
 
@@ -44,7 +46,7 @@ def test_a_process_in_no_group_of_libvirts_has_none(find, text):
 
 
 def test_a_process_that_ended_has_none():
-    assert domain_group.find(2**22 + 1) is None
+    assert running_domain.find(2**22 + 1) is None
 
 
 class TestUnified:

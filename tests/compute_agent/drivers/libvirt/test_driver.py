@@ -14,10 +14,9 @@ import uuid
 import pytest
 
 from compute_agent.drivers import procfs
-from compute_agent.drivers.base import ChangeKind, CpuLimits, CpuSettings, GuestChange
-from compute_agent.drivers.flavor import GuestFlavor
-from compute_agent.drivers.libvirt import metadata, qemu
-from compute_agent.drivers.libvirt.definition import NAMESPACE, MemoryBinding
+from compute_agent.drivers.base import ChangeKind, CpuLimits, CpuSettings, GuestChange, GuestFlavor
+from compute_agent.drivers.libvirt import domain_metadata, qemu
+from compute_agent.drivers.libvirt.domain_definition import NAMESPACE, MemoryBinding
 from compute_agent.drivers.libvirt.driver import LibvirtDriver
 from compute_agent.model.guest import (
     UNCONSTRAINED,
@@ -140,14 +139,14 @@ def test_one_domain_that_cannot_be_described_hides_no_other(libvirtd, monkeypatc
     bad, good = sorted(str(uuid.uuid4()) for _ in range(2))
     for guest_uuid in (bad, good):
         libvirtd.run(guest_uuid)
-    real = metadata.describe
+    real = domain_metadata.describe
 
     def describe(xml):
         if bad in xml:
             raise ZeroDivisionError("nobody thought of this")
         return real(xml)
 
-    monkeypatch.setattr(metadata, "describe", describe)
+    monkeypatch.setattr(domain_metadata, "describe", describe)
     driver = LibvirtDriver(libvirtd.uri, look_interval=0.1)
     try:
         assert [guest.uuid for guest in driver.guests()] == [good]

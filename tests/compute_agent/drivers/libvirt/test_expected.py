@@ -8,8 +8,8 @@ import uuid
 import pytest
 
 from compute_agent.drivers import procfs
-from compute_agent.drivers.libvirt import expected, qemu
-from compute_agent.drivers.libvirt.expected import ExpectedDomains
+from compute_agent.drivers.libvirt import domain_table, qemu
+from compute_agent.drivers.libvirt.domain_table import ExpectedDomains
 from compute_agent.model.messages import DriverError
 
 XML = """
@@ -107,7 +107,7 @@ def test_as_long_as_nobody_knows_whose_a_process_would_be_none_is_found_and_none
 
 
 def test_nobody_is_waited_for_for_ever(domains, monkeypatch):
-    monkeypatch.setattr(expected, "EXPECTED_SECONDS", 0.0)
+    monkeypatch.setattr(domain_table, "EXPECTED_SECONDS", 0.0)
     domains.expect(described(str(uuid.uuid4())))
     assert domains.appeared() == ((), False)
 
@@ -116,7 +116,7 @@ def test_too_many_and_nonsense_are_refused(domains, monkeypatch):
     for text in ("", "<domain/>", described("no uuid"), "<!DOCTYPE a><domain/>"):
         with pytest.raises(ValueError):  # noqa: PT011  # whatever it says of such text
             domains.expect(text)
-    monkeypatch.setattr(expected, "MAX_EXPECTED", 1)
+    monkeypatch.setattr(domain_table, "MAX_EXPECTED", 1)
     domains.expect(described(str(uuid.uuid4())))
     with pytest.raises(ValueError, match="about to start already"):
         domains.expect(described(str(uuid.uuid4())))

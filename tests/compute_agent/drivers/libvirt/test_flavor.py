@@ -2,8 +2,8 @@
 
 import pytest
 
-from compute_agent.drivers.flavor import GuestFlavor
-from compute_agent.drivers.libvirt.flavor import read_flavor
+from compute_agent.drivers.base import GuestFlavor
+from compute_agent.drivers.libvirt.domain_metadata import read_flavor
 
 PROJECT, USER = "b0a8f5ac57b7419a8eec6fd5ae31e5c5", "d3bd2f6b8e5a4f6aa3f1e6b1c2d3e4f5"
 

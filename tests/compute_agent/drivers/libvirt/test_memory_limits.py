@@ -8,9 +8,9 @@ import pytest
 
 from compute_agent.drivers.base import UNLIMITED, MemoryLimits
 from compute_agent.drivers.libvirt import domain_table
-from compute_agent.drivers.libvirt.definition import UNLIMITED_KIB
+from compute_agent.drivers.libvirt.domain_definition import UNLIMITED_KIB
 from compute_agent.drivers.libvirt.driver import LibvirtDriver
-from compute_agent.drivers.libvirt.tuning import DomainTuning
+from compute_agent.drivers.libvirt.running_domain import DomainTuning
 
 pytestmark = pytest.mark.slow
 

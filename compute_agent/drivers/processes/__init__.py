@@ -1,0 +1,1 @@
+"""Guests that are plain processes of this host."""

@@ -1,0 +1,486 @@
+"""How guests that are plain processes come and go.
+
+A guest is started by the agent, in a session of its own, or adopted by the pid of a process or the folder of
+a cgroup v2 group. It outlives the agent. It is known by pid and start time, so that another process that got
+its pid later is not taken for it.
+
+Guests that are plain processes.
+
+They are pinned by scheduler affinity (sched_setaffinity(2)) and, where there is a writable cgroup v2 group,
+confined in a group of their own.
+
+How they come and go is in :mod:`compute_agent.drivers.processes.driver`; what they get of CPUs, memory and
+block I/O is here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from compute_agent.drivers import memory_limits, procfs
+from compute_agent.drivers.base import CpuLimits, CpuSettings, Listener, MemoryLimits, OomKill
+from compute_agent.drivers.cgroup import CgroupRoot, GuestCgroup, group_name
+from compute_agent.drivers.memory_limits import OomScores
+from compute_agent.drivers.processes import guest_cgroup, launch
+from compute_agent.drivers.processes.process_table import ProcessTable
+from compute_agent.drivers.processes.records import DRIVER, ProcessRecord, RecordStore
+from compute_agent.model.guest import Guest, GuestSettings
+from compute_agent.model.messages import DriverError, GuestGoneError
+from compute_agent.model.resource import BlockIo
+
+LOG = logging.getLogger(__name__)
+
+_POLL_SECONDS: Final = 0.02
+_KILL_SECONDS: Final = 10.0
+
+
+class ProcessDriver:
+    """The process guests recorded in one folder: started and ended by the agent, or adopted."""
+
+    name = DRIVER
+
+    def __init__(self, folder: Path, groups: CgroupRoot | None = None, look_only: bool = False) -> None:
+        """Take over the guests recorded in ``folder`` (made if absent) that still run; forget the others.
+
+        New guests get a group below ``groups``, if there is one. With ``look_only`` nothing is made or
+        forgotten.
+
+        :raises UnsafeFileError: others may write to the folder.
+        :raises OSError:
+        """
+        self._groups = groups
+        self._warned_of_memory = False
+        self._scores = OomScores()
+        self._records = RecordStore(folder, look_only)
+        self._table = ProcessTable(self._records, look_only)
+
+    # What runs
+
+    @property
+    def outage(self) -> str:
+        """Empty: processes depend on nobody."""
+        return ""
+
+    def guests(self) -> Sequence[Guest]:
+        """The guests that run now."""
+        return [record.guest() for record in self._table.all()]
+
+    def lost(self) -> Mapping[str, str]:
+        """The guests that may run and are not looked after, by uuid, and why that is so."""
+        return self._table.lost()
+
+    def watch(self, listener: Listener) -> None:
+        """Call ``listener`` for every guest that ends from now on, or goes on with another main process."""
+        self._table.listen(listener)
+
+    def close(self) -> None:
+        """Stop watching; the guests keep running."""
+        self._table.close()
+
+    # Life
+
+    def create(
+        self,
+        guest_uuid: str,
+        name: str,
+        settings: GuestSettings,
+        command: Sequence[str],
+        cwd: str = "/",
+        environment: Mapping[str, str] | None = None,
+    ) -> Guest:
+        """Make the process of a new guest, held before its first instruction; see release() and discard().
+
+        ``environment`` has variables beside those that every guest has.
+
+        :raises DriverError: the command or folder cannot be used or the guest exists.
+        """
+        variables = launch.guest_environment(guest_uuid, environment or {})
+        launch.check_command(command, cwd, variables["PATH"])
+        self._table.forbid_double(guest_uuid)
+        self._table.forbid_lost(guest_uuid)
+        log = self._records.log_of(guest_uuid)
+        try:
+            output = self._records.open_log(guest_uuid)
+            try:
+                child = launch.start_held(command, cwd, variables, output)
+            finally:
+                os.close(output)
+        except OSError as error:
+            raise DriverError(f"guest {guest_uuid} cannot be started: {error}") from error
+        identity = procfs.identify(child.pid)
+        if identity is None:
+            raise DriverError(f"guest {guest_uuid} ended before it began; see {log}")
+        record = ProcessRecord(guest_uuid, name, identity, settings, tuple(command), log=log)
+        try:
+            if self._groups is not None and self._groups.make(guest_uuid).processes():
+                raise OSError(f"there are processes in its group {group_name(guest_uuid)} already")
+            record = self._grouped(record)
+            self._table.add(record, child)
+        except OSError as error:
+            self._undo(record, child)
+            raise DriverError(f"guest {guest_uuid} cannot be recorded: {error}") from error
+        return record.guest()
+
+    def release(self, guest: Guest) -> None:
+        """Let a guest made by create() run its program."""
+        try:
+            launch.release(self._table.child(guest.uuid))
+        except BrokenPipeError as error:
+            raise DriverError(f"guest {guest} was killed before it began") from error
+        self._table.watch(self._table.known(guest.uuid))
+
+    def discard(self, guest: Guest) -> None:
+        """Undo create(): the held process ends without having run the guest's program."""
+        self._undo(self._table.known(guest.uuid), self._table.child(guest.uuid))
+
+    def adopt(self, guest_uuid: str, name: str, settings: GuestSettings, origin: int | Path) -> Guest:
+        """Take a running process, or all processes of a cgroup v2 group, as a guest.
+
+        Where guests have groups, the processes move into one of their own: what others set on a group is not
+        changed.
+
+        :raises DriverError: it cannot be.
+        """
+        self._table.forbid_double(guest_uuid)
+        source: GuestCgroup | None = None
+        if isinstance(origin, int):
+            identity = launch.adoptable_process(origin)
+            self._table.forbid_guests({origin})
+        else:
+            guests = {record.uuid for record in self._table.all()}
+            source, identity = launch.adoptable_group(origin, self._groups, guests)
+            self._table.forbid_guests(set(source.processes()))
+        command = procfs.command_line(identity.pid)
+        record = ProcessRecord(
+            guest_uuid, name, identity, settings, command, adopted=True, whole_group=source is not None
+        )
+        try:
+            record = self._grouped(record, source)
+            self._table.add(record)
+        except OSError as error:
+            self._give_back(guest_uuid, source)
+            raise DriverError(f"guest {guest_uuid} cannot be recorded: {error}") from error
+        self._table.watch(record)
+        return record.guest()
+
+    def configure(self, guest: Guest, settings: GuestSettings) -> Guest:
+        """Give a running guest other settings; watchers are told."""
+        try:
+            return self._table.configure(guest.uuid, settings).guest()
+        except OSError as error:
+            raise DriverError(f"the settings of guest {guest} cannot be recorded: {error}") from error
+
+    def stop(self, guest: Guest, timeout: float) -> None:
+        """End the guest: SIGTERM, and SIGKILL after ``timeout`` seconds. Gone already is no error.
+
+        :raises DriverError: the kernel does not let go of it even then, as while it waits for a disk.
+        """
+        record = self._table.known(guest.uuid)
+        deadline = time.monotonic() + timeout
+        _signal(record, signal.SIGTERM)
+        while self._table.is_alive(record) and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+        if self._table.is_alive(record):
+            LOG.warning("Guest %s did not end within %s s of SIGTERM: SIGKILL", guest, timeout)
+            deadline = time.monotonic() + _KILL_SECONDS
+            while self._table.is_alive(record):
+                if time.monotonic() >= deadline:
+                    raise DriverError(
+                        f"guest {guest} does not end {_KILL_SECONDS:g} s after SIGKILL: the kernel holds it"
+                    )
+                _signal(record, signal.SIGKILL)
+                time.sleep(_POLL_SECONDS)
+        with contextlib.suppress(GuestGoneError):
+            self._table.ended(self._table.known(guest.uuid))
+
+    def oom_kills(self) -> Sequence[OomKill]:
+        """What the kernel killed of guests that have groups."""
+        for record in self._table.all_known():
+            if (group := record.group) is not None:
+                self._table.oom.look(record.guest(), group)
+        return self._table.oom.take()
+
+    # Inner parts
+
+    def _grouped(self, record: ProcessRecord, source: GuestCgroup | None = None) -> ProcessRecord:
+        """The record with the group, if there are any, that its processes or ``source`` were moved into.
+
+        :raises OSError:
+        """
+        if self._groups is None:
+            return record
+        group = self._groups.make(record.uuid)
+        if source is not None:
+            group.take(source)
+        else:
+            for pid in procfs.descendants(record.identity.pid):
+                group.add(pid)
+        return replace(record, cgroup=str(group.folder))
+
+    def _give_back(self, guest_uuid: str, source: GuestCgroup | None) -> None:
+        """Move the processes of a group that cannot be a guest back to where they were."""
+        if source is None or self._groups is None:
+            return
+        try:
+            group = self._groups.make(guest_uuid)
+            source.take(group)
+            group.remove_empty()
+        except OSError as error:
+            LOG.error(
+                "Processes of %s are left in the group of guest %s: %s", source.folder, guest_uuid, error
+            )
+
+    def _undo(self, record: ProcessRecord, child: subprocess.Popen[bytes]) -> None:
+        """End a held process, and leave nothing of it."""
+        child.kill()
+        child.wait()
+        assert child.stdin is not None
+        with contextlib.suppress(OSError):
+            child.stdin.close()
+        self._table.forget(record)
+
+    # What it can
+
+    @property
+    def starting(self) -> ProcessDriver:
+        """Guests are started by the agent."""
+        return self
+
+    @property
+    def flavors(self) -> None:
+        """Processes have no flavors."""
+        return
+
+    @property
+    def expecting(self) -> None:
+        """Guests are held before their first instruction, and adopted ones run already."""
+        return
+
+    # CPUs
+
+    def processes(self, guest: Guest) -> Sequence[int]:
+        """The main process and all that it has started."""
+        return procfs.descendants(guest.pid)
+
+    def thread_ids(self, guest: Guest) -> frozenset[int]:
+        """The kernel thread ids of the guest's processes now."""
+        pids, _ = _processes(self._table.running(guest.uuid))
+        return frozenset().union(*map(procfs.thread_ids, pids))
+
+    def vcpu_threads(self, guest: Guest) -> frozenset[int]:
+        """All threads: none of a process is a guest CPU."""
+        return self.thread_ids(guest)
+
+    def misplaced_threads(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
+        """The threads of the guest with another affinity than ``settings`` give, with the one they have."""
+        wanted = _process_cpus(settings)
+        record = self._table.running(guest.uuid)
+        pids, left_group = _processes(record)
+        found: dict[int, frozenset[int]] = {}
+        for pid in pids:
+            found.update(procfs.misplaced_threads(pid, wanted))
+        if left_group and (has := procfs.affinity(record.identity.pid)) is not None:
+            found[record.identity.pid] = has
+        return found
+
+    def definition_drift(self, guest: Guest, settings: CpuSettings) -> str:
+        """Empty: a process is started once."""
+        self._table.known(guest.uuid)
+        return ""
+
+    def observed_cpus(self, guest: Guest) -> frozenset[int]:
+        """The CPUs of the guest's main thread."""
+        cpus = procfs.affinity(self._table.running(guest.uuid).identity.pid)
+        if cpus is None:
+            raise GuestGoneError(f"guest {guest} has ended")
+        return cpus
+
+    def apply_cpu_settings(self, guest: Guest, settings: CpuSettings) -> int:
+        """Pin every thread of the guest's processes and read back. Returns how many threads changed."""
+        wanted = _process_cpus(settings)
+        changed = 0
+        record = self._table.running(guest.uuid)
+        try:
+            if _processes(record)[1]:
+                LOG.warning("Guest %s was moved out of its group: put back", guest)
+                self._grouped(record)
+            if record.group is not None:
+                record.group.confine(wanted)
+            seen: set[int] = set()
+            while fresh := [pid for pid in _processes(self._table.running(guest.uuid))[0] if pid not in seen]:
+                seen.update(fresh)
+                changed += sum(procfs.pin_threads(pid, wanted) for pid in fresh)
+        except OSError as error:
+            raise DriverError(f"guest {guest} cannot be pinned to {sorted(wanted)}: {error}") from error
+        misplaced = self.misplaced_threads(guest, settings)
+        if misplaced:
+            raise DriverError(f"guest {guest}: the kernel did not take the affinity of {sorted(misplaced)}")
+        return changed
+
+    def vcpu_affinity(self, guest: Guest) -> Mapping[int, frozenset[int]]:
+        """Empty: no thread of a process is a guest CPU."""
+        self._table.running(guest.uuid)
+        return {}
+
+    def emulator_affinity(self, guest: Guest) -> frozenset[int]:
+        """Empty: all threads of a process are alike."""
+        self._table.running(guest.uuid)
+        return frozenset()
+
+    def cpu_limits(self, guest: Guest, wanted: CpuLimits) -> CpuLimits | None:
+        """Weight and quota of the guest's group where they are not those wanted.
+
+        :raises DriverError: a guest without a group is to have a quota.
+        """
+        return guest_cgroup.other_limits(guest, self._group(guest), wanted)
+
+    def apply_cpu_limits(self, guest: Guest, wanted: CpuLimits) -> bool:
+        """Write weight and quota of the guest's group where they differ, and read back."""
+        return guest_cgroup.limit(guest, self._group(guest), wanted)
+
+    # Memory
+
+    def memory_nodes(self, guest: Guest, wanted: frozenset[int]) -> frozenset[int] | None:
+        """The NUMA nodes of the guest's group where they are not those wanted."""
+        return guest_cgroup.other_nodes(self._group(guest), wanted)
+
+    def bind_memory(self, guest: Guest, wanted: frozenset[int]) -> bool:
+        """Write the NUMA nodes of the guest's group if they differ, and read back.
+
+        The kernel moves the memory. That of a guest without a group stays where it is.
+        """
+        group = self._group(guest)
+        if wanted and not self._warned_of_memory and (group is None or group.memory_nodes() is None):
+            self._warned_of_memory = True
+            LOG.warning(
+                "The memory of guest %s and others like it stays where it is: only a cgroup v2 group with the"
+                " controller cpuset ([cgroup] root) binds it to NUMA nodes",
+                guest,
+            )
+        return guest_cgroup.bind(guest, group, wanted)
+
+    def memory_use(self, guest: Guest) -> int | None:
+        """The bytes that the guest's group uses, cached files among them; None without one."""
+        group = self._group(guest)
+        return None if group is None else group.memory_use()
+
+    def huge_page_use(self, guest: Guest) -> Mapping[int, int]:
+        """The bytes in huge pages that the guest's group uses, by their size in KiB; empty without one."""
+        return memory_limits.huge_page_use(self._group(guest))
+
+    def memory_limits(self, guest: Guest, wanted: MemoryLimits) -> MemoryLimits | None:
+        """The limits of the guest's group and of its processes where they are not those wanted."""
+        record = self._table.running(guest.uuid)
+        pids, wanted = _processes(record)[0], self._scores.attainable(guest, wanted)
+        todo = memory_limits.differing(record.group, pids, wanted, _own_limits(record))
+        return memory_limits.present(record.group, pids, wanted) if todo else None
+
+    def limit_memory(self, guest: Guest, wanted: MemoryLimits) -> bool:
+        """Write what differs, noted as the agent's before, and read back."""
+        record = self._table.running(guest.uuid)
+        pids, wanted = _processes(record)[0], self._scores.attainable(guest, wanted)
+        todo = memory_limits.differing(record.group, pids, wanted, _own_limits(record))
+        if not todo:
+            return False
+        try:
+            self._table.note_limits(guest.uuid, todo)
+            for name, amount in todo.items():
+                if name != memory_limits.OOM_SCORE and record.group is not None:
+                    record.group.limit_memory(name, amount)
+            if memory_limits.LOW in todo and self._groups is not None:
+                self._groups.protect_guests()
+            if memory_limits.OOM_SCORE in todo:
+                self._scores.write(guest, pids, todo[memory_limits.OOM_SCORE])
+        except OSError as error:
+            raise DriverError(f"the memory of guest {guest} cannot be limited: {error}") from error
+        if (left := self.memory_limits(guest, wanted)) is not None:
+            raise DriverError(f"guest {guest} has {left}, as the kernel did not take {wanted}")
+        return True
+
+    # Block I/O
+
+    def blockio_drift(self, guest: Guest, wanted: BlockIo | None) -> str:
+        """What has to be written into the guest's group."""
+        todo = self._blockio_writes(guest, wanted)
+        return "; ".join(f"{name} has not {line}" for name, line in todo)
+
+    def apply_blockio(self, guest: Guest, wanted: BlockIo | None) -> bool:
+        """Write what differs, noted as the agent's before, and read back."""
+        todo = self._blockio_writes(guest, wanted)
+        group = self._group(guest)
+        if not todo or group is None:
+            return False
+        name = line = ""
+        try:
+            self._table.note_limits(guest.uuid, {name for name, _ in todo})
+            for name, line in todo:
+                group.write_io(name, line)
+        except OSError as error:
+            raise DriverError(f"guest {guest} cannot have {line!r} in {name}: {error}") from error
+        if left := self.blockio_drift(guest, wanted):
+            raise DriverError(f"guest {guest}: the kernel did not take it: {left}")
+        return True
+
+    def blockio_missing(self, guest: Guest, wanted: BlockIo) -> Sequence[str]:
+        """What the kernel, or the guest's group, does not have."""
+        return guest_cgroup.missing(self._group(guest), wanted)
+
+    def _blockio_writes(self, guest: Guest, wanted: BlockIo | None) -> list[tuple[str, str]]:
+        record = self._table.running(guest.uuid)
+        if record.group is None:
+            return []
+        return guest_cgroup.writes(record.group, wanted, record.limits)
+
+    # Inner parts
+
+    def _group(self, guest: Guest) -> GuestCgroup | None:
+        """The guest's group; None if it has none.
+
+        :raises GuestGoneError: where there is a group, also for an end that nobody has seen yet.
+        """
+        record = self._table.known(guest.uuid)
+        return self._table.running(guest.uuid).group if record.cgroup else None
+
+
+def _signal(record: ProcessRecord, number: signal.Signals) -> None:
+    if record.whole_group:
+        targets = record.members()
+    else:
+        targets = [record.identity.pid] if procfs.is_alive(record.identity) else []
+    for pid in targets:
+        with contextlib.suppress(ProcessLookupError):
+            if record.adopted:
+                os.kill(pid, number)
+            else:
+                os.killpg(pid, number)
+
+
+def _processes(record: ProcessRecord) -> tuple[list[int], bool]:
+    """The processes of a guest, and whether somebody moved the main one out of the guest's group.
+
+    They are those of the group, and without it the main process with all descendants.
+    """
+    members = record.members()
+    if record.identity.pid in members:
+        return members, False
+    return [*members, *procfs.descendants(record.identity.pid)], record.group is not None
+
+
+def _own_limits(record: ProcessRecord) -> frozenset[str]:
+    """The limits that are the agent's: those it wrote, and what guests that it started have from it."""
+    own = frozenset(record.limits)
+    return own if record.adopted else own | {memory_limits.OOM_SCORE}
+
+
+def _process_cpus(settings: CpuSettings) -> frozenset[int]:
+    """A plain process has no threads that are guest CPUs: all of them share the CPUs of the guest."""
+    return settings.cpus or settings.emulator_cpus
