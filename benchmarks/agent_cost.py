@@ -24,8 +24,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from compute_agent import conf as agent_conf
-from compute_agent.daemon.protocol import DaemonUnreachableError, RequestError, ask
-from compute_agent.daemon.service import HostAgent
+from compute_agent.agent.protocol import DaemonUnreachableError, RequestError, ask
+from compute_agent.agent.service import HostAgent
 from compute_agent.model.guest import GuestSettings
 from compute_agent.pipeline.events import ReconcileGuests, StartGuest
 from tests.demo.system import System

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from benchmarks.watermark_guests import BATCH, Bench, busy_sector, cpu_seconds, libvirt_bench, wait_for
 from compute_agent import conf as agent_conf
-from compute_agent.daemon import service
+from compute_agent.agent import service
 from compute_agent.drawing.svg import COLOURS, ChartCurve, ChartPanel, draw
 from compute_agent.events.store import FILE, read_events
 from compute_agent.interference.cases import CasePhase

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from compute_agent.daemon.protocol import ask
+from compute_agent.agent.protocol import ask
 from compute_agent.drivers.libvirt.domain_metadata import NAMESPACE
 from compute_agent.host.proc_stat import parse_process_stat
 from tests.compute_agent.cmd.agents import Agent

@@ -15,7 +15,7 @@ from cliff.lister import Lister as CliffLister
 from cliff.show import ShowOne as CliffShowOne
 from stevedore.extension import Extension
 
-from compute_agent.daemon.protocol import ask, socket_path
+from compute_agent.agent.protocol import ask, socket_path
 
 if TYPE_CHECKING:
     from oslo_config import cfg

@@ -17,9 +17,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
+from compute_agent.agent.protocol import DaemonUnreachableError, RequestError
 from compute_agent.cmd.base import AgentLister, Commands
 from compute_agent.cmd.moment import moment
-from compute_agent.daemon.protocol import DaemonUnreachableError, RequestError
 from compute_agent.events.event import AgentEvent, EventKind
 from compute_agent.events.store import FILE, read_events
 

@@ -12,15 +12,20 @@ import stevedore
 from cliff.formatters.base import SingleFormatter
 from oslo_config import cfg
 
+from compute_agent.agent.config_warnings import config_warnings
+from compute_agent.agent.configured_host import (
+    build_world,
+    check_options,
+    policy_of,
+    pools_of,
+    steal_warnings,
+)
+from compute_agent.agent.dry_run import look_up_owner
+from compute_agent.agent.host_access import STATE_FILE, check_state_folder, offered, open_resctrl
+from compute_agent.agent.protocol import DaemonUnreachableError, RequestError
 from compute_agent.cmd.base import AgentLister, Commands, ShowOne, columns
 from compute_agent.cmd.drawn import offer
 from compute_agent.conf import find_unknown_options
-from compute_agent.daemon.cache_control import offered, open_resctrl
-from compute_agent.daemon.config_warnings import config_warnings
-from compute_agent.daemon.protocol import DaemonUnreachableError, RequestError
-from compute_agent.daemon.root_owner import look_up_owner
-from compute_agent.daemon.state_folder import STATE_FILE, check_state_folder
-from compute_agent.daemon.world import build_world, check_options, policy_of, pools_of, steal_warnings
 from compute_agent.drawing import host
 from compute_agent.drawing.host import draw
 from compute_agent.drivers.factory import choose, libvirtd_is_usable

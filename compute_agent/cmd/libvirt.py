@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any, Final
 
+from compute_agent.agent.protocol import socket_path
 from compute_agent.cmd.base import AgentCommand, Commands, ShowOne, columns
-from compute_agent.daemon.protocol import socket_path
 from compute_agent.drivers.libvirt import hook
 
 _RESTART: Final = "libvirtd (or virtqemud) looks for hooks when it starts: restart it, guests run on"

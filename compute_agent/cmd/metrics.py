@@ -13,10 +13,10 @@ from typing import Any, Final
 import stevedore
 from cliff.formatters.base import ListFormatter
 
+from compute_agent.agent.protocol import DaemonUnreachableError, RequestError
 from compute_agent.cmd.base import AgentLister, Commands
 from compute_agent.cmd.drawn import offer
 from compute_agent.cmd.moment import moment
-from compute_agent.daemon.protocol import DaemonUnreachableError, RequestError
 from compute_agent.drawing.boxes import size
 from compute_agent.monitoring.history import HistoryError, SampleHistory, TimeSpan, plot
 from compute_agent.monitoring.samples import FILE, StoredSample

@@ -8,12 +8,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
+from compute_agent.agent import release
+from compute_agent.agent.host_access import make_state_folder
+from compute_agent.agent.protocol import DaemonUnreachableError
+from compute_agent.agent.release import ReleaseOptions, open_release
 from compute_agent.cmd.base import AgentLister, Commands
-from compute_agent.daemon import release
-from compute_agent.daemon.protocol import DaemonUnreachableError
-from compute_agent.daemon.release import ReleaseOptions
-from compute_agent.daemon.retirement import open_release
-from compute_agent.daemon.state_folder import make_state_folder
 from compute_agent.inventory import provider_tree
 
 _COLUMNS: Final = ("kind", "name", "detail", "outcome")

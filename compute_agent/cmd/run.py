@@ -10,12 +10,11 @@ from typing import Any, Final
 
 from oslo_config import cfg
 
+from compute_agent.agent import logs
+from compute_agent.agent.dry_run import dry_run, try_configuration
+from compute_agent.agent.release import ReleasedError
+from compute_agent.agent.service import HostAgent
 from compute_agent.cmd.base import AgentLister, Commands
-from compute_agent.daemon import logs
-from compute_agent.daemon.dry_run import dry_run
-from compute_agent.daemon.release import ReleasedError
-from compute_agent.daemon.service import HostAgent
-from compute_agent.daemon.trial import try_configuration
 from compute_agent.inventory.provider_tree import IdentityError
 from compute_agent.locks import LockedError
 from compute_agent.model.messages import ConfigError, DriverError

@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from compute_agent.agent.protocol import DaemonUnreachableError, RequestError, ask, socket_path
 from compute_agent.cmd.base import AgentCommand, Commands
-from compute_agent.daemon.protocol import DaemonUnreachableError, RequestError, ask, socket_path
 from compute_agent.drawing.top import ORDERS, AgentSnapshot, ShownUse, frame
 from compute_agent.monitoring.history import HistoryError, SampleHistory
 from compute_agent.monitoring.samples import FILE

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from compute_agent.daemon.protocol import RequestError, ask
+from compute_agent.agent.protocol import RequestError, ask
 from tests.vm import inside_machine
 from tests.vm.inside_machine import BASE_INI, CGROUP, FOLDER, SOCKET, Agent, uid, wait_for
 

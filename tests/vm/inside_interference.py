@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from compute_agent import conf as agent_conf
-from compute_agent.daemon import service
-from compute_agent.daemon.protocol import ask
+from compute_agent.agent import service
+from compute_agent.agent.protocol import ask
 from compute_agent.events.store import FILE, read_events
 from compute_agent.loops import interference
 from compute_agent.resctrl import schemata

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from compute_agent.daemon.protocol import DaemonUnreachableError, RequestError, ask
+from compute_agent.agent.protocol import DaemonUnreachableError, RequestError, ask
 from compute_agent.resctrl import schemata
 from compute_agent.resctrl.schemata import WayMask
 

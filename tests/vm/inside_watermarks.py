@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from compute_agent.daemon.protocol import ask
+from compute_agent.agent.protocol import ask
 from tests.vm import inside_machine
 from tests.vm.inside_machine import (
     BASE_INI,

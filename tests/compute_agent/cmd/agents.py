@@ -11,8 +11,8 @@ import sys
 import time
 from pathlib import Path
 
+from compute_agent.agent.protocol import DaemonUnreachableError, ask
 from compute_agent.cmd.main import main
-from compute_agent.daemon.protocol import DaemonUnreachableError, ask
 from compute_agent.drivers.processes.driver import ProcessDriver
 
 MAIN = [sys.executable, "-m", "compute_agent.cmd.main"]

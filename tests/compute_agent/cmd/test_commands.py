@@ -237,8 +237,8 @@ def test_every_command_has_a_help_text(cli, name):
     ("arguments", "unneeded"),
     [
         ("status --help", {"keystoneauth1", "oslo_config", "sqlalchemy"}),
-        ("guest list", {"compute_agent.daemon.service", "compute_agent.monitoring", "sqlalchemy"}),
-        ("audit --help", {"compute_agent.daemon.service", "compute_agent.pipeline", "keystoneauth1"}),
+        ("guest list", {"compute_agent.agent.service", "compute_agent.monitoring", "sqlalchemy"}),
+        ("audit --help", {"compute_agent.agent.service", "compute_agent.pipeline", "keystoneauth1"}),
     ],
 )
 def test_a_command_imports_what_it_needs_and_no_more(arguments, unneeded, tmp_path):

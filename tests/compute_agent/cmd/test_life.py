@@ -13,7 +13,7 @@ from threading import Thread
 
 import pytest
 
-from compute_agent.daemon.protocol import DaemonUnreachableError, ask
+from compute_agent.agent.protocol import DaemonUnreachableError, ask
 from compute_agent.drivers import procfs
 from tests.compute_agent.cmd.agents import allowed_cpus
 

@@ -11,8 +11,8 @@ import uuid
 import pytest
 
 from compute_agent import conf as agent_conf
-from compute_agent.daemon import service
-from compute_agent.daemon.protocol import DaemonUnreachableError
+from compute_agent.agent import service
+from compute_agent.agent.protocol import DaemonUnreachableError
 from tests.compute_agent.cmd.agents import SECONDS, Agent, allowed_cpus
 from tests.examples import PERCENT
 from tests.placement.running import application

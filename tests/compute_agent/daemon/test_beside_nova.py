@@ -6,9 +6,9 @@ import os
 
 import pytest
 
+from compute_agent.agent.protocol import RequestError
+from compute_agent.agent.service import HostAgent
 from compute_agent.cmd.host import MISTAKEN
-from compute_agent.daemon.protocol import RequestError
-from compute_agent.daemon.service import HostAgent
 from compute_agent.pipeline.events import ReconcileGuests
 from tests.compute_agent.cmd.agents import run_here
 from tests.compute_agent.daemon.test_cache_control import CacheRig, uid

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compute_agent.daemon.protocol import RequestError
+from compute_agent.agent.protocol import RequestError
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.pipeline.events import LimitGuest, ReconcileGuests
 from compute_agent.report.answers import ConflictError

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from compute_agent.daemon.dry_run import kept_limits
+from compute_agent.agent.dry_run import kept_limits
 from compute_agent.interference.cases import CasePhase, InterferenceCase
 from compute_agent.interference.decide import InterferenceState
 from compute_agent.interference.state import FILE, dump

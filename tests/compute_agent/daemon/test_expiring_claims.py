@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from compute_agent.daemon.service import HostAgent
+from compute_agent.agent.service import HostAgent
 from tests.compute_agent.daemon.test_service import Rig
 
 pytestmark = pytest.mark.slow

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from compute_agent.daemon import journal
+from compute_agent.agent import logs
 from compute_agent.events.event import EventKind, EventRecorder, NamedSubject
 
 
@@ -26,7 +26,7 @@ def logger(tmp_path):
     receiver.bind(str(tmp_path / "socket"))
     receiver.settimeout(5)
     rest, logger = Rest(), logging.Logger("compute_agent.test", logging.INFO)
-    logger.addHandler(journal.EventHandler(rest, str(tmp_path / "socket")))
+    logger.addHandler(logs.EventHandler(rest, str(tmp_path / "socket")))
     yield logger, rest, receiver
     receiver.close()
 
@@ -55,9 +55,9 @@ def test_without_a_journal_events_are_lines_as_others(logger, tmp_path):
 def test_whether_standard_error_is_the_journal_is_known_by_its_file():
     reader, writer = os.pipe()
     status = os.fstat(writer)
-    assert journal.journal_is_stderr({"JOURNAL_STREAM": f"{status.st_dev}:{status.st_ino}"}, writer)
-    assert not journal.journal_is_stderr({"JOURNAL_STREAM": "8:1"}, writer)
-    assert not journal.journal_is_stderr({}, writer)
+    assert logs.journal_is_stderr({"JOURNAL_STREAM": f"{status.st_dev}:{status.st_ino}"}, writer)
+    assert not logs.journal_is_stderr({"JOURNAL_STREAM": "8:1"}, writer)
+    assert not logs.journal_is_stderr({}, writer)
     os.close(reader)
     os.close(writer)
-    assert not journal.journal_is_stderr({}, writer)
+    assert not logs.journal_is_stderr({}, writer)

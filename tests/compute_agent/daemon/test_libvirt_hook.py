@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from compute_agent.daemon.service import HostAgent
+from compute_agent.agent.service import HostAgent
 from compute_agent.drivers.libvirt import hook
 from compute_agent.resctrl import mount
 from compute_agent.resctrl.groups import read_tasks

@@ -7,7 +7,7 @@ import pytest
 from oslo_context import context as oslo_context
 
 from compute_agent import conf as agent_conf
-from compute_agent.daemon import logs
+from compute_agent.agent import logs
 
 LONG = "Failed to contact the endpoint at %s for discovery. Fallback to using that endpoint as the base url."
 

@@ -7,8 +7,8 @@ from contextlib import closing
 
 import pytest
 
+from compute_agent.agent.service import HostAgent
 from compute_agent.cmd.main import main
-from compute_agent.daemon.service import HostAgent
 from tests.compute_agent.daemon.test_service import Rig
 
 pytestmark = pytest.mark.slow

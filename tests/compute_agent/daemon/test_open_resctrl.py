@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from compute_agent import conf as agent_conf
-from compute_agent.daemon.cache_control import offered, open_resctrl, signature
-from compute_agent.daemon.controllers import build_controllers
+from compute_agent.agent.configured_host import build_controllers
+from compute_agent.agent.host_access import offered, open_resctrl, signature
 from compute_agent.model.cpuset import FormerValues
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.qos.classes import DEFAULT_CLASSES

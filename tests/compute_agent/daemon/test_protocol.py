@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from compute_agent.daemon import protocol
-from compute_agent.daemon.api import OPEN_METHODS, ApiMethods
-from compute_agent.daemon.protocol import DaemonUnreachableError, RequestError, SocketServer, ask
+from compute_agent.agent import protocol
+from compute_agent.agent.api import OPEN_METHODS, ApiMethods
+from compute_agent.agent.protocol import DaemonUnreachableError, RequestError, SocketServer, ask
 
 
 def fail(params):

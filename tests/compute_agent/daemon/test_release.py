@@ -2,7 +2,7 @@
 
 import pytest
 
-from compute_agent.daemon.release import HostRelease, ReleaseOptions, blocked, children_first, mark, unmark
+from compute_agent.agent.release import HostRelease, ReleaseOptions, blocked, children_first, mark, unmark
 from compute_agent.drivers.base import CpuLimits, CpuSettings
 from compute_agent.inventory.provider_tree import ProviderInventory
 from compute_agent.model.cpuset import FormerValues

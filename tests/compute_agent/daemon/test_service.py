@@ -11,9 +11,9 @@ import pytest
 import requests
 
 from compute_agent import conf as agent_conf
-from compute_agent.daemon.protocol import RequestError, ask
-from compute_agent.daemon.service import HostAgent
-from compute_agent.daemon.signature import host_signature
+from compute_agent.agent.protocol import RequestError, ask
+from compute_agent.agent.reloading import host_signature
+from compute_agent.agent.service import HostAgent
 from compute_agent.locks import LockedError
 from compute_agent.model.messages import ConfigError, DriverError
 from compute_agent.pipeline.events import ReconcileGuests

@@ -3,7 +3,7 @@
 import pytest
 
 from compute_agent import conf as agent_conf
-from compute_agent.daemon.trial import try_configuration
+from compute_agent.agent.dry_run import try_configuration
 from compute_agent.model.messages import ConfigError
 
 PLACEMENT = "[placement]\nauth_type = none\nendpoint = http://localhost:1\n"

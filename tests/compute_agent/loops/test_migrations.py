@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import pytest
 
+from compute_agent.agent.documents import guest_document
 from compute_agent.controllers.cpu import CpusetController
-from compute_agent.daemon.documents import guest_document
 from compute_agent.drivers.base import ChangeKind, GuestChange, GuestFlavor
 from compute_agent.inventory.provider_tree import ProviderInventory, ProviderTree
 from compute_agent.loops import audit as audit_module

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from compute_agent.daemon.watermark_list import watermark_rows
+from compute_agent.agent.documents import watermark_rows
 from compute_agent.loops.limits import differences
 from compute_agent.loops.watermarks import limits
 from compute_agent.model.guest import ConsumerAllocations

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from compute_agent.agent.documents import guest_document, guests_document
 from compute_agent.controllers.memory import MemoryController
-from compute_agent.daemon.documents import guest_document, guests_document
 from compute_agent.host.topology import NumaNode
 from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
 from compute_agent.model.guest import GuestSettings, MemoryType

@@ -3,7 +3,7 @@
 import pytest
 
 from compute_agent import conf as agent_conf
-from compute_agent.daemon.config_warnings import cpu_class_warnings
+from compute_agent.agent.config_warnings import cpu_class_warnings
 from compute_agent.host.cpu_power import read_cpu_power
 from compute_agent.model.cpuset import CpuClass, NamedFrequency
 from compute_agent.model.messages import ConfigError

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from marshmallow import Schema, ValidationError, fields, validate, validates_schema
 
-from compute_agent.daemon.protocol import RequestError
+from compute_agent.agent.protocol import RequestError
 from compute_agent.drivers.processes.launch import GUEST_VARIABLE, VARIABLE_NAME
 from compute_agent.model.guest import (
     CLASS_NAME,

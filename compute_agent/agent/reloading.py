@@ -1,4 +1,7 @@
-"""What the agent works by, and how it comes to work by something else while guests run."""
+"""What the agent looks at every second, to see whether configuration or host have changed.
+
+What the agent works by, and how it comes to work by something else while guests run.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +10,21 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from oslo_config import cfg
 
+from compute_agent.agent import host_access, logs
+from compute_agent.agent.config_warnings import config_warnings
+from compute_agent.agent.configured_host import ConfiguredHost, build_world, configured_host
+from compute_agent.agent.host_access import HostDriver, HostResctrl
+from compute_agent.conf import written
 from compute_agent.conf.restart_only import keep_started
 from compute_agent.controllers.base import KernelController
-from compute_agent.daemon import logs
-from compute_agent.daemon.cache_control import HostResctrl
-from compute_agent.daemon.config_warnings import config_warnings
-from compute_agent.daemon.configured_host import ConfiguredHost, configured_host
-from compute_agent.daemon.host_driver import HostDriver
-from compute_agent.daemon.signature import host_signature
-from compute_agent.daemon.world import build_world
+from compute_agent.fleet.kept import KEPT
+from compute_agent.host.kernel_files import read_optional
 from compute_agent.host.reader import read_topology
+from compute_agent.inventory.provider_files import files_in
 from compute_agent.inventory.provider_tree import IdentityError
 from compute_agent.loops.base import ReloadedConfiguration
 from compute_agent.loops.root_watch import RootWatch
@@ -34,6 +38,44 @@ from compute_agent.qos.metrics import MetricRegistry
 from compute_agent.report.answers import PlacementError
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.root_provider import RootOwner
+
+_HUGE_PAGES: Final = "node/node*/hugepages/hugepages-*/nr_hugepages"
+
+
+def host_signature(conf: cfg.ConfigOpts) -> tuple[Any, ...]:
+    """Something cheap to ask for that changes when the host does.
+
+    It changes with a configuration file, that of the fleet and those that add to providers, with what CPUs
+    and NUMA nodes are online, with the pools of huge pages where these are offered, and with what others have
+    in resctrl.
+    """
+    system = Path(conf.host.root) / "sys/devices/system"
+    pools = sorted(system.glob(_HUGE_PAGES)) if conf.compute.huge_pages else ()
+    return (
+        *((path, _stamp(path)) for path in (*written.files_of(conf), *_other_files(conf))),
+        *(read_optional(f"{system}/{name}") for name in ("cpu/online", "node/online")),
+        *(read_optional(str(pool)) for pool in pools),
+        host_access.signature(conf),
+    )
+
+
+def _other_files(conf: cfg.ConfigOpts) -> tuple[Path, ...]:
+    """Those that add to providers, and what is kept of the fleet, of which there may be nothing so far."""
+    of_fleet = (Path(conf.state_path) / KEPT,) if conf.fleet.group else ()
+    location = conf.compute.provider_config_location
+    try:
+        return (*of_fleet, *(files_in(location) if location else ()))
+    except OSError:
+        return of_fleet  # told when it is read
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
 
 LOG = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from compute_agent.daemon.protocol import RequestError
+from compute_agent.agent.protocol import RequestError
 from compute_agent.loops.reporting import DISABLE_SERVICE, ReportLoop
 from compute_agent.pipeline.state import AgentState
 from compute_agent.report.root_provider import Causes, DisableCause, HostMaintenance, in_words

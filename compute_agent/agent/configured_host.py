@@ -1,33 +1,60 @@
-"""Build the agent's picture of its host from the configuration and the hardware."""
+"""Build the agent's picture of its host from the configuration and the hardware.
+
+Which controllers there are on this host, as the configuration says.
+
+The host as a configuration has it: what is read, and perhaps refused, before anything is made of it.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from oslo_config import cfg
 
+from compute_agent.agent.host_access import HostResctrl, offered, open_resctrl
 from compute_agent.conf.guests import DEFAULT_POLICY, FOLLOW
 from compute_agent.conf.qos import cpu_pool_sections
-from compute_agent.daemon.cache_control import offered
+from compute_agent.controllers.base import KernelController
+from compute_agent.controllers.blockio import BlockIoController
+from compute_agent.controllers.cpu import CpuController, CpusetController
+from compute_agent.controllers.cpu_class import (
+    ClassBinding,
+    CpuClassController,
+    CpuClasses,
+    FormerStore,
+    KernelFiles,
+)
+from compute_agent.controllers.memory import MemoryController, MemoryLimitController
+from compute_agent.controllers.resctrl import ResctrlController
+from compute_agent.drivers.base import GuestDriver
+from compute_agent.host.block_devices import read_block_devices
 from compute_agent.host.reader import read_topology
 from compute_agent.host.topology import HostTopology
+from compute_agent.interference.watch import InterferenceWatch, parse_watches
 from compute_agent.inventory import cpu_pools, options, provider_tree
 from compute_agent.inventory.cpu_pools import Positions, lay_out
 from compute_agent.inventory.cpu_sets import resolve
 from compute_agent.inventory.derive import BESIDE, SHAPES, derive
 from compute_agent.inventory.provider_files import with_additions
 from compute_agent.inventory.provider_tree import ProviderTree
+from compute_agent.loops.base import ReloadedConfiguration
 from compute_agent.model.cpuset import CPU_POOL, CpuPool, CpuSets
 from compute_agent.model.messages import ConfigError
+from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.world import HostState
 from compute_agent.policy import POLICIES
+from compute_agent.qos.blockio import parse_blockio_classes
 from compute_agent.qos.classes import parse_classes
+from compute_agent.qos.cpu_classes import parse_cpu_classes
 from compute_agent.qos.cpu_pools import parse_cpu_pools
+from compute_agent.qos.metrics import MetricRegistry
+from compute_agent.qos.settings import QosSettings, read_settings
 from compute_agent.reclaim.collectors import check_collectors
+from compute_agent.report.client import PlacementClient
 from compute_agent.report.root_provider import NovaRoot, RootOwner, owner_of
 from compute_agent.resctrl.mount import ResctrlHandle
 
@@ -191,3 +218,88 @@ def build_world(
         warnings=tuple(warnings),
         rebalance_gain=conf.policy.rebalance_gain if may_move and conf.policy.rebalance else None,
     )
+
+
+def build_controllers(
+    conf: cfg.ConfigOpts,
+    driver: GuestDriver,
+    resctrl: HostResctrl,
+    world: HostState,
+    store: FormerStore,
+    metrics: AgentMetrics,
+) -> tuple[KernelController, ...]:
+    """The controllers in the order in which they act. ``resctrl`` is the mount of this host.
+
+    Where the agent follows somebody else, as it does beside nova-compute unless told otherwise, none of them
+    pins guests or binds memory. ``store`` keeps what kernel files held before.
+
+    :raises ConfigError:
+    """
+    guest_classes = parse_classes(conf)
+    known = guest_classes.classes
+    cpu_classes = parse_cpu_classes(conf)
+    configured = CpuClasses(
+        cpu_classes,
+        {name: ClassBinding(one.rank, cpu_classes.get(one.cpu_class)) for name, one in known.items()},
+        world.cpu_sets,
+    )
+    shares = {name: one.memory for name, one in known.items()}
+    offers_pages = conf.compute.huge_pages and not world.tree.beside
+    limits = MemoryLimitController(driver, shares, conf.compute.memory_overhead, offers_pages)
+    root = Path(conf.host.root)
+    blockio = BlockIoController(driver, parse_blockio_classes(conf), lambda: read_block_devices(root))
+    count_drift = metrics.drift.labels(CpuClassController.name).inc
+    power = CpuClassController(driver, configured, store, KernelFiles(root), count_drift)
+    controllers: list[KernelController] = [
+        CpuController(driver, guest_classes.best_effort),
+        limits,
+        blockio,
+        power,
+    ]
+    if policy_of(conf, world.tree.beside) != FOLLOW:
+        binding = MemoryController(driver, world.topology.memory_types)
+        controllers = [CpusetController(driver), *controllers, binding]
+    if resctrl.control is not None and not resctrl.off:
+        controllers.append(ResctrlController(driver, resctrl.control, guest_classes.wishes))
+    return tuple(controllers)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfiguredHost:
+    """What follows from ``options`` on this host, but for what needs the driver of its guests."""
+
+    options: cfg.ConfigOpts
+    resctrl: HostResctrl
+    world: HostState
+    settings: QosSettings
+    watches: tuple[InterferenceWatch, ...]
+
+    def configuration(
+        self, client: PlacementClient, controllers: tuple[KernelController, ...]
+    ) -> ReloadedConfiguration:
+        """The configuration that loops take."""
+        return ReloadedConfiguration(
+            self.options, client, self.settings, controllers, self.resctrl.control, self.watches
+        )
+
+
+def configured_host(
+    options: cfg.ConfigOpts,
+    registry: MetricRegistry,
+    topology: HostTopology | None = None,
+    *,
+    root: RootOwner | None = None,
+    root_uuid: str | None = None,
+    acting: bool = False,
+) -> ConfiguredHost:
+    """See ``build_world`` for ``topology``, ``root`` and ``root_uuid``, ``open_resctrl`` for ``acting``.
+
+    :raises ConfigError: the configuration is refused.
+    :raises cfg.Error: it is.
+    :raises IdentityError:
+    :raises OSError: the host cannot be read.
+    """
+    resctrl = open_resctrl(options, acting)
+    world = build_world(options, topology, root_uuid=root_uuid, control=resctrl.control, root=root)
+    settings = read_settings(options, registry)
+    return ConfiguredHost(options, resctrl, world, settings, parse_watches(options, settings.classes))

@@ -3,6 +3,8 @@
 What there is to give back is found, never remembered, so that whatever breaks off in the middle is finished
 by doing all of it again: what is done is not found any more. A mark in the state folder, made before anything
 is given back, keeps agents from taking it all anew.
+
+Releasing a host from outside of the daemon, which has to have ended: two must not act at once.
 """
 
 from __future__ import annotations
@@ -11,28 +13,44 @@ import contextlib
 import json
 import logging
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from oslo_config import cfg
+
+from compute_agent.agent.configured_host import policy_of
+from compute_agent.agent.host_access import (
+    GUESTS_FOLDER,
+    STATE_FILE,
+    make_state_folder,
+    open_host_driver,
+    open_resctrl,
+)
+from compute_agent.conf.guests import FOLLOW
 from compute_agent.controllers.cpu_class import KernelFiles, give_back
 from compute_agent.drivers.base import CpuLimits, CpuSettings, GuestDriver
 from compute_agent.files import remove_durably, write_durably
+from compute_agent.host.reader import read_topology
 from compute_agent.interference.state import FILE as INTERFERENCE_FILE
+from compute_agent.inventory import provider_tree
+from compute_agent.locks import LockedError
 from compute_agent.loops.allocations import allocations_by_consumer
 from compute_agent.model import cpuset
 from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError, GuestGoneError, called
-from compute_agent.pipeline.state import StateFile
+from compute_agent.pipeline.metrics import AgentMetrics
+from compute_agent.pipeline.state import StateFile, lock_state_folder
 from compute_agent.pipeline.world import HostState
 from compute_agent.qos.state import QosState
 from compute_agent.report.answers import NotFoundError, PlacementError
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.plan import Ownership, ReportedProvider
 from compute_agent.report.reporter import HostReporter
-from compute_agent.report.root_provider import MARKS, DisableCause, HostMaintenance, in_words
+from compute_agent.report.root_provider import MARKS, DisableCause, HostMaintenance, in_words, owner_of
 from compute_agent.resctrl import apply, groups
 from compute_agent.resctrl.groups import DEFAULT_GROUP, read_groups
 from compute_agent.resctrl.monitoring import monitoring_group
@@ -399,3 +417,56 @@ def survey(
     return HostRelease(
         driver, control, client, state, root, online, options, world.tree.beside, files
     ).survey()
+
+
+_POLL_SECONDS: Final = 0.1
+
+
+@contextlib.contextmanager
+def open_release(conf: cfg.ConfigOpts, options: ReleaseOptions, lock_timeout: float) -> Iterator[HostRelease]:
+    """The release of this host, as long as no agent works on its state folder.
+
+    One that ends is waited for, ``lock_timeout`` seconds at most.
+
+    :raises ConfigError:
+    :raises LockedError:
+    :raises IdentityError:
+    :raises DriverError:
+    :raises PlacementError:
+    :raises OSError:
+    """
+    folder = make_state_folder(conf)
+    lock = _wait_for_lock(folder, lock_timeout)
+    try:
+        state = StateFile(folder / STATE_FILE)
+        holder = f"compute-agent release, pid {os.getpid()}"
+        opened = open_host_driver(conf, state, folder / GUESTS_FOLDER, holder, AgentMetrics())
+        try:
+            owner = owner_of(conf.compute.provider_tree, state.state.nova_root)
+            own = provider_tree.load_or_create(folder)
+            yield HostRelease(
+                opened.driver,
+                open_resctrl(conf).control,
+                PlacementClient.from_conf(conf),
+                state,
+                own if owner.novas is None else owner.novas.uuid,
+                read_topology(Path(conf.host.root)).online,
+                replace(options, given=policy_of(conf, owner.beside) == FOLLOW),
+                owner.beside,
+                KernelFiles(Path(conf.host.root)),
+            )
+        finally:
+            opened.close()
+    finally:
+        os.close(lock)
+
+
+def _wait_for_lock(folder: Path, lock_timeout: float) -> int:
+    deadline = time.monotonic() + lock_timeout
+    while True:
+        try:
+            return lock_state_folder(folder)
+        except LockedError as error:
+            if time.monotonic() >= deadline:
+                raise LockedError(f"{error}: end it (systemctl stop compute-agent), and try again") from error
+        time.sleep(_POLL_SECONDS)

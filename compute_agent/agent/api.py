@@ -1,21 +1,24 @@
-"""The methods that the daemon serves on its UNIX socket."""
+"""What the methods on the socket need of the agent.
+
+The methods that the daemon serves on its UNIX socket.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from marshmallow import Schema
+from oslo_config import cfg
 
-from compute_agent.daemon import release
-from compute_agent.daemon.agent_parts import AgentParts
-from compute_agent.daemon.documents import (
+from compute_agent.agent import release
+from compute_agent.agent.documents import (
     guest_document,
     loss_document,
     move_document,
@@ -23,7 +26,8 @@ from compute_agent.daemon.documents import (
     provider_document,
     reshape_document,
 )
-from compute_agent.daemon.parameters import (
+from compute_agent.agent.maintenance import MaintenanceMode
+from compute_agent.agent.parameters import (
     AdoptSchema,
     AnnounceSchema,
     AuditSchema,
@@ -37,21 +41,119 @@ from compute_agent.daemon.parameters import (
     SetSchema,
     load,
 )
-from compute_agent.daemon.protocol import Method, RequestError
-from compute_agent.loops.audit import audit_document
+from compute_agent.agent.protocol import Method, RequestError
+from compute_agent.drivers.base import GuestDriver
+from compute_agent.loops.announcements import PreStartHook
+from compute_agent.loops.audit import AuditOutcome, audit_document
+from compute_agent.loops.reporting import ReportLoop
 from compute_agent.model.guest import Allocation, GuestSettings, MemoryType
 from compute_agent.model.messages import DriverError
 from compute_agent.model.resource import CPU_CLASSES
 from compute_agent.pipeline.events import AdoptGuest, Event, GuestStarted, GuestStopped, MoveGuest, StartGuest
 from compute_agent.pipeline.view import GuestView
-from compute_agent.pipeline.worker import GuestRefusedError
+from compute_agent.pipeline.worker import GuestPipeline, GuestRefusedError
 from compute_agent.report.answers import PlacementError, UnavailableError
 from compute_agent.report.audit import HealOptions
-from compute_agent.report.plan import assume_ownership, settled_inventories
+from compute_agent.report.client import PlacementClient
+from compute_agent.report.plan import Ownership, assume_ownership, settled_inventories
 from compute_agent.report.reporter import HostReporter
 from compute_agent.report.reshape import InfeasibleReshape
 from compute_agent.resctrl.filesystem import ResctrlError
 from compute_agent.resctrl.schemata import BadSchemataError
+
+
+class AgentParts(Protocol):
+    """What the methods need of the agent."""
+
+    @property
+    def options(self) -> cfg.ConfigOpts:
+        """The configuration that the agent works by."""
+        ...
+
+    @property
+    def pipeline(self) -> GuestPipeline:
+        """The guests and the worker."""
+        ...
+
+    @property
+    def driver(self) -> GuestDriver:
+        """What runs the guests."""
+        ...
+
+    @property
+    def client(self) -> PlacementClient:
+        """The way to Placement."""
+        ...
+
+    @property
+    def owned(self) -> Ownership:
+        """What the agent put into Placement, as far as it remembers."""
+        ...
+
+    @property
+    def reports(self) -> ReportLoop:
+        """What tells Placement of this host."""
+        ...
+
+    @property
+    def announcements(self) -> PreStartHook:
+        """What hears of guests that are about to start."""
+        ...
+
+    @property
+    def maintenance(self) -> MaintenanceMode:
+        """The operator's switch for new guests."""
+        ...
+
+    def status(self) -> dict[str, Any]:
+        """The agent's state in a few words."""
+        ...
+
+    def resctrl_groups(self) -> list[dict[str, Any]]:
+        """All resctrl groups.
+
+        :raises RequestError:
+        :raises ResctrlError:
+        :raises BadSchemataError:
+        """
+        ...
+
+    def watermarks(self) -> list[dict[str, Any]]:
+        """The watermarks, and how usage stands to them."""
+        ...
+
+    def capacity(self) -> list[dict[str, Any]]:
+        """What others leave unused of the shared CPUs, term by term."""
+        ...
+
+    def interference(self) -> list[dict[str, Any]]:
+        """Who is limited for whom, and what is remembered of others."""
+        ...
+
+    def audit(self, options: HealOptions) -> list[AuditOutcome]:
+        """Compare guests and allocations, and mend them as asked for.
+
+        :raises PlacementError:
+        :raises DriverError:
+        """
+        ...
+
+    def survey_release(self, options: release.ReleaseOptions) -> list[release.ReleaseRow]:
+        """What there is to give back when this host is left."""
+        ...
+
+    def retire(self) -> None:
+        """End the agent."""
+        ...
+
+    def blockio_classes(self) -> Collection[str]:
+        """The names of the classes of block I/O that guests may have."""
+        ...
+
+    def qos_classes(self) -> Collection[str]:
+        """The names of the classes that guests may have."""
+        ...
+
 
 LOG = logging.getLogger(__name__)
 

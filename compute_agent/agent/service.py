@@ -1,44 +1,82 @@
-"""The agent: its parts, wired, and the life of its process."""
+"""What the main thread of the agent does: signals, and what is looked at from time to time.
+
+The loops of an agent: what each is made of, and in which order they begin and end.
+
+The agent: its parts, wired, and the life of its process.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection, Mapping
+import queue
+import signal
+import time
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Protocol
 
 from oslo_config import cfg
 from prometheus_client import ProcessCollector
 
+from compute_agent.agent import release
+from compute_agent.agent.api import ApiMethods
+from compute_agent.agent.configured_host import build_controllers, configured_host
+from compute_agent.agent.documents import (
+    StatusSources,
+    agent_document,
+    group_documents,
+    health_document,
+    watermark_rows,
+)
+from compute_agent.agent.dry_run import try_configuration
+from compute_agent.agent.host_access import (
+    GUESTS_FOLDER,
+    STATE_FILE,
+    HostResctrl,
+    make_state_folder,
+    open_host_driver,
+)
+from compute_agent.agent.listeners import AgentListeners
+from compute_agent.agent.maintenance import MaintenanceMode, causes_kept
+from compute_agent.agent.protocol import RequestError
+from compute_agent.agent.release import refuse_if_released
+from compute_agent.agent.reloading import ConfigReloader, ConfLoader
 from compute_agent.controllers.base import KernelController
 from compute_agent.controllers.cpu_class import CpuClassStatus, KernelFiles, cpu_class_status
 from compute_agent.controllers.resctrl import resctrl_of
-from compute_agent.daemon import release
-from compute_agent.daemon.agent_loops import AgentLoops
-from compute_agent.daemon.api import ApiMethods
-from compute_agent.daemon.cache_control import HostResctrl
-from compute_agent.daemon.configured_host import configured_host
-from compute_agent.daemon.controllers import build_controllers
-from compute_agent.daemon.host_driver import open_host_driver
-from compute_agent.daemon.listeners import AgentListeners
-from compute_agent.daemon.main_loop import MainLoop
-from compute_agent.daemon.maintenance import MaintenanceMode, causes_kept
-from compute_agent.daemon.protocol import RequestError
-from compute_agent.daemon.release import refuse_if_released
-from compute_agent.daemon.reloading import ConfigReloader, ConfLoader
-from compute_agent.daemon.resctrl_groups import group_documents
-from compute_agent.daemon.state_folder import GUESTS_FOLDER, STATE_FILE, make_state_folder
-from compute_agent.daemon.status import StatusSources, agent_document, health_document
-from compute_agent.daemon.trial import try_configuration
-from compute_agent.daemon.watermark_list import watermark_rows
+from compute_agent.drivers.base import GuestDriver
 from compute_agent.drivers.processes import records
 from compute_agent.events.event import EventRecorder
 from compute_agent.files import remove_leftovers
+from compute_agent.fleet.following import Check
 from compute_agent.inventory import provider_tree
+from compute_agent.loops.announcements import PreStartHook
+from compute_agent.loops.arrivals import GuestEvents
 from compute_agent.loops.audit import AuditOutcome, HostAuditor
+from compute_agent.loops.base import AgentLoop, ReloadedConfiguration
+from compute_agent.loops.cache_entitlements import open_entitlements
+from compute_agent.loops.claims import ClaimWatch
+from compute_agent.loops.cpu_locations import by_consumer, locate
+from compute_agent.loops.cpu_use import CpuUse
 from compute_agent.loops.event_log import EventLog
+from compute_agent.loops.evictions import GuestEvictions
+from compute_agent.loops.fleet import FleetLoop
+from compute_agent.loops.fleet_guests import FleetGuests, Set
+from compute_agent.loops.heartbeats import AgentHeartbeats
+from compute_agent.loops.history import HistoryWatch
+from compute_agent.loops.interference import InterferenceLoop
+from compute_agent.loops.limits import LimitBook
+from compute_agent.loops.monitored import MonitorTargets
+from compute_agent.loops.monitoring import CacheMonitoring
+from compute_agent.loops.oom import OomEvents
+from compute_agent.loops.positions import PositionReporter
+from compute_agent.loops.reclaimed import ReclaimLoop
+from compute_agent.loops.reporting import ReportLoop
 from compute_agent.loops.root_watch import RootWatch
+from compute_agent.loops.watermarks import WatermarkLoop
+from compute_agent.monitoring.reading import MonitorTarget
 from compute_agent.pipeline.events import ReconcileGuests
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.state import StateFile, lock_state_folder
@@ -46,9 +84,227 @@ from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.pipeline.world import HostState
 from compute_agent.qos.blockio import parse_blockio_classes
 from compute_agent.qos.metrics import load_registry
+from compute_agent.qos.telemetry import ThrottleTelemetry
 from compute_agent.report.audit import HealOptions
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.plan import Ownership
+from compute_agent.report.reporter import HostReporter
+from compute_agent.report.root_provider import Causes, DisableCause
+
+LOOK_SECONDS: Final = 1.0
+"""How often configuration files and hardware are looked at for changes."""
+
+PRUNE_SECONDS: Final = 600.0
+"""How often it is looked for logs of ended guests that have been kept long enough."""
+
+
+class MainDuties(Protocol):
+    """What the main thread does of the agent."""
+
+    @property
+    def reconcile_interval(self) -> float:
+        """Seconds from one :meth:`reconcile` to the next."""
+        ...
+
+    def reload(self) -> None:
+        """Read configuration and host anew."""
+        ...
+
+    def look(self) -> None:
+        """Look whether configuration or hardware changed since the last time, and take that up."""
+        ...
+
+    def reconcile(self) -> None:
+        """Have the worker look whether all guests are as they should be."""
+        ...
+
+    def shorten_guest_logs(self) -> None:
+        """Shorten the logs of running guests that are too large."""
+        ...
+
+    def prune_guest_logs(self) -> None:
+        """Remove the logs of ended guests that have been kept long enough."""
+        ...
+
+    def stop(self) -> None:
+        """Stop listening and working."""
+        ...
+
+
+class MainLoop:
+    """Lives until it is told to end. Python runs handlers of signals in the main thread only."""
+
+    def __init__(self, agent: MainDuties) -> None:
+        self._agent = agent
+        self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    def catch_signals(self) -> None:
+        """Have signals wait for serve(). For the main thread, before the agent starts."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda number, frame: self._signals.put(number))
+
+    def end(self) -> None:
+        """As SIGTERM does."""
+        self._signals.put(signal.SIGTERM)
+
+    def serve(self) -> None:
+        """Live until SIGTERM or SIGINT, then stop the agent. SIGHUP reloads. After the agent started."""
+        due = time.monotonic() + self._agent.reconcile_interval
+        prune_due = time.monotonic()
+        try:
+            while True:
+                received = self._next_signal(min(due - time.monotonic(), LOOK_SECONDS))
+                if received == signal.SIGHUP:
+                    self._agent.reload()
+                elif received is not None:
+                    return
+                else:
+                    self._agent.look()
+                    self._agent.shorten_guest_logs()
+                    if time.monotonic() >= due:
+                        self._agent.reconcile()
+                        due = time.monotonic() + self._agent.reconcile_interval
+                if time.monotonic() >= prune_due:
+                    self._agent.prune_guest_logs()
+                    prune_due = time.monotonic() + PRUNE_SECONDS
+        finally:
+            self._agent.stop()
+
+    def _next_signal(self, timeout: float) -> int | None:
+        try:
+            return self._signals.get(timeout=max(0.0, timeout))
+        except queue.Empty:
+            return None
+
+
+class AgentLoops:
+    """All loops but the main thread, in the order in which they begin; those that are asked have a name."""
+
+    def __init__(
+        self,
+        current: Callable[[], ReloadedConfiguration],
+        pipeline: GuestPipeline,
+        driver: GuestDriver,
+        state: StateFile,
+        metrics: AgentMetrics,
+        events: EventLog,
+        recorder: EventRecorder,
+        root: RootWatch,
+        causes: Causes,
+        check: Check,
+        set_guest: Set,
+    ) -> None:
+        """``current`` is the configuration in force, ``recorder`` tells ``events``.
+
+        ``causes`` are those for which new guests were kept away before, ``check`` tries a configuration of
+        the fleet, and ``set_guest`` changes a guest as it wants.
+        """
+        conf, saved, registry = current(), state.state, metrics.registry
+        self._current = current
+        self._pipeline = pipeline
+        self._driver = driver
+        self._events = events
+        self.reclaimed = ReclaimLoop(conf, pipeline, driver, recorder, metrics)
+        positions, heartbeats = PositionReporter(current, pipeline.views), AgentHeartbeats(current)
+        self.reports = ReportLoop(
+            HostReporter(conf.client, saved.owned, state.keep_owned, saved.history.generations),
+            conf.client,
+            pipeline,
+            metrics,
+            conf.options.compute.update_resources_interval,
+            conf.options.placement.report_retry_maximum,
+            lambda: by_consumer(locate(driver, pipeline.world), pipeline.views()),
+            causes,
+            root,
+            lambda tree: heartbeats.offering(
+                positions.offering(self.fleet.offering(self.reclaimed.offering(tree)))
+            ),
+            HistoryWatch(metrics, saved.history, state.keep_history, recorder),
+            ClaimWatch(lambda: bool(current().options.guests.confirm_claims), recorder),
+        )
+        self.reclaimed.changed = self.reports.wake
+        self.fleet: FleetLoop = FleetLoop(
+            conf.options,
+            check,
+            registry,
+            self.reports.wake,
+            FleetGuests(pipeline, set_guest).bring_about,
+        )
+        self._targets = MonitorTargets(driver)
+        self.monitoring = CacheMonitoring(conf, self._monitored, registry)
+        self.limits = LimitBook(pipeline)
+        self.watermarks = WatermarkLoop(
+            conf.settings,
+            saved.qos,
+            pipeline,
+            driver,
+            GuestEvictions(conf.settings, pipeline, driver, conf.client),
+            partial(self.reports.switch_scheduling, DisableCause.WATERMARK),
+            state.keep_qos,
+            ThrottleTelemetry(registry, recorder, self.reclaimed.blame),
+            book=self.limits,
+            root=conf.options.host.root,
+            cache=self.monitoring.reader,
+            cache_entitlements=open_entitlements(conf.controllers, lambda: pipeline.world.zones),
+        )
+        self.interference = InterferenceLoop(
+            conf,
+            pipeline,
+            driver,
+            self.limits,
+            recorder,
+            registry,
+            self.monitoring.reader,
+            blame=self.reclaimed.blame,
+        )
+        self.oom = OomEvents(driver, recorder, registry, conf.options.host.root)
+        self.arrivals = GuestEvents(pipeline, conf.client, self.reports.wake)
+        self.announcements = PreStartHook(pipeline, driver.expecting, conf.client)
+        self._before_listening: tuple[AgentLoop, ...] = (
+            events,
+            self.monitoring,
+            self.arrivals,
+            self.announcements,
+        )
+        self._after_listening: tuple[AgentLoop, ...] = (
+            self.reports,
+            self.watermarks,
+            self.interference,
+            self.oom,
+            self.reclaimed,
+            CpuUse(conf, pipeline, driver),
+            self.fleet,
+        )
+
+    @property
+    def _all(self) -> tuple[AgentLoop, ...]:
+        return (*self._before_listening, *self._after_listening)
+
+    def start_before_listening(self) -> None:
+        """Begin those that are there when somebody can ask the agent, or announce a guest."""
+        for loop in self._before_listening:
+            loop.start()
+
+    def start_after_listening(self) -> None:
+        """Begin the others."""
+        for loop in self._after_listening:
+            loop.start()
+
+    def reload(self, conf: ReloadedConfiguration) -> None:
+        """Go on by another configuration."""
+        for loop in self._all:
+            loop.reload(conf)
+
+    def stop(self) -> None:
+        """End all but that of events, which the worker tells to the last."""
+        for loop in reversed(self._all):
+            if loop is not self._events:
+                loop.stop()
+
+    def _monitored(self) -> tuple[MonitorTarget, ...] | None:
+        snapshot = self.watermarks.status.snapshot
+        return self._targets.build(self._current().controllers, self._pipeline.guests(), snapshot)
+
 
 LOG = logging.getLogger(__name__)
 

@@ -1,4 +1,10 @@
-"""What the agent would change if it were started now, found out without changing anything.
+"""What is to be changed, in words for a person who decides whether it shall be.
+
+Whose the root provider of this host is, for whoever just looks: asked of Placement, changing nothing.
+
+Whether this host could work by another configuration.
+
+What the agent would change if it were started now, found out without changing anything.
 
 The real worker decides, by what the driver, the kernel and Placement say now, and cannot act: a recorder in
 place of each controller notes what that would be asked for, nothing is saved, and the driver and Placement
@@ -8,28 +14,33 @@ are read and not written.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, cast
 
 from oslo_config import cfg
 
+from compute_agent.agent.configured_host import NOBODY, build_controllers, build_world, configured_host
+from compute_agent.agent.host_access import GUESTS_FOLDER, STATE_FILE, HostResctrl, open_resctrl
+from compute_agent.agent.parameters import SetSchema, load
+from compute_agent.agent.protocol import RequestError
+from compute_agent.conf import written
 from compute_agent.controllers.base import GuestTarget, KernelController
 from compute_agent.controllers.cpu_class import CpuClassController
 from compute_agent.controllers.resctrl import ResctrlController
-from compute_agent.daemon.cache_control import open_resctrl
-from compute_agent.daemon.controllers import build_controllers
-from compute_agent.daemon.planned_changes import PLACEMENT, PlannedChange, of_action, of_move
-from compute_agent.daemon.root_owner import look_up_owner
-from compute_agent.daemon.state_folder import GUESTS_FOLDER, STATE_FILE
-from compute_agent.daemon.world import build_world
 from compute_agent.drivers.base import GuestDriver, Listener
 from compute_agent.drivers.factory import choose, libvirtd_is_usable, open_driver
+from compute_agent.fleet.guests import parse
+from compute_agent.fleet.revision import FleetError
 from compute_agent.interference import state as interference
 from compute_agent.interference.watch import parse_watches
 from compute_agent.inventory import provider_tree
-from compute_agent.inventory.provider_tree import ProviderNode
+from compute_agent.inventory.derive import BESIDE
+from compute_agent.inventory.options import hypervisor_name
+from compute_agent.inventory.provider_tree import IdentityError, ProviderInventory, ProviderNode
 from compute_agent.loops import watermarks
 from compute_agent.loops.allocations import allocations_read
 from compute_agent.loops.cpu_locations import by_consumer, locate
@@ -38,18 +49,167 @@ from compute_agent.loops.limits import Limits, lowest_of
 from compute_agent.loops.reclaimed import first_tree
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import FormerValues
-from compute_agent.model.messages import DriverError, GuestGoneError
+from compute_agent.model.messages import ConfigError, DriverError, GuestGoneError, called
 from compute_agent.pipeline import state
 from compute_agent.pipeline.metrics import AgentMetrics
+from compute_agent.pipeline.state import AgentState
 from compute_agent.pipeline.worker import GuestPipeline
+from compute_agent.pipeline.world import HostState
+from compute_agent.qos.blockio import parse_blockio_classes
+from compute_agent.qos.cpu_classes import parse_cpu_classes
 from compute_agent.qos.metrics import load_registry
 from compute_agent.qos.rules import QosRules
 from compute_agent.qos.settings import read_settings
 from compute_agent.qos.state import QosState
 from compute_agent.report.answers import PlacementError
 from compute_agent.report.client import PlacementClient
+from compute_agent.report.plan import (
+    Action,
+    CreateProvider,
+    CreateResourceClass,
+    CreateTrait,
+    DeleteProvider,
+    ReportedProvider,
+    SetInventories,
+    SetTraits,
+    UpdateProvider,
+    to_api,
+)
 from compute_agent.report.reporter import HostReporter
-from compute_agent.report.reshape import InfeasibleReshape
+from compute_agent.report.reshape import AllocationMove, InfeasibleReshape
+from compute_agent.report.root_provider import (
+    RootMissingError,
+    RootOwner,
+    RootSearch,
+    find_root,
+    owner_of,
+    whose,
+)
+
+PLACEMENT: Final = "placement"
+
+_TRAITS_IN_A_ROW: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedChange:
+    """One change: ``where`` (placement, or the name of a controller), whose, and what."""
+
+    where: str
+    subject: str
+    change: str
+
+
+def of_move(move: AllocationMove, names: Mapping[str, str]) -> PlannedChange:
+    """A part of an allocation that goes elsewhere; ``names`` are those of providers by uuid."""
+    source = f"{move.source_class} {move.source_amount} of {names.get(move.source, move.source)}"
+    target = f"{move.target_class} {move.target_amount} of {names.get(move.target, move.target)}"
+    return PlannedChange(PLACEMENT, move.consumer, f"allocation {source} -> {target}")
+
+
+def of_action(
+    action: Action, reported: Mapping[str, ReportedProvider], names: Mapping[str, str]
+) -> Iterator[PlannedChange]:
+    """What a request would change."""
+    match action:
+        case CreateResourceClass(name):
+            yield PlannedChange(PLACEMENT, name, "resource class, new")
+        case CreateTrait(name):
+            yield PlannedChange(PLACEMENT, name, "trait, new")
+        case CreateProvider(_, name, parent):
+            below = f" below {names.get(parent, parent)}" if parent else ""
+            yield PlannedChange(PLACEMENT, name, f"provider, new{below}")
+        case UpdateProvider(uuid, name, parent):
+            below = f" below {names.get(parent, parent)}" if parent else ", a root"
+            yield PlannedChange(PLACEMENT, reported[uuid].name, f"provider -> {name}{below}")
+        case DeleteProvider(uuid):
+            yield PlannedChange(PLACEMENT, names.get(uuid, uuid), "provider, deleted")
+        case SetInventories(uuid, inventories):
+            before = reported[uuid].inventories if uuid in reported else {}
+            for name in sorted({*before, *inventories}):
+                if before.get(name) != inventories.get(name):
+                    change = f"{name} {_amounts(before.get(name))} -> {_amounts(inventories.get(name))}"
+                    yield PlannedChange(PLACEMENT, names.get(uuid, uuid), change)
+        case SetTraits(uuid, traits):
+            had = reported[uuid].traits if uuid in reported else frozenset[str]()
+            signs = [*(f"+{name}" for name in sorted(traits - had)), *(f"-{n}" for n in sorted(had - traits))]
+            for few in zip_longest(*[iter(signs)] * _TRAITS_IN_A_ROW, fillvalue=""):
+                yield PlannedChange(PLACEMENT, names.get(uuid, uuid), f"traits {' '.join(few).strip()}")
+
+
+def _amounts(inventory: ProviderInventory | None) -> str:
+    """An inventory in short: its total, and what is not as usual."""
+    if inventory is None:
+        return "none"
+    amounts = to_api(inventory)
+    reserved = f", reserved {amounts['reserved']}" if amounts["reserved"] else ""
+    ratio = f", times {amounts['allocation_ratio']:g}" if amounts["allocation_ratio"] != 1 else ""
+    return f"{amounts['total']}{reserved}{ratio}"
+
+
+def look_up_owner(
+    conf: cfg.ConfigOpts, client: PlacementClient, state: AgentState, own: str
+) -> tuple[RootOwner, str, str]:
+    """Whose the root is, that in words, and why Placement cannot be asked, empty if it can be.
+
+    ``own`` is the uuid of the agent's own root.
+    """
+    shape = conf.compute.provider_tree
+    name = hypervisor_name(conf)
+    explicit_own = shape not in (None, BESIDE)
+    last = None if explicit_own else state.nova_root
+    presumed = owner_of(shape, last, bool(state.owned))
+    try:
+        found = find_root(client, RootSearch(name, own, True if shape == BESIDE else None, last))
+    except RootMissingError as error:
+        return presumed, str(error), ""
+    except PlacementError as error:
+        unasked = f"Placement cannot be asked: {error}"
+        return presumed, f"{whose(presumed.beside)}, as far as is known: {unasked}", unasked
+    if found is None:
+        return RootOwner(), whose(False), ""
+    root = f"{whose(True)}, {called(found.name, found.uuid)}"
+    if explicit_own:
+        return RootOwner(), f"{root}: set [compute] provider_tree = {BESIDE}, or both write it for ever", ""
+    return RootOwner(True, found), root, ""
+
+
+Build = Callable[[cfg.ConfigOpts, HostResctrl, HostState], object]
+
+
+def try_configuration(
+    options: cfg.ConfigOpts, owner: RootOwner | None = None, build: Build | None = None
+) -> None:
+    """Make what follows from a configuration on this host, and drop it. Nothing changes.
+
+    :param owner: whose the root provider is; without it what the configuration says.
+    :param build: makes what needs a running agent.
+    :raises ConfigError: the agent would refuse it.
+    :raises OSError: the host cannot be read.
+    """
+    try:
+        PlacementClient.from_conf(options)
+        host = configured_host(options, load_registry(), root=owner, root_uuid=NOBODY)
+        parse_cpu_classes(options)
+        _check_guests(options, host.settings.classes.classes.keys(), parse_blockio_classes(options).keys())
+        if build is not None:
+            build(options, host.resctrl, host.world)
+    except (PlacementError, IdentityError, FleetError, RequestError, cfg.Error) as error:
+        raise ConfigError(str(error)) from error
+
+
+def _check_guests(options: cfg.ConfigOpts, classes: Collection[str], of_blockio: Collection[str]) -> None:
+    """See that what the fleet wants of guests could be set, whether they are here or not.
+
+    :raises FleetError:
+    :raises RequestError:
+    """
+    for guest, values in parse(written.read(written.files_of(options))).items():
+        load(SetSchema(), {"guest": guest, **values})
+        for name, known in (("qos_class", classes), ("blockio_class", of_blockio)):
+            if values.get(name) and values[name] not in known:
+                raise FleetError(f"[guest:{guest}] {name}: there is no class {values[name]}")
+
 
 NO_UUID: Final = "00000000-0000-0000-0000-000000000000"
 """Stands for the uuid of a root provider that is made at the first start."""

@@ -1,4 +1,7 @@
-"""/healthz and /metrics over HTTP."""
+"""/healthz and /metrics over HTTP.
+
+Where the agent is asked: its UNIX socket, and HTTP for whoever watches it.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,11 @@ from typing import Any, TextIO
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from wsgiref.types import StartResponse, WSGIEnvironment
 
+from oslo_config import cfg
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
-from compute_agent.daemon.connections import LimitedThreads
+from compute_agent.agent.api import OPEN_METHODS, ApiMethods
+from compute_agent.agent.protocol import LimitedThreads, SocketServer, socket_path
 
 LOG = logging.getLogger(__name__)
 
@@ -99,3 +104,36 @@ class HttpServer:
                 status, body, kind = "404 Not Found", f"there is no {path} here\n", "text/plain"
         start_response(status, [("Content-Type", kind)])
         return [body.encode()]
+
+
+class AgentListeners:
+    """Both of them, as long as they are open."""
+
+    def __init__(
+        self,
+        options: cfg.ConfigOpts,
+        methods: ApiMethods,
+        registry: CollectorRegistry,
+        health: Callable[[], tuple[bool, dict[str, Any]]],
+    ) -> None:
+        """Listen.
+
+        :raises OSError: an address or the socket cannot be had.
+        """
+        self._server = SocketServer(socket_path(options), methods.table(), OPEN_METHODS)
+        threading.Thread(target=self._server.serve_forever, name="socket", daemon=True).start()
+        self._http: HttpServer | None = None
+        daemon = options.daemon
+        if daemon.http_port:
+            try:
+                self._http = HttpServer(daemon.http_address, daemon.http_port, registry, health)
+            except OSError:
+                self.close()
+                raise
+
+    def close(self) -> None:
+        """Answer nobody any more."""
+        self._server.shutdown()
+        self._server.server_close()
+        if self._http is not None:
+            self._http.close()

@@ -1,0 +1,183 @@
+"""What sections ``[interference:NAME]`` have to work with on this host: signals, levers, programs.
+
+What watermarks have to work with on this host: what can be measured, and who can be throttled.
+
+What in the configuration does not stop the agent, and still is not as whoever wrote it will have meant.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from oslo_config import cfg
+
+from compute_agent.agent.host_access import HostResctrl
+from compute_agent.conf import find_unknown_options
+from compute_agent.conf.cpu_class import CPU_CLASS
+from compute_agent.conf.guests import FOLLOW
+from compute_agent.conf.interference import INTERFERENCE
+from compute_agent.conf.qos import interference_sections
+from compute_agent.controllers.cpu_class import CpuClassClaim, decide
+from compute_agent.drivers.factory import unlimited
+from compute_agent.host import kernel_files
+from compute_agent.host.block_devices import read_block_devices
+from compute_agent.host.cpu_power import CpuPower, read_cpu_power
+from compute_agent.host.cycles import PerfEvents
+from compute_agent.interference.signals import SIGNALS
+from compute_agent.inventory.options import name_warning
+from compute_agent.model.cpuset import IDLE, SHARED, CpuClass
+from compute_agent.model.resource import BLOCKIO, CACHE_WAYS, CPU_QUOTA, MEMORY_BANDWIDTH
+from compute_agent.qos.blockio import blockio_warnings, parse_blockio_classes
+from compute_agent.qos.classes import parse_classes
+from compute_agent.qos.cpu_classes import parse_cpu_classes
+from compute_agent.qos.guest_command import missing_program
+from compute_agent.qos.rules import QosRules
+from compute_agent.qos.unenforceable import unenforceable
+from compute_agent.resctrl.monitoring import LOCAL_BYTES, OCCUPANCY, TOTAL_BYTES
+from compute_agent.resctrl.mount import ResctrlHandle
+
+_CPI: Final = "cpi"
+
+_METRICS: Final[Mapping[str, tuple[str, ...]]] = {
+    "run_delay": (),
+    "cpu_pressure": ("cpu_pressure",),
+    "io_pressure": ("io_pressure",),
+    _CPI: (),
+    "memory_bandwidth": ("memory_bandwidth",),
+    "llc_occupancy": ("memory_bandwidth", "llc_occupancy"),
+}
+"""By signal the metrics of watermarks that are measured by the same means."""
+
+
+def interference_warnings(
+    conf: cfg.ConfigOpts, unmeasured_metrics: Mapping[str, str], unusable_levers: Mapping[str, str]
+) -> Iterator[str]:
+    """What will not come of the sections, a sentence each.
+
+    ``unmeasured_metrics`` has the reason by metric that cannot be measured here, ``unusable_levers`` by lever
+    that moves nothing.
+    """
+    for name, options in interference_sections(conf):
+        section, signal = f"[{INTERFERENCE}{name}]", SIGNALS.get(options.signal or "")
+        if options.escalate_command and (reason := missing_program(options.escalate_command)):
+            yield f"{section} escalate_command: it will fail, as {reason}"
+        if signal is None:
+            continue  # which is refused
+        reasons = [unmeasured_metrics.get(metric, "") for metric in _METRICS[signal.name]]
+        reasons += [_without_counters()] if signal.name == _CPI else []
+        if reason := next(filter(None, reasons), ""):
+            yield f"{section} signal = {signal.name}: nobody is ever limited for it, as {reason}"
+        elif options.mode == "act" and (reason := unusable_levers.get(signal.lever.name, "")):
+            yield f"{section} mode = act: nobody is limited, as {reason}"
+
+
+def _without_counters() -> str:
+    """Why this process cannot count its own cycles; empty if it can."""
+    counters = PerfEvents()
+    try:
+        counters.read((os.getpid(),))
+        return counters.missing
+    finally:
+        counters.read(())  # they are open files
+
+
+_EVENTS: Final = {"memory_bandwidth": {TOTAL_BYTES, LOCAL_BYTES}, "llc_occupancy": {OCCUPANCY}}
+"""By metric the counters of which it needs one."""
+
+_PRESSURES: Final = ("cpu", "memory", "io")
+
+
+def unmeasured_metrics(conf: cfg.ConfigOpts, control: ResctrlHandle | None) -> dict[str, str]:
+    """By metric of watermarks that cannot be measured here the reason, and what to do.
+
+    ``control`` is the mount of resctrl, if there is one.
+    """
+    found = {}
+    monitoring = control.platform.monitoring if control is not None and control.writable else None
+    for metric, events in _EVENTS.items():
+        if monitoring is None or not events & monitoring.features:
+            found[metric] = "no resctrl is mounted here that counts it (see [resctrl] mount)"
+        elif conf.monitoring.interval == 0:
+            found[metric] = "[monitoring] interval is 0, so that it is not measured"
+    for resource in _PRESSURES:
+        path = str(Path(conf.host.root) / "proc/pressure" / resource)
+        try:
+            kernel_files.read(path)
+        except OSError as error:
+            found[f"{resource}_pressure"] = (
+                f"the kernel tells no pressures ({path}: {error.strerror}): it needs CONFIG_PSI, and psi=1"
+            )
+    return found
+
+
+def unusable_levers(conf: cfg.ConfigOpts, resctrl: HostResctrl, driver: str) -> dict[str, str]:
+    """By lever that throttles nobody here the reason, and what to do.
+
+    ``driver`` is the name of that of the guests.
+    """
+    found = {}
+    platform = None if resctrl.control is None or resctrl.off else resctrl.control.platform
+    why = f" ({resctrl.off})" if resctrl.off else ""
+    if platform is None or platform.l3 is None:
+        found[CACHE_WAYS] = f"cache ways cannot be limited here{why}"
+    if platform is None or platform.mb is None:
+        found[MEMORY_BANDWIDTH] = f"memory bandwidth cannot be limited here{why}"
+    if reason := unlimited(driver, conf):
+        found[CPU_QUOTA] = reason
+        found[BLOCKIO] = reason
+    return found
+
+
+def cpu_class_warnings(
+    classes: Mapping[str, CpuClass], power: CpuPower, named: Collection[str]
+) -> Iterator[str]:
+    """What of the classes of CPUs has no effect; ``named`` are those that classes of guests name."""
+    for name, one in classes.items():
+        if name not in (IDLE, SHARED) and name not in named:
+            yield (
+                f"[{CPU_CLASS}{name}] is of no CPU: name it in cpu_class of a [qos_class:NAME], or call it"
+                f" {IDLE} or {SHARED}"
+            )
+        for reasons in decide(power, [CpuClassClaim(power.cpus, one)]).missing.values():
+            yield from reasons
+
+
+def config_warnings(
+    conf: cfg.ConfigOpts, rules: QosRules | None, resctrl: HostResctrl, driver: str
+) -> list[str]:
+    """A sentence each, that names section, option and remedy.
+
+    ``rules`` are those of the watermarks (None: refused), ``resctrl`` is the mount of this host, ``driver``
+    the name of that of the guests.
+
+    :raises cfg.Error:
+    :raises ConfigError: a class of block I/O cannot be.
+    :raises OSError: a file went away meanwhile.
+    """
+    found = [*find_unknown_options(conf), *filter(None, [name_warning(conf)])]
+    if not conf.placement.auth_type and not conf.placement.auth_section:
+        found.append(
+            "[placement] auth_type is not set: the agent has no way to Placement, reports nothing and starts"
+            " no guest; the section has the options of Nova's own [placement]"
+        )
+    if conf.policy.name == FOLLOW and conf.guests.unallocated == "ignore":
+        found.append(
+            "[guests] unallocated = ignore has no effect with [policy] name = follow, which leaves all guests"
+            " where they are: remove it"
+        )
+    devices = read_block_devices(Path(conf.host.root))
+    found += blockio_warnings(parse_blockio_classes(conf), devices)
+    classes, power = parse_cpu_classes(conf), read_cpu_power(Path(conf.host.root))
+    found += cpu_class_warnings(
+        classes, power, {one.cpu_class for one in parse_classes(conf).classes.values()}
+    )
+    measures = unmeasured_metrics(conf, resctrl.control), unusable_levers(conf, resctrl, driver)
+    found += interference_warnings(conf, *measures)
+    if conf.qos.evict_command and (reason := missing_program(conf.qos.evict_command)):
+        found.append(f"[qos] evict_command: it will fail, as {reason}")
+    if rules is not None:
+        found += unenforceable(rules.watermarks, rules.registry, *measures)
+    return found

@@ -1,0 +1,413 @@
+"""What the agent knows, as documents of JSON for the command line.
+
+The resctrl groups of this host, ours and those of others, as the command line shows them.
+
+The watermarks as the command line shows them: a row for each threshold, on each domain of the host.
+
+What is told of the whole agent: its status for the command line, its health for whoever watches it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from oslo_config import cfg
+
+from compute_agent.agent.configured_host import policy_of
+from compute_agent.agent.host_access import HostDriver, HostResctrl
+from compute_agent.agent.maintenance import MaintenanceMode
+from compute_agent.controllers.cpu_class import CpuClassStatus, in_words
+from compute_agent.controllers.resctrl import ResctrlController
+from compute_agent.inventory.provider_tree import FIELDS
+from compute_agent.loops.event_log import EventLog
+from compute_agent.loops.monitoring import CacheMonitoring
+from compute_agent.loops.oom import OomEvents
+from compute_agent.loops.reporting import ReportLoop, status_document
+from compute_agent.loops.watermarks import WatermarkStatus
+from compute_agent.model import cpuset
+from compute_agent.model.guest import CpuAssignment
+from compute_agent.model.messages import printable
+from compute_agent.pipeline.view import GuestView
+from compute_agent.pipeline.worker import GuestPipeline
+from compute_agent.qos.metrics import WatermarkMetric
+from compute_agent.qos.snapshot import MetricSeries
+from compute_agent.qos.streaks import WatermarkWatch, quiet
+from compute_agent.qos.watermarks import WatermarkAction, WatermarkSection
+from compute_agent.report.history import AllocationLoss
+from compute_agent.report.plan import SettledInventory, to_api
+from compute_agent.report.reshape import ReshapePlan
+from compute_agent.report.root_provider import whose
+from compute_agent.resctrl.filesystem import ResctrlError
+from compute_agent.resctrl.groups import DEFAULT_GROUP, ControlGroup, read_groups, read_tasks
+from compute_agent.resctrl.layout import ResctrlLayout, cache_mask
+from compute_agent.resctrl.mount import ResctrlHandle
+
+
+def guest_document(view: GuestView, claim_expires: float | None = None) -> dict[str, Any]:
+    """A guest as the command line shows it. CPUs are strings such as ``0-3,8``.
+
+    :param claim_expires: when its claim is gone by itself, in seconds since the epoch.
+    """
+    assignment = view.assignment
+    return {
+        "uuid": view.guest.uuid,
+        "name": view.guest.name,
+        "pid": view.guest.pid,
+        "vcpus": view.guest.settings.vcpus,
+        "kind": _kind(view),
+        "cpus": "" if assignment is None else cpuset.format(assignment.cpus),
+        "vcpu_cpus": [] if assignment is None else [cpuset.format(cpus) for cpus in assignment.vcpu_cpus],
+        "emulator_cpus": "" if assignment is None else cpuset.format(assignment.emulator_cpus),
+        "dedicated_cpus": "" if assignment is None else cpuset.format(assignment.held),
+        "withheld_cpus": "" if assignment is None else cpuset.format(assignment.withheld),
+        "numa_nodes": "" if assignment is None else cpuset.format(assignment.mems),
+        "cpu_numa_nodes": cpuset.format(view.cpu_nodes),
+        "allocation": view.allocation,
+        "claim_expires": "" if claim_expires is None else _time(claim_expires),
+        "migration": "" if view.migration is None else view.migration.consumer,
+        "thread_policy": view.guest.settings.thread_policy.value,
+        "emulator_policy": view.guest.settings.emulator_policy.value,
+        "qos_class": view.guest.settings.qos_class,
+        "priority": view.guest.settings.priority,
+        "resctrl": view.guest.settings.resctrl,
+        "blockio_class": view.guest.settings.blockio_class,
+        "memory_type": view.guest.settings.memory_type.value,
+        "limits": {str(knob): round(limit, 3) for knob, limit in sorted(view.limits.items())},
+        "pending": list(view.pending),
+        "reason": guest_reason(view),
+        "refusal": view.refusal,
+        "stray": view.stray,
+        "refused": list(view.refused),
+        "cache_group_delay": view.cache_delay if view.cache_delay is None else round(view.cache_delay, 3),
+        **view.guest.details,
+        **({"cgroup": view.guest.cgroup} if view.guest.cgroup else {}),
+    }
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat("T", "seconds")
+
+
+def guests_document(views: Iterable[GuestView]) -> dict[str, Any]:
+    """Which guests are not as they should be, by what is the matter with them."""
+    views = tuple(views)
+    return {
+        "unallocated_guests": [view.guest.uuid for view in views if view.allocation == {}],
+        "unknown_guests": [view.guest.uuid for view in views if view.allocation is None],
+        "refused_guests": [view.guest.uuid for view in views if view.refusal],
+        "migrating_guests": [view.guest.uuid for view in views if view.migration],
+        "stray_guests": [view.guest.uuid for view in views if view.stray],
+        "remote_memory_guests": [view.guest.uuid for view in views if view.remote_memory],
+        "reasons": {view.guest.uuid: reason for view in views if (reason := guest_reason(view))},
+        "pending_guests": [view.guest.uuid for view in views if view.pending],
+    }
+
+
+def guest_reason(view: GuestView) -> str:
+    """Why a guest is not where its own allocation has it, in words; empty if it is."""
+    unknown = "" if view.allocation is not None else "Placement has not said yet what it holds"
+    migrating = "" if view.migration is None else str(view.migration)
+    return "; ".join(filter(None, (migrating, view.refusal or unknown, view.stray)))
+
+
+def move_document(view: GuestView, to: CpuAssignment | None, outcome: str) -> dict[str, Any]:
+    """What became of moving a guest into the present CPU sets; ``view`` is the guest as it was before."""
+    held = frozenset[int]() if view.assignment is None else view.assignment.held
+    return {
+        "uuid": view.guest.uuid,
+        "name": view.guest.name,
+        "from": cpuset.format(held),
+        "to": cpuset.format(held if to is None else to.held),
+        "outcome": "stays" if to is None else outcome,
+        "reason": view.stray or "it holds no CPUs outside the present CPU sets",
+    }
+
+
+def _kind(view: GuestView) -> str:
+    if view.assignment is None or not view.assignment.dedicated:
+        if view.allocation is None:
+            return "unknown"
+        if view.refusal or view.assignment is None:
+            return "unplaced"
+        return "shared" if view.allocation else "unallocated"
+    return "dedicated" if view.assignment.cpus <= view.assignment.held else "mixed"
+
+
+def provider_document(
+    name: str, parent: str | None, inventories: Mapping[str, Any], traits: Iterable[str]
+) -> dict[str, Any]:
+    """A provider, as derived or as reported, in the terms of the Placement API."""
+    return {
+        "name": name,
+        "parent": parent,
+        "inventories": {rc: to_api(inventory) for rc, inventory in sorted(inventories.items())},
+        "traits": sorted(traits),
+    }
+
+
+def origin_document(settled: SettledInventory) -> dict[str, str]:
+    """Who decides about the fields of an inventory that others set as well."""
+    others = {one.field: f"set through the API, {one.verdict}" for one in settled.adjustments}
+    return {field: others.get(field, "agent") for field in FIELDS}
+
+
+def loss_document(loss: AllocationLoss, names: Mapping[str, str]) -> dict[str, Any]:
+    """What a guest loses; ``names`` are those of providers by uuid."""
+    return {
+        "guest": loss.uuid,
+        "name": loss.name,
+        "held": {names.get(uuid, uuid): dict(amounts) for uuid, amounts in loss.before.items()},
+        "holds": {names.get(uuid, uuid): dict(amounts) for uuid, amounts in loss.now.items()},
+    }
+
+
+def reshape_document(planned: ReshapePlan, names: Mapping[str, str]) -> dict[str, Any]:
+    """A reshape as the command line shows it; ``names`` are those of providers by uuid."""
+    return {
+        "moves": [
+            {
+                "guest": move.consumer,
+                "from": [names.get(move.source, move.source), move.source_class, move.source_amount],
+                "to": [names.get(move.target, move.target), move.target_class, move.target_amount],
+            }
+            for move in planned.moves
+        ],
+        "inventories": [
+            {
+                "provider": names.get(change.uuid, change.uuid),
+                "resource_class": name,
+                "before": change.before[name].total if name in change.before else None,
+                "after": change.after[name].total if name in change.after else None,
+            }
+            for change in planned.inventories
+            for name in sorted({*change.before, *change.after})
+            if change.before.get(name) != change.after.get(name)
+        ],
+    }
+
+
+def group_documents(controller: ResctrlController, views: Iterable[GuestView]) -> list[dict[str, Any]]:
+    """All groups as the kernel has them, the default group first.
+
+    :raises ResctrlError:
+    :raises BadSchemataError:
+    """
+    guests = defaultdict(list)
+    for view in views:
+        group = controller.membership.get(view.guest.uuid)
+        if group is not None:
+            guests[group].append(view.guest.name)
+    control = controller.control
+    present = read_groups(control.files)
+    host = control.build_layout(present)
+    classes: dict[str, list[str]] = {}
+    for name, group in (controller.class_groups or {}).items():
+        classes.setdefault(group, []).append(name)
+    return [
+        {
+            "group": printable(group.name) or "(default)",
+            "kind": _group_kind(host, group, classes),
+            "qos_class": ", ".join(classes.get(group.name, ())),
+            "guests": sorted(guests[group.name]),
+            "threads": _threads(control, group),
+            "schemata": str(group.schemata).splitlines(),
+            "ways": {cache: len(cache_mask(host.platform, group.schemata, cache)) for cache in _l3(host)},
+            "llc_kib": _llc_kib(host, group),
+            "bandwidth_percent": _percents(host, group),
+            "mode": printable(group.mode),
+            "monitoring_groups": len(group.monitoring_groups),
+            "refused": list(controller.refused.get(group.name, ())),
+        }
+        for group in present.groups.values()
+    ]
+
+
+def _group_kind(host: ResctrlLayout, group: ControlGroup, classes: Iterable[str]) -> str:
+    if group.name == DEFAULT_GROUP:
+        return "default"
+    if not host.is_ours(group.name):
+        return "foreign"
+    return "class" if group.name in classes else "guest"
+
+
+def _threads(control: ResctrlHandle, group: ControlGroup) -> int | None:
+    try:
+        return len(read_tasks(control.files, group.name))
+    except ResctrlError:  # pseudo-locked, or just gone
+        return None
+
+
+def _l3(host: ResctrlLayout) -> tuple[int, ...]:
+    return host.platform.l3.ids if host.platform.l3 else ()
+
+
+def _llc_kib(host: ResctrlLayout, group: ControlGroup) -> dict[int, int]:
+    sizes = host.platform.l3.way_bytes if host.platform.l3 else {}
+    return {
+        cache: len(cache_mask(host.platform, group.schemata, cache)) * sizes[cache] // 1024
+        for cache in _l3(host)
+        if cache in sizes
+    }
+
+
+def _percents(host: ResctrlLayout, group: ControlGroup) -> dict[int, int]:
+    """By MB domain."""
+    engine, values = host.codec, group.schemata.lines.get("MB", {})
+    return (
+        {} if engine is None else {domain: engine.decode_value(domain, values[domain]) for domain in values}
+    )
+
+
+def watermark_rows(status: WatermarkStatus) -> list[dict[str, Any]]:
+    """All watermarks, by section.
+
+    ``usage``, ``amount`` (the threshold) and ``gap`` are in the metric's unit, None where they are not known;
+    ``gap`` is also None where the threshold is not exceeded. ``streak`` is the number of rounds in a row in
+    breach, of the ``for_samples`` that it takes to act. ``in_force`` is what is done for the metric now; of
+    the watermarks that keep new guests away only those in breach say so, or else those within their
+    cool-down.
+    """
+    rows: list[dict[str, Any]] = []
+    for watermark in sorted(status.rules.watermarks, key=lambda one: one.name):
+        measured = {} if status.snapshot is None else status.snapshot.host
+        domains = sorted(series.domain for series in measured if series.metric == watermark.metric)
+        for domain in domains or [""]:
+            for action in WatermarkAction:
+                if watermark.threshold(action) is not None:
+                    rows.append(_row(status, watermark, action, domain))
+    return rows
+
+
+def _row(
+    status: WatermarkStatus, watermark: WatermarkSection, action: WatermarkAction, domain: str
+) -> dict[str, Any]:
+    snapshot = status.snapshot
+    usage = None if snapshot is None else snapshot.host.get(MetricSeries(watermark.metric, domain))
+    amount = None if snapshot is None else watermark.amount(action, snapshot, domain)
+    gap = None
+    if usage is not None and amount is not None:
+        gap = amount - usage if action is WatermarkAction.THROTTLE_UP else usage - amount
+    watched = status.streaks.get(WatermarkWatch(watermark.name, action, domain))
+    metric = status.rules.registry[watermark.metric]
+    return {
+        "section": watermark.name,
+        "metric": watermark.metric,
+        "unit": metric.unit.value,
+        "domain": domain,
+        "mode": "preview" if watermark.preview else "act",
+        "action": action.value,
+        "line": str(watermark.threshold(action)),
+        "amount": _rounded(amount),
+        "usage": _rounded(usage),
+        "gap": _rounded(gap) if gap is not None and gap > 0 else None,
+        "streak": 0 if watched is None else watched.samples,
+        "for_samples": watermark.for_samples,
+        "in_force": [] if watermark.preview else list(_in_force(status, watermark, metric, action, domain)),
+    }
+
+
+def _in_force(
+    status: WatermarkStatus,
+    watermark: WatermarkSection,
+    metric: WatermarkMetric,
+    action: WatermarkAction,
+    domain: str,
+) -> Iterator[str]:
+    state = status.state
+    match action:
+        case WatermarkAction.DISABLE_SCHEDULING if state.scheduling_off:
+            yield from _kept_away(status, watermark, domain)
+        case WatermarkAction.EVICT:
+            yield from (f"{one.guest} leaves" for one in state.evictions if one.metric == metric.name)
+        case WatermarkAction.THROTTLE_DOWN if metric.lever is not None:
+            for one in state.throttles:
+                if one.knob == (metric.lever.name, domain):
+                    yield f"{one.guest} has {one.limit:g} {metric.lever.unit}"
+
+
+def _kept_away(status: WatermarkStatus, watermark: WatermarkSection, domain: str) -> Iterator[str]:
+    """Whether it is this watermark for which new guests are kept away.
+
+    It is in breach, or, if none is, it has been within its cool-down. Before the first round it could be any.
+    """
+    switch = WatermarkAction.DISABLE_SCHEDULING
+    streak = status.streaks.get(WatermarkWatch(watermark.name, switch, domain))
+    in_breach = any(one.samples for watch, one in status.streaks.items() if watch.action is switch)
+    if status.snapshot is None or streak is None or streak.samples:
+        yield "new guests are kept away"
+    elif not in_breach and not quiet(streak, watermark, status.snapshot.time, watermark.cool_down):
+        left = watermark.cool_down - (status.snapshot.time - streak.quiet_since)
+        yield f"new guests are kept away for {max(left, 0):.0f} s more"
+
+
+def _rounded(amount: float | None) -> float | None:
+    return None if amount is None else round(amount, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class StatusSources:
+    """The parts of an agent that are told of, as they are now."""
+
+    options: cfg.ConfigOpts
+    pipeline: GuestPipeline
+    reports: ReportLoop
+    maintenance: MaintenanceMode
+    host_driver: HostDriver
+    resctrl: HostResctrl
+    monitoring: CacheMonitoring
+    oom: OomEvents
+    events: EventLog
+    cpu_classes: CpuClassStatus
+    config_error: str
+    warnings: Sequence[str]
+    fleet: Mapping[str, Any]
+
+
+def agent_document(shown: StatusSources) -> dict[str, Any]:
+    """The agent's state, for the command line."""
+    pipeline, driver = shown.pipeline, shown.host_driver.driver
+    world, views = pipeline.world, pipeline.views()
+    return {
+        "pid": os.getpid(),
+        "provider": world.tree.root.name,
+        "provider_uuid": world.tree.root.uuid,
+        "provider_is": whose(world.tree.beside),
+        **status_document(shown.reports.status),
+        **shown.reports.history.document(),
+        **shown.maintenance.document(),
+        "config_error": shown.config_error,
+        **shown.fleet,
+        "warnings": list(shown.warnings),
+        "policy": policy_of(shown.options, world.tree.beside),
+        "driver": driver.name,
+        "driver_status": shown.host_driver.status,
+        "cache_control": f"off: {shown.resctrl.off}" if shown.resctrl.off else "on",
+        "cache_monitoring": f"off: {shown.monitoring.off}" if shown.monitoring.off else "on",
+        "cpu_classes": in_words(shown.cpu_classes.classes),
+        "cpu_class_refusals": list(shown.cpu_classes.refusals),
+        "guests": len(views) if pipeline.has_taken_over else None,
+        **guests_document(views),
+        "events": f"not kept: {shown.events.trouble}" if shown.events.trouble else "kept",
+        "oom_kills": shown.oom.document(),
+        "lost_guests": list(driver.lost().values()),
+    }
+
+
+def health_document(shown: StatusSources) -> tuple[bool, dict[str, Any]]:
+    """Whether the worker works, and what else is wrong. Placement being away is no illness of ours."""
+    alive = shown.pipeline.is_alive
+    reports = status_document(shown.reports.status)
+    document = {
+        "status": "ok" if alive else "the worker is dead",
+        "placement": reports["placement"],
+        "last_report_seconds_ago": reports["last_report_seconds_ago"],
+        "driver": shown.host_driver.driver.name,
+        "driver_status": shown.host_driver.status,
+        "config_error": shown.config_error,
+    }
+    return alive, document

@@ -1,0 +1,193 @@
+"""The folder in which the agent keeps what must outlive it, and what is wrong with it.
+
+The resctrl of this host, as the configuration wants it to be used.
+
+The driver of this host: chosen, claimed, opened and remembered; and what an operator should know of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from oslo_config import cfg
+
+from compute_agent.drivers.base import GuestDriver
+from compute_agent.drivers.factory import DriverLock, choose, libvirtd_is_usable, lock_for, open_driver
+from compute_agent.files import UnsafeFileError, check_folder, secure_folder
+from compute_agent.inventory.resctrl import CachePlatform, cache_platform
+from compute_agent.model.messages import ConfigError
+from compute_agent.pipeline.metrics import AgentMetrics
+from compute_agent.pipeline.state import StateFile
+from compute_agent.resctrl.filesystem import ResctrlError, ResctrlFilesystem
+from compute_agent.resctrl.groups import NOT_GROUPS, group_path, read_groups
+from compute_agent.resctrl.mount import (
+    NoMountError,
+    ResctrlHandle,
+    ResctrlOptions,
+    find_mount,
+    open_handle,
+    open_mount,
+)
+from compute_agent.resctrl.schemata import BadSchemataError
+from compute_agent.resctrl.share_spec import ShareSpec
+
+STATE_FILE: Final = "state.json"
+GUESTS_FOLDER: Final = "guests"
+
+_OPTION: Final = "[DEFAULT] state_path"
+_NEEDED: Final = "the agent needs a folder there that it can write to"
+
+
+def check_state_folder(conf: cfg.ConfigOpts) -> str:
+    """Why this user cannot keep anything there; empty if that can be. Nothing is made.
+
+    :raises ConfigError: others may write there, so that the agent of any user would refuse it.
+    """
+    folder = Path(conf.state_path)
+    if reason := _fault(folder, check_folder):
+        return reason
+    there = next(part for part in (folder.absolute(), *folder.absolute().parents) if part.exists())
+    if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
+        return ""
+    return f"{_OPTION} = {folder}: user {os.geteuid()} cannot write to {there}; {_NEEDED}"
+
+
+def make_state_folder(conf: cfg.ConfigOpts) -> Path:
+    """The folder, made if it is absent.
+
+    :raises ConfigError: it cannot be had, or others may write there.
+    """
+    folder = Path(conf.state_path)
+    if reason := _fault(folder, secure_folder):
+        raise ConfigError(reason)
+    return folder
+
+
+def _fault(folder: Path, see_to: Callable[[Path], None]) -> str:
+    """Why the folder, or that of guests in it, cannot be had; empty if both can.
+
+    :raises ConfigError: others may write there.
+    """
+    try:
+        for part in (folder, folder / GUESTS_FOLDER):
+            see_to(part)
+    except UnsafeFileError as error:
+        raise ConfigError(f"{_OPTION} = {folder}: {error}") from error
+    except OSError as error:
+        return f"{_OPTION} = {folder}: {error}; {_NEEDED}"
+    return ""
+
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class HostResctrl:
+    """The mount of this host, as far as there is one; ``off`` says why guests are not controlled with it."""
+
+    control: ResctrlHandle | None
+    off: str = ""
+
+
+def open_resctrl(conf: cfg.ConfigOpts, acting: bool = False) -> HostResctrl:
+    """The mount that the configuration wants to be used.
+
+    ``acting`` is for the daemon, which mounts it if the configuration says so, and has to be able to write.
+    """
+    root, options = Path(conf.host.root), conf.resctrl
+    try:
+        mount = open_mount(root, acting and options.mount, options.mount_options)
+        if acting and not mount.captured and not os.access(mount.path, os.W_OK):
+            return HostResctrl(None, f"{mount.path} cannot be written by this user")
+        choices = ResctrlOptions(options.group_prefix, options.shared_ways, options.memory_bandwidth_gbps)
+        control = open_handle(mount, choices, root)
+    except (NoMountError, ResctrlError, BadSchemataError) as error:
+        return HostResctrl(None, str(error))
+    if not control.writable:
+        return HostResctrl(control, f"{mount.path} is not mounted, but a copy of one")
+    if not control.platform.cache_ids:
+        return HostResctrl(control, "the processor can limit neither cache ways nor bandwidth")
+    return HostResctrl(control)
+
+
+def offered(control: ResctrlHandle | None, classes: Mapping[str, ShareSpec]) -> CachePlatform | None:
+    """What inventories have to know of the mount. ``classes`` are the shares of the QoS classes."""
+    if control is None:
+        return None
+    try:
+        present = read_groups(control.files)
+    except (ResctrlError, BadSchemataError) as error:
+        LOG.error("Cache ways and bandwidth cannot be offered: %s", error)
+        return None
+    return cache_platform(control.build_layout(present), present, classes)
+
+
+def signature(conf: cfg.ConfigOpts) -> Any:
+    """Something that changes when a mount comes or goes, or a group that is not the agent's."""
+    mount = find_mount(Path(conf.host.root))
+    if mount is None:
+        return None
+    files = ResctrlFilesystem(mount.path)
+    try:
+        names = files.list_folders()
+    except ResctrlError as error:
+        return mount, error.errno
+    foreign = (n for n in names if n not in NOT_GROUPS and not n.startswith(conf.resctrl.group_prefix))
+    return mount, tuple((name, files.read_optional(group_path(name, "mode"))) for name in foreign)
+
+
+@dataclass(frozen=True, slots=True)
+class HostDriver:
+    """A driver that nobody else has.
+
+    ``notice`` is how it was chosen, if that is worth a word.
+    """
+
+    driver: GuestDriver
+    lock: DriverLock
+    notice: str
+
+    @property
+    def status(self) -> str:
+        """Whether what the guests depend on can be asked, and why not."""
+        return f"away: {outage}" if (outage := self.driver.outage) else "up"
+
+    def close(self) -> None:
+        """Let go of everything but the guests."""
+        self.driver.close()
+        self.lock.release()
+
+
+def open_host_driver(
+    conf: cfg.ConfigOpts, state: StateFile, folder: Path, holder: str, metrics: AgentMetrics
+) -> HostDriver:
+    """The driver of this host.
+
+    Process guests are recorded in ``folder``; ``holder`` is what other agents are told of this one.
+
+    :raises DriverError: also if another agent has the guests.
+    :raises OSError:
+    """
+    last = state.state
+    choice = choose(conf.guests.driver, libvirtd_is_usable(conf.libvirt.uri), last.driver, len(last.guests))
+    LOG.info("Guests are those of driver %s", choice.name)
+    if choice.notice:
+        LOG.warning("%s", choice.notice)
+    lock = lock_for(choice.name, conf, holder)
+    try:
+        driver = open_driver(choice.name, conf, folder, lock)
+    except BaseException:
+        lock.release()
+        raise
+    try:
+        state.keep_driver(choice.name)
+    except OSError as error:
+        LOG.error("The driver cannot be remembered: %s; will be tried again with the next guest", error)
+        metrics.state_failures.inc()
+    metrics.driver_up.set_function(lambda: not driver.outage)
+    return HostDriver(driver, lock, choice.notice)
