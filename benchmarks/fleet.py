@@ -33,7 +33,7 @@ from keystoneauth1 import adapter, session, token_endpoint
 from benchmarks.http import Connection, NoAnswer
 from benchmarks.servers import Ours, Service, ServiceFailed
 from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
-from compute_agent.loops.pauses import pause
+from compute_agent.loops.base import pause
 from compute_agent.report.answers import PlacementError
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.reporter import HostReporter

@@ -43,14 +43,14 @@ from compute_agent.agent.parameters import (
 )
 from compute_agent.agent.protocol import Method, RequestError
 from compute_agent.drivers.base import GuestDriver
-from compute_agent.loops.announcements import PreStartHook
+from compute_agent.loops.arrivals import PreStartHook
 from compute_agent.loops.audit import AuditOutcome, audit_document
 from compute_agent.loops.reporting import ReportLoop
 from compute_agent.model.guest import Allocation, GuestSettings, MemoryType
 from compute_agent.model.messages import DriverError
 from compute_agent.model.resource import CPU_CLASSES
 from compute_agent.pipeline.events import AdoptGuest, Event, GuestStarted, GuestStopped, MoveGuest, StartGuest
-from compute_agent.pipeline.view import GuestView
+from compute_agent.pipeline.guest_cache import GuestView
 from compute_agent.pipeline.worker import GuestPipeline, GuestRefusedError
 from compute_agent.report.answers import PlacementError, UnavailableError
 from compute_agent.report.audit import HealOptions

@@ -24,15 +24,14 @@ from compute_agent.agent.maintenance import MaintenanceMode
 from compute_agent.controllers.cpu_class import CpuClassStatus, in_words
 from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.inventory.provider_tree import FIELDS
-from compute_agent.loops.event_log import EventLog
+from compute_agent.loops.events import EventLog, OomEvents
 from compute_agent.loops.monitoring import CacheMonitoring
-from compute_agent.loops.oom import OomEvents
 from compute_agent.loops.reporting import ReportLoop, status_document
 from compute_agent.loops.watermarks import WatermarkStatus
 from compute_agent.model import cpuset
 from compute_agent.model.guest import CpuAssignment
 from compute_agent.model.messages import printable
-from compute_agent.pipeline.view import GuestView
+from compute_agent.pipeline.guest_cache import GuestView
 from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.qos.metrics import WatermarkMetric
 from compute_agent.qos.snapshot import MetricSeries

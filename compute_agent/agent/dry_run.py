@@ -43,18 +43,18 @@ from compute_agent.inventory.options import hypervisor_name
 from compute_agent.inventory.provider_tree import IdentityError, ProviderInventory, ProviderNode
 from compute_agent.loops import watermarks
 from compute_agent.loops.allocations import allocations_read
-from compute_agent.loops.cpu_locations import by_consumer, locate
-from compute_agent.loops.kept_file import KeptFile
+from compute_agent.loops.audit import by_consumer, locate
+from compute_agent.loops.base import KeptFile
 from compute_agent.loops.limits import Limits, lowest_of
 from compute_agent.loops.reclaimed import first_tree
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import FormerValues
 from compute_agent.model.messages import ConfigError, DriverError, GuestGoneError, called
 from compute_agent.pipeline import state
+from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.state import AgentState
 from compute_agent.pipeline.worker import GuestPipeline
-from compute_agent.pipeline.world import HostState
 from compute_agent.qos.blockio import parse_blockio_classes
 from compute_agent.qos.cpu_classes import parse_cpu_classes
 from compute_agent.qos.metrics import load_registry

@@ -42,9 +42,9 @@ from compute_agent.loops.allocations import allocations_by_consumer
 from compute_agent.model import cpuset
 from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError, GuestGoneError, called
+from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.state import StateFile, lock_state_folder
-from compute_agent.pipeline.world import HostState
 from compute_agent.qos.state import QosState
 from compute_agent.report.answers import NotFoundError, PlacementError
 from compute_agent.report.client import PlacementClient

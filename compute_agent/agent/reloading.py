@@ -27,13 +27,13 @@ from compute_agent.host.reader import read_topology
 from compute_agent.inventory.provider_files import files_in
 from compute_agent.inventory.provider_tree import IdentityError
 from compute_agent.loops.base import ReloadedConfiguration
-from compute_agent.loops.root_watch import RootWatch
+from compute_agent.loops.reporting import RootWatch
 from compute_agent.model import cpuset
 from compute_agent.model.messages import ConfigError
 from compute_agent.pipeline.events import WorldChanged
+from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.worker import GuestPipeline
-from compute_agent.pipeline.world import HostState
 from compute_agent.qos.metrics import MetricRegistry
 from compute_agent.report.answers import PlacementError
 from compute_agent.report.client import PlacementClient

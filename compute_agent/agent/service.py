@@ -52,36 +52,28 @@ from compute_agent.events.event import EventRecorder
 from compute_agent.files import remove_leftovers
 from compute_agent.fleet.following import Check
 from compute_agent.inventory import provider_tree
-from compute_agent.loops.announcements import PreStartHook
-from compute_agent.loops.arrivals import GuestEvents
-from compute_agent.loops.audit import AuditOutcome, HostAuditor
+from compute_agent.loops.allocations import ClaimWatch, HistoryWatch
+from compute_agent.loops.arrivals import GuestEvents, PreStartHook
+from compute_agent.loops.audit import AuditOutcome, HostAuditor, by_consumer, locate
 from compute_agent.loops.base import AgentLoop, ReloadedConfiguration
 from compute_agent.loops.cache_entitlements import open_entitlements
-from compute_agent.loops.claims import ClaimWatch
-from compute_agent.loops.cpu_locations import by_consumer, locate
-from compute_agent.loops.cpu_use import CpuUse
-from compute_agent.loops.event_log import EventLog
+from compute_agent.loops.events import EventLog, OomEvents
 from compute_agent.loops.evictions import GuestEvictions
-from compute_agent.loops.fleet import FleetLoop
-from compute_agent.loops.fleet_guests import FleetGuests, Set
-from compute_agent.loops.heartbeats import AgentHeartbeats
-from compute_agent.loops.history import HistoryWatch
+from compute_agent.loops.fleet import FleetGuests, FleetLoop, Set
+from compute_agent.loops.host_attributes import AgentHeartbeats, PositionReporter
 from compute_agent.loops.interference import InterferenceLoop
 from compute_agent.loops.limits import LimitBook
-from compute_agent.loops.monitored import MonitorTargets
-from compute_agent.loops.monitoring import CacheMonitoring
-from compute_agent.loops.oom import OomEvents
-from compute_agent.loops.positions import PositionReporter
+from compute_agent.loops.monitoring import CacheMonitoring, MonitorTargets
 from compute_agent.loops.reclaimed import ReclaimLoop
-from compute_agent.loops.reporting import ReportLoop
-from compute_agent.loops.root_watch import RootWatch
+from compute_agent.loops.reporting import ReportLoop, RootWatch
+from compute_agent.loops.usage import CpuUse
 from compute_agent.loops.watermarks import WatermarkLoop
 from compute_agent.monitoring.reading import MonitorTarget
 from compute_agent.pipeline.events import ReconcileGuests
+from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.state import StateFile, lock_state_folder
 from compute_agent.pipeline.worker import GuestPipeline
-from compute_agent.pipeline.world import HostState
 from compute_agent.qos.blockio import parse_blockio_classes
 from compute_agent.qos.metrics import load_registry
 from compute_agent.qos.telemetry import ThrottleTelemetry

@@ -1,26 +1,236 @@
-"""What the consumers of this host hold, as Placement has it now, in the worker's terms."""
+"""Sees that guests keep what they hold while Placement has an older copy of its database.
+
+It ends when no guest would lose anything any more, or when an operator accepts what Placement says. See
+:mod:`compute_agent.report.history`.
+
+Sees to claims of guests that run and would be gone by themselves: they are confirmed, or told of.
+
+A claim with ``expires_in`` is for the time until its guest runs. Whoever started the guest has to confirm
+it; else the guest goes to the shared CPUs one day, and its own are another's.
+
+What the consumers of this host hold, as Placement has it now, in the worker's terms.
+"""
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from typing import Final
+from dataclasses import replace
+from typing import Any, Final
 
-from compute_agent.loops.history import HistoryWatch
+from compute_agent.events.event import EventKind, EventRecorder
 from compute_agent.model.guest import Allocation, ConsumerAllocations, GuestHolding
 from compute_agent.model.messages import DriverError
 from compute_agent.pipeline.events import AllocationsRead
-from compute_agent.pipeline.view import GuestView
+from compute_agent.pipeline.guest_cache import GuestView
+from compute_agent.pipeline.host_state import HostState, request_for
+from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.worker import GuestPipeline
-from compute_agent.pipeline.world import HostState, request_for
 from compute_agent.policy.base import refit
-from compute_agent.report.answers import NotFoundError
+from compute_agent.report.answers import ConflictError, NotFoundError, PlacementError, UnavailableError
 from compute_agent.report.audit import MigrationClaim, MovedGuest, Owner, resolve
-from compute_agent.report.client import PlacementClient
-from compute_agent.report.history import AllocationLoss
+from compute_agent.report.client import ExpiringClaim, PlacementClient
+from compute_agent.report.history import (
+    AllocationLoss,
+    ConsumerOwner,
+    Generations,
+    OlderCopy,
+    PlacementHistory,
+    why_older,
+)
 from compute_agent.report.reporter import HoldingsListing
+
+LOG = logging.getLogger(__name__)
+
+
+class HistoryWatch:
+    """Whether losses are believed. Judged by the report thread, asked by any."""
+
+    def __init__(
+        self,
+        metrics: AgentMetrics,
+        saved: PlacementHistory | None = None,
+        keep: Callable[[PlacementHistory], None] = lambda history: None,
+        recorder: EventRecorder | None = None,
+    ) -> None:
+        """``saved`` is what ``keep`` was last called with, which has to keep it durably.
+
+        It may raise OSError.
+        """
+        self._history = saved or PlacementHistory()
+        self._keep = keep
+        self._recorder = recorder or EventRecorder()
+        self._metrics = metrics
+        self._evidence = ""
+        self._losses: tuple[AllocationLoss, ...] = ()
+        self._lock = threading.Lock()
+        metrics.placement_older.set(self.older is not None)
+
+    @property
+    def older(self) -> OlderCopy | None:
+        """Since when Placement has an older copy, and why; None if it goes on."""
+        return self._history.older
+
+    @property
+    def generations(self) -> Generations:
+        """The generations of providers as they were last seen."""
+        return self._history.generations
+
+    @property
+    def holders(self) -> Mapping[str, ConsumerOwner]:
+        """Whose the guests are that hold something, by uuid."""
+        return self._history.holders
+
+    @property
+    def losses(self) -> tuple[AllocationLoss, ...]:
+        """The losses that were not believed at the last look."""
+        return self._losses
+
+    def note(self, evidence: str) -> None:
+        """Count this, if it says anything, at the next judgement."""
+        self._evidence = evidence or self._evidence
+
+    def withholds(self, losses: Sequence[AllocationLoss], holding: int) -> bool:
+        """Whether these losses, all there are at one look, are not believed.
+
+        ``holding`` guests held anything before.
+
+        :raises OSError: it cannot be kept that there is an older copy.
+        """
+        with self._lock:
+            if self.older is None:
+                if reason := why_older(self._evidence, losses, holding):
+                    self._begin(OlderCopy(reason, time.time()), losses)
+            elif not losses:
+                self._end("all guests hold what they did again")
+            self._losses = tuple(losses) if self.older is not None else ()
+            return self.older is not None
+
+    def settle(self, generations: Generations, holders: Mapping[str, ConsumerOwner]) -> None:
+        """A look is over: these are the generations to go on from, and whose the guests are.
+
+        :raises OSError: they cannot be kept.
+        """
+        with self._lock:
+            self._evidence = ""
+            self._change(replace(self._history, generations=dict(generations), holders=dict(holders)))
+
+    def accept(self) -> None:
+        """Believe what Placement says from now on.
+
+        :raises OSError: that cannot be kept.
+        """
+        with self._lock:
+            self._evidence = ""
+            if self.older is not None:
+                self._end("an operator accepted what it says")
+            self._losses = ()
+
+    def document(self) -> dict[str, Any]:
+        """What ``status`` shows of it."""
+        older = self.older
+        return {
+            "placement_history": "goes on" if older is None else "older",
+            "placement_history_reason": "" if older is None else older.reason,
+            "guests_kept": [loss.uuid for loss in self._losses],
+        }
+
+    def _begin(self, older: OlderCopy, losses: Sequence[AllocationLoss]) -> None:
+        self._change(replace(self._history, older=older))
+        self._metrics.placement_older.set(1)
+        self._recorder.record(
+            LOG.error,
+            EventKind.HISTORY,
+            None,
+            "Placement has an older copy of its database: %s; %d guests keep what they hold."
+            " compute-agent audit --heal brings their allocations back,"
+            " compute-agent allocations accept takes from them what Placement does not have",
+            older.reason,
+            len(losses),
+        )
+
+    def _end(self, why: str) -> None:
+        self._change(replace(self._history, older=None))
+        self._metrics.placement_older.set(0)
+        self._recorder.record(
+            LOG.info, EventKind.HISTORY, None, "What Placement says of guests is believed again: %s", why
+        )
+
+    def _change(self, history: PlacementHistory) -> None:
+        if history != self._history:
+            self._keep(history)
+            self._history = history
+
+
+class ClaimWatch:
+    """The claims that expire. Looked at by the report thread, asked by any."""
+
+    def __init__(self, confirms: Callable[[], bool], recorder: EventRecorder | None = None) -> None:
+        """``confirms`` says whether claims are to be confirmed, by the configuration in force."""
+        self._confirms = confirms
+        self._recorder = recorder or EventRecorder()
+        self._asked: dict[str, Allocation] = {}
+        self._expiring: Mapping[str, float] = {}
+
+    def expires(self, uuid: str) -> float | None:
+        """When the claim of a guest is gone, in seconds since the epoch.
+
+        None if it stays, as far as is known.
+        """
+        return self._expiring.get(uuid)
+
+    def look(self, client: PlacementClient, views: Iterable[GuestView]) -> None:
+        """Ask for claims of guests that are new or hold something else, and for those that expire.
+
+        :raises UnavailableError:
+        """
+        expiring: dict[str, float] = {}
+        asked: dict[str, Allocation] = {}
+        for view in views:
+            uuid, held = view.guest.uuid, view.allocation
+            if not held or view.migration is not None:
+                continue
+            asked[uuid] = held
+            if self._asked.get(uuid) == held and uuid not in self._expiring:
+                continue
+            try:
+                claim = client.expiring_claim(uuid)
+                if claim is not None and not (self._confirms() and self._confirm(client, view, claim)):
+                    expiring[uuid] = time.time() + claim.seconds
+                    if uuid not in self._expiring:
+                        self._warn(view, claim)
+            except UnavailableError:
+                raise
+            except PlacementError as error:
+                LOG.warning("Whether the claim of guest %s expires is not known: %s", view.guest, error)
+        self._asked, self._expiring = asked, expiring
+
+    def _confirm(self, client: PlacementClient, view: GuestView, claim: ExpiringClaim) -> bool:
+        """Whether the claim stays; one that somebody else changes at the same time is looked at again."""
+        try:
+            client.confirm_claim(view.guest.uuid, claim.generation)
+        except NotFoundError:
+            return True  # confirmed by somebody else, or gone: allocations tell
+        except ConflictError:
+            return False
+        message = "The claim of guest %s would have expired in %.0f s, and was confirmed"
+        self._recorder.tell(LOG.info, EventKind.CLAIM, view.guest, message, claim.seconds)
+        return True
+
+    def _warn(self, view: GuestView, claim: ExpiringClaim) -> None:
+        self._recorder.tell(
+            LOG.warning,
+            EventKind.CLAIM,
+            view.guest,
+            "Guest %s loses what it holds in %.0f s, as its claim expires: confirm it (PUT /ext/v1/claims),"
+            " or have the agent do so by [guests] confirm_claims",
+            claim.seconds,
+        )
+
 
 _ANSWER_SECONDS: Final = 50.0
 

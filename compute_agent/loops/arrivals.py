@@ -1,4 +1,11 @@
-"""The thread between driver and worker: what a guest that just started may use is asked for on the way."""
+"""The thread that sees to guests whose start was announced, until their processes have their cache groups.
+
+Whoever announces (libvirt's hook) holds the start up meanwhile: the group is made before he is answered. Then
+the process is looked for every few milliseconds, and put into the group as soon as it is there; what it makes
+later, the threads of guest CPUs above all, is born there.
+
+The thread between driver and worker: what a guest that just started may use is asked for on the way.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +14,135 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, Final
 
-from compute_agent.drivers.base import ChangeKind, GuestChange
+from compute_agent.drivers.base import ChangeKind, ExpectingDriver, GuestChange
+from compute_agent.in_thread import in_thread
 from compute_agent.loops.base import ReloadedConfiguration
-from compute_agent.model.guest import Allocation
-from compute_agent.pipeline.events import Event, GuestStarted, GuestStopped
+from compute_agent.model.guest import Allocation, Guest
+from compute_agent.pipeline.events import Event, GuestAppeared, GuestExpected, GuestStarted, GuestStopped
 from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.report.answers import PlacementError
 from compute_agent.report.client import PlacementClient
 
 LOG = logging.getLogger(__name__)
+
+_PAUSE: Final = 0.005
+_LONG_PAUSE: Final = 0.05
+_TROUBLED_PAUSE: Final = 1.0
+_MAX_ASKING: Final = 16
+"""Questions to Placement at a time, which may all hang."""
+
+_SOON: Final = 2.0
+"""Seconds in which a process is there mostly; afterwards it is looked for less often."""
+
+
+class PreStartHook:
+    """Takes announcements, and looks for the processes."""
+
+    def __init__(
+        self, pipeline: GuestPipeline, expecting: ExpectingDriver | None, client: PlacementClient
+    ) -> None:
+        """``expecting`` is the driver's; without it nothing is ever announced."""
+        self._pipeline = pipeline
+        self._expecting = expecting
+        self._client = client
+        self._asking = threading.BoundedSemaphore(_MAX_ASKING)
+        self._announced = threading.Event()
+        self._last = 0.0
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="announcements", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look, as soon as a guest is announced."""
+        self._thread.start()
+
+    def reload(self, conf: ReloadedConfiguration) -> None:
+        """Ask with another client about the next guest."""
+        self._client = conf.client
+
+    def stop(self) -> None:
+        """End."""
+        self._stopped = True
+        self._announced.set()
+        self._thread.join(2.0)
+
+    def announce(self, description: str, seconds: float) -> Guest:
+        """Take a guest that is about to start; its cache group is made within so many seconds.
+
+        :raises ValueError: the description is none, or nobody can be expected here.
+        :raises TimeoutError: it is not made yet, and will be.
+        """
+        if self._expecting is None:
+            raise ValueError("guests of this driver are not announced")
+        guest = self._expecting.expect(description)
+        self._last = time.monotonic()
+        self._announced.set()
+        held = self._held_by(guest.uuid, seconds / 2)
+        self._pipeline.submit(GuestExpected(guest, held)).result(seconds / 2)
+        return guest
+
+    def _held_by(self, uuid: str, seconds: float) -> Allocation | None:
+        """What a guest holds here; what it held when last heard of, or None, where Placement is away."""
+        held: Allocation | None
+        try:
+            held = self._ask(uuid).result(seconds)
+        except (PlacementError, TimeoutError) as error:
+            LOG.warning(
+                "What guest %s, which is about to start, may use is not known: %s",
+                uuid,
+                str(error) or f"no answer of Placement in {seconds:g} s",
+            )
+            known = self._pipeline.unclaimed.get(uuid)
+            held = None if known is None else known.allocation
+        world = self._pipeline.world
+        return world.own_part(held) if held is not None and world.root_known else None
+
+    def _ask(self, uuid: str) -> Future[Allocation]:
+        """What a guest holds, asked in a thread of its own: the client waits for longer than a start may."""
+        if not self._asking.acquire(blocking=False):
+            refused: Future[Allocation] = Future()
+            refused.set_exception(TimeoutError("Placement does not answer others"))
+            return refused
+        client = self._client
+
+        def ask() -> Allocation:
+            try:
+                return client.allocations(uuid).resources
+            finally:
+                self._asking.release()
+
+        return in_thread(ask, "held by an announced guest")
+
+    def _run(self) -> None:
+        while self._announced.wait() and not self._stopped:
+            self._announced.clear()
+            try:
+                while not self._stopped and self._look():
+                    time.sleep(_PAUSE if time.monotonic() - self._last < _SOON else _LONG_PAUSE)
+            except Exception:
+                LOG.exception("Guests that are about to start cannot be looked for; that will be tried again")
+                time.sleep(_TROUBLED_PAUSE)
+                self._announced.set()  # who is waited for is so still, until it takes too long
+
+    def _look(self) -> bool:
+        """Put what has appeared into its group. Whether others are waited for."""
+        if self._expecting is None:
+            return False
+        guests, others = self._expecting.appeared()
+        for guest in guests:
+            self._pipeline.submit(GuestAppeared(guest)).add_done_callback(partial(_tell, guest))
+        return others
+
+
+def _tell(guest: Guest, done: Future[Any]) -> None:
+    """Say how it went."""
+    if (error := done.exception()) is not None:
+        LOG.warning("Guest %s starts without its cache group: %s; that will be tried again", guest, error)
+    else:
+        LOG.info("Guest %s (pid %d) starts in its cache group", guest, guest.pid)
 
 
 class GuestEvents:

@@ -9,7 +9,7 @@ from compute_agent.controllers.base import GuestTarget, KernelController
 from compute_agent.controllers.resctrl import demands, resctrl_of
 from compute_agent.inventory.provider_tree import ProviderNode
 from compute_agent.model.resource import CACHE_WAYS, MEMORY_BANDWIDTH, ThrottleControl
-from compute_agent.pipeline.view import GuestView
+from compute_agent.pipeline.guest_cache import GuestView
 from compute_agent.qos.snapshot import GuestAllotment
 from compute_agent.resctrl.bandwidth import BYTES_PER_GB, BandwidthUnknownError
 from compute_agent.resctrl.filesystem import ResctrlError

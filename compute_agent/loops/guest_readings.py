@@ -9,9 +9,9 @@ from typing import Final, NamedTuple
 from compute_agent.drivers.base import GuestDriver
 from compute_agent.host.cycles import CycleCounters, PerfEvents, ThreadCycles
 from compute_agent.interference.reading import GuestReading, GuestSamples
-from compute_agent.loops.subjects import CacheEntitlements, SubjectFactory
+from compute_agent.loops.usage import CacheEntitlements, SubjectFactory
 from compute_agent.model.messages import DriverError
-from compute_agent.pipeline.view import GuestView
+from compute_agent.pipeline.guest_cache import GuestView
 from compute_agent.qos.classes import QosClasses
 from compute_agent.qos.rounds import CacheReader, MeasuredGuest, MeasuringRound
 from compute_agent.qos.sources import guests, host

@@ -21,12 +21,10 @@ from compute_agent.interference.state import FILE, dump, limits, parse
 from compute_agent.interference.suspects import CORRELATION_SECONDS
 from compute_agent.interference.telemetry import InterferenceTelemetry
 from compute_agent.interference.watch import InterferenceWatch
-from compute_agent.loops.base import ReloadedConfiguration
+from compute_agent.loops.base import KeptFile, ReloadedConfiguration, RoundsThread
 from compute_agent.loops.cache_entitlements import open_entitlements
 from compute_agent.loops.guest_readings import GuestReader
-from compute_agent.loops.kept_file import KeptFile
 from compute_agent.loops.limits import LimitBook
-from compute_agent.loops.rounds_thread import RoundsThread
 from compute_agent.model.messages import GuestGoneError
 from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.qos.rounds import CacheReader

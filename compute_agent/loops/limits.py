@@ -10,7 +10,7 @@ from typing import Final
 from compute_agent.model.messages import GuestGoneError
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.pipeline.events import LimitGuest
-from compute_agent.pipeline.view import GuestView
+from compute_agent.pipeline.guest_cache import GuestView
 from compute_agent.pipeline.worker import GuestPipeline
 
 LOG = logging.getLogger(__name__)

@@ -16,14 +16,19 @@ from compute_agent.drivers.base import GuestDriver
 from compute_agent.events.event import EventRecorder
 from compute_agent.inventory.memory import reclaimable, with_offers
 from compute_agent.inventory.provider_tree import ProviderTree
-from compute_agent.loops import collectors, stolen
-from compute_agent.loops.base import ReloadedConfiguration
+from compute_agent.loops import collectors, offers
+from compute_agent.loops.base import ReloadedConfiguration, RoundsThread
 from compute_agent.loops.collectors import CollectorLoops
-from compute_agent.loops.host_use import HostUseReader, lives_on_rest
-from compute_agent.loops.memory_use import MemoryReader, has_memory_of_rest
-from compute_agent.loops.promises import MeasuredZone, ReclaimedResource, ReclaimEstimator, ReclaimGauges
-from compute_agent.loops.rounds_thread import RoundsThread
-from compute_agent.loops.stolen import ACT, OFF, StolenTime
+from compute_agent.loops.offers import (
+    ACT,
+    OFF,
+    MeasuredZone,
+    ReclaimedResource,
+    ReclaimEstimator,
+    ReclaimGauges,
+    StolenTime,
+)
+from compute_agent.loops.usage import HostUseReader, MemoryReader, has_memory_of_rest, lives_on_rest
 from compute_agent.model.resource import MEMORY, RECLAIMED_MEMORY, RECLAIMED_VCPU
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.worker import GuestPipeline
@@ -271,5 +276,5 @@ class ReclaimLoop:
 def first_tree(tree: ProviderTree, conf: cfg.ConfigOpts) -> ProviderTree:
     """The tree with what an agent that starts now would withhold at first."""
     found, folder = conf.capacity, Path(conf.state_path)
-    tree = stolen.with_kept(tree, found.steal, folder)
+    tree = offers.with_kept(tree, found.steal, folder)
     return collectors.with_kept(tree, found.collectors, folder, time.time())

@@ -12,12 +12,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from compute_agent.drivers.base import GuestDriver
-from compute_agent.loops.base import ReloadedConfiguration
+from compute_agent.loops.base import ReloadedConfiguration, RoundsThread
 from compute_agent.loops.cache_entitlements import open_entitlements
 from compute_agent.loops.evictions import GuestEvictions
 from compute_agent.loops.limits import LimitBook, Limits
-from compute_agent.loops.rounds_thread import RoundsThread
-from compute_agent.loops.subjects import CacheEntitlements, SubjectFactory
+from compute_agent.loops.usage import CacheEntitlements, SubjectFactory
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.qos.evictor import GuestEvictor

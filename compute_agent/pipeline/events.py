@@ -14,7 +14,7 @@ from pathlib import Path
 from compute_agent.controllers.base import KernelController
 from compute_agent.model.guest import Allocation, Guest, GuestMigration, GuestSettings
 from compute_agent.model.resource import ThrottleControl
-from compute_agent.pipeline.world import HostState
+from compute_agent.pipeline.host_state import HostState
 
 
 @dataclass(frozen=True, slots=True)

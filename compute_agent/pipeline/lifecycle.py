@@ -1,4 +1,7 @@
-"""Which guests there are: those that ran when the agent came, those found later, who comes and who leaves."""
+"""Where a guest runs, asked of its driver.
+
+Which guests there are: those that ran when the agent came, those found later, who comes and who leaves.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,26 @@ from compute_agent.events.event import EventKind, EventRecorder, NamedSubject
 from compute_agent.model.guest import Allocation, Guest, GuestHolding, GuestMigration
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.model.resource import ThrottleControl
-from compute_agent.pipeline.cache import CachedGuest, UnclaimedHolding
 from compute_agent.pipeline.enforcer import GuestEnforcer
+from compute_agent.pipeline.guest_cache import CachedGuest, UnclaimedHolding
 from compute_agent.pipeline.metrics import AgentMetrics
-from compute_agent.pipeline.observation import observe
 from compute_agent.pipeline.placer import GuestPlacer, where
 from compute_agent.pipeline.state import SavedGuest
+from compute_agent.policy.policies import KernelPlacement
+
+
+def observe(driver: GuestDriver, guest: Guest) -> KernelPlacement:
+    """Where the kernel lets a guest run now.
+
+    :raises GuestGoneError:
+    """
+    return KernelPlacement(
+        driver.observed_cpus(guest),
+        driver.vcpu_affinity(guest),
+        driver.emulator_affinity(guest),
+        driver.memory_nodes(guest, frozenset()) or frozenset(),
+    )
+
 
 LOG = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest import UNCONSTRAINED, Allocation, CpuAssignment, Guest
 from compute_agent.model.messages import GuestGoneError, called
-from compute_agent.pipeline.cache import CachedGuest, GuestCache
-from compute_agent.pipeline.world import HostState, request_for
+from compute_agent.pipeline.guest_cache import CachedGuest, GuestCache
+from compute_agent.pipeline.host_state import HostState, request_for
 from compute_agent.policy import POLICIES
 from compute_agent.policy.base import CpuSupply, GuestRequest, PlacementRefusal
 from compute_agent.policy.constrained import refit_within

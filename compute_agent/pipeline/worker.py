@@ -1,4 +1,6 @@
-"""The one worker: takes events in turn and brings cache, kernel and state file in line with them.
+"""What is told of all guests together: how many there are of each kind, and who holds nothing.
+
+The one worker: takes events in turn and brings cache, kernel and state file in line with them.
 
 event -> look up or create the guest in the cache -> policy -> pending marks -> controllers -> save
 """
@@ -17,9 +19,9 @@ from typing import Any, Final
 from compute_agent.controllers.base import KernelController
 from compute_agent.drivers.base import GuestChange, GuestDriver, Listener, StartingDriver
 from compute_agent.events.event import EventKind, EventRecorder
+from compute_agent.host.topology import HostTopology
 from compute_agent.model.guest import Allocation, CpuAssignment, Guest, GuestMigration
 from compute_agent.model.messages import DriverError, GuestGoneError
-from compute_agent.pipeline.cache import CachedGuest, UnclaimedHolding
 from compute_agent.pipeline.enforcer import GuestEnforcer
 from compute_agent.pipeline.events import (
     AdoptGuest,
@@ -36,17 +38,51 @@ from compute_agent.pipeline.events import (
     UseMeasured,
     WorldChanged,
 )
-from compute_agent.pipeline.lifecycle import GuestLifecycle, Limits
+from compute_agent.pipeline.guest_cache import CachedGuest, GuestCache, GuestView, UnclaimedHolding, view
+from compute_agent.pipeline.host_state import HostState
+from compute_agent.pipeline.lifecycle import GuestLifecycle, Limits, observe
 from compute_agent.pipeline.metrics import AgentMetrics
-from compute_agent.pipeline.observation import observe
-from compute_agent.pipeline.overview import GuestOverview
 from compute_agent.pipeline.placer import GuestPlacer, where
 from compute_agent.pipeline.state import SavedGuest
-from compute_agent.pipeline.view import GuestView, view
-from compute_agent.pipeline.world import HostState
 from compute_agent.policy.base import PlacementRefusal
 
 LOG = logging.getLogger(__name__)
+
+
+class GuestOverview:
+    """Metrics and warnings about the guests of a cache. Used by the worker only."""
+
+    def __init__(self, cache: GuestCache, driver: GuestDriver, metrics: AgentMetrics) -> None:
+        self._cache = cache
+        self._driver = driver
+        self._metrics = metrics
+        self._unallocated: frozenset[str] = frozenset()
+        """The guests that were logged as holding nothing."""
+
+    def show(self, topology: HostTopology) -> None:
+        """Show how many guests there are of each kind, on a host with this topology."""
+        metrics, entries = self._metrics, list(self._cache)
+        metrics.guests.set(len(entries))
+        metrics.unallocated_guests.set(sum(entry.allocation == {} for entry in entries))
+        metrics.unknown_guests.set(sum(entry.allocation is None for entry in entries))
+        metrics.migrating_guests.set(sum(entry.migration is not None for entry in entries))
+        metrics.refused_guests.set(sum(bool(entry.refusal) for entry in entries))
+        metrics.lost_guests.set(len(self._driver.lost()))
+        metrics.stray_guests.set(sum(bool(entry.stray) for entry in entries))
+        remote = sum(bool(view(entry, topology).remote_memory) for entry in entries)
+        metrics.remote_memory_guests.set(remote)
+
+    def warn(self) -> None:
+        """Warn of guests that are known to hold nothing, once each."""
+        unallocated = {entry.guest.uuid: entry for entry in self._cache if entry.allocation == {}}
+        for uuid in sorted(unallocated.keys() - self._unallocated):
+            entry = unallocated[uuid]
+            LOG.warning(
+                "Guest %s holds nothing of this host, and runs%s: see compute-agent audit",
+                entry.guest,
+                where(entry),
+            )
+        self._unallocated = frozenset(unallocated)
 
 
 _NOT_FOUND_OUT: Final = (StartGuest, AdoptGuest, LimitGuest, MoveGuest, GuestExpected, GuestAppeared)

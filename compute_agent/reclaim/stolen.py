@@ -116,12 +116,12 @@ def stolen_part(stolen: Mapping[int, float], cpus: frozenset[int]) -> float | No
     return sum(known) / len(known) if known else None
 
 
-def dump(zones: Mapping[str, StolenReserve]) -> bytes:
+def dump_stolen(zones: Mapping[str, StolenReserve]) -> bytes:
     """What is known of zones, by the uuid of their provider, as the content of the file."""
     return kept_json.dump(VERSION, {"zones": {uuid: asdict(one) for uuid, one in zones.items()}})
 
 
-def parse(content: bytes) -> dict[str, StolenReserve]:
+def parse_stolen(content: bytes) -> dict[str, StolenReserve]:
     """What is known of zones, from the content of the file.
 
     :raises ValueError: it is something else.

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.reclaim.stolen import PAUSE_SECONDS, StolenReserve, dump, parse, stolen_part
+from compute_agent.reclaim.stolen import PAUSE_SECONDS, StolenReserve, dump_stolen, parse_stolen, stolen_part
 
 START = 3.6e9
 
@@ -59,7 +59,7 @@ def test_what_is_not_taken_any_more_is_given_back_in_tenths_after_a_quarter_of_a
 def test_nothing_known_leaves_what_was_withheld_and_a_restart_goes_on():
     zone = played([0.5] * 5, 8)[-1][1]
     assert zone.withheld == 4
-    again = parse(dump({"z": zone}))["z"]
+    again = parse_stolen(dump_stolen({"z": zone}))["z"]
     assert again == zone
     assert all(one.withheld == 4 for _, one in played([None] * 100, 8, again, START + 10_000))
 
@@ -112,7 +112,7 @@ def test_noise_around_a_level_changes_nothing_once_it_is_found(level, cpus, seed
 )
 def test_other_content_is_refused(content):
     with pytest.raises(ValueError, match=r"."):
-        parse(content)
+        parse_stolen(content)
 
 
 def test_the_part_of_a_zone_is_the_mean_of_its_cpus():

@@ -9,7 +9,7 @@ import pytest
 from compute_agent.controllers.base import GuestTarget
 from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.inventory.provider_tree import ProviderNode
-from compute_agent.loops.monitored import MonitorTargets
+from compute_agent.loops.monitoring import MonitorTargets
 from compute_agent.model.guest import CpuAssignment, Guest, GuestSettings
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.model.resource import ThrottleControl

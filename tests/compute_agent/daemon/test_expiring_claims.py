@@ -33,7 +33,7 @@ def start(rig):
 
 
 def told(rig, caplog):
-    return [it for it in caplog.records if it.name == "compute_agent.loops.claims"]
+    return [it for it in caplog.records if it.name == "compute_agent.loops.allocations"]
 
 
 @pytest.fixture

@@ -16,10 +16,10 @@ from compute_agent.model.guest import GuestSettings
 from compute_agent.model.messages import DriverError
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.pipeline.events import StartGuest
+from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.state import StateFile
 from compute_agent.pipeline.worker import GuestPipeline
-from compute_agent.pipeline.world import HostState
 from compute_agent.policy import POLICIES
 from compute_agent.qos import sorters
 from compute_agent.qos.levers import CPU_QUOTA

@@ -5,8 +5,8 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from types import SimpleNamespace
 
-from compute_agent.loops import announcements
-from compute_agent.loops.announcements import PreStartHook
+from compute_agent.loops import arrivals
+from compute_agent.loops.arrivals import PreStartHook
 from compute_agent.model.guest import Guest, GuestSettings
 from compute_agent.model.messages import DriverError
 from compute_agent.pipeline.events import GuestAppeared, GuestExpected
@@ -51,7 +51,7 @@ def announcing(pipeline, expecting, allocations):
 
 
 def test_who_could_not_be_looked_for_is_looked_for_again(monkeypatch):
-    monkeypatch.setattr(announcements, "_TROUBLED_PAUSE", 0.0)
+    monkeypatch.setattr(arrivals, "_TROUBLED_PAUSE", 0.0)
     pipeline = Pipeline()
     loop = announcing(pipeline, Expecting(failures=2), lambda uuid: SimpleNamespace(resources=HELD))
     loop.announce("", 30)
@@ -63,7 +63,7 @@ def test_who_could_not_be_looked_for_is_looked_for_again(monkeypatch):
 
 def test_a_placement_that_hangs_does_not_keep_a_guest_from_its_group(monkeypatch):
     """It has what was known, within the time that its start is held up; the threads are bounded."""
-    monkeypatch.setattr(announcements, "_MAX_ASKING", 1)
+    monkeypatch.setattr(arrivals, "_MAX_ASKING", 1)
     pipeline, asked, answers = Pipeline(), [], threading.Event()
 
     def hanging(uuid):

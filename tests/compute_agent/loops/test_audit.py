@@ -14,9 +14,9 @@ from compute_agent.loops.reporting import ReportLoop
 from compute_agent.model.guest import GuestSettings
 from compute_agent.model.messages import DriverError
 from compute_agent.pipeline.events import ReconcileGuests, StartGuest
+from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.worker import GuestPipeline
-from compute_agent.pipeline.world import HostState
 from compute_agent.policy import POLICIES
 from compute_agent.report.answers import ConcurrentUpdateError
 from compute_agent.report.audit import UNKNOWN_OWNER, HealOptions

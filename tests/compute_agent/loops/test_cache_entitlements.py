@@ -6,8 +6,7 @@ from compute_agent.inventory.provider_tree import ProviderNode
 from compute_agent.loops.cache_entitlements import CacheEntitlements
 from compute_agent.model.guest import Guest, GuestSettings
 from compute_agent.model.resource import ThrottleControl
-from compute_agent.pipeline.cache import CachedGuest
-from compute_agent.pipeline.view import view
+from compute_agent.pipeline.guest_cache import CachedGuest, view
 from compute_agent.qos.classes import DEFAULT_CLASSES
 from compute_agent.qos.snapshot import GuestAllotment
 from compute_agent.resctrl.bandwidth import choose_codec

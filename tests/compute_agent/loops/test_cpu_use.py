@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from compute_agent.loops.cpu_use import CpuAverage, CpuUse, smooth
+from compute_agent.loops.usage import CpuAverage, CpuUse, smooth
 from compute_agent.model.guest import Guest
-from compute_agent.pipeline.view import GuestView
+from compute_agent.pipeline.guest_cache import GuestView
 from compute_agent.qos.classes import QosClass, QosClasses
 
 

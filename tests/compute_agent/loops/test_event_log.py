@@ -7,8 +7,8 @@ from prometheus_client import CollectorRegistry
 
 from compute_agent.events.event import AgentEvent, EventKind
 from compute_agent.events.store import read_events
-from compute_agent.loops import event_log
-from compute_agent.loops.event_log import EventLog
+from compute_agent.loops import events
+from compute_agent.loops.events import EventLog
 
 PLACED = AgentEvent(1.0, EventKind.PLACE, "Guest a on shared CPUs 3")
 
@@ -38,7 +38,7 @@ def test_what_was_told_is_written_when_the_agent_ends(rig):
 
 
 def test_events_wait_for_a_disk_that_is_full_and_some_are_lost(rig, monkeypatch, caplog):
-    monkeypatch.setattr(event_log, "MAX_PENDING", 2)
+    monkeypatch.setattr(events, "MAX_PENDING", 2)
     rig.path.mkdir()
     for _ in range(3):
         rig.log.add(PLACED)

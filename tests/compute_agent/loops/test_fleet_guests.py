@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from compute_agent.fleet.revision import FleetError
-from compute_agent.loops import fleet_guests
-from compute_agent.loops.fleet_guests import FILE, FleetGuests
+from compute_agent.loops import fleet
+from compute_agent.loops.fleet import FILE, FleetGuests
 from compute_agent.model.guest import GuestSettings
 
 ONE, TWO = (f"{number}1111111-1111-4111-8111-111111111111" for number in (1, 2))
@@ -95,7 +95,7 @@ def test_a_crash_before_it_is_remembered_is_no_conflict(guests, monkeypatch):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(fleet_guests, "write_durably", full)
+        patch.setattr(fleet, "write_durably", full)
         with pytest.raises(FleetError, match="No space left"):
             guests.want(qos_class="BE")
     assert guests.settings[ONE].qos_class == "BE"

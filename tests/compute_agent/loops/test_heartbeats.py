@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 from compute_agent.inventory.attributes import is_ours
 from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
-from compute_agent.loops.heartbeats import AgentHeartbeats
+from compute_agent.loops.host_attributes import AgentHeartbeats
 from tests.compute_agent.loops.configurations import configuration
 
 ROOT = ProviderNode("host", "7f3c0d6b-2a91-4c1e-8d5b-9a6f4e2c1d03", None, attributes={"cpu_capacity": 1.0})

@@ -208,7 +208,7 @@ def test_a_full_disk_costs_no_limit_and_is_told_once(host, caplog, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("compute_agent.loops.kept_file.write_durably", full)
+    monkeypatch.setattr("compute_agent.loops.base.write_durably", full)
     host.seconds(200)
     assert host.limits()
     assert caplog.text.count("cannot be saved") == 1

@@ -16,15 +16,14 @@ from compute_agent.drivers.base import ChangeKind, GuestChange, GuestFlavor
 from compute_agent.inventory.provider_tree import ProviderInventory, ProviderTree
 from compute_agent.loops import audit as audit_module
 from compute_agent.loops.arrivals import GuestEvents
-from compute_agent.loops.audit import HostAuditor
-from compute_agent.loops.cpu_locations import by_consumer
+from compute_agent.loops.audit import HostAuditor, by_consumer
 from compute_agent.loops.reporting import ReportLoop
 from compute_agent.model.guest import GuestMigration, GuestSettings
 from compute_agent.pipeline.events import ReconcileGuests, StartGuest
+from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.state import StateFile
 from compute_agent.pipeline.worker import GuestPipeline
-from compute_agent.pipeline.world import HostState
 from compute_agent.policy import POLICIES
 from compute_agent.report.audit import FindingKind, HealOptions
 from compute_agent.report.capacity import CpuLocation

@@ -8,7 +8,7 @@ import pytest
 
 from compute_agent.controllers.base import GuestTarget
 from compute_agent.controllers.resctrl import ResctrlController
-from compute_agent.loops.monitored import MonitorTargets
+from compute_agent.loops.monitoring import MonitorTargets
 from compute_agent.model.guest import Guest, GuestSettings
 from compute_agent.monitoring.monitor import CacheMonitor
 from compute_agent.monitoring.reading import MonitorTarget

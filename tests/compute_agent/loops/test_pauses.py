@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from compute_agent.loops.pauses import FIRST_PAUSE, pause
+from compute_agent.loops.base import FIRST_PAUSE, pause
 
 HOSTS, INTERVAL, LONGEST = 5000, 60.0, 60.0
 

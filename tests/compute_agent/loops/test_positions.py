@@ -6,8 +6,8 @@ import pytest
 
 from compute_agent.inventory.attributes import GuestCpuMap, described, is_ours
 from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
-from compute_agent.loops import positions
-from compute_agent.loops.positions import PositionReporter, acting_at
+from compute_agent.loops import host_attributes
+from compute_agent.loops.host_attributes import PositionReporter, acting_at
 from compute_agent.model.guest import CpuAssignment
 from compute_agent.qos.watermarks import WatermarkAction
 from tests.compute_agent.loops.configurations import configuration
@@ -54,7 +54,7 @@ def test_guests_and_watermarks_are_told_on_the_first_provider_of_the_agent_where
 
 def test_ways_are_told_by_cache(monkeypatch):
     monkeypatch.setattr(
-        positions, "ways_of", lambda conf: {ONE: {1: (frozenset({8, 9}), 12), 0: (frozenset(), 12)}}
+        host_attributes, "ways_of", lambda conf: {ONE: {1: (frozenset({8, 9}), 12), 0: (frozenset(), 12)}}
     )
     (root, _) = told(True, [view(ONE, {4})])
     assert root[f"position.{ONE}"] == "cpus 4; L3 0:  of 12; L3 1: 8-9 of 12"

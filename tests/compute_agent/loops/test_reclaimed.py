@@ -10,15 +10,15 @@ from compute_agent.controllers.cpu import CpusetController
 from compute_agent.events.event import EventRecorder
 from compute_agent.inventory.cpu_sets import CpuOptions, resolve
 from compute_agent.inventory.derive import InventorySettings, derive
-from compute_agent.loops.host_use import HostUseReader
+from compute_agent.loops.offers import with_kept
 from compute_agent.loops.reclaimed import ReclaimLoop
-from compute_agent.loops.stolen import with_kept
+from compute_agent.loops.usage import HostUseReader
 from compute_agent.model.guest import GuestSettings
 from compute_agent.model.resource import RECLAIMED_VCPU
 from compute_agent.pipeline.events import GuestStopped, StartGuest
+from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.worker import GuestPipeline
-from compute_agent.pipeline.world import HostState
 from compute_agent.policy import POLICIES
 from compute_agent.qos.classes import QosClass, QosClasses
 from compute_agent.qos.metrics import BUILT_IN, MetricRegistry
@@ -213,7 +213,7 @@ def test_a_full_disk_costs_nothing_but_what_was_learnt(rig, monkeypatch, caplog)
     def full(*arguments):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("compute_agent.loops.kept_file.write_durably", full)
+    monkeypatch.setattr("compute_agent.loops.base.write_durably", full)
     rig.minutes(10)
     assert caplog.text.count("use of CPUs cannot be saved") == 1
     assert rig.loop._cpus._zones[ZONE.uuid].history.time == rig.now

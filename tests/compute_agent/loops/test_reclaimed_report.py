@@ -8,9 +8,9 @@ from compute_agent.inventory.derive import InventorySettings, derive
 from compute_agent.inventory.memory import with_offers
 from compute_agent.loops.reporting import ReportLoop
 from compute_agent.model.resource import RECLAIMED_VCPU
+from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.worker import GuestPipeline
-from compute_agent.pipeline.world import HostState
 from compute_agent.policy import POLICIES
 from compute_agent.report.plan import to_api
 from compute_agent.report.reporter import HostReporter

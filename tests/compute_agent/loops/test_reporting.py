@@ -15,9 +15,9 @@ from compute_agent.model.cpuset import CpuSets
 from compute_agent.model.guest import GuestSettings
 from compute_agent.model.messages import DriverError
 from compute_agent.pipeline.events import StartGuest
+from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.worker import GuestPipeline
-from compute_agent.pipeline.world import HostState
 from compute_agent.policy import POLICIES
 from compute_agent.report.answers import ConflictError, CredentialsError, UnavailableError
 from compute_agent.report.reporter import HostReporter

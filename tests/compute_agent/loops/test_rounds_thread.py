@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from compute_agent.loops.rounds_thread import RoundsThread
+from compute_agent.loops.base import RoundsThread
 
 LONG = 20.0
 

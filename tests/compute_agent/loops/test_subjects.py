@@ -1,9 +1,8 @@
 """What watermarks measure of a guest is what its driver says of it."""
 
-from compute_agent.loops.subjects import SubjectFactory
+from compute_agent.loops.usage import SubjectFactory
 from compute_agent.model.guest import Guest, GuestSettings
-from compute_agent.pipeline.cache import CachedGuest
-from compute_agent.pipeline.view import view
+from compute_agent.pipeline.guest_cache import CachedGuest, view
 from compute_agent.qos.classes import QosClass, QosClasses
 from tests.compute_agent.fakes import FakeDriver
 

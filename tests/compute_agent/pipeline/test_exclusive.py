@@ -20,9 +20,9 @@ from compute_agent.pipeline.events import (
     StartGuest,
     WorldChanged,
 )
+from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.worker import GuestPipeline, GuestRefusedError
-from compute_agent.pipeline.world import HostState
 from compute_agent.policy import POLICIES
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.inventory.machines import machine

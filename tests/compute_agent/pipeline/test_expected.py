@@ -7,8 +7,7 @@ import pytest
 
 from compute_agent.model.guest import Guest, GuestSettings
 from compute_agent.model.messages import DriverError
-from compute_agent.pipeline import expected
-from compute_agent.pipeline.cache import CachedGuest, GuestCache
+from compute_agent.pipeline import enforcer
 from compute_agent.pipeline.events import (
     GuestAppeared,
     GuestExpected,
@@ -17,6 +16,7 @@ from compute_agent.pipeline.events import (
     ReconcileGuests,
     WorldChanged,
 )
+from compute_agent.pipeline.guest_cache import CachedGuest, GuestCache
 from tests.compute_agent.pipeline.rig import WORLD, Rig
 from tests.compute_agent.pipeline.test_worker import Recorder
 
@@ -132,21 +132,21 @@ def test_a_guest_of_that_uuid_that_still_runs_is_the_one_until_it_has_left(rig, 
 
 def test_who_does_not_come_or_ends_is_forgotten(rig):
     now = [0.0]
-    one = expected.ExpectedGuests(GuestCache(frozenset()), lambda: now[0])
+    one = enforcer.ExpectedGuests(GuestCache(frozenset()), lambda: now[0])
     one.add(draft(), HOLDS)
     one.add(replace(draft(), uuid="b"), HOLDS)
     one.found(replace(draft(HERE), uuid="b"))
     one.add(replace(draft(), uuid="c"), HOLDS)
     one.found(replace(draft(2**22 + 1), uuid="c"))  # no process has such an id
     assert [each.guest.uuid for each in one.waiting()] == ["a", "b"]
-    now[0] = expected.KEPT_SECONDS
+    now[0] = enforcer.KEPT_SECONDS
     assert [each.guest.uuid for each in one.waiting()] == ["b"]
-    now[0] = expected.STARTING_SECONDS
+    now[0] = enforcer.STARTING_SECONDS
     assert one.waiting() == []
 
 
 def test_a_reconcile_takes_away_what_was_made_for_who_did_not_come(rig, controllers, monkeypatch):
-    monkeypatch.setattr(expected, "KEPT_SECONDS", -1.0)
+    monkeypatch.setattr(enforcer, "KEPT_SECONDS", -1.0)
     rig.handle(GuestExpected(draft(), HOLDS))
     rig.handle(ReconcileGuests())
     assert controllers[1].synced[-1] == set()
@@ -154,7 +154,7 @@ def test_a_reconcile_takes_away_what_was_made_for_who_did_not_come(rig, controll
 
 def test_it_is_not_expected_while_it_is_a_guest():
     cache = GuestCache(frozenset())
-    one = expected.ExpectedGuests(cache)
+    one = enforcer.ExpectedGuests(cache)
     one.add(draft(), HOLDS)
     cache.add(CachedGuest(draft(HERE)))
     assert one.waiting() == []

@@ -10,7 +10,7 @@ import pytest
 from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
 from compute_agent.model.cpuset import CpuSets
 from compute_agent.pipeline.events import GuestStopped, ReconcileGuests, UseMeasured
-from compute_agent.pipeline.world import HostState
+from compute_agent.pipeline.host_state import HostState
 from compute_agent.policy import POLICIES
 from tests.compute_agent.inventory.machines import machine
 from tests.compute_agent.pipeline.rig import Rig

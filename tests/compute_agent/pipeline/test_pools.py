@@ -16,8 +16,8 @@ from compute_agent.inventory.provider_tree import child_uuid
 from compute_agent.model.cpuset import CpuPool, CpuSets
 from compute_agent.model.guest import GuestSettings
 from compute_agent.pipeline.events import AllocationsRead, GuestStopped, StartGuest, WorldChanged
+from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.worker import GuestRefusedError
-from compute_agent.pipeline.world import HostState
 from compute_agent.policy import POLICIES
 from tests.compute_agent.pipeline import rig as rigs
 

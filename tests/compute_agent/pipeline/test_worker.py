@@ -20,9 +20,9 @@ from compute_agent.pipeline.events import (
     StartGuest,
     WorldChanged,
 )
+from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.state import SavedGuest
 from compute_agent.pipeline.worker import GuestRefusedError
-from compute_agent.pipeline.world import HostState
 from compute_agent.policy import POLICIES
 from tests.compute_agent.inventory.machines import machine
 from tests.compute_agent.pipeline.rig import ALL, SETS, WORLD, Rig

@@ -1,15 +1,20 @@
-"""Has reports say where guests are and at what watermarks act, where the configuration wants that."""
+"""Has reports say where guests are and at what watermarks act, where the configuration wants that.
+
+Has reports say from time to time that the agent lives, where the configuration wants that.
+"""
 
 from __future__ import annotations
 
 import logging
+import time
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 
 from compute_agent.controllers.resctrl import resctrl_of
-from compute_agent.inventory.attributes import GuestCpuMap, described
+from compute_agent.inventory.attributes import GuestCpuMap, described, heartbeat
 from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.loops.base import ReloadedConfiguration
-from compute_agent.pipeline.view import GuestView
+from compute_agent.pipeline.guest_cache import GuestView
 from compute_agent.qos.watermarks import WatermarkAction, WatermarkSection
 from compute_agent.resctrl.filesystem import ResctrlError
 from compute_agent.resctrl.groups import read_groups
@@ -77,3 +82,24 @@ def acting_at(watermark: WatermarkSection) -> str:
         if (line := watermark.threshold(action)) is not None
     ]
     return f"{watermark.metric}: {', '.join(lines)}" + (" (preview)" if watermark.preview else "")
+
+
+class AgentHeartbeats:
+    """What is told with a report. For the thread that reports."""
+
+    def __init__(
+        self, current: Callable[[], ReloadedConfiguration], clock: Callable[[], float] = time.time
+    ) -> None:
+        self._current = current
+        self._clock = clock
+
+    def offering(self, tree: ProviderTree) -> ProviderTree:
+        """The tree, with attributes of the first provider that is the agent's."""
+        options = self._current().options.compute
+        interval = options.heartbeat_interval
+        if not interval:
+            return tree
+        # hosts that were started together are not to write together
+        phase = zlib.crc32(tree.root.uuid.encode()) % interval
+        longest = max(interval, options.update_resources_interval)
+        return tree.with_attributes(heartbeat(self._clock(), interval, phase, longest))

@@ -1,0 +1,360 @@
+"""From the guests of the pipeline to what watermarks measure.
+
+The thread that measures how much CPU guests use, over minutes, for policies that go by it.
+
+What host and guests used since the last time, from one read of both.
+
+How much memory host and guests use, from one read of both.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from typing import Final
+
+from compute_agent.drivers import procfs
+from compute_agent.drivers.base import GuestDriver
+from compute_agent.host.memory import NODE_FOLDER
+from compute_agent.host.proc_stat import busy_parts, parse_cpu_times, stolen_parts
+from compute_agent.loops.base import ReloadedConfiguration
+from compute_agent.model.guest import BEST_EFFORT
+from compute_agent.model.resource import MEMORY, RECLAIMED_MEMORY, RECLAIMED_VCPU, ThrottleControl
+from compute_agent.pipeline.events import UseMeasured
+from compute_agent.pipeline.guest_cache import GuestView
+from compute_agent.pipeline.worker import GuestPipeline
+from compute_agent.qos.classes import QosClasses
+from compute_agent.qos.rounds import MeasuredGuest, MeasuringRound
+from compute_agent.qos.snapshot import GuestAllotment
+from compute_agent.qos.sources import guests
+from compute_agent.qos.sources.guests import parse_resident
+from compute_agent.qos.subjects import build_subject
+from compute_agent.reclaim.zone import (
+    MIB,
+    GuestUse,
+    HostUse,
+    parse_inactive_file,
+    parse_node_use,
+    parse_parts,
+    parse_swap_use,
+    parse_swapped,
+    used_part,
+)
+
+CacheEntitlements = Callable[[GuestView], Mapping[ThrottleControl, GuestAllotment]]
+"""What a guest may use of cache ways and memory bandwidth, by L3 domain."""
+
+
+class SubjectFactory:
+    """Makes subjects of guests; remembers when they started."""
+
+    def __init__(self, driver: GuestDriver, cache_entitlements: CacheEntitlements | None = None) -> None:
+        """Without ``cache_entitlements`` caches and bandwidth cannot be controlled here."""
+        self._driver = driver
+        self.cache_entitlements = cache_entitlements
+        self._started: dict[tuple[str, int], float] = {}
+
+    def build(self, views: Sequence[GuestView], classes: QosClasses) -> list[MeasuredGuest]:
+        """The guests as they are measured and decided about."""
+        known = self._started
+        keys = [(view.guest.uuid, view.guest.pid) for view in views]
+        # that of a process that is gone does not matter any more
+        self._started = {key: known[key] if key in known else procfs.began(key[1]) or 0.0 for key in keys}
+        return [self._subject(view, classes) for view in views]
+
+    def _subject(self, view: GuestView, classes: QosClasses) -> MeasuredGuest:
+        guest = view.guest
+        return build_subject(
+            guest,
+            classes,
+            dedicated=may_be_dedicated(view),
+            started=self._started[guest.uuid, guest.pid],
+            cgroup=guest.cgroup,
+            pids=() if guest.cgroup else tuple(self._driver.processes(guest)),
+            caches=self.cache_entitlements(view) if self.cache_entitlements else None,
+        )
+
+
+def may_be_dedicated(view: GuestView) -> bool:
+    """Whether a guest has CPUs of its own, or could have: what it holds is not known."""
+    if view.allocation is None or (view.assignment is not None and view.assignment.held):
+        return True
+    return any("PCPU" in amounts for amounts in view.allocation.values())
+
+
+LOG = logging.getLogger(__name__)
+
+_PAUSE: Final = 15.0
+_STOP_SECONDS: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class CpuAverage:
+    """The CPU use of a guest, in cores, and over how many seconds it has been measured."""
+
+    cores: float
+    seconds: float
+
+
+Averages = Mapping[str, CpuAverage]
+"""By uuid of the guest."""
+
+
+def smooth(
+    before: Averages, use: Mapping[str, float], elapsed: float, window: float
+) -> dict[str, CpuAverage]:
+    """The averages with the use of another ``elapsed`` seconds; what is older than ``window`` counts little.
+
+    Guests of which nothing was measured this time are not in it any more.
+    """
+    share = 1 - math.exp(-elapsed / window)
+    found = {}
+    for guest, cores in use.items():
+        last = before.get(guest, CpuAverage(cores, 0.0))
+        found[guest] = CpuAverage(last.cores + share * (cores - last.cores), last.seconds + elapsed)
+    return found
+
+
+class CpuUse:
+    """Tells the worker what guests use, as long as ``[policy] load_aware`` is on."""
+
+    def __init__(self, conf: ReloadedConfiguration, pipeline: GuestPipeline, driver: GuestDriver) -> None:
+        self._conf = conf
+        self._pipeline = pipeline
+        self._subjects = SubjectFactory(driver)
+        self._before: MeasuringRound | None = None
+        self._averages: Averages = {}
+        self._told: Mapping[str, float] = {}
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="cpu-use", daemon=True)
+
+    def start(self) -> None:
+        """Begin to measure."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End."""
+        self._stopped.set()
+        self._thread.join(_STOP_SECONDS)
+
+    def reload(self, conf: ReloadedConfiguration) -> None:
+        """Go by another configuration from the next round on."""
+        self._conf = conf
+
+    def look(self, now: float) -> None:
+        """Measure at ``now`` (monotonic seconds), and tell what has been measured for long enough."""
+        policy = self._conf.options.policy
+        if not policy.load_aware:
+            self._before, self._averages = None, {}
+            self._tell({})
+            return
+        window = policy.load_minutes * 60
+        subjects = self._subjects.build(self._pipeline.views(), self._conf.settings.classes)
+        this = MeasuringRound(now, self._conf.options.host.root, subjects)
+        use = guests.cpu(this, self._before)
+        if self._before is not None and now > self._before.time:
+            self._averages = smooth(self._averages, use, now - self._before.time, window)
+        this.close()
+        self._before = this
+        self._tell({guest: one.cores for guest, one in self._averages.items() if one.seconds >= window})
+
+    def _tell(self, use: Mapping[str, float]) -> None:
+        if use != self._told:
+            self._pipeline.submit(UseMeasured(use))
+            self._told = use
+
+    def _run(self) -> None:
+        while not self._stopped.wait(_PAUSE):
+            try:
+                self.look(time.monotonic())
+            except Exception:
+                LOG.exception("What guests use of CPUs cannot be told")
+
+
+MAX_SECONDS: Final = 300.0
+"""Between two reads; what was used in a longer time tells little of peaks."""
+
+
+@dataclass(frozen=True, slots=True)
+class _CounterReading:
+    round: MeasuringRound
+    reclaimed: frozenset[str]
+
+
+class HostUseReader:
+    """Reads again and again, in one thread."""
+
+    def __init__(
+        self,
+        pipeline: GuestPipeline,
+        driver: GuestDriver,
+        classes: Callable[[], QosClasses],
+        root: str = "/",
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``root`` is the folder that /proc is below; the folders of cgroups are taken as they are."""
+        self._pipeline = pipeline
+        self._subjects = SubjectFactory(driver)
+        self._classes = classes
+        self._root = root
+        self._monotonic = monotonic
+        self._before: _CounterReading | None = None
+
+    def read(self, wall: float) -> HostUse | None:
+        """What was used since the read before, at ``wall`` (seconds since the epoch); None the first time."""
+        views = self._pipeline.views()
+        now = MeasuringRound(self._monotonic(), self._root, self._subjects.build(views, self._classes()))
+        path = f"{now.root}/proc/stat"
+        last = self._before
+        before = None if last is None else last.round
+        cores = guests.cpu(now, before)
+        times = now.parsed(path, parse_cpu_times)
+        now.close()
+        reclaimed = frozenset(view.guest.uuid for view in views if lives_on_rest(view))
+        self._before = _CounterReading(now, reclaimed)
+        first = None if before is None else before.parsed(path, parse_cpu_times)
+        if last is None or times is None or first is None or now.time - last.round.time > MAX_SECONDS:
+            return None
+        measured = set(cores)
+        gone = {subject.facts.uuid for subject in last.round.subjects} - measured
+        return HostUse(
+            wall,
+            busy_parts(first, times),
+            tuple(self._use(views, cores, reclaimed)),
+            left=bool(gone),
+            reclaimed_left=bool(gone & last.reclaimed),
+            stolen=stolen_parts(first, times),
+        )
+
+    def _use(
+        self, views: Sequence[GuestView], cores: dict[str, float], reclaimed: frozenset[str]
+    ) -> list[GuestUse]:
+        online = self._pipeline.world.topology.online
+        return [
+            GuestUse(
+                view.guest.uuid,
+                float(view.guest.settings.vcpus),
+                online if view.assignment is None else view.assignment.cpus & online,
+                cores.get(view.guest.uuid),
+                view.guest.uuid in reclaimed,
+            )
+            for view in views
+        ]
+
+
+def lives_on_rest(view: GuestView) -> bool:
+    """Whether a guest has no other CPUs than those that others leave."""
+    return holds_of_rest_alone(view, RECLAIMED_VCPU, {"VCPU", "PCPU"})
+
+
+def holds_of_rest_alone(view: GuestView, rest: str, own: Set[str]) -> bool:
+    """Whether a guest of best effort holds of ``rest``, which others leave, and of none of its ``own``."""
+    held = {
+        name for amounts in (view.allocation or {}).values() for name, amount in amounts.items() if amount
+    }
+    return view.guest.settings.qos_class == BEST_EFFORT and rest in held and held.isdisjoint(own)
+
+
+@dataclass(frozen=True, slots=True)
+class _MemoryHeld:
+    """What a guest has in memory (None: not known) and in swap, in MiB, and the parts of it by NUMA node."""
+
+    mib: float | None = None
+    swapped: float = 0.0
+    parts: Mapping[int, float] = field(default_factory=dict)
+
+
+class MemoryReader:
+    """Reads in one thread."""
+
+    def __init__(
+        self, pipeline: GuestPipeline, driver: GuestDriver, classes: Callable[[], QosClasses], root: str = "/"
+    ) -> None:
+        """``root`` is the folder that /proc and /sys are below; those of cgroups are taken as they are."""
+        self._pipeline = pipeline
+        self._subjects = SubjectFactory(driver)
+        self._classes = classes
+        self._root = root
+
+    def read(self, wall: float) -> HostUse:
+        """What is used now, at ``wall`` (seconds since the epoch): MiB, by NUMA node in place of CPUs.
+
+        A node that does not tell is not in it.
+        """
+        views = self._pipeline.views()
+        nodes = [node.id for node in self._pipeline.world.topology.numa_nodes]
+        now = MeasuringRound(time.monotonic(), self._root, self._subjects.build(views, self._classes()))
+        # The host first: who ends before its turn is not known, and with it not what the others use.
+        paths = {node: f"{now.root}/{NODE_FOLDER}/node{node}/meminfo" for node in nodes}
+        found = {node: now.parsed(path, parse_node_use) for node, path in paths.items()}
+        if len(nodes) == 1 and found[nodes[0]] is None:
+            found[nodes[0]] = now.parsed(f"{now.root}/proc/meminfo", parse_node_use)
+        swapped = now.parsed(f"{now.root}/proc/meminfo", parse_swap_use) or 0.0
+        guests = [
+            self._use(view, _held_by(now, subject, swapped > 0))
+            for view, subject in zip(views, now.subjects, strict=True)
+        ]
+        now.close()
+        used = {node: mib for node, mib in found.items() if mib is not None}
+        return HostUse(wall, _with_swapped(used, swapped, guests), tuple(use for use, _ in guests))
+
+    def _use(self, view: GuestView, held: _MemoryHeld) -> tuple[GuestUse, float]:
+        """What a guest uses, and MiB of it in swap."""
+        topology = self._pipeline.world.topology
+        nodes = frozenset(node.id for node in topology.numa_nodes)
+        mems = frozenset[int]() if view.assignment is None else view.assignment.mems & nodes
+        # Who holds none may use all.
+        entitlement = (
+            float(_amount(view, MEMORY)) or sum(one.memory_kib for one in topology.numa_nodes) / 1024
+        )
+        of_rest, mib = has_memory_of_rest(view), held.mib
+        if mib is not None:
+            # What it uses beyond what it holds is nobody's to offer again.
+            mib = min(mib, _amount(view, RECLAIMED_MEMORY)) if of_rest else mib + held.swapped
+        parts = {node: part for node, part in held.parts.items() if node in nodes}
+        return GuestUse(view.guest.uuid, entitlement, mems or nodes, mib, of_rest, parts), held.swapped
+
+
+def _with_swapped(
+    used: Mapping[int, float], swapped: float, guests: Sequence[tuple[GuestUse, float]]
+) -> dict[int, float]:
+    """What is used of each node, with what of it is in swap but for that of guests that live on the rest.
+
+    Nobody knows where what is no guest's was: it lies evenly.
+    """
+    of_none = max(0.0, swapped - sum(mib for _, mib in guests)) / max(1, len(used))
+    return {
+        node: mib
+        + of_none
+        + sum(part * used_part(guest, frozenset({node})) for guest, part in guests if not guest.reclaimed)
+        for node, mib in used.items()
+    }
+
+
+def _amount(view: GuestView, name: str) -> int:
+    return sum(amounts.get(name, 0) for amounts in (view.allocation or {}).values())
+
+
+def has_memory_of_rest(view: GuestView) -> bool:
+    """Whether a guest has no other memory than what others leave."""
+    return holds_of_rest_alone(view, RECLAIMED_MEMORY, {MEMORY})
+
+
+def _held_by(now: MeasuringRound, subject: MeasuredGuest, swaps: bool) -> _MemoryHeld:
+    """``swaps``: whether anything of the host is in swap."""
+    group = subject.cgroup
+    if group and (held := now.parsed(f"{group}/memory.current", int)) is not None:
+        files = now.parsed(f"{group}/memory.stat", parse_inactive_file) or 0
+        swapped = (now.parsed(f"{group}/memory.swap.current", int) or 0) if swaps else 0
+        parts = now.parsed(f"{group}/memory.numa_stat", parse_parts) or {}
+        return _MemoryHeld(max(0, held - files) / MIB, swapped / MIB, parts)
+    resident = [now.parsed(f"{now.root}/proc/{pid}/statm", parse_resident) for pid in subject.pids]
+    known = [size for size in resident if size is not None]
+    if not known:
+        return _MemoryHeld()
+    status = (now.parsed(f"{now.root}/proc/{pid}/status", parse_swapped) for pid in subject.pids if swaps)
+    return _MemoryHeld(sum(known) / MIB, sum(one or 0 for one in status) / MIB)
