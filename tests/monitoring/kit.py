@@ -9,7 +9,7 @@ from typing import Any, Final
 import yaml
 
 ROOT: Final = Path(__file__).parents[2]
-PACKAGES: Final = (ROOT / "placement", ROOT / "compute_agent")
+PACKAGES: Final = (ROOT / "placement", ROOT / "placement_extras", ROOT / "compute_agent")
 ETC: Final = ROOT / "etc"
 RULES: Final = ETC / "prometheus" / "placement-compute.rules.yaml"
 DASHBOARDS: Final = sorted((ETC / "grafana").glob("*.json"))
