@@ -1,7 +1,4 @@
-"""What the methods on the socket need of the agent.
-
-The methods that the daemon serves on its UNIX socket.
-"""
+"""The methods that the agent serves on its UNIX socket, and what they need of the agent."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""What sections ``[interference:NAME]`` have to work with on this host: signals, levers, programs.
+"""Options that are valid and have no effect on this host, or another one than the operator expects.
 
-What watermarks have to work with on this host: what can be measured, and who can be throttled.
-
-What in the configuration does not stop the agent, and still is not as whoever wrote it will have meant.
+Watermarks and interference are checked against the signals that the host can measure and the guests that
+can be throttled; collectors against the installed packages.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Build the agent's picture of its host from the configuration and the hardware.
+"""The host as the configuration describes it: hardware, CPU sets, policy and controllers.
 
-Which controllers there are on this host, as the configuration says.
-
-The host as a configuration has it: what is read, and perhaps refused, before anything is made of it.
+Everything is read, and refused if need be, before any part of the agent uses it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,4 @@
-"""What the agent knows, as documents of JSON for the command line.
-
-The resctrl groups of this host, ours and those of others, as the command line shows them.
-
-The watermarks as the command line shows them: a row for each threshold, on each domain of the host.
-
-What is told of the whole agent: its status for the command line, its health for whoever watches it.
-"""
+"""JSON documents for the command line: status, health, guests, watermarks and resctrl groups."""
 
 from __future__ import annotations
 

@@ -1,14 +1,8 @@
-"""What is to be changed, in words for a person who decides whether it shall be.
+"""What the agent would change: on its next start, or with another configuration. Nothing is written.
 
-Whose the root provider of this host is, for whoever just looks: asked of Placement, changing nothing.
-
-Whether this host could work by another configuration.
-
-What the agent would change if it were started now, found out without changing anything.
-
-The real worker decides, by what the driver, the kernel and Placement say now, and cannot act: a recorder in
-place of each controller notes what that would be asked for, nothing is saved, and the driver and Placement
-are read and not written.
+The real worker decides, from the current state of the driver, the kernel and Placement. A recorder takes the
+place of each controller and notes the calls; the driver and Placement are only read. The same code tells
+whether the host can run with a configuration at all.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""The folder in which the agent keeps what must outlive it, and what is wrong with it.
-
-The resctrl of this host, as the configuration wants it to be used.
-
-The driver of this host: chosen, claimed, opened and remembered; and what an operator should know of it.
-"""
+"""Opens the state folder, resctrl and the driver of this host, and reports what is wrong with them."""
 
 from __future__ import annotations
 

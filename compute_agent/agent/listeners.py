@@ -1,7 +1,4 @@
-"""/healthz and /metrics over HTTP.
-
-Where the agent is asked: its UNIX socket, and HTTP for whoever watches it.
-"""
+"""The agent's listeners: the UNIX socket for commands, and ``/healthz`` and ``/metrics`` over HTTP."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""Lines of the log that tell of events, to systemd's journal with fields of their own.
+"""The agent's log: oslo.log without repetitions; events have fields of their own in systemd's journal.
 
-The protocol is that of systemd.io/JOURNAL_NATIVE_PROTOCOL: a datagram of ``NAME=value`` lines, of which none
-here has a line break in it.
-
-The log of the daemon: oslo.log's, with each thing said once.
+The journal's protocol is described at systemd.io/JOURNAL_NATIVE_PROTOCOL: a datagram of ``NAME=value`` lines.
+No value here contains a line break.
 """
 
 from __future__ import annotations

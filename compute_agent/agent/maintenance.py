@@ -1,4 +1,4 @@
-"""Maintenance mode: an operator keeps new guests away from this host, for a reason, until told otherwise."""
+"""Maintenance mode: keeps new guests away from this host until an operator ends it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parameters of the methods that the daemon serves on its UNIX socket: what each may be."""
+"""The parameters of the methods on the UNIX socket, and their valid values."""
 
 from __future__ import annotations
 

@@ -1,12 +1,9 @@
-"""Servers that nobody can occupy.
+"""The protocol of the UNIX socket, and servers whose threads no client can occupy.
 
-Each connection has a thread, their number is bounded, and so is how long one may keep its thread waiting.
-
-What the command line and the daemon say to each other on the UNIX socket: a line of JSON each.
-
-Request ``{"method": "guest.list", "params": {...}}``, answer ``{"result": ...}`` or ``{"error": "what went
-wrong"}``. Methods that change something are for root and the user of the daemon; whoever else may open the
-socket may ask the others.
+A request is a line of JSON, ``{"method": "guest.list", "params": {...}}``; the answer is ``{"result":
+...}`` or ``{"error": "what went wrong"}``. Methods that change something are for root and the agent's own
+user; other users who may open the socket can call the rest. Each connection has a thread; their number is
+limited, and so is the time that a connection may keep one.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""Leaving a host: what the agent has set is given back, and what remains is told.
+"""Releasing a host: gives back everything that the agent has set, and reports the remainder.
 
-What there is to give back is found, never remembered, so that whatever breaks off in the middle is finished
-by doing all of it again: what is done is not found any more. A mark in the state folder, made before anything
-is given back, keeps agents from taking it all anew.
-
-Releasing a host from outside of the daemon, which has to have ended: two must not act at once.
+What there is to give back is found each time, never remembered. An interrupted release is finished by
+another one: what is done is not found again. A mark in the state folder, written before the first change,
+keeps agents from setting everything again. A release without the agent requires that the agent has ended.
 """
 
 from __future__ import annotations

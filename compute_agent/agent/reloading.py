@@ -1,7 +1,4 @@
-"""What the agent looks at every second, to see whether configuration or host have changed.
-
-What the agent works by, and how it comes to work by something else while guests run.
-"""
+"""Reloading: notices changes of the configuration and the hardware, and applies them while guests run."""
 
 from __future__ import annotations
 

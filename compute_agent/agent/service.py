@@ -1,9 +1,4 @@
-"""What the main thread of the agent does: signals, and what is looked at from time to time.
-
-The loops of an agent: what each is made of, and in which order they begin and end.
-
-The agent: its parts, wired, and the life of its process.
-"""
+"""The agent: builds its parts in order, runs its loops and main thread, and ends them in reverse order."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ OPTS: Final = [
     cfg.ListOpt(
         "collectors",
         default=[],
-        help="Collectors of installed packages (entry points compute_agent.reclaim) that tell how much there"
+        help="Collectors of installed packages (entry points compute_agent.capacity) that tell how much there"
         " is of resource classes. What they do not tell, or told too long ago, is reserved. They run inside"
         " the agent.",
     ),

@@ -1,7 +1,4 @@
-"""What a guest was ordered with, where its driver knows that, and which guests exist without running.
-
-The interface that every kind of guest has to offer, and the plain values that cross it.
-"""
+"""The interface of drivers, and the plain values that cross it."""
 
 from __future__ import annotations
 

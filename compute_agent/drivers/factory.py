@@ -1,17 +1,13 @@
-"""Where a libvirtd of this host listens, by its URI (https://libvirt.org/uri.html).
+"""The driver of this host: which one it is, the lock that keeps other agents away, and opening it.
 
-That no other agent looks after the same guests.
+Without an option the driver is libvirt where libvirtd is available. But guests that run must not be
+forgotten because libvirtd is away when the agent starts: a host that had domains keeps that driver, and so
+does one with processes, until an operator changes it.
 
-Two agents that do not know of each other give the same CPUs to different guests, and undo what the other one
-did. So each takes a lock on what its guests depend on, in a folder that all agents of the host have in
-common. A container has a folder of its own there; but where it reaches libvirtd, it sees the folder of
-libvirtd's socket. A second lock is taken in that, if it is to be had.
-
-Which driver this host has, and opening it.
-
-Unless the configuration names one it is libvirt where libvirtd can be had. But guests that run must not be
-forgotten because libvirtd is away when the agent starts: a host that had domains has domains, and one that
-has processes keeps them, until somebody says otherwise.
+Two agents that do not know of each other would give the same CPUs to different guests and undo each other's
+work. So each locks what its guests depend on, in a folder that all agents of the host share. A container
+has a folder of its own there; but where it reaches libvirtd, it sees the folder of libvirtd's socket, and a
+second lock is taken in that if possible.
 """
 
 from __future__ import annotations

@@ -1,20 +1,14 @@
-"""Files that are their owner's to write, such as those of a process in /proc, of a root without capabilities.
+"""Memory limits of guests in cgroup v2, ``oom_score_adj`` of processes (proc(5)), and OOM kills.
 
-Root passes over the permissions of files by CAP_DAC_OVERRIDE, which the agent's unit does not leave it. With
-CAP_SETUID a thread can be another user to file systems alone (setfsuid(2)).
+A value that is not the kernel's default and was not written by the agent belongs to somebody else and
+stays. The agent notes each value in the record of the guest before it writes it; from then on another value
+is drift. Limits of huge pages (controller ``hugetlb``) are in bytes, too.
 
-What the kernel kills of guests for want of memory, by the counters in memory.events of their groups.
+OOM kills are counted in ``memory.events`` of the guest's group. A killed guest often ends by that, and its
+group goes with it: the counters are read a last time before a group is removed.
 
-A killed guest often ends by that, and its group goes with it: whoever removes a group looks for the last
-time.
-
-Limits of memory: files of a guest's group of cgroup v2, and oom_score_adj of its processes (proc(5)).
-
-Those of huge pages are in bytes, too (controller ``hugetlb``).
-
-A file that has another value than the kernel begins with, and that the agent never wrote, is somebody else's
-and stays. What the agent wrote is noted in the record of the guest, before it is written: from then on
-another value is drift.
+Files of a process in /proc are writable by their owner. The agent's unit drops CAP_DAC_OVERRIDE, so root
+cannot write them either; with CAP_SETUID a thread becomes another user for file systems only (setfsuid(2)).
 """
 
 from __future__ import annotations

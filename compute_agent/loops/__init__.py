@@ -1,4 +1,7 @@
-"""What goes round for as long as the agent lives, and what connects it to the pipeline.
+"""The periodic work of the agent, and the loops that connect it with the pipeline.
 
-Reports to Placement, watermarks and evictions, monitoring, guests that arrive, audits.
+:mod:`~compute_agent.loops.reporting` reports to Placement, :mod:`~compute_agent.loops.watermarks` and
+:mod:`~compute_agent.loops.interference` throttle guests, :mod:`~compute_agent.loops.evictions` stops them,
+:mod:`~compute_agent.loops.reclaimed` offers unused CPUs and memory, :mod:`~compute_agent.loops.arrivals`
+follows starting guests, and :mod:`~compute_agent.loops.audit` compares guests with Placement.
 """

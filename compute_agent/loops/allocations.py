@@ -1,14 +1,12 @@
-"""Sees that guests keep what they hold while Placement has an older copy of its database.
+"""The allocations of this host's consumers, and what threatens them.
 
-It ends when no guest would lose anything any more, or when an operator accepts what Placement says. See
-:mod:`compute_agent.report.history`.
+An older copy of Placement's database lacks allocations of running guests: the guests keep what they hold
+until no guest would lose anything, or until an operator accepts what Placement has (see
+:mod:`compute_agent.report.history`).
 
-Sees to claims of guests that run and would be gone by themselves: they are confirmed, or told of.
-
-A claim with ``expires_in`` is for the time until its guest runs. Whoever started the guest has to confirm
-it; else the guest goes to the shared CPUs one day, and its own are another's.
-
-What the consumers of this host hold, as Placement has it now, in the worker's terms.
+A claim with ``expires_in`` lasts until its guest runs, and whoever started the guest has to confirm it.
+Unconfirmed, it would expire under a running guest, which would lose its CPUs: such claims are confirmed or
+reported.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""The thread that sees to guests whose start was announced, until their processes have their cache groups.
+"""Starting guests: reads their allocations, and makes cache groups of announced ones in time.
 
-Whoever announces (libvirt's hook) holds the start up meanwhile: the group is made before he is answered. Then
-the process is looked for every few milliseconds, and put into the group as soon as it is there; what it makes
-later, the threads of guest CPUs above all, is born there.
-
-The thread between driver and worker: what a guest that just started may use is asked for on the way.
+libvirt's hook announces a start and waits for the answer. The cache group is made before the answer. The
+QEMU process is then looked for every few milliseconds and moved into the group at once, so that the threads
+of guest CPUs are created in it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""Where the guests' CPUs really are, as the kernel shows it, in the terms of a reshape.
+"""Audits: compares the guests of the host with Placement, and repairs the difference where that is enabled.
 
-Compare the guests of the host with what Placement says they hold, and mend that where it is asked for.
-
-Whoever decides to take an allocation away knows less than the one who made it: a guest may be on its way, or
-may wait to come back. So only what has had no guest for a while is deleted, as it is and nothing else: the
-consumer and the guests are looked at again just before, and the consumer's generation makes Placement refuse
-what somebody changed meanwhile.
+An auditor knows less than the owner of an allocation: its guest may be starting, or stopped for a while. So
+an allocation is deleted only after it has had no guest for a while, and unchanged: the consumer and the
+guests are read again just before, and the consumer's generation makes Placement refuse a concurrent change.
 """
 
 from __future__ import annotations

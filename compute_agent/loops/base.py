@@ -1,13 +1,9 @@
-"""What every loop has, and the configuration that it takes.
+"""Base classes of loops: their threads, pauses, configuration and files.
 
-The thread of a loop: round after round while there is something to do, and anew when there is again.
+Pauses between reports are random, around their mean length. A Placement that was away is missed by all hosts
+within one interval; with equal pauses they would all come back at the same moment, again and again.
 
-What loops learn, in a file each of the state folder: a new start goes on with it if it can be used.
-
-When the next report is due: not when those of all other hosts are.
-
-A service that was away is missed by all hosts within one interval. Would all of them wait equally long from
-then on, they would come back together, again and again; so each pause is drawn at random, about its length.
+A kept file holds what a loop has learnt, so that the next start goes on with it.
 """
 
 from __future__ import annotations

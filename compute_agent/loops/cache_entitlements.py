@@ -1,4 +1,4 @@
-"""What guests may use of cache ways and memory bandwidth when nobody holds them down, where resctrl can."""
+"""The cache ways and memory bandwidth of guests that nothing throttles, where the host has resctrl."""
 
 from __future__ import annotations
 

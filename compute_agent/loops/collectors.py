@@ -1,7 +1,7 @@
-"""Threads of collectors of installed packages, and what is offered of what they tell.
+"""Collectors of installed packages, each in a thread of its own, and the amounts offered by what they report.
 
-A collector that hangs holds up its own thread and nobody else; what it told expires meanwhile. It runs inside
-the agent all the same: one that takes all memory, or never lets other threads run, takes the agent with it.
+A collector that hangs blocks its own thread only, and its values expire meanwhile. It runs in the agent's
+process all the same: one that uses all memory, or never releases the interpreter, stops the agent.
 """
 
 from __future__ import annotations

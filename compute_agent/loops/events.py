@@ -1,7 +1,4 @@
-"""The thread that writes events down.
-
-The thread that tells of guests which the kernel kills for want of memory.
-"""
+"""Writes events to their files, and reports guests that the kernel killed for want of memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How guests leave this host: stopped, seen to be gone, and their allocation given back."""
+"""Evictions: stops guests, sees that they have ended, and gives their allocations back."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""Puts into effect what the fleet wants of guests, and remembers what it has put.
+"""The fleet's settings: watches their source, and applies the settings of single guests.
 
-The thread that looks at the source of the fleet's settings.
-
-What it takes up it only keeps in the state folder: the main thread sees that, as it sees any file of the
-configuration change, and reads the configuration anew.
+A new revision is only stored in the state folder. The main thread notices the file, as it notices any
+change of the configuration, and reloads.
 """
 
 from __future__ import annotations

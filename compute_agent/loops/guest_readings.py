@@ -1,4 +1,4 @@
-"""What guests suffer by and use, from one read of their files to the next."""
+"""Signals and use of guests between two reads of their files."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Has reports say where guests are and at what watermarks act, where the configuration wants that.
-
-Has reports say from time to time that the agent lives, where the configuration wants that.
-"""
+"""Attributes of the host in reports: places of guests, thresholds of watermarks, and heartbeats."""
 
 from __future__ import annotations
 

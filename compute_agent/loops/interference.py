@@ -1,4 +1,4 @@
-"""The thread that finds out which guest disturbs which, and holds the guilty down for a while."""
+"""The interference loop: measures guests, decides, and throttles the guests that disturb others."""
 
 from __future__ import annotations
 

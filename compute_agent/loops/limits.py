@@ -1,4 +1,4 @@
-"""The limits of guests, for several that ask for some: of what they ask for the lowest is in force."""
+"""Limits of guests when several parts of the agent set some: the lowest one is in force."""
 
 from __future__ import annotations
 

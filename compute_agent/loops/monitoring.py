@@ -1,7 +1,4 @@
-"""From the guests of the pipeline to what monitoring measures.
-
-Monitoring, from the configuration and the mount that there is.
-"""
+"""Monitoring, built from the configuration and the mount of resctrl, and its targets from the guests."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What is promised of one resource, zone by zone and round by round, and what became of it.
-
-What a hypervisor takes of the shared CPUs: kept, told, and withheld from what is sold.
-"""
+"""The offer of one resource in each zone, round by round, and the CPUs withheld for steal time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The thread that measures what guests leave unused of shared CPUs and memory, and offers it to others."""
+"""The reclaim loop: measures what guests leave unused of shared CPUs and memory, and offers it to others."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Whose the root provider of this host is, found out before each report, and followed where it goes.
+"""The reporting loop: reports the host to Placement, reads allocations, and retries with back-off.
 
-The thread that talks to Placement.
-
-It reports the host, reads what its guests hold, and tries again with back-off.
+Before each report it finds the root provider of the host, which may belong to nova-compute and may move.
 """
 
 from __future__ import annotations

@@ -1,11 +1,4 @@
-"""From the guests of the pipeline to what watermarks measure.
-
-The thread that measures how much CPU guests use, over minutes, for policies that go by it.
-
-What host and guests used since the last time, from one read of both.
-
-How much memory host and guests use, from one read of both.
-"""
+"""Use of CPUs and memory by the host and its guests, from one read of both."""
 
 from __future__ import annotations
 

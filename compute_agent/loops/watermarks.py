@@ -1,7 +1,4 @@
-"""The thread that keeps the host below its watermarks.
-
-Usage is read, decided about and acted on, round by round.
-"""
+"""The watermark loop: measures use, decides, and throttles guests."""
 
 from __future__ import annotations
 

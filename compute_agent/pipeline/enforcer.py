@@ -1,8 +1,7 @@
-"""Guests that are about to start: their cache groups are made, and filled, before the driver can see them.
+"""Runs the controllers, one after the other; the failure of one does not stop the next.
 
-All else of a guest waits until it has started: whoever starts it still sets its CPUs and its memory himself.
-
-From the cache to the kernel: every controller in turn, none in another's way.
+A guest that is about to start has only its cache group made and filled, before the driver can see the guest.
+The rest waits until it runs: its driver still sets its CPUs and its memory itself.
 """
 
 from __future__ import annotations

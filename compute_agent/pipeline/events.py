@@ -1,8 +1,7 @@
-"""What the worker is told.
+"""Events of the worker's queue.
 
-Events carry all that is needed to handle them, so that the worker asks no network.
-
-``as_of`` is the monotonic time at which Placement was asked for the allocations in the event.
+An event carries all that its handling needs, so that the worker sends no request. ``as_of`` is the monotonic
+time of the request that read the allocations in the event.
 """
 
 from __future__ import annotations

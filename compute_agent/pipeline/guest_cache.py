@@ -1,9 +1,4 @@
-"""The guests as the agent has them in mind.
-
-What they hold, where they are, and what is still to be done for them.
-
-The guests as others see them.
-"""
+"""The cache of guests: what they hold, where they run, and what is still to be done for them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Where a guest runs, asked of its driver.
-
-Which guests there are: those that ran when the agent came, those found later, who comes and who leaves.
-"""
+"""The set of guests: those found at the start, those found later, and those that have gone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the agent counts, for Prometheus."""
+"""Prometheus metrics of the agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From what guests hold to where they run: the policy, asked for one guest at a time."""
+"""Placement of guests on CPUs: the policy, called for one guest at a time."""
 
 from __future__ import annotations
 

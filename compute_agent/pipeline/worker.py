@@ -1,6 +1,4 @@
-"""What is told of all guests together: how many there are of each kind, and who holds nothing.
-
-The one worker: takes events in turn and brings cache, kernel and state file in line with them.
+"""The worker: handles events in order, and keeps cache, kernel and state file in step.
 
 event -> look up or create the guest in the cache -> policy -> pending marks -> controllers -> save
 """

@@ -1,6 +1,6 @@
 """What installed packages tell of capacity, and how much of it is offered: pure functions.
 
-A collector is an entry point of the group ``compute_agent.reclaim``: an object with the members of
+A collector is an entry point of the group ``compute_agent.capacity``: an object with the members of
 :class:`Collector`, or something without parameters that makes one, such as its class. It tells how much there
 is of resource classes that providers of the host have an inventory of, as from files
 (``[compute] provider_config_location``). The inventory says how much there can be at most; what is not there
@@ -22,7 +22,7 @@ from compute_agent.kept_json import number
 from compute_agent.model.messages import ConfigError, printable
 from compute_agent.reclaim.offers import CapacityOffer
 
-ENTRY_POINTS: Final = "compute_agent.reclaim"
+ENTRY_POINTS: Final = "compute_agent.capacity"
 
 MAX_MEASUREMENTS: Final = 1000
 """Of one collector at a time."""

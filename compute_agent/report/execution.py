@@ -1,8 +1,6 @@
-"""Actions of a plan as one description of a tree, where Placement takes whole trees.
+"""Sends a plan to Placement: as one tree where Placement accepts trees, else action by action.
 
-What is refused as a whole is sent action by action: so it is found out which of them are refused.
-
-Carry out a plan: send its actions one by one, and say which Placement refused and why.
+A tree that is refused as a whole is sent action by action, to find out which action is refused.
 """
 
 from __future__ import annotations

@@ -1,22 +1,16 @@
-"""Memory that becomes huge pages to sell, and is held as ``MEMORY_MB`` so far.
+"""Amounts that are still held and shall no longer be sold: reserved as long as somebody holds them.
 
-Pages lie in the memory of their node: what is sold of both is never more than it has. So ``MEMORY_MB``
-shrinks to what is beside the pages as far as nobody holds it, and as many pages as lie in the rest are
-reserved until it is given back. A pure function; the generation that is written with tells whether somebody
-has claimed memory meanwhile.
+Three reasons, each a pure function:
 
-CPUs that became those of another pool, or of none, while guests hold them.
+- Memory becomes huge pages while it is held as ``MEMORY_MB``. Pages lie in the memory of their node, and
+  what is sold of both is never more than the node has. ``MEMORY_MB`` shrinks to the rest as far as nobody
+  holds it, and as many pages as lie in what is held are reserved until it is given back.
+- CPUs move to another pool, or to none, while guests hold them. The rest of a zone and its pools share the
+  CPUs of the zone. Where more is held of one than it has now, its guests are on CPUs of the others, and
+  these reserve as many until less is held.
+- A provider file withdraws an amount.
 
-The rest of a zone and the pools in it share the CPUs of the zone. Where more is held of one of them than it
-has now, the guests are on CPUs of the others: these reserve as many until less is held, so that what can
-still be claimed and what is held are never more than there is. A pure function; the generation that is
-written with tells whether somebody has claimed CPUs meanwhile.
-
-Amounts that are not to be sold although they are there, reserved as far as nobody holds them.
-
-A pure function; the generation that is written with tells whether somebody has claimed meanwhile.
-
-What is held of what is to be offered otherwise or not any more: pages in memory, CPUs, what files add.
+The generation that is sent with an inventory makes Placement refuse it if somebody has claimed meanwhile.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""What Placement has of a host: read as rarely as can be, and anew where somebody may have changed it.
+"""The reporter: makes Placement know the host as it is.
 
-Make Placement know the host as it is: read, plan, send what differs, remember what is ours.
+It reads, plans, sends the difference, and remembers what is the agent's own. What Placement has is read
+rarely: again only where somebody may have changed it.
 """
 
 from __future__ import annotations

@@ -1,17 +1,13 @@
-"""Whose the root provider of a host is: nova-compute's, or the agent's own.
+"""The root provider of a host: nova-compute's or the agent's own, and whether new guests are sent to it.
 
-nova-compute makes a provider with the name of its hypervisor. It replaces all inventories of it again and
-again, and with them whatever an agent put there. So where the root is Nova's, the agent writes nothing of it,
-and has what it offers in providers below.
+nova-compute makes a provider with the name of its hypervisor and replaces all of its inventories again and
+again. So where the root is Nova's, recognised by traits that only nova-compute sets (``COMPUTE_...``), the
+agent writes nothing of it and has its inventories in providers below.
 
-Nova's root is known by traits that nobody but nova-compute sets: what its driver can do (``COMPUTE_...``).
-
-Whether new guests are sent to this host, as traits of its root provider say.
-
-Nova's scheduler forbids COMPUTE_STATUS_DISABLED by itself, whatever a flavor asks for; nova-compute sets it
-where somebody disabled the service. The agent sets it as long as any of its own causes asks for it, and marks
-each with a trait of its own. So several causes share one switch, what has been lost of the agent's memory can
-be read back, and what carries no mark is somebody else's, and stays.
+Nova's scheduler forbids COMPUTE_STATUS_DISABLED whatever a flavor asks for. nova-compute sets the trait for
+a disabled service. The agent sets it while at least one of its own causes holds, and marks each cause with
+a trait: so several causes share one switch, a lost state file can be read back, and a switch without a mark
+is somebody else's and stays.
 """
 
 from __future__ import annotations

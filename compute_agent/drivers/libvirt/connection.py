@@ -1,6 +1,6 @@
 """The connection to libvirtd, and libvirt's event loop in a thread of its own.
 
-libvirt-python is imported when the first connection is made: without it the agent runs, with other guests.
+libvirt-python is imported with the first connection: without the package the agent runs, with other guests.
 """
 
 from __future__ import annotations

@@ -1,23 +1,17 @@
-"""Block I/O of a domain: ``<blkiotune>`` on devices of the host, ``<iotune>`` of its own disks.
+"""A domain's definition: its pins, CPU and memory limits and block I/O, and which of these the agent wrote.
 
-The format is that of https://libvirt.org/formatdomain.html. What the agent sets is noted in the metadata of
-the definition, item by item: ``weight``, ``dev:/dev/vda`` for a device of the host, ``disk:vda`` for one of
-the domain's own. An item that has a value and is not noted is somebody else's, and stays.
-
-What the definition of a domain says of pins, CPU limits and memory, and what of that is ours.
-
-The format is that of https://libvirt.org/formatdomain.html.
-
-Shares and pins that the agent writes into a definition are noted in its metadata, in a namespace of their
-own, pins by what they are of: a guest CPU, an I/O thread (i1) or the emulator (e):
+The format is that of https://libvirt.org/formatdomain.html. The agent notes what it writes in the metadata of
+the definition, in a namespace of its own: pins by guest CPU, I/O thread (i1) or emulator (e),
 
 <agent:tuned xmlns:agent="urn:placement-compute:agent:1" shares="2048" pins="0=3 1=4 e=0-1"/>
 
-Other pins are demands, unless they are to all CPUs, and never overwritten. (A note without pins is of an
-earlier release, which noted none: all pins beside it are the agent's.) Other shares are somebody else's wish,
-which is respected. So is a quota of the whole domain: the agent's own are for the time being, and never in a
-definition. Memory that the agent binds has mode ``restrictive``, as memory of any other mode cannot be bound
-anew while the guest runs; other modes are somebody else's wish.
+and block I/O by item: ``weight``, ``dev:/dev/vda`` for a device of the host, ``disk:vda`` for one of the
+domain's own. A value without a note belongs to somebody else and stays. (A note without pins is of an earlier
+release, which noted none: all pins beside it are the agent's.)
+
+Pins of somebody else are demands, unless they are to all CPUs. Shares and a quota of the whole domain are
+somebody else's wish and are respected; the agent's own quotas are temporary and never in a definition. Memory
+that the agent binds has mode ``restrictive``, because no other mode can be changed while the guest runs.
 """
 
 from __future__ import annotations

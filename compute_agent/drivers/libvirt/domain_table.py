@@ -1,11 +1,8 @@
-"""Domains that are about to start, as libvirt's hook says: found before libvirtd tells anybody of them.
+"""The table of running domains, and the search for domains that are about to start.
 
-libvirtd is busy with the domain until its CPUs run, and cannot be asked about it. Its process is there well
-before: it is looked for in /proc, among those that were not there when the start was announced.
-
-The table of the domains that run, and how it is brought in line with what libvirtd says.
-
-One thread looks, of which the driver sees to; any thread may read what is known.
+One thread updates the table; any thread may read it. libvirtd cannot be asked about a domain until its CPUs
+run. Its process exists well before: it is looked for in /proc, among the processes that were not there when
+libvirt's hook announced the start.
 """
 
 from __future__ import annotations

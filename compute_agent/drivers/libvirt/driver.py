@@ -1,15 +1,9 @@
-"""Which domains a libvirtd has, and how it is asked about one of them.
+"""Guests that are QEMU domains: libvirtd runs them, and this driver sets their CPUs, memory and block I/O.
 
-One thread keeps the connection, and a table of the domains that run. It looks at a domain whenever libvirtd
-says that something happened with it, and at all of them after libvirtd was away: what the table and the
-domains have not in common is what happened. Guests run on without libvirtd, and so does the table. Of changes
-of a definition (``virsh schedinfo --config``, ``vcpupin --config``) libvirtd does not tell: definitions are
-asked for in turn, and read when they are not as they were.
-
-Guests that are QEMU domains of libvirtd, which starts and ends them; here they are placed.
-
-Which there are, and how libvirtd is asked about one, is in :mod:`compute_agent.drivers.libvirt.driver`; what
-they get of CPUs, memory and block I/O is here.
+One thread keeps the connection and a table of running domains. It reads a domain when libvirtd reports an
+event of it, and all domains after libvirtd was away; the differences between table and domains are the
+events that were missed. Guests run on without libvirtd, and so does the table. libvirtd reports no changes
+of definitions (``virsh schedinfo --config``, ``vcpupin --config``): they are read in turn.
 """
 
 from __future__ import annotations

@@ -1,15 +1,9 @@
-"""The cgroup that libvirt made for a domain, as the kernel shows it (https://libvirt.org/cgroups.html).
+"""A running domain: what is set on it, how that differs from what is wanted, and the calls that change it.
 
-Limits are set through libvirt and read here: that works while libvirtd is away, costs a twentieth of a call,
-and is what the kernel does.
-
-A domain that runs, and how it differs from what is wanted of it: nothing here needs libvirtd.
-
-What is set on one domain: pins, memory and CPU limits, live and in the persistent definition.
-
-Calls that fail raise ``libvirt.libvirtError``, which the driver makes its own errors of. The persistent
-definition decides where the guest runs next time, for the moment until it is placed anew: what cannot be
-written there costs a log line.
+Limits are set through libvirt and read from the domain's cgroup (https://libvirt.org/cgroups.html): a read
+works while libvirtd is away, costs a twentieth of a call, and shows what the kernel does. Calls that fail
+raise ``libvirt.libvirtError``, which the driver translates. The persistent definition decides where the
+guest runs at its next start, until it is placed: a failed write of it is only logged.
 """
 
 from __future__ import annotations

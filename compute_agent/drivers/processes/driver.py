@@ -1,16 +1,9 @@
-"""How guests that are plain processes come and go.
+"""Guests that are plain processes.
 
-A guest is started by the agent, in a session of its own, or adopted by the pid of a process or the folder of
-a cgroup v2 group. It outlives the agent. It is known by pid and start time, so that another process that got
-its pid later is not taken for it.
-
-Guests that are plain processes.
-
-They are pinned by scheduler affinity (sched_setaffinity(2)) and, where there is a writable cgroup v2 group,
-confined in a group of their own.
-
-How they come and go is in :mod:`compute_agent.drivers.processes.driver`; what they get of CPUs, memory and
-block I/O is here.
+A guest is started by the agent, in a session of its own, or adopted by the pid of a process or the folder
+of a cgroup v2 group. It outlives the agent. It is identified by pid and start time, so that a later process
+with the same pid is another one. Guests are pinned by scheduler affinity (sched_setaffinity(2)) and, where
+a cgroup v2 group is writable, confined in a group of their own.
 """
 
 from __future__ import annotations

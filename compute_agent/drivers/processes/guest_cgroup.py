@@ -1,11 +1,8 @@
-"""Block I/O in the group of a guest: io.weight, io.bfq.weight, io.max and io.latency of cgroup v2.
+"""The cgroup of a process guest: its CPU weight, memory nodes and block I/O, read and written.
 
-What somebody else has set in a file that the agent never wrote stays; what the agent wrote is repaired, and
-taken back when it is not wanted any more.
-
-What the group of a process guest says of CPU limits and memory, and how it is made to say something else.
-
-A guest without a group cannot be confined in this way: it has None for one.
+A value in a file that the agent never wrote belongs to somebody else and stays. A value that the agent
+wrote is repaired, and removed when it is no longer wanted. A guest without a group cannot be confined in
+this way.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Processes that somebody else started and that are to be a guest: which those are, and which can be none.
+"""Starting and adopting process guests.
 
-How the agent starts a process guest: held before its first instruction.
-
-So it is recorded and pinned by the time it runs. It has nothing of the agent's own: neither its environment
-nor what it has open.
+A started guest is held before its first instruction, so that it is recorded and pinned by the time it runs.
+It inherits neither the agent's environment nor its open files. Some processes cannot be adopted: kernel
+threads, the agent itself, and parts of other guests.
 """
 
 from __future__ import annotations

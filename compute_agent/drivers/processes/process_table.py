@@ -1,7 +1,4 @@
-"""Hear of the end of processes, children or not, through pidfd_open(2).
-
-Which process guests run: their records, in memory and on disk, and the watch for the end of each.
-"""
+"""The table of process guests, in memory and on disk, and the watch for their end through pidfd_open(2)."""
 
 from __future__ import annotations
 

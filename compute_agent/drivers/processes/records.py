@@ -1,16 +1,12 @@
-"""The output of process guests: of those that have ended kept for a while, of all as far as there is room.
+"""Records and logs of process guests: one small file per guest, and its output beside it.
 
-The log of a guest is ``UUID.log`` beside its record ``UUID.json``; one without a record is of a guest that
-has ended. Its time of change is when the guest ended (see :meth:`RecordStore.remove`), or had its last
-output.
+A record, ``UUID.json``, corresponds to the definition of a domain. It does not depend on the agent's state
+file, so that either can be lost without losing the guests. It is written before the guest's program runs,
+and only it makes a process a guest: what processes say of themselves is not believed.
 
-The process driver's own record of its guests: one small file per guest.
-
-It is what a definition per domain is to libvirt.
-
-Independent of the agent's state file, so that either can be lost without losing the guests. A record is
-written before the guest's program runs, and is all that makes a process a guest: what processes say of
-themselves is not believed.
+The output is ``UUID.log``. A log without a record is of a guest that has ended; its modification time is the
+guest's end (see :meth:`RecordStore.remove`) or its last output. Logs are kept for a while, as far as there is
+room.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from compute_agent.agent.service import HostAgent
 from compute_agent.drivers.libvirt import hook
 from compute_agent.resctrl import mount
 from compute_agent.resctrl.groups import read_tasks
-from tests.compute_agent.daemon.test_cache_control import CacheRig, host_tree
+from tests.compute_agent.agent.test_cache_control import CacheRig, host_tree
 from tests.compute_agent.libvirtd import EMULATOR, Libvirtd, LibvirtMissing
 from tests.compute_agent.resctrl import fake
 

@@ -9,7 +9,7 @@ import pytest
 
 from compute_agent.agent.service import HostAgent
 from compute_agent.cmd.main import main
-from tests.compute_agent.daemon.test_service import Rig
+from tests.compute_agent.agent.test_service import Rig
 
 pytestmark = pytest.mark.slow
 

@@ -7,9 +7,9 @@ import pytest
 from benchmarks.reference import ReferenceMissing
 from compute_agent import conf as agent_conf
 from compute_agent.report.client import PlacementClient
-from tests.compute_agent.daemon.test_cache_control import CacheRig, uid
-from tests.compute_agent.daemon.test_cache_control import files as files
-from tests.compute_agent.daemon.test_cache_control import write_host as write_host
+from tests.compute_agent.agent.test_cache_control import CacheRig, uid
+from tests.compute_agent.agent.test_cache_control import files as files
+from tests.compute_agent.agent.test_cache_control import write_host as write_host
 from tests.compute_agent.servers import running
 
 pytestmark = pytest.mark.slow

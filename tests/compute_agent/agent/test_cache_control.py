@@ -15,8 +15,8 @@ from compute_agent.resctrl import mount
 from compute_agent.resctrl.groups import read_groups, read_tasks
 from compute_agent.resctrl.layout import cache_mask
 from compute_agent.resctrl.mount import read_platform
+from tests.compute_agent.agent.test_service import Rig
 from tests.compute_agent.cmd.agents import run_here
-from tests.compute_agent.daemon.test_service import Rig
 from tests.compute_agent.resctrl import fake
 from tests.compute_agent.two_caches import CPU, two_caches
 

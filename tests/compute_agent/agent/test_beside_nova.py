@@ -10,10 +10,10 @@ from compute_agent.agent.protocol import RequestError
 from compute_agent.agent.service import HostAgent
 from compute_agent.cmd.host import MISTAKEN
 from compute_agent.pipeline.events import ReconcileGuests
+from tests.compute_agent.agent.test_cache_control import CacheRig, uid
+from tests.compute_agent.agent.test_cache_control import files as files
+from tests.compute_agent.agent.test_cache_control import write_host as write_host
 from tests.compute_agent.cmd.agents import run_here
-from tests.compute_agent.daemon.test_cache_control import CacheRig, uid
-from tests.compute_agent.daemon.test_cache_control import files as files
-from tests.compute_agent.daemon.test_cache_control import write_host as write_host
 from tests.compute_agent.nova_compute import REFRESH, NovaCompute
 
 pytestmark = pytest.mark.slow

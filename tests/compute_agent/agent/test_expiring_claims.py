@@ -5,7 +5,7 @@ import os
 import pytest
 
 from compute_agent.agent.service import HostAgent
-from tests.compute_agent.daemon.test_service import Rig
+from tests.compute_agent.agent.test_service import Rig
 
 pytestmark = pytest.mark.slow
 

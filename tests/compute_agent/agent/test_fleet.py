@@ -6,7 +6,7 @@ import pytest
 
 from compute_agent import conf as agent_conf
 from compute_agent.fleet.configuration import with_kept
-from tests.compute_agent.daemon.test_service import Rig
+from tests.compute_agent.agent.test_service import Rig
 from tests.compute_agent.fleet.fleets import PUBLIC, signed
 
 pytestmark = pytest.mark.slow
