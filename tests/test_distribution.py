@@ -17,6 +17,7 @@ from tests.environments import copy_sources
 
 ROOT = Path(__file__).parents[1]
 FILES = Path("share/placement-compute")
+PACKAGES = {"placement", "placement_extras", "compute_agent"}
 
 pytestmark = [
     pytest.mark.slow,
@@ -49,19 +50,14 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "installed"
 
 
-def test_a_wheel_contains_both_packages_and_nothing_else(installed: Path) -> None:
-    assert sorted(
-        path.name for path in installed.iterdir() if path.suffix not in (".dist-info", ".data")
-    ) == [
-        "compute_agent",
-        "placement",
-    ]
-    assert (installed / "placement/py.typed").exists()
-    assert (installed / "compute_agent/py.typed").exists()
+def test_a_wheel_contains_the_packages_and_nothing_else(installed: Path) -> None:
+    folders = {path.name for path in installed.iterdir() if path.suffix not in (".dist-info", ".data")}
+    assert folders == PACKAGES
+    assert all((installed / package / "py.typed").exists() for package in PACKAGES)
 
 
 def test_a_wheel_contains_every_python_module(installed: Path) -> None:
-    for package in ("placement", "compute_agent"):
+    for package in PACKAGES:
         modules = {path.relative_to(ROOT) for path in (ROOT / package).rglob("*.py")}
         assert modules <= {path.relative_to(installed) for path in installed.rglob("*.py")}
 
@@ -87,7 +83,7 @@ def test_the_schema_is_made_by_the_migrations_in_the_wheel(installed: Path, tmp_
 
 def test_a_wheel_contains_what_the_console_draws_with(installed: Path) -> None:
     for kind in ("static", "templates"):
-        folder = Path("placement/console") / kind
+        folder = Path("placement_extras/console") / kind
         expected = {path.name for path in (ROOT / folder).iterdir()}
         assert expected
         assert {path.name for path in (installed / folder).iterdir()} == expected
