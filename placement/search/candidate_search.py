@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain, islice
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import Final, Literal, TypeVar
 
 from placement.exceptions import SEARCH_TOO_LONG, InvalidRequest
@@ -23,7 +23,8 @@ from placement.read_model.trees import HostTree, ProviderSet
 from placement.search.budget import BudgetExhausted, SearchBudget
 from placement.search.candidates import AllocationCandidate, Offer, PatternBatch, candidates_of
 from placement.search.compiled_request import CompiledRequest, SearchResults, options_of
-from placement.search.conditions import HasTraits, Met, ProviderNeed, needs_of
+from placement.search.conditions import MetPositions, ProviderNeed, needs_of, root_conditions
+from placement.search.equivalence import root_reader, tree_reader
 from placement.search.request import CandidatesRequest
 from placement.search.roots import RootFilter, SharingProviders, possible_roots
 from placement.search.rules import RequestRules
@@ -113,23 +114,18 @@ class CandidateSearch:
                 if not self._sharing.providers or name not in self._sharing.classes
             }.items()
         )
-        self._root = HasTraits(
-            tuple(frozenset({trait}) for trait in request.root_required), request.root_forbidden
-        )
-        self._any_root = not request.root_required and not request.root_forbidden
-        #: all of a tree that decides on its plan, beside what is shared with it: conditions look at no more
-        reads = {each.reads for each in self._rules.conditions}
-        self._read = attrgetter(
-            *sorted(reads if "kind" in reads else {"shape", *reads})
-        )  # a kind is of a shape
-        #: by the traits of a root whether it may be one
-        self._good_roots: dict[frozenset[str], bool] = {}
+        self._on_roots = tuple(root_conditions(request))
+        self._read_root = root_reader(self._on_roots)
+        #: all of a tree that decides on its plan, beside what is shared with it
+        self._read_tree = tree_reader(self._rules.conditions)
+        #: by what conditions read of a root whether it may be one
+        self._good_roots: dict[Hashable, bool] = {}
         #: whether the same candidate may be found at two roots: one of sharing providers alone
         self.may_repeat = self._sharing.suffice
         #: by what is quickly known of trees, and by which of their providers meet the conditions
         self._plans: dict[Hashable, CompiledRequest | None] = {}
         self._distinct_plans: dict[Hashable, CompiledRequest | None] = {}
-        self._met_in: list[Met] = [each.met_in(snapshot) for each in self._rules.conditions]
+        self._met_in: list[MetPositions] = [each.met_in(snapshot) for each in self._rules.conditions]
         self._searched = SearchResults(1)
         self._when_empty: dict[CompiledRequest, PatternBatch] = {}
         self._known_unused: dict[int, Provider] = {}
@@ -256,14 +252,15 @@ class CandidateSearch:
 
         :param in_use: None also where too much is used for any candidate, if that is quickly known.
         """
-        if not self._any_root:
-            traits = tree.root.traits
-            good = self._good_roots.get(traits)
+        if self._on_roots:
+            seen = self._read_root(tree)
+            good = self._good_roots.get(seen)
             if good is None:
-                good = self._good_roots[traits] = self._root.met_by(tree.root, self._snapshot)
+                good = all(each.met_by(tree.root, self._snapshot) for each in self._on_roots)
+                self._good_roots[seen] = good
             if not good:
                 return None
-        read = self._read(tree)
+        read = self._read_tree(tree)
         key = (read, *[each.id for each in shared]) if shared else read
         try:
             return self._plans[key]

@@ -13,11 +13,11 @@ from itertools import chain
 from math import prod
 from typing import Final
 
-from placement.read_model.index import MergedIds, ProviderIndex
+from placement.read_model.index import MergedIds
 from placement.read_model.provider import SHARES, Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import SearchBudget
-from placement.search.conditions import InAggregates, InTree, ProviderNeed
+from placement.search.conditions import IndexedNames, ProviderCondition, ProviderNeed, all_conditions
 from placement.search.request import CandidatesRequest
 
 _MUCH_RARER: Final = 0.5
@@ -188,10 +188,12 @@ def possible_roots(
     having = scarcest[0].count(scarcest[1]) if scarcest else len(snapshot.trees)
     if having == 0:
         return RootFilter()
-    named = [_anchored(snapshot, members, sharing) for members in _trees_named(snapshot, needs)]
+    conditions = all_conditions(request, needs)
+    members = [each.named_providers(snapshot) for each in conditions]
+    named = [_anchored(snapshot, each, sharing) for each in members if each is not None]
     if named:
         return RootFilter(sorted(set.intersection(*named)))
-    wanted = [_SelectiveNames(snapshot, each, sharing) for each in _indexed(snapshot, request, needs)]
+    wanted = [_SelectiveNames(snapshot, each, sharing) for each in _indexed(snapshot, conditions, needs)]
     wanted.sort(key=lambda each: each.size)
     if wanted and wanted[0].size == 0:
         return RootFilter()
@@ -219,48 +221,14 @@ def _in_all(roots: Iterable[int], wanted: Sequence[Sequence[Container[int]]]) ->
             yield root
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _IndexedNames:
-    """Something that a provider of every candidate has: one of the names in an index of the snapshot.
-
-    ``at_root``: that provider is the root of the anchoring tree. ``spans_trees``:
-    what the root has counts for all providers of its tree.
-    """
-
-    index: ProviderIndex[str]
-    names: tuple[str, ...]
-    at_root: bool = False
-    spans_trees: bool = False
-
-
 def _indexed(
-    snapshot: ModelSnapshot, request: CandidatesRequest, needs: Iterable[ProviderNeed]
-) -> Iterator[_IndexedNames]:
-    """All that a request asks for and an index has; what several needs have in common comes once."""
-    for trait in request.root_required:
-        yield _IndexedNames(snapshot.by_trait, (trait,), at_root=True)
-    for group in request.groups:
-        for any_trait in group.required:
-            yield _IndexedNames(snapshot.by_trait, tuple(any_trait))
+    snapshot: ModelSnapshot, conditions: Iterable[ProviderCondition], needs: Iterable[ProviderNeed]
+) -> Iterator[IndexedNames]:
+    """All that a request asks for and an index has, each once."""
+    for condition in conditions:
+        yield from condition.indexed_names(snapshot)
     for name in dict.fromkeys([name for need in needs for name, _ in need.resources]):
-        yield _IndexedNames(snapshot.by_class, (name,))
-    for any_aggregate, or_root in dict.fromkeys(
-        (any_aggregate, condition.or_root)
-        for need in needs
-        for condition in need.conditions
-        if isinstance(condition, InAggregates)
-        for any_aggregate in condition.member_of
-    ):
-        yield _IndexedNames(snapshot.by_aggregate, tuple(any_aggregate), spans_trees=or_root)
-
-
-def _trees_named(snapshot: ModelSnapshot, needs: Iterable[ProviderNeed]) -> Iterator[set[int]]:
-    """For each need that asks for one tree the providers of that tree."""
-    for need in needs:
-        for condition in need.conditions:
-            if isinstance(condition, InTree):
-                member = snapshot.get(condition.uuid)
-                yield set(snapshot.trees[member.root_id]) if member else set()
+        yield IndexedNames(snapshot.by_class, (name,))
 
 
 def _anchored(snapshot: ModelSnapshot, members: set[int], sharing: SharingProviders) -> set[int]:
@@ -275,7 +243,7 @@ def _anchored(snapshot: ModelSnapshot, members: set[int], sharing: SharingProvid
 class _SelectiveNames:
     """Something that a provider of every candidate has, and about how many trees have it."""
 
-    def __init__(self, snapshot: ModelSnapshot, what: _IndexedNames, sharing: SharingProviders) -> None:
+    def __init__(self, snapshot: ModelSnapshot, what: IndexedNames, sharing: SharingProviders) -> None:
         self._snapshot = snapshot
         self._what = what
         self._sharing = sharing

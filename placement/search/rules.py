@@ -26,7 +26,7 @@ from typing import Final
 from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import SearchBudget
-from placement.search.conditions import HasTraits, ProviderCondition, ProviderNeed
+from placement.search.conditions import ProviderCondition, ProviderNeed
 from placement.search.request import CandidatesRequest
 
 Taken = dict[tuple[int, str], int]
@@ -198,12 +198,14 @@ class RequestRules:
         self.nested = request.nested
         #: what the providers of the group without a suffix must have together
         self.unsuffixed_traits = next((group.required for group in request.groups if group.suffix == ""), ())
+        together = chain.from_iterable(need.together for need in needs)
         #: all conditions that decide which provider may serve what, each once
         self.conditions: tuple[ProviderCondition, ...] = tuple(
             dict.fromkeys(
                 [
                     *chain.from_iterable(need.conditions for need in needs),
-                    *(HasTraits((traits,)) for traits in self.unsuffixed_traits),
+                    # each piece by itself: one provider of the group is enough for one of them
+                    *(piece for each in dict.fromkeys(together) for piece in each.pieces()),
                 ]
             )
         )

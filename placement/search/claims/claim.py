@@ -55,8 +55,8 @@ class WantedClaim:
 
     @property
     def names_hosts(self) -> bool:
-        """Whether hosts that are alike are not the same to it."""
-        return bool(self.only or self.avoid) or any(group.in_tree for group in self.request.groups)
+        """Whether it names hosts, so that hosts that are alike are not the same to it."""
+        return bool(self.only or self.avoid)
 
 
 @dataclass(frozen=True, slots=True)

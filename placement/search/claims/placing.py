@@ -10,6 +10,7 @@ from typing import Final
 
 from placement.read_model.provider import SHARES
 from placement.read_model.snapshot import ModelSnapshot
+from placement.read_model.trees import HostTree
 from placement.search.budget import BudgetExhausted, SearchBudget
 from placement.search.candidate_search import CandidatesByHost, drained
 from placement.search.candidates import AllocationCandidate
@@ -17,6 +18,8 @@ from placement.search.claims.claim import ClaimScenario, HostChoice, WantedClaim
 from placement.search.claims.score_bounds import ScoreUpperBounds
 from placement.search.claims.scores import Choices, ChoiceScorer, Found, best_first
 from placement.search.claims.splitting import SplitChoices
+from placement.search.conditions import all_conditions, needs_of
+from placement.search.equivalence import tree_reader
 from placement.store.groups import GroupPolicy
 
 _MAX_TRIED: Final = 10_000
@@ -122,6 +125,12 @@ class _ClaimPlacing:
             each.names_hosts or (each.topology is not None and world.distances) for each in wanted
         )
         self._groups = [each.group for each in wanted if each.group is not None]
+        asked = [each.request for each in wanted] + [each.fallback for each in wanted if each.fallback]
+        read_tree = tree_reader(chain.from_iterable(all_conditions(each, needs_of(each)) for each in asked))
+        #: through its aggregates a tree reaches pools that others share
+        self._read_tree: Callable[[HostTree], Hashable] = read_tree
+        if SHARES in world.snapshot.by_trait:
+            self._read_tree = lambda tree: (read_tree(tree), tree.aggregates)
         #: what those before have taken, where it was found that those from a number on have no place
         self._failed: set[Hashable] = set()
 
@@ -170,7 +179,7 @@ class _ClaimPlacing:
             return frozenset(taken.items())
         within = frozenset((at[provider_id], amounts) for provider_id, amounts in taken.items())
         others = tuple(world.beside(group).get(choice.root.id, 0) for group in self._groups)
-        return tree.kind, tree.free, tree.aggregates, within, others
+        return self._read_tree(tree), tree.kind, tree.free, within, others
 
 
 def _with(taken: Mapping[tuple[int, str], int], choice: HostChoice) -> Mapping[tuple[int, str], int]:

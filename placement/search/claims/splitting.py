@@ -21,7 +21,8 @@ from placement.search.claims.topology import (
     best_splits,
     distance_of,
 )
-from placement.search.conditions import HasTraits, needs_of
+from placement.search.conditions import needs_of, root_conditions
+from placement.search.equivalence import tree_reader
 from placement.search.request import CandidatesRequest
 from placement.search.roots import RootFilter
 
@@ -157,12 +158,11 @@ class _SplitSearch:
             group.suffix and not asked.keys().isdisjoint(group.resources) for group in request.groups
         )
         conditions = {each for name in asked for each in self._needs[name].conditions}
-        self._alike = not self._required and all(each.reads == "kind" for each in conditions)
+        self._read_tree = tree_reader(conditions)
         rest = _without(request, asked)
         #: who serves what is not split, if there is anything
         self._rest = None if rest is None else CandidatesByHost(snapshot, rest, budget, each_root=True)
-        required = tuple(frozenset({trait}) for trait in request.root_required)
-        self._root = HasTraits(required, request.root_forbidden)
+        self._on_roots = tuple(root_conditions(request))
         self._layouts: dict[Hashable, _ZoneLayout] = {}
         self._known: dict[Hashable, Ranked | None] = {}
 
@@ -199,7 +199,7 @@ class _SplitSearch:
         if self._rest is not None:
             for candidate in self._rest.at(tree.root.id):
                 yield candidate and HostChoice.of(self._snapshot, candidate)
-        elif self._root.met_by(tree.root, self._snapshot):
+        elif all(each.met_by(tree.root, self._snapshot) for each in self._on_roots):
             yield HostChoice(tree.root, (), {})
 
     def _best(self, tree: HostTree, layout: _ZoneLayout, others: HostChoice) -> Ranked | None:
@@ -211,7 +211,8 @@ class _SplitSearch:
             ids = [tree.members[at].id for at in layout.zones]
             apart = tuple(tuple(distance_of(self._distances, one, other) for other in ids) for one in ids)
         key: Hashable = None
-        if self._alike and not self._contested:
+        # traits that the group has together, and amounts of others, depend on the choice for the others
+        if not self._required and not self._contested:
             free = tuple(tree.free[slot] for zone in layout.rooms for _, _, slot in zone)
             whole = tuple(
                 tree.members[at].inventories[name].capacity
@@ -219,7 +220,7 @@ class _SplitSearch:
                 for name, at, _ in zone
                 if self._topology is TopologyPolicy.RESTRICTED
             )
-            key = (tree.kind, free, whole, apart if self._distances else None)
+            key = (self._read_tree(tree), tree.kind, free, whole, apart if self._distances else None)
             if key in self._known:
                 return self._known[key]
         found = best_splits(
@@ -236,7 +237,7 @@ class _SplitSearch:
         return found
 
     def _layout(self, tree: HostTree) -> _ZoneLayout:
-        key: Hashable = tree.kind if self._alike else tree
+        key: Hashable = (self._read_tree(tree), tree.kind)  # of the kind, as zones are known by their traits
         found = self._layouts.get(key)
         if found is None:
             zones = tree.kind.zones

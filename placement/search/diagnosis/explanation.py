@@ -13,10 +13,11 @@ from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import HostTree, TreeStructure, picker
 from placement.search.budget import BudgetExhausted, SearchBudget
 from placement.search.candidate_search import served
+from placement.search.conditions import condition_class
 from placement.search.diagnosis.clauses import RequestClause, combinations, resources
-from placement.search.diagnosis.equivalence import TreeKin
 from placement.search.diagnosis.relaxations import RelaxationSearch, RequestRelaxation
 from placement.search.diagnosis.survey import HostDiagnosis, LikeHosts, survey
+from placement.search.equivalence import TreeKin
 from placement.search.request import CandidatesRequest
 
 MAX_EXAMPLES: Final = 5
@@ -201,8 +202,8 @@ class _WholeFunnel:
         for check in self.found.on_roots:
             bit = 1 << droppable.index(check.clause)
             self._keep(check.clause, [not host.root & bit for host in self.left])
-        for number, (clause, _) in enumerate(self.found.traits):
-            self._keep(clause, [0 in host.traits[number] for host in self.left])
+        for number, check in enumerate(self.found.together):
+            self._keep(check.clause, [0 in host.traits[number] for host in self.left])
 
     def combine(self) -> None:
         """The conditions that tie the parts to one another.
@@ -268,12 +269,11 @@ class _WholeFunnel:
 
 
 def _is_of_nobody(snapshot: ModelSnapshot, clause: RequestClause) -> bool:
-    match clause.condition:
-        case "in_tree":
-            return snapshot.get(clause.names[0]) is None
-        case "member_of":
-            return all(name not in snapshot.by_aggregate for name in clause.names)
-    return False
+    """Whether the clause names a tree, or aggregates, that no provider is in."""
+    condition = condition_class(clause.condition)
+    if condition is None or not condition.words.unknown:
+        return False
+    return condition((frozenset(clause.names),)).is_unknown(snapshot)
 
 
 class _ClosestProviders(NamedTuple):

@@ -12,7 +12,6 @@ from placement.read_model.trees import HostTree
 from placement.search.budget import SearchBudget
 from placement.search.candidate_search import served
 from placement.search.diagnosis.clauses import RequestClause, resources, without
-from placement.search.diagnosis.equivalence import LikeTrees, TreeKin, sort_anew
 from placement.search.diagnosis.survey import (
     Bits,
     FilterResult,
@@ -21,6 +20,7 @@ from placement.search.diagnosis.survey import (
     UnmetFilters,
     least,
 )
+from placement.search.equivalence import LikeTrees, TreeKin, sort_anew
 from placement.search.rules import available
 
 MAX_CHANGES: Final = 3

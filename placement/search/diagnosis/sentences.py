@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from placement.search.conditions import ConditionWords, condition_class
 from placement.search.diagnosis.clauses import RequestClause
 from placement.search.diagnosis.explanation import FunnelStep, NearestMiss, RequestExplanation, UnmetReason
 from placement.search.diagnosis.relaxations import RequestRelaxation
@@ -82,11 +83,10 @@ def _reason(reason: UnmetReason) -> str:
         return f"have {has}{_of_group(clause)} (most: {most})"
     if example.found is not None:
         return f"{_PORTIONS[clause.condition](clause, example.found)}{_of_group(clause)}"
-    nobody = f" ({_NOBODY[clause.condition]})" if reason.is_of_nobody else ""
-    return f"{_LACKING[clause.condition](clause)}{_of_group(clause)}{nobody}"
+    words = words_of(clause.condition)
+    unknown = f" ({words.unknown})" if reason.is_of_nobody else ""
+    return f"{words.render(words.lacking, clause.names)}{_of_group(clause)}{unknown}"
 
-
-_NOBODY: Final = {"in_tree": "there is no such provider", "member_of": "nobody is"}
 
 _PORTIONS: Final[dict[str, Callable[[RequestClause, int], str]]] = {
     "min_unit": lambda clause, found: f"give no less than {found} {clause.names[0]} at once",
@@ -95,29 +95,34 @@ _PORTIONS: Final[dict[str, Callable[[RequestClause, int], str]]] = {
 }
 
 
-def _one_of(clause: RequestClause) -> str:
-    return clause.names[0] if len(clause.names) == 1 else f"any of {', '.join(clause.names)}"
-
-
-_LACKING: Final[dict[str, Callable[[RequestClause], str]]] = {
-    "resource_class": lambda clause: f"have no {clause.names[0]}",
-    "required": lambda clause: f"lack {_one_of(clause)}",
-    "forbidden": lambda clause: f"have {clause.names[0]}, which is forbidden",
-    "in_tree": lambda clause: f"are not the tree of {clause.names[0]}",
-    "member_of": lambda clause: f"are not in {_aggregates(clause)}",
-    "forbidden_aggregates": lambda clause: f"are in the forbidden {_aggregates(clause)}",
-    "root_required": lambda clause: f"lack {clause.names[0]} at their root",
-    "root_forbidden": lambda clause: f"have {clause.names[0]} at their root, which is forbidden",
-    "together": lambda _: "can serve each part, but not all at once",
-    "same_subtree": lambda clause: (
-        f"cannot serve {' and '.join(clause.names)} from one provider and what is below it"
+_WORDS: Final[dict[str, ConditionWords]] = {
+    "resource_class": ConditionWords("have no {names}", "have {names}"),
+    "capacity": ConditionWords("have less than {amount} {names} free", "have {amount} {names} free"),
+    "min_unit": ConditionWords("give no {amount} {names} at once", "give as little as {amount} {names}"),
+    "max_unit": ConditionWords(
+        "give no {amount} {names} at once", "give as much as {amount} {names} at once"
     ),
-    "group_policy": lambda _: "have too few providers for isolated groups",
+    "step_size": ConditionWords("give no {amount} {names}", "give {amount} {names} in their steps"),
+    "resources": ConditionWords("have less than {amount} {names}", "have {amount} {names}"),
+    "group": ConditionWords("cannot serve {names}", "can serve {names}"),
+    "together": ConditionWords("can serve each part, but not all at once", "can serve all of it at once"),
+    "same_subtree": ConditionWords(
+        "cannot serve {all_of} from one provider and what is below it",
+        "can serve {names} from one provider and what is below it",
+        "same_subtree",
+    ),
+    "group_policy": ConditionWords(
+        "have too few providers for isolated groups", "have a provider for each group"
+    ),
 }
+"""Words of the clauses about amounts, and about the parts of a request together."""
+_OTHER_WORDS: Final = ConditionWords("do not have {names}", "{names}")
 
 
-def _aggregates(clause: RequestClause) -> str:
-    return "aggregate " + _one_of(clause).removeprefix("any of ").replace(", ", " or ")
+def words_of(condition: str) -> ConditionWords:
+    """The words of the clauses of a condition; of any other name some that fit all."""
+    found = condition_class(condition)
+    return _WORDS.get(condition, _OTHER_WORDS) if found is None else found.words
 
 
 def _of_group(clause: RequestClause) -> str:
@@ -147,20 +152,9 @@ def _left_out(clause: RequestClause) -> str:
     names = ",".join(clause.names)
     if clause.condition == "same_subtree":
         return f"same_subtree={names}"
-    parameter, mark = _PARAMETERS[clause.condition]
-    mark = "in:" if len(clause.names) > 1 else mark
-    return f"{parameter}{clause.group}={mark}{names}"
-
-
-_PARAMETERS: Final = {
-    "required": ("required", ""),
-    "forbidden": ("required", "!"),
-    "in_tree": ("in_tree", ""),
-    "member_of": ("member_of", ""),
-    "forbidden_aggregates": ("member_of", "!"),
-    "root_required": ("root_required", ""),
-    "root_forbidden": ("root_required", "!"),
-}
+    words = words_of(clause.condition)
+    mark = "in:" if len(clause.names) > 1 else words.mark
+    return f"{words.parameter}{clause.group}={mark}{names}"
 
 
 def printable(name: str) -> str:

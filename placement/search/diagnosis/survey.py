@@ -8,10 +8,9 @@ from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import HostTree
 from placement.search.budget import SearchBudget
-from placement.search.conditions import InTree
 from placement.search.diagnosis import clauses
 from placement.search.diagnosis.clauses import ClauseCheck, RequestClause, RequestPart
-from placement.search.diagnosis.equivalence import LikeTrees, TreeKin, sort_out
+from placement.search.equivalence import LikeTrees, TreeKin, provider_reader, sort_out
 from placement.search.request import CandidatesRequest
 
 Bits = int
@@ -100,7 +99,7 @@ class HostDiagnosis:
     request: CandidatesRequest
     parts: tuple[RequestPart, ...]
     on_roots: tuple[ClauseCheck, ...]
-    traits: tuple[tuple[RequestClause, frozenset[str]], ...]
+    together: tuple[ClauseCheck, ...]
     droppable: tuple[RequestClause, ...]
     hosts: list[LikeHosts] = field(default_factory=list)
     left: list[list[int]] = field(default_factory=list)
@@ -132,8 +131,8 @@ def survey(
         snapshot,
         request,
         parts,
-        clauses.on_roots(snapshot, request),
-        clauses.traits_together(request),
+        clauses.root_checks(snapshot, request),
+        clauses.checks_together(snapshot, request),
         clauses.droppable(snapshot, request),
     )
     trees = snapshot.whole_trees()
@@ -164,6 +163,8 @@ class _HostSurveyor:
         self._known: dict[Hashable, FilterResult] = {}
         #: by part and provider, of those that share
         self._sharing: dict[tuple[int, int], FilterResult] = {}
+        #: by part what its conditions read of a provider
+        self._read_provider = [provider_reader(part.need.conditions) for part in found.parts]
         self._passing = [[0] * (len(part.checks) + 1) for part in found.parts]
 
     def look(self, trees: Iterable[HostTree]) -> None:
@@ -222,7 +223,12 @@ class _HostSurveyor:
         root = alike.tree.root
         lacking_root = sum(self._bit[check.drop] for check in self._found.on_roots if not check.met_by(root))
         return LikeHosts(
-            alike, tuple(firsts), tuple(closest), tuple(options), tuple(self._traits(alike)), lacking_root
+            alike,
+            tuple(firsts),
+            tuple(closest),
+            tuple(options),
+            tuple(self._lacking_together(alike)),
+            lacking_root,
         )
 
     def _standings(self, number: int, alike: LikeTrees) -> TreeResults:
@@ -267,8 +273,7 @@ class _HostSurveyor:
                 portions.append((amount >= inventory.min_unit, amount <= inventory.max_unit, in_steps))
         key: Hashable = (number, *portions)
         if part.need.conditions:
-            root = tree.root.id if any(isinstance(each, InTree) for each in part.need.conditions) else None
-            key = (key, provider.traits, provider.aggregates, tree.root.aggregates, root)
+            key = (key, self._read_provider[number](provider, tree.root))
         known = self._known.get(key)
         if known is None:
             known = self._known[key] = self._standing(part, provider, in_use=False)
@@ -283,20 +288,26 @@ class _HostSurveyor:
     def _standing(self, part: RequestPart, provider: Provider, *, in_use: bool) -> FilterResult:
         """How far a provider comes, as it is used or leaving aside what is free."""
         first, spared = len(part.checks), 0
-        alone = [0] * (2 if part.need.unsuffixed else 1)  # what it lacks itself, or its root
+        #: by condition that is met in several ways, what is lacking in each
+        by_ways: dict[str, list[Bits]] = {}
         self._budget.spend(1 + len(part.checks) // 4)
         for index, check in enumerate(part.checks):
-            for way, met_by in enumerate(check.alone):
-                alone[way] |= 0 if met_by(provider) else self._bit[check.drop]
+            if check.ways:
+                lacking = by_ways.setdefault(check.clause.condition, [0] * len(check.ways))
+                for way, met_by in enumerate(check.ways):
+                    lacking[way] |= 0 if met_by(provider) else self._bit[check.drop]
             if (in_use or check.clause.condition != "capacity") and not check.met_by(provider):
                 first = min(first, index)
-                if not check.alone:
+                if not check.ways:
                     spared |= self._bit[check.drop]
-        return FilterResult(first, least({spared | each for each in alone}), ())
+        sets = {spared}
+        for ways in by_ways.values():
+            sets = {one | other for one in sets for other in ways}
+        return FilterResult(first, least(sets), ())
 
-    def _traits(self, alike: LikeTrees) -> Iterable[frozenset[Bits]]:
-        """For each set of traits of the group without a suffix what has to be left out to meet it."""
-        if not self._found.traits:
+    def _lacking_together(self, alike: LikeTrees) -> Iterable[frozenset[Bits]]:
+        """For each check of the group without a suffix together the clauses to leave out to pass it."""
+        if not self._found.together:
             return
         classes = {name for part in self._unsuffixed for name, _ in part.need.resources}
         gone = 0
@@ -306,9 +317,9 @@ class _HostSurveyor:
             each for each in alike.kin.providers(alike.tree) if not classes.isdisjoint(each.inventories)
         ]
         self._budget.spend(1 + len(serving) // 4)
-        for clause, traits in self._found.traits:
-            met = any(not each.traits.isdisjoint(traits) for each in serving)
-            yield frozenset({0}) if met else least({self._bit[clause], gone})
+        for check in self._found.together:
+            met = any(map(check.met_by, serving))
+            yield frozenset({0}) if met else least({self._bit[check.drop], gone})
 
 
 def least(sets: Iterable[Bits]) -> frozenset[Bits]:

@@ -1,22 +1,71 @@
-"""Hosts among which nothing that a request asks for tells a difference: they are looked at once."""
+"""Equivalence: which trees, and which providers, are the same to a request; each class is searched once.
 
-from collections.abc import Hashable, Iterable
+Three classes of trees exist, from what is the same for every request to what is the same for one:
+
+- :class:`~placement.read_model.trees.TreeStructure` and :class:`~placement.read_model.trees.TreeClass` do not
+  depend on a request. The read model interns them, as thousands of hosts differ in names and usage alone.
+- A :class:`~placement.search.compiled_request.CompiledRequest` stands for the trees of one structure in which
+  all is equal that the conditions of a request read: these have the same candidates, by position.
+- A :class:`TreeKin`, and the :class:`LikeTrees` in it, ignore providers that have nothing of what is asked
+  for. They are coarser, since positions do not matter to an explanation; and they hold for every weaker
+  request, too, which is asked when clauses are left out.
+
+All keys come from what conditions say that they read: :func:`tree_reader` for trees, :func:`provider_reader`
+for providers. A condition with an attribute of its own needs a line in ``_OF_TREES`` only to be fast.
+"""
+
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from operator import attrgetter, le
-from typing import Final
+from typing import Any, Final
 
 from placement.read_model.provider import Inventory, Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import HostTree, TreeLayout, TreeStructure, Where, picker
 from placement.search.budget import SearchBudget
-from placement.search.conditions import HasTraits, InAggregates, InTree, ProviderCondition, needs_of
-from placement.search.diagnosis.clauses import pieces
+from placement.search.conditions import ProviderCondition, all_conditions, group_conditions, needs_of
 from placement.search.request import CandidatesRequest
 from placement.search.roots import SharingProviders
 from placement.search.rules import RequestRules
 
 _TREES: Final = 64
-"""How many trees are looked at between two looks at the budget."""
+"""Trees that are looked at between two looks at the budget."""
+_OF_TREES: Final = {"traits": "kind", "aggregates": "aggregates", "root.aggregates": "aggregates"}
+"""Attribute of a tree that has, for all its providers, what they have by the other name.
+
+Any other attribute is taken to differ from tree to tree."""
+
+
+def tree_reader(conditions: Iterable[ProviderCondition]) -> Callable[[HostTree], Any]:
+    """A function that returns a key of a tree.
+
+    Trees of one key have one structure, and meet the conditions at the same positions.
+    """
+    reads = {_OF_TREES.get(name, "root.id") for each in conditions for name in each.reads}
+    # a kind has one structure, and one key less is faster for each of thousands of trees
+    return attrgetter(*sorted(reads if "kind" in reads else {"shape", *reads}))
+
+
+def root_reader(conditions: Iterable[ProviderCondition]) -> Callable[[HostTree], Any]:
+    """A function that returns a key of a tree: roots of equal keys meet the same conditions."""
+    reads = {name.removeprefix("root.") for each in conditions for name in each.reads}
+    return attrgetter(*[f"root.{name}" for name in sorted(reads)]) if reads else _read_nothing
+
+
+def provider_reader(conditions: Iterable[ProviderCondition]) -> Callable[[Provider, Provider], Hashable]:
+    """A function that returns a key of a provider with its root: equal ones meet the same conditions."""
+    reads = {name for each in conditions for name in each.reads}
+    of_root = sorted([name.removeprefix("root.") for name in reads if name.startswith("root.")])
+    own = sorted([name for name in reads if not name.startswith("root.")])
+    read_own = attrgetter(*own) if own else _read_nothing
+    if not of_root:
+        return lambda provider, _: read_own(provider)
+    read_root = attrgetter(*of_root)
+    return lambda provider, root: (read_own(provider), read_root(root))
+
+
+def _read_nothing(_: object) -> Hashable:
+    return None
 
 
 class AskedAmounts:
@@ -86,11 +135,7 @@ def _is_about_all(request: CandidatesRequest) -> bool:
     return bool(named) and (
         request.group_policy == "isolate"
         or any(
-            not group.resources
-            or group.required
-            or group.forbidden
-            or group.member_of
-            or group.forbidden_aggregates
+            not group.resources or group_conditions(group)
             for group in request.groups
             if group.suffix in named
         )
@@ -217,16 +262,20 @@ def sort_out(
     """
     asked = AskedAmounts(snapshot, request, budget)
     sharing = SharingProviders(snapshot, budget)
-    named = {
-        member.root_id
-        for condition in asked.rules.conditions
-        if isinstance(condition, InTree) and (member := snapshot.get(condition.uuid))
-    }
-    conditions = pieces(request)
+    named: set[int] = set()
+    conditions: list[ProviderCondition] = []
+    for atom in dict.fromkeys(
+        [each for stated in all_conditions(request, asked.rules.needs) for each in stated.atoms()]
+    ):
+        members = atom.named_providers(snapshot)
+        if members is None:
+            conditions.append(atom)
+        else:  # the trees of these are told apart by themselves, and no others
+            named.update([snapshot.providers[each].root_id for each in members])
     met_in = [each.met_in(snapshot) for each in conditions]
     telling = _roots_telling(snapshot, conditions)
     budget.spend(len(telling) // 16)
-    read = attrgetter(*sorted({"shape"} | {each.reads for each in conditions}))
+    read = tree_reader(conditions)
     #: by all that matters of trees but what is free a number, and that by where it is found
     numbers: dict[Hashable, int] = {}
     met: dict[Hashable, tuple[int, TreeLayout]] = {}
@@ -269,11 +318,8 @@ def _roots_telling(snapshot: ModelSnapshot, conditions: Iterable[ProviderConditi
     """
     found: set[int] = set()
     for each in conditions:
-        if isinstance(each, HasTraits):
-            index, names = snapshot.by_trait, each.forbidden.union(*each.required)
-        elif isinstance(each, InAggregates):
-            index, names = snapshot.by_aggregate, each.forbidden.union(*each.member_of)
-        else:
+        if each.index is None:
             return set(snapshot.trees)
-        found.update(*[snapshot.roots_having(index, name).ids for name in names])
+        index = getattr(snapshot, each.index)
+        found.update(*[snapshot.roots_having(index, name).ids for names in each.sets for name in names])
     return found
