@@ -44,6 +44,15 @@ class CandidatesRequest:
     limit: int | None = None
     nested: bool = True
 
+    @property
+    def total_amounts(self) -> dict[str, int]:
+        """How much of each class all groups ask for together."""
+        amounts: dict[str, int] = {}
+        for group in self.groups:
+            for name, amount in group.resources.items():
+                amounts[name] = amounts.get(name, 0) + amount
+        return amounts
+
 
 @dataclass(frozen=True, slots=True)
 class ProviderFilter:

@@ -26,6 +26,7 @@ from placement_extras.planner.packing import (
     Free,
     Slot,
     Way,
+    key_slots,
     pack,
     packer,
     simple,
@@ -69,18 +70,10 @@ class HostCoupling:
 
         :raises placement.search.budget.BudgetExhausted: it takes too long.
         """
-        names = list(tree.kind.shape.slots)
-        found = self._finder.at(tree, shared)
-
-        def slot_of(slot: Slot) -> Slot:
-            if isinstance(slot, int):
-                at, name = names[slot]
-                return tree.members[at].id, name
-            return slot
-
+        found, key = self._finder.at(tree, shared), key_slots(tree)
         ways = FlavorFootprints(
-            tuple([tuple([(slot_of(slot), amount) for slot, amount in way]) for way in found.ways]),
-            {slot_of(slot): name for slot, name in found.classes.items()},
+            tuple([tuple([(key(slot), amount) for slot, amount in way]) for way in found.ways]),
+            {key(slot): name for slot, name in found.classes.items()},
             coupled=True,
         )
         free: dict[Slot, int] = {

@@ -16,7 +16,15 @@ from placement.search.request import CandidatesRequest, RequestGroup
 from placement.store.groups import hosts_of
 from placement.store.holders import HeldAmount
 from placement_extras.planner.capacity import CloudHosts
-from placement_extras.planner.packing import FlavorFootprints, FootprintFinder, Free, Slot, Way, simple
+from placement_extras.planner.packing import (
+    FlavorFootprints,
+    FootprintFinder,
+    Free,
+    Slot,
+    Way,
+    key_slots,
+    simple,
+)
 
 
 @dataclass(eq=False, frozen=True, slots=True)
@@ -218,14 +226,7 @@ class ClusterSimulation:
         return found.coupled or (self.shares and any(each.id in self._sharing for each in tree.members))
 
     def _keyed(self, found: FlavorFootprints, tree: HostTree) -> Sequence[Way]:
-        names = list(tree.kind.shape.slots)
-
-        def key(slot: Slot) -> Slot:
-            if isinstance(slot, int):
-                at, name = names[slot]
-                return tree.members[at].id, name
-            return slot
-
+        key = key_slots(tree)
         return [tuple([(key(slot), amount) for slot, amount in way]) for way in found.ways]
 
 

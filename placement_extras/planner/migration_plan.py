@@ -4,13 +4,14 @@ import heapq
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, islice
 from typing import Final
 
 from placement.read_model.provider import SHARES, Provider
 from placement.search.request import CandidatesRequest
 from placement_extras.planner.cluster_simulation import ClusterSimulation, Host, HostedConsumer
 from placement_extras.planner.packing import Slot, Way
+from placement_extras.planner.trials import TrialJournal, TriesExhausted
 
 MAX_HOSTS: Final = 64
 """Guests of no more hosts than this are moved, those that lack least for the flavor."""
@@ -152,7 +153,7 @@ class _MigrationSearch:
             self._note(guest)
         self._needed: dict[int, float] = {}
         self._moves: list[MigrationStep] = []
-        self._tries = _MAX_TRIES
+        self._journal = TrialJournal(board.budget, _MAX_TRIES)
         self._cut = False
         self._seen: dict[frozenset[tuple[HostedConsumer, Way]], int] = {}
 
@@ -173,12 +174,16 @@ class _MigrationSearch:
         while bound <= MAX_MOVES and (best is None or bound < len(best[0])):
             self._seen.clear()
             self._cut = False
-            found = self._try(bound)
-            if found is None:
+            try:
+                found = self._try_moves(bound)
+                if found:
+                    root = next(each.root for each in self._targets if not self._needs(each))
+                    best = tuple(self._moves), root
+            except TriesExhausted:
                 break
+            finally:
+                self._journal.undo_changes()
             if found:
-                best = tuple(self._moves), next(each.root for each in self._targets if not self._needs(each))
-                self._undo(0)
                 break
             if not self._cut and best is None:
                 return MigrationPlan(None, None, None)
@@ -222,7 +227,7 @@ class _MigrationSearch:
                     return None
             return tuple(self._moves)
         finally:
-            self._undo(0)
+            self._journal.undo_changes()
 
     def _leaving_ways(self, target: _TargetHost) -> Iterator[tuple[HostedConsumer, tuple[Provider, Way]]]:
         """Who may leave a host, those first after whom fewest others have to, and where to."""
@@ -262,8 +267,11 @@ class _MigrationSearch:
             for slot, _ in slots
         )
 
-    def _try(self, left: int) -> bool | None:
-        """Whether so many moves make room; they stay made then. None if that takes too long to find out."""
+    def _try_moves(self, left: int) -> bool:
+        """Whether as many moves make room; they stay made then.
+
+        :raises TriesExhausted: it takes too long to find out.
+        """
         least = self._least()
         if not least:
             return True
@@ -277,17 +285,16 @@ class _MigrationSearch:
             return False
         self._seen[state] = left
         for guest in self._worth_moving(left, tight=least == left):
-            for where in self._elsewhere(guest):
-                self._tries -= 1
-                if self._tries < 0:
-                    return None
+            places = self._elsewhere(guest)
+            if left == 1 and not self._board.shares:
+                places = islice(
+                    places, 1
+                )  # where the last one goes makes no difference to the room it leaves
+            for where in self._journal.trying(places):
+                self._journal.count_try()
                 self._go(guest, where)
-                found = self._try(left - 1)
-                if found is not False:
-                    return found
-                self._undo(len(self._moves) - 1)
-                if left == 1 and not self._board.shares:
-                    break  # where it goes does not matter any more
+                if self._try_moves(left - 1):
+                    return True
         return False
 
     def _worth_moving(self, left: int, *, tight: bool) -> list[HostedConsumer]:
@@ -314,16 +321,10 @@ class _MigrationSearch:
             uuid = self._board.snapshot.providers[provider_id].uuid
             allocations.setdefault(uuid, {})[name] = amount
         self._moves.append(MigrationStep(guest, source, root, way, allocations))
+        self._journal.record(self._moves.pop)
+        self._journal.record(self._put, guest, source.id, self._holding[guest])
         self._put(guest, root.id, dict(way))
         return True
-
-    def _undo(self, length: int) -> None:
-        """Take moves back until so many are left."""
-        while len(self._moves) > length:
-            move = self._moves.pop()
-            before = next((each.way for each in reversed(self._moves) if each.guest is move.guest), None)
-            held = dict(move.guest.held if before is None else before)
-            self._put(move.guest, move.source.id, held)
 
     def _put(self, guest: HostedConsumer, root: int, amounts: dict[Slot, int]) -> None:
         """Have a guest hold this at that host instead of what it holds."""

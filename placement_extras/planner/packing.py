@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import gcd
 from typing import Any, Final
@@ -14,11 +15,12 @@ from placement.search.budget import SearchBudget
 from placement.search.candidate_search import when_empty
 from placement.search.candidates import CandidatePattern, PatternBatch
 from placement.search.request import CandidatesRequest
+from placement_extras.planner.trials import TrialJournal, TriesExhausted
 
 _MAX_TRIES: Final = 2_000
-"""Steps in the search for a better packing than the first, before the bound is told instead."""
+"""Tries for a better packing than the first; then the bound is answered. They take about 50 ms."""
 _MAX_WAYS: Final = 200
-"""Among more there is no such search."""
+"""Among more ways there is no such search: it would end by its limit, without a result."""
 
 Free = Mapping[Any, int] | tuple[int, ...]
 """What is free, by slot."""
@@ -99,7 +101,7 @@ def pack(found: FlavorFootprints, free: Free, budget: SearchBudget, at_most: int
     """
     search = _PackingSearch(found, free, budget)
     bound = search.bound(0)
-    return search.run(bound if at_most is None else min(bound, at_most))
+    return search.find_most(bound if at_most is None else min(bound, at_most))
 
 
 class _PackingSearch:
@@ -117,15 +119,19 @@ class _PackingSearch:
         self._left = {slot: free[slot] for way in ways for slot, _ in way}
         self._ways = sorted((way for way in ways if self._most(way)), key=self._most, reverse=True)
         self._best = 0
-        self._tries = _MAX_TRIES
+        self._journal = TrialJournal(budget, _MAX_TRIES)
 
-    def run(self, at_most: int) -> FitBounds:
+    def find_most(self, at_most: int) -> FitBounds:
         left = dict(self._left)
         for way in self._ways:
-            self._best += self._take(way, self._most(way))
+            count = self._most(way)
+            self._take_amounts(way, count)
+            self._best += count
         self._left = left
-        if self._best < at_most and len(self._ways) <= _MAX_WAYS and self._try(0, 0, at_most):
-            at_most = self._best
+        if self._best < at_most and len(self._ways) <= _MAX_WAYS:
+            with suppress(TriesExhausted):
+                self._try_ways(0, 0, at_most)
+                at_most = self._best
         return FitBounds(self._best, at_most)
 
     def bound(self, first: int) -> int:
@@ -154,30 +160,23 @@ class _PackingSearch:
     def _most(self, way: Way) -> int:
         return max(0, min(self._left[slot] // amount for slot, amount in way))
 
-    def _take(self, way: Way, count: int) -> int:
+    def _take_amounts(self, way: Way, count: int) -> None:
         for slot, amount in way:
             self._left[slot] -= count * amount
-        return count
 
-    def _try(self, index: int, count: int, at_most: int) -> bool:
-        """Try all that the ways from this one on allow; False if it is given up."""
+    def _try_ways(self, index: int, count: int, at_most: int) -> None:
+        """Try all that the ways from this one on allow, as long as more than the best may fit."""
         self._best = max(self._best, count)
         if self._best >= at_most or count + self.bound(index) <= self._best:
-            return True
-        self._tries -= 1
-        self._budget.spend()
-        if self._tries < 0:
-            return False
+            return
+        self._journal.count_try()
         way = self._ways[index]
-        for number in range(self._most(way), -1, -1):
-            self._take(way, number)
-            done = self._try(index + 1, count + number, at_most)
-            self._take(way, -number)
-            if not done:
-                return False
+        for number in self._journal.trying(range(self._most(way), -1, -1)):
+            self._take_amounts(way, number)
+            self._journal.record(self._take_amounts, way, -number)
+            self._try_ways(index + 1, count + number, at_most)
             if self._best >= at_most:
                 break
-        return True
 
 
 Slot = Any
@@ -214,6 +213,35 @@ class FlavorFootprints:
         return FlavorFootprints(
             ways, {slot: self.classes[slot] for way in ways for slot, _ in way}, self.coupled
         )
+
+
+def key_slots(tree: HostTree) -> Callable[[Slot], Slot]:
+    """A function that returns for a slot the provider id and class, by which several hosts know it."""
+    names = list(tree.kind.shape.slots)
+
+    def key_slot(slot: Slot) -> Slot:
+        if isinstance(slot, int):
+            at, name = names[slot]
+            return tree.members[at].id, name
+        return slot
+
+    return key_slot
+
+
+def most_by_volume(guests: int, asked: Mapping[str, Mapping[int, int]], there: Mapping[str, int]) -> int:
+    """An upper bound of how many guests fit: if no amount were in the way of another one.
+
+    :param asked: by class and amount, how many of the guests ask for it.
+    :param there: by class, how much there is in all.
+    """
+    bound = guests
+    for name, sizes in asked.items():
+        left, fits = there[name], guests - sum(sizes.values())
+        for amount, number in sorted(sizes.items()):  # the smallest first: most guests fit so
+            here = min(number, left // amount)
+            fits, left = fits + here, left - here * amount
+        bound = min(bound, fits)
+    return bound
 
 
 NO_WAYS: Final = FlavorFootprints((), {}, coupled=False)

@@ -18,7 +18,7 @@ from placement.read_model.provider import SHARES, Provider
 from placement.read_model.trees import TreeClass
 from placement.search.budget import SearchBudget
 from placement.search.claims.claim import ClaimScenario, WantedClaim
-from placement.search.claims.scores import ATTRIBUTE, Rank, amounts_of, mean, number_of, share, standing
+from placement.search.claims.scores import ATTRIBUTE, Rank, mean, number_of, share, standing
 from placement.search.claims.topology import LOCAL, REMOTE, SPLIT
 from placement.search.conditions import needs_of
 from placement.search.roots import SharingProviders
@@ -106,7 +106,7 @@ class ScoreUpperBounds:
     def _shares(self) -> Bounds:
         """What share of the host would be used."""
         if self._used is None:
-            amounts = amounts_of(self._wanted.request)
+            amounts = self._wanted.request.total_amounts
             bounds = [self._of_class(name, amount) for name, amount in amounts.items()]
             self._spend()
             least = list(map(mean, zip(*(each for each, _ in bounds), strict=True)))

@@ -22,7 +22,6 @@ from placement.search.budget import SearchBudget
 from placement.search.candidates import AllocationCandidate, CandidatePattern
 from placement.search.claims.claim import ChoiceScore, ClaimScenario, HostChoice, WantedClaim, zone_of
 from placement.search.claims.topology import LOCAL, distance_of
-from placement.search.request import CandidatesRequest
 
 ATTRIBUTE: Final = "attribute:"
 """What the criteria begin with that are attributes of providers; their names follow."""
@@ -39,15 +38,6 @@ Rank = tuple[bool, float]
 better."""
 
 
-def amounts_of(request: CandidatesRequest) -> dict[str, int]:
-    """How much a request asks for of each class in all."""
-    amounts: dict[str, int] = {}
-    for group in request.groups:
-        for name, amount in group.resources.items():
-            amounts[name] = amounts.get(name, 0) + amount
-    return amounts
-
-
 class ChoiceScorer:
     """Scores for one that is wanted, of what nobody holds yet in a world."""
 
@@ -57,7 +47,7 @@ class ChoiceScorer:
         self._terms: dict[tuple[TreeClass, int], _PatternTerms] = {}
         #: of each class that is asked for the sums by tree, and how much
         self._asked = {
-            name: (world.snapshot.sums(name), amount) for name, amount in amounts_of(wanted.request).items()
+            name: (world.snapshot.sums(name), amount) for name, amount in wanted.request.total_amounts.items()
         }
 
     def score(self, found: Found) -> ChoiceScore:
