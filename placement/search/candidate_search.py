@@ -16,7 +16,7 @@ from itertools import chain, islice
 from operator import itemgetter
 from typing import Final, Literal, TypeVar
 
-from placement.exceptions import SEARCH_TOO_LONG, InvalidRequest
+from placement.exceptions import InvalidRequest
 from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import HostTree, ProviderSet
@@ -442,19 +442,17 @@ def _while_it_lasts(offers: Iterable[Offer]) -> Iterator[Offer]:
 
 def _too_much(request: CandidatesRequest, budget: SearchBudget) -> InvalidRequest:
     """The refusal of a request that is too hard, with the group to blame."""
-    advice = ""
+    advice = "."
     if budget.dead_ends:
         suffix, count = max(budget.dead_ends.items(), key=itemgetter(1))
         asked = next(group.resources for group in request.groups if group.suffix == suffix)
         amounts = ",".join(f"{name}:{amount}" for name, amount in asked.items())
         advice = (
-            f" In {count} ways to serve the other groups there was no place left for "
+            f". In {count} ways to serve the other groups there was no place left for "
             f"resources{suffix}={amounts}: ask for fewer groups, or for smaller amounts."
         )
-    return InvalidRequest(
-        f"No allocation candidate was found in {budget.seconds:g} seconds of work, "
-        f"which is the limit ([api] candidates_deadline).{advice}",
-        SEARCH_TOO_LONG,
+    return InvalidRequest.too_long(
+        "No allocation candidate was found", budget.seconds, "candidates_deadline", advice
     )
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from placement.db.batch import StatementBatch
 from placement.db.database import ServiceDatabase, WriteTransaction
-from placement.exceptions import SEARCH_TOO_LONG, InvalidRequest, NoCandidate, Unavailable
+from placement.exceptions import InvalidRequest, NoCandidate, Unavailable
 from placement.read_model.feed import ModelView, ReadModel
 from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import BudgetExhausted, SearchBudget
@@ -222,10 +222,11 @@ class ClaimService:
         try:
             return place(ClaimScenario.of(snapshot, members, wanted), wanted, budget, self._rng)
         except BudgetExhausted:
-            raise InvalidRequest(
-                f"No place was found in {self._limits.searching:g} seconds of work, which is the limit "
-                "([api] candidates_deadline): ask for fewer groups, or for fewer claims at once.",
-                SEARCH_TOO_LONG,
+            raise InvalidRequest.too_long(
+                "No place was found",
+                self._limits.searching,
+                "candidates_deadline",
+                ": ask for fewer groups, or for fewer claims at once.",
             ) from None
 
     def _reserved(self, reservation: str, wanted: Sequence[WantedClaim]) -> list[allocations.Allocation]:

@@ -1,17 +1,18 @@
 """With which changes a request fits: the fewest clauses to leave out, and amounts as large as there are."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from heapq import merge
-from itertools import chain, product
-from typing import Final
+from itertools import chain, count, product
+from typing import Final, Self
 
 from placement.read_model.provider import Provider
+from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import HostTree
 from placement.search.budget import SearchBudget
 from placement.search.candidate_search import served
-from placement.search.diagnosis.clauses import RequestClause, resources, without
+from placement.search.diagnosis.clauses import RequestClause, droppable, resources, without
 from placement.search.diagnosis.survey import (
     Bits,
     FilterResult,
@@ -21,6 +22,7 @@ from placement.search.diagnosis.survey import (
     least,
 )
 from placement.search.equivalence import LikeTrees, TreeKin, sort_anew
+from placement.search.request import CandidatesRequest
 from placement.search.rules import available
 
 MAX_CHANGES: Final = 3
@@ -46,6 +48,17 @@ class RequestRelaxation:
     amounts: tuple[RequestClause, ...]
     hosts: int
 
+    @classmethod
+    def of(cls, left_out: Iterable[RequestClause], amounts: Mapping[RequestClause, int], hosts: int) -> Self:
+        """The relaxation without some clauses, and with other amounts for clauses of resources."""
+        changed = [replace(clause, amount=amount) for clause, amount in amounts.items()]
+        return cls(tuple(left_out), tuple(changed), hosts)
+
+    def change(self, request: CandidatesRequest) -> CandidatesRequest | None:
+        """The request with these changes; None if it asks for nothing then."""
+        amounts = {resources(each.group, each.names[0]): each.amount or 0 for each in self.amounts}
+        return without(request, self.left_out, amounts)
+
 
 class RelaxationSearch:
     """Tries the request of a survey without some of its clauses."""
@@ -58,11 +71,7 @@ class RelaxationSearch:
             self._by_missing.setdefault(host.missing, []).append(host)
         self._most_shared: dict[str, list[tuple[int, int]]] = {}
         self._smallest_of: dict[str, list[int]] = {}
-        self._asked = {
-            resources(group.suffix, name): amount
-            for group in found.request.groups
-            for name, amount in group.resources.items()
-        }
+        self._asked = asked_amounts(found.request)
 
     def relaxations(self) -> Iterator[RequestRelaxation]:
         """The smallest changes that make the request fit, which it does not as it is.
@@ -181,10 +190,7 @@ class RelaxationSearch:
                 if amount is not None:
                     amounts[clause] = amount
                     left_out.pop(clause, None)
-        changed = (
-            RequestClause(each.condition, each.group, each.names, amount) for each, amount in amounts.items()
-        )
-        return RequestRelaxation(tuple(left_out), tuple(changed), sum(self._fitting(bits, left_out, amounts)))
+        return RequestRelaxation.of(left_out, amounts, sum(self._fitting(bits, left_out, amounts)))
 
     def _largest(
         self,
@@ -307,13 +313,8 @@ class _AmountFitting:
             if self._fits(highest, tree, alike):
                 best = highest
                 continue
-            best, below, above = least, least // step, highest // step
-            while above - below > 1:
-                middle = (below + above) // 2
-                if self._fits(middle * step, tree, alike):
-                    below, best = middle, max(best, middle * step)
-                else:
-                    above = middle
+            fits = partial(self._fits, tree=tree, alike=alike)
+            best = largest_multiple(fits, step, least // step, highest // step)
         return best
 
     def _fits(self, amount: int, tree: HostTree, alike: LikeTrees) -> bool:
@@ -322,6 +323,118 @@ class _AmountFitting:
             self._tells[amount] = self._relaxer.tell(self._left_out, amounts)
         tell = self._tells[amount]
         return tell is not None and tell(tree, alike.shared)
+
+
+def asked_amounts(request: CandidatesRequest) -> dict[RequestClause, int]:
+    """The amounts of a request, by the clauses that ask for them."""
+    return {
+        resources(group.suffix, name): amount
+        for group in request.groups
+        for name, amount in group.resources.items()
+    }
+
+
+def largest_multiple(fits: Callable[[int], bool], step: int, below: int, above: int) -> int:
+    """The largest amount that fits, a multiple of a step, found by halving.
+
+    :param below: how many steps fit, ``above`` how many do not.
+    """
+    while above - below > 1:
+        middle = (below + above) // 2
+        if fits(middle * step):
+            below = middle
+        else:
+            above = middle
+    return below * step
+
+
+_STARTS: Final = (1, 2, 4)
+"""Multiples of the least amount where halving begins: spread over zones the least itself may not do."""
+_MAX_STEPS: Final = 3
+"""Number of different steps of inventories whose multiples are tried: providers mostly agree."""
+
+HostsServing = Callable[[CandidatesRequest], Iterator[int]]
+"""Returns the hosts that serve a changed request, by their roots, each when it is found."""
+
+
+class TriedRelaxations:
+    """Relaxations of one clause each, for requests whose hosts only a trial tells.
+
+    :class:`RelaxationSearch` knows for each host which clauses are in the way, so that it tries few changes.
+    Conditions of single providers do not tell that where amounts are divided over zones, or where a host also
+    depends on the groups of consumers. Then each change is tried by what places such a request.
+    """
+
+    def __init__(
+        self,
+        snapshot: ModelSnapshot,
+        request: CandidatesRequest,
+        serving: HostsServing,
+        budget: SearchBudget,
+    ) -> None:
+        self._snapshot = snapshot
+        self._request = request
+        self._serving = serving
+        self._budget = budget
+
+    def find_changes(self) -> Iterator[RequestRelaxation]:
+        """The changes that help, in the order of the clauses.
+
+        :raises placement.search.budget.BudgetExhausted: it takes too long to find the next.
+        """
+        asked, found = asked_amounts(self._request), 0
+        for clause in droppable(self._snapshot, self._request):
+            relaxation = None
+            if clause in asked:
+                largest = self._largest_amount(clause, asked[clause])
+                if largest:
+                    relaxation = self.try_change(RequestRelaxation.of((), {clause: largest}, 0))
+            relaxation = relaxation or self.try_change(RequestRelaxation((clause,), (), 0))
+            if relaxation is not None:
+                yield relaxation
+                found += 1
+                if found == MAX_RELAXATIONS:
+                    return
+
+    def try_change(self, change: RequestRelaxation) -> RequestRelaxation | None:
+        """The change with the number of hosts that then serve the request; None if none does."""
+        changed = change.change(self._request)
+        hosts = 0 if changed is None else sum(1 for _ in self._serving(changed))
+        return replace(change, hosts=hosts) if hosts else None
+
+    def _largest_amount(self, clause: RequestClause, asked: int) -> int:
+        """The largest amount of a class below the one asked for that will do; 0 if none does."""
+
+        def fits(amount: int) -> bool:
+            changed = without(self._request, (), {clause: amount})
+            return changed is not None and next(self._serving(changed), None) is not None
+
+        best = 0
+        for lowest, step in self._portions(clause.names[0]):
+            most = (asked - 1) // step
+            starts = (lowest // step * times for times in _STARTS)
+            below = next((start for start in starts if start <= most and fits(start * step)), None)
+            if below is None:
+                continue
+            # up from there in strides that double, as most hosts have far less than may be asked for
+            above = most + 1
+            for stride in (1 << each for each in count()):
+                if below + stride >= above:
+                    break
+                if fits((below + stride) * step):
+                    below += stride
+                else:
+                    above = below + stride
+            best = max(best, largest_multiple(fits, step, below, above))
+        return best
+
+    def _portions(self, name: str) -> list[tuple[int, int]]:
+        """The least amounts that providers give of a class, with the steps in which they give it."""
+        having = self._snapshot.by_class.get(name, ())
+        self._budget.spend(1 + len(having) // 4)
+        inventories = (self._snapshot.providers[each].inventories[name] for each in having)
+        found = {(smallest(each.min_unit, each.step_size), each.step_size) for each in inventories}
+        return sorted(found)[:_MAX_STEPS]
 
 
 def smallest(min_unit: int, step_size: int) -> int:
