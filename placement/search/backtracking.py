@@ -54,13 +54,13 @@ class DeadEnds:
     def add(self) -> None:
         """The assignment as it is cannot be completed."""
         if len(self._known) < MAX_DEAD_ENDS:
-            self._known.add(self._state())
+            self._known.add(self._chosen_kinds())
 
     def reached(self) -> bool:
         """Whether the assignment is like one that could not be completed."""
-        return self._state() in self._known
+        return self._chosen_kinds() in self._known
 
-    def _state(self) -> Hashable:
+    def _chosen_kinds(self) -> Hashable:
         """What is chosen, as kinds of needs and providers.
 
         As needs are served in a fixed order, this also says which are left.
@@ -130,7 +130,7 @@ def combine(
         rules.needs, options, rules.isolate, budget=rules.budget
     ):
         assignment = NeedAssignment(rules, options)
-        for complete in _complete(assignment, _order(rules, options), small):
+        for complete in _run_through(assignment, _order_needs(rules, options), small):
             yield [provider for provider in assignment.chosen if provider is not None] if complete else None
 
 
@@ -143,7 +143,8 @@ def in_pairs(
     """
     budget, order = rules.budget, _mates_together(rules, options)
     before = [
-        [other for other in _mates(rules, index) if other in order[:at]] for at, index in enumerate(order)
+        [other for other in _subtree_mates(rules, index) if other in order[:at]]
+        for at, index in enumerate(order)
     ]
     distinct = [rules.isolate and not rules.needs[index].unsuffixed for index in order]
     chosen = [0] * len(order)
@@ -188,7 +189,7 @@ def in_pairs(
             yield None
 
 
-def _mates(rules: RequestRules, index: int) -> Iterator[int]:
+def _subtree_mates(rules: RequestRules, index: int) -> Iterator[int]:
     """The needs that are to be in one subtree with a need."""
     return (other for rule in rules.subtrees_of[index] for other in rule if other != index)
 
@@ -197,7 +198,7 @@ def _mates_together(rules: RequestRules, options: Sequence[Sequence[int]]) -> li
     """The indexes of the needs: those with few options first, and mates one after the other."""
     order: list[int] = []
     for first in sorted(range(len(options)), key=lambda index: len(options[index])):
-        for index in (first, *_mates(rules, first)):
+        for index in (first, *_subtree_mates(rules, first)):
             if index not in order:
                 order.append(index)
     return order
@@ -213,7 +214,7 @@ def ways(options: Sequence[Sequence[object]], limit: int) -> int:
     return found
 
 
-def _order(rules: RequestRules, options: Sequence[Sequence[Provider]]) -> list[int]:
+def _order_needs(rules: RequestRules, options: Sequence[Sequence[Provider]]) -> list[int]:
     """The indexes of the needs: those that decide on traits first, then those with few options.
 
     Of those that compete for something the larger ones come first, while much is free.
@@ -235,7 +236,7 @@ def _order(rules: RequestRules, options: Sequence[Sequence[Provider]]) -> list[i
     return sorted(range(len(options)), key=key)
 
 
-def _complete(assignment: NeedAssignment, order: Sequence[int], small: bool) -> Iterator[bool]:
+def _run_through(assignment: NeedAssignment, order: Sequence[int], small: bool) -> Iterator[bool]:
     """Run through all complete states of the assignment, stopping at each, and where it rests (False).
 
     Without recursion, as requests may have hundreds of groups. Most requests

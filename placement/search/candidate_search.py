@@ -144,7 +144,7 @@ class CandidateSearch:
 
     @cached_property
     def _candidate_size(self) -> int:
-        return sum(map(_size, self._needs))
+        return sum(map(_need_size, self._needs))
 
     def possible_roots(self) -> RootFilter:
         """The roots at which candidates may be anchored."""
@@ -200,7 +200,7 @@ class CandidateSearch:
     def when_empty(self, tree: HostTree, shared: Sequence[Provider]) -> PatternBatch:
         """All patterns of a tree if nothing were used of it, nor of what shares with it."""
         self._searched.batch = BATCH
-        shared = [self._unused(each) for each in shared]
+        shared = [self._without_usage(each) for each in shared]
         plan = self._plan_of(tree, shared)
         if plan is None:
             return _NO_PATTERNS
@@ -211,7 +211,7 @@ class CandidateSearch:
             found = self._when_empty[plan] = PatternBatch(patterns)
         return found
 
-    def _unused(self, provider: Provider) -> Provider:
+    def _without_usage(self, provider: Provider) -> Provider:
         """The sharing provider with nothing used."""
         if not provider.used:
             return provider
@@ -232,7 +232,7 @@ class CandidateSearch:
             for at in positions
         ):
             return False
-        known = {_key(candidate) for candidate in candidates_of([offer])}
+        known = {_candidate_key(candidate) for candidate in candidates_of([offer])}
         if known <= seen:
             return True
         seen |= known
@@ -248,7 +248,7 @@ class CandidateSearch:
     def _plan_of(
         self, tree: HostTree, shared: Sequence[Provider], in_use: bool = False
     ) -> CompiledRequest | None:
-        """As :meth:`_plan`, which is asked once for trees that are the same to the request.
+        """As :meth:`_find_plan`, which is asked once for trees that are the same to the request.
 
         :param in_use: None also where too much is used for any candidate, if that is quickly known.
         """
@@ -267,10 +267,10 @@ class CandidateSearch:
         except KeyError:
             if in_use and not shared and self._has_too_little(tree):
                 return None
-            plan = self._plans[key] = self._plan(tree, shared)
+            plan = self._plans[key] = self._find_plan(tree, shared)
             return plan
 
-    def _plan(self, tree: HostTree, shared: Sequence[Provider]) -> CompiledRequest | None:
+    def _find_plan(self, tree: HostTree, shared: Sequence[Provider]) -> CompiledRequest | None:
         """The plan for trees like this one, None if they cannot serve the request."""
         self.budget.spend(1 + len(self._met_in) * len(tree.members) // 4)
         if not shared and not self._classes <= tree.shape.classes:
@@ -301,13 +301,13 @@ class CandidateSearch:
         return CompiledRequest(rules, tree, shared, options, tuple(traits), self._searched)
 
 
-def _size(need: ProviderNeed) -> int:
+def _need_size(need: ProviderNeed) -> int:
     """About how many bytes a need takes in an answer, for each candidate."""
     amounts = sum([len(name) + 12 for name, _ in need.resources])
     return len('"":{"resources":{}},"":[""],') + 2 * 36 + len(need.suffix) + amounts
 
 
-def _key(candidate: AllocationCandidate) -> Hashable:
+def _candidate_key(candidate: AllocationCandidate) -> Hashable:
     return (
         frozenset(
             (provider_id, name, amount)
@@ -352,7 +352,7 @@ def search(
     by_root = looking.by_root(1 if in_turn or looking.may_repeat else min(BATCH, limit or BATCH))
     offers = round_robin(by_root) if in_turn else one_by_one(by_root)
     if looking.may_repeat:
-        offers = _distinct(offers, looking)
+        offers = _drop_repeated(offers, looking)
     if limit is not None:
         offers = first(offers, limit)
     offers = _while_it_lasts(offers)
@@ -456,7 +456,7 @@ def _too_much(request: CandidatesRequest, budget: SearchBudget) -> InvalidReques
     )
 
 
-def _distinct(offers: Iterable[Offer], found: CandidateSearch) -> Iterator[Offer]:
+def _drop_repeated(offers: Iterable[Offer], found: CandidateSearch) -> Iterator[Offer]:
     """Of offers of one candidate each, drop what was found before from another root."""
     seen: set[Hashable] = set()
     for offer in offers:

@@ -103,33 +103,33 @@ class CompiledRequest:
         """
         if rng is not None:
             options = self._having_enough(free)
-            return self._in_batches(self._patterns(provider_set, options, rng)) if options else ()
+            return self._in_batches(self._find_patterns(provider_set, options, rng)) if options else ()
         known: Iterable[PatternBatch] | None
         if self._by_relevant is None:  # there may be no other tree like the first
             self._by_relevant = {}
-            known = self._alike(provider_set, free)
+            known = self._batches_alike(provider_set, free)
         else:
             if self._relevant is None:
-                self._relevant = _picker(
+                self._relevant = _pick_slots(
                     sorted({slot for own, _ in self._options for _, slots in own for slot in slots})
                 )
             relevant = self._relevant(free)
             known = self._by_relevant.get(relevant)
             if known is None:
-                known = self._by_relevant[relevant] = self._alike(provider_set, free)
+                known = self._by_relevant[relevant] = self._batches_alike(provider_set, free)
         return known if type(known) is tuple else tee(known, 2)[1]
 
-    def _alike(self, provider_set: ProviderSet, free: tuple[int, ...]) -> Iterable[PatternBatch]:
+    def _batches_alike(self, provider_set: ProviderSet, free: tuple[int, ...]) -> Iterable[PatternBatch]:
         """The patterns of all trees like this one: all in a tuple, or an iterator to start copies from."""
         options: Sequence[Sequence[int]] | None = self._having_enough(free)
         for rule in self._rules.subtrees:
             options = options and self._within_reach(rule, options)
         if options is None:
             return ()
-        likeness = (*map(tuple, options), *self._contested(options, free), self._apart)
+        likeness = (*map(tuple, options), *self._contested_amounts(options, free), self._apart)
         known = self._searched.batches.get(likeness)
         if known is None:
-            patterns = self._patterns(provider_set, options)
+            patterns = self._find_patterns(provider_set, options)
             first, more = self._next_batch(patterns)
             if more:
                 known = tee(chain((first,), self._in_batches(patterns)), 1)[0]
@@ -162,7 +162,7 @@ class CompiledRequest:
             left[index] = [at for at in options[index] if not tops.isdisjoint(lineages[at])]
         return left
 
-    def _contested(self, options: Sequence[Sequence[int]], free: tuple[int, ...]) -> list[int]:
+    def _contested_amounts(self, options: Sequence[Sequence[int]], free: tuple[int, ...]) -> list[int]:
         """How much each option can give of each class that it is contested for, as far as it matters."""
         rules, shape = self._rules, self._shape
         found = []
@@ -196,27 +196,27 @@ class CompiledRequest:
             having[index] = here
         return having
 
-    def _patterns(
+    def _find_patterns(
         self, provider_set: ProviderSet, options: Sequence[Sequence[int]], rng: random.Random | None = None
     ) -> Iterator[CandidatePattern | None]:
         members, rules = provider_set.members, self._rules
         if rng is None and rules.by_options_alone:
-            yield from map(self._pattern, product(*options))
+            yield from map(self._pattern_of, product(*options))
             return
         if rng is None and rules.pairwise and ways(options, SMALL_IN_PAIRS) <= SMALL_IN_PAIRS:
             lineages = self._shape.lineages
             if not any(options[index][-1] >= len(lineages) for rule in rules.subtrees for index in rule):
                 for found in in_pairs(rules, options, lineages):
-                    yield None if found is None else self._pattern(found)
+                    yield None if found is None else self._pattern_of(found)
                 return
         positions_of = {members[at].id: at for found in options for at in found}
         for chosen in combine(rules, [[members[at] for at in found] for found in options], rng):
             if chosen is None:
                 yield None
             else:
-                yield self._pattern(tuple([positions_of[provider.id] for provider in chosen]))
+                yield self._pattern_of(tuple([positions_of[provider.id] for provider in chosen]))
 
-    def _pattern(self, positions: tuple[int, ...]) -> CandidatePattern:
+    def _pattern_of(self, positions: tuple[int, ...]) -> CandidatePattern:
         known = self._searched.patterns.get(positions)
         if known is None:
             self._rules.budget.spend(len(positions))
@@ -291,5 +291,5 @@ def _shared_options(
     return [at for at, each in enumerate(shared, first) if need.served_by(each, rules.snapshot)]
 
 
-def _picker(slots: Sequence[int]) -> Callable[[tuple[int, ...]], Any]:
+def _pick_slots(slots: Sequence[int]) -> Callable[[tuple[int, ...]], Any]:
     return itemgetter(*slots) if slots else lambda _: ()

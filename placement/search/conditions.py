@@ -251,16 +251,16 @@ class _TraitCondition(ProviderCondition):
     index = "by_trait"
 
     @abstractmethod
-    def _admits(self, traits: Names) -> bool:
+    def _admits_names(self, traits: Names) -> bool:
         """Whether a provider with these traits meets it."""
 
     def met_by(self, provider: Provider, snapshot: ModelSnapshot) -> bool:
         """Whether the provider has, or lacks, the traits."""
-        return self._admits(provider.traits)
+        return self._admits_names(provider.traits)
 
     def met_in(self, snapshot: ModelSnapshot) -> MetPositions:
         """A function that looks at each set of traits once: thousands of providers share few of them."""
-        known = _RememberedValues(self._admits)
+        known = _RememberedValues(self._admits_names)
         return lambda tree: tuple(map(known.__getitem__, tree.kind.traits))
 
 
@@ -288,7 +288,7 @@ class RequiredTraits(_TraitCondition):
         """Whether the providers of the group have them between them."""
         return self.by_group
 
-    def _admits(self, traits: Names) -> bool:
+    def _admits_names(self, traits: Names) -> bool:
         return not any(map(traits.isdisjoint, self.sets))
 
 
@@ -302,7 +302,7 @@ class ForbiddenTraits(_TraitCondition):
     words = ConditionWords("have {names}, which is forbidden", "do not have {names}", "required", "!")
     excludes = True
 
-    def _admits(self, traits: Names) -> bool:
+    def _admits_names(self, traits: Names) -> bool:
         return all(map(traits.isdisjoint, self.sets))
 
 
@@ -358,7 +358,7 @@ class _AggregateCondition(ProviderCondition):
         return cls(_split_field(said), or_root=group is not None and group.suffix == "")
 
     @abstractmethod
-    def _admits(self, own: Names, root: Names | None) -> bool:
+    def _admits_names(self, own: Names, root: Names | None) -> bool:
         """Whether a provider in these aggregates meets it, below a root in those that count for it, too."""
 
     def met_by(self, provider: Provider, snapshot: ModelSnapshot) -> bool:
@@ -366,7 +366,7 @@ class _AggregateCondition(ProviderCondition):
         root = None
         if self.or_root and provider.parent_id is not None:
             root = snapshot.providers[provider.root_id].aggregates
-        return self._admits(provider.aggregates, root)
+        return self._admits_names(provider.aggregates, root)
 
     def met_in(self, snapshot: ModelSnapshot) -> MetPositions:
         """A function that looks at each set of aggregates, beside each set of a root, once."""
@@ -376,7 +376,7 @@ class _AggregateCondition(ProviderCondition):
             root = tree.root.aggregates if self.or_root else None
             beside = known.get(root)
             if beside is None:
-                beside = known[root] = _RememberedValues(lambda own: self._admits(own, root))
+                beside = known[root] = _RememberedValues(lambda own: self._admits_names(own, root))
             return tuple(map(beside.__getitem__, tree.aggregates))
 
         return met
@@ -395,10 +395,10 @@ class MemberOf(_AggregateCondition):
     field = "member_of"
     words = ConditionWords("are not in aggregate {names}", "are in {names}", "member_of", unknown="nobody is")
 
-    def _admits(self, own: Names, root: Names | None) -> bool:
-        return self._reach(own) or (root is not None and self._reach(root))
+    def _admits_names(self, own: Names, root: Names | None) -> bool:
+        return self._reaches_all(own) or (root is not None and self._reaches_all(root))
 
-    def _reach(self, aggregates: Names) -> bool:
+    def _reaches_all(self, aggregates: Names) -> bool:
         return not any(map(aggregates.isdisjoint, self.sets))
 
     def ways(self, snapshot: ModelSnapshot) -> tuple[ProviderCheck, ...]:
@@ -424,7 +424,7 @@ class ForbiddenAggregates(_AggregateCondition):
     words = ConditionWords("are in the forbidden aggregate {names}", "are not in {names}", "member_of", "!")
     excludes = True
 
-    def _admits(self, own: Names, root: Names | None) -> bool:
+    def _admits_names(self, own: Names, root: Names | None) -> bool:
         return all(map(own.isdisjoint, self.sets)) and (root is None or all(map(root.isdisjoint, self.sets)))
 
 

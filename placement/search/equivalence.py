@@ -93,35 +93,35 @@ class AskedAmounts:
         found = self._portions.get(shape)
         if found is None:
             given = [
-                shape.any_gives(name, amount) or self._gives(shape, layout, name, amount)
+                shape.any_gives(name, amount) or self._portions_given(shape, layout, name, amount)
                 for name, amount in self.amounts
             ]
             summed = [
                 # where every single amount is given, and all of them at once, so is every sum
                 (given.count(True) == len(given) and shape.any_gives(name, asked))
-                or self._steps(shape, layout, name, asked)
+                or self._portions_summed(shape, layout, name, asked)
                 for name, asked in self.rules.contested.items()
             ]
             found = self._portions[shape] = (*given, *summed)
         return found
 
-    def _gives(self, shape: TreeStructure, layout: TreeLayout, name: str, amount: int) -> Hashable:
+    def _portions_given(self, shape: TreeStructure, layout: TreeLayout, name: str, amount: int) -> Hashable:
         return tuple(
             [
                 (each.min_unit <= amount, amount <= each.max_unit, amount % each.step_size == 0)
-                for each in self._inventories(shape, layout, name)
+                for each in self._inventories_of(shape, layout, name)
             ]
         )
 
-    def _steps(self, shape: TreeStructure, layout: TreeLayout, name: str, asked: int) -> Hashable:
+    def _portions_summed(self, shape: TreeStructure, layout: TreeLayout, name: str, asked: int) -> Hashable:
         return tuple(
             [
                 (each.min_unit, min(each.max_unit, asked), each.step_size)
-                for each in self._inventories(shape, layout, name)
+                for each in self._inventories_of(shape, layout, name)
             ]
         )
 
-    def _inventories(self, shape: TreeStructure, layout: TreeLayout, name: str) -> list[Inventory]:
+    def _inventories_of(self, shape: TreeStructure, layout: TreeLayout, name: str) -> list[Inventory]:
         return [shape.portions[slot] for slot in layout.slots_of(self._ranks[name])]
 
 

@@ -44,12 +44,12 @@ class SharingProviders:
         #: whether some of them could serve each of the needs by themselves
         self.suffice = bool(self.providers)
         if self.providers and needs is not None:
-            serving = [self._serving(need) for need in {need.terms: need for need in needs}.values()]
+            serving = [self._find_serving(need) for need in {need.terms: need for need in needs}.values()]
             self.suffice = all(serving)
             self.providers = set().union(*serving)
         self._known: dict[frozenset[str], tuple[list[Provider], tuple[bytes, ...]]] = {}
 
-    def _serving(self, need: ProviderNeed) -> set[int]:
+    def _find_serving(self, need: ProviderNeed) -> set[int]:
         """Those of the providers that may serve the need; of many all that have what it asks for."""
         found = set(self.providers)
         for name, _ in need.resources:
@@ -94,7 +94,7 @@ class SharingProviders:
 
     def through(self, aggregates: Iterable[str]) -> list[Provider]:
         """The sharing providers in any of these aggregates, in ascending order of their ids."""
-        return self._found(aggregates, set())[0]
+        return self._find_shared(aggregates, set())[0]
 
     def with_tree(self, root: int) -> tuple[list[Provider], tuple[bytes, ...]]:
         """The providers outside the tree that share with it, in ascending order of their ids; their uuids."""
@@ -102,12 +102,12 @@ class SharingProviders:
         via = self._aggregates & self._snapshot.whole_trees()[root].all_aggregates
         known = self._known.get(via)
         if known is None:
-            known = self._known[via] = self._found(via, set())
+            known = self._known[via] = self._find_shared(via, set())
         if known[0] and root in self.roots:
-            return self._found(via, set(self._snapshot.trees[root]))
+            return self._find_shared(via, set(self._snapshot.trees[root]))
         return known
 
-    def _found(
+    def _find_shared(
         self, aggregates: Iterable[str], without: set[int]
     ) -> tuple[list[Provider], tuple[bytes, ...]]:
         found = set().union(*[self._by_aggregate[aggregate] for aggregate in aggregates]) - without
@@ -139,7 +139,7 @@ class RootFilter:
     in_order: bool = True
 
     def __iter__(self) -> Iterator[int]:
-        return self._telling(self.ids if self.in_order else sorted(self.ids))
+        return self._filter_telling(self.ids if self.in_order else sorted(self.ids))
 
     def among(self, ids: Container[int]) -> "RootFilter":
         """Those of them that are among these, too."""
@@ -149,16 +149,16 @@ class RootFilter:
         """All of them from any on, each as likely; who takes few of them does not pay for the others."""
         for _ in range(_DRAWS if self.ids else 0):
             first = rng.randrange(len(self.ids))
-            if any(self._telling((self.ids[first],))):
-                return self._telling(_turned(self.ids, first))
-        found = [*self._telling(self.ids)]
-        return _turned(found, rng.randrange(len(found))) if found else iter(())
+            if any(self._filter_telling((self.ids[first],))):
+                return self._filter_telling(_rotate_ids(self.ids, first))
+        found = [*self._filter_telling(self.ids)]
+        return _rotate_ids(found, rng.randrange(len(found))) if found else iter(())
 
-    def _telling(self, ids: Iterable[int]) -> Iterator[int]:
+    def _filter_telling(self, ids: Iterable[int]) -> Iterator[int]:
         return _in_all(ids, self.telling) if self.telling else iter(ids)
 
 
-def _turned(ids: Sequence[int], first: int) -> Iterator[int]:
+def _rotate_ids(ids: Sequence[int], first: int) -> Iterator[int]:
     """All of them, those from this position on first."""
     return map(ids.__getitem__, chain(range(first, len(ids)), range(first)))
 
@@ -190,10 +190,12 @@ def possible_roots(
         return RootFilter()
     conditions = all_conditions(request, needs)
     members = [each.named_providers(snapshot) for each in conditions]
-    named = [_anchored(snapshot, each, sharing) for each in members if each is not None]
+    named = [_anchor_roots(snapshot, each, sharing) for each in members if each is not None]
     if named:
         return RootFilter(sorted(set.intersection(*named)))
-    wanted = [_SelectiveNames(snapshot, each, sharing) for each in _indexed(snapshot, conditions, needs)]
+    wanted = [
+        _SelectiveNames(snapshot, each, sharing) for each in _indexed_names(snapshot, conditions, needs)
+    ]
     wanted.sort(key=lambda each: each.size)
     if wanted and wanted[0].size == 0:
         return RootFilter()
@@ -221,7 +223,7 @@ def _in_all(roots: Iterable[int], wanted: Sequence[Sequence[Container[int]]]) ->
             yield root
 
 
-def _indexed(
+def _indexed_names(
     snapshot: ModelSnapshot, conditions: Iterable[ProviderCondition], needs: Iterable[ProviderNeed]
 ) -> Iterator[IndexedNames]:
     """All that a request asks for and an index has, each once."""
@@ -231,7 +233,7 @@ def _indexed(
         yield IndexedNames(snapshot.by_class, (name,))
 
 
-def _anchored(snapshot: ModelSnapshot, members: set[int], sharing: SharingProviders) -> set[int]:
+def _anchor_roots(snapshot: ModelSnapshot, members: set[int], sharing: SharingProviders) -> set[int]:
     """The roots of all trees at which a candidate with one of these providers may be anchored."""
     sharing.budget.spend(len(members))
     roots = {snapshot.providers[provider_id].root_id for provider_id in members}

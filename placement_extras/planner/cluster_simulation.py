@@ -69,9 +69,9 @@ def guests_of(
     guests = []
     for (consumer, kind), amounts in sorted(by_consumer.items(), key=lambda item: item[0][0]):
         budget.spend(len(amounts))
-        asked = _groups(amounts)
+        asked = _asked_groups(amounts)
         if asked not in requests:
-            requests[asked] = _request(asked)
+            requests[asked] = _make_request(asked)
         taken = [snapshot.providers[provider_id] for provider_id, _ in amounts]
         hosts = hosts_of((each.root_id, SHARES in each.traits) for each in taken)
         guests.append(HostedConsumer(consumer, kind, amounts, hosts, requests[asked]))
@@ -81,7 +81,7 @@ def guests_of(
 _Amounts = tuple[tuple[str, int], ...]
 
 
-def _groups(held: Mapping[Slot, int]) -> tuple[_Amounts, tuple[_Amounts, ...]]:
+def _asked_groups(held: Mapping[Slot, int]) -> tuple[_Amounts, tuple[_Amounts, ...]]:
     """What is asked for in the group without a suffix, and in each of those with one."""
     providers = Counter(name for _, name in held)
     by_provider: dict[int, dict[str, int]] = {}
@@ -97,7 +97,7 @@ def _groups(held: Mapping[Slot, int]) -> tuple[_Amounts, tuple[_Amounts, ...]]:
     return tuple(sorted(common.items())), tuple(sorted(apart))
 
 
-def _request(asked: tuple[_Amounts, tuple[_Amounts, ...]]) -> CandidatesRequest:
+def _make_request(asked: tuple[_Amounts, tuple[_Amounts, ...]]) -> CandidatesRequest:
     common, apart = asked
     groups = [RequestGroup("", dict(common))] if common else []
     groups += [RequestGroup(f"_{number}", dict(amounts)) for number, amounts in enumerate(apart)]
@@ -178,7 +178,7 @@ class ClusterSimulation:
 
         :raises placement.search.budget.BudgetExhausted: it takes too long.
         """
-        return self._keyed(self._asking_of(request).finder.at(*host), host[0])
+        return self._keyed_ways(self._asking_of(request).finder.at(*host), host[0])
 
     def room_at(self, request: CandidatesRequest, host: Host) -> Iterator[Way]:
         """The ways of a request at a host for which there is enough now."""
@@ -187,7 +187,7 @@ class ClusterSimulation:
         found = asking.finder.at(*host)
         if not asking.may_fit(found, self._plain_free(found, host[0])):
             return
-        for way in self._keyed(found, host[0]):
+        for way in self._keyed_ways(found, host[0]):
             if all(self.free(slot) >= amount for slot, amount in way):
                 yield way
 
@@ -225,7 +225,7 @@ class ClusterSimulation:
         """Whether guests of other hosts may take of what these ways take."""
         return found.coupled or (self.shares and any(each.id in self._sharing for each in tree.members))
 
-    def _keyed(self, found: FlavorFootprints, tree: HostTree) -> Sequence[Way]:
+    def _keyed_ways(self, found: FlavorFootprints, tree: HostTree) -> Sequence[Way]:
         key = key_slots(tree)
         return [tuple([(key(slot), amount) for slot, amount in way]) for way in found.ways]
 
@@ -252,7 +252,7 @@ class _RequestRoom:
     def open_hosts(self, board: ClusterSimulation) -> Iterator[Host]:
         """The hosts that may have had room at the beginning; they are looked for when they are needed."""
         if self._left is None:
-            self._left = self._look(board)
+            self._left = self._look_for_room(board)
         number = 0
         while True:
             if number == len(self._open):
@@ -263,7 +263,7 @@ class _RequestRoom:
             yield self._open[number]
             number += 1
 
-    def _look(self, board: ClusterSimulation) -> Iterator[Host]:
+    def _look_for_room(self, board: ClusterSimulation) -> Iterator[Host]:
         for host in board.each_host():
             found = self.finder.at(*host)
             if self.may_fit(found, None if board.is_coupled(found, host[0]) else host[0].free):

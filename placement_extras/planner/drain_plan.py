@@ -54,7 +54,7 @@ def displace(board: ClusterSimulation, guests: Sequence[HostedConsumer]) -> Disp
         board.budget.spend(len(guest.held))
         board.take(guest.held.items(), -1)
     largest = _largest_first(guests, board.budget)
-    taken, left = _place(board, largest)
+    taken, left = _place_guests(board, largest)
     for way in taken:
         board.take(way, -1)
     if not left:
@@ -98,7 +98,7 @@ def _largest_first(guests: Sequence[HostedConsumer], budget: SearchBudget) -> li
     return [each for _, _, each in sorted(sizes, key=itemgetter(0, 1))]
 
 
-def _place(
+def _place_guests(
     board: ClusterSimulation, guests: Sequence[HostedConsumer]
 ) -> tuple[list[Way], list[HostedConsumer]]:
     """Place them one after the other where there is room first: what they take, and who is left."""

@@ -150,7 +150,7 @@ class _MigrationSearch:
         }
         self._holders: dict[Slot, dict[HostedConsumer, int]] = {}
         for guest in self._guests:
-            self._note(guest)
+            self._note_holder(guest)
         self._needed: dict[int, float] = {}
         self._moves: list[MigrationStep] = []
         self._journal = TrialJournal(board.budget, _MAX_TRIES)
@@ -159,15 +159,15 @@ class _MigrationSearch:
 
     def run(self) -> MigrationPlan:
         """The fewest moves there are, or some."""
-        least = self._least()
+        least = self._least_moves()
         if math.isinf(least):
             return MigrationPlan(None, None, None)
         best: tuple[tuple[MigrationStep, ...], Provider] | None = None
-        for target in sorted(self._targets, key=self._needs):
+        for target in sorted(self._targets, key=self._needs_leaving):
             most = MAX_MOVES if best is None else len(best[0]) - 1
-            if self._needs(target) > most or (best is not None and len(best[0]) == least):
+            if self._needs_leaving(target) > most or (best is not None and len(best[0]) == least):
                 break
-            moves = self._empty(target, most)
+            moves = self._empty_host(target, most)
             if moves is not None:
                 best = moves, target.root
         bound = int(least)
@@ -177,7 +177,7 @@ class _MigrationSearch:
             try:
                 found = self._try_moves(bound)
                 if found:
-                    root = next(each.root for each in self._targets if not self._needs(each))
+                    root = next(each.root for each in self._targets if not self._needs_leaving(each))
                     best = tuple(self._moves), root
             except TriesExhausted:
                 break
@@ -192,7 +192,7 @@ class _MigrationSearch:
             return MigrationPlan(None, None, bound)
         return MigrationPlan(*best, bound)
 
-    def _needs(self, target: _TargetHost) -> float:
+    def _needs_leaving(self, target: _TargetHost) -> float:
         """No fewer guests than this have to leave before the flavor fits at a host."""
         known = self._needed.get(target.root.id)
         if known is None:
@@ -200,9 +200,9 @@ class _MigrationSearch:
         return known
 
     def _needs_for(self, way: Way) -> float:
-        return max([self._leaving(slot, amount) for slot, amount in way])
+        return max([self._leaving_count(slot, amount) for slot, amount in way])
 
-    def _leaving(self, slot: Slot, amount: int) -> float:
+    def _leaving_count(self, slot: Slot, amount: int) -> float:
         """So many at least have to leave before so much of a slot is free."""
         lacking, number = amount - self._board.free(slot), 0
         if lacking <= 0:
@@ -214,16 +214,16 @@ class _MigrationSearch:
                 return number
         return math.inf
 
-    def _least(self) -> float:
-        return min(map(self._needs, self._targets), default=math.inf)
+    def _least_moves(self) -> float:
+        return min(map(self._needs_leaving, self._targets), default=math.inf)
 
-    def _empty(self, target: _TargetHost, most: int) -> tuple[MigrationStep, ...] | None:
+    def _empty_host(self, target: _TargetHost, most: int) -> tuple[MigrationStep, ...] | None:
         """Some moves of those who hold most of what is short there; None if it takes more than so many."""
         try:
-            while self._needs(target):
-                if len(self._moves) + self._needs(target) > most:
+            while self._needs_leaving(target):
+                if len(self._moves) + self._needs_leaving(target) > most:
                     return None
-                if not any(self._go(guest, where) for guest, where in self._leaving_ways(target)):
+                if not any(self._move_guest(guest, where) for guest, where in self._leaving_ways(target)):
                     return None
             return tuple(self._moves)
         finally:
@@ -242,11 +242,11 @@ class _MigrationSearch:
             return sum(min(1, held.get(slot, 0) / amount) for slot, amount in lacking.items() if amount > 0)
 
         for guest in sorted(helpful, key=lambda each: (-help_of(each), each.consumer)):
-            where = next(self._elsewhere(guest), None)
+            where = next(self._places_elsewhere(guest), None)
             if where is not None:
                 yield guest, where
 
-    def _elsewhere(self, guest: HostedConsumer) -> Iterator[tuple[Provider, Way]]:
+    def _places_elsewhere(self, guest: HostedConsumer) -> Iterator[tuple[Provider, Way]]:
         """Where a guest could go now; what it gives back of what hosts share is free for it."""
         rooms = self._board.rooms(guest.request)
         if self._board.shares:
@@ -272,7 +272,7 @@ class _MigrationSearch:
 
         :raises TriesExhausted: it takes too long to find out.
         """
-        least = self._least()
+        least = self._least_moves()
         if not least:
             return True
         if least > left:
@@ -285,14 +285,14 @@ class _MigrationSearch:
             return False
         self._seen[state] = left
         for guest in self._worth_moving(left, tight=least == left):
-            places = self._elsewhere(guest)
+            places = self._places_elsewhere(guest)
             if left == 1 and not self._board.shares:
                 places = islice(
                     places, 1
                 )  # where the last one goes makes no difference to the room it leaves
             for where in self._journal.trying(places):
                 self._journal.count_try()
-                self._go(guest, where)
+                self._move_guest(guest, where)
                 if self._try_moves(left - 1):
                     return True
         return False
@@ -304,7 +304,7 @@ class _MigrationSearch:
         found = {
             guest: None
             for target in self._targets
-            if self._needs(target) == left
+            if self._needs_leaving(target) == left
             for way in target.ways
             for slot, amount in way
             if self._board.free(slot) < amount
@@ -313,7 +313,7 @@ class _MigrationSearch:
         self._cut = self._cut or len(found) < len(self._guests)
         return list(found)
 
-    def _go(self, guest: HostedConsumer, where: tuple[Provider, Way]) -> bool:
+    def _move_guest(self, guest: HostedConsumer, where: tuple[Provider, Way]) -> bool:
         root, way = where
         source = self._board.snapshot.providers[self._at[guest]]
         allocations: dict[str, dict[str, int]] = {}
@@ -322,24 +322,24 @@ class _MigrationSearch:
             allocations.setdefault(uuid, {})[name] = amount
         self._moves.append(MigrationStep(guest, source, root, way, allocations))
         self._journal.record(self._moves.pop)
-        self._journal.record(self._put, guest, source.id, self._holding[guest])
-        self._put(guest, root.id, dict(way))
+        self._journal.record(self._put_guest, guest, source.id, self._holding[guest])
+        self._put_guest(guest, root.id, dict(way))
         return True
 
-    def _put(self, guest: HostedConsumer, root: int, amounts: dict[Slot, int]) -> None:
+    def _put_guest(self, guest: HostedConsumer, root: int, amounts: dict[Slot, int]) -> None:
         """Have a guest hold this at that host instead of what it holds."""
         self._board.take(self._holding[guest].items(), -1)
         for slot in self._holding[guest]:
             del self._holders[slot][guest]
         roots = (self._at[guest], root)
         self._holding[guest], self._at[guest] = amounts, root
-        self._note(guest)
+        self._note_holder(guest)
         self._board.take(amounts.items())
         if self._board.shares:
             self._needed.clear()
         for each in roots:
             self._needed.pop(each, None)
 
-    def _note(self, guest: HostedConsumer) -> None:
+    def _note_holder(self, guest: HostedConsumer) -> None:
         for slot, amount in self._holding[guest].items():
             self._holders.setdefault(slot, {})[guest] = amount

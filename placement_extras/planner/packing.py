@@ -117,14 +117,16 @@ class _PackingSearch:
         #: all ways take the same of each of these
         self._by_class = list(by_class.values())
         self._left = {slot: free[slot] for way in ways for slot, _ in way}
-        self._ways = sorted((way for way in ways if self._most(way)), key=self._most, reverse=True)
+        self._ways = sorted(
+            (way for way in ways if self._most_guests(way)), key=self._most_guests, reverse=True
+        )
         self._best = 0
         self._journal = TrialJournal(budget, _MAX_TRIES)
 
     def find_most(self, at_most: int) -> FitBounds:
         left = dict(self._left)
         for way in self._ways:
-            count = self._most(way)
+            count = self._most_guests(way)
             self._take_amounts(way, count)
             self._best += count
         self._left = left
@@ -140,7 +142,7 @@ class _PackingSearch:
         if not ways:
             return 0
         self._budget.spend(sum(map(len, ways)))
-        bound = sum(map(self._most, ways))
+        bound = sum(map(self._most_guests, ways))
         amounts: dict[Slot, list[int]] = {}
         for way in ways:
             for slot, amount in way:
@@ -157,7 +159,7 @@ class _PackingSearch:
                 bound = min(bound, self._left[slot] // min(asked))
         return bound
 
-    def _most(self, way: Way) -> int:
+    def _most_guests(self, way: Way) -> int:
         return max(0, min(self._left[slot] // amount for slot, amount in way))
 
     def _take_amounts(self, way: Way, count: int) -> None:
@@ -171,7 +173,7 @@ class _PackingSearch:
             return
         self._journal.count_try()
         way = self._ways[index]
-        for number in self._journal.trying(range(self._most(way), -1, -1)):
+        for number in self._journal.trying(range(self._most_guests(way), -1, -1)):
             self._take_amounts(way, number)
             self._journal.record(self._take_amounts, way, -number)
             self._try_ways(index + 1, count + number, at_most)
@@ -202,7 +204,7 @@ class FlavorFootprints:
         """The ways where nothing of some classes is asked for."""
         classes = {slot: name for slot, name in self.classes.items() if name not in names}
         left = {tuple([part for part in way if part[0] in classes]) for way in self.ways}
-        return FlavorFootprints(tuple(_best(left - {()}, budget)), classes, self.coupled)
+        return FlavorFootprints(tuple(_pareto_minimal(left - {()}, budget)), classes, self.coupled)
 
     def within(self, capacities: Mapping[Slot, int] | Sequence[int]) -> tuple[Way, ...]:
         """Those for which there would be enough if nothing were used."""
@@ -268,10 +270,12 @@ class FootprintFinder:
         key = (patterns, tree.kind.shape)
         found = self._found.get(key)
         if found is None:
-            found = self._found[key] = self._ways(patterns, tree, shared)
+            found = self._found[key] = self._find_ways(patterns, tree, shared)
         return found
 
-    def _ways(self, patterns: PatternBatch, tree: HostTree, shared: Sequence[Provider]) -> FlavorFootprints:
+    def _find_ways(
+        self, patterns: PatternBatch, tree: HostTree, shared: Sequence[Provider]
+    ) -> FlavorFootprints:
         slots = tree.kind.shape.slots
         classes: dict[Slot, str] = {}
 
@@ -283,20 +287,20 @@ class FootprintFinder:
                     slot: Slot = slots[at, name] if at < tree.own else (shared[at - tree.own].id, name)
                     classes[slot] = name
                     way[slot] = amount
-            return tuple(sorted(way.items(), key=_order))
+            return tuple(sorted(way.items(), key=_slot_order))
 
         found = {taken(pattern) for pattern in patterns}
         coupled = any(
             at >= tree.own for pattern in patterns for served in pattern.mappings.values() for at in served
         )
-        return FlavorFootprints(tuple(_best(found, self._budget)), classes, coupled)
+        return FlavorFootprints(tuple(_pareto_minimal(found, self._budget)), classes, coupled)
 
 
-def _order(part: tuple[Any, int]) -> tuple[bool, Any]:
+def _slot_order(part: tuple[Any, int]) -> tuple[bool, Any]:
     return isinstance(part[0], tuple), part[0]
 
 
-def _best(ways: Iterable[Way], budget: SearchBudget) -> list[Way]:
+def _pareto_minimal(ways: Iterable[Way], budget: SearchBudget) -> list[Way]:
     """Those than which none is better."""
     kept: list[dict[Any, int]] = []
     for way in sorted(map(dict, ways), key=lambda way: (len(way), sum(way.values()))):

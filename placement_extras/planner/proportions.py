@@ -45,7 +45,7 @@ def together(cloud: CloudHosts, shares: Sequence[FlavorProportion]) -> FitBounds
         return FitBounds(0, 0)
     # first those that are hard to place: the others fit in between
     shares = sorted(shares, key=lambda share: share.at_most // share.number)
-    placing = _SetPlacing(_places(cloud, shares), [share.number for share in shares], cloud.budget)
+    placing = _SetPlacing(_find_places(cloud, shares), [share.number for share in shares], cloud.budget)
     return placing.find_most(_by_volume(cloud, shares, at_most))
 
 
@@ -67,7 +67,7 @@ def _by_volume(cloud: CloudHosts, shares: Sequence[FlavorProportion], at_most: i
     return most_by_volume(at_most, {name: {amount: at_most} for name, amount in asked.items()}, there)
 
 
-def _places(cloud: CloudHosts, shares: Sequence[FlavorProportion]) -> list[list[Place]]:
+def _find_places(cloud: CloudHosts, shares: Sequence[FlavorProportion]) -> list[list[Place]]:
     """By flavor, where its guests may be placed; flavors of one host take of the same."""
     common: dict[Slot, int] = {}
     own: dict[int, list[int]] = {}
@@ -169,10 +169,10 @@ class _SetPlacing:
                 return True if flavor == len(ways) else try_from(flavor, 0, numbers[flavor])
             if index == len(ways[flavor]):
                 return False
-            if left > sum([_most(*each) for each in ways[flavor][index:]]):
+            if left > sum([_most_guests(*each) for each in ways[flavor][index:]]):
                 return False
             free, way = ways[flavor][index]
-            most = min(left, _most(free, way))
+            most = min(left, _most_guests(free, way))
             for count in self._journal.trying(range(most, -1, -1)):
                 self._take_amounts(free, way, count)
                 if try_from(flavor, index + 1, left - count):
@@ -187,7 +187,7 @@ def _give_back(free: Any, way: Way, count: int) -> None:
         free[slot] += count * amount
 
 
-def _most(free: Any, way: Way) -> int:
+def _most_guests(free: Any, way: Way) -> int:
     """How many guests can be placed so."""
     most: int = min([free[slot] // amount for slot, amount in way])
     return max(0, most)

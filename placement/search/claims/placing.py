@@ -57,12 +57,12 @@ def place(
 
     :raises Exhausted: the budget is spent before this is known.
     """
-    hopeless = _exceeds(world.snapshot, wanted) or _lack_hosts(world, wanted, budget, rng)
+    hopeless = _exceeds_free(world.snapshot, wanted) or _lack_hosts(world, wanted, budget, rng)
     found = None if hopeless else _ClaimPlacing(world, wanted, budget, rng).place(world, 0, {})
-    return found if found is not None else _unplaced(world, wanted, budget, rng)
+    return found if found is not None else _first_unplaced(world, wanted, budget, rng)
 
 
-def _exceeds(snapshot: ModelSnapshot, wanted: Sequence[WantedClaim]) -> bool:
+def _exceeds_free(snapshot: ModelSnapshot, wanted: Sequence[WantedClaim]) -> bool:
     """Whether several together ask for more of a class than is free of it anywhere: no way need be tried."""
     asked: Counter[str] = Counter()
     for each in wanted if len(wanted) > 1 else ():
@@ -86,10 +86,10 @@ def _lack_hosts(
             apart.setdefault(each.group.name, []).append(each)
     if SHARES in world.snapshot.by_trait:
         return False  # pools count for hosts then
-    return any(len(members) > _places(world, members, budget, rng) for members in apart.values())
+    return any(len(members) > _count_places(world, members, budget, rng) for members in apart.values())
 
 
-def _places(
+def _count_places(
     world: ClaimScenario, members: Sequence[WantedClaim], budget: SearchBudget, rng: random.Random
 ) -> int:
     """How many of a group the hosts together may have at most that do for any of these; enough is enough."""
@@ -99,15 +99,15 @@ def _places(
     present = world.beside(members[0].group)
     places: dict[int, int] = {}
     for each in members:
-        for found in _found(world, each, budget, rng):
-            root = _root(found)
+        for found in _find_choices(world, each, budget, rng):
+            root = _root_id(found)
             places[root] = limit - present.get(root, 0)
             if sum(places.values()) >= len(members):
                 return len(members)
     return sum(places.values())
 
 
-def _root(found: Found) -> int:
+def _root_id(found: Found) -> int:
     """The id of the root where it is anchored."""
     return found.provider_set.members[0].root_id if isinstance(found, AllocationCandidate) else found.root.id
 
@@ -141,36 +141,36 @@ class _ClaimPlacing:
 
         :param taken: what those before take, by provider and class.
         """
-        state = (number, frozenset(taken.items()), self._counts(world))
+        state = (number, frozenset(taken.items()), self._member_counts(world))
         if state in self._failed:
             return None
         wanted, tried = self._wanted[number], set[Hashable]()
-        choices, passed = _choices(world, wanted, self._budget, self._rng), list[HostChoice]()
+        choices, passed = _all_choices(world, wanted, self._budget, self._rng), list[HostChoice]()
         for choice in choices:
             if number + 1 == len(self._wanted):
                 others: list[PlacedClaim] | None = []
             else:
-                alike = self._like(world, choice)
+                alike = self._choice_likeness(world, choice)
                 if alike in tried:
                     passed.append(choice)
                     continue
                 tried.add(alike)
                 self._budget.spend(len(world.snapshot) // 8)
-                others = self.place(world.holding(wanted, choice), number + 1, _with(taken, choice))
+                others = self.place(world.holding(wanted, choice), number + 1, _with_choice(taken, choice))
             if others is not None:
                 return [
-                    PlacedClaim(wanted, choice, _alternates(wanted, choice, chain(passed, choices))),
+                    PlacedClaim(wanted, choice, _find_alternates(wanted, choice, chain(passed, choices))),
                     *others,
                 ]
             passed.append(choice)
         self._failed.add(state)
         return None
 
-    def _counts(self, world: ClaimScenario) -> Hashable:
+    def _member_counts(self, world: ClaimScenario) -> Hashable:
         """How many members each host has, of the groups that matter."""
         return tuple(frozenset(world.beside(group).items()) for group in self._groups)
 
-    def _like(self, world: ClaimScenario, choice: HostChoice) -> Hashable:
+    def _choice_likeness(self, world: ClaimScenario, choice: HostChoice) -> Hashable:
         """What two choices have in common that leave the same room to those that come after."""
         taken = {provider.id: frozenset(amounts.items()) for provider, amounts in choice.resources}
         tree = world.snapshot.whole_trees()[choice.root.id]
@@ -182,7 +182,7 @@ class _ClaimPlacing:
         return self._read_tree(tree), tree.kind, tree.free, within, others
 
 
-def _with(taken: Mapping[tuple[int, str], int], choice: HostChoice) -> Mapping[tuple[int, str], int]:
+def _with_choice(taken: Mapping[tuple[int, str], int], choice: HostChoice) -> Mapping[tuple[int, str], int]:
     more = dict(taken)
     for provider, amounts in choice.resources:
         for name, amount in amounts.items():
@@ -190,19 +190,19 @@ def _with(taken: Mapping[tuple[int, str], int], choice: HostChoice) -> Mapping[t
     return more
 
 
-def _unplaced(
+def _first_unplaced(
     world: ClaimScenario, wanted: Sequence[WantedClaim], budget: SearchBudget, rng: random.Random
 ) -> UnplacedClaim:
     """Who is the first without a place, if all before take the first that they find."""
     for number, each in enumerate(wanted):
-        choice = next(_choices(world, each, budget, rng), None)
+        choice = next(_all_choices(world, each, budget, rng), None)
         if choice is None:
             return UnplacedClaim(number, world)
         world = world.holding(each, choice)
     raise AssertionError("all of them have a place")
 
 
-def _choices(
+def _all_choices(
     world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget, rng: random.Random
 ) -> Iterator[HostChoice]:
     """All choices for one that is wanted: those of its request, then those of what it falls back to."""
@@ -216,21 +216,21 @@ def _choices_as_asked(
 ) -> Iterator[HostChoice]:
     """Those of its request: in its order, or in any."""
     if not wanted.order:
-        for found in _found(world, wanted, budget, rng):
-            yield _choice(world, found)
+        for found in _find_choices(world, wanted, budget, rng):
+            yield _make_choice(world, found)
         return
     roots, at = choices_at_hosts(world, wanted, budget, rng)
     scorer = ChoiceScorer(world, wanted)
     hosts = ScoreUpperBounds(world, wanted, list(roots), budget).highest_first()
     for found in best_first(hosts, at, scorer, budget):
-        yield replace(_choice(world, found), score=scorer.score(found))
+        yield replace(_make_choice(world, found), score=scorer.score(found))
 
 
-def _choice(world: ClaimScenario, found: Found) -> HostChoice:
+def _make_choice(world: ClaimScenario, found: Found) -> HostChoice:
     return HostChoice.of(world.snapshot, found) if isinstance(found, AllocationCandidate) else found
 
 
-def _found(
+def _find_choices(
     world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget, rng: random.Random
 ) -> Iterator[Found]:
     """All there is to choose from: one of each host, from anywhere on, then a second of each."""
@@ -269,7 +269,7 @@ def choices_at_hosts(
     def is_allowed(each: Found | None) -> bool:
         if each is None:
             return True
-        choice = _choice(world, each)
+        choice = _make_choice(world, each)
         if wanted.avoid and not avoided.isdisjoint(provider.root_id for provider, _ in choice.resources):
             return False
         return group is None or group.allows(choice.hosts, beside)
@@ -280,7 +280,7 @@ def choices_at_hosts(
     return roots, at
 
 
-def _alternates(
+def _find_alternates(
     wanted: WantedClaim, choice: HostChoice, others: Iterable[HostChoice]
 ) -> tuple[HostChoice, ...]:
     """As many choices on hosts of their own as are wanted, or as there are within the budget."""

@@ -76,25 +76,25 @@ def refusal(wanted: Sequence[WantedClaim], unplaced: UnplacedClaim, budget: Sear
     each, world = wanted[unplaced.number], unplaced.world
     prefix = _no_candidate(wanted, unplaced)
     ways = [each] if each.fallback is None else [each, replace(each, request=each.fallback)]
-    left, left_out = _left(world, ways)
+    left, left_out = _hosts_left(world, ways)
     snapshot = _without_pools(world.snapshot, each)
     try:
         found = [explain(snapshot, way.request, budget, left, relaxing=each.topology is None) for way in ways]
     except BudgetExhausted:
         return NoCandidate(f"{prefix}; why would take too long to find out.", None)
-    found = [_tried(world, *both, budget) for both in zip(ways, found, strict=True)]
+    found = [_try_relaxations(world, *both, budget) for both in zip(ways, found, strict=True)]
     texts = list(map(sentence, found))
     if left_out and not left:
-        said = f"no host may be chosen: {_counts(left_out)}"
+        said = f"no host may be chosen: {_count_hosts(left_out)}"
     else:
         if each.topology is not None:
-            split = [_split(world, *both, budget) for both in zip(ways, found, strict=True)]
+            split = [_explain_split(world, *both, budget) for both in zip(ways, found, strict=True)]
             found, texts = [explanation for explanation, _ in split], [text for _, text in split]
         said = of_both(*texts)
         if each.topology is None and any(explanation.fitting for explanation in found):
             said = f"all hosts that would do are left out by its group; without that: {said}"
         if left_out:
-            said += f"; {_counts(left_out)}"
+            said += f"; {_count_hosts(left_out)}"
     shown = {
         "microversion": microversion.text(each.version),
         **document(*found),
@@ -105,7 +105,7 @@ def refusal(wanted: Sequence[WantedClaim], unplaced: UnplacedClaim, budget: Sear
     return NoCandidate(f"{prefix}: {said}.{warned}", shown)
 
 
-def _tried(
+def _try_relaxations(
     world: ClaimScenario, wanted: WantedClaim, explanation: RequestExplanation, budget: SearchBudget
 ) -> RequestExplanation:
     """The explanation with only the relaxations with which there is a place, and as many hosts as have one.
@@ -122,7 +122,7 @@ def _tried(
     return replace(explanation, relaxations=tuple(kept), incomplete=tuple(incomplete))
 
 
-def _split(
+def _explain_split(
     world: ClaimScenario, wanted: WantedClaim, explanation: RequestExplanation, budget: SearchBudget
 ) -> tuple[RequestExplanation, str]:
     """Why there is no place by a topology: the explanation without one, with what would help with it."""
@@ -153,7 +153,9 @@ def not_within(
     )
 
 
-def _left(world: ClaimScenario, ways: Sequence[WantedClaim]) -> tuple[frozenset[int], Mapping[str, int]]:
+def _hosts_left(
+    world: ClaimScenario, ways: Sequence[WantedClaim]
+) -> tuple[frozenset[int], Mapping[str, int]]:
     """The roots of the hosts that may be chosen, and how many others are left out by what."""
     wanted = ways[0]
     snapshot, group, beside = world.snapshot, wanted.group, world.beside(wanted.group)
@@ -188,7 +190,7 @@ def _without_pools(snapshot: ModelSnapshot, wanted: WantedClaim) -> ModelSnapsho
     return snapshot.using(used) if used else snapshot
 
 
-def _counts(left_out: Mapping[str, int]) -> str:
+def _count_hosts(left_out: Mapping[str, int]) -> str:
     (first, count), *others = left_out.items()
     said = f"{plural(count, 'host')} {'is' if count == 1 else 'are'} left out by {first}"
     return said + "".join(f", {number:,} by {by}" for by, number in others)

@@ -61,14 +61,14 @@ class SplitChoices:
             for name, amount in group.resources.items()
             if group.suffix == "" and name in SPLIT
         }
-        self._zoned: dict[TreeClass, tuple[str, ...]] = {}
+        self._zoned_classes: dict[TreeClass, tuple[str, ...]] = {}
         #: by the classes that are split
         self._splits: dict[tuple[str, ...], _SplitSearch] = {}
         self._whole = CandidatesByHost(snapshot, request, budget)
 
     def roots(self) -> RootFilter:
         """The roots that may serve."""
-        return self._of(tuple(self._asked)).roots()
+        return self._search_for(tuple(self._asked)).roots()
 
     def at(self, root: int) -> Iterator[HostChoice | None]:
         """The choices at a root, found as they are asked for; None where that takes long.
@@ -77,17 +77,17 @@ class SplitChoices:
         """
         tree = self._trees[root]
         self._budget.spend()
-        names = self._zoned.get(tree.kind)
+        names = self._zoned_classes.get(tree.kind)
         if names is None:
-            names = self._zoned[tree.kind] = _zoned(tree, self._asked)
+            names = self._zoned_classes[tree.kind] = _zoned_classes(tree, self._asked)
         if names:
-            if all(_free(tree, name) >= self._asked[name] for name in names):
-                yield from self._of(names).at(tree)
+            if all(_free_amount(tree, name) >= self._asked[name] for name in names):
+                yield from self._search_for(names).at(tree)
             return
         for candidate in self._whole.at(root):
             yield candidate and HostChoice.of(self._snapshot, candidate)
 
-    def _of(self, names: tuple[str, ...]) -> "_SplitSearch":
+    def _search_for(self, names: tuple[str, ...]) -> "_SplitSearch":
         found = self._splits.get(names)
         if found is None:
             asked = {name: self._asked[name] for name in names}
@@ -97,13 +97,13 @@ class SplitChoices:
         return found
 
 
-def _free(tree: HostTree, name: str) -> int:
+def _free_amount(tree: HostTree, name: str) -> int:
     """How much of a class the providers of a tree could give together."""
     free = tree.free
     return sum([free[slot] for _, slot in tree.shape.having.get(name, ()) if free[slot] > 0])
 
 
-def _zoned(tree: HostTree, asked: Iterable[str]) -> tuple[str, ...]:
+def _zoned_classes(tree: HostTree, asked: Iterable[str]) -> tuple[str, ...]:
     """Which of the classes the zones of a tree have."""
     slots = tree.shape.slots
     return tuple(
@@ -159,7 +159,7 @@ class _SplitSearch:
         )
         conditions = {each for name in asked for each in self._needs[name].conditions}
         self._read_tree = tree_reader(conditions)
-        rest = _without(request, asked)
+        rest = _unsplit_request(request, asked)
         #: who serves what is not split, if there is anything
         self._rest = None if rest is None else CandidatesByHost(snapshot, rest, budget, each_root=True)
         self._on_roots = tuple(root_conditions(request))
@@ -172,29 +172,29 @@ class _SplitSearch:
 
     def at(self, tree: HostTree) -> Iterator[HostChoice | None]:
         """Those of a tree."""
-        layout = self._layout(tree)
+        layout = self._zone_layout(tree)
         if not layout.is_complete:
             return
         if not self._contested:
-            for choice in self._others(tree):
+            for choice in self._other_choices(tree):
                 if choice is None:
                     yield None
-                elif (found := self._best(tree, layout, choice)) is not None:
-                    yield from (self._with(choice, split) for split in found[1])
+                elif (found := self._best_beside(tree, layout, choice)) is not None:
+                    yield from (self._join_split(choice, split) for split in found[1])
             return
         # what the others take decides how good a split may be
         ranked: list[tuple[HostChoice, Ranked]] = []
-        for choice in self._others(tree):
+        for choice in self._other_choices(tree):
             if choice is None:
                 yield None
-            elif (found := self._best(tree, layout, choice)) is not None:
+            elif (found := self._best_beside(tree, layout, choice)) is not None:
                 ranked.append((choice, found))
         best = min((rank for _, (rank, _) in ranked), default=None)
         for choice, (rank, splits) in ranked:
             if rank == best:
-                yield from (self._with(choice, split) for split in splits)
+                yield from (self._join_split(choice, split) for split in splits)
 
-    def _others(self, tree: HostTree) -> Iterator[HostChoice | None]:
+    def _other_choices(self, tree: HostTree) -> Iterator[HostChoice | None]:
         """The choices for what is not split."""
         if self._rest is not None:
             for candidate in self._rest.at(tree.root.id):
@@ -202,7 +202,7 @@ class _SplitSearch:
         elif all(each.met_by(tree.root, self._snapshot) for each in self._on_roots):
             yield HostChoice(tree.root, (), {})
 
-    def _best(self, tree: HostTree, layout: _ZoneLayout, others: HostChoice) -> Ranked | None:
+    def _best_beside(self, tree: HostTree, layout: _ZoneLayout, others: HostChoice) -> Ranked | None:
         """The best splits beside the others, by positions in the tree."""
         if not self._has_traits(tree, others, layout.places):
             return None
@@ -226,8 +226,8 @@ class _SplitSearch:
         found = best_splits(
             self._topology,
             self._asked,
-            self._zones(tree, layout, others),
-            self._zones(tree, layout, None),
+            self._rooms_now(tree, layout, others),
+            self._rooms_now(tree, layout, None),
             apart,
             self._budget,
             lambda split: self._has_traits(tree, others, [share.provider for share in split]),
@@ -236,13 +236,13 @@ class _SplitSearch:
             self._known[key] = found
         return found
 
-    def _layout(self, tree: HostTree) -> _ZoneLayout:
+    def _zone_layout(self, tree: HostTree) -> _ZoneLayout:
         key: Hashable = (self._read_tree(tree), tree.kind)  # of the kind, as zones are known by their traits
         found = self._layouts.get(key)
         if found is None:
             zones = tree.kind.zones
             self._budget.spend(len(tree.members))
-            rooms = tuple(tuple(self._rooms(tree, zone)) for zone in zones)
+            rooms = tuple(tuple(self._zone_rooms(tree, zone)) for zone in zones)
             found = self._layouts[key] = _ZoneLayout(
                 tuple(zone[0] for zone in zones),
                 rooms,
@@ -251,7 +251,7 @@ class _SplitSearch:
             )
         return found
 
-    def _rooms(self, tree: HostTree, zone: Sequence[int]) -> Iterator[tuple[str, int, int]]:
+    def _zone_rooms(self, tree: HostTree, zone: Sequence[int]) -> Iterator[tuple[str, int, int]]:
         for at in zone:
             provider = tree.members[at]
             for name in self._asked:
@@ -261,7 +261,7 @@ class _SplitSearch:
                 ):
                     yield name, at, tree.kind.shape.slots[at, name]
 
-    def _zones(self, tree: HostTree, layout: _ZoneLayout, others: HostChoice | None) -> list[Zone]:
+    def _rooms_now(self, tree: HostTree, layout: _ZoneLayout, others: HostChoice | None) -> list[Zone]:
         """The rooms of each zone as it is used now, and by the others; without them, as if it were empty."""
         taken = {provider.id: amounts for provider, amounts in others.resources} if others else {}
         zones: list[Zone] = []
@@ -285,7 +285,7 @@ class _SplitSearch:
             any(not provider.traits.isdisjoint(traits) for provider in serving) for traits in self._required
         )
 
-    def _with(self, others: HostChoice, split: Split) -> HostChoice:
+    def _join_split(self, others: HostChoice, split: Split) -> HostChoice:
         members = self._snapshot.whole_trees()[others.root.id].members
         resources = {provider.id: (provider, dict(amounts)) for provider, amounts in others.resources}
         serving: dict[int, Provider] = {each.id: each for each in others.mappings.get("", ())}
@@ -299,7 +299,7 @@ class _SplitSearch:
         )
 
 
-def _without(request: CandidatesRequest, split: Collection[str]) -> CandidatesRequest | None:
+def _unsplit_request(request: CandidatesRequest, split: Collection[str]) -> CandidatesRequest | None:
     """What of a request is not split; None if that is nothing."""
     groups = []
     for group in request.groups:

@@ -70,11 +70,13 @@ def resources(group: str, name: str) -> RequestClause:
 def parts_of(snapshot: ModelSnapshot, request: CandidatesRequest) -> tuple[RequestPart, ...]:
     """The parts of a request: a group with a suffix is one, the group without one for each class."""
     return tuple(
-        _part(snapshot, request, need) for need in needs_of(request) if need.resources or not need.unsuffixed
+        _make_part(snapshot, request, need)
+        for need in needs_of(request)
+        if need.resources or not need.unsuffixed
     )
 
 
-def _part(snapshot: ModelSnapshot, request: CandidatesRequest, need: ProviderNeed) -> RequestPart:
+def _make_part(snapshot: ModelSnapshot, request: CandidatesRequest, need: ProviderNeed) -> RequestPart:
     checks = (*_on_inventories(need), *_on_providers(snapshot, need))
     capacities = {
         check.clause.names[0]: index
@@ -181,7 +183,7 @@ def combinations(request: CandidatesRequest) -> Iterator[tuple[RequestClause, Ca
     for number, suffixes in enumerate(request.same_subtrees, start=1):
         upto = replace(request, same_subtrees=request.same_subtrees[:number], group_policy=None)
         yield _same_subtree(suffixes), upto
-    if _isolates(request):
+    if _has_isolation(request):
         yield RequestClause("group_policy", names=("isolate",)), request
 
 
@@ -191,7 +193,7 @@ def droppable(snapshot: ModelSnapshot, request: CandidatesRequest) -> tuple[Requ
     found += [check.drop for check in root_checks(snapshot, request)]
     found += [check.drop for check in checks_together(snapshot, request)]
     found += [_same_subtree(suffixes) for suffixes in request.same_subtrees]
-    if _isolates(request):
+    if _has_isolation(request):
         found.append(RequestClause("group_policy", names=("isolate",)))
     return tuple(dict.fromkeys(found))
 
@@ -244,5 +246,5 @@ def _same_subtree(suffixes: frozenset[str]) -> RequestClause:
     return RequestClause("same_subtree", names=tuple(sorted(suffixes)))
 
 
-def _isolates(request: CandidatesRequest) -> bool:
+def _has_isolation(request: CandidatesRequest) -> bool:
     return request.group_policy == "isolate" and sum(group.suffix != "" for group in request.groups) > 1

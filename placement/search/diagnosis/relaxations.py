@@ -80,17 +80,17 @@ class RelaxationSearch:
         """
         found: list[Bits] = []
         levels: list[set[Bits]] = [set() for _ in range(MAX_CHANGES + 1)]
-        for bits in self._needed():
+        for bits in self._needed_sets():
             levels[bits.bit_count()].add(bits)
         for size, level in enumerate(levels):
             for bits in sorted(level):
                 self._budget.spend()
                 if any(other & ~bits == 0 for other in found):
                     continue
-                start = next(self._ways(bits), None)
+                start = next(self._find_ways(bits), None)
                 if start is not None:
                     found.append(bits)
-                    yield self._weakened(bits, start)
+                    yield self._weaken_least(bits, start)
                     if len(found) == MAX_RELAXATIONS:
                         return
                 elif size < MAX_CHANGES:
@@ -103,9 +103,9 @@ class RelaxationSearch:
         :param clause: that of the resource class.
         :raises placement.search.budget.BudgetExhausted: it takes too long.
         """
-        return self._largest(clause, frozenset(), {})
+        return self._largest_amount(clause, frozenset(), {})
 
-    def _needed(self) -> frozenset[Bits]:
+    def _needed_sets(self) -> frozenset[Bits]:
         """Sets of clauses: without all of one of them no host can serve the request."""
         found: set[Bits] = set()
         for missing in self._by_missing:
@@ -117,7 +117,7 @@ class RelaxationSearch:
             found |= sets
         return least(found)
 
-    def _ways(self, bits: Bits) -> Iterator[Mapping[RequestClause, int]]:
+    def _find_ways(self, bits: Bits) -> Iterator[Mapping[RequestClause, int]]:
         """The ways to have the request fit by changing all of some clauses, and no other.
 
         Each has the amounts, as small as can be, of those resources that are not left out altogether: what
@@ -125,15 +125,15 @@ class RelaxationSearch:
         """
         changed = self._found.clauses(bits)
         asked = [clause for clause in changed if clause in self._asked]
-        for choice in product(*((None, *self._smallest(clause)) for clause in asked)):
+        for choice in product(*((None, *self._smallest_amounts(clause)) for clause in asked)):
             amounts = {
                 clause: amount for clause, amount in zip(asked, choice, strict=True) if amount is not None
             }
             self._budget.spend()
-            if any(self._fitting(bits, [each for each in changed if each not in amounts], amounts)):
+            if any(self._fitting_counts(bits, [each for each in changed if each not in amounts], amounts)):
                 yield amounts
 
-    def _smallest(self, clause: RequestClause) -> list[int]:
+    def _smallest_amounts(self, clause: RequestClause) -> list[int]:
         """The smallest amounts below the one asked for that providers give of a class in one go."""
         name = clause.names[0]
         if name not in self._smallest_of:
@@ -148,7 +148,7 @@ class RelaxationSearch:
             self._smallest_of[name] = sorted({smallest(*each) for each in units})
         return [each for each in self._smallest_of[name] if each < self._asked[clause]][:_MAX_SMALLEST]
 
-    def _fitting(
+    def _fitting_counts(
         self, bits: Bits, left_out: Iterable[RequestClause], amounts: Mapping[RequestClause, int]
     ) -> Iterator[int]:
         """Of hosts that are alike, and serve the request with these changes, how many there are.
@@ -159,14 +159,14 @@ class RelaxationSearch:
         if request is None:
             return
         tell = served(self._found.snapshot, request, self._budget)
-        groups = [host.alike for host in self._able(bits, self._found.bits(amounts))]
+        groups = [host.alike for host in self._able_hosts(bits, self._found.bits(amounts))]
         if amounts:  # with others than before hosts need not be alike that were
             groups = sort_anew(self._found.snapshot, request, groups, self._budget)
         for alike in groups:
             if tell(alike.tree, alike.shared):
                 yield len(alike.trees)
 
-    def _able(self, changed: Bits, lessened: Bits) -> Iterator[LikeHosts]:
+    def _able_hosts(self, changed: Bits, lessened: Bits) -> Iterator[LikeHosts]:
         """Hosts that may serve the request if these clauses are changed, some by asking for less."""
         for missing, hosts in self._by_missing.items():
             self._budget.spend()
@@ -178,7 +178,7 @@ class RelaxationSearch:
         request = without(self._found.request, frozenset(self._found.clauses(left_out)), amounts)
         return None if request is None else served(self._found.snapshot, request, self._budget)
 
-    def _weakened(self, bits: Bits, start: Mapping[RequestClause, int]) -> RequestRelaxation:
+    def _weaken_least(self, bits: Bits, start: Mapping[RequestClause, int]) -> RequestRelaxation:
         """The relaxation that changes these clauses, with amounts as large as will do, where any does."""
         amounts = dict(start)
         left_out = dict.fromkeys(each for each in self._found.clauses(bits) if each not in amounts)
@@ -186,13 +186,13 @@ class RelaxationSearch:
             if clause in self._asked:
                 others = {each: amount for each, amount in amounts.items() if each != clause}
                 rest = left_out.keys() - {clause}
-                amount = self._largest(clause, rest, others, self._asked[clause] - 1)
+                amount = self._largest_amount(clause, rest, others, self._asked[clause] - 1)
                 if amount is not None:
                     amounts[clause] = amount
                     left_out.pop(clause, None)
-        return RequestRelaxation.of(left_out, amounts, sum(self._fitting(bits, left_out, amounts)))
+        return RequestRelaxation.of(left_out, amounts, sum(self._fitting_counts(bits, left_out, amounts)))
 
-    def _largest(
+    def _largest_amount(
         self,
         clause: RequestClause,
         left_out: Iterable[RequestClause],
@@ -208,7 +208,7 @@ class RelaxationSearch:
         bits = lessened | spared
         fitting = _AmountFitting(self, clause, spared, amounts)
         name = clause.names[0]
-        able, could_give = set(self._able(bits, lessened)), dict[TreeKin, bool]()
+        able, could_give = set(self._able_hosts(bits, lessened)), dict[TreeKin, bool]()
         trees, hosts = self._found.snapshot.whole_trees(), self._host_by_root
         best = 0
         for bound, root in self._most_first(name):
@@ -308,16 +308,16 @@ class _AmountFitting:
             # Less fits wherever more does at the same provider, so that none is missed; what fits elsewhere
             # in between may be met by chance, and does no harm.
             least = max(lowest, (best // step + 1) * step)
-            if least > highest or not self._fits(least, tree, alike):
+            if least > highest or not self._amount_fits(least, tree, alike):
                 continue
-            if self._fits(highest, tree, alike):
+            if self._amount_fits(highest, tree, alike):
                 best = highest
                 continue
-            fits = partial(self._fits, tree=tree, alike=alike)
+            fits = partial(self._amount_fits, tree=tree, alike=alike)
             best = largest_multiple(fits, step, least // step, highest // step)
         return best
 
-    def _fits(self, amount: int, tree: HostTree, alike: LikeTrees) -> bool:
+    def _amount_fits(self, amount: int, tree: HostTree, alike: LikeTrees) -> bool:
         if amount not in self._tells:
             amounts = {**self._amounts, self._clause: amount}
             self._tells[amount] = self._relaxer.tell(self._left_out, amounts)
@@ -410,7 +410,7 @@ class TriedRelaxations:
             return changed is not None and next(self._serving(changed), None) is not None
 
         best = 0
-        for lowest, step in self._portions(clause.names[0]):
+        for lowest, step in self._least_portions(clause.names[0]):
             most = (asked - 1) // step
             starts = (lowest // step * times for times in _STARTS)
             below = next((start for start in starts if start <= most and fits(start * step)), None)
@@ -428,7 +428,7 @@ class TriedRelaxations:
             best = max(best, largest_multiple(fits, step, below, above))
         return best
 
-    def _portions(self, name: str) -> list[tuple[int, int]]:
+    def _least_portions(self, name: str) -> list[tuple[int, int]]:
         """The least amounts that providers give of a class, with the steps in which they give it."""
         having = self._snapshot.by_class.get(name, ())
         self._budget.spend(1 + len(having) // 4)

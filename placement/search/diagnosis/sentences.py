@@ -22,11 +22,13 @@ def sentence(explanation: RequestExplanation) -> str:
     """
     if not explanation.hosts:
         return "there are no resource providers"
-    fitting = "an unknown number" if explanation.fitting is None else _number(explanation.fitting)
+    fitting = "an unknown number" if explanation.fitting is None else _format_number(explanation.fitting)
     text = f"{fitting} of {plural(explanation.hosts, 'host')}"
-    reasons = [_counted(each.hosts, _reason(each)) for each in explanation.reasons[:_MAX_REASONS]]
+    reasons = [
+        _count_predicate(each.hosts, _reason_text(each)) for each in explanation.reasons[:_MAX_REASONS]
+    ]
     if others := explanation.reasons[_MAX_REASONS:]:
-        reasons.append(_counted(sum(each.hosts for each in others), "have other reasons"))
+        reasons.append(_count_predicate(sum(each.hosts for each in others), "have other reasons"))
     if reasons:
         text += ": " + ", ".join(reasons)
     elif explanation.fitting == explanation.hosts:
@@ -40,10 +42,10 @@ def sentence(explanation: RequestExplanation) -> str:
 
 def best(relaxations: Sequence[RequestRelaxation]) -> str:
     """Of the relaxations that change least the one that helps most."""
-    fewest = min(map(_changes, relaxations))
-    return _relaxation(
+    fewest = min(map(_count_changes, relaxations))
+    return _relaxation_text(
         max(
-            (each for each in relaxations if _changes(each) == fewest),
+            (each for each in relaxations if _count_changes(each) == fewest),
             key=lambda each: (each.hosts, not any(map(_is_of_resources, each.left_out))),
         )
     )
@@ -62,24 +64,24 @@ def of_both(text: str, fallback: str | None = None) -> str:
 _OF_ONE: Final = {"have": "has", "lack": "lacks", "are": "is", "give": "gives"}
 
 
-def _counted(count: int, predicate: str) -> str:
+def _count_predicate(count: int, predicate: str) -> str:
     """The sentence that so many hosts are this."""
     verb, rest = predicate.split(" ", 1)
-    return f"{_number(count)} {_OF_ONE.get(verb, verb) if count == 1 else verb} {rest}"
+    return f"{_format_number(count)} {_OF_ONE.get(verb, verb) if count == 1 else verb} {rest}"
 
 
-def _changes(relaxation: RequestRelaxation) -> int:
+def _count_changes(relaxation: RequestRelaxation) -> int:
     return len(relaxation.left_out) + len(relaxation.amounts)
 
 
-def _reason(reason: UnmetReason) -> str:
+def _reason_text(reason: UnmetReason) -> str:
     clause, example = reason.clause, reason.examples[0]
     if clause.condition == "capacity":
         provider = example.provider or example.root
         amount = f"{clause.amount} {clause.names[0]} free"
         where = "NUMA node" if _NODE in provider.traits else "provider"
         has = f"less than {amount}" if provider is example.root else f"no {where} with {amount}"
-        most = f"{_number(example.found or 0)} on {printable(example.root.name)}"
+        most = f"{_format_number(example.found or 0)} on {printable(example.root.name)}"
         return f"have {has}{_of_group(clause)} (most: {most})"
     if example.found is not None:
         return f"{_PORTIONS[clause.condition](clause, example.found)}{_of_group(clause)}"
@@ -129,7 +131,7 @@ def _of_group(clause: RequestClause) -> str:
     return f" for {clause.group}" if clause.group else ""
 
 
-def _relaxation(relaxation: RequestRelaxation) -> str:
+def _relaxation_text(relaxation: RequestRelaxation) -> str:
     parts = []
     if relaxation.amounts:
         amounts = [f"{each.amount} {each.names[0]}{_of_group(each)}" for each in relaxation.amounts]
@@ -163,13 +165,13 @@ def printable(name: str) -> str:
     return shown if len(shown) <= _MAX_NAME else shown[: _MAX_NAME - 3] + "..."
 
 
-def _number(count: int) -> str:
+def _format_number(count: int) -> str:
     return f"{count:,}"
 
 
 def plural(count: int, noun: str) -> str:
     """So many of a thing."""
-    return f"{_number(count)} {noun}{'' if count == 1 else 's'}"
+    return f"{_format_number(count)} {noun}{'' if count == 1 else 's'}"
 
 
 def document(explanation: RequestExplanation, fallback: RequestExplanation | None = None) -> dict[str, Any]:
@@ -185,14 +187,14 @@ def document(explanation: RequestExplanation, fallback: RequestExplanation | Non
             {
                 "group": group.suffix,
                 "resources": dict(group.resources),
-                "conditions": [_step(step) for step in group.steps],
+                "conditions": [_step_document(step) for step in group.steps],
             }
             for group in explanation.groups
         ],
-        "request": [_step(step) for step in explanation.steps],
+        "request": [_step_document(step) for step in explanation.steps],
         "reasons": [
             {
-                **_clause(reason.clause),
+                **_clause_document(reason.clause),
                 "hosts": reason.hosts,
                 "examples": [_example_document(example) for example in reason.examples],
             }
@@ -200,7 +202,7 @@ def document(explanation: RequestExplanation, fallback: RequestExplanation | Non
         ],
         "relaxations": [
             {
-                "changes": [_clause(clause) for clause in (*each.amounts, *each.left_out)],
+                "changes": [_clause_document(clause) for clause in (*each.amounts, *each.left_out)],
                 "hosts": each.hosts,
             }
             for each in explanation.relaxations
@@ -219,14 +221,14 @@ def document(explanation: RequestExplanation, fallback: RequestExplanation | Non
     }
 
 
-def _step(step: FunnelStep) -> dict[str, Any]:
-    shown = {**_clause(step.clause), "hosts": step.hosts}
+def _step_document(step: FunnelStep) -> dict[str, Any]:
+    shown = {**_clause_document(step.clause), "hosts": step.hosts}
     if step.providers is not None:
         shown["providers"] = step.providers
     return shown
 
 
-def _clause(clause: RequestClause) -> dict[str, Any]:
+def _clause_document(clause: RequestClause) -> dict[str, Any]:
     return {
         "condition": clause.condition,
         "group": clause.group,

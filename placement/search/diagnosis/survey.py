@@ -171,7 +171,7 @@ class _HostSurveyor:
         """Fill in the hosts, which are these, and how many providers are left after each check."""
         found = self._found
         for alike in sort_out(found.snapshot, found.request, trees, self._budget):
-            found.hosts.append(self._host(alike))
+            found.hosts.append(self._survey_alike(alike))
         for counts in self._passing:
             # from how many come exactly so far to how many come further
             left, total = [], sum(counts)
@@ -180,12 +180,12 @@ class _HostSurveyor:
                 left.append(total)
             found.left.append(left)
 
-    def _host(self, alike: LikeTrees) -> LikeHosts:
+    def _survey_alike(self, alike: LikeTrees) -> LikeHosts:
         parts = self._found.parts
         standings = self._found.standings.get(alike.kin)
         if standings is None:
             standings = self._found.standings[alike.kin] = [
-                self._standings(number, alike) for number in range(len(parts))
+                self._results_of_tree(number, alike) for number in range(len(parts))
             ]
         free, count = alike.kin.free(alike.tree), len(alike.trees)
         firsts, options, closest = [], [], []
@@ -231,7 +231,7 @@ class _HostSurveyor:
             lacking_root,
         )
 
-    def _standings(self, number: int, alike: LikeTrees) -> TreeResults:
+    def _results_of_tree(self, number: int, alike: LikeTrees) -> TreeResults:
         """Those of the providers of a tree, and of what shares with it."""
         part, tree, kin = self._found.parts[number], alike.tree, alike.kin
         names, own, providers = part.need.resources, kin.own, kin.providers(tree)
@@ -240,15 +240,15 @@ class _HostSurveyor:
         rest = [at for at in range(own) if at not in having]
         if part.need.conditions:
             for at in rest:
-                bare.setdefault(self._alike(number, providers[at], tree), []).append(at)
+                bare.setdefault(self._result_of(number, providers[at], tree), []).append(at)
         elif rest:
-            bare[self._alike(number, providers[rest[0]], tree)] = rest
+            bare[self._result_of(number, providers[rest[0]], tree)] = rest
         owned = {standing: len(positions) for standing, positions in bare.items()}
         for at, provider in enumerate(alike.shared, start=own):
-            bare.setdefault(self._shared(number, provider), []).append(at)
+            bare.setdefault(self._result_of_shared(number, provider), []).append(at)
         giving = []
         for at in sorted(having):
-            first, spared, _ = self._alike(number, providers[at], tree)
+            first, spared, _ = self._result_of(number, providers[at], tree)
             demands = [
                 (kin.slots[at, name], amount, *self._capacities[number][name])
                 for name, amount in names
@@ -260,7 +260,7 @@ class _HostSurveyor:
             tuple(giving),
         )
 
-    def _alike(self, number: int, provider: Provider, tree: HostTree) -> FilterResult:
+    def _result_of(self, number: int, provider: Provider, tree: HostTree) -> FilterResult:
         """How far a provider of a tree comes, found out once for those that the checks cannot tell apart."""
         part = self._found.parts[number]
         portions: list[tuple[bool, bool, bool] | None] = []
@@ -276,16 +276,16 @@ class _HostSurveyor:
             key = (key, self._read_provider[number](provider, tree.root))
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = self._standing(part, provider, in_use=False)
+            known = self._known[key] = self._check_provider(part, provider, in_use=False)
         return known
 
-    def _shared(self, number: int, provider: Provider) -> FilterResult:
+    def _result_of_shared(self, number: int, provider: Provider) -> FilterResult:
         key = (number, provider.id)
         if key not in self._sharing:
-            self._sharing[key] = self._standing(self._found.parts[number], provider, in_use=True)
+            self._sharing[key] = self._check_provider(self._found.parts[number], provider, in_use=True)
         return self._sharing[key]
 
-    def _standing(self, part: RequestPart, provider: Provider, *, in_use: bool) -> FilterResult:
+    def _check_provider(self, part: RequestPart, provider: Provider, *, in_use: bool) -> FilterResult:
         """How far a provider comes, as it is used or leaving aside what is free."""
         first, spared = len(part.checks), 0
         #: by condition that is met in several ways, what is lacking in each
