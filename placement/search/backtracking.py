@@ -31,6 +31,8 @@ class DeadEnds:
         self._assignment = assignment
         self._known: set[Hashable] = set()
         kinds: dict[Hashable, int] = {}
+        # needs of one kind are exchangeable, and so are providers of one: a dead end holds for all
+        # renamings
         self._kind_of_need = [
             kinds.setdefault(self._need_signature(index), len(kinds))
             for index in range(len(assignment.options))
@@ -44,6 +46,7 @@ class DeadEnds:
         members = assignment.rules.snapshot.trees
         everyone = assignment.rules.snapshot.providers
         roots = {provider.root_id for provider in providers.values()}
+        # a provider with children is told apart: its lineage matters to rules
         self._parents = {everyone[each].parent_id for root in roots for each in members[root]}
         kinds = {}
         self._kind_of_provider = {
@@ -91,6 +94,7 @@ class DeadEnds:
         They are leaves below the same parent, or have no relatives at all.
         """
         rules = self._assignment.rules
+        # its own id as the signature: it is like no other one
         if provider.id in self._parents:
             return provider.id
         classes = sorted({name for index in serves for name, _ in rules.needs[index].resources})
@@ -120,10 +124,12 @@ def combine(
     :raises placement.search.budget.BudgetExhausted: the search has taken too long.
     """
     if rng is not None:
+        # shuffled before the search, so that any prefix of the results is random
         options = [rng.sample(providers, len(providers)) for providers in options]
     settled = rules.traits_settled(options)
     if settled is False:
         return
+    # no rule ties the needs together, so that each choice goes with each
     if rules.independent and settled:
         yield from product(*options)
     elif (small := ways(options, SMALL) <= SMALL) or fits_at_all(
@@ -141,12 +147,14 @@ def in_pairs(
 
     :param lineages: by position.
     """
+    # mates one after the other: a pair that does not fit together is found at once
     budget, order = rules.budget, _mates_together(rules, options)
     before = [
         [other for other in _subtree_mates(rules, index) if other in order[:at]]
         for at, index in enumerate(order)
     ]
     distinct = [rules.isolate and not rules.needs[index].unsuffixed for index in order]
+    # an explicit stack of iterators: requests have up to hundreds of groups, and recursion is slow
     chosen = [0] * len(order)
     taken: set[int] = set()
     left: list[Iterator[int]] = [iter(options[order[0]])]
@@ -158,6 +166,7 @@ def in_pairs(
         for at in left[-1]:
             if alone and at in taken:
                 continue
+            # the tests of a pair are inlined, as they run for each option of each need
             lineage = lineages[at] if mates else ()
             for other in mates:
                 if chosen[other] not in lineage and at not in lineages[chosen[other]]:
@@ -231,6 +240,7 @@ def _order_needs(rules: RequestRules, options: Sequence[Sequence[Provider]]) -> 
         shares = [
             amount / rules.contested[name] for name, amount in need.resources if name in rules.contested
         ]
+        # fewest options first keeps the tree of choices narrow near its root
         return not decides, len(options[index]), -max(shares, default=0)
 
     return sorted(range(len(options)), key=key)
@@ -249,6 +259,7 @@ def _run_through(assignment: NeedAssignment, order: Sequence[int], small: bool) 
     found_before = [0] * len(order)  # when each depth was entered
     dead_ends: DeadEnds | None = None
     choices_before_rest = choices_left = _CHOICES_BEFORE_REST
+    # budget is spent in portions: a call for each choice would cost more than cheap choices
     choices_per_look = max(1, 16 // assignment.steps)
     depth = 0
     while depth >= 0:
@@ -282,6 +293,7 @@ def _run_through(assignment: NeedAssignment, order: Sequence[int], small: bool) 
             depth += 1
             continue
         if found == found_before[depth]:
+            # for a small search the memory of dead ends costs more than trying again
             if not small:
                 dead_ends = dead_ends or DeadEnds(assignment)
                 dead_ends.add()

@@ -77,15 +77,19 @@ class CompiledRequest:
         #: what a look at all of them costs
         self._steps = sum([len(own) + len(sharing) for own, sharing in options])
         #: the needs, those first that the last trees could not serve
+        # move-to-front: in a crowded cloud the same need fails at tree after tree
         self._hardest_first = list(range(len(options)))
         #: whether nothing of the trees themselves is of use
         self.only_shared = not any(own for own, _ in options)
         #: what decides on patterns beside options and what is free of contested classes
         self._apart: Hashable = ()
+        # else positions alone decide, and trees of any two structures may share their results
         if not rules.by_options_alone:
             lineages = self._shape.lineages
             used = {at for own, _ in options for at, _ in own}
+            # only the lineages of options matter: other providers cannot be in a subtree rule
             related = tuple([lineages[at] for at in sorted(used)]) if rules.by_lineage else ()
+            # positions of pools begin behind those of the tree, and pools have free amounts of their own
             whose = (len(lineages), *[each.id for each in shared]) if shared else ()
             self._apart = (related, traits, whose)
         self._relevant: Callable[[tuple[int, ...]], Any] | None = None
@@ -109,6 +113,7 @@ class CompiledRequest:
             self._by_relevant = {}
             known = self._batches_alike(provider_set, free)
         else:
+            # made at the second tree: a plan for one tree has no use for it
             if self._relevant is None:
                 self._relevant = _pick_slots(
                     sorted({slot for own, _ in self._options for _, slots in own for slot in slots})
@@ -117,11 +122,14 @@ class CompiledRequest:
             known = self._by_relevant.get(relevant)
             if known is None:
                 known = self._by_relevant[relevant] = self._batches_alike(provider_set, free)
+        # a copy of the iterator, which keeps what was found; type() as this is called for each tree
         return known if type(known) is tuple else tee(known, 2)[1]
 
     def _batches_alike(self, provider_set: ProviderSet, free: tuple[int, ...]) -> Iterable[PatternBatch]:
         """The patterns of all trees like this one: all in a tuple, or an iterator to start copies from."""
+        # options before contested amounts: most trees that fail do so here
         options: Sequence[Sequence[int]] | None = self._having_enough(free)
+        # narrowed before the key is made: options out of reach would tell trees apart for nothing
         for rule in self._rules.subtrees:
             options = options and self._within_reach(rule, options)
         if options is None:
@@ -130,6 +138,7 @@ class CompiledRequest:
         known = self._searched.batches.get(likeness)
         if known is None:
             patterns = self._find_patterns(provider_set, options)
+            # one batch at once: mostly it is all, and a tuple is cheaper to share than an iterator
             first, more = self._next_batch(patterns)
             if more:
                 known = tee(chain((first,), self._in_batches(patterns)), 1)[0]
@@ -154,6 +163,7 @@ class CompiledRequest:
             for above in {above for at in options[index] for above in lineages[at]}:
                 below[above] = below.get(above, 0) + 1
         serving = {at for index in rule for at in options[index]}
+        # by the API, the root of the subtree is itself one of the providers of the rule
         tops = {at for at, needs in below.items() if needs == len(rule) and at in serving}
         if not tops:
             return None
@@ -171,6 +181,8 @@ class CompiledRequest:
             asked = rules.contested[name]
             for at, slot in shape.having.get(name, ()):
                 if at in positions:
+                    # more than all needs ask for together makes no difference, so that it must not make a
+                    # key
                     found.append(min(free[slot], shape.portions[slot].max_unit, asked))
         return found
 
@@ -181,6 +193,7 @@ class CompiledRequest:
         for rank, index in enumerate(self._hardest_first):
             own, sharing = self._options[index]
             asked = self._rules.asked[index]
+            # unrolled: this loop runs for every tree and need, and one or two classes are the rule
             if len(asked) == 1:
                 (amount,) = asked
                 here = [at for at, (slot,) in own if free[slot] >= amount]
@@ -189,6 +202,7 @@ class CompiledRequest:
                 here = [at for at, (slot, beside) in own if free[slot] >= amount and free[beside] >= other]
             else:
                 here = [at for at, slots in own if all(map(ge, [free[slot] for slot in slots], asked))]
+            # sharing providers were checked with what is used of them, when the plan was made
             here += sharing
             if not here:
                 self._hardest_first.insert(0, self._hardest_first.pop(rank))
@@ -200,6 +214,7 @@ class CompiledRequest:
         self, provider_set: ProviderSet, options: Sequence[Sequence[int]], rng: random.Random | None = None
     ) -> Iterator[CandidatePattern | None]:
         members, rules = provider_set.members, self._rules
+        # nothing ties the needs together: the product is the answer, in C
         if rng is None and rules.by_options_alone:
             yield from map(self._pattern_of, product(*options))
             return
@@ -209,6 +224,7 @@ class CompiledRequest:
                 for found in in_pairs(rules, options, lineages):
                     yield None if found is None else self._pattern_of(found)
                 return
+        # the general way works on providers, as the rules do; patterns are positions
         positions_of = {members[at].id: at for found in options for at in found}
         for chosen in combine(rules, [[members[at] for at in found] for found in options], rng):
             if chosen is None:
@@ -241,6 +257,7 @@ class CompiledRequest:
                 if len(batch) == self._searched.batch:
                     self._rules.budget.spend(len(batch))
                     return PatternBatch(batch), True
+        # the patterns found so far are good; the next call raises again
         except BudgetExhausted:
             if not batch:
                 raise
@@ -256,6 +273,7 @@ def options_of(
     """
     found: list[NeedOptions] = []
     for index, like in enumerate(rules.first_alike):
+        # an earlier need of the same terms has the same options
         if like < len(found):
             found.append(found[like])
             continue
@@ -274,6 +292,7 @@ def _own_options(
     found = shape.giving(rules.names[index])
     rules.budget.spend(len(found))
     for rank, (name, amount) in enumerate(rules.needs[index].resources):
+        # mostly every provider of a structure gives the amount, and the list can be shared as it is
         if not shape.any_gives(name, amount):
             portions = shape.portions
             found = [each for each in found if portions[each[1][rank]].portions(amount)]

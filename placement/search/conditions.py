@@ -206,9 +206,12 @@ def all_conditions(
 ) -> dict[ProviderCondition, None]:
     """The conditions of a request and of its needs, each once: those about roots, then group by group."""
     found = dict.fromkeys(root_conditions(request))
+    before = None
     for need in needs:
-        for condition in (*need.conditions, *need.together):
-            found[condition] = None
+        # needs of one group share these tuples, and a hash takes longer than to look at that
+        if need.conditions is not before and (need.conditions or need.together):
+            before = need.conditions
+            found |= dict.fromkeys((*need.conditions, *need.together))
     return found
 
 
@@ -217,6 +220,7 @@ def keep_pieces(stating: _S, keeps: Callable[[ProviderCondition], bool]) -> _S:
 
     :param keeps: whether a piece is kept.
     """
+    # the fields of groups and those of requests are apart, as are their classes
     found = group_conditions(stating) if isinstance(stating, RequestGroup) else root_conditions(stating)
     changes = {}
     for condition in found:
@@ -231,6 +235,7 @@ def _split_field(said: Any) -> tuple[Names, ...]:
     """The sets of names of a field: of alternatives as they are, of others one by one."""
     if isinstance(said, tuple):
         return said
+    # sorted, so that explanations list names in the same order each time
     return tuple([frozenset({name}) for name in ([said] if isinstance(said, str) else sorted(said))])
 
 
@@ -373,6 +378,7 @@ class _AggregateCondition(ProviderCondition):
         known: dict[Names | None, _RememberedValues[Names]] = {}
 
         def met(tree: HostTree) -> tuple[bool, ...]:
+            # of a root itself this is its own set once more, which makes no difference
             root = tree.root.aggregates if self.or_root else None
             beside = known.get(root)
             if beside is None:
@@ -480,6 +486,7 @@ class ProviderNeed:
             inventory = provider.inventories.get(name)
             if inventory is None or not inventory.accepts(amount, provider.used.get(name, 0)):
                 return False
+        # inventories before conditions: more providers fail there, and it takes less
         for condition in self.conditions:  # noqa: SIM110  # a generator costs more than most conditions
             if not condition.met_by(provider, snapshot):
                 return False
@@ -494,8 +501,10 @@ def needs_of(request: CandidatesRequest) -> tuple[ProviderNeed, ...]:
 def _group_needs(group: RequestGroup) -> tuple[ProviderNeed, ...]:
     resources = tuple(group.resources.items())
     unsuffixed = group.suffix == ""
+    # without a suffix each class may come from another provider
     parts = [(resource,) for resource in resources] if unsuffixed else [resources]
     stated = group_conditions(group)
+    # one tuple for all needs of a group: comparing it by identity is what makes them cheap to tell apart
     conditions = tuple([each for each in stated if not each.together])
     together = tuple([each for each in stated if each.together]) if len(conditions) < len(stated) else ()
     return tuple([ProviderNeed(group.suffix, part, conditions, unsuffixed, together) for part in parts])

@@ -46,10 +46,13 @@ def tree_reader(conditions: Iterable[ProviderCondition]) -> Callable[[HostTree],
     return attrgetter(*sorted(reads if "kind" in reads else {"shape", *reads}))
 
 
-def root_reader(conditions: Iterable[ProviderCondition]) -> Callable[[HostTree], Any]:
-    """A function that returns a key of a tree: roots of equal keys meet the same conditions."""
+def root_reader(conditions: Iterable[ProviderCondition]) -> Callable[[Provider], Any]:
+    """A function that returns a key of a root: roots of equal keys meet the same conditions.
+
+    It is called for each tree that a search looks at, so that it is one call of C code.
+    """
     reads = {name.removeprefix("root.") for each in conditions for name in each.reads}
-    return attrgetter(*[f"root.{name}" for name in sorted(reads)]) if reads else _read_nothing
+    return attrgetter(*sorted(reads)) if reads else _read_nothing
 
 
 def provider_reader(conditions: Iterable[ProviderCondition]) -> Callable[[Provider, Provider], Hashable]:
@@ -90,9 +93,11 @@ class AskedAmounts:
 
     def portions(self, shape: TreeStructure, layout: TreeLayout) -> Hashable:
         """By amount whether those who have the class give it in one go; of sums of amounts in which steps."""
+        # by structure: thousands of trees have the same, and this looks at each inventory
         found = self._portions.get(shape)
         if found is None:
             given = [
+                # True stands for all inventories, so that structures of different sizes may be equal
                 shape.any_gives(name, amount) or self._portions_given(shape, layout, name, amount)
                 for name, amount in self.amounts
             ]
@@ -132,6 +137,7 @@ def _is_about_all(request: CandidatesRequest) -> bool:
     a ``same_subtree`` a group is none where it asks for no resources.)
     """
     named = frozenset[str]().union(*request.same_subtrees)
+    # without a subtree rule every provider of a candidate gives something
     return bool(named) and (
         request.group_policy == "isolate"
         or any(
@@ -169,6 +175,7 @@ class TreeKin:
             for rank in ranks:
                 slot = self.slots[at, names[rank]] = len(self.slots)
                 self.having.setdefault(names[rank], []).append((at, slot))
+        # contested classes are compared by amount, all others only by whether it is enough
         contested = request.rules.contested
         asked = sorted(
             (slot, amount)
@@ -179,6 +186,7 @@ class TreeKin:
         self.shared = shared
         #: by what matters of what is free
         self.alike: dict[Hashable, LikeTrees] = {}
+        # one amount for each slot, in order, is the common case, where nothing has to be picked
         slots = [slot for slot, _ in asked]
         #: None where it is one amount for each slot
         self._pick = None if slots == [*range(len(self.slots))] else picker(slots)
@@ -200,6 +208,7 @@ class TreeKin:
         """Those of the trees that are like this one."""
         free = layout.pick(tree.free)
         pick = self._pick
+        # le and map in C: this is the inner loop of explanations
         key: Hashable = tuple(map(le, self._amounts, free if pick is None else pick(free)))
         if self._contested:
             # the same as the lesser of what is free, but no less than 0, and of what is asked for
@@ -244,6 +253,7 @@ def sort_anew(
     for group in groups:
         budget.spend(1 + len(group.trees) // 8)
         for tree in group.trees:
+            # the layout of the whole request, as parts of it are compared by the same positions
             layout = tree.shape.layout(where)
             key = (group.kin, asked.portions(tree.shape, layout))
             kin = kins.get(key)
@@ -285,6 +295,7 @@ def sort_out(
         if number % _TREES == 0:
             budget.spend(_TREES)
         tells = tree.root.id in telling
+        # trees with none of the names are told apart by their structure alone
         looked_at = read(tree) if tells else tree.shape
         known = met.get(looked_at)
         if known is None:
@@ -296,9 +307,11 @@ def sort_out(
                 for met_at in met_in:
                     found = met_at(tree)
                     features.append(tuple([found[at] for at in layout.positions]))
+            # a number in place of a long tuple, which would be hashed for each tree
             known = met[looked_at] = numbers.setdefault(tuple(features), len(numbers)), layout
         key: Hashable
         key, layout = known
+        # what shares with a tree, and being named, differ from tree to tree and are not in the number
         if sharing.providers or named:
             if sharing.providers:
                 shared = tuple(sharing.with_tree(tree.root.id)[0])

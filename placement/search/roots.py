@@ -20,10 +20,13 @@ from placement.search.budget import SearchBudget
 from placement.search.conditions import IndexedNames, ProviderCondition, ProviderNeed, all_conditions
 from placement.search.request import CandidatesRequest
 
+# those found by what is free are not in order of their ids; to sort them has to pay
 _MUCH_RARER: Final = 0.5
 """Roots by what is free have to be sorted first, others are kept in order."""
+# each look evaluates all conditions; with more providers this would cost more than the search saves
 _MANY: Final = 64
 """Of more sharing providers it is not looked at in advance which are of use."""
+# a name that most trees have refuses few of them, and each lookup takes time
 _TELLING: Final = 0.7
 """What more than this share of all trees has tells too little to be looked up for each."""
 
@@ -44,6 +47,7 @@ class SharingProviders:
         #: whether some of them could serve each of the needs by themselves
         self.suffice = bool(self.providers)
         if self.providers and needs is not None:
+            # by terms: groups that ask for the same are looked at once
             serving = [self._find_serving(need) for need in {need.terms: need for need in needs}.values()]
             self.suffice = all(serving)
             self.providers = set().union(*serving)
@@ -56,6 +60,7 @@ class SharingProviders:
             found &= self._snapshot.by_class.get(name, set())
         if len(found) > _MANY:
             return found
+        # anyway: in the constructor of a search nothing was found yet that could be returned
         self.budget.spend_anyway(len(found))
         return {each for each in found if need.served_by(self._snapshot.providers[each], self._snapshot)}
 
@@ -89,6 +94,7 @@ class SharingProviders:
             roots = self._snapshot.roots_having(self._snapshot.by_aggregate, aggregate).ids
             self.budget.spend(1 + len(roots) // 16)
             for root in roots:
+                # a tuple of names, as hosts with the same one have the same pools
                 found[root] = (*found.get(root, ()), aggregate)
         return found
 
@@ -99,10 +105,12 @@ class SharingProviders:
     def with_tree(self, root: int) -> tuple[list[Provider], tuple[bytes, ...]]:
         """The providers outside the tree that share with it, in ascending order of their ids; their uuids."""
         self.budget.spend()
+        # the intersection is the key: trees of one rack have the same, and with it one list
         via = self._aggregates & self._snapshot.whole_trees()[root].all_aggregates
         known = self._known.get(via)
         if known is None:
             known = self._known[via] = self._find_shared(via, set())
+        # a tree does not share with itself, and this list would be wrong for all others
         if known[0] and root in self.roots:
             return self._find_shared(via, set(self._snapshot.trees[root]))
         return known
@@ -147,8 +155,10 @@ class RootFilter:
 
     def from_anywhere(self, rng: random.Random) -> Iterator[int]:
         """All of them from any on, each as likely; who takes few of them does not pay for the others."""
+        # drawing until one will do makes each that will do equally likely, without a look at all
         for _ in range(_DRAWS if self.ids else 0):
             first = rng.randrange(len(self.ids))
+            # from here on in order, so that two claims at the same time mostly begin at different hosts
             if any(self._filter_telling((self.ids[first],))):
                 return self._filter_telling(_rotate_ids(self.ids, first))
         found = [*self._filter_telling(self.ids)]
@@ -175,6 +185,7 @@ def possible_roots(
     the result may hold roots that serve nothing; it misses none that does.
     """
     needs = tuple(needs)
+    # of classes that pools have, the free amounts of trees tell nothing
     scarcest = min(
         (
             (snapshot.free_index(name), amount)
@@ -185,6 +196,7 @@ def possible_roots(
         key=lambda asked: asked[0].count(asked[1]),
         default=None,
     )
+    # a bisection: the index by free amounts is sorted
     having = scarcest[0].count(scarcest[1]) if scarcest else len(snapshot.trees)
     if having == 0:
         return RootFilter()
@@ -192,20 +204,24 @@ def possible_roots(
     members = [each.named_providers(snapshot) for each in conditions]
     named = [_anchor_roots(snapshot, each, sharing) for each in members if each is not None]
     if named:
+        # named trees are so few that nothing else needs to be looked up
         return RootFilter(sorted(set.intersection(*named)))
     wanted = [
         _SelectiveNames(snapshot, each, sharing) for each in _indexed_names(snapshot, conditions, needs)
     ]
+    # rarest first: its roots are iterated over, the others only filter them
     wanted.sort(key=lambda each: each.size)
     if wanted and wanted[0].size == 0:
         return RootFilter()
     rarest = wanted[0].size if wanted else len(snapshot.trees)
+    # the free index is not in the order of roots, hence the factor
     by_amount = scarcest is not None and having < rarest * _MUCH_RARER
     found: Sequence[int]
     if scarcest and by_amount:
         found, others = scarcest[0].having(scarcest[1]), wanted
     else:
         found, others = wanted[0].roots() if wanted else snapshot.roots(), wanted[1:]
+    # sets with sharing providers cannot filter: a tree may serve by what shares with it
     telling = [each.sets for each in others if each.of_roots and each.share(len(snapshot.trees)) < _TELLING]
     return RootFilter(found, telling, in_order=not by_amount)
 
@@ -236,6 +252,7 @@ def _indexed_names(
 def _anchor_roots(snapshot: ModelSnapshot, members: set[int], sharing: SharingProviders) -> set[int]:
     """The roots of all trees at which a candidate with one of these providers may be anchored."""
     sharing.budget.spend(len(members))
+    # a named provider may serve its own tree, and each tree that it shares with
     roots = {snapshot.providers[provider_id].root_id for provider_id in members}
     for provider_id in members.intersection(sharing.providers):
         roots.update(sharing.anchors(provider_id))
@@ -251,6 +268,7 @@ class _SelectiveNames:
         self._sharing = sharing
         #: of all that have it, by name
         self.sets = [what.index[name] for name in what.names if name in what.index]
+        # aggregates of roots are compared with whole sets below, traits only looked up
         sharing.budget.spend(sum(map(len, self.sets)) if what.spans_trees else 1)
         each = [snapshot.roots_having(what.index, name) for name in what.names]
         self._roots = [roots for roots in each if roots.ids]
@@ -260,6 +278,7 @@ class _SelectiveNames:
             aggregates = snapshot.providers[provider_id].aggregates
             self.size += sum([len(snapshot.by_aggregate[aggregate]) for aggregate in aggregates])
         #: whether the root of a tree tells whether the tree may serve
+        # else a member of the tree has the name, and the root alone does not tell
         self.of_roots = not self._sharing_it and all(roots.alone for roots in self._roots)
 
     def _who_shares(self) -> set[int]:
@@ -275,6 +294,7 @@ class _SelectiveNames:
 
     def share(self, trees: int) -> float:
         """About which share of so many trees has it, if names have nothing to do with one another."""
+        # an estimate: names of one set may well come together
         return 1 - prod([1 - len(roots.ids) / trees for roots in self._roots])
 
     def roots(self) -> Sequence[int]:
@@ -282,6 +302,7 @@ class _SelectiveNames:
         if len(self._roots) == 1 and not self._sharing_it:
             return self._roots[0].ids
         if not self._sharing_it:
+            # merged while it is iterated over: a limit mostly ends that early
             return MergedIds([roots.ids for roots in self._roots])
         found = {root for roots in self._roots for root in roots.ids}
         for provider_id in self._sharing_it:

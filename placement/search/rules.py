@@ -202,14 +202,15 @@ class RequestRules:
         self.nested = request.nested
         #: what the providers of the group without a suffix must have together
         self.unsuffixed_traits = next((group.required for group in request.groups if group.suffix == ""), ())
-        together = chain.from_iterable(need.together for need in needs)
+        # needs of the group without a suffix state the same
+        together = next((need.together for need in needs if need.unsuffixed), ())
         #: all conditions that decide which provider may serve what, each once
         self.conditions: tuple[ProviderCondition, ...] = tuple(
             dict.fromkeys(
                 [
                     *chain.from_iterable(need.conditions for need in needs),
                     # each piece by itself: one provider of the group is enough for one of them
-                    *(piece for each in dict.fromkeys(together) for piece in each.pieces()),
+                    *(piece for each in together for piece in each.pieces()),
                 ]
             )
         )

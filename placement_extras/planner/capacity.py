@@ -92,6 +92,7 @@ class HostCoupling:
         leader: dict[int, int] = {}
 
         def find(root: int) -> int:
+            # union and find, with paths halved on the way
             while (above := leader.setdefault(root, root)) != root:
                 leader[root] = leader[above]
                 root = above
@@ -121,6 +122,7 @@ class HostCoupling:
         whole = sum(fits, NONE)
         for group, fit in zip(self._groups, fits, strict=True):
             for failed in group:
+                # in a large group each retry would pack the whole group once more
                 if len(group) > MAX_RETRIED and not failed.offered:  # no more than its own are lost
                     left = FitBounds(fit.fits - min(fit.fits, failed.alone.at_most), fit.at_most)
                 else:
@@ -137,6 +139,7 @@ class HostCoupling:
         return host if len(shared) == len(host.shared) else self.host(host.tree, shared)
 
     def _fit_group(self, hosts: Sequence[CoupledHost]) -> FitBounds:
+        # each once, in order: hosts that share a pool have ways in common
         ways = dict.fromkeys(way for each in hosts for way in each.ways.ways)
         classes = {slot: name for each in hosts for slot, name in each.ways.classes.items()}
         free = {slot: left for each in hosts for slot, left in each.free.items()}
@@ -189,6 +192,7 @@ class StrandedAmounts:
             is free of them is stranded nowhere.
         """
         short = min(
+            # the names break ties, so that equal hosts are gathered under the same classes
             (_short_classes(way, ways, free) for way in ways.ways),
             key=lambda names: (len(names), sorted(names)),
         )
@@ -339,6 +343,7 @@ class _FlavorCount:
                 continue
             if not ways.ways:
                 continue
+            # by identity: hosts of one structure share their ways
             if ways not in formulas:
                 formulas[ways] = simple(ways.ways)
             formula = formulas[ways]
@@ -354,6 +359,7 @@ class _FlavorCount:
         self._coupling.gather(self._coupled)
         single = FitBounds(sum([fits for _, fits, _ in alone]), sum([at_most for _, _, at_most in alone]))
         coupled = self._coupling.fit(self._coupled)
+        # each coupled host by itself; of the others only the one with most guests can be the worst
         left = [(single + fit, tree) for tree, fit in self._coupling.without_each()]
         if alone:
             tree, *most = max(alone, key=itemgetter(1))
@@ -403,6 +409,7 @@ class _FlavorCount:
         kept = ways.within(capacities)
         if not kept:
             return
+        # the ways are those of the largest host of the structure, which this one may be too small for
         if len(kept) < len(ways.ways):
             key = ways, kept
             if key not in self._smaller:

@@ -63,6 +63,7 @@ def guests_of(
     for each in chain.from_iterable(slices(held, budget)):
         provider = snapshot.providers.get(each.provider_id)
         if provider is not None and each.resource_class in provider.inventories:
+            # amounts of several inventories of one consumer come in several rows
             whose = each.consumer, each.consumer_type
             by_consumer.setdefault(whose, {})[each.provider_id, each.resource_class] = each.used
     requests: dict[object, CandidatesRequest] = {}
@@ -70,6 +71,7 @@ def guests_of(
     for (consumer, kind), amounts in sorted(by_consumer.items(), key=lambda item: item[0][0]):
         budget.spend(len(amounts))
         asked = _asked_groups(amounts)
+        # one object for all that ask for the same: caches go by its identity
         if asked not in requests:
             requests[asked] = _make_request(asked)
         taken = [snapshot.providers[provider_id] for provider_id, _ in amounts]
@@ -90,6 +92,7 @@ def _asked_groups(held: Mapping[Slot, int]) -> tuple[_Amounts, tuple[_Amounts, .
     common: dict[str, int] = {}
     apart = []
     for amounts in by_provider.values():
+        # a class held at several providers was asked for by several groups, such as NUMA nodes
         if any(providers[name] > 1 for name in amounts):
             apart.append(tuple(sorted(amounts.items())))
         else:
@@ -148,6 +151,7 @@ class ClusterSimulation:
     def take(self, amounts: Iterable[tuple[Slot, int]], times: int = 1) -> None:
         """Have a guest take so much; with ``times`` -1, give it back."""
         for slot, amount in amounts:
+            # an entry of zero is no entry, so that it is known which hosts are as they were
             before = self._taken.pop(slot, 0)
             after = before + times * amount
             if after:
@@ -185,6 +189,7 @@ class ClusterSimulation:
         self.budget.spend()
         asking = self._asking_of(request)
         found = asking.finder.at(*host)
+        # a formula over the tree answers for untouched hosts, before any slot is looked at
         if not asking.may_fit(found, self._plain_free(found, host[0])):
             return
         for way in self._keyed_ways(found, host[0]):
@@ -198,6 +203,7 @@ class ClusterSimulation:
 
     def open_hosts(self, request: CandidatesRequest) -> Iterator[Host]:
         """The hosts that may have room: those where something changed, then those that had it before."""
+        # a copy: places are tried while these hosts are iterated over
         touched = {root for root, slots in self._touched.items() if slots}
         for root in sorted(touched):
             if root in self._by_root:
@@ -212,6 +218,7 @@ class ClusterSimulation:
             yield host[0].root, way
 
     def _asking_of(self, request: CandidatesRequest) -> _RequestRoom:
+        # by identity, as requests hold mappings and have no hash
         found = self._asking.get(id(request))
         if found is None:
             found = self._asking[id(request)] = _RequestRoom(self.snapshot, request, self.budget)
@@ -255,6 +262,7 @@ class _RequestRoom:
             self._left = self._look_for_room(board)
         number = 0
         while True:
+            # found as needed, and kept: most guests have a place at one of the first hosts
             if number == len(self._open):
                 host = next(self._left, None)
                 if host is None:

@@ -53,17 +53,21 @@ def displace(board: ClusterSimulation, guests: Sequence[HostedConsumer]) -> Disp
     for guest in guests:
         board.budget.spend(len(guest.held))
         board.take(guest.held.items(), -1)
+    # large guests have fewest places; small ones fit in between
     largest = _largest_first(guests, board.budget)
     taken, left = _place_guests(board, largest)
+    # the search below begins with all hosts as they are without the displaced guests
     for way in taken:
         board.take(way, -1)
     if not left:
         return DisplacedGuests(len(guests), FitBounds(len(guests), len(guests)), ())
+    # once for guests that ask for the same: there are few flavors
     alone = {
         request: _FirstPlaces(board, guest).next() is not None
         for request, guest in {id(each.request): each for each in left}.items()
     }
     at_most = len(guests) - sum([not alone[id(each.request)] for each in left])
+    # the volume bound is only worked out where some guest was left
     at_most = min(at_most, _by_volume(board, guests))
     search = _DrainSearch(board, [each for each in largest if alone.get(id(each.request), True)])
     if len(guests) - len(left) < at_most:
@@ -103,6 +107,7 @@ def _place_guests(
 ) -> tuple[list[Way], list[HostedConsumer]]:
     """Place them one after the other where there is room first: what they take, and who is left."""
     taken, left = [], []
+    # by the identity of the request, which guests of one flavor share
     places: dict[int, _FirstPlaces] = {}
     for guest in guests:
         if id(guest.request) not in places:
@@ -146,6 +151,7 @@ def _by_volume(board: ClusterSimulation, guests: Sequence[HostedConsumer]) -> in
     serving = {
         member.id: member
         for tree, shared in board.each_host()
+        # hosts that serve no guest at all must not count as room
         if any(board.serves(request, (tree, shared)) for request in requests)
         for member in (*tree.members, *shared)
     }
@@ -183,6 +189,7 @@ class _DrainSearch:
         least = len(self.guests) - at_most
         unplaced: tuple[HostedConsumer, ...] | None = None
         try:
+            # fewer and fewer without a place, until that is proved impossible
             while spare >= least:
                 if self._try_guests(0, [], spare):
                     unplaced = self._best
@@ -215,4 +222,5 @@ class _DrainSearch:
             self._journal.record(self._board.take, way, -1)
             if self._try_guests(number + 1, left, spare):
                 return True
+        # last: a guest is only left out if no place for it leads to a result
         return spare > 0 and self._try_guests(number + 1, [*left, guest], spare - 1)

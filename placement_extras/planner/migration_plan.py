@@ -101,6 +101,7 @@ def make_room(
     found = search.run()
     partly = len(hosts) < len(board.hosts)
     if not all_known or search.missing_targets or (partly and board.shares):
+        # moves were found among known guests; without the others no larger bound is proved
         return MigrationPlan(found.moves, found.host, 1)
     if partly and found.at_least is not None:
         # what is not known of can be in the way of the second move at the earliest
@@ -163,6 +164,7 @@ class _MigrationSearch:
         if math.isinf(least):
             return MigrationPlan(None, None, None)
         best: tuple[tuple[MigrationStep, ...], Provider] | None = None
+        # hosts that need fewest moves first: the result bounds the search of all others
         for target in sorted(self._targets, key=self._needs_leaving):
             most = MAX_MOVES if best is None else len(best[0]) - 1
             if self._needs_leaving(target) > most or (best is not None and len(best[0]) == least):
@@ -171,7 +173,9 @@ class _MigrationSearch:
             if moves is not None:
                 best = moves, target.root
         bound = int(least)
+        # deepening one move at a time proves at each step that fewer do not make room
         while bound <= MAX_MOVES and (best is None or bound < len(best[0])):
+            # states that failed with fewer moves left may succeed with more
             self._seen.clear()
             self._cut = False
             try:
@@ -194,6 +198,7 @@ class _MigrationSearch:
 
     def _needs_leaving(self, target: _TargetHost) -> float:
         """No fewer guests than this have to leave before the flavor fits at a host."""
+        # kept until a guest comes to this host or leaves it
         known = self._needed.get(target.root.id)
         if known is None:
             known = self._needed[target.root.id] = min(map(self._needs_for, target.ways))
@@ -208,6 +213,7 @@ class _MigrationSearch:
         if lacking <= 0:
             return 0
         self._board.budget.spend()
+        # those who hold most first: a lower bound of how many have to leave
         for held in sorted(self._holders.get(slot, {}).values(), reverse=True):
             lacking, number = lacking - held, number + 1
             if lacking <= 0:
@@ -241,6 +247,7 @@ class _MigrationSearch:
             held = self._holding[guest]
             return sum(min(1, held.get(slot, 0) / amount) for slot, amount in lacking.items() if amount > 0)
 
+        # the uuid as the last key, so that plans are the same each time
         for guest in sorted(helpful, key=lambda each: (-help_of(each), each.consumer)):
             where = next(self._places_elsewhere(guest), None)
             if where is not None:
@@ -281,6 +288,7 @@ class _MigrationSearch:
         state = frozenset(
             [(each, tuple(self._holding[each].items())) for each in {move.guest for move in self._moves}]
         )
+        # the order of moves does not matter, only where guests are after them
         if self._seen.get(state, -1) >= left:
             return False
         self._seen[state] = left
@@ -331,6 +339,7 @@ class _MigrationSearch:
         self._board.take(self._holding[guest].items(), -1)
         for slot in self._holding[guest]:
             del self._holders[slot][guest]
+        # both hosts have other guests now, so that what was worked out for them is forgotten
         roots = (self._at[guest], root)
         self._holding[guest], self._at[guest] = amounts, root
         self._note_holder(guest)

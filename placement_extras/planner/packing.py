@@ -46,6 +46,7 @@ NONE: Final = FitBounds(0, 0)
 
 def one_way(way: Way) -> Callable[[Free], int]:
     """A function that tells how many guests fit in that one way; not below zero."""
+    # one and two slots are the rule, and these functions run for each of thousands of hosts
     if len(way) == 1:
         ((only, each),) = way
         return lambda free: max(0, free[only] // each)
@@ -81,6 +82,7 @@ def simple(ways: Sequence[Way]) -> Callable[[Free], int] | None:
     common = set(ways[0]).intersection(*ways[1:])
     rests = [tuple([part for part in way if part not in common]) for way in ways]
     slots = [slot for rest in rests for slot, _ in rest]
+    # no formula: a guest in one way would leave less for another way
     if len(set(slots)) < len(slots) or not {slot for slot, _ in common}.isdisjoint(slots):
         return None
     separate = [one_way(rest) for rest in rests]
@@ -117,6 +119,7 @@ class _PackingSearch:
         #: all ways take the same of each of these
         self._by_class = list(by_class.values())
         self._left = {slot: free[slot] for way in ways for slot, _ in way}
+        # the way with most room first: the first packing is then mostly the best
         self._ways = sorted(
             (way for way in ways if self._most_guests(way)), key=self._most_guests, reverse=True
         )
@@ -124,12 +127,14 @@ class _PackingSearch:
         self._journal = TrialJournal(budget, _MAX_TRIES)
 
     def find_most(self, at_most: int) -> FitBounds:
+        # a copy is cheaper here than an entry of the journal for each way
         left = dict(self._left)
         for way in self._ways:
             count = self._most_guests(way)
             self._take_amounts(way, count)
             self._best += count
         self._left = left
+        # no search where the bound is reached already, which is the rule
         if self._best < at_most and len(self._ways) <= _MAX_WAYS:
             with suppress(TriesExhausted):
                 self._try_ways(0, 0, at_most)
@@ -151,10 +156,12 @@ class _PackingSearch:
             each = sum([amount for slot, amount in ways[0] if slot in slots])
             volume = 0
             for slot in slots & amounts.keys():
+                # less than a unit of what is left of a slot is of no use to any way
                 unit = gcd(*amounts[slot])
                 volume += self._left[slot] // unit * unit
             bound = min(bound, volume // each)
         for slot, asked in amounts.items():
+            # all ways take of this slot, so that it alone is a bound
             if len(asked) == len(ways):
                 bound = min(bound, self._left[slot] // min(asked))
         return bound
@@ -173,6 +180,7 @@ class _PackingSearch:
             return
         self._journal.count_try()
         way = self._ways[index]
+        # most guests first: a good result early makes the bound cut more
         for number in self._journal.trying(range(self._most_guests(way), -1, -1)):
             self._take_amounts(way, number)
             self._journal.record(self._take_amounts, way, -number)
@@ -267,6 +275,7 @@ class FootprintFinder:
         patterns = self._patterns(tree, shared)
         if not patterns:
             return NO_WAYS
+        # by identity: the search answers like trees with the same batch
         key = (patterns, tree.kind.shape)
         found = self._found.get(key)
         if found is None:
@@ -305,6 +314,8 @@ def _pareto_minimal(ways: Iterable[Way], budget: SearchBudget) -> list[Way]:
     kept: list[dict[Any, int]] = []
     for way in sorted(map(dict, ways), key=lambda way: (len(way), sum(way.values()))):
         budget.spend(1 + len(kept))
+        # a way that takes as much of each slot as another one serves no guest that the other does not
         if not any(all(way.get(slot, 0) >= amount for slot, amount in other.items()) for other in kept):
             kept.append(way)
+    # in a fixed order, so that answers are the same each time; repr, as slots are of two types
     return sorted([tuple(way.items()) for way in kept], key=repr)

@@ -55,6 +55,7 @@ def _by_volume(cloud: CloudHosts, shares: Sequence[FlavorProportion], at_most: i
     for share in shares:
         amounts = [request.total_amounts for request in share.requests]
         for name in set[str]().union(*amounts):
+            # each request of a flavor will do, so that only what all of them ask for is surely taken
             least = min(each.get(name, 0) for each in amounts)
             if least:
                 asked[name] = asked.get(name, 0) + least * share.number
@@ -69,6 +70,7 @@ def _by_volume(cloud: CloudHosts, shares: Sequence[FlavorProportion], at_most: i
 
 def _find_places(cloud: CloudHosts, shares: Sequence[FlavorProportion]) -> list[list[Place]]:
     """By flavor, where its guests may be placed; flavors of one host take of the same."""
+    # one mapping for all hosts that share anything, one list for each other host
     common: dict[Slot, int] = {}
     own: dict[int, list[int]] = {}
     asked = [(number, request) for number, share in enumerate(shares) for request in share.requests]
@@ -110,6 +112,7 @@ class _SetPlacing:
 
     def find_most(self, at_most: int) -> FitBounds:
         """How many sets fit, given that no more than so many do."""
+        # many sets at once, then half as many: the cost does not grow with the number of guests
         fits, chunk = 0, max(1, at_most // _CHUNKS)
         while chunk and fits < at_most:
             chunk = min(chunk, at_most - fits)
@@ -129,6 +132,7 @@ class _SetPlacing:
 
     def _place_sets(self, sets: int) -> bool:
         """Place as many sets more, or none."""
+        # a place that is full for a flavor stays full while guests only come
         before, first = len(self._journal), self._first.copy()
         for number, guests in enumerate(self._numbers):
             left = sets * guests
@@ -169,6 +173,7 @@ class _SetPlacing:
                 return True if flavor == len(ways) else try_from(flavor, 0, numbers[flavor])
             if index == len(ways[flavor]):
                 return False
+            # the rest of the ways cannot take them, even if each had its host alone
             if left > sum([_most_guests(*each) for each in ways[flavor][index:]]):
                 return False
             free, way = ways[flavor][index]

@@ -5,6 +5,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain, islice
 from typing import Final
 
@@ -22,6 +23,7 @@ from placement.search.conditions import all_conditions, needs_of
 from placement.search.equivalence import tree_reader
 from placement.store.groups import GroupPolicy
 
+# alternates are a convenience: they must not cost more than the choice itself
 _MAX_TRIED: Final = 10_000
 """Of no more choices alternates are chosen."""
 
@@ -57,6 +59,7 @@ def place(
 
     :raises Exhausted: the budget is spent before this is known.
     """
+    # sums first: they prove in microseconds what a search over all combinations would take seconds for
     hopeless = _exceeds_free(world.snapshot, wanted) or _lack_hosts(world, wanted, budget, rng)
     found = None if hopeless else _ClaimPlacing(world, wanted, budget, rng).place(world, 0, {})
     return found if found is not None else _first_unplaced(world, wanted, budget, rng)
@@ -66,6 +69,7 @@ def _exceeds_free(snapshot: ModelSnapshot, wanted: Sequence[WantedClaim]) -> boo
     """Whether several together ask for more of a class than is free of it anywhere: no way need be tried."""
     asked: Counter[str] = Counter()
     for each in wanted if len(wanted) > 1 else ():
+        # of one with a fallback it is not known which of the two requests will be served
         for group in each.request.groups if each.fallback is None else ():
             asked.update(group.resources)
     return any(amount > _free_in_all(snapshot, name) for name, amount in asked.items())
@@ -73,6 +77,7 @@ def _exceeds_free(snapshot: ModelSnapshot, wanted: Sequence[WantedClaim]) -> boo
 
 def _free_in_all(snapshot: ModelSnapshot, name: str) -> int:
     providers = [snapshot.providers[each] for each in snapshot.by_class.get(name, ())]
+    # more may be used than there is, after an inventory was made smaller
     return sum(max(0, each.free(name)) for each in providers)
 
 
@@ -93,6 +98,7 @@ def _count_places(
     world: ClaimScenario, members: Sequence[WantedClaim], budget: SearchBudget, rng: random.Random
 ) -> int:
     """How many of a group the hosts together may have at most that do for any of these; enough is enough."""
+    # one has a place or has none, which the search finds out; the others would be counted wrongly
     if len(members) == 1 or any(each.topology or each.fallback for each in members):
         return len(members)
     limit = max(each.group.max_per_root for each in members if each.group is not None)
@@ -102,6 +108,7 @@ def _count_places(
         for found in _find_choices(world, each, budget, rng):
             root = _root_id(found)
             places[root] = limit - present.get(root, 0)
+            # enough is enough: the search goes on only while the answer is open
             if sum(places.values()) >= len(members):
                 return len(members)
     return sum(places.values())
@@ -121,16 +128,12 @@ class _ClaimPlacing:
         self._wanted = wanted
         self._budget = budget
         self._rng = rng
+        # hosts that are named, or whose zones have distances of their own, are not exchangeable
         self._names_hosts = any(
             each.names_hosts or (each.topology is not None and world.distances) for each in wanted
         )
         self._groups = [each.group for each in wanted if each.group is not None]
-        asked = [each.request for each in wanted] + [each.fallback for each in wanted if each.fallback]
-        read_tree = tree_reader(chain.from_iterable(all_conditions(each, needs_of(each)) for each in asked))
-        #: through its aggregates a tree reaches pools that others share
-        self._read_tree: Callable[[HostTree], Hashable] = read_tree
-        if SHARES in world.snapshot.by_trait:
-            self._read_tree = lambda tree: (read_tree(tree), tree.aggregates)
+        self._has_pools = SHARES in world.snapshot.by_trait
         #: what those before have taken, where it was found that those from a number on have no place
         self._failed: set[Hashable] = set()
 
@@ -141,20 +144,25 @@ class _ClaimPlacing:
 
         :param taken: what those before take, by provider and class.
         """
+        # by what is taken, not by the choices: several ways lead to the same state
         state = (number, frozenset(taken.items()), self._member_counts(world))
         if state in self._failed:
             return None
         wanted, tried = self._wanted[number], set[Hashable]()
         choices, passed = _all_choices(world, wanted, self._budget, self._rng), list[HostChoice]()
         for choice in choices:
+            # the last one takes any choice: nothing comes after it that a scenario would have to be made
+            # for
             if number + 1 == len(self._wanted):
                 others: list[PlacedClaim] | None = []
             else:
                 alike = self._choice_likeness(world, choice)
+                # passed choices are not lost: they are alternates of the one that is made
                 if alike in tried:
                     passed.append(choice)
                     continue
                 tried.add(alike)
+                # a scenario copies indexes of the snapshot, which takes longer the larger it is
                 self._budget.spend(len(world.snapshot) // 8)
                 others = self.place(world.holding(wanted, choice), number + 1, _with_choice(taken, choice))
             if others is not None:
@@ -163,8 +171,21 @@ class _ClaimPlacing:
                     *others,
                 ]
             passed.append(choice)
+        # only here: a state that was left by an exception is not known to fail
         self._failed.add(state)
         return None
+
+    @cached_property
+    def _read_tree(self) -> Callable[[HostTree], Hashable]:
+        """Returns all of a tree that decides whether the others find a place there."""
+        asked = [each.request for each in self._wanted] + [
+            each.fallback for each in self._wanted if each.fallback
+        ]
+        read = tree_reader(chain.from_iterable(all_conditions(each, needs_of(each)) for each in asked))
+        if not self._has_pools:
+            return read
+        # through its aggregates a tree reaches what others share
+        return lambda tree: (read(tree), tree.aggregates)
 
     def _member_counts(self, world: ClaimScenario) -> Hashable:
         """How many members each host has, of the groups that matter."""
@@ -175,8 +196,10 @@ class _ClaimPlacing:
         taken = {provider.id: frozenset(amounts.items()) for provider, amounts in choice.resources}
         tree = world.snapshot.whole_trees()[choice.root.id]
         at = {member.id: position for position, member in enumerate(tree.members)}
+        # a choice that takes of a pool is like another one only if it takes the same of the same
         if self._names_hosts or not taken.keys() <= at.keys():
             return frozenset(taken.items())
+        # positions rather than ids: that is what makes two hosts alike
         within = frozenset((at[provider_id], amounts) for provider_id, amounts in taken.items())
         others = tuple(world.beside(group).get(choice.root.id, 0) for group in self._groups)
         return self._read_tree(tree), tree.kind, tree.free, within, others
@@ -195,6 +218,7 @@ def _first_unplaced(
 ) -> UnplacedClaim:
     """Who is the first without a place, if all before take the first that they find."""
     for number, each in enumerate(wanted):
+        # the first choice for each: a sentence about one claim is wanted, not a proof
         choice = next(_all_choices(world, each, budget, rng), None)
         if choice is None:
             return UnplacedClaim(number, world)
@@ -235,6 +259,7 @@ def _find_choices(
 ) -> Iterator[Found]:
     """All there is to choose from: one of each host, from anywhere on, then a second of each."""
     roots, at = choices_at_hosts(world, wanted, budget, rng)
+    # one choice of each host before the second of any: with several wanted most hosts take one
     begun: deque[Choices] = deque()
     for choices in chain(map(at, roots), drained(begun)):
         for found in choices:
@@ -261,8 +286,10 @@ def choices_at_hosts(
         found = SplitChoices(snapshot, wanted.request, wanted.topology, world.distances, budget)
     possible = found.roots()
     roots = (possible if only is None else possible.among(only)).from_anywhere(rng)
+    # checked before the search, where a root tells; choices that take of avoided pools are left out below
     if avoided:
         roots = (root for root in roots if root not in avoided)
+    # a choice of pools alone is not at the host where it is anchored
     if group is not None and stays_at_its_host(snapshot, wanted.request):
         roots = (root for root in roots if group.allows((root,), beside))
 
@@ -275,6 +302,7 @@ def choices_at_hosts(
         return group is None or group.allows(choice.hosts, beside)
 
     def at(root: int) -> Choices:
+        # without pools the roots have told all that the filter would
         return filter(is_allowed, found.at(root)) if shared else found.at(root)
 
     return roots, at

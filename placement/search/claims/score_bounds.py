@@ -52,14 +52,17 @@ class ScoreUpperBounds:
 
     def highest_first(self) -> Iterator[tuple[Rank, int]]:
         """The ceilings, as ranks, with the roots of the hosts, the best first; else in their order."""
+        # columns rather than objects: ten thousand hosts are scored in a few list comprehensions
         totals = [0.0] * len(self._roots)
         for name, weight in self._wanted.order:
             self._spend()
             values, weight = self._of(name, low=weight < 0), abs(weight)
             totals = [total + weight * value for total, value in zip(totals, values, strict=True)]
         self._spend()
+        # stable, so that hosts of equal bounds keep their random order, and claims at once spread
         order = sorted(range(len(totals)), key=totals.__getitem__, reverse=True)
         if self._lacking:
+            # a second stable sort puts hosts without the number last and keeps the order within
             order.sort(key=lambda at: self._roots[at] in self._lacking)
         return (((self._roots[at] in self._lacking, -totals[at]), self._roots[at]) for at in order)
 
@@ -74,9 +77,11 @@ class ScoreUpperBounds:
             for name, amount in need.resources:
                 if not self._is_shared(name):
                     is_split = self._wanted.topology is not None and need.unsuffixed and name in SPLIT
+                    # needs of one class may be served by one provider each, so that the largest decides
                     least[name] = max(least.get(name, 1), 1 if is_split else amount)
         for name, amount in least.items():
             index = self._snapshot.free_index(name)
+            # a bisection; the set of hosts is only made where it leaves out any
             if index.count(amount) < len(self._snapshot.trees):
                 having = set(index.having(amount))
                 roots = [root for root in roots if root in having]
@@ -111,6 +116,7 @@ class ScoreUpperBounds:
             self._spend()
             least = list(map(mean, zip(*(each for each, _ in bounds), strict=True)))
             most = least
+            # without pools the least and the most are the same list
             if any(map(self._is_shared, amounts)):
                 most = list(map(mean, zip(*(each for _, each in bounds), strict=True)))
             self._used = least, most
@@ -126,8 +132,10 @@ class ScoreUpperBounds:
                 for used, capacity in map(sums.__getitem__, self._roots)
             ]
             return shares, shares
+        # a class asked for by several needs may come from several providers at once
         is_apart = sum(name in dict(need.resources) for need in self._needs) > 1
         bounds_of = partial(_beside_pools, amount=amount, is_apart=is_apart)
+        # by aggregates: hosts of one rack have the same pools
         pools = {via: _sums(self._sharing.through(via), name) for via in {*self._via.values()}}
         alone = {via: bounds_of((0, 0), each) for via, each in pools.items()}
         least, most = [], []
@@ -151,6 +159,7 @@ class ScoreUpperBounds:
     def _zones(self) -> Sequence[int]:
         """For each host how many NUMA nodes at least something is taken of: isolated groups are apart."""
         alike: Counter[tuple[str, ...]] = Counter()
+        # only isolated groups are surely at different providers
         if self._wanted.request.group_policy == "isolate":
             alike.update(
                 tuple(name for name, _ in need.resources)
@@ -179,6 +188,7 @@ class ScoreUpperBounds:
         pools = self._snapshot.by_trait.get(SHARES, ())
         elsewhere = {self._snapshot.providers[each].root_id for each in pools}
         least = max((group.liking((each,), beside) for each in elsewhere), default=0.0)
+        # a choice of pools alone has no member beside it at this host
         nobody = max(least, group.liking((), beside))
         known = {root: max(least, group.liking((root,), beside)) for root in beside}
         return [known.get(root, nobody) for root in self._roots]

@@ -64,8 +64,11 @@ class ChoiceScorer:
         lacks, total = False, 0.0
         for name, weight in self._wanted.order:
             value = self._value(taking, name, weight)
+            # a choice without the number comes after all that have it, whatever else it scores
             lacks = lacks or value is None
+            # a negative weight has turned the attribute around already; bounds add in this order, too
             total += abs(weight) * (value or 0.0)
+        # negative, as heaps give the least first
         return lacks, -total
 
     def _value(self, taking: _TakenAmounts, name: str, weight: float) -> float | None:
@@ -329,6 +332,7 @@ def best_first(
     scored = 0
     host = next(hosts, None)
     while scored < MAX_SCORED:
+        # branch and bound: a host is only opened while it may still be better than the best known choice
         if host is not None and (not known or host[0] < known[0][0]):
             (ceiling, root), host = host, next(hosts, None)
             choices = at(root)
@@ -345,12 +349,15 @@ def best_first(
                 rank = scorer.rank(found)
                 heappush(known, (rank, scored, found))
                 scored += 1
+                # worse than the bound of its host: the next of the same host may be better
                 if rank > ceiling and count < _AT_ONCE:
                     continue
+            # back with its bound, so that other hosts of the same bound have their turn
             heappush(begun, (ceiling, root, choices))
             break
     while known:
         yield heappop(known)[-1]
+    # beyond the limit choices are yielded as they are found, so that none is lost
     rest = (at(root) for _, root in chain(() if host is None else (host,), hosts))
     for choices in chain([choices for _, _, choices in begun], rest):
         yield from (found for found in choices if found is not None)

@@ -25,6 +25,8 @@ from placement.store.groups import Members
 
 LOG = logging.getLogger(__name__)
 
+# a writer that is faster than this loses a race in the database and looks again, so that nothing is decided
+# wrongly
 _RECENT: Final = 0.1
 """So many seconds old may be what a place is chosen by that the database still has to confirm."""
 
@@ -98,6 +100,7 @@ class ClaimService:
                 return self._as_if_now(placed)
             try:
                 return self._bind(placed, reservation, also)
+            # the transaction wrote nothing: all is decided again by what is known now
             except claim_commit.LostRace as error:
                 LOG.debug("claim attempt %d lost a race: %s", attempt, error)
         raise Unavailable(
@@ -107,6 +110,7 @@ class ClaimService:
 
     def _as_if_now(self, placed: list[PlacedClaim]) -> list[PlacedClaim]:
         """The same, with the time when those that expire would do so if they were written now."""
+        # one statement less for claims that stay
         if all(each.wanted.expires_in is None for each in placed):
             return placed
         with self._database.read() as conn:
@@ -151,6 +155,7 @@ class ClaimService:
 
     def _place_at_once(self, wanted: Sequence[WantedClaim], seconds: float) -> list[PlacedClaim] | None:
         """Places by what was known a moment ago, None if there were none: there may be by now."""
+        # mostly without a query: a choice that is out of date is refused by the transaction
         with self._model.recent(_RECENT) as view:
             try:
                 self._check(view, wanted)
@@ -169,11 +174,13 @@ class ClaimService:
 
         :raises NoCandidate: there is no place.
         """
+        # before the view: if they change in between, the second look at the members tells
         held, members = self._held(wanted), self._members(wanted)
         try:
             return self._look(wanted, held, members, seconds, reservation)
         except NoCandidate as error:
             self._check_generations(wanted)  # if one is not what the client knows, nothing follows
+            # there may have been a place beside those who are members now
             if self._members(wanted) != members:
                 return None
             LOG.info("%s", error.detail)
@@ -190,6 +197,7 @@ class ClaimService:
         reserved = None if reservation is None else self._reserved(reservation, wanted)
         with self._model.fresh() as view:
             self._check(view, wanted)
+            # a consumer that moves may take what it holds now
             snapshot = giving_back(view.snapshot, held) if held else view.snapshot
             if reserved is not None:
                 snapshot, roots = within(snapshot, reserved)
@@ -248,6 +256,7 @@ class ClaimService:
 
         :raises ConcurrentUpdate: a consumer's generation is not the given one.
         """
+        # a new consumer holds nothing, so that there is nothing to read
         known = {each.consumer: each.generation for each in wanted if each.generation is not None}
         if not known:
             return []

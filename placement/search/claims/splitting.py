@@ -64,6 +64,7 @@ class SplitChoices:
         self._zoned_classes: dict[TreeClass, tuple[str, ...]] = {}
         #: by the classes that are split
         self._splits: dict[tuple[str, ...], _SplitSearch] = {}
+        # for hosts whose zones have nothing of these classes: there a topology has no effect
         self._whole = CandidatesByHost(snapshot, request, budget)
 
     def roots(self) -> RootFilter:
@@ -81,6 +82,7 @@ class SplitChoices:
         if names is None:
             names = self._zoned_classes[tree.kind] = _zoned_classes(tree, self._asked)
         if names:
+            # a sum over the tree, before splits are tried: crowded hosts mostly fail it
             if all(_free_amount(tree, name) >= self._asked[name] for name in names):
                 yield from self._search_for(names).at(tree)
             return
@@ -159,6 +161,7 @@ class _SplitSearch:
         )
         conditions = {each for name in asked for each in self._needs[name].conditions}
         self._read_tree = tree_reader(conditions)
+        # each root counts for the rest: a split comes from the tree even where the rest is from pools
         rest = _unsplit_request(request, asked)
         #: who serves what is not split, if there is anything
         self._rest = None if rest is None else CandidatesByHost(snapshot, rest, budget, each_root=True)
@@ -173,6 +176,7 @@ class _SplitSearch:
     def at(self, tree: HostTree) -> Iterator[HostChoice | None]:
         """Those of a tree."""
         layout = self._zone_layout(tree)
+        # a class without any room cannot be split, whatever is free
         if not layout.is_complete:
             return
         if not self._contested:
@@ -183,6 +187,7 @@ class _SplitSearch:
                     yield from (self._join_split(choice, split) for split in found[1])
             return
         # what the others take decides how good a split may be
+        # all choices before any is yielded: a later one may leave the zones for a better split
         ranked: list[tuple[HostChoice, Ranked]] = []
         for choice in self._other_choices(tree):
             if choice is None:
@@ -204,6 +209,7 @@ class _SplitSearch:
 
     def _best_beside(self, tree: HostTree, layout: _ZoneLayout, others: HostChoice) -> Ranked | None:
         """The best splits beside the others, by positions in the tree."""
+        # with every room of the host: if these together lack a trait, each split does
         if not self._has_traits(tree, others, layout.places):
             return None
         apart = layout.apart
@@ -213,11 +219,13 @@ class _SplitSearch:
         key: Hashable = None
         # traits that the group has together, and amounts of others, depend on the choice for the others
         if not self._required and not self._contested:
+            # what is free of rooms only: the same split is right whatever else is used
             free = tuple(tree.free[slot] for zone in layout.rooms for _, _, slot in zone)
             whole = tuple(
                 tree.members[at].inventories[name].capacity
                 for zone in layout.rooms
                 for name, at, _ in zone
+                # only this policy compares with the empty host, whose inventories differ within a kind
                 if self._topology is TopologyPolicy.RESTRICTED
             )
             key = (self._read_tree(tree), tree.kind, free, whole, apart if self._distances else None)
@@ -244,6 +252,7 @@ class _SplitSearch:
             self._budget.spend(len(tree.members))
             rooms = tuple(tuple(self._zone_rooms(tree, zone)) for zone in zones)
             found = self._layouts[key] = _ZoneLayout(
+                # the NUMA node itself comes first in its zone
                 tuple(zone[0] for zone in zones),
                 rooms,
                 {name for zone in rooms for name, _, _ in zone} == self._asked.keys(),
@@ -270,6 +279,7 @@ class _SplitSearch:
             for name, at, slot in places:
                 provider = tree.members[at]
                 inventory = provider.inventories[name]
+                # without others the question is what would fit if the host were empty
                 free = inventory.capacity if others is None else tree.free[slot]
                 mine = taken.get(provider.id, {}).get(name, 0)
                 rooms.setdefault(name, []).append(ZoneRoom.of(at, inventory, free, mine))
@@ -288,6 +298,7 @@ class _SplitSearch:
     def _join_split(self, others: HostChoice, split: Split) -> HostChoice:
         members = self._snapshot.whole_trees()[others.root.id].members
         resources = {provider.id: (provider, dict(amounts)) for provider, amounts in others.resources}
+        # by id, as a provider that serves the rest, too, is named once
         serving: dict[int, Provider] = {each.id: each for each in others.mappings.get("", ())}
         for at, name, amount in split:
             provider = members[at]
@@ -308,5 +319,6 @@ def _unsplit_request(request: CandidatesRequest, split: Collection[str]) -> Cand
             continue
         left = {name: amount for name, amount in group.resources.items() if name not in split}
         if left:
+            # traits of the group may come from the split, so that they are checked when both are known
             groups.append(replace(group, resources=left, required=()))
     return replace(request, groups=tuple(groups)) if groups else None

@@ -179,6 +179,7 @@ TOGETHER: Final = RequestClause("together")
 
 def combinations(request: CandidatesRequest) -> Iterator[tuple[RequestClause, CandidatesRequest]]:
     """What ties the parts to one another, in order: each clause with the request up to it."""
+    # each step has all clauses before it, so that hosts are left out by the first they fail
     yield TOGETHER, replace(request, same_subtrees=(), group_policy=None)
     for number, suffixes in enumerate(request.same_subtrees, start=1):
         upto = replace(request, same_subtrees=request.same_subtrees[:number], group_policy=None)
@@ -195,6 +196,7 @@ def droppable(snapshot: ModelSnapshot, request: CandidatesRequest) -> tuple[Requ
     found += [_same_subtree(suffixes) for suffixes in request.same_subtrees]
     if _has_isolation(request):
         found.append(RequestClause("group_policy", names=("isolate",)))
+    # each once: several checks have the same clause, such as those of one amount
     return tuple(dict.fromkeys(found))
 
 
@@ -212,6 +214,7 @@ def without(
     """
     subtrees = [suffixes for suffixes in request.same_subtrees if _same_subtree(suffixes) not in left_out]
     named = frozenset[str]().union(*subtrees)
+    # amounts and conditions first, as a group may be none any more without them
     groups = [_group_without(group, left_out, amounts or {}) for group in request.groups]
     groups = [
         group

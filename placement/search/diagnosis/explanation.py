@@ -210,6 +210,7 @@ class _WholeFunnel:
 
         :raises Exhausted: it takes too long; what is known then stays.
         """
+        # the whole request first: hosts that serve it pass every step, so that most need no other search
         *steps, (last, whole) = combinations(self.found.request)
         tell = self._serving_function(whole)
         fitting = {host for host in self.left if tell(host)}  # and so up to each clause
@@ -240,6 +241,7 @@ class _WholeFunnel:
 
     def reasons(self) -> Iterator[UnmetReason]:
         """Why hosts are not left, most of them first."""
+        # stable, so that reasons of as many hosts stay in the documented order
         by_count = sorted(self._failed.items(), key=lambda item: -_count_hosts(item[1][0]))
         for clause, (hosts, part) in by_count:
             nearest = heapq.merge(*(self._nearest_misses(clause, part, host) for host in hosts))
@@ -259,6 +261,7 @@ class _WholeFunnel:
         self._budget.spend(len(host.alike.trees) // 8)
         at = _ClosestProviders(positions, host.alike.kin)
         distances = list(map(missing, host.alike.trees))
+        # the distance of the last example, so that only its hosts are sorted by name
         furthest = heapq.nsmallest(MAX_EXAMPLES, distances)[-1]
         return heapq.nsmallest(
             MAX_EXAMPLES,
@@ -311,6 +314,7 @@ def _distance_function(
     pickers: dict[TreeStructure, Callable[[tuple[int, ...]], tuple[int, ...]]] = {}
 
     def missing_of_capacity(tree: HostTree) -> int:
+        # by structure: the same slots are picked of thousands of trees
         pick = pickers.get(tree.shape)
         if pick is None:
             within = tree.shape.layout(kin.where).slots

@@ -83,8 +83,10 @@ class RelaxationSearch:
         for bits in self._needed_sets():
             levels[bits.bit_count()].add(bits)
         for size, level in enumerate(levels):
+            # in order, so that the answer does not depend on hashes
             for bits in sorted(level):
                 self._budget.spend()
+                # a larger set that contains one that helps is no news
                 if any(other & ~bits == 0 for other in found):
                     continue
                 start = next(self._find_ways(bits), None)
@@ -94,6 +96,8 @@ class RelaxationSearch:
                     if len(found) == MAX_RELAXATIONS:
                         return
                 elif size < MAX_CHANGES:
+                    # any further clause may be the one that ties the parts together, which no check of one
+                    # provider tells
                     every = (1 << at for at in range(len(self._found.droppable)))
                     levels[size + 1].update(bits | one for one in every if not bits & one)
 
@@ -113,6 +117,7 @@ class RelaxationSearch:
             for options in (*missing.options, *missing.traits):
                 self._budget.spend(len(sets) * len(options))
                 either = {one | other for one in sets for other in options}
+                # minimal sets only, else their number would double with each part
                 sets = set(least(each for each in either if each.bit_count() <= MAX_CHANGES))
             found |= sets
         return least(found)
@@ -125,6 +130,7 @@ class RelaxationSearch:
         """
         changed = self._found.clauses(bits)
         asked = [clause for clause in changed if clause in self._asked]
+        # None leaves a clause out; a smaller amount is the milder change, which is weakened later
         for choice in product(*((None, *self._smallest_amounts(clause)) for clause in asked)):
             amounts = {
                 clause: amount for clause, amount in zip(asked, choice, strict=True) if amount is not None
@@ -208,16 +214,19 @@ class RelaxationSearch:
         bits = lessened | spared
         fitting = _AmountFitting(self, clause, spared, amounts)
         name = clause.names[0]
+        # hosts that lack anything else need not be tried
         able, could_give = set(self._able_hosts(bits, lessened)), dict[TreeKin, bool]()
         trees, hosts = self._found.snapshot.whole_trees(), self._host_by_root
         best = 0
         for bound, root in self._most_first(name):
+            # hosts come by the most that they could give: from here on none has more
             if (bound if most is None else min(bound, most)) <= best:
                 break
             self._budget.spend()
             host = hosts.get(root)
             if host is None or host not in able:
                 continue
+            # for all hosts of a kin at once: it depends on what is there, not on what is free
             kin = host.alike.kin
             if kin not in could_give:
                 could_give[kin] = bool(self._could_give(clause, host.alike, bits))
@@ -277,6 +286,7 @@ class RelaxationSearch:
             inventory = provider.inventories[name]
             at_once = available(provider, name)
             highest = at_once if most is None else min(at_once, most)
+            # the largest amount that is given in whole steps
             highest -= highest % inventory.step_size
             lowest = smallest(inventory.min_unit, inventory.step_size)
             if highest >= lowest:
@@ -318,6 +328,7 @@ class _AmountFitting:
         return best
 
     def _amount_fits(self, amount: int, tree: HostTree, alike: LikeTrees) -> bool:
+        # by amount, as the compiled request for it serves all hosts
         if amount not in self._tells:
             amounts = {**self._amounts, self._clause: amount}
             self._tells[amount] = self._relaxer.tell(self._left_out, amounts)

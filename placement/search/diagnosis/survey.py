@@ -187,11 +187,13 @@ class _HostSurveyor:
             standings = self._found.standings[alike.kin] = [
                 self._results_of_tree(number, alike) for number in range(len(parts))
             ]
+        # the results of a kin leave aside what is free, which is added for each group of like trees
         free, count = alike.kin.free(alike.tree), len(alike.trees)
         firsts, options, closest = [], [], []
         for number, (bare, giving) in enumerate(standings):
             self._budget.spend(1 + (len(bare) + len(giving)) // 8)
             counts = self._passing[number]
+            # the request without the whole part is one of the ways to fit
             furthest, sets = -1, {*self._gone[number]}
             nearest: list[int] = []
             for each, positions, own in bare:
@@ -236,6 +238,7 @@ class _HostSurveyor:
         part, tree, kin = self._found.parts[number], alike.tree, alike.kin
         names, own, providers = part.need.resources, kin.own, kin.providers(tree)
         having = {at for name, _ in names for at, _ in kin.having.get(name, ())}
+        # providers with nothing of what is asked for fail alike, so that they are counted in one entry
         bare: dict[FilterResult, list[int]] = {}
         rest = [at for at in range(own) if at not in having]
         if part.need.conditions:
@@ -244,6 +247,7 @@ class _HostSurveyor:
         elif rest:
             bare[self._result_of(number, providers[rest[0]], tree)] = rest
         owned = {standing: len(positions) for standing, positions in bare.items()}
+        # what shares is used by several hosts, so that what is free of it is settled here
         for at, provider in enumerate(alike.shared, start=own):
             bare.setdefault(self._result_of_shared(number, provider), []).append(at)
         giving = []
@@ -271,6 +275,7 @@ class _HostSurveyor:
             else:
                 in_steps = amount % inventory.step_size == 0
                 portions.append((amount >= inventory.min_unit, amount <= inventory.max_unit, in_steps))
+        # portions rather than inventories: hosts of all sizes give an amount in the same ways
         key: Hashable = (number, *portions)
         if part.need.conditions:
             key = (key, self._read_provider[number](provider, tree.root))
@@ -300,6 +305,7 @@ class _HostSurveyor:
                 first = min(first, index)
                 if not check.ways:
                     spared |= self._bit[check.drop]
+        # of every condition with several ways any one way is enough
         sets = {spared}
         for ways in by_ways.values():
             sets = {one | other for one in sets for other in ways}
