@@ -8,6 +8,10 @@ caller can look elsewhere first.
 Hosts have many devices that are all alike. Where four of sixteen are full and the remaining groups cannot be
 served, it does not matter which four are: the search remembers such a *dead end* up to a renaming of like
 providers.
+
+The two loops here take back choices by themselves. They yield between choices, so that candidates are found
+as they are asked for, and they run for each tree of each request; a journal of changes, as the planner has
+one, would add a call to every choice.
 """
 
 from __future__ import annotations

@@ -11,9 +11,8 @@ there are grows without bound, so that after some tries a search gives up and a 
             return True     # the changes stay made
     return False            # each was undone before the next
 
-Two searches elsewhere have no journal, for a reason. ``placement.search.backtracking`` yields thousands of
-candidates from a loop without calls, as it answers each request. ``placement.search.claims.placing`` makes a
-scenario of each choice, which shares all else with the one before, so that there is nothing to undo.
+Two searches elsewhere have no journal, and say why: ``placement.search.backtracking`` and
+``placement.search.claims.placing``.
 """
 
 from collections.abc import Callable, Iterable, Iterator

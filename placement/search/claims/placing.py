@@ -1,4 +1,9 @@
-"""Where what is wanted goes: all of it, or nothing."""
+"""Places what is wanted: all of it, or nothing.
+
+Choices of one claim are tried with choices of those after it. Each choice makes a scenario of its own, which
+shares all but a few providers with the one before, so that nothing has to be undone. States that failed, and
+choices that leave the same room to the others, are tried once.
+"""
 
 import random
 from collections import Counter, deque

@@ -55,10 +55,10 @@ class ScoreUpperBounds:
         # columns rather than objects: ten thousand hosts are scored in a few list comprehensions
         totals = [0.0] * len(self._roots)
         for name, weight in self._wanted.order:
-            self._spend()
-            values, weight = self._of(name, low=weight < 0), abs(weight)
+            self._count_look()
+            values, weight = self._bounds_by(name, low=weight < 0), abs(weight)
             totals = [total + weight * value for total, value in zip(totals, values, strict=True)]
-        self._spend()
+        self._count_look()
         # stable, so that hosts of equal bounds keep their random order, and claims at once spread
         order = sorted(range(len(totals)), key=totals.__getitem__, reverse=True)
         if self._lacking:
@@ -66,7 +66,7 @@ class ScoreUpperBounds:
             order.sort(key=lambda at: self._roots[at] in self._lacking)
         return (((self._roots[at] in self._lacking, -totals[at]), self._roots[at]) for at in order)
 
-    def _spend(self) -> None:
+    def _count_look(self) -> None:
         """Count what looking once at each host takes."""
         self._budget.spend(1 + len(self._roots) // 16)
 
@@ -90,30 +90,30 @@ class ScoreUpperBounds:
     def _is_shared(self, name: str) -> bool:
         return bool(self._sharing.providers) and name in self._sharing.classes
 
-    def _of(self, name: str, *, low: bool) -> Iterable[float]:
+    def _bounds_by(self, name: str, *, low: bool) -> Iterable[float]:
         """For each host the highest score by a criterion."""
         if name == "pack":
-            return self._shares()[1]
+            return self._share_bounds()[1]
         if name == "spread":
-            return [1 - least for least in self._shares()[0]]
+            return [1 - least for least in self._share_bounds()[0]]
         if name == "group":
-            return self._likings()
+            return self._liking_bounds()
         if name.startswith(ATTRIBUTE):
-            return self._standings(name.removeprefix(ATTRIBUTE), low=low)
+            return self._standing_bounds(name.removeprefix(ATTRIBUTE), low=low)
         if name == "zones":
-            return [1 / fewest for fewest in self._zones]
+            return [1 / fewest for fewest in self._fewest_zones_each]
         if name == "distance":
             nearest = max(1, min([REMOTE, *self._world.distances.values()]))
             apart = min(1.0, LOCAL / nearest)
-            return [apart if fewest > 1 else 1.0 for fewest in self._zones]
+            return [apart if fewest > 1 else 1.0 for fewest in self._fewest_zones_each]
         return [1.0] * len(self._roots)
 
-    def _shares(self) -> Bounds:
+    def _share_bounds(self) -> Bounds:
         """What share of the host would be used."""
         if self._used is None:
             amounts = self._wanted.request.total_amounts
             bounds = [self._of_class(name, amount) for name, amount in amounts.items()]
-            self._spend()
+            self._count_look()
             least = list(map(mean, zip(*(each for each, _ in bounds), strict=True)))
             most = least
             # without pools the least and the most are the same list
@@ -124,7 +124,7 @@ class ScoreUpperBounds:
 
     def _of_class(self, name: str, amount: int) -> Bounds:
         """The same of one class."""
-        self._spend()
+        self._count_look()
         sums = self._snapshot.sums(name)
         if not self._is_shared(name):
             shares = [
@@ -136,11 +136,13 @@ class ScoreUpperBounds:
         is_apart = sum(name in dict(need.resources) for need in self._needs) > 1
         bounds_of = partial(_beside_pools, amount=amount, is_apart=is_apart)
         # by aggregates: hosts of one rack have the same pools
-        pools = {via: _sums(self._sharing.through(via), name) for via in {*self._via.values()}}
+        pools = {
+            via: _pool_sums(self._sharing.through(via), name) for via in {*self._via_aggregates.values()}
+        }
         alone = {via: bounds_of((0, 0), each) for via, each in pools.items()}
         least, most = [], []
         for root in self._roots:
-            own, via = sums.get(root), self._via.get(root)
+            own, via = sums.get(root), self._via_aggregates.get(root)
             if via is None:
                 least.append(part := 1.0 if own is None else share(*own, amount))
                 most.append(0.0 if own is None else part)
@@ -151,12 +153,12 @@ class ScoreUpperBounds:
         return least, most
 
     @cached_property
-    def _via(self) -> Mapping[int, tuple[str, ...]]:
+    def _via_aggregates(self) -> Mapping[int, tuple[str, ...]]:
         """By the root of a host the aggregates through which others share with it."""
         return self._sharing.by_root()
 
     @cached_property
-    def _zones(self) -> Sequence[int]:
+    def _fewest_zones_each(self) -> Sequence[int]:
         """For each host how many NUMA nodes at least something is taken of: isolated groups are apart."""
         alike: Counter[tuple[str, ...]] = Counter()
         # only isolated groups are surely at different providers
@@ -180,7 +182,7 @@ class ScoreUpperBounds:
             fewest.append(known[kind])
         return fewest
 
-    def _likings(self) -> Iterable[float]:
+    def _liking_bounds(self) -> Iterable[float]:
         """How well it goes with the others of its group; who takes of pools alone is there, and not here."""
         group, beside = self._wanted.group, self._world.beside(self._wanted.group)
         if group is None:
@@ -193,7 +195,7 @@ class ScoreUpperBounds:
         known = {root: max(least, group.liking((root,), beside)) for root in beside}
         return [known.get(root, nobody) for root in self._roots]
 
-    def _standings(self, name: str, *, low: bool) -> Iterable[float]:
+    def _standing_bounds(self, name: str, *, low: bool) -> Iterable[float]:
         """Where the best number of a host, and of what shares with any, is among those of all."""
         whole = self._snapshot.attribute_range(name)
         of_trees = self._snapshot.attribute_ranges(name)
@@ -205,18 +207,20 @@ class ScoreUpperBounds:
         elsewhere = [(min(numbers), max(numbers))] if numbers else []
         best: Mapping[int, float] = {}
         if whole is not None:
-            best = {root: _standing(whole, (each, *elsewhere), low=low) for root, each in of_trees.items()}
+            best = {
+                root: _best_standing(whole, (each, *elsewhere), low=low) for root, each in of_trees.items()
+            }
         if not numbers:
             self._lacking.update(root for root in self._roots if root not in best)
-        lacking = _standing(whole, elsewhere, low=low) if whole is not None and elsewhere else 0.0
+        lacking = _best_standing(whole, elsewhere, low=low) if whole is not None and elsewhere else 0.0
         return [best.get(root, lacking) for root in self._roots]
 
 
-def _standing(whole: tuple[float, float], ranges: Iterable[tuple[float, float]], *, low: bool) -> float:
+def _best_standing(whole: tuple[float, float], ranges: Iterable[tuple[float, float]], *, low: bool) -> float:
     return max(standing(whole, number, low=low) for number in chain.from_iterable(ranges))
 
 
-def _sums(pools: Iterable[Provider], name: str) -> Sequence[tuple[int, int]]:
+def _pool_sums(pools: Iterable[Provider], name: str) -> Sequence[tuple[int, int]]:
     """How much each of those that have a class uses of it, and could give."""
     return [
         (each.used.get(name, 0), each.inventories[name].capacity)

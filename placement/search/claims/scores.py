@@ -52,18 +52,20 @@ class ChoiceScorer:
 
     def score(self, found: Found) -> ChoiceScore:
         """What each criterion says, and the sum."""
-        taking = self._taking(found)
-        criteria = {name: self._value(taking, name, weight) or 0.0 for name, weight in self._wanted.order}
-        return ChoiceScore(-self._rank(taking)[1], criteria)
+        taking = self._taken_by(found)
+        criteria = {
+            name: self._criterion_value(taking, name, weight) or 0.0 for name, weight in self._wanted.order
+        }
+        return ChoiceScore(-self._rank_taken(taking)[1], criteria)
 
     def rank(self, found: Found) -> Rank:
         """By the sum alone."""
-        return self._rank(self._taking(found))
+        return self._rank_taken(self._taken_by(found))
 
-    def _rank(self, taking: _TakenAmounts) -> Rank:
+    def _rank_taken(self, taking: _TakenAmounts) -> Rank:
         lacks, total = False, 0.0
         for name, weight in self._wanted.order:
-            value = self._value(taking, name, weight)
+            value = self._criterion_value(taking, name, weight)
             # a choice without the number comes after all that have it, whatever else it scores
             lacks = lacks or value is None
             # a negative weight has turned the attribute around already; bounds add in this order, too
@@ -71,13 +73,13 @@ class ChoiceScorer:
         # negative, as heaps give the least first
         return lacks, -total
 
-    def _value(self, taking: _TakenAmounts, name: str, weight: float) -> float | None:
+    def _criterion_value(self, taking: _TakenAmounts, name: str, weight: float) -> float | None:
         criterion = CRITERIA.get(name)
         if criterion is not None:
             return criterion(taking)
         return attribute(self._world.snapshot, taking, name.removeprefix(ATTRIBUTE), low=weight < 0)
 
-    def _taking(self, found: Found) -> _TakenAmounts:
+    def _taken_by(self, found: Found) -> _TakenAmounts:
         if isinstance(found, AllocationCandidate):
             tree, pattern = found
             if isinstance(tree, HostTree):
@@ -164,10 +166,10 @@ class _OfTree:
         return len(self.terms.zones)
 
     def distances(self) -> Iterable[int]:
-        return _apart(self.world, [self.tree.members[position].id for position in self.terms.zones])
+        return _zone_distances(self.world, [self.tree.members[position].id for position in self.terms.zones])
 
     def liking(self) -> float:
-        return _liking(self.world, self.wanted, (self.tree.root.id,))
+        return _group_liking(self.world, self.wanted, (self.tree.root.id,))
 
 
 @dataclass(slots=True)
@@ -198,15 +200,15 @@ class _OfChoice:
                 yield amount / provider.free(name)
 
     def zones(self) -> int:
-        return len(self._zones())
+        return len(self._zone_ids())
 
     def distances(self) -> Iterable[int]:
-        return _apart(self.world, self._zones())
+        return _zone_distances(self.world, self._zone_ids())
 
     def liking(self) -> float:
-        return _liking(self.world, self.wanted, self.choice.hosts)
+        return _group_liking(self.world, self.wanted, self.choice.hosts)
 
-    def _zones(self) -> set[int]:
+    def _zone_ids(self) -> set[int]:
         found = (zone_of(self.world.snapshot, provider) for provider, _ in self.choice.resources)
         return {zone for zone in found if zone is not None}
 
@@ -299,11 +301,11 @@ def number_of(snapshot: ModelSnapshot, provider: Provider, name: str) -> float |
     return next((value for value in values if isinstance(value, float)), None)
 
 
-def _apart(world: ClaimScenario, zones: Iterable[int]) -> Iterable[int]:
+def _zone_distances(world: ClaimScenario, zones: Iterable[int]) -> Iterable[int]:
     return [distance_of(world.distances, one, other) for one, other in combinations(zones, 2)]
 
 
-def _liking(world: ClaimScenario, wanted: WantedClaim, hosts: Iterable[int]) -> float:
+def _group_liking(world: ClaimScenario, wanted: WantedClaim, hosts: Iterable[int]) -> float:
     return wanted.group.liking([*hosts], world.beside(wanted.group)) if wanted.group else 0.0
 
 

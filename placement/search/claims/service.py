@@ -91,7 +91,7 @@ class ClaimService:
                 self._check_generations(wanted)
             at_once = False
             if placed is None:
-                placed = self._place(wanted, end - thread_time(), reservation)
+                placed = self._place_now(wanted, end - thread_time(), reservation)
             if placed is None:
                 LOG.debug("claim attempt %d: there are other members now", attempt)
                 continue
@@ -99,7 +99,7 @@ class ClaimService:
                 self._check_generations(wanted)
                 return self._as_if_now(placed)
             try:
-                return self._bind(placed, reservation, also)
+                return self._write_claims(placed, reservation, also)
             # the transaction wrote nothing: all is decided again by what is known now
             except claim_commit.LostRace as error:
                 LOG.debug("claim attempt %d lost a race: %s", attempt, error)
@@ -120,7 +120,7 @@ class ClaimService:
             for each in placed
         ]
 
-    def _bind(
+    def _write_claims(
         self,
         placed: Sequence[PlacedClaim],
         reservation: str | None,
@@ -130,7 +130,7 @@ class ClaimService:
 
         :raises LostRace: the choice is no longer good.
         """
-        claims = [_claim(each.wanted, each.choice) for each in placed]
+        claims = [_consumer_claim(each.wanted, each.choice) for each in placed]
         chosen = {provider.uuid: provider for each in placed for provider in each.choice.providers}
         joining = [
             claim_commit.GroupMembership(each.wanted.consumer, each.wanted.group, each.choice.hosts)
@@ -158,13 +158,13 @@ class ClaimService:
         # mostly without a query: a choice that is out of date is refused by the transaction
         with self._model.recent(_RECENT) as view:
             try:
-                self._check(view, wanted)
-                placed = self._found(view, view.snapshot, {}, wanted, seconds)
+                self._check_names(view, wanted)
+                placed = self._place_in(view, view.snapshot, {}, wanted, seconds)
             except InvalidRequest:  # there may be such a name by now
                 return None
         return None if isinstance(placed, UnplacedClaim) else placed
 
-    def _place(
+    def _place_now(
         self, wanted: Sequence[WantedClaim], seconds: float, reservation: str | None
     ) -> list[PlacedClaim] | None:
         """Places by what is known now.
@@ -175,18 +175,18 @@ class ClaimService:
         :raises NoCandidate: there is no place.
         """
         # before the view: if they change in between, the second look at the members tells
-        held, members = self._held(wanted), self._members(wanted)
+        held, members = self._held_amounts(wanted), self._group_members(wanted)
         try:
-            return self._look(wanted, held, members, seconds, reservation)
+            return self._search_fresh(wanted, held, members, seconds, reservation)
         except NoCandidate as error:
             self._check_generations(wanted)  # if one is not what the client knows, nothing follows
             # there may have been a place beside those who are members now
-            if self._members(wanted) != members:
+            if self._group_members(wanted) != members:
                 return None
             LOG.info("%s", error.detail)
             raise
 
-    def _look(
+    def _search_fresh(
         self,
         wanted: Sequence[WantedClaim],
         held: Sequence[allocations.Allocation],
@@ -194,9 +194,9 @@ class ClaimService:
         seconds: float,
         reservation: str | None,
     ) -> list[PlacedClaim]:
-        reserved = None if reservation is None else self._reserved(reservation, wanted)
+        reserved = None if reservation is None else self._reserved_amounts(reservation, wanted)
         with self._model.fresh() as view:
-            self._check(view, wanted)
+            self._check_names(view, wanted)
             # a consumer that moves may take what it holds now
             snapshot = giving_back(view.snapshot, held) if held else view.snapshot
             if reserved is not None:
@@ -204,7 +204,7 @@ class ClaimService:
                 wanted = [
                     replace(each, only=roots if each.only is None else roots & each.only) for each in wanted
                 ]
-            placed = self._found(view, snapshot, members, wanted, seconds)
+            placed = self._place_in(view, snapshot, members, wanted, seconds)
             if isinstance(placed, UnplacedClaim):
                 if reserved is not None:
                     raise not_within(wanted, placed, reserved)
@@ -214,7 +214,7 @@ class ClaimService:
                 raise refusal(wanted, placed, budget)
         return placed
 
-    def _found(
+    def _place_in(
         self,
         view: ModelView,
         snapshot: ModelSnapshot,
@@ -237,7 +237,9 @@ class ClaimService:
                 ": ask for fewer groups, or for fewer claims at once.",
             ) from None
 
-    def _reserved(self, reservation: str, wanted: Sequence[WantedClaim]) -> list[allocations.Allocation]:
+    def _reserved_amounts(
+        self, reservation: str, wanted: Sequence[WantedClaim]
+    ) -> list[allocations.Allocation]:
         """What the reservation holds.
 
         :raises Conflict: not all who want something may take from it.
@@ -251,7 +253,7 @@ class ClaimService:
                 raise reservations.unusable(reservation, each.owner.project_id)
         return held
 
-    def _held(self, wanted: Sequence[WantedClaim]) -> list[allocations.Allocation]:
+    def _held_amounts(self, wanted: Sequence[WantedClaim]) -> list[allocations.Allocation]:
         """What those of them hold that exist: they give it back, so that it is free for them.
 
         :raises ConcurrentUpdate: a consumer's generation is not the given one.
@@ -266,7 +268,7 @@ class ClaimService:
             self._check_generations(wanted)
         return held
 
-    def _members(self, wanted: Sequence[WantedClaim]) -> Members:
+    def _group_members(self, wanted: Sequence[WantedClaim]) -> Members:
         """Who is in the groups that any of them wants to join."""
         names = {each.group.name for each in wanted if each.group is not None}
         if not names:
@@ -281,7 +283,7 @@ class ClaimService:
             for each in wanted:
                 consumers.check_generation(consumers.find(conn, each.consumer), each.generation)
 
-    def _check(self, view: ModelView, wanted: Sequence[WantedClaim]) -> None:
+    def _check_names(self, view: ModelView, wanted: Sequence[WantedClaim]) -> None:
         """Make sure that what they name exists.
 
         :raises InvalidRequest: a class, a trait, a root or a number among the attributes does not.
@@ -306,6 +308,6 @@ def _takes_any_place(wanted: WantedClaim) -> bool:
     return wanted.generation is None and not depends
 
 
-def _claim(wanted: WantedClaim, choice: HostChoice) -> ConsumerClaim:
+def _consumer_claim(wanted: WantedClaim, choice: HostChoice) -> ConsumerClaim:
     resources = {provider.uuid: amounts for provider, amounts in choice.resources}
     return ConsumerClaim(wanted.consumer, resources, wanted.generation, wanted.owner)

@@ -208,7 +208,7 @@ def test_beside_a_pool_only_hosts_that_the_policy_leaves_are_spoken_of(admin: Ad
 def test_who_joins_between_the_look_and_the_write_is_seen(
     admin: Admin, hosts: list[str], monkeypatch: pytest.MonkeyPatch, policy: str
 ) -> None:
-    write, others = service.ClaimService._bind, list[str]()
+    write, others = service.ClaimService._write_claims, list[str]()
 
     def slow_write(self: service.ClaimService, placed: Sequence[PlacedClaim], *more: Any) -> dict[str, float]:
         if not others:
@@ -218,7 +218,7 @@ def test_who_joins_between_the_look_and_the_write_is_seen(
             others[0] = roots(claim(admin, member(policy, **apart)))[0]
         return write(self, placed, *more)
 
-    monkeypatch.setattr(service.ClaimService, "_bind", slow_write)
+    monkeypatch.setattr(service.ClaimService, "_write_claims", slow_write)
     (found,) = roots(claim(admin, member(policy)))
     assert (found == others[0]) == (policy == "affinity")
 
@@ -229,7 +229,7 @@ def test_that_nothing_is_found_is_not_said_of_members_that_have_left(
     """Members and providers are read one after the other: both together may never have been true."""
     wanted = [member("anti-affinity", only=[each]) for each in hosts[:2]]
     assert roots(claim(admin, *wanted)) == hosts[:2]
-    read, done = service.ClaimService._members, list[str]()
+    read, done = service.ClaimService._group_members, list[str]()
 
     def slow_read(self: service.ClaimService, asked: Sequence[WantedClaim]) -> Members:
         found = read(self, asked)
@@ -239,7 +239,7 @@ def test_that_nothing_is_found_is_not_said_of_members_that_have_left(
             assert roots(claim(admin, member(query="resources=VCPU:4", only=hosts[2:]))) == hosts[2:]
         return found
 
-    monkeypatch.setattr(service.ClaimService, "_members", slow_read)
+    monkeypatch.setattr(service.ClaimService, "_group_members", slow_read)
     assert roots(claim(admin, member("anti-affinity"))) == hosts[:1]
 
 
