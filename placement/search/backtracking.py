@@ -68,7 +68,7 @@ class DeadEnds:
         return self._chosen_kinds() in self._known
 
     def _chosen_kinds(self) -> Hashable:
-        """What is chosen, as kinds of needs and providers.
+        """The chosen providers and needs, each as its kind.
 
         As needs are served in a fixed order, this also says which are left.
         """
@@ -147,7 +147,7 @@ def combine(
 def in_pairs(
     rules: RequestRules, options: Sequence[Sequence[int]], lineages: Sequence[Sequence[int]]
 ) -> Iterator[tuple[int, ...] | None]:
-    """As :func:`combine`, of positions, where it is enough that each two of the needs go together.
+    """The ways of :func:`combine`, as positions, for rules that hold if they hold for each two needs.
 
     :param lineages: by position.
     """

@@ -62,13 +62,13 @@ def round_robin(sources: Iterator[Source]) -> Iterator[Offer]:
 
 
 def drained(waiting: deque[T]) -> Iterator[T]:
-    """What waits, also what joins meanwhile."""
+    """The waiting items, with those that join meanwhile."""
     while waiting:
         yield waiting.popleft()
 
 
 def first(offers: Iterable[Offer], limit: int) -> Iterator[Offer]:
-    """As many of the offers as have that many candidates together."""
+    """The first of the offers, until they have as many candidates together as the limit says."""
     if limit < 1:
         return
     for provider_set, patterns in offers:
@@ -267,7 +267,7 @@ class CandidateSearch:
     def _plan_of(
         self, tree: HostTree, shared: Sequence[Provider], in_use: bool = False
     ) -> CompiledRequest | None:
-        """As :meth:`_find_plan`, which is asked once for trees that are the same to the request.
+        """The plan of a tree, made by :meth:`_find_plan` once for trees that are the same to the request.
 
         :param in_use: None also where too much is used for any candidate, if that is quickly known.
         """
@@ -488,7 +488,7 @@ def _too_much(request: CandidatesRequest, budget: SearchBudget) -> InvalidReques
 
 
 def _drop_repeated(offers: Iterable[Offer], found: CandidateSearch) -> Iterator[Offer]:
-    """Of offers of one candidate each, drop what was found before from another root."""
+    """Offers of one candidate each, without those found before from another root."""
     seen: set[Hashable] = set()
     for offer in offers:
         found.budget.spend()

@@ -171,7 +171,7 @@ def _order_batches(
 
 
 def branches_of(provider_set: ProviderSet) -> _Branches:
-    """By position that of the topmost provider of the branch; None for the root, and for what shares."""
+    """The topmost provider of the branch, by position; None for the root and for sharing providers."""
     shared = len(provider_set.members) - provider_set.own
     branches = provider_set.shape.branches
     return branches + (None,) * shared if shared else branches

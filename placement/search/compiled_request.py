@@ -24,7 +24,7 @@ from placement.search.rules import RequestRules
 
 
 class NeedOptions(NamedTuple):
-    """Who may serve a need, if they have enough: providers of the tree, and positions of those that share.
+    """The providers that may serve a need if they have enough: of the tree, and positions of sharing ones.
 
     Of the first also the slots of what they have to have free, in the order of the resources of the need.
     """
@@ -33,12 +33,12 @@ class NeedOptions(NamedTuple):
     shared: Sequence[int]
 
     def positions(self) -> Iterator[int]:
-        """Of all of them."""
+        """The positions of all of them."""
         return chain([at for at, _ in self.own], self.shared)
 
 
 class SearchResults:
-    """What a request found out about trees, for others that are like them.
+    """Results of a request at some trees, for others that are like them.
 
     :param batch: how many patterns are looked for at once.
     """
@@ -52,7 +52,7 @@ class SearchResults:
 
 
 class CompiledRequest:
-    """What a request may do with trees of one shape, and what it did so far.
+    """A request compiled for trees of one structure, with its results so far.
 
     :param tree: any of these trees; traits, aggregates and tree that the request asks
         for have to be the same in all.

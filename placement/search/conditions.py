@@ -300,7 +300,7 @@ class RequiredTraits(_TraitCondition):
 @register_condition
 @dataclass(frozen=True, slots=True)
 class ForbiddenTraits(_TraitCondition):
-    """None of the traits."""
+    """Traits that the provider does not have."""
 
     name = "forbidden"
     field = "forbidden"
@@ -408,7 +408,7 @@ class MemberOf(_AggregateCondition):
         return not any(map(aggregates.isdisjoint, self.sets))
 
     def ways(self, snapshot: ModelSnapshot) -> tuple[ProviderCheck, ...]:
-        """That the provider itself is there, or its root: it is not enough that each is in one of two."""
+        """Checks of the provider itself, and of its root: it is not enough that each is in one of two."""
         own = partial(replace(self, or_root=False).met_by, snapshot=snapshot)
         if not self.or_root:
             return (own,)

@@ -72,7 +72,7 @@ def _read_nothing(_: object) -> Hashable:
 
 
 class AskedAmounts:
-    """What a request says about its parts together, and all amounts of it.
+    """The rules of a request for its parts together, and all its amounts.
 
     :param where: where trees are looked at, if not where this request asks for something.
     """
@@ -92,7 +92,7 @@ class AskedAmounts:
         self._portions: dict[TreeStructure, Hashable] = {}
 
     def portions(self, shape: TreeStructure, layout: TreeLayout) -> Hashable:
-        """By amount whether those who have the class give it in one go; of sums of amounts in which steps."""
+        """Whether providers give each amount in one go, and in which steps they give sums of amounts."""
         # by structure: thousands of trees have the same, and this looks at each inventory
         found = self._portions.get(shape)
         if found is None:
@@ -196,16 +196,16 @@ class TreeKin:
         ]
 
     def free(self, tree: HostTree) -> tuple[int, ...]:
-        """What is free of one of them, by slot."""
+        """The free amounts of one of the trees, by slot."""
         return tree.shape.layout(self.where).pick(tree.free)
 
     def providers(self, tree: HostTree) -> tuple[Provider, ...]:
-        """Those of one of them, and what shares with it, by position."""
+        """The providers of one of the trees, and those that share with it, by position."""
         members = tree.members
         return *[members[at] for at in tree.shape.layout(self.where).positions], *self.shared
 
     def of(self, tree: HostTree, layout: TreeLayout) -> "LikeTrees":
-        """Those of the trees that are like this one."""
+        """The trees that are like this one."""
         free = layout.pick(tree.free)
         pick = self._pick
         # le and map in C: this is the inner loop of explanations
@@ -231,7 +231,7 @@ class LikeTrees:
 
     @property
     def shared(self) -> tuple[Provider, ...]:
-        """What shares with each of them."""
+        """The providers that share with each of them."""
         return self.kin.shared
 
 

@@ -25,7 +25,7 @@ def filter_providers(snapshot: ModelSnapshot, wanted: ProviderFilter, budget: Se
 
 
 def _filter_passing(found: list[Provider], wanted: ProviderFilter) -> list[Provider]:
-    """Those that pass what the indexes do not tell."""
+    """The providers that pass the filters without an index."""
     if wanted.forbidden:
         found = [each for each in found if each.traits.isdisjoint(wanted.forbidden)]
     if wanted.forbidden_aggregates:

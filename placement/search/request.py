@@ -1,4 +1,4 @@
-"""What a client asks for, after parsing: plain frozen data.
+"""Requests of clients, after parsing: plain frozen data.
 
 The words are those of the API reference, "Allocation candidates" and "Resource
 providers"; :mod:`placement.schemas.query` makes these from query strings.

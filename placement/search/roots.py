@@ -54,7 +54,7 @@ class SharingProviders:
         self._known: dict[frozenset[str], tuple[list[Provider], tuple[bytes, ...]]] = {}
 
     def _find_serving(self, need: ProviderNeed) -> set[int]:
-        """Those of the providers that may serve the need; of many all that have what it asks for."""
+        """The sharing providers that may serve the need; if they are many, all that have its classes."""
         found = set(self.providers)
         for name, _ in need.resources:
             found &= self._snapshot.by_class.get(name, set())
@@ -66,7 +66,7 @@ class SharingProviders:
 
     @cached_property
     def classes(self) -> set[str]:
-        """Of all that they have."""
+        """The resource classes of all of them."""
         return {name for each in self.providers for name in self._snapshot.providers[each].inventories}
 
     @cached_property
@@ -84,11 +84,11 @@ class SharingProviders:
 
     @cached_property
     def roots(self) -> set[int]:
-        """Of the trees that they are in."""
+        """The roots of the trees that they are in."""
         return {self._snapshot.providers[provider_id].root_id for provider_id in self.providers}
 
     def by_root(self) -> dict[int, tuple[str, ...]]:
-        """Of each tree that any of them shares with, by its root, the aggregates through which they do."""
+        """The aggregates through which they share with each tree, by its root."""
         found: dict[int, tuple[str, ...]] = {}
         for aggregate in self._by_aggregate:
             roots = self._snapshot.roots_having(self._snapshot.by_aggregate, aggregate).ids
@@ -150,7 +150,7 @@ class RootFilter:
         return self._filter_telling(self.ids if self.in_order else sorted(self.ids))
 
     def among(self, ids: Container[int]) -> "RootFilter":
-        """Those of them that are among these, too."""
+        """The roots that are among these, too."""
         return replace(self, ids=[each for each in self.ids if each in ids])
 
     def from_anywhere(self, rng: random.Random) -> Iterator[int]:
@@ -227,7 +227,7 @@ def possible_roots(
 
 
 def _in_all(roots: Iterable[int], wanted: Sequence[Sequence[Container[int]]]) -> Iterator[int]:
-    """Those that are, for everything that is wanted, in one of its sets."""
+    """The roots that are, for everything that is wanted, in one of its sets."""
     for root in roots:
         for any_of in wanted:
             for one in any_of:

@@ -181,7 +181,7 @@ def _match_all(limits: Sequence[Mapping[int, int]], budget: SearchBudget) -> boo
 
 
 class RequestRules:
-    """What a request says about all its parts together."""
+    """The rules of a request for all its parts together."""
 
     def __init__(
         self,

@@ -208,7 +208,7 @@ class StrandedAmounts:
         self._gathered[lacking.classes].add(tree, stranded, guests)
 
     def found(self) -> tuple[ShortClasses, ...]:
-        """What is short, most hosts first."""
+        """The short classes, those of most hosts first."""
         ordered = sorted(self._gathered.items(), key=lambda item: (-item[1].hosts, item[0]))
         return tuple([gathered.short(classes) for classes, gathered in ordered])
 

@@ -84,7 +84,7 @@ _Amounts = tuple[tuple[str, int], ...]
 
 
 def _asked_groups(held: Mapping[Slot, int]) -> tuple[_Amounts, tuple[_Amounts, ...]]:
-    """What is asked for in the group without a suffix, and in each of those with one."""
+    """The amounts of the group without a suffix, and of each group with one."""
     providers = Counter(name for _, name in held)
     by_provider: dict[int, dict[str, int]] = {}
     for (provider_id, name), amount in held.items():
@@ -114,7 +114,7 @@ _AT_ONCE: Final = 16
 
 
 class ClusterSimulation:
-    """What is free of each host as guests are placed on it, and taken away.
+    """The free amounts of each host as guests are placed on it, and taken away.
 
     Slots are provider ids and classes, also those of a host's own. The ways of a request are those that it
     has if nothing is used, of what is shared either.
@@ -225,7 +225,7 @@ class ClusterSimulation:
         return found
 
     def _plain_free(self, found: FlavorFootprints, tree: HostTree) -> Free | None:
-        """What is free by the slots of the tree, where that is the same as at the beginning."""
+        """The free amounts by slots of the tree, where they are those of the beginning; else None."""
         return None if self._touched.get(tree.root.id) or self.is_coupled(found, tree) else tree.free
 
     def is_coupled(self, found: FlavorFootprints, tree: HostTree) -> bool:

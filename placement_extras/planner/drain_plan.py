@@ -34,7 +34,7 @@ class UnplacedGuest:
 
 @dataclass(frozen=True, slots=True)
 class DisplacedGuests:
-    """Those who have to go: how many, for how many of them there is a place, and the first of the others."""
+    """The guests that have to go: their number, how many have a place, and the first of the others."""
 
     guests: int
     fit: FitBounds
@@ -87,7 +87,7 @@ def displace(board: ClusterSimulation, guests: Sequence[HostedConsumer]) -> Disp
 
 
 def _largest_first(guests: Sequence[HostedConsumer], budget: SearchBudget) -> list[HostedConsumer]:
-    """By what they have most of, as a share of the most that anybody has."""
+    """The guests in descending order of their largest share of the most that any guest has of a class."""
     asked = [(each, each.amounts) for some in slices(guests, budget) for each in some]
     most: dict[str, int] = {}
     for some in slices(asked, budget):

@@ -51,7 +51,7 @@ class MigrationPlan:
 
 
 def fewest(makings: Iterable[MigrationPlan]) -> MigrationPlan:
-    """Of what makes room for a guest in one way or another the fewest moves, the first if others are as few.
+    """The plan with the fewest moves, the first of several with as few.
 
     :param makings: at least one.
     """
@@ -208,7 +208,7 @@ class _MigrationSearch:
         return max([self._leaving_count(slot, amount) for slot, amount in way])
 
     def _leaving_count(self, slot: Slot, amount: int) -> float:
-        """So many at least have to leave before so much of a slot is free."""
+        """A lower bound of the guests that have to leave before an amount of a slot is free."""
         lacking, number = amount - self._board.free(slot), 0
         if lacking <= 0:
             return 0
@@ -236,7 +236,7 @@ class _MigrationSearch:
             self._journal.undo_changes()
 
     def _leaving_ways(self, target: _TargetHost) -> Iterator[tuple[HostedConsumer, tuple[Provider, Way]]]:
-        """Who may leave a host, those first after whom fewest others have to, and where to."""
+        """The guests that may leave a host, with a place for each; the most helpful ones first."""
         way = min(target.ways, key=self._needs_for)
         lacking = {slot: amount - self._board.free(slot) for slot, amount in way}
         helpful = {
@@ -306,7 +306,7 @@ class _MigrationSearch:
         return False
 
     def _worth_moving(self, left: int, *, tight: bool) -> list[HostedConsumer]:
-        """Who may be in the first of so many moves: if no fewer do, each has to free something short."""
+        """The guests for the first of the moves that are left: if no fewer do, each frees something."""
         if not tight:
             return self._guests
         found = {

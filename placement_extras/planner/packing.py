@@ -28,7 +28,7 @@ Free = Mapping[Any, int] | tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class FitBounds:
-    """So many guests fit; more than ``at_most`` do not."""
+    """Bounds of how many guests fit: ``fits`` have a place, more than ``at_most`` do not."""
 
     fits: int
     at_most: int
@@ -37,7 +37,7 @@ class FitBounds:
         return FitBounds(self.fits + other.fits, self.at_most + other.at_most)
 
     def __sub__(self, other: FitBounds) -> FitBounds:
-        """What is left without a part that the rest does not depend on."""
+        """The bounds without a part that the rest does not depend on."""
         return FitBounds(self.fits - other.fits, self.at_most - other.at_most)
 
 
@@ -215,7 +215,7 @@ class FlavorFootprints:
         return FlavorFootprints(tuple(_pareto_minimal(left - {()}, budget)), classes, self.coupled)
 
     def within(self, capacities: Mapping[Slot, int] | Sequence[int]) -> tuple[Way, ...]:
-        """Those for which there would be enough if nothing were used."""
+        """The ways for which there would be enough if nothing were used."""
         return tuple([way for way in self.ways if all(capacities[slot] >= part for slot, part in way)])
 
     def only(self, ways: tuple[Way, ...]) -> FlavorFootprints:
@@ -310,7 +310,7 @@ def _slot_order(part: tuple[Any, int]) -> tuple[bool, Any]:
 
 
 def _pareto_minimal(ways: Iterable[Way], budget: SearchBudget) -> list[Way]:
-    """Those than which none is better."""
+    """The Pareto-minimal ways."""
     kept: list[dict[Any, int]] = []
     for way in sorted(map(dict, ways), key=lambda way: (len(way), sum(way.values()))):
         budget.spend(1 + len(kept))

@@ -69,7 +69,7 @@ def _by_volume(cloud: CloudHosts, shares: Sequence[FlavorProportion], at_most: i
 
 
 def _find_places(cloud: CloudHosts, shares: Sequence[FlavorProportion]) -> list[list[Place]]:
-    """By flavor, where its guests may be placed; flavors of one host take of the same."""
+    """The places for guests, by flavor; flavors of one host take of the same free amounts."""
     # one mapping for all hosts that share anything, one list for each other host
     common: dict[Slot, int] = {}
     own: dict[int, list[int]] = {}

@@ -61,7 +61,7 @@ class WantedClaim:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceScore:
-    """What each criterion says of a choice, from 0 to 1, and the sum of that by weights: more is better."""
+    """The score of a choice by each criterion, from 0 to 1, and their weighted sum: more is better."""
 
     total: float
     criteria: Mapping[str, float]

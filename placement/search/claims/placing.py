@@ -35,7 +35,7 @@ _MAX_TRIED: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class PlacedClaim:
-    """What is wanted, the choice for it, and choices on other hosts that would have done as well.
+    """A claim with its choice, and with choices on other hosts that would have done as well.
 
     ``expires_at`` is when it is gone again, in seconds since 1970 by the database's clock.
     """
@@ -145,7 +145,7 @@ class _ClaimPlacing:
     def place(
         self, world: ClaimScenario, number: int, taken: Mapping[tuple[int, str], int]
     ) -> list[PlacedClaim] | None:
-        """Those from this number on, in a world where those before have places; None if they cannot be.
+        """The claims from this number on, placed beside those before them; None if there is no way.
 
         :param taken: what those before take, by provider and class.
         """
@@ -197,7 +197,7 @@ class _ClaimPlacing:
         return tuple(frozenset(world.beside(group).items()) for group in self._groups)
 
     def _choice_likeness(self, world: ClaimScenario, choice: HostChoice) -> Hashable:
-        """What two choices have in common that leave the same room to those that come after."""
+        """A key of a choice: choices of equal keys leave the same room to the claims after it."""
         taken = {provider.id: frozenset(amounts.items()) for provider, amounts in choice.resources}
         tree = world.snapshot.whole_trees()[choice.root.id]
         at = {member.id: position for position, member in enumerate(tree.members)}
@@ -221,7 +221,7 @@ def _with_choice(taken: Mapping[tuple[int, str], int], choice: HostChoice) -> Ma
 def _first_unplaced(
     world: ClaimScenario, wanted: Sequence[WantedClaim], budget: SearchBudget, rng: random.Random
 ) -> UnplacedClaim:
-    """Who is the first without a place, if all before take the first that they find."""
+    """The first claim without a place, if all before take the first choice that they find."""
     for number, each in enumerate(wanted):
         # the first choice for each: a sentence about one claim is wanted, not a proof
         choice = next(_all_choices(world, each, budget, rng), None)
@@ -243,7 +243,7 @@ def _all_choices(
 def _choices_as_asked(
     world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget, rng: random.Random
 ) -> Iterator[HostChoice]:
-    """Those of its request: in its order, or in any."""
+    """The choices for its request: in its order, or in any."""
     if not wanted.order:
         for found in _find_choices(world, wanted, budget, rng):
             yield _make_choice(world, found)
@@ -316,7 +316,7 @@ def choices_at_hosts(
 def _find_alternates(
     wanted: WantedClaim, choice: HostChoice, others: Iterable[HostChoice]
 ) -> tuple[HostChoice, ...]:
-    """As many choices on hosts of their own as are wanted, or as there are within the budget."""
+    """Choices on other hosts: as many as are wanted, or as are found within the budget."""
     found: dict[int, HostChoice] = {}
     if wanted.alternates:
         with suppress(BudgetExhausted):  # there is a choice, which is what counts

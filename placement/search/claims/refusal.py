@@ -142,7 +142,7 @@ def _explain_split(
 def not_within(
     wanted: Sequence[WantedClaim], unplaced: UnplacedClaim, reserved: Sequence[allocations.Allocation]
 ) -> NoCandidate:
-    """That a reservation does not hold what is wanted."""
+    """The refusal of a claim for which a reservation does not hold enough."""
     holds = ", ".join(
         f"{held.used} {held.resource_class} of {held.provider}" for held in reserved[:_MAX_SAID]
     )

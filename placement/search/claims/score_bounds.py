@@ -31,7 +31,7 @@ Bounds = tuple[Sequence[float], Sequence[float]]
 
 
 class ScoreUpperBounds:
-    """Those of hosts that may have room for one that is wanted.
+    """Upper bounds of the hosts that may have room for a claim.
 
     :param roots: of the hosts; those that have no room of some class are left out.
     """
@@ -71,7 +71,7 @@ class ScoreUpperBounds:
         self._budget.spend(1 + len(self._roots) // 16)
 
     def _with_room(self, roots: Sequence[int]) -> Sequence[int]:
-        """Those of which a provider has enough free of each class that only the host itself can give."""
+        """The hosts with a provider that has enough free, for each class that only the host can give."""
         least: dict[str, int] = {}
         for need in self._needs:
             for name, amount in need.resources:
@@ -109,7 +109,7 @@ class ScoreUpperBounds:
         return [1.0] * len(self._roots)
 
     def _share_bounds(self) -> Bounds:
-        """What share of the host would be used."""
+        """Bounds of the share of the host that would be used."""
         if self._used is None:
             amounts = self._wanted.request.total_amounts
             bounds = [self._of_class(name, amount) for name, amount in amounts.items()]
@@ -154,7 +154,7 @@ class ScoreUpperBounds:
 
     @cached_property
     def _via_aggregates(self) -> Mapping[int, tuple[str, ...]]:
-        """By the root of a host the aggregates through which others share with it."""
+        """The aggregates through which others share with a host, by its root."""
         return self._sharing.by_root()
 
     @cached_property

@@ -51,7 +51,7 @@ class ChoiceScorer:
         }
 
     def score(self, found: Found) -> ChoiceScore:
-        """What each criterion says, and the sum."""
+        """The score by each criterion, and the sum."""
         taking = self._taken_by(found)
         criteria = {
             name: self._criterion_value(taking, name, weight) or 0.0 for name, weight in self._wanted.order
@@ -59,7 +59,7 @@ class ChoiceScorer:
         return ChoiceScore(-self._rank_taken(taking)[1], criteria)
 
     def rank(self, found: Found) -> Rank:
-        """By the sum alone."""
+        """The rank of a choice, by the sum alone."""
         return self._rank_taken(self._taken_by(found))
 
     def _rank_taken(self, taking: _TakenAmounts) -> Rank:
@@ -93,16 +93,16 @@ class ChoiceScorer:
 
 
 class _TakenAmounts(Protocol):
-    """What is taken, as criteria look at it."""
+    """The taken resources, as criteria look at them."""
 
     def providers(self) -> Iterable[Provider]:
-        """Those that something is taken of."""
+        """The providers that something is taken of."""
 
     def shares(self) -> Iterable[float]:
-        """Of each class that is taken, the share of the host that would be used."""
+        """The share of the host that would be used, of each class that is taken."""
 
     def fits(self) -> Iterable[float]:
-        """Of each amount, how much it is of what its provider has free."""
+        """The share that each amount is of the free amount of its provider."""
 
     def zones(self) -> int:
         """How many NUMA nodes something is taken of."""
@@ -116,7 +116,7 @@ class _TakenAmounts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _PatternTerms:
-    """What a pattern takes of trees of a kind.
+    """The resources that a pattern takes of trees of a kind.
 
     ``zones`` are the positions of NUMA nodes, ``demands`` slots with amounts.
     """
@@ -291,7 +291,7 @@ def share(used: int, capacity: int, taken: int) -> float:
 
 
 def mean(shares: Sequence[float]) -> float:
-    """That of what is used of each class."""
+    """The mean of the used shares of all classes."""
     return sum(shares) / len(shares)
 
 

@@ -33,7 +33,7 @@ _RECENT: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class ClaimLimits:
-    """What one call may cost.
+    """Limits of one call.
 
     Seconds of work for all that it searches, and to explain that nothing was found; how often it looks again
     when somebody else was faster.
@@ -240,7 +240,7 @@ class ClaimService:
     def _reserved_amounts(
         self, reservation: str, wanted: Sequence[WantedClaim]
     ) -> list[allocations.Allocation]:
-        """What the reservation holds.
+        """The allocations of the reservation.
 
         :raises Conflict: not all who want something may take from it.
         """
@@ -254,7 +254,7 @@ class ClaimService:
         return held
 
     def _held_amounts(self, wanted: Sequence[WantedClaim]) -> list[allocations.Allocation]:
-        """What those of them hold that exist: they give it back, so that it is free for them.
+        """The allocations of consumers that exist: they give these back, so that they are free for them.
 
         :raises ConcurrentUpdate: a consumer's generation is not the given one.
         """
@@ -269,7 +269,7 @@ class ClaimService:
         return held
 
     def _group_members(self, wanted: Sequence[WantedClaim]) -> Members:
-        """Who is in the groups that any of them wants to join."""
+        """The members of the groups that any of them wants to join."""
         names = {each.group.name for each in wanted if each.group is not None}
         if not names:
             return {}

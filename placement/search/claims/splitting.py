@@ -174,7 +174,7 @@ class _SplitSearch:
         return RootFilter(self._snapshot.roots()) if self._rest is None else self._rest.roots()
 
     def at(self, tree: HostTree) -> Iterator[HostChoice | None]:
-        """Those of a tree."""
+        """The choices at a tree."""
         layout = self._zone_layout(tree)
         # a class without any room cannot be split, whatever is free
         if not layout.is_complete:
@@ -311,7 +311,7 @@ class _SplitSearch:
 
 
 def _unsplit_request(request: CandidatesRequest, split: Collection[str]) -> CandidatesRequest | None:
-    """What of a request is not split; None if that is nothing."""
+    """The part of a request that is not split; None if there is none."""
     groups = []
     for group in request.groups:
         if group.suffix:

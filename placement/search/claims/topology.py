@@ -47,7 +47,7 @@ class TopologyPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class ZoneRoom:
-    """What a provider can give of a class: multiples of ``step`` from ``least`` to ``most``."""
+    """The amounts that a provider can give of a class: multiples of ``step`` from ``least`` to ``most``."""
 
     provider: int
     least: int
@@ -56,7 +56,7 @@ class ZoneRoom:
 
     @classmethod
     def of(cls, provider: int, inventory: Inventory, free: int, taken: int = 0) -> "ZoneRoom":
-        """That of a provider of which so much is free, and so much of that taken by the same consumer."""
+        """The room of a provider, given its free amount and how much of that the same consumer takes."""
         step = inventory.step_size
         least = -(-max(1, inventory.min_unit - taken) // step) * step
         most = max(0, min(free, inventory.max_unit) - taken) // step * step
@@ -68,7 +68,7 @@ Zone = Mapping[str, Sequence[ZoneRoom]]
 
 
 class ZoneShare(NamedTuple):
-    """What is taken of a provider."""
+    """An amount that is taken of a provider."""
 
     provider: int
     resource_class: str
@@ -154,7 +154,7 @@ def _may_hold(amount: int, name: str, zones: Sequence[Zone], size: int) -> bool:
 def _list_splits(
     asked: Mapping[str, int], zones: Sequence[Zone], budget: SearchBudget, *, even: bool
 ) -> Iterator[Split]:
-    """What may be taken of these zones: always as much of each, and of none nothing, of other providers."""
+    """Ways to take the same amounts from these zones, by other providers; each zone gives something."""
     ways: list[list[list[int]]] = []
     for name, amount in asked.items():
         divided: list[list[int]] = []
@@ -189,7 +189,7 @@ def _out_of(parts: Sequence[tuple[str, int, Sequence[ZoneRoom]]], budget: Search
 
 
 def _join_rooms(rooms: Sequence[ZoneRoom], common: Callable[..., int]) -> ZoneRoom:
-    """What the providers of a zone can give together, mostly.
+    """The room of all providers of a zone together, approximately.
 
     :param common: of their steps: the greatest divisor for what some of them may give, the least multiple for
         what any of them gives.
@@ -250,7 +250,7 @@ def _divide_evenly(amount: int, rooms: Sequence[ZoneRoom]) -> list[int] | None:
 
 
 def _sum_squares(parts: Iterable[int]) -> int:
-    """Less for parts of one sum that are more equal."""
+    """The sum of squares: less for parts of one sum that are more equal."""
     return sum(part * part for part in parts)
 
 

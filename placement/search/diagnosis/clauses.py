@@ -1,4 +1,4 @@
-"""What a request says, clause by clause, and the request without some of its clauses."""
+"""The clauses of a request, and the request without some of them."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -178,7 +178,7 @@ TOGETHER: Final = RequestClause("together")
 
 
 def combinations(request: CandidatesRequest) -> Iterator[tuple[RequestClause, CandidatesRequest]]:
-    """What ties the parts to one another, in order: each clause with the request up to it."""
+    """The clauses that tie parts to one another, in order: each with the request up to it."""
     # each step has all clauses before it, so that hosts are left out by the first they fail
     yield TOGETHER, replace(request, same_subtrees=(), group_policy=None)
     for number, suffixes in enumerate(request.same_subtrees, start=1):

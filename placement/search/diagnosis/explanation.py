@@ -26,7 +26,7 @@ MAX_EXAMPLES: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class FunnelStep:
-    """What is left after a condition: hosts, and of a condition on single providers these, too."""
+    """The hosts left after a condition; after one on single providers also the providers."""
 
     clause: RequestClause
     hosts: int
@@ -342,7 +342,7 @@ def _nearest_miss(clause: RequestClause, tree: HostTree, at: _ClosestProviders) 
 
 
 def _found_amount(clause: RequestClause, provider: Provider) -> int:
-    """What is there of what the clause asks for."""
+    """The amount that there is of what the clause asks for."""
     name = clause.names[0]
     inventory = provider.inventories[name]
     if clause.condition == "capacity":

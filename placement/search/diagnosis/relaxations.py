@@ -1,4 +1,4 @@
-"""With which changes a request fits: the fewest clauses to leave out, and amounts as large as there are."""
+"""Relaxations: the fewest clauses to leave out, or the largest amounts, with which a request fits."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -157,7 +157,7 @@ class RelaxationSearch:
     def _fitting_counts(
         self, bits: Bits, left_out: Iterable[RequestClause], amounts: Mapping[RequestClause, int]
     ) -> Iterator[int]:
-        """Of hosts that are alike, and serve the request with these changes, how many there are.
+        """The numbers of like hosts that serve the request with these changes.
 
         :param bits: all clauses that are changed.
         """

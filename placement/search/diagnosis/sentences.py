@@ -14,7 +14,7 @@ _MAX_NAME: Final = 60
 
 
 def sentence(explanation: RequestExplanation) -> str:
-    """What fits, what the others lack, and the change that would help most.
+    """The number of hosts that fit, what the others lack, and the change that would help most.
 
     For instance ``0 of 10,000 hosts: 8,218 have no NUMA node with 30 PCPU free (most: 28 on h17), 913 lack
     CUSTOM_A; asking for 28 PCPU would leave 41 hosts``. What users call their providers is shown as what
@@ -41,7 +41,7 @@ def sentence(explanation: RequestExplanation) -> str:
 
 
 def best(relaxations: Sequence[RequestRelaxation]) -> str:
-    """Of the relaxations that change least the one that helps most."""
+    """The relaxation that helps most, of those that change least."""
     fewest = min(map(_count_changes, relaxations))
     return _relaxation_text(
         max(
@@ -57,7 +57,7 @@ def sentence_of_both(explanation: RequestExplanation, fallback: RequestExplanati
 
 
 def of_both(text: str, fallback: str | None = None) -> str:
-    """What is said of a request, and of what it falls back to."""
+    """The text about a request, and about its fallback."""
     return text if fallback is None else f"{text}; with VCPU instead of PCPU, to fall back to: {fallback}"
 
 
@@ -170,7 +170,7 @@ def _format_number(count: int) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """So many of a thing."""
+    """A number of things, in words."""
     return f"{_format_number(count)} {noun}{'' if count == 1 else 's'}"
 
 

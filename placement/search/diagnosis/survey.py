@@ -31,7 +31,7 @@ class FilterResult(NamedTuple):
 
 
 class TreeResults(NamedTuple):
-    """Those of all providers of a tree with a part, and of what shares with it.
+    """The results of all providers of a tree with a part, and of those that share with it.
 
     ``bare`` are those that do not depend on what is free of the tree: where they are, and how many of these
     places are in the tree. ``giving`` are the others, by position.
@@ -43,7 +43,7 @@ class TreeResults(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class LikeHosts:
-    """What there is to say of trees that are alike.
+    """The diagnosis of trees that are alike.
 
     ``firsts`` has for each part the furthest that one provider comes, and ``closest`` the positions of those
     that come so far; ``options`` for each part, and ``traits`` for the traits of the group without a suffix,
@@ -65,12 +65,12 @@ class LikeHosts:
 
     @property
     def missing(self) -> "UnmetFilters":
-        """What would have to be left out, of which many hosts have the same."""
+        """The clauses to leave out; many hosts have the same."""
         return UnmetFilters(self.root, self.options, self.traits)
 
 
 class UnmetFilters(NamedTuple):
-    """What would have to be left out of a request for hosts to serve it, as far as each part alone tells."""
+    """The clauses to leave out of a request for hosts to serve it, as far as each part alone tells."""
 
     root: Bits
     options: tuple[frozenset[Bits], ...]
@@ -145,7 +145,7 @@ def survey(
 
 
 class _HostSurveyor:
-    """What is found out once for many hosts."""
+    """A survey of all hosts, with results that many of them share."""
 
     def __init__(self, found: HostDiagnosis, budget: SearchBudget) -> None:
         self._found = found
@@ -234,7 +234,7 @@ class _HostSurveyor:
         )
 
     def _results_of_tree(self, number: int, alike: LikeTrees) -> TreeResults:
-        """Those of the providers of a tree, and of what shares with it."""
+        """The results of the providers of a tree, and of those that share with it."""
         part, tree, kin = self._found.parts[number], alike.tree, alike.kin
         names, own, providers = part.need.resources, kin.own, kin.providers(tree)
         having = {at for name, _ in names for at, _ in kin.having.get(name, ())}
@@ -329,7 +329,7 @@ class _HostSurveyor:
 
 
 def least(sets: Iterable[Bits]) -> frozenset[Bits]:
-    """Those sets of which no other one is a part."""
+    """The minimal sets: those of which no other one is a part."""
     kept: list[Bits] = []
     for each in sorted(sets, key=int.bit_count):
         if not any(other & ~each == 0 for other in kept):
