@@ -15,6 +15,7 @@ import alerts
 import commands
 import deviations
 import floors
+import glossary
 import notes
 import options
 import policies
@@ -34,6 +35,7 @@ GENERATORS: Final[Mapping[str, Callable[..., str]]] = {
     "alerts": lambda group: alerts.page(ROOT / "etc/prometheus/placement-compute.rules.yaml", group),
     "deviations": lambda: deviations.page(ROOT / "doc" / "reference" / "deviations.yaml"),
     "floors": floors.page,
+    "glossary": lambda: glossary.page(ROOT / "doc" / "developer" / "glossary.yaml"),
     "rest": lambda: rest.page(ROOT / "api-ref"),
     "notes": lambda: notes.page(ROOT),
 }
