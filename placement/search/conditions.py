@@ -58,13 +58,13 @@ class ConditionWords:
     """A condition in words.
 
     Templates may use ``{names}`` ("A or B"), ``{any_of}`` ("any of A, B"), ``{all_of}`` ("A and B") and
-    ``{amount}``.
+    ``{amount}``; ``lacking`` also ``{found}``, the closest amount that there is.
     """
 
-    lacking: str
-    """Predicate of the hosts that do not meet it; the verb is a plural."""
     meeting: str
     """Predicate of the hosts that meet it."""
+    lacking: str = ""
+    """Predicate of the hosts that do not meet it; the verb is a plural."""
     parameter: str = ""
     """Parameter of a query that states it, without a suffix."""
     mark: str = ""
@@ -72,11 +72,14 @@ class ConditionWords:
     unknown: str = ""
     """Remark for names that no provider has; empty where that tells nothing new."""
 
-    def render(self, template: str, names: Sequence[str], amount: int | None = None) -> str:
+    @staticmethod
+    def render(
+        template: str, names: Sequence[str], amount: int | None = None, found: int | None = None
+    ) -> str:
         """One of the templates, filled in."""
         any_of = names[0] if len(names) == 1 else f"any of {', '.join(names)}"
         return template.format(
-            names=" or ".join(names), any_of=any_of, all_of=" and ".join(names), amount=amount
+            names=" or ".join(names), any_of=any_of, all_of=" and ".join(names), amount=amount, found=found
         )
 
 
@@ -279,7 +282,7 @@ class RequiredTraits(_TraitCondition):
 
     name = "required"
     field = "required"
-    words = ConditionWords("lack {any_of}", "have {names}", "required")
+    words = ConditionWords("have {names}", "lack {any_of}", "required")
 
     by_group: bool = False
 
@@ -304,7 +307,7 @@ class ForbiddenTraits(_TraitCondition):
 
     name = "forbidden"
     field = "forbidden"
-    words = ConditionWords("have {names}, which is forbidden", "do not have {names}", "required", "!")
+    words = ConditionWords("do not have {names}", "have {names}, which is forbidden", "required", "!")
     excludes = True
 
     def _admits_names(self, traits: Names) -> bool:
@@ -319,8 +322,8 @@ class InTree(ProviderCondition):
     name = "in_tree"
     field = "in_tree"
     words = ConditionWords(
-        "are not the tree of {names}",
         "are the tree of {names}",
+        "are not the tree of {names}",
         "in_tree",
         unknown="there is no such provider",
     )
@@ -399,7 +402,7 @@ class MemberOf(_AggregateCondition):
 
     name = "member_of"
     field = "member_of"
-    words = ConditionWords("are not in aggregate {names}", "are in {names}", "member_of", unknown="nobody is")
+    words = ConditionWords("are in {names}", "are not in aggregate {names}", "member_of", unknown="nobody is")
 
     def _admits_names(self, own: Names, root: Names | None) -> bool:
         return self._reaches_all(own) or (root is not None and self._reaches_all(root))
@@ -427,7 +430,7 @@ class ForbiddenAggregates(_AggregateCondition):
 
     name = "forbidden_aggregates"
     field = "forbidden_aggregates"
-    words = ConditionWords("are in the forbidden aggregate {names}", "are not in {names}", "member_of", "!")
+    words = ConditionWords("are not in {names}", "are in the forbidden aggregate {names}", "member_of", "!")
     excludes = True
 
     def _admits_names(self, own: Names, root: Names | None) -> bool:
@@ -441,7 +444,7 @@ class RootRequired(RequiredTraits):
 
     name = "root_required"
     field = "root_required"
-    words = ConditionWords("lack {names} at their root", "have {names} at the root", "root_required")
+    words = ConditionWords("have {names} at the root", "lack {names} at their root", "root_required")
     of_roots = True
 
 
@@ -453,8 +456,8 @@ class RootForbidden(ForbiddenTraits):
     name = "root_forbidden"
     field = "root_forbidden"
     words = ConditionWords(
-        "have {names} at their root, which is forbidden",
         "do not have {names} at the root",
+        "have {names} at their root, which is forbidden",
         "root_required",
         "!",
     )

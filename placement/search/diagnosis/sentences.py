@@ -1,6 +1,6 @@
 """An explanation as one sentence, and as a JSON document."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from placement.search.conditions import ConditionWords, condition_class
@@ -83,42 +83,36 @@ def _reason_text(reason: UnmetReason) -> str:
         has = f"less than {amount}" if provider is example.root else f"no {where} with {amount}"
         most = f"{_format_number(example.found or 0)} on {printable(example.root.name)}"
         return f"have {has}{_of_group(clause)} (most: {most})"
-    if example.found is not None:
-        return f"{_PORTIONS[clause.condition](clause, example.found)}{_of_group(clause)}"
     words = words_of(clause.condition)
+    lacking = words.render(words.lacking, clause.names, clause.amount, example.found)
     unknown = f" ({words.unknown})" if reason.is_of_nobody else ""
-    return f"{words.render(words.lacking, clause.names)}{_of_group(clause)}{unknown}"
-
-
-_PORTIONS: Final[dict[str, Callable[[RequestClause, int], str]]] = {
-    "min_unit": lambda clause, found: f"give no less than {found} {clause.names[0]} at once",
-    "max_unit": lambda clause, found: f"give no more than {found} {clause.names[0]} at once",
-    "step_size": lambda clause, found: f"give {clause.names[0]} in steps of {found}",
-}
+    return f"{lacking}{_of_group(clause)}{unknown}"
 
 
 _WORDS: Final[dict[str, ConditionWords]] = {
-    "resource_class": ConditionWords("have no {names}", "have {names}"),
-    "capacity": ConditionWords("have less than {amount} {names} free", "have {amount} {names} free"),
-    "min_unit": ConditionWords("give no {amount} {names} at once", "give as little as {amount} {names}"),
-    "max_unit": ConditionWords(
-        "give no {amount} {names} at once", "give as much as {amount} {names} at once"
+    "resource_class": ConditionWords("have {names}", "have no {names}"),
+    "capacity": ConditionWords("have {amount} {names} free"),  # the lack names NUMA nodes, in _reason_text
+    "min_unit": ConditionWords(
+        "give as little as {amount} {names}", "give no less than {found} {names} at once"
     ),
-    "step_size": ConditionWords("give no {amount} {names}", "give {amount} {names} in their steps"),
-    "resources": ConditionWords("have less than {amount} {names}", "have {amount} {names}"),
-    "group": ConditionWords("cannot serve {names}", "can serve {names}"),
-    "together": ConditionWords("can serve each part, but not all at once", "can serve all of it at once"),
+    "max_unit": ConditionWords(
+        "give as much as {amount} {names} at once", "give no more than {found} {names} at once"
+    ),
+    "step_size": ConditionWords("give {amount} {names} in their steps", "give {names} in steps of {found}"),
+    "resources": ConditionWords("have {amount} {names}"),
+    "group": ConditionWords("can serve {names}"),
+    "together": ConditionWords("can serve all of it at once", "can serve each part, but not all at once"),
     "same_subtree": ConditionWords(
-        "cannot serve {all_of} from one provider and what is below it",
         "can serve {names} from one provider and what is below it",
+        "cannot serve {all_of} from one provider and what is below it",
         "same_subtree",
     ),
     "group_policy": ConditionWords(
-        "have too few providers for isolated groups", "have a provider for each group"
+        "have a provider for each group", "have too few providers for isolated groups"
     ),
 }
 """Words of the clauses about amounts, and about the parts of a request together."""
-_OTHER_WORDS: Final = ConditionWords("do not have {names}", "{names}")
+_OTHER_WORDS: Final = ConditionWords("{names}", "do not meet {names}")
 
 
 def words_of(condition: str) -> ConditionWords:

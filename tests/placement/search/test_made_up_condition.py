@@ -42,7 +42,7 @@ class HasLabels(ProviderCondition):
 
     name = "labels"
     field = "labels"
-    words = ConditionWords("lack {any_of}", "have {names}", "labels")
+    words = ConditionWords("have {names}", "lack {any_of}", "labels")
     index = "by_attribute"
 
     def met_by(self, provider: Provider, snapshot: ModelSnapshot) -> bool:
