@@ -211,9 +211,9 @@ def all_conditions(
     found = dict.fromkeys(root_conditions(request))
     before = None
     for need in needs:
-        # needs of one group share these tuples, and a hash takes longer than to look at that
-        if need.conditions is not before and (need.conditions or need.together):
-            before = need.conditions
+        # needs of one group state the same, and to compare suffixes is faster than to hash conditions
+        if need.suffix != before and (need.conditions or need.together):
+            before = need.suffix
             found |= dict.fromkeys((*need.conditions, *need.together))
     return found
 
@@ -507,7 +507,9 @@ def _group_needs(group: RequestGroup) -> tuple[ProviderNeed, ...]:
     # without a suffix each class may come from another provider
     parts = [(resource,) for resource in resources] if unsuffixed else [resources]
     stated = group_conditions(group)
-    # one tuple for all needs of a group: comparing it by identity is what makes them cheap to tell apart
-    conditions = tuple([each for each in stated if not each.together])
-    together = tuple([each for each in stated if each.together]) if len(conditions) < len(stated) else ()
+    conditions: tuple[ProviderCondition, ...] = ()
+    together: tuple[ProviderCondition, ...] = ()
+    if stated:  # most groups state none, and requests of a few microseconds notice each list
+        conditions = tuple([each for each in stated if not each.together])
+        together = tuple([each for each in stated if each.together])
     return tuple([ProviderNeed(group.suffix, part, conditions, unsuffixed, together) for part in parts])
