@@ -215,7 +215,8 @@ class CandidateSearch:
         """All patterns of a tree if nothing were used of it, nor of what shares with it."""
         # all patterns are wanted here, so that larger batches mean fewer rests and less bookkeeping
         self._searched.batch = BATCH
-        shared = [self._without_usage(each) for each in shared]
+        if shared:
+            shared = [self._without_usage(each) for each in shared]
         plan = self._plan_of(tree, shared)
         if plan is None:
             return _NO_PATTERNS

@@ -289,7 +289,9 @@ class RequiredTraits(_TraitCondition):
     @classmethod
     def from_field(cls, said: Any, group: RequestGroup | None) -> Self:
         """The condition that a field states."""
-        return cls(_split_field(said), by_group=group is not None and group.suffix == "")
+        # the field has the sets already, and this runs in each request that requires traits
+        sets = said if type(said) is tuple else _split_field(said)
+        return cls(sets, group is not None and not group.suffix)
 
     @property
     def together(self) -> bool:

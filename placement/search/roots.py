@@ -201,8 +201,11 @@ def possible_roots(
     if having == 0:
         return RootFilter()
     conditions = all_conditions(request, needs)
-    members = [each.named_providers(snapshot) for each in conditions]
-    named = [_anchor_roots(snapshot, each, sharing) for each in members if each is not None]
+    named = [
+        _anchor_roots(snapshot, members, sharing)
+        for each in conditions
+        if (members := each.named_providers(snapshot)) is not None
+    ]
     if named:
         # named trees are so few that nothing else needs to be looked up
         return RootFilter(sorted(set.intersection(*named)))
