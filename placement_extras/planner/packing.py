@@ -248,7 +248,8 @@ def most_by_volume(guests: int, asked: Mapping[str, Mapping[int, int]], there: M
     for name, sizes in asked.items():
         left, fits = there[name], guests - sum(sizes.values())
         for amount, number in sorted(sizes.items()):  # the smallest first: most guests fit so
-            here = min(number, left // amount)
+            # an adopted database may have allocations of nothing, which all fit
+            here = min(number, left // amount) if amount else number
             fits, left = fits + here, left - here * amount
         bound = min(bound, fits)
     return bound
