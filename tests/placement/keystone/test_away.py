@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.keystone import CALLERS, PLACEMENT, Caller, Keystone
-from tests.placement.keystone.serving import Placement, authtoken, placement, wait_for
+from tests.placement.keystone.serving import KeystonePlacement, authtoken, placement
+from tests.waits import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -48,7 +49,7 @@ def test_while_keystone_is_away_only_remembered_tokens_get_in(keystone: Keystone
             assert "Traceback" not in log
 
 
-def gets(running: Placement, token: str) -> bool:
+def gets(running: KeystonePlacement, token: str) -> bool:
     """Whether the token is good."""
     return running.status(token) == 200
 

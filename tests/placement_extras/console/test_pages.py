@@ -12,7 +12,6 @@ from flask import render_template
 from werkzeug.test import Client
 
 from placement.api.middleware import build_application
-from placement.conf import new_config
 from placement.policies import ext
 from placement.read_model.provider import Inventory, Provider
 from placement.read_model.snapshot import ModelSnapshot
@@ -20,6 +19,7 @@ from placement_extras import console
 from placement_extras.console import fleet
 from placement_extras.console.app import create_app
 from placement_extras.console.page_request import PageRequest
+from tests.placement.running import service_conf
 from tests.placement_extras.console import world
 
 ADMIN = {"X-Auth-Token": "admin"}
@@ -36,9 +36,7 @@ def text_of(client: Client, path: str, **options) -> str:
 
 
 def test_the_console_is_there_only_where_it_is_enabled(sqlite_url):
-    conf = new_config(config_files=[])
-    conf.set_override("auth_strategy", "noauth2", "api")
-    conf.set_override("connection", sqlite_url, "placement_database")
+    conf = service_conf(sqlite_url)
     assert console.APPLICATION.maker(conf) is None
     off = Client(build_application(conf))
     answer = off.get("/console/", headers={"X-Auth-Token": "admin"})
