@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self
 
 import psutil
 import psycopg
@@ -16,8 +16,6 @@ from tests.databases.postgresql import OWNER, PostgreSQL
 from tests.databases.process import program
 from tests.ports import free_port
 from tests.waits import wait_for
-
-_SECONDS: Final = 60.0
 
 
 class Member(PostgreSQL):

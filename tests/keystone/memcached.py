@@ -6,13 +6,11 @@ import socket
 import subprocess
 from contextlib import suppress
 from types import TracebackType
-from typing import Final, Self
+from typing import Self
 from urllib.parse import unquote_to_bytes
 
 from tests.ports import free_port
 from tests.waits import wait_for
-
-_SECONDS: Final = 20.0
 
 
 class MemcachedMissing(Exception):

@@ -104,7 +104,7 @@ def _thiefs_schemata():
     return schemata.parse_schemata((folder / "schemata").read_text())
 
 
-class World:
+class InterferenceWorld:
     """The two guests, and what the one does to the other."""
 
     def __init__(self, lever):
@@ -153,7 +153,7 @@ def test_who_takes_too_much_is_limited_in_the_kernel_and_has_all_back(signal):
         rest.claim(THIEF, machine_NUMA_0={"VCPU": 1})
         for guest, qos_class in ((SERVER, "LS"), (THIEF, "BE")):
             ask(SOCKET, "guest.run", {"uuid": guest, "command": ["sh", "-c", SPIN], "qos_class": qos_class})
-        world = World(LEVERS[signal])
+        world = InterferenceWorld(LEVERS[signal])
         world.freeze(True)
         loop = agent.loop
 

@@ -76,3 +76,11 @@ def placement(folder: Path, sections: str, workers: int = 1, threads: int = 4) -
         running = KeystonePlacement(f"http://127.0.0.1:{port}", log)
         wait_for_answer(running.base, process, log)
         yield running
+
+
+def read_refusal(answer: requests.Response) -> tuple[int, str]:
+    """Status and text of an error in the service's own format."""
+    (error,) = answer.json()["errors"]
+    assert error["status"] == answer.status_code
+    assert error["request_id"] == answer.headers["x-openstack-request-id"]
+    return answer.status_code, error["detail"]

@@ -5,18 +5,10 @@ import time
 import pytest
 
 from tests.keystone import CALLERS, Keystone, Memcached, MemcachedMissing
-from tests.placement.keystone.serving import KeystonePlacement, authtoken, placement
+from tests.placement.keystone.serving import KeystonePlacement, authtoken, placement, read_refusal
 from tests.waits import wait_for
 
 pytestmark = pytest.mark.slow
-
-
-def refusal(answer):
-    """Status and text of an error in the service's own format."""
-    (error,) = answer.json()["errors"]
-    assert error["status"] == answer.status_code
-    assert error["request_id"] == answer.headers["x-openstack-request-id"]
-    return answer.status_code, error["detail"]
 
 
 NOBODY = (401, "The request you have made requires authentication.")
@@ -27,7 +19,7 @@ def test_without_a_good_token_nobody_gets_in(keystone: Keystone, service: Keysto
     assert service.status(good) == 200
     for token in (None, "", "gAAAAAB-no-token", good[:-2]):
         answer = service.ask("GET", "/resource_providers", token)
-        assert refusal(answer) == NOBODY
+        assert read_refusal(answer) == NOBODY
         assert answer.headers["WWW-Authenticate"] == f'Keystone uri="{keystone.url}"'
 
 

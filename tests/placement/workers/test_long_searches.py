@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import requests
 
-from placement.db import migration
 from tests.placement.hard_world import HARD, call, create, make_hard
 from tests.placement.search import packing
 from tests.placement.serving import HEADERS, RunningService, service
@@ -19,10 +18,8 @@ EASY = "/allocation_candidates?resources=CUSTOM_A:1&limit=5"
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> str:
-    address = f"sqlite:///{tmp_path}/placement.sqlite"
-    migration.upgrade(address)
-    return address
+def url(sqlite_url: str) -> str:
+    return sqlite_url
 
 
 @pytest.fixture

@@ -21,11 +21,6 @@ from tests.placement.running import Admin, application
 SOON = 60.0
 
 
-@pytest.fixture
-def admin(database_url: str) -> Admin:
-    return Admin(application(database_url))
-
-
 def let_pass(database_url: str, seconds: float = 2 * SOON) -> None:
     """Have so much time pass for claims that expire."""
     engine = sa.create_engine(database_url)

@@ -12,14 +12,9 @@ from placement.search.claims.claim import WantedClaim
 from placement.search.claims.placing import PlacedClaim
 from placement.store.groups import Members
 from tests.placement.builders import OWNER, make_provider, new_claim, post_claims, put_allocation, read_error
-from tests.placement.running import Admin, application
+from tests.placement.running import Admin
 
 NO_CANDIDATE = "placement.ext.no_candidate"
-
-
-@pytest.fixture
-def admin(database_url: str) -> Admin:
-    return Admin(application(database_url))
 
 
 @pytest.fixture

@@ -14,11 +14,6 @@ from tests.placement.running import Admin, application
 Change = Callable[[Admin, str], TestResponse]
 
 
-@pytest.fixture
-def admin(database_url: str) -> Admin:
-    return Admin(application(database_url))
-
-
 def after_each_look(
     monkeypatch: pytest.MonkeyPatch, change: Callable[[str], None], times: int = 1
 ) -> list[str]:
