@@ -391,7 +391,8 @@ def test_placement_is_told_where_guests_are_and_that_they_went_where_that_is_wan
 
 def test_placement_is_told_that_the_agent_lives_where_that_is_wanted(write_host, client, files):
     compute = "cpu_dedicated_set = 0\ncpu_shared_set = 1\nresource_provider_name = testhost"
-    rig = CacheRig(functools.partial(write_host, compute=f"{compute}\nheartbeat_interval = 2"), client, files)
+    compute += "\nheartbeat_interval = 2\nupdate_resources_interval = 60"  # due is three of the latter
+    rig = CacheRig(functools.partial(write_host, compute=compute), client, files)
     try:
         root, seen = rig.provider("testhost"), set()
 
