@@ -8,7 +8,14 @@ from typing import Final
 
 import pytest
 
-from placement_extras.shadow.comparison import Candidate, candidates, comparable
+from placement_extras.shadow.comparison import (
+    Candidate,
+    LeftBehind,
+    candidates,
+    comparable,
+    differences,
+    explain,
+)
 from tests.databases import DatabaseServer
 from tests.placement.differential import table
 from tests.placement.differential.play import Names, Play
@@ -42,6 +49,11 @@ ELSEWHERE: Final = {
 def statuses(exchange: Exchange) -> tuple[int, int]:
     """Theirs and ours."""
     return exchange.theirs.status, exchange.ours.status
+
+
+def is_recognised(exchange: Exchange, name: str) -> bool:
+    """Whether each difference is known to be the deviation of that name."""
+    return all(explain(exchange, each, LeftBehind()) == name for each in differences(exchange))
 
 
 def sentences(play: Play, names: Names) -> None:
@@ -153,6 +165,17 @@ def classes(play: Play, names: Names) -> None:
     assert statuses(exchange) == (400, 400)
     assert "No such resource class vcpu" in exchange.theirs.error["detail"]
     assert "'vcpu' does not match" in exchange.ours.error["detail"]
+    # beside other faults, of which OpenStack Placement names one
+    missing = {"resource_provider_generation": 0, "inventories": {"vcpu": {"total": 1}}}
+    body_of_nobody = {"inventories": {names.consumers[0]: missing}, "allocations": {}}
+    exchange = play.differ("POST", "/reshaper", body_of_nobody)
+    assert is_recognised(exchange, "classes")
+    assert exchange.theirs.error["code"] == "placement.resource_provider.not_found"
+    assert "'vcpu' does not match" in exchange.ours.error["detail"]
+    body["resource_provider_generation"] += 1
+    exchange = play.differ("PUT", f"/resource_providers/{host}/inventories", body)
+    assert statuses(exchange) == (409, 400)
+    assert is_recognised(exchange, "classes")
 
 
 def mappings(play: Play, names: Names) -> None:
