@@ -247,9 +247,9 @@ def choices_at_hosts(
     shared = SHARES in snapshot.by_trait
     found: CandidatesByHost | SplitChoices
     if wanted.topology is None:
-        found = CandidatesByHost(snapshot, wanted.request, budget)
+        found = CandidatesByHost(snapshot, wanted.request, budget, among=only)
     else:
-        found = SplitChoices(snapshot, wanted.request, wanted.topology, world.distances, budget)
+        found = SplitChoices(snapshot, wanted.request, wanted.topology, world.distances, budget, among=only)
     possible = found.roots()
     roots = (possible if only is None else possible.among(only)).from_anywhere(rng)
     if avoided:
