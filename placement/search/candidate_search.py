@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -238,6 +238,19 @@ class CandidateSearch:
             self._known_unused[provider.id] = replace(provider, used={})
         return self._known_unused[provider.id]
 
+    def home_of(self, offer: Offer) -> int | None:
+        """The root of the one tree whose providers the first candidate consists of, if it may be a root.
+
+        There the same candidate is found, wherever else it is.
+        """
+        members = offer[0].members
+        roots = {members[at].root_id for positions in offer[1][0].mappings.values() for at in positions}
+        if len(roots) > 1:
+            return None
+        (home,) = roots
+        root = self._snapshot.providers[home]
+        return home if all(each.met_by(root, self._snapshot) for each in self._on_roots) else None
+
     def is_repeated(self, offer: Offer, seen: set[Hashable]) -> bool:
         """Whether an offer of one candidate was seen before, from another root.
 
@@ -401,7 +414,11 @@ def search(
 class CandidatesByHost:
     """The candidates of a request host by host, whatever its limit.
 
-    :param each_root: whether what consists of shared providers alone is to come once for every root.
+    What consists of shared providers alone comes once: at the tree that all of them are of, if that is looked
+    at, else at any.
+
+    :param each_root: whether it is to come once for every root.
+    :param among: the ids of the roots that are looked at; None for all.
     """
 
     def __init__(
@@ -411,9 +428,11 @@ class CandidatesByHost:
         budget: SearchBudget,
         *,
         each_root: bool = False,
+        among: Container[int] | None = None,
     ) -> None:
         self._looking = CandidateSearch(snapshot, request, None, budget)
         self._each_root = each_root
+        self._among = among
         #: what was found of shared providers alone
         self._seen: set[Hashable] = set()
 
@@ -435,8 +454,15 @@ class CandidatesByHost:
         for batch in batches:
             if not batch:
                 yield None
-            elif self._each_root or not looking.is_repeated((provider_set, batch), self._seen):
+            elif self._each_root or not looking.may_repeat:
                 yield from candidates_of([(provider_set, batch)])
+            else:
+                for pattern in batch:
+                    offer = provider_set, PatternBatch((pattern,))
+                    home = looking.home_of(offer)
+                    is_elsewhere = home not in (None, root) and (self._among is None or home in self._among)
+                    if not is_elsewhere and not looking.is_repeated(offer, self._seen):
+                        yield from candidates_of([offer])
 
 
 def served(

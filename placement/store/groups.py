@@ -42,11 +42,14 @@ class ConsumerGroup:
             return all(present.get(host, 0) < self.max_per_root for host in hosts)
         return True
 
-    def liking(self, hosts: Collection[int], present: Mapping[int, int]) -> float:
-        """From 0 to 1, how well one more member is placed on these hosts; as for :meth:`allows`."""
+    def liking(self, hosts: Collection[int], present: Mapping[int, int], size: int) -> float:
+        """From 0 to 1, how well one more member is placed on these hosts; as for :meth:`allows`.
+
+        :param size: how many others there are; one that is on several hosts is one.
+        """
         here = max((present.get(host, 0) for host in hosts), default=0)
         if self.policy in (GroupPolicy.AFFINITY, GroupPolicy.SOFT_AFFINITY):
-            return here / max(1, sum(present.values()))
+            return here / max(1, size)
         return 1 / (1 + here)
 
 
@@ -80,3 +83,8 @@ def hosts_of(taken: Iterable[tuple[int, bool]]) -> frozenset[int]:
 def present(members: Iterable[GroupMember], apart_from: Container[str]) -> Counter[int]:
     """How many of them each host has, some consumers not counted."""
     return Counter(host for each in members if each.consumer not in apart_from for host in each.hosts)
+
+
+def size(members: Iterable[GroupMember], apart_from: Container[str]) -> int:
+    """How many of them there are, some consumers not counted."""
+    return sum(1 for each in members if each.consumer not in apart_from and each.hosts)

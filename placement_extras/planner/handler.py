@@ -19,6 +19,7 @@ from placement.db.database import ServiceDatabase
 from placement.exceptions import SEARCH_TOO_LONG, InvalidRequest
 from placement.microversion import Microversion
 from placement.read_model.feed import ModelView, ReadModel
+from placement.read_model.provider import DISABLED
 from placement.read_model.snapshot import ModelSnapshot
 from placement.schemas import explanation
 from placement.schemas.base import ArrayField, BooleanField, IntegerField, ObjectField, StringField, UuidField
@@ -208,6 +209,10 @@ def create(call: ApiRequest) -> Response:
             what = f"flavor {left[0]!r} was being counted" if left else "all were being counted together"
             raise _too_long(deadline, f"{what}: ask for fewer flavors, or for fewer groups in one") from None
         hosts = len(cloud.hosts)
+        warnings = {
+            name: [*each.warnings, *_disabled(view.snapshot, each.request, avoided)]
+            for name, each in asked.items()
+        }
     relocator = GuestRelocator(
         call.service.model, call.service.database, end - thread_time(), call.check_awaited
     )
@@ -227,14 +232,26 @@ def create(call: ApiRequest) -> Response:
             "microversion": microversion.text(version),
             "hosts": hosts,
             "flavors": [
-                document(name, each, fallen_back.get(name), making.get(name))
-                | {"warnings": list(asked[name].warnings)}
+                document(name, each, fallen_back.get(name), making.get(name)) | {"warnings": warnings[name]}
                 for name, each in counted.items()
             ],
             "together": None if sets is None else of_sets(sets, shares),
             "displaced": None if displaced is None else of_displaced(displaced),
         }
     )
+
+
+def _disabled(snapshot: ModelSnapshot, request: CandidatesRequest, avoided: Collection[int]) -> Iterator[str]:
+    """That hosts count where no new guest goes, if the request does not say otherwise."""
+    if DISABLED in request.root_forbidden | request.root_required:
+        return
+    having = (snapshot.providers[each] for each in snapshot.by_trait.get(DISABLED, ()))
+    count = sum(1 for each in having if each.parent_id is None and each.id not in avoided)
+    if count:
+        yield (
+            f"hosts with {DISABLED} at their root count, of which there {'is' if count == 1 else 'are'} "
+            f"{count:,}; root_required=!{DISABLED} leaves them out"
+        )
 
 
 def _requests(asked: AskedCandidates) -> Iterator[CandidatesRequest]:

@@ -297,9 +297,11 @@ def _orphans(exchange: ShadowExchange, difference: AnswerDifference) -> bool:
 
 
 def _classes(exchange: ShadowExchange, difference: AnswerDifference) -> bool:
+    """A class in small letters, which ours names first, whatever else is wrong with the request."""
     said = _sentence_of(exchange.ours)
     return (
-        difference.what == "words"
+        difference.what in ("status", "code", "words")
+        and exchange.theirs.status in (400, 404, 409)
         and exchange.ours.status == 400
         and "['inventories']" in said
         and "does not match any of the regexes: '^[A-Z0-9_]+$'" in said
@@ -331,6 +333,25 @@ def _sums(exchange: ShadowExchange, difference: AnswerDifference) -> bool:
     )
 
 
+def _forbidding_without_resources(exchange: ShadowExchange, difference: AnswerDifference) -> bool:
+    """A group without resources that only forbids traits or aggregates, which no provider meets there."""
+    url = urlsplit(exchange.request.path)
+    if difference.what != "body" or url.path != "/allocation_candidates":
+        return False
+    if not isinstance(exchange.theirs.body, dict) or candidates(exchange.theirs.body):
+        return False
+    query = parse_qsl(url.query)
+    asking = {name.removeprefix("resources") for name, _ in query if name.startswith("resources")}
+    said: dict[str, list[str]] = {}
+    for name, value in query:
+        for parameter in ("required", "member_of"):
+            if name.startswith(parameter):
+                said.setdefault(name.removeprefix(parameter), []).extend(value.split(","))
+    return any(
+        suffix not in asking and all(each.startswith("!") for each in named) for suffix, named in said.items()
+    )
+
+
 def _amounts(text: str) -> dict[str, int]:
     return {name: int(amount) for name, _, amount in (part.partition(":") for part in text.split(","))}
 
@@ -351,4 +372,5 @@ _RECOGNISED: Final[dict[str, Callable[[ShadowExchange, AnswerDifference], Any]]]
     "classes": _classes,
     "mappings": _mappings,
     "sums": _sums,
+    "forbidding-without-resources": _forbidding_without_resources,
 }

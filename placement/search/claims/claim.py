@@ -19,7 +19,7 @@ from placement.search.claims.topology import Distances, TopologyPolicy
 from placement.search.request import CandidatesRequest
 from placement.store.allocations import Allocation
 from placement.store.consumers import ConsumerOwnership
-from placement.store.groups import ConsumerGroup, Members, hosts_of, present
+from placement.store.groups import ConsumerGroup, Members, hosts_of, present, size
 
 Order = tuple[tuple[str, float], ...]
 """Criteria (see :mod:`placement.search.claims.scores`) and their weights; none of them twice."""
@@ -168,12 +168,14 @@ NOBODY: Final[Mapping[int, int]] = {}
 class ClaimScenario:
     """A snapshot, which must not be changed, and of each group how many members a host has, by its root.
 
-    ``distances`` are those of zones, where they are known; all others are equally far apart.
+    ``distances`` are those of zones, where they are known; all others are equally far apart. ``sizes`` are
+    how many members the groups have, of which one may be on several hosts; without it each is on one.
     """
 
     snapshot: ModelSnapshot
     groups: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     distances: Distances = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, snapshot: ModelSnapshot, members: Members, wanted: Iterable[WantedClaim]) -> ClaimScenario:
@@ -182,11 +184,18 @@ class ClaimScenario:
         moving = {each.consumer for each in wanted}
         groups = {name: present(each, moving) for name, each in members.items()}
         far = any(each.topology is not None or "distance" in dict(each.order) for each in wanted)
-        return cls(snapshot, groups, snapshot.distances() if far else {})
+        sizes = {name: size(each, moving) for name, each in members.items()}
+        return cls(snapshot, groups, snapshot.distances() if far else {}, sizes)
 
     def beside(self, group: ConsumerGroup | None) -> Mapping[int, int]:
         """How many members each host has that whoever joins this group would be beside."""
         return NOBODY if group is None else self.groups.get(group.name, NOBODY)
+
+    def size_of(self, group: ConsumerGroup | None) -> int:
+        """How many members there are that whoever joins this group would be beside."""
+        if group is None:
+            return 0
+        return self.sizes.get(group.name, sum(self.beside(group).values()))
 
     def holding(self, wanted: WantedClaim, choice: HostChoice) -> ClaimScenario:
         """The world in which this choice was made for one that is wanted."""
@@ -195,7 +204,9 @@ class ClaimScenario:
             return world
         count = Counter(self.beside(wanted.group))
         count.update(choice.hosts)
-        return replace(world, groups={**self.groups, wanted.group.name: count})
+        name = wanted.group.name
+        sizes = {**self.sizes, name: self.size_of(wanted.group) + 1}
+        return replace(world, groups={**self.groups, name: count}, sizes=sizes)
 
 
 def zone_of(snapshot: ModelSnapshot, provider: Provider) -> int | None:

@@ -286,9 +286,9 @@ def choices_at_hosts(
     shared = SHARES in snapshot.by_trait
     found: CandidatesByHost | SplitChoices
     if wanted.topology is None:
-        found = CandidatesByHost(snapshot, wanted.request, budget)
+        found = CandidatesByHost(snapshot, wanted.request, budget, among=only)
     else:
-        found = SplitChoices(snapshot, wanted.request, wanted.topology, world.distances, budget)
+        found = SplitChoices(snapshot, wanted.request, wanted.topology, world.distances, budget, among=only)
     possible = found.roots()
     roots = (possible if only is None else possible.among(only)).from_anywhere(rng)
     # checked before the search, where a root tells; choices that take of avoided pools are left out below

@@ -20,7 +20,7 @@ from placement.search.claims.claim import ClaimScenario, WantedClaim, stays_at_i
 from placement.search.claims.placing import UnplacedClaim, choices_at_hosts
 from placement.search.claims.splitting import is_splittable
 from placement.search.claims.topology import TopologyPolicy
-from placement.search.diagnosis.explanation import RequestExplanation, explain, gather
+from placement.search.diagnosis.explanation import NearestMiss, RequestExplanation, explain, gather
 from placement.search.diagnosis.relaxations import RequestRelaxation, TriedRelaxations
 from placement.search.diagnosis.sentences import best, document, of_both, plural, sentence
 from placement.search.request import CandidatesRequest
@@ -83,6 +83,7 @@ def refusal(wanted: Sequence[WantedClaim], unplaced: UnplacedClaim, budget: Sear
     except BudgetExhausted:
         return NoCandidate(f"{prefix}; why would take too long to find out.", None)
     found = [_try_relaxations(world, *both, budget) for both in zip(ways, found, strict=True)]
+    found = [_mark_avoided(world.snapshot, each, explanation) for explanation in found]
     texts = list(map(sentence, found))
     if left_out and not left:
         said = f"no host may be chosen: {_count_hosts(left_out)}"
@@ -188,6 +189,26 @@ def _without_pools(snapshot: ModelSnapshot, wanted: WantedClaim) -> ModelSnapsho
         if pool.root_id in avoided
     }
     return snapshot.using(used) if used else snapshot
+
+
+def _mark_avoided(
+    snapshot: ModelSnapshot, wanted: WantedClaim, explanation: RequestExplanation
+) -> RequestExplanation:
+    """The explanation that says of pools that they are avoided, and not that nothing is free there."""
+    avoided = {snapshot.by_uuid.get(uuid) for uuid in wanted.avoid}
+
+    def is_avoided(miss: NearestMiss) -> bool:
+        return miss.provider is not None and miss.provider.root_id in avoided
+
+    reasons = tuple(
+        replace(
+            each,
+            examples=tuple(replace(miss, found=None) if is_avoided(miss) else miss for miss in each.examples),
+            is_avoided=each.clause.condition == "capacity" and is_avoided(each.examples[0]),
+        )
+        for each in explanation.reasons
+    )
+    return replace(explanation, reasons=reasons) if avoided else explanation
 
 
 def _count_hosts(left_out: Mapping[str, int]) -> str:

@@ -306,7 +306,8 @@ def _zone_distances(world: ClaimScenario, zones: Iterable[int]) -> Iterable[int]
 
 
 def _group_liking(world: ClaimScenario, wanted: WantedClaim, hosts: Iterable[int]) -> float:
-    return wanted.group.liking([*hosts], world.beside(wanted.group)) if wanted.group else 0.0
+    group = wanted.group
+    return group.liking([*hosts], world.beside(group), world.size_of(group)) if group else 0.0
 
 
 MAX_SCORED: Final = 10_000

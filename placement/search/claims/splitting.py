@@ -1,6 +1,6 @@
 """Choices whose dedicated CPUs and memory are split over zones, beside whatever else is asked for."""
 
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from placement.read_model.provider import Provider
@@ -39,6 +39,8 @@ class SplitChoices:
 
     What is split is asked for by the group without a suffix. Where the zones of a host have nothing of a
     class, that is taken as without a policy.
+
+    :param among: the ids of the roots that are looked at; None for all.
     """
 
     def __init__(
@@ -48,6 +50,8 @@ class SplitChoices:
         topology: TopologyPolicy,
         distances: Distances,
         budget: SearchBudget,
+        *,
+        among: Container[int] | None = None,
     ) -> None:
         self._snapshot = snapshot
         self._trees = snapshot.whole_trees()
@@ -65,7 +69,7 @@ class SplitChoices:
         #: by the classes that are split
         self._splits: dict[tuple[str, ...], _SplitSearch] = {}
         # for hosts whose zones have nothing of these classes: there a topology has no effect
-        self._whole = CandidatesByHost(snapshot, request, budget)
+        self._whole = CandidatesByHost(snapshot, request, budget, among=among)
 
     def roots(self) -> RootFilter:
         """The roots that may serve."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from itertools import islice
 from typing import Final, NamedTuple, TypeVar
 
 from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
-from placement.read_model.trees import HostTree, TreeStructure, picker
+from placement.read_model.trees import ZONE, HostTree, TreeStructure, picker
 from placement.search.budget import BudgetExhausted, SearchBudget
 from placement.search.candidate_search import served
 from placement.search.conditions import condition_class
@@ -54,17 +55,31 @@ class NearestMiss:
     found: int | None = None
 
 
+class ProviderPlace(Enum):
+    """Where a provider is, as sentences name it."""
+
+    ROOT = "root"
+    NUMA_NODE = "NUMA node"
+    POOL = "pool"
+    ELSEWHERE = "provider"
+
+
 @dataclass(frozen=True, slots=True)
 class UnmetReason:
     """The first condition that so many hosts do not meet; the examples begin with the nearest misses.
 
-    ``is_of_nobody`` says that it names a tree or aggregates that no provider is in.
+    ``is_of_nobody`` says that it names a tree or aggregates that no provider is in. ``places`` are those of
+    the providers that came closest at any of the hosts, and ``steps`` the steps in which these give, where it
+    is about an amount; ``is_avoided`` says that those of the nearest miss may not be taken of.
     """
 
     clause: RequestClause
     hosts: int
     examples: tuple[NearestMiss, ...]
     is_of_nobody: bool = False
+    places: frozenset[ProviderPlace] = frozenset()
+    steps: frozenset[int] = frozenset()
+    is_avoided: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,9 +261,34 @@ class _WholeFunnel:
         for clause, (hosts, part) in by_count:
             nearest = heapq.merge(*(self._nearest_misses(clause, part, host) for host in hosts))
             examples = tuple([_nearest_miss(clause, *miss[-2:]) for miss in islice(nearest, MAX_EXAMPLES)])
+            places, portions = self._closest_places(clause, part, hosts)
             yield UnmetReason(
-                clause, _count_hosts(hosts), examples, _is_of_nobody(self.found.snapshot, clause)
+                clause,
+                _count_hosts(hosts),
+                examples,
+                _is_of_nobody(self.found.snapshot, clause),
+                places,
+                portions,
             )
+
+    def _closest_places(
+        self, clause: RequestClause, part: int | None, hosts: list[LikeHosts]
+    ) -> tuple[frozenset[ProviderPlace], frozenset[int]]:
+        """Where the providers that came closest are, and in which steps they give; until two differ."""
+        places, steps = set[ProviderPlace](), set[int]()
+        if part is None or clause.condition not in _AMOUNTS:
+            return frozenset(), frozenset()
+        for host in hosts:
+            kin, positions = host.alike.kin, host.closest[part]
+            self._budget.spend(1 + len(host.alike.trees) // 8)
+            for tree in host.alike.trees:
+                providers = kin.providers(tree)
+                for at in positions:
+                    places.add(ProviderPlace.POOL if at >= kin.own else _place_of(providers[at]))
+                    steps.add(providers[at].inventories[clause.names[0]].step_size)
+                if len(places) > 1 and len(steps) > 1:
+                    return frozenset(places), frozenset(steps)
+        return frozenset(places), frozenset(steps)
 
     def _nearest_misses(self, clause: RequestClause, part: int | None, host: LikeHosts) -> list[_Miss]:
         """The nearest misses of hosts that are alike, nearest first."""
@@ -271,6 +311,13 @@ class _WholeFunnel:
                 if distance <= furthest
             ],
         )
+
+
+def _place_of(provider: Provider) -> ProviderPlace:
+    """Where a provider of the host itself is."""
+    if provider.parent_id is None:
+        return ProviderPlace.ROOT
+    return ProviderPlace.NUMA_NODE if ZONE in provider.traits else ProviderPlace.ELSEWHERE
 
 
 def _is_of_nobody(snapshot: ModelSnapshot, clause: RequestClause) -> bool:

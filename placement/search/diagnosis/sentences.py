@@ -5,10 +5,15 @@ from typing import Any, Final
 
 from placement.search.conditions import ConditionWords, condition_class
 from placement.search.diagnosis.clauses import RequestClause
-from placement.search.diagnosis.explanation import FunnelStep, NearestMiss, RequestExplanation, UnmetReason
+from placement.search.diagnosis.explanation import (
+    FunnelStep,
+    NearestMiss,
+    ProviderPlace,
+    RequestExplanation,
+    UnmetReason,
+)
 from placement.search.diagnosis.relaxations import RequestRelaxation
 
-_NODE: Final = "HW_NUMA_ROOT"
 _MAX_REASONS: Final = 6
 _MAX_NAME: Final = 60
 
@@ -77,16 +82,30 @@ def _count_changes(relaxation: RequestRelaxation) -> int:
 def _reason_text(reason: UnmetReason) -> str:
     clause, example = reason.clause, reason.examples[0]
     if clause.condition == "capacity":
-        provider = example.provider or example.root
-        amount = f"{clause.amount} {clause.names[0]} free"
-        where = "NUMA node" if _NODE in provider.traits else "provider"
-        has = f"less than {amount}" if provider is example.root else f"no {where} with {amount}"
-        most = f"{_format_number(example.found or 0)} on {printable(example.root.name)}"
-        return f"have {has}{_of_group(clause)} (most: {most})"
+        return f"have {_too_little_free(reason)}"
+    if clause.condition == "step_size" and len(reason.steps) > 1:
+        return f"give {clause.names[0]} in other steps{_of_group(clause)}"
     words = words_of(clause.condition)
     lacking = words.render(words.lacking, clause.names, clause.amount, example.found)
     unknown = f" ({words.unknown})" if reason.is_of_nobody else ""
     return f"{lacking}{_of_group(clause)}{unknown}"
+
+
+def _too_little_free(reason: UnmetReason) -> str:
+    """What is true of all hosts of a reason, and how much is free where it is most."""
+    clause, example = reason.clause, reason.examples[0]
+    amount = f"{clause.amount} {clause.names[0]} free{_of_group(clause)}"
+    if reason.is_avoided:
+        return f"no provider with {amount} that is not avoided"
+    if reason.places == {ProviderPlace.ROOT}:
+        has = f"less than {amount}"
+    else:
+        (place,) = reason.places if len(reason.places) == 1 else (ProviderPlace.ELSEWHERE,)
+        has = f"no {place.value} with {amount}"
+    provider = example.provider or example.root
+    # what a pool has free is not on the host that it shares with
+    on = provider if provider.root_id != example.root.id else example.root
+    return f"{has} (most: {_format_number(example.found or 0)} on {printable(on.name)})"
 
 
 _WORDS: Final[dict[str, ConditionWords]] = {

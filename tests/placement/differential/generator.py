@@ -285,14 +285,17 @@ class Generator:
     def candidates(self) -> tuple[str, str, Any]:
         self.version = max(self.version, (1, 9 + self.chance(0.95)))
         query: list[tuple[str, str]] = []
-        suffixes = ["", *self.random.choice([[], [], ["1"], ["1", "2"], ["_A"], ["_A", "_B"]])]
+        suffixes = ["", *self.random.choice([[], [], ["1"], ["1", "2"], ["_A"], ["_A", "_B"], ["_", "_A"]])]
+        bare = len(suffixes) > 2 and self.version >= (1, 36) and self.chance(0.2)  # the last has no resources
         for suffix in suffixes[self.chance(0.3) and len(suffixes) > 1 :]:
-            query.append((f"resources{suffix}", self._resources_asked()))
-            if self.chance(0.3):
+            is_bare = bare and suffix == suffixes[-1]
+            if not is_bare:
+                query.append((f"resources{suffix}", self._resources_asked()))
+            if is_bare or self.chance(0.3):
                 query.append((f"required{suffix}", self._traits_asked()))
             if self.chance(0.2):
                 query.append((f"member_of{suffix}", self._aggregates_asked()))
-            if self.chance(0.1):
+            if not is_bare and self.chance(0.1):
                 query.append((f"in_tree{suffix}", self.provider()))
         if len(suffixes) > 1 and self.chance(0.9):
             query.append(("group_policy", self.random.choice(["none", "isolate", "isolate"])))
@@ -300,7 +303,7 @@ class Generator:
             query.append(("limit", str(self.random.randint(0, 5))))
         if self.chance(0.1):
             query.append(("root_required", self._traits_asked()))
-        if len(suffixes) > 2 and self.chance(0.3):
+        if len(suffixes) > 2 and (bare or self.chance(0.3)):
             query.append(("same_subtree", ",".join(suffixes[1:])))
         return "GET", f"/allocation_candidates?{_encoded(query)}", None
 

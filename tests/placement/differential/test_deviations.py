@@ -8,7 +8,14 @@ from typing import Final
 
 import pytest
 
-from placement_extras.shadow.comparison import Candidate, candidates, comparable
+from placement_extras.shadow.comparison import (
+    Candidate,
+    LeftBehind,
+    candidates,
+    comparable,
+    differences,
+    explain,
+)
 from tests.databases import DatabaseServer
 from tests.placement.builders import claim_body
 from tests.placement.differential import table
@@ -42,6 +49,11 @@ ELSEWHERE: Final = {
 def statuses(exchange: Exchange) -> tuple[int, int]:
     """Theirs and ours."""
     return exchange.theirs.status, exchange.ours.status
+
+
+def is_recognised(exchange: Exchange, name: str) -> bool:
+    """Whether each difference is known to be the deviation of that name."""
+    return all(explain(exchange, each, LeftBehind()) == name for each in differences(exchange))
 
 
 def sentences(play: Play, names: Names) -> None:
@@ -118,6 +130,13 @@ def uuids(play: Play, names: Names) -> None:
     exchange = play.differ("PUT", f"/resource_providers/{host}/aggregates", body)
     assert exchange.theirs.body["aggregates"] == [capital]
     assert exchange.ours.body["aggregates"] == [capital.lower()]
+    body = {"resource_provider_generation": body["resource_provider_generation"] + 1}
+    twice = {**body, "aggregates": [capital, capital.lower()]}
+    assert statuses(play.differ("PUT", f"/resource_providers/{host}/aggregates", twice)) == (200, 400)
+    renamed = {"name": f"{names.providers[1]}-z", "parent_provider_uuid": capital.replace("-", "")}
+    assert statuses(play.differ("PUT", f"/resource_providers/{names.providers[1]}", renamed))[1] == 200
+    dashless = {"name": f"{host}-w", "parent_provider_uuid": host.replace("-", "")}
+    assert statuses(play.differ("POST", "/resource_providers", dashless)) == (400, 200)
 
 
 def not_uuids(play: Play, names: Names) -> None:
@@ -153,6 +172,17 @@ def classes(play: Play, names: Names) -> None:
     assert statuses(exchange) == (400, 400)
     assert "No such resource class vcpu" in exchange.theirs.error["detail"]
     assert "'vcpu' does not match" in exchange.ours.error["detail"]
+    # beside other faults, of which OpenStack Placement names one
+    missing = {"resource_provider_generation": 0, "inventories": {"vcpu": {"total": 1}}}
+    body_of_nobody = {"inventories": {names.consumers[0]: missing}, "allocations": {}}
+    exchange = play.differ("POST", "/reshaper", body_of_nobody)
+    assert is_recognised(exchange, "classes")
+    assert exchange.theirs.error["code"] == "placement.resource_provider.not_found"
+    assert "'vcpu' does not match" in exchange.ours.error["detail"]
+    body["resource_provider_generation"] += 1
+    exchange = play.differ("PUT", f"/resource_providers/{host}/inventories", body)
+    assert statuses(exchange) == (409, 400)
+    assert is_recognised(exchange, "classes")
 
 
 def mappings(play: Play, names: Names) -> None:
@@ -292,6 +322,24 @@ def tree_of_groups_without_resources(play: Play, names: Names) -> None:
     assert len(candidates(exchange.theirs.body)) == 2
 
 
+def forbidding_without_resources(play: Play, names: Names) -> None:
+    host, child = make(play, names, 0)
+    describe(play, host, VCPU=8)
+    one, other = names.traits[:2]
+    for trait in (one, other):
+        play("PUT", f"/traits/{trait}")
+    set_traits(play, child, one)
+    query = f"resources_=VCPU:1&in_tree_={host}&same_subtree=_,_ROOT&group_policy=none"
+    exchange = play.differ("GET", f"/allocation_candidates?{query}&required_ROOT=!{other}")
+    assert candidates(exchange.theirs.body) == []
+    assert candidates(exchange.ours.body) == [{host: {"VCPU": 1}}] * 2
+    assert is_recognised(exchange, "forbidding-without-resources")
+    exchange = play.differ("GET", f"/allocation_candidates?{query}&member_of_ROOT=!{names.aggregates[0]}")
+    assert candidates(exchange.ours.body) == [{host: {"VCPU": 1}}] * 2
+    assert is_recognised(exchange, "forbidding-without-resources")
+    play("GET", f"/allocation_candidates?{query}&required_ROOT={one},!{other}")
+
+
 def capacity(play: Play, names: Names) -> None:
     (host,) = make(play, names)
     describe(play, host, VCPU={"total": 2**31 - 1, "allocation_ratio": 3e38})
@@ -343,7 +391,8 @@ SHOWN: Final[dict[str, Callable[[Play, Names], None]]] = {
         sentences, order, status_500, unauthenticated, method_of_older_versions, vary,
         uuids, not_uuids, texts, numbers, classes, mappings, slashes,
         unknown_names, repeated_parameters, form_of_trait_names, case_of_trait_names, last_modified,
-        additional_classes, sums, sharing_children, sharing_alone, tree_of_groups_without_resources, capacity,
+        additional_classes, sums, sharing_children, sharing_alone, tree_of_groups_without_resources,
+        forbidding_without_resources, capacity,
         orphans, usages_on_postgresql, extensions, roles_of_noauth2,
     )
 }  # fmt: skip

@@ -24,6 +24,7 @@ _FIRST: Final = random.randrange(10**6) if _ASKED else 1
 #: after these the databases still hold the same
 HARMLESS: Final = {
     "classes",
+    "forbidding-without-resources",
     "last-modified",
     "mappings",
     "method-of-older-versions",

@@ -171,6 +171,9 @@ def test_why_does_not_count_on_a_pool_that_is_avoided(admin):
     explanation = answer.json["errors"][0]["explanation"]
     assert explanation["fitting_hosts"] == 0
     assert [each["changes"][0]["names"] for each in explanation["relaxations"]] == [["DISK_GB"]]
+    # what is free of the pool is not said to be 0, as it is not
+    assert "1 has no provider with 10 DISK_GB free that is not avoided; " in explanation["sentence"]
+    assert explanation["reasons"][0]["examples"][0]["found"] is None
 
 
 def test_only_and_avoid_name_roots(admin):

@@ -60,6 +60,21 @@ def test_anti_affinity_keeps_apart(admin: Admin, hosts: list[str]) -> None:
     assert roots(post_claims(admin, member()))  # others do not care
 
 
+def test_a_member_on_several_hosts_is_one(admin: Admin, hosts: list[str]) -> None:
+    both = member("soft-affinity")
+    assert post_claims(admin, both).status_code == 201
+    body = {
+        "allocations": {each: {"resources": {"VCPU": 1}} for each in hosts[:2]},
+        "consumer_generation": 1,
+        **OWNER,
+    }
+    assert admin("PUT", f"/allocations/{both['consumer_uuid']}", json=body).status_code == 204
+    answer = post_claims(admin, member("soft-affinity", alternates=2), dry_run=True)
+    (found,) = answer.json["claims"]
+    scores = {each["root_provider_uuid"]: each["score"]["total"] for each in (found, *found["alternates"])}
+    assert scores == {hosts[0]: 1.0, hosts[1]: 1.0, hosts[2]: 0.0}
+
+
 def test_so_many_may_be_on_one_host(admin: Admin, hosts: list[str]) -> None:
     found = roots(post_claims(admin, *[member("anti-affinity", max_per_root=2) for _ in range(6)]))
     assert sorted(found) == sorted(hosts * 2)

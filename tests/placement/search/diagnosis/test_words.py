@@ -52,6 +52,29 @@ def test_numa_nodes_are_called_so_and_groups_by_their_suffix() -> None:
     )
 
 
+def test_a_reason_says_what_is_true_of_all_its_hosts() -> None:
+    flat = Spec("flat", None, {"VCPU": 8})
+    nodes = [Spec("nodes"), Spec("node", "nodes", {"VCPU": 20}, NODE)]
+    asked = ("resources", "VCPU:30")
+    assert "1 has less than 30 VCPU free (most: 8 on flat)" in said(build(flat), asked)
+    assert "1 has no NUMA node with 30 VCPU free (most: 20 on nodes)" in said(build(*nodes), asked)
+    assert "2 have no provider with 30 VCPU free (most: 20 on nodes)" in said(build(flat, *nodes), asked)
+    steps = [Spec(f"s{step}", None, {"VCPU": inventory(60, step_size=step)}) for step in (4, 7)]
+    assert "1 gives VCPU in steps of 4" in said(build(steps[0]), asked)
+    assert "2 give VCPU in other steps;" in said(build(*steps), asked)
+
+
+def test_what_a_pool_has_free_is_on_the_pool() -> None:
+    pool = Spec("pool", None, {"DISK_GB": 8}, ["MISC_SHARES_VIA_AGGREGATE"], ["rack"], {"DISK_GB": 3})
+    hosts = [Spec(f"cn{number}", None, {"VCPU": 8}, (), ["rack"]) for number in (1, 2)]
+    asked = ("resources", "VCPU:1,DISK_GB:6")
+    assert "2 have no pool with 6 DISK_GB free (most: 5 on pool)" in said(build(*hosts, pool), asked)
+    disk = Spec("cn3", None, {"VCPU": 8, "DISK_GB": 4})
+    assert "3 have no provider with 6 DISK_GB free (most: 5 on pool)" in said(
+        build(*hosts, disk, pool), asked
+    )
+
+
 @pytest.mark.parametrize(
     ("parameters", "reason"),
     [
