@@ -34,7 +34,7 @@ MAX_CONTAINERS: Final = 2**19
 """Objects and lists in an answer, 32 bytes each at the least in one of the largest size.
 
 Empty ones are two bytes, and take a hundred times as much when they are parsed: 16 MiB of them, 1.2 GB. With
-this limit it is 400 MB at worst.
+this limit it is 300 MB at worst.
 """
 
 REQUEST_TIMEOUTS: Final = 3
