@@ -101,7 +101,7 @@ class ProviderReader:
     def mark_stale(self, uuids: Set[str]) -> None:
         """Read these providers again the next time, though their generations may be the same.
 
-        A change that was refused may rest on an answer that was wrong, once. As long as nothing changes on the
+        A change that was refused may rest on one answer that was wrong. As long as nothing changes on the
         server, its tags and generations would keep that answer in use.
         """
         self._trees.clear()

@@ -156,8 +156,8 @@ def start_held(
 ) -> subprocess.Popen[bytes]:
     """Start the process of a guest in a session of its own, held until release().
 
-    The descriptor ``output`` takes what it says. A limit of the unit on the agent's own memory (LimitDATA=) is
-    none of the guest's.
+    The descriptor ``output`` takes what it says. The guest does not inherit the limit that the unit sets on
+    the agent's own memory (LimitDATA=).
 
     :raises OSError:
     """
