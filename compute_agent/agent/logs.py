@@ -20,6 +20,7 @@ from oslo_log import log
 from oslo_log.formatters import ContextFormatter
 
 from compute_agent.events.event import FIELDS, AgentEvent
+from compute_agent.model.messages import on_one_line
 
 SOCKET: Final = "/run/systemd/journal/socket"
 IDENTIFIER: Final = "compute-agent"
@@ -119,14 +120,17 @@ class _LogFormatter(ContextFormatter):
 
     Messages have the reason in them. That exception says it twice, or is another's, such as the queue.Empty
     of a timer.
+
+    Control characters are replaced: libraries quote what peers say, such as the address of a redirection. A
+    message is one line, so that nobody else's text looks like a line of its own; a traceback keeps its lines.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        level, record.levelno = record.levelno, min(record.levelno, logging.INFO)
-        try:
-            return super().format(record)
-        finally:
-            record.levelno = level
+        shown = copy.copy(record)  # other handlers have the record as it is
+        shown.levelno = min(record.levelno, logging.INFO)
+        if not (message := record.getMessage()).isprintable():
+            shown.msg, shown.args = on_one_line(message), ()
+        return "\n".join(map(on_one_line, super().format(shown).split("\n")))
 
 
 class RateLimitedHandler(logging.Handler):

@@ -106,7 +106,7 @@ class MainDuties(Protocol):
         ...
 
     def shorten_guest_logs(self) -> None:
-        """Shorten the logs of running guests that are too large."""
+        """Shorten the logs of guests that are too large."""
         ...
 
     def prune_guest_logs(self) -> None:
@@ -314,7 +314,7 @@ class HostAgent:
         self._load_conf = load_conf
         options = load_conf()
         self._folder = folder = make_state_folder(options)
-        self._running_logs = records.RunningLogs(folder / GUESTS_FOLDER)
+        self._guest_logs = records.GuestLogs(folder / GUESTS_FOLDER)
         self._lock = lock_state_folder(folder)  # first: whoever is refused must not have changed anything
         try:
             refuse_if_released(folder)
@@ -525,8 +525,8 @@ class HostAgent:
         return float(self.options.guests.reconcile_interval)
 
     def shorten_guest_logs(self) -> None:
-        """Shorten the logs of running guests that are larger than one may be."""
-        self._running_logs.shorten(self.options.guests.log_guest_mb * 10**6)
+        """Shorten the logs of guests that are larger than one may be."""
+        self._guest_logs.shorten(self.options.guests.log_guest_mb * 10**6)
 
     def prune_guest_logs(self) -> None:
         """Remove the logs of ended guests that have been kept long enough."""

@@ -76,8 +76,8 @@ GUESTS_OPTS: Final = [
         "log_guest_mb",
         default=64,
         min=1,
-        help="Size in MB that the output of one process guest may take while it runs: looked at each second,"
-        " and of more only the last MB (of a smaller size, the last half) stays.",
+        help="Size in MB that the output of one process guest may take, while it runs and after its end:"
+        " looked at each second, and of more only the last MB (of a smaller size, the last half) stays.",
     ),
 ]
 

@@ -27,7 +27,14 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 MAX_ANSWER_BYTES: Final = 16 * 2**20
 """After decompression.
 
-The tree of a host with 1,000 guests has about 1 MB; 16 MB of JSON parse to 400 MB at worst.
+The tree of a host with 1,000 guests has about 1 MB.
+"""
+
+MAX_CONTAINERS: Final = 2**19
+"""Objects and lists in an answer, 32 bytes each at the least in one of the largest size.
+
+Empty ones are two bytes, and take a hundred times as much when they are parsed: 16 MiB of them, 1.2 GB. With
+this limit it is 300 MB at worst.
 """
 
 REQUEST_TIMEOUTS: Final = 3
@@ -43,7 +50,7 @@ _LOCAL: Final = threading.local()
 
 
 class AnswerTooLargeError(requests.RequestException):
-    """The answer has more than ``MAX_ANSWER_BYTES``, or cannot be decompressed."""
+    """The answer has more than ``MAX_ANSWER_BYTES`` or ``MAX_CONTAINERS``, or cannot be decompressed."""
 
 
 class AnswerTooSlowError(requests.RequestException):
@@ -158,6 +165,9 @@ def _read_bounded(response: requests.Response) -> bytes:
                 raise too_large
         if len(content) > MAX_ANSWER_BYTES:
             raise too_large
+    # Those within texts count as well: no answer of Placement or Keystone has many.
+    if content.count(b"{") + content.count(b"[") > MAX_CONTAINERS:
+        raise AnswerTooLargeError(f"the answer has more than {MAX_CONTAINERS} objects and lists")
     return bytes(content)
 
 

@@ -75,6 +75,7 @@ class ProviderReader:
         self._known: KnownNames | None = None
         self._seen: Mapping[str, ReportedProvider] = {}
         self._trees: dict[str, TreeRecord] = {}
+        self._stale: Set[str] = frozenset()
         self._listing: HoldingsListing | None = None
         self.generations: Generations = {}
         self.evidence = ""
@@ -96,6 +97,15 @@ class ProviderReader:
     def forget_names(self) -> None:
         """Have the names of classes and traits read anew."""
         self._known = None
+
+    def mark_stale(self, uuids: Set[str]) -> None:
+        """Read these providers again the next time, though their generations may be the same.
+
+        A change that was refused may rest on one answer that was wrong. As long as nothing changes on the
+        server, its tags and generations would keep that answer in use.
+        """
+        self._trees.clear()
+        self._stale = uuids
 
     @property
     def last_seen(self) -> Mapping[str, ReportedProvider]:
@@ -131,6 +141,7 @@ class ProviderReader:
                 fresh |= read(stray)
         if self.reported.keys() - fresh.keys():
             self._known = None
+        self._stale = frozenset()
         self.reported, self.generations = fresh, _generations(fresh)
         self.evidence = self.evidence or went_back(before, self.generations)
         return dict(fresh)
@@ -157,7 +168,7 @@ class ProviderReader:
         fresh: dict[str, ReportedProvider] = {}
         for record in self._client.providers_in_tree(uuid):
             old = self.reported.get(record.uuid)
-            if old is not None and old.generation == record.generation:
+            if old is not None and old.generation == record.generation and record.uuid not in self._stale:
                 fresh[record.uuid] = replace(old, name=record.name, parent=record.parent_uuid)
             else:
                 fresh[record.uuid] = self._read(record.uuid, record.name, record.parent_uuid)
@@ -454,6 +465,8 @@ class HostReporter:
             self._keep(ownership_after(wanted, claims, reported))
             return ReportOutcome()
         result = PlanExecution(self._client, self.reader.reported).run(actions)
+        if result.refusals:
+            self.reader.mark_stale({getattr(refusal.action, "uuid", "") for refusal in result.refusals})
         if any(isinstance(action, CreateTrait | CreateResourceClass) for action in actions):
             self.reader.forget_names()
         self._keep(ownership_after(wanted, claims, self.reader.reported))

@@ -55,10 +55,16 @@ def command(unit: Path, words: Sequence[object], writable: Sequence[Path]) -> li
     if settings.get("ProcSubset") == ["pid"]:
         mounts.append("mount -t proc -o hidepid=invisible,subset=pid proc /proc")
     kept = [f"+{name.removeprefix('CAP_').lower()}" for name in settings["CapabilityBoundingSet"][0].split()]
+    limits = ["prlimit", *(f"--data={_bytes(each)}" for each in settings.get("LimitDATA", ())), "--"]
     bounds = ["setpriv", f"--bounding-set={','.join(['-all', *kept])}", "--inh-caps=-all", "--no-new-privs"]
     script = " && ".join(["true", *mounts, 'exec "$@"'])
     filters = [_DEBIAN_PYTHON, __file__, str(unit)]
-    return ["unshare", "-m", "sh", "-c", script, "sh", *bounds, "--", *filters, *map(str, words)]
+    return ["unshare", "-m", "sh", "-c", script, "sh", *limits, *bounds, "--", *filters, *map(str, words)]
+
+
+def _bytes(limit: str) -> str:
+    """A limit as ``prlimit`` takes it: systemd has multiples of bytes, and another word for no limit."""
+    return re.sub(r"(\d+)G", lambda found: str(int(found[1]) * 2**30), limit).replace("infinity", "unlimited")
 
 
 def allowed_calls(lines: Sequence[str]) -> set[str]:

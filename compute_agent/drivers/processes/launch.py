@@ -7,9 +7,11 @@ threads, the agent itself, and parts of other guests.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import re
+import resource
 import shutil
 import subprocess
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -154,11 +156,12 @@ def start_held(
 ) -> subprocess.Popen[bytes]:
     """Start the process of a guest in a session of its own, held until release().
 
-    The descriptor ``output`` takes what it says.
+    The descriptor ``output`` takes what it says. The guest does not inherit the limit that the unit sets on
+    the agent's own memory (LimitDATA=).
 
     :raises OSError:
     """
-    return subprocess.Popen(
+    child = subprocess.Popen(
         ["/bin/sh", "-c", _HOLD, "compute-agent-guest", *command],
         stdin=subprocess.PIPE,
         stdout=output,
@@ -167,6 +170,10 @@ def start_held(
         env=environment,
         start_new_session=True,
     )
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    with contextlib.suppress(ProcessLookupError):  # release() says that it is gone
+        resource.prlimit(child.pid, resource.RLIMIT_DATA, (most, most))
+    return child
 
 
 def release(child: subprocess.Popen[bytes]) -> None:

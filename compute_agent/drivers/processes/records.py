@@ -97,11 +97,13 @@ def try_prune(folder: Path, options: cfg.ConfigOpts.GroupAttr) -> None:
         LOG.warning("The logs of guests that have ended cannot be removed: %s", error)
 
 
-class RunningLogs:
-    """Keeps the logs of guests that run from filling the file system of the agent's own state.
+class GuestLogs:
+    """Keeps the logs of guests from filling the file system of the agent's own state.
 
     Guests write them without the agent, whether it runs or not, and go on at the end of what there is
     (O_APPEND): a log is shortened in its place. A guest that writes meanwhile may lose a part of its output.
+    The logs of ended guests are shortened as well: a guest that fills a small disk within a second ends by
+    that, and its log would keep the disk full.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -117,7 +119,7 @@ class RunningLogs:
             return
         for name in names:
             guest_uuid, suffix = os.path.splitext(name)
-            if suffix == LOG_SUFFIX and guest_uuid + RECORD_SUFFIX in names and is_uuid(guest_uuid):
+            if suffix == LOG_SUFFIX and is_uuid(guest_uuid):
                 try:
                     if (removed := _shorten(self._folder / name, max_bytes)) > 0:
                         self._tell(
@@ -137,7 +139,7 @@ class RunningLogs:
 
 
 def _shorten(path: Path, max_bytes: int) -> int:
-    """The bytes that were removed of a log larger than that.
+    """The bytes that were removed of a log larger than that. Its modification time stays.
 
     :raises OSError:
     """
@@ -145,11 +147,13 @@ def _shorten(path: Path, max_bytes: int) -> int:
         return 0
     descriptor = open_own(path, os.O_RDWR | os.O_APPEND)
     try:
-        size = os.fstat(descriptor).st_size
+        status = os.fstat(descriptor)
+        size = status.st_size
         start = max(0, size - min(TAIL_BYTES, max_bytes // 2))
         tail = os.pread(descriptor, size - start, start)
         os.ftruncate(descriptor, 0)  # before the tail is written: there may be no room for both
         os.write(descriptor, b"[compute-agent removed %d bytes]\n" % start + tail)
+        os.utime(descriptor, ns=(status.st_atime_ns, status.st_mtime_ns))  # of an ended guest it is the end
     finally:
         os.close(descriptor)
     return start

@@ -75,6 +75,20 @@ def test_the_exception_that_is_being_handled_is_no_part_of_a_message(written):
     assert "a reason of its own" not in written()
 
 
+def test_what_a_library_quotes_of_a_peer_has_no_control_characters(written):
+    logger = logging.getLogger("keystoneauth.session")
+    logger.warning("Failure: no connection to %s", "http://127.0.0.1/\x1b[2J\x9b\r\n2026 ERROR forged")
+    try:
+        raise OSError("\x1b]0;owned\x07")
+    except OSError:
+        logging.getLogger("compute_agent.x").exception("Something failed")
+    text = written()
+    assert all(line.isprintable() for line in text.split("\n"))
+    assert "no connection to http://127.0.0.1/\N{REPLACEMENT CHARACTER}[2J" in text
+    assert not [line for line in text.split("\n") if line.startswith("2026 ERROR forged")]
+    assert "Traceback (most recent call last)" in text
+
+
 def test_a_traceback_that_is_asked_for_is_written(written):
     try:
         raise OSError("the reason")

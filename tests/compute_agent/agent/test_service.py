@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import subprocess
+import uuid
 
 import pytest
 import requests
@@ -165,6 +166,17 @@ def test_what_needs_placement_says_that_it_is_away(rig, live_placement, uid):
         with pytest.raises(RequestError, match="no answer"):
             rig.ask(method, **params)
     live_placement.start()
+
+
+def test_what_a_killed_agent_left_of_its_writes_goes_at_the_next_start(rig):
+    folder = rig.ini.parent / "state"
+    left = [folder / ".state.json.abcdefgh", folder / "guests" / f".{uuid.uuid4()}.json.abcdefgh"]
+    rig.agent.stop()
+    for path in left:
+        path.write_text("{")
+    rig.agent = HostAgent(rig.load_conf)
+    rig.agent.start()
+    assert [path for path in left if path.exists()] == []
 
 
 def test_no_second_agent_on_the_same_state(rig):

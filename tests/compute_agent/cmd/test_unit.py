@@ -73,6 +73,19 @@ def test_the_agent_pins_and_ends_guests_with_the_capabilities_of_the_unit(agent,
     assert foreign.wait(20) == -9
 
 
+def data_limits(pid):
+    """Soft and hard limit, in bytes, of the memory of a process."""
+    return re.search(r"Max data size +(\w+) +(\w+)", Path(f"/proc/{pid}/limits").read_text()).groups()
+
+
+@pytest.mark.root
+def test_the_memory_of_the_agent_has_a_limit_and_that_of_its_guests_none(agent, uid):
+    assert data_limits(agent.process.pid) == (str(2 * 2**30), "unlimited")
+    guest = agent.ask("guest", "run", "--uuid", uid, "--", "sleep", "300")
+    assert data_limits(guest["pid"]) == ("unlimited", "unlimited")
+    agent.ask("guest", "stop", uid)
+
+
 @pytest.mark.root
 def test_a_guest_can_give_up_root_there(agent, uid):
     command = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--", "sleep", "300"]

@@ -15,7 +15,7 @@ from compute_agent.drivers.processes.records import (
     GRACE_SECONDS,
     TAIL_BYTES,
     EndedLog,
-    RunningLogs,
+    GuestLogs,
     choose,
     prune,
 )
@@ -117,7 +117,7 @@ def running(tmp_path):
 
 
 def test_a_guest_that_writes_without_end_has_a_log_with_an_end(running, caplog):
-    logs = RunningLogs(running.parent)
+    logs = GuestLogs(running.parent)
     with running.open("ab") as output:
         child = subprocess.Popen(["yes"], stdout=output)
     try:
@@ -137,22 +137,32 @@ def test_a_guest_that_writes_without_end_has_a_log_with_an_end(running, caplog):
 
 def test_the_end_of_a_log_stays_and_one_in_bounds_is_not_touched(running):
     running.write_bytes(b"a" * 60 + b"b" * 40)
-    RunningLogs(running.parent).shorten(100)
+    GuestLogs(running.parent).shorten(100)
     assert running.read_bytes() == b"a" * 60 + b"b" * 40
-    RunningLogs(running.parent).shorten(80)
+    GuestLogs(running.parent).shorten(80)
     assert running.read_bytes() == b"[compute-agent removed 60 bytes]\n" + b"b" * 40
 
 
-def test_only_logs_of_running_guests_are_shortened(running, caplog):
-    others = [running.with_name(name) for name in (f"{uuid.uuid4()}.log", "notes.log", f"{running.name}.1")]
+def test_a_guest_that_fills_the_disk_and_ends_by_that_leaves_room(running):
+    """Its log is of a guest that has ended: there is no record beside it."""
+    running.write_bytes(b"x" * 100)
+    running.with_suffix(".json").unlink()
+    os.utime(running, ns=(1, 10**18 + 1))
+    GuestLogs(running.parent).shorten(50)
+    assert running.read_bytes() == b"[compute-agent removed 75 bytes]\n" + b"x" * 25
+    assert running.stat().st_mtime_ns == 10**18 + 1  # by that time it is removed
+
+
+def test_only_logs_of_guests_are_shortened(running, caplog):
+    others = [running.with_name(name) for name in ("notes.log", f"{running.name}.1", f"{running.stem}.txt")]
     for path in others:
         path.write_bytes(b"x" * 100)
     running.unlink()
     running.symlink_to(others[0])
-    logs = RunningLogs(running.parent)
+    logs = GuestLogs(running.parent)
     with caplog.at_level(logging.WARNING):
         logs.shorten(50)
         logs.shorten(10)
     assert [path.stat().st_size for path in others] == [100, 100, 100]
     assert caplog.text.count("cannot be shortened") == 1
-    RunningLogs(running.parent / "absent").shorten(10)
+    GuestLogs(running.parent / "absent").shorten(10)

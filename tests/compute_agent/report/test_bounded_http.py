@@ -98,6 +98,16 @@ def test_a_plain_answer_without_end_is_refused(serve, tmp_path):
     assert megabytes_at_most() - before < 200
 
 
+@pytest.mark.parametrize("piece", [b"[],", b'{"":[]},', b"{},"])
+def test_an_answer_that_is_much_larger_when_it_is_parsed_is_refused(serve, tmp_path, piece):
+    body = b"[" + piece * ((MAX_ANSWER_BYTES - 3) // len(piece)) + b"0]"
+    server = serve(head(Content_Length=len(body)), body)
+    before = megabytes_at_most()
+    with pytest.raises(UnavailableError, match="more than 524288 objects and lists"):
+        make_client(tmp_path, server.url).microversion()
+    assert megabytes_at_most() - before < 200
+
+
 @pytest.mark.parametrize("encoding", ["gzip, gzip", "br", "zstd"])
 def test_encodings_that_multiply_or_are_unknown_are_refused(serve, tmp_path, encoding):
     body = gzip.compress(gzip.compress(ROOT))

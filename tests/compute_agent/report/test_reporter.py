@@ -244,6 +244,26 @@ def test_a_name_that_is_taken_is_refused_with_all_below_it(client, memory):
     assert "h" in report.refusals[0].reason
 
 
+def test_a_wrong_answer_is_not_kept_though_nothing_changes_on_the_server(client, memory, monkeypatch):
+    """The answer names a trait that the server does not have, in place of one of the host's."""
+    assert not memory.reporter(client).report(numa_tree()).refusals
+    reporter = memory.reporter(client)
+    request = client._adapter.request
+
+    def corrupted(url, method, **arguments):
+        response = request(url, method, **arguments)
+        if url != "/traits":
+            response._content = response.content.replace(b"HW_NUMA_ROOT", b"CUSTOM_NEVER_WAS")
+        return response
+
+    with monkeypatch.context() as patch:
+        patch.setattr(client._adapter, "request", corrupted)
+        reporter.reported(ROOT)
+    assert [type(refusal.action) for refusal in reporter.report(numa_tree()).refusals] == [SetTraits]
+    assert not reporter.report(numa_tree()).refusals
+    assert client.traits(NODE_0)[0] == {"HW_NUMA_ROOT"}
+
+
 def test_an_emptied_server_gets_everything_again(client, memory):
     reporter = memory.reporter(client)
     reporter.report(numa_tree())
