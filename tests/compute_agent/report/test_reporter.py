@@ -248,7 +248,7 @@ def test_a_wrong_answer_is_not_kept_though_nothing_changes_on_the_server(client,
     """The answer names a trait that the server does not have, in place of one of the host's."""
     assert not memory.reporter(client).report(numa_tree()).refusals
     reporter = memory.reporter(client)
-    request = client._adapter.request
+    request = client.adapter.request
 
     def corrupted(url, method, **arguments):
         response = request(url, method, **arguments)
@@ -257,7 +257,7 @@ def test_a_wrong_answer_is_not_kept_though_nothing_changes_on_the_server(client,
         return response
 
     with monkeypatch.context() as patch:
-        patch.setattr(client._adapter, "request", corrupted)
+        patch.setattr(client.adapter, "request", corrupted)
         reporter.reported(ROOT)
     assert [type(refusal.action) for refusal in reporter.report(numa_tree()).refusals] == [SetTraits]
     assert not reporter.report(numa_tree()).refusals
