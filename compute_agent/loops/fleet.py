@@ -31,6 +31,7 @@ from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.loops.base import ReloadedConfiguration
 from compute_agent.model.messages import ConfigError
 from compute_agent.pipeline.worker import GuestPipeline
+from compute_agent.threads import PeriodicTask, ThreadRole, log_failures
 
 LOG = logging.getLogger(__name__)
 
@@ -117,6 +118,15 @@ _MAX_TOLD: Final = 250
 """Characters of a trouble that Placement keeps."""
 
 
+FLEET_THREAD: Final = ThreadRole(
+    "fleet",
+    "``[fleet] interval``; at once after a reload",
+    "follows the source of the fleet's settings, and applies those of single guests",
+    "that of its state, which a reload changes, too",
+    "the source; files of the state folder; the driver; the worker; wakes ``report``",
+)
+
+
 class FleetLoop:
     """Follows the source, and tells how the host stands to it.
 
@@ -140,9 +150,12 @@ class FleetLoop:
         self._state = _state_of(conf)
         self._changing = threading.Lock()
         """Held while the state is changed: look() and reload() are of two threads."""
-        self._wake = threading.Event()
-        self._stopped = False
-        self._thread = threading.Thread(target=self._run, name="fleet", daemon=True)
+        self._thread = PeriodicTask(
+            FLEET_THREAD,
+            self.look,
+            self._pause,
+            log_failures(LOG, "The settings of the fleet cannot be followed"),
+        )
         self._generation = Gauge(
             "compute_agent_fleet_generation",
             "Generation of the fleet's settings that the host works by; 0 without any.",
@@ -169,13 +182,11 @@ class FleetLoop:
         state = _state_of(conf.options)
         with self._changing:
             self._tell(replace(state, trouble=self._state.trouble, reasons=self._state.reasons))
-        self._wake.set()
+        self._thread.wake()
 
     def stop(self) -> None:
         """End; a source that hangs is not waited for."""
-        self._stopped = True
-        self._wake.set()
-        self._thread.join(_STOP_SECONDS)
+        self._thread.stop(_STOP_SECONDS)
 
     def document(self) -> dict[str, object]:
         """How the host stands to its fleet, for ``status``."""
@@ -245,16 +256,9 @@ class FleetLoop:
             self._generation.labels(state.group).set(state.generation)
             self._changed()
 
-    def _run(self) -> None:
-        while True:
-            self._wake.clear()
-            try:
-                self.look()
-            except Exception:
-                LOG.exception("The settings of the fleet cannot be followed")
-            if self._stopped:
-                return
-            self._wake.wait(self._conf.fleet.interval if self._conf.fleet.group else _IDLE_SECONDS)
+    def _pause(self, took: float) -> float:
+        fleet = self._conf.fleet
+        return float(fleet.interval if fleet.group else _IDLE_SECONDS)
 
 
 class FleetTrouble(StrEnum):

@@ -17,7 +17,7 @@ from compute_agent.events.event import EventRecorder
 from compute_agent.inventory.memory import reclaimable, with_offers
 from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.loops import collectors, offers
-from compute_agent.loops.base import ReloadedConfiguration, RoundsThread
+from compute_agent.loops.base import ReloadedConfiguration
 from compute_agent.loops.collectors import CollectorLoops
 from compute_agent.loops.offers import (
     ACT,
@@ -37,11 +37,20 @@ from compute_agent.reclaim.estimate import EstimateLimits
 from compute_agent.reclaim.offers import FILE, MEMORY_FILE
 from compute_agent.reclaim.zone import HostUse, entitlements, memory_entitlements, read_zone
 from compute_agent.report.held_amounts import WithheldUnits
+from compute_agent.threads import NO_LOCK, PeriodicTask, ThreadRole
 
 LOG = logging.getLogger(__name__)
 
 INTERVAL: Final = 60.0
 """Seconds between two readings."""
+
+CAPACITY_THREAD: Final = ThreadRole(
+    "capacity",
+    INTERVAL,
+    "measures unused CPUs and memory, stolen time and amounts of collectors, and offers them",
+    NO_LOCK,
+    "files of the host and of guests; files of the state folder; wakes ``report``",
+)
 
 MEMORY_PRESSURE: Final = "memory_pressure"
 """The metric of memory whose guests are sorted by no use."""
@@ -106,12 +115,12 @@ class ReclaimLoop:
         self._collectors = CollectorLoops(
             self._settings.collectors, folder, recorder, metrics.registry, clock
         )
-        self._thread = RoundsThread(
-            "capacity",
+        self._thread = PeriodicTask(
+            CAPACITY_THREAD,
             self.round,
-            lambda: not self._settings.off,
             lambda took: INTERVAL,
             self._failed,
+            is_needed=lambda: not self._settings.off,
             rest=self._switch,
             keep=self._keep,
         )

@@ -45,6 +45,7 @@ from compute_agent.report.root_provider import (
     is_novas,
     owner_of,
 )
+from compute_agent.threads import PeriodicTask, ThreadRole, log_failures
 
 LOG = logging.getLogger(__name__)
 
@@ -176,6 +177,15 @@ class ReportStatus:
     away: bool = False
 
 
+REPORT_THREAD: Final = ThreadRole(
+    "report",
+    "``[compute] update_resources_interval``, sooner after a failure; at once when something changed",
+    "reports the host to Placement, and reads allocations",
+    "one for a report, which reshapes by command and accepted allocations take, too",
+    "Placement; the worker; with another root provider the controllers and all loops",
+)
+
+
 class ReportLoop:
     """Reports at once when woken, else every ``interval`` seconds, and sooner after a failure."""
 
@@ -212,8 +222,8 @@ class ReportLoop:
         self._max_pause = max_pause
         self.status = ReportStatus()
         self._next_client: PlacementClient | None = None
-        self._wake = threading.Event()
-        self._stopped = False
+        self._failures = 0
+        """Reports in a row that failed."""
         self._locate = locate
         self._offering = offering
         self._causes = dict(causes or {})
@@ -224,7 +234,9 @@ class ReportLoop:
         self._has_tried = threading.Event()
         self._tree_at_start = pipeline.world.tree
         self._derived: ProviderTree | None = None
-        self._thread = threading.Thread(target=self._run, name="report", daemon=True)
+        self._thread = PeriodicTask(
+            REPORT_THREAD, self._round, self._pause, log_failures(LOG, "The report failed")
+        )
 
     def start(self) -> None:
         """Begin, with a report at once."""
@@ -232,7 +244,7 @@ class ReportLoop:
 
     def wake(self) -> None:
         """Report now: something changed."""
-        self._wake.set()
+        self._thread.wake()
 
     def switch_scheduling(self, cause: DisableCause, off: bool) -> None:
         """Have Placement keep new guests away from this host for a cause, or not any more.
@@ -278,18 +290,17 @@ class ReportLoop:
 
     def stop(self, timeout: float = 2.0) -> None:
         """End the loop; a request that hangs is not waited for longer than ``timeout`` seconds."""
-        self._stopped = True
-        self._wake.set()
-        self._thread.join(timeout)
+        self._thread.stop(timeout)
 
-    def _run(self) -> None:
-        failures = 0
-        while not self._stopped:
-            self._wake.clear()
-            failures = 0 if self.once() else failures + 1
-            seconds = pause(failures, self._interval, self._max_pause, random.random)
-            LOG.debug("The next report is due in %g s", seconds)
-            self._wake.wait(seconds)
+    def _round(self) -> None:
+        self._failures += 1  # until it succeeds, also where it raises what nothing expects
+        if self.once():
+            self._failures = 0
+
+    def _pause(self, took: float) -> float:
+        seconds = pause(self._failures, self._interval, self._max_pause, random.random)
+        LOG.debug("The next report is due in %g s", seconds)
+        return seconds
 
     def reshape(self, dry_run: bool) -> ReshapePlan | InfeasibleReshape:
         """Move what guests hold to where the tree has it now, then report; with ``dry_run`` just the plan.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -37,6 +36,7 @@ from compute_agent.reclaim.zone import (
     parse_swapped,
     used_part,
 )
+from compute_agent.threads import NO_LOCK, PeriodicTask, ThreadRole, log_failures
 
 CacheEntitlements = Callable[[GuestView], Mapping[ThrottleControl, GuestAllotment]]
 """What a guest may use of cache ways and memory bandwidth, by L3 domain."""
@@ -112,8 +112,17 @@ def smooth(
     return found
 
 
+CPU_USE_THREAD: Final = ThreadRole(
+    "cpu-use",
+    _PAUSE,
+    "measures the CPU use of guests for ``[policy] load_aware``",
+    NO_LOCK,
+    "files of guests; the queue of the worker",
+)
+
+
 class CpuUse:
-    """Tells the worker what guests use, as long as ``[policy] load_aware`` is on."""
+    """Reports the CPU use of guests to the worker, as long as ``[policy] load_aware`` is on."""
 
     def __init__(self, conf: ReloadedConfiguration, pipeline: GuestPipeline, driver: GuestDriver) -> None:
         self._conf = conf
@@ -122,17 +131,20 @@ class CpuUse:
         self._before: MeasuringRound | None = None
         self._averages: Averages = {}
         self._told: Mapping[str, float] = {}
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="cpu-use", daemon=True)
+        self._thread = PeriodicTask(
+            CPU_USE_THREAD,
+            lambda: self.look(time.monotonic()),
+            lambda took: _PAUSE,
+            log_failures(LOG, "What guests use of CPUs cannot be told"),
+        )
 
     def start(self) -> None:
         """Begin to measure."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End."""
-        self._stopped.set()
-        self._thread.join(_STOP_SECONDS)
+        """Stop measuring."""
+        self._thread.stop(_STOP_SECONDS)
 
     def reload(self, conf: ReloadedConfiguration) -> None:
         """Go by another configuration from the next round on."""
@@ -159,13 +171,6 @@ class CpuUse:
         if use != self._told:
             self._pipeline.submit(UseMeasured(use))
             self._told = use
-
-    def _run(self) -> None:
-        while not self._stopped.wait(_PAUSE):
-            try:
-                self.look(time.monotonic())
-            except Exception:
-                LOG.exception("What guests use of CPUs cannot be told")
 
 
 MAX_SECONDS: Final = 300.0

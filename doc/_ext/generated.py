@@ -20,6 +20,7 @@ import options
 import policies
 import rest
 import sources
+import threads
 
 ROOT: Final = Path(__file__).parents[2]
 
@@ -34,6 +35,7 @@ GENERATORS: Final[Mapping[str, Callable[..., str]]] = {
     "alerts": lambda group: alerts.page(ROOT / "etc/prometheus/placement-compute.rules.yaml", group),
     "deviations": lambda: deviations.page(ROOT / "doc" / "reference" / "deviations.yaml"),
     "floors": floors.page,
+    "threads": threads.page,
     "rest": lambda: rest.page(ROOT / "api-ref"),
     "notes": lambda: notes.page(ROOT),
 }
