@@ -6,8 +6,8 @@ Everything is read, and refused if need be, before any part of the agent uses it
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +20,7 @@ from compute_agent.controllers.base import KernelController
 from compute_agent.controllers.blockio import BlockIoController
 from compute_agent.controllers.cpu import CpuController, CpusetController
 from compute_agent.controllers.cpu_class import (
+    NO_CPU_CLASSES,
     ClassBinding,
     CpuClassController,
     CpuClasses,
@@ -41,7 +42,9 @@ from compute_agent.inventory.provider_files import with_additions
 from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.loops.base import ReloadedConfiguration
 from compute_agent.model.cpuset import CPU_POOL, CpuPool, CpuSets
+from compute_agent.model.guest import MemoryType
 from compute_agent.model.messages import ConfigError
+from compute_agent.model.resource import BlockIoClass, MemoryShare
 from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.policy import POLICIES
@@ -55,6 +58,7 @@ from compute_agent.reclaim.collectors import check_collectors
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.root_provider import NovaRoot, RootOwner, owner_of
 from compute_agent.resctrl.mount import ResctrlHandle
+from compute_agent.resctrl.share_spec import ShareSpec
 
 LOG = logging.getLogger(__name__)
 
@@ -236,30 +240,74 @@ def build_controllers(
     guest_classes = parse_classes(conf)
     known = guest_classes.classes
     cpu_classes = parse_cpu_classes(conf)
-    configured = CpuClasses(
-        cpu_classes,
-        {name: ClassBinding(one.rank, cpu_classes.get(one.cpu_class)) for name, one in known.items()},
-        world.cpu_sets,
+    settings = ControllerSettings(
+        pins=policy_of(conf, world.tree.beside) != FOLLOW,
+        best_effort=frozenset(guest_classes.best_effort),
+        memory_shares={name: one.memory for name, one in known.items()},
+        memory_overhead=conf.compute.memory_overhead,
+        limits_pages=conf.compute.huge_pages and not world.tree.beside,
+        memory_types=world.topology.memory_types,
+        blockio_classes=parse_blockio_classes(conf),
+        cpu_classes=CpuClasses(
+            cpu_classes,
+            {name: ClassBinding(one.rank, cpu_classes.get(one.cpu_class)) for name, one in known.items()},
+            world.cpu_sets,
+        ),
+        cache_shares=guest_classes.wishes,
     )
-    shares = {name: one.memory for name, one in known.items()}
-    offers_pages = conf.compute.huge_pages and not world.tree.beside
-    limits = MemoryLimitController(driver, shares, conf.compute.memory_overhead, offers_pages)
-    root = Path(conf.host.root)
-    blockio = BlockIoController(driver, parse_blockio_classes(conf), lambda: read_block_devices(root))
     count_drift = metrics.drift.labels(CpuClassController.name).inc
-    power = CpuClassController(driver, configured, store, KernelFiles(root), count_drift)
-    controllers: list[KernelController] = [
-        CpuController(driver, guest_classes.best_effort),
-        limits,
-        blockio,
-        power,
-    ]
-    if policy_of(conf, world.tree.beside) != FOLLOW:
-        binding = MemoryController(driver, world.topology.memory_types)
-        controllers = [CpusetController(driver), *controllers, binding]
-    if resctrl.control is not None and not resctrl.off:
-        controllers.append(ResctrlController(driver, resctrl.control, guest_classes.wishes))
-    return tuple(controllers)
+    control = None if resctrl.off else resctrl.control
+    return make_controllers(driver, control, settings, store, Path(conf.host.root), count_drift)
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerSettings:
+    """What controllers go by. The defaults are a host without guests, classes and options.
+
+    ``pins``: guests are pinned, and their memory is bound. ``memory_overhead`` is in MiB, ``memory_types``
+    are those of NUMA nodes. Other mappings are by the name of a class.
+    """
+
+    pins: bool = True
+    best_effort: frozenset[str] = frozenset()
+    memory_shares: Mapping[str, MemoryShare] = field(default_factory=dict)
+    memory_overhead: int = 0
+    limits_pages: bool = False
+    memory_types: Mapping[int, MemoryType] = field(default_factory=dict)
+    blockio_classes: Mapping[str, BlockIoClass] = field(default_factory=dict)
+    cpu_classes: CpuClasses = NO_CPU_CLASSES
+    cache_shares: Mapping[str, ShareSpec] = field(default_factory=dict)
+
+
+def make_controllers(
+    driver: GuestDriver,
+    control: ResctrlHandle | None,
+    settings: ControllerSettings,
+    store: FormerStore,
+    root: Path,
+    count_drift: Callable[[], object] = lambda: None,
+) -> tuple[KernelController, ...]:
+    """The one list of all controllers, in the order in which they act, for work and for release.
+
+    ``control`` is the mount of resctrl that they may change, if there is one. ``root`` is the folder that
+    /sys and /proc are below. ``count_drift`` counts files of CPU classes that others have changed.
+    """
+    files = KernelFiles(root)
+    pinning = (CpusetController(driver),) if settings.pins else ()
+    binding = (MemoryController(driver, settings.memory_types),) if settings.pins else ()
+    caches = () if control is None else (ResctrlController(driver, control, settings.cache_shares),)
+    return (
+        # Pins first: a weight means little on CPUs that a guest is about to leave.
+        *pinning,
+        CpuController(driver, settings.best_effort),
+        MemoryLimitController(
+            driver, settings.memory_shares, settings.memory_overhead, settings.limits_pages
+        ),
+        BlockIoController(driver, settings.blockio_classes, lambda: read_block_devices(root)),
+        CpuClassController(driver, settings.cpu_classes, store, files, count_drift),
+        *binding,
+        *caches,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ from compute_agent.agent.protocol import RequestError
 from compute_agent.agent.release import refuse_if_released
 from compute_agent.agent.reloading import ConfigReloader, ConfLoader
 from compute_agent.controllers.base import KernelController
-from compute_agent.controllers.cpu_class import CpuClassStatus, KernelFiles, cpu_class_status
+from compute_agent.controllers.cpu_class import CpuClassStatus, cpu_class_status
 from compute_agent.controllers.resctrl import resctrl_of
 from compute_agent.drivers.base import GuestDriver
 from compute_agent.drivers.processes import records
@@ -500,9 +500,9 @@ class HostAgent:
 
     def survey_release(self, options: release.ReleaseOptions) -> list[release.ReleaseRow]:
         """What there is to give back when this host is left."""
-        files, control = KernelFiles(Path(self.options.host.root)), self._reloading.resctrl.control
+        root, control = Path(self.options.host.root), self._reloading.resctrl.control
         world = self.pipeline.world
-        return release.survey(world, self.driver, control, self.client, self._state, options, files)
+        return release.survey(world, self.driver, control, self.client, self._state, options, root)
 
     def _set_guest(self, guest: str, values: Mapping[str, Any]) -> str:
         try:
