@@ -30,7 +30,7 @@ from compute_agent.agent.host_access import (
 )
 from compute_agent.conf.guests import FOLLOW
 from compute_agent.controllers.base import FAILED, PINS, KernelController, ReleaseItem, failed_item
-from compute_agent.drivers.base import GuestDriver
+from compute_agent.drivers.base import GuestDriver, RunningGuests
 from compute_agent.files import remove_durably, write_durably
 from compute_agent.host.reader import read_topology
 from compute_agent.interference.state import FILE as INTERFERENCE_FILE
@@ -123,7 +123,7 @@ class HostRelease:
 
     def __init__(
         self,
-        driver: GuestDriver,
+        driver: RunningGuests,
         controllers: Sequence[KernelController],
         client: PlacementClient,
         state: StateFile,

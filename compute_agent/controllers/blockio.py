@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from compute_agent.controllers.base import GuestController, GuestTarget, ReleaseItem, items_by_guest
-from compute_agent.drivers.base import GuestDriver
+from compute_agent.drivers.base import BlockIoTuning
 from compute_agent.host.block_devices import BlockDevices
 from compute_agent.inventory.provider_tree import ProviderNode
 from compute_agent.model.guest import Guest
@@ -26,7 +26,7 @@ class BlockIoController(GuestController):
 
     def __init__(
         self,
-        driver: GuestDriver,
+        driver: BlockIoTuning,
         classes: Mapping[str, BlockIoClass],
         read_devices: Callable[[], BlockDevices],
     ) -> None:

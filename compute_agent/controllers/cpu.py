@@ -25,7 +25,7 @@ from compute_agent.controllers.base import (
     ReleaseItem,
     items_by_guest,
 )
-from compute_agent.drivers.base import CpuLimits, CpuSettings, GuestDriver
+from compute_agent.drivers.base import CpuLimits, CpuSettings, CpuTuning
 from compute_agent.model import cpuset
 from compute_agent.model.guest import Allocation, CpuAssignment, Guest
 from compute_agent.model.resource import CPU_CLASSES, ThrottleControl
@@ -36,7 +36,7 @@ class CpusetController(GuestController):
 
     name = "cpuset"
 
-    def __init__(self, driver: GuestDriver) -> None:
+    def __init__(self, driver: CpuTuning) -> None:
         self._driver = driver
 
     def drifted(self, target: GuestTarget) -> str | None:
@@ -120,7 +120,7 @@ class CpuController(GuestController):
 
     name = "cpu"
 
-    def __init__(self, driver: GuestDriver, best_effort: Collection[str]) -> None:
+    def __init__(self, driver: CpuTuning, best_effort: Collection[str]) -> None:
         self._driver = driver
         #: Classes whose guests have no right to CPUs.
         self._best_effort = best_effort

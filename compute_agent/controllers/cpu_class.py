@@ -30,7 +30,7 @@ from typing import Final, Protocol
 
 from compute_agent.conf.cpu_class import CPU_CLASS
 from compute_agent.controllers.base import GuestTarget, KernelController, PlannedChange, ReleaseItem
-from compute_agent.drivers.base import GuestDriver
+from compute_agent.drivers.base import RunningGuests
 from compute_agent.host import cpu_power, kernel_files
 from compute_agent.host.cpu_power import CpuPower, FrequencyDomain, UncoreDomain, read_cpu_power
 from compute_agent.inventory.provider_tree import ProviderNode
@@ -362,7 +362,7 @@ class CpuClassController(KernelController):
 
     def __init__(
         self,
-        driver: GuestDriver,
+        driver: RunningGuests,
         configured: CpuClasses,
         store: FormerStore,
         files: KernelFiles,

@@ -34,7 +34,7 @@ from compute_agent.controllers.base import (
     ReleaseItem,
     items_by_guest,
 )
-from compute_agent.drivers.base import UNLIMITED, GuestDriver, MemoryLimits
+from compute_agent.drivers.base import UNLIMITED, MemoryLimits, MemoryTuning
 from compute_agent.inventory.provider_tree import ProviderNode
 from compute_agent.inventory.traits import memory_trait
 from compute_agent.model import cpuset
@@ -49,7 +49,7 @@ class MemoryController(GuestController):
     name = "memory"
 
     def __init__(
-        self, driver: GuestDriver, memory_types: Mapping[int, MemoryType] = MappingProxyType({})
+        self, driver: MemoryTuning, memory_types: Mapping[int, MemoryType] = MappingProxyType({})
     ) -> None:
         """``memory_types`` are the kinds of memory of the host's NUMA nodes."""
         self._driver = driver
@@ -122,7 +122,7 @@ class MemoryLimitController(GuestController):
 
     def __init__(
         self,
-        driver: GuestDriver,
+        driver: MemoryTuning,
         classes: Mapping[str, MemoryShare],
         overhead_mb: int,
         limits_pages: bool = False,

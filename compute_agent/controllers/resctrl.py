@@ -21,7 +21,7 @@ from compute_agent.controllers.base import (
     ReleaseItem,
     failed_item,
 )
-from compute_agent.drivers.base import GuestDriver
+from compute_agent.drivers.base import GuestThreads
 from compute_agent.inventory.provider_tree import ProviderNode
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest import Allocation, Guest
@@ -211,7 +211,9 @@ class ResctrlController(KernelController):
     name = "resctrl"
     acts_early = True
 
-    def __init__(self, driver: GuestDriver, control: ResctrlHandle, classes: Mapping[str, ShareSpec]) -> None:
+    def __init__(
+        self, driver: GuestThreads, control: ResctrlHandle, classes: Mapping[str, ShareSpec]
+    ) -> None:
         """``classes`` are the shares of the QoS classes."""
         self._driver = driver
         self.control = control

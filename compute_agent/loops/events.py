@@ -12,7 +12,7 @@ from typing import Any, Final
 from oslo_config import cfg
 from prometheus_client import CollectorRegistry, Counter
 
-from compute_agent.drivers.base import GuestDriver, OomKill
+from compute_agent.drivers.base import MemoryTuning, OomKill
 from compute_agent.events.event import AgentEvent, EventKind, EventRecorder
 from compute_agent.events.store import FILE, EventStore
 from compute_agent.host import kernel_files
@@ -161,7 +161,7 @@ class OomEvents:
     """Log, event, metric and the list in ``status``."""
 
     def __init__(
-        self, driver: GuestDriver, recorder: EventRecorder, registry: CollectorRegistry, root: str = "/"
+        self, driver: MemoryTuning, recorder: EventRecorder, registry: CollectorRegistry, root: str = "/"
     ) -> None:
         """``root`` is the folder that /proc is below."""
         self._driver = driver

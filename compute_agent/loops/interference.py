@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
 
-from compute_agent.drivers.base import GuestDriver
+from compute_agent.drivers.base import GuestThreads
 from compute_agent.events.event import EventRecorder
 from compute_agent.interference.cases import VERDICTS, CaseVerdict
 from compute_agent.interference.decide import CaseDecision, InterferenceState, advance
@@ -62,7 +62,7 @@ class InterferenceLoop:
         self,
         conf: ReloadedConfiguration,
         pipeline: GuestPipeline,
-        driver: GuestDriver,
+        driver: GuestThreads,
         book: LimitBook,
         recorder: EventRecorder,
         registry: CollectorRegistry,

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from compute_agent.controllers.base import KernelController
 from compute_agent.controllers.resctrl import resctrl_of
-from compute_agent.drivers.base import GuestDriver
+from compute_agent.drivers.base import GuestThreads
 from compute_agent.loops.base import ReloadedConfiguration
 from compute_agent.model.guest import Guest
 from compute_agent.monitoring.loop import MonitoringCollector, MonitoringSettings, MonitorLoop, Targets
@@ -26,7 +26,7 @@ _CPU: Final = MetricSeries("cpu_usage")
 class MonitorTargets:
     """Guests and classes in the groups that the controller of resctrl has put them in."""
 
-    def __init__(self, driver: GuestDriver) -> None:
+    def __init__(self, driver: GuestThreads) -> None:
         self._driver = driver
         self._made_of: tuple[object, ...] | None = None
         self._targets: tuple[MonitorTarget, ...] = ()

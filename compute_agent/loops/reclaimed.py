@@ -12,7 +12,7 @@ from typing import Any, Final
 from oslo_config import cfg
 from prometheus_client import Counter
 
-from compute_agent.drivers.base import GuestDriver
+from compute_agent.drivers.base import GuestThreads
 from compute_agent.events.event import EventRecorder
 from compute_agent.inventory.memory import reclaimable, with_offers
 from compute_agent.inventory.provider_tree import ProviderTree
@@ -91,7 +91,7 @@ class ReclaimLoop:
         self,
         conf: ReloadedConfiguration,
         pipeline: GuestPipeline,
-        driver: GuestDriver,
+        driver: GuestThreads,
         recorder: EventRecorder,
         metrics: AgentMetrics,
         clock: Callable[[], float] = time.time,

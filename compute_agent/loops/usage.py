@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from compute_agent.drivers import procfs
-from compute_agent.drivers.base import GuestDriver
+from compute_agent.drivers.base import GuestThreads
 from compute_agent.host.memory import NODE_FOLDER
 from compute_agent.host.proc_stat import busy_parts, parse_cpu_times, stolen_parts
 from compute_agent.loops.base import ReloadedConfiguration
@@ -45,7 +45,7 @@ CacheEntitlements = Callable[[GuestView], Mapping[ThrottleControl, GuestAllotmen
 class SubjectFactory:
     """Makes subjects of guests; remembers when they started."""
 
-    def __init__(self, driver: GuestDriver, cache_entitlements: CacheEntitlements | None = None) -> None:
+    def __init__(self, driver: GuestThreads, cache_entitlements: CacheEntitlements | None = None) -> None:
         """Without ``cache_entitlements`` caches and bandwidth cannot be controlled here."""
         self._driver = driver
         self.cache_entitlements = cache_entitlements
@@ -124,7 +124,7 @@ CPU_USE_THREAD: Final = ThreadRole(
 class CpuUse:
     """Reports the CPU use of guests to the worker, as long as ``[policy] load_aware`` is on."""
 
-    def __init__(self, conf: ReloadedConfiguration, pipeline: GuestPipeline, driver: GuestDriver) -> None:
+    def __init__(self, conf: ReloadedConfiguration, pipeline: GuestPipeline, driver: GuestThreads) -> None:
         self._conf = conf
         self._pipeline = pipeline
         self._subjects = SubjectFactory(driver)
@@ -189,7 +189,7 @@ class HostUseReader:
     def __init__(
         self,
         pipeline: GuestPipeline,
-        driver: GuestDriver,
+        driver: GuestThreads,
         classes: Callable[[], QosClasses],
         root: str = "/",
         monotonic: Callable[[], float] = time.monotonic,
@@ -270,7 +270,11 @@ class MemoryReader:
     """Reads in one thread."""
 
     def __init__(
-        self, pipeline: GuestPipeline, driver: GuestDriver, classes: Callable[[], QosClasses], root: str = "/"
+        self,
+        pipeline: GuestPipeline,
+        driver: GuestThreads,
+        classes: Callable[[], QosClasses],
+        root: str = "/",
     ) -> None:
         """``root`` is the folder that /proc and /sys are below; those of cgroups are taken as they are."""
         self._pipeline = pipeline

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from compute_agent.drivers.base import GuestDriver
+from compute_agent.drivers.base import GuestThreads
 from compute_agent.loops.base import ReloadedConfiguration
 from compute_agent.loops.cache_entitlements import open_entitlements
 from compute_agent.loops.evictions import GuestEvictions
@@ -63,7 +63,7 @@ class WatermarkLoop:
         settings: QosSettings,
         state: QosState,
         pipeline: GuestPipeline,
-        driver: GuestDriver,
+        driver: GuestThreads,
         evictions: GuestEvictions,
         switch_scheduling: SwitchScheduling,
         save: Save,

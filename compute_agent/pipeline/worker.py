@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Final
 
 from compute_agent.controllers.base import KernelController
-from compute_agent.drivers.base import GuestChange, GuestDriver, Listener, StartingDriver
+from compute_agent.drivers.base import GuestChange, GuestDriver, Listener, RunningGuests, StartingDriver
 from compute_agent.events.event import EventKind, EventRecorder
 from compute_agent.host.topology import HostTopology
 from compute_agent.model.guest import Allocation, CpuAssignment, Guest, GuestMigration
@@ -52,7 +52,7 @@ LOG = logging.getLogger(__name__)
 class GuestOverview:
     """Metrics and warnings about the guests of a cache. Used by the worker only."""
 
-    def __init__(self, cache: GuestCache, driver: GuestDriver, metrics: AgentMetrics) -> None:
+    def __init__(self, cache: GuestCache, driver: RunningGuests, metrics: AgentMetrics) -> None:
         self._cache = cache
         self._driver = driver
         self._metrics = metrics
