@@ -14,7 +14,7 @@ from typing import Final
 from oslo_config import cfg
 
 from compute_agent.agent.host_access import HostResctrl, offered, open_resctrl
-from compute_agent.conf.guests import DEFAULT_POLICY, FOLLOW
+from compute_agent.conf.policy import DEFAULT_POLICY, FOLLOW
 from compute_agent.conf.qos import cpu_pool_sections
 from compute_agent.controllers.base import KernelController
 from compute_agent.controllers.blockio import BlockIoController

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from prometheus_client import CollectorRegistry, Gauge
+
 from compute_agent.agent.protocol import RequestError
 from compute_agent.loops.reporting import DISABLE_SERVICE, ReportLoop
 from compute_agent.pipeline.state import AgentState
@@ -24,13 +26,22 @@ class MaintenanceMode:
     """The operator's switch. What was said is kept before it is done, and outlives the agent."""
 
     def __init__(
-        self, said: HostMaintenance | None, keep: Callable[[HostMaintenance], None], reports: ReportLoop
+        self,
+        said: HostMaintenance | None,
+        keep: Callable[[HostMaintenance], None],
+        reports: ReportLoop,
+        registry: CollectorRegistry,
     ) -> None:
         """``said`` is what ``keep`` was last called with, which has to keep it durably or raise OSError."""
         self._said = said
         self._keep = keep
         self._reports = reports
         self._lock = threading.Lock()
+        Gauge(
+            "compute_agent_host_disabled",
+            "Whether an operator keeps new guests away from this host (1): compute-agent host disable.",
+            registry=registry,
+        ).set_function(lambda: self.is_on)
 
     @property
     def is_on(self) -> bool:

@@ -28,7 +28,7 @@ from compute_agent.agent.host_access import (
     open_host_driver,
     open_resctrl,
 )
-from compute_agent.conf.guests import FOLLOW
+from compute_agent.conf.policy import FOLLOW
 from compute_agent.controllers.base import FAILED, PINS, KernelController, ReleaseItem, failed_item
 from compute_agent.drivers.base import GuestDriver, RunningGuests
 from compute_agent.files import remove_durably, write_durably

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from oslo_config import cfg
+from prometheus_client import Gauge
 
 from compute_agent.agent import host_access, logs
 from compute_agent.agent.config_warnings import config_warnings
@@ -127,7 +128,11 @@ class ConfigReloader:
         self._root = root
         self._driver = driver
         self._pipeline = pipeline
-        self._metrics = metrics
+        self._refused = Gauge(
+            "compute_agent_configuration_refused",
+            "Whether the configuration as it is now was refused (1), so that an older one is in force.",
+            registry=metrics.registry,
+        )
         self._reload_loops = reload_loops
         self._lock = threading.Lock()
         self.conf = conf
@@ -156,7 +161,7 @@ class ConfigReloader:
     def reload(self) -> None:
         """Read configuration and host anew. A configuration to refuse changes nothing but is reported."""
         self.error = self._take_up()
-        self._metrics.configuration_refused.set(bool(self.error))
+        self._refused.set(bool(self.error))
         if self.error:
             LOG.error("The old configuration stays: %s", self.error)
         else:

@@ -377,9 +377,9 @@ class HostAgent:
             self._set_guest,
         )
         self.reports, self.announcements = self._loops.reports, self._loops.announcements
-        self.maintenance = MaintenanceMode(saved.maintenance, self._state.keep_maintenance, self.reports)
-        self.metrics.host_disabled.set_function(lambda: self.maintenance.is_on)
-        self.metrics.cpu_class_refusals.set_function(lambda: len(self._cpu_classes.refusals))
+        self.maintenance = MaintenanceMode(
+            saved.maintenance, self._state.keep_maintenance, self.reports, self.metrics.registry
+        )
         self.main_loop = MainLoop(self)
         self._listeners: AgentListeners | None = None
 

@@ -28,6 +28,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol
 
+from prometheus_client import CollectorRegistry, Gauge
+
 from compute_agent.conf.cpu_class import CPU_CLASS
 from compute_agent.controllers.base import GuestTarget, KernelController, PlannedChange, ReleaseItem
 from compute_agent.drivers.base import RunningGuests
@@ -533,10 +535,28 @@ class CpuClassController(KernelController):
         self.refused = refused
 
 
+class ControllersInForce(Protocol):
+    """Who knows the controllers that the worker has now: a reload replaces them."""
+
+    @property
+    def controllers(self) -> tuple[KernelController, ...]:
+        """The controllers in force."""
+        ...
+
+
 def cpu_class_status(controllers: Iterable[KernelController]) -> CpuClassStatus:
     """Which CPUs work by which class, as the controller among these has it."""
     found = (one.status for one in controllers if isinstance(one, CpuClassController))
     return next(found, CpuClassStatus({}))
+
+
+def count_refusals(registry: CollectorRegistry, controllers: ControllersInForce) -> None:
+    """Register the gauge of what of the classes is not in force, of the controllers at each look."""
+    Gauge(
+        "compute_agent_cpu_class_refusals",
+        "Settings of classes of CPUs that are not in force; `compute-agent status` says why.",
+        registry=registry,
+    ).set_function(lambda: len(cpu_class_status(controllers.controllers).refusals))
 
 
 def _sentences(wanted: Mapping[str, FileSetting], failures: Mapping[str, str]) -> Iterator[tuple[str, str]]:

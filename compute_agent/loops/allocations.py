@@ -20,6 +20,8 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import replace
 from typing import Any, Final
 
+from prometheus_client import Gauge
+
 from compute_agent.events.event import EventKind, EventRecorder
 from compute_agent.model.guest import Allocation, ConsumerAllocations, GuestHolding
 from compute_agent.model.messages import DriverError
@@ -62,11 +64,15 @@ class HistoryWatch:
         self._history = saved or PlacementHistory()
         self._keep = keep
         self._recorder = recorder or EventRecorder()
-        self._metrics = metrics
+        self._older = Gauge(
+            "compute_agent_placement_older",
+            "Whether Placement has an older copy of its database (1), so that guests keep what they hold.",
+            registry=metrics.registry,
+        )
         self._evidence = ""
         self._losses: tuple[AllocationLoss, ...] = ()
         self._lock = threading.Lock()
-        metrics.placement_older.set(self.older is not None)
+        self._older.set(self.older is not None)
 
     @property
     def older(self) -> OlderCopy | None:
@@ -139,7 +145,7 @@ class HistoryWatch:
 
     def _begin(self, older: OlderCopy, losses: Sequence[AllocationLoss]) -> None:
         self._change(replace(self._history, older=older))
-        self._metrics.placement_older.set(1)
+        self._older.set(1)
         self._recorder.record(
             LOG.error,
             EventKind.HISTORY,
@@ -153,7 +159,7 @@ class HistoryWatch:
 
     def _end(self, why: str) -> None:
         self._change(replace(self._history, older=None))
-        self._metrics.placement_older.set(0)
+        self._older.set(0)
         self._recorder.record(
             LOG.info, EventKind.HISTORY, None, "What Placement says of guests is believed again: %s", why
         )

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from oslo_config import cfg
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from compute_agent.inventory.derive import BESIDE
 from compute_agent.inventory.options import hypervisor_name
@@ -186,6 +187,34 @@ REPORT_THREAD: Final = ThreadRole(
 )
 
 
+class ReportMetrics:
+    """Counts what comes of reports."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.reports = Counter(
+            "compute_agent_reports",
+            "Comparisons of the host with what Placement knows, by outcome.",
+            ["outcome"],
+            registry=registry,
+        )
+        self.refused_changes = Gauge(
+            "compute_agent_refused_changes",
+            "Changes of inventory that Placement refused in the last report.",
+            registry=registry,
+        )
+        self.last_report = Gauge(
+            "compute_agent_last_report_timestamp_seconds",
+            "When the last report to Placement was complete; before the first, when the agent started.",
+            registry=registry,
+        )
+        self.last_report.set_to_current_time()
+        self.placement_up = Gauge(
+            "compute_agent_placement_up",
+            "Whether Placement answered the last report (1) or not (0).",
+            registry=registry,
+        )
+
+
 class ReportLoop:
     """Reports at once when woken, else every ``interval`` seconds, and sooner after a failure."""
 
@@ -217,7 +246,7 @@ class ReportLoop:
         self._reporter = reporter
         self._client = client
         self._pipeline = pipeline
-        self._metrics = metrics
+        self._metrics = ReportMetrics(metrics.registry)
         self._interval = interval
         self._max_pause = max_pause
         self.status = ReportStatus()
