@@ -311,6 +311,24 @@ def make_controllers(
 
 
 @dataclass(frozen=True, slots=True)
+class ControllerFactory:
+    """Makes the controllers of one agent, at its start and with each configuration."""
+
+    driver: GuestDriver
+    store: FormerStore
+    metrics: AgentMetrics
+
+    def build(
+        self, conf: cfg.ConfigOpts, resctrl: HostResctrl, world: HostState
+    ) -> tuple[KernelController, ...]:
+        """The controllers of a configuration on this host.
+
+        :raises ConfigError:
+        """
+        return build_controllers(conf, self.driver, resctrl, world, self.store, self.metrics)
+
+
+@dataclass(frozen=True, slots=True)
 class ConfiguredHost:
     """What follows from ``options`` on this host, but for what needs the driver of its guests."""
 

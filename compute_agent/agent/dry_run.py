@@ -8,15 +8,21 @@ whether the host can run with a configuration at all.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final, cast
 
 from oslo_config import cfg
 
-from compute_agent.agent.configured_host import NOBODY, build_controllers, build_world, configured_host
-from compute_agent.agent.host_access import GUESTS_FOLDER, STATE_FILE, HostResctrl, open_resctrl
+from compute_agent.agent.configured_host import (
+    NOBODY,
+    ControllerFactory,
+    build_controllers,
+    build_world,
+    configured_host,
+)
+from compute_agent.agent.host_access import GUESTS_FOLDER, STATE_FILE, open_resctrl
 from compute_agent.agent.parameters import SetSchema, load
 from compute_agent.agent.protocol import RequestError
 from compute_agent.conf import written
@@ -41,7 +47,6 @@ from compute_agent.model.cpuset import FormerValues
 from compute_agent.model.guest import Guest
 from compute_agent.model.messages import ConfigError, DriverError, called
 from compute_agent.pipeline import state
-from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.state import AgentState
 from compute_agent.pipeline.worker import GuestPipeline
@@ -155,16 +160,13 @@ def look_up_owner(
     return RootOwner(True, found), root, ""
 
 
-Build = Callable[[cfg.ConfigOpts, HostResctrl, HostState], object]
-
-
 def try_configuration(
-    options: cfg.ConfigOpts, owner: RootOwner | None = None, build: Build | None = None
+    options: cfg.ConfigOpts, owner: RootOwner | None = None, factory: ControllerFactory | None = None
 ) -> None:
     """Make what follows from a configuration on this host, and drop it. Nothing changes.
 
     :param owner: whose the root provider is; without it what the configuration says.
-    :param build: makes what needs a running agent.
+    :param factory: makes the controllers, which need the driver of a running agent.
     :raises ConfigError: the agent would refuse it.
     :raises OSError: the host cannot be read.
     """
@@ -173,8 +175,8 @@ def try_configuration(
         host = configured_host(options, load_registry(), root=owner, root_uuid=NOBODY)
         parse_cpu_classes(options)
         _check_guests(options, host.settings.classes.classes.keys(), parse_blockio_classes(options).keys())
-        if build is not None:
-            build(options, host.resctrl, host.world)
+        if factory is not None:
+            factory.build(options, host.resctrl, host.world)
     except (PlacementError, IdentityError, FleetError, RequestError, cfg.Error) as error:
         raise ConfigError(str(error)) from error
 

@@ -12,13 +12,12 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, Final
 
 from compute_agent.drivers.base import ChangeKind, ExpectingDriver, GuestChange
-from compute_agent.loops.base import ReloadedConfiguration
+from compute_agent.loops.base import ReloadedConfiguration, WakeReport
 from compute_agent.model.guest import Allocation, Guest
 from compute_agent.pipeline.events import Event, GuestAppeared, GuestExpected, GuestStarted, GuestStopped
 from compute_agent.pipeline.worker import GuestPipeline
@@ -184,7 +183,7 @@ def _tell(guest: Guest, done: Future[Any]) -> None:
 class GuestEvents:
     """Hands a driver's changes to the pipeline, in their order."""
 
-    def __init__(self, pipeline: GuestPipeline, client: PlacementClient, missed: Callable[[], None]) -> None:
+    def __init__(self, pipeline: GuestPipeline, client: PlacementClient, missed: WakeReport) -> None:
         """``missed`` is called when the pipeline has a guest for which Placement has to be asked again."""
         self._pipeline = pipeline
         self._client = client

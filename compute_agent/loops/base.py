@@ -9,7 +9,7 @@ A kept file holds what a loop has learnt, so that the next start goes on with it
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Generic, Protocol, TypeVar
@@ -19,6 +19,7 @@ from oslo_config import cfg
 from compute_agent.controllers.base import KernelController
 from compute_agent.files import UnsafeFileError, put_aside, read_own, write_durably
 from compute_agent.interference.watch import InterferenceWatch
+from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.qos.settings import QosSettings
 from compute_agent.report.client import PlacementClient
 from compute_agent.resctrl.mount import ResctrlHandle
@@ -41,10 +42,10 @@ class ReloadedConfiguration:
 
 
 class AgentLoop(Protocol):
-    """A thread of the agent."""
+    """A part of the agent with a thread."""
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         ...
 
     def reload(self, conf: ReloadedConfiguration) -> None:
@@ -52,7 +53,49 @@ class AgentLoop(Protocol):
         ...
 
     def stop(self) -> None:
-        """End; what hangs is not waited for for long."""
+        """Stop the thread. A thread that hangs is waited for a few seconds at most."""
+        ...
+
+
+class ConfigurationInForce:
+    """The configuration by which the agent works, for all parts that go by it. Read by any thread.
+
+    Made before the loops, which follow it; so a reload, which is made before them, too, has to know none.
+    """
+
+    def __init__(self, conf: ReloadedConfiguration) -> None:
+        self.current = conf
+        """Replaced as a whole, so that no thread sees options of one and controllers of another."""
+        self._followers: tuple[AgentLoop, ...] = ()
+
+    @property
+    def controllers(self) -> tuple[KernelController, ...]:
+        """The controllers that the worker has."""
+        return self.current.controllers
+
+    def follow(self, loops: Sequence[AgentLoop]) -> None:
+        """Have these loops reload with each configuration from now on, in this order."""
+        self._followers = tuple(loops)
+
+    def reload(self) -> None:
+        """Have all loops go by the current configuration; after the worker has its controllers."""
+        for loop in self._followers:
+            loop.reload(self.current)
+
+
+class WakeReport(Protocol):
+    """Has the host reported soon. Called from any thread, and returns at once."""
+
+    def __call__(self) -> None:
+        """Wake the thread of reports."""
+        ...
+
+
+class TreeAddition(Protocol):
+    """A part that adds to the provider tree what changes from report to report."""
+
+    def offering(self, tree: ProviderTree) -> ProviderTree:
+        """The tree with that added; called by the thread of reports, and to show the inventory."""
         ...
 
 

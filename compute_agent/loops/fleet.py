@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from oslo_config import cfg
 from prometheus_client import CollectorRegistry, Gauge
@@ -22,13 +22,13 @@ from prometheus_client import CollectorRegistry, Gauge
 from compute_agent.conf import written
 from compute_agent.files import read_own, write_durably
 from compute_agent.fleet.configuration import FleetSettings, overruled
-from compute_agent.fleet.following import Check, follow
+from compute_agent.fleet.following import ConfigurationCheck, follow
 from compute_agent.fleet.guests import OPTIONS, ByGuest, GuestSettingsPlan, parse, plan
 from compute_agent.fleet.kept import KEPT
 from compute_agent.fleet.revision import FleetError, FleetRevision, SourceError
 from compute_agent.inventory.attributes import FLEET_GENERATION, FLEET_GROUP, FLEET_TROUBLE
 from compute_agent.inventory.provider_tree import ProviderTree
-from compute_agent.loops.base import ReloadedConfiguration
+from compute_agent.loops.base import ReloadedConfiguration, WakeReport
 from compute_agent.model.messages import ConfigError
 from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.threads import PeriodicTask, ThreadRole, log_failures
@@ -38,14 +38,30 @@ LOG = logging.getLogger(__name__)
 FILE: Final = "fleet-guests.json"
 """In the state folder: the settings of guests that the fleet has set."""
 
-Set = Callable[[str, Mapping[str, Any]], str]
-"""Gives the guest of a uuid these settings; why that cannot be, empty if it was done."""
+
+class GuestSetter(Protocol):
+    """Changes settings of running guests."""
+
+    def __call__(self, guest: str, values: Mapping[str, Any]) -> str:
+        """Give the guest of a uuid these settings. Why that cannot be; empty if it was done."""
+        ...
+
+
+class GuestApplier(Protocol):
+    """Has guests be as a revision wants them."""
+
+    def __call__(self, revision: Path) -> list[str]:
+        """Apply the revision in a file. The obstacles, a sentence each.
+
+        :raises FleetError: what was applied cannot be read or kept.
+        """
+        ...
 
 
 class FleetGuests:
     """Of one agent; ``set_guest`` changes a guest."""
 
-    def __init__(self, pipeline: GuestPipeline, set_guest: Set) -> None:
+    def __init__(self, pipeline: GuestPipeline, set_guest: GuestSetter) -> None:
         self._pipeline = pipeline
         self._set = set_guest
 
@@ -138,10 +154,10 @@ class FleetLoop:
     def __init__(
         self,
         conf: cfg.ConfigOpts,
-        check: Check,
+        check: ConfigurationCheck,
         registry: CollectorRegistry,
-        changed: Callable[[], None] = lambda: None,
-        bring_about: Callable[[Path], list[str]] = lambda revision: [],
+        changed: WakeReport = lambda: None,
+        bring_about: GuestApplier = lambda revision: [],
     ) -> None:
         self._conf = conf
         self._check = check

@@ -17,7 +17,7 @@ from compute_agent.events.event import EventRecorder
 from compute_agent.inventory.memory import reclaimable, with_offers
 from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.loops import collectors, offers
-from compute_agent.loops.base import ReloadedConfiguration
+from compute_agent.loops.base import ReloadedConfiguration, WakeReport
 from compute_agent.loops.collectors import CollectorLoops
 from compute_agent.loops.offers import (
     ACT,
@@ -95,14 +95,15 @@ class ReclaimLoop:
         recorder: EventRecorder,
         metrics: AgentMetrics,
         clock: Callable[[], float] = time.time,
+        changed: WakeReport = lambda: None,
     ) -> None:
+        """``changed`` is called when there is another offer to report."""
         self._conf = conf
         self._settings = ReclaimSettings.of(conf.options)
         self._pipeline = pipeline
         root = conf.options.host.root
         self._reader = HostUseReader(pipeline, driver, lambda: self._conf.settings.classes, root)
-        self.changed: Callable[[], None] = lambda: None
-        """Called when there is another offer to report; must not wait."""
+        self._changed = changed
         self._clock = clock
         folder = Path(conf.options.state_path)
         gauges = ReclaimGauges(metrics.registry)
@@ -235,7 +236,7 @@ class ReclaimLoop:
         for part in (self._collect, self._promise_memory, self._promise_cpus):
             try:
                 if part():
-                    self.changed()
+                    self._changed()
             except Exception as error:  # which is no reason not to measure the rest
                 failures.append(error)
         if failures:
