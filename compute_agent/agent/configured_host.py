@@ -40,6 +40,7 @@ from compute_agent.inventory.cpu_sets import resolve
 from compute_agent.inventory.derive import BESIDE, SHAPES, derive
 from compute_agent.inventory.provider_files import with_additions
 from compute_agent.inventory.provider_tree import ProviderTree
+from compute_agent.inventory.resctrl import CachePlatform
 from compute_agent.loops.base import ReloadedConfiguration
 from compute_agent.model.cpuset import CPU_POOL, CpuPool, CpuSets
 from compute_agent.model.guest import MemoryType
@@ -131,6 +132,54 @@ def pools_of(
     return (), {}, [warning]
 
 
+@dataclass(frozen=True, slots=True)
+class DerivedTree:
+    """The provider tree of a configuration on a host, and the pools whose CPUs it has.
+
+    ``positions`` are the CPUs of each pool by its name. ``warnings`` are options without an effect.
+    """
+
+    tree: ProviderTree
+    pools: tuple[CpuPool, ...]
+    positions: Positions
+    warnings: tuple[str, ...]
+
+
+def derive_tree(
+    conf: cfg.ConfigOpts,
+    topology: HostTopology,
+    cpu_sets: CpuSets,
+    guest_classes: Collection[str] | None,
+    platform: CachePlatform | None,
+    owner: RootOwner,
+    own_uuid: str,
+) -> DerivedTree:
+    """The tree that the agent reports. Nothing is written, so that a check of the configuration asks, too.
+
+    ``guest_classes`` are the names of classes that pools may name; None: they are refused, and a check goes
+    on without pools. ``own_uuid`` is that of the agent's own root, which a tree below nova-compute's lacks.
+
+    :raises ConfigError: naming section and option.
+    :raises IdentityError: the name of the own root cannot be read.
+    """
+    pools: tuple[CpuPool, ...] = ()
+    positions: Positions = {}
+    ignored: list[str] = []
+    if guest_classes is not None:
+        pools, positions, ignored = pools_of(conf, guest_classes, cpu_sets, topology, owner.beside)
+    settings = options.settings(conf)
+    if owner.beside:
+        root = NovaRoot(NOBODY, options.hypervisor_name(conf)) if owner.novas is None else owner.novas
+        uuid, name, settings = root.uuid, root.name, replace(settings, provider_tree=BESIDE)
+    else:
+        uuid, name = own_uuid, options.root_name(conf)
+    derived = derive(topology, cpu_sets, settings, uuid, name, platform, positions)
+    files = options.provider_configs(conf)
+    tree, unused = with_additions(derived, files.configs)
+    warnings = (*ignored, *files.warnings, *unused, *steal_warnings(conf, owner.beside))
+    return DerivedTree(tree, pools, positions, warnings)
+
+
 def build_world(
     conf: cfg.ConfigOpts,
     topology: HostTopology | None = None,
@@ -164,36 +213,25 @@ def build_world(
         provider_tree.keep_name(Path(conf.state_path), name)
     classes = parse_classes(conf)
     platform = offered(control, classes.wishes)
-    settings = options.settings(conf)
-    pools, positions, ignored = pools_of(conf, classes.classes, cpu_sets, topology, whose.beside)
-    cpu_sets = replace(cpu_sets, pooled=frozenset[int]().union(*positions.values()))
-
-    def tree_of(shape: str) -> ProviderTree:
-        shaped = replace(settings, provider_tree=shape)
-        return derive(topology, cpu_sets, shaped, root_uuid, name, platform, positions)
-
-    def tree_beside() -> ProviderTree:
-        below = NovaRoot(NOBODY, options.hypervisor_name(conf)) if whose.novas is None else whose.novas
-        shape = replace(settings, provider_tree=BESIDE)
-        return derive(topology, cpu_sets, shape, below.uuid, below.name, platform)
-
-    files = options.provider_configs(conf)
-    tree, unused = with_additions(
-        tree_beside() if whose.beside else tree_of(settings.provider_tree), files.configs
-    )
-    warnings = [
-        *filter(None, [cpu_sets.offline_warning]),
-        *ignored,
-        *files.warnings,
-        *unused,
-        *steal_warnings(conf, whose.beside),
-    ]
+    derived = derive_tree(conf, topology, cpu_sets, classes.classes.keys(), platform, whose, root_uuid)
+    tree = derived.tree
+    cpu_sets = replace(cpu_sets, pooled=frozenset[int]().union(*derived.positions.values()))
+    warnings = [*filter(None, [cpu_sets.offline_warning]), *derived.warnings]
     for warning in warnings:
         LOG.warning("%s", warning)
+    # Providers of other shapes of the tree: guests may still hold something of them.
     former = {
         node.uuid: replace(node, inventories={})
         for shape in SHAPES
-        for node in tree_of(shape).nodes
+        for node in derive(
+            topology,
+            cpu_sets,
+            replace(options.settings(conf), provider_tree=shape),
+            root_uuid,
+            name,
+            platform,
+            derived.positions,
+        ).nodes
         if tree.get(node.uuid) is None
     }
     if acting:
@@ -216,7 +254,7 @@ def build_world(
         former=tuple(former.values()),
         refuse_unplaced=may_move and conf.guests.unplaced == "refuse",
         root_known=whose.known,
-        pools=pools,
+        pools=derived.pools,
         warnings=tuple(warnings),
         rebalance_gain=conf.policy.rebalance_gain if may_move and conf.policy.rebalance else None,
     )

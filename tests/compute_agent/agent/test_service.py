@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 import time
 import uuid
 
@@ -11,12 +12,14 @@ import pytest
 import requests
 
 from compute_agent import conf as agent_conf
+from compute_agent.agent import assembly, host_access
 from compute_agent.agent.protocol import RequestError, ask
 from compute_agent.agent.reloading import host_signature
 from compute_agent.agent.service import HostAgent
 from compute_agent.locks import LockedError
 from compute_agent.model.messages import ConfigError, DriverError
 from compute_agent.pipeline.events import ReconcileGuests
+from tests.doc.extensions import threads
 
 SECONDS = 20
 
@@ -327,3 +330,20 @@ def test_a_guest_that_cannot_be_stopped_is_told(rig, monkeypatch):
         patched.setattr(rig.agent.driver, "stop", fail)
         with pytest.raises(RequestError, match="it does not want to"):
             rig.ask("guest.stop", guest=guest["uuid"])
+
+
+def test_every_thread_of_a_running_agent_has_a_role(rig):
+    roles = tuple(role.name for _, role in threads.roles())
+    agents = [one.name for one in threading.enumerate() if one.name != "MainThread"]
+    assert {"worker", "report", "socket", "events"} <= set(agents)
+    assert [name for name in agents if not name.startswith(roles)] == []
+
+
+def test_an_assembly_that_fails_closes_the_driver(tmp_path, write_ini, monkeypatch):
+    closed = []
+    monkeypatch.setattr(assembly, "FleetLoop", lambda *arguments: 1 / 0)
+    monkeypatch.setattr(host_access.HostDriver, "close", lambda driver: closed.append(driver.driver.name))
+    ini = write_ini()
+    with pytest.raises(ZeroDivisionError):
+        HostAgent(lambda: agent_conf.load([], [str(ini)]))
+    assert closed == ["process"]
