@@ -1,4 +1,4 @@
-"""Threads of the agent: this module starts each of them, and a :class:`ThreadRole` describes each.
+"""Threads of the agent: this module starts each of them, and a :class:`ThreadSpec` describes each.
 
 A :class:`PeriodicTask` repeats rounds, with pauses that a :class:`WakeSignal` ends. :func:`start_thread` runs
 what blocks for as long as it lives, such as a server. Helper threads live as long as one piece of work:
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class ThreadRole:
+class ThreadSpec:
     """A row of the table of threads.
 
     ``interval`` is seconds, or in words what the thread waits for. ``duty`` is what the thread does.
@@ -74,11 +74,11 @@ def log_failures(log: logging.Logger, message: str) -> Callable[[bool], None]:
     return log_failure
 
 
-def _always() -> bool:
+def _is_always_needed() -> bool:
     return True
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     return None
 
 
@@ -90,15 +90,15 @@ class PeriodicTask:
 
     def __init__(
         self,
-        role: ThreadRole,
+        role: ThreadSpec,
         round_: Callable[[], None],
         pause: Callable[[float], float | None],
         failed: Callable[[bool], None],
         *,
-        is_needed: Callable[[], bool] = _always,
-        begin: Callable[[], None] = _nothing,
-        rest: Callable[[], None] = _nothing,
-        keep: Callable[[], None] = _nothing,
+        is_needed: Callable[[], bool] = _is_always_needed,
+        begin: Callable[[], None] = _do_nothing,
+        rest: Callable[[], None] = _do_nothing,
+        keep: Callable[[], None] = _do_nothing,
         signal: WakeSignal | None = None,
         name: str = "",
     ) -> None:
@@ -183,7 +183,7 @@ class PeriodicTask:
             return False
 
 
-def start_thread(role: ThreadRole, work: Callable[[], object], suffix: str = "") -> threading.Thread:
+def start_thread(role: ThreadSpec, work: Callable[[], object], suffix: str = "") -> threading.Thread:
     """A started thread of a role. ``suffix`` tells the threads of one role apart."""
     return _start(f"{role.name}{suffix}", work)
 
@@ -194,7 +194,7 @@ def _start(name: str, work: Callable[[], object]) -> threading.Thread:
     return thread
 
 
-def run_aside(role: ThreadRole, work: Callable[[], T], suffix: str = "") -> Future[T]:
+def run_aside(role: ThreadSpec, work: Callable[[], T], suffix: str = "") -> Future[T]:
     """The result of ``work``, or its exception, when it ends; in a thread that nothing has to wait for."""
     found: Future[T] = Future()
 
@@ -208,7 +208,7 @@ def run_aside(role: ThreadRole, work: Callable[[], T], suffix: str = "") -> Futu
     return found
 
 
-def start_timer(role: ThreadRole, seconds: float, work: Callable[[], object]) -> threading.Timer:
+def start_timer(role: ThreadSpec, seconds: float, work: Callable[[], object]) -> threading.Timer:
     """A started timer that calls ``work`` after ``seconds``, unless it is cancelled before."""
     timer = threading.Timer(seconds, work)
     timer.name, timer.daemon = role.name, True

@@ -15,11 +15,11 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from compute_agent.agent.api import OPEN_METHODS, ApiMethods
 from compute_agent.agent.protocol import LimitedThreads, SocketServer, socket_path
-from compute_agent.threads import ThreadRole, start_thread
+from compute_agent.threads import ThreadSpec, start_thread
 
 LOG = logging.getLogger(__name__)
 
-SOCKET_THREAD: Final = ThreadRole(
+SOCKET_THREAD: Final = ThreadSpec(
     "socket",
     "when a connection comes, and each half second to end those that say nothing",
     "accepts connections of the UNIX socket",
@@ -27,7 +27,7 @@ SOCKET_THREAD: Final = ThreadRole(
     "nothing of the agent: each connection has a thread",
 )
 
-HTTP_THREAD: Final = ThreadRole(
+HTTP_THREAD: Final = ThreadSpec(
     "http",
     "when a connection comes, and each half second to end those that say nothing",
     "accepts connections for health and metrics",

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from compute_agent.files import check_folder
-from compute_agent.threads import ONCE, ThreadRole, start_thread
+from compute_agent.threads import ONCE, ThreadSpec, start_thread
 
 if TYPE_CHECKING:
     from oslo_config import cfg
@@ -36,7 +36,7 @@ _SECONDS_TO_END: Final = 1.0
 """For a thread whose connection was hung up; it mostly is in no call that takes time."""
 
 
-CONNECTION_THREAD: Final = ThreadRole(
+CONNECTION_THREAD: Final = ThreadSpec(
     "connection",
     ONCE,
     "serves one connection of the UNIX socket, or one request for health or metrics",

@@ -19,12 +19,12 @@ from urllib.parse import quote, urlsplit
 
 from compute_agent.files import read_bounded
 from compute_agent.fleet.revision import MAX_BYTES, FleetError, SourceError
-from compute_agent.threads import NO_LOCK, ONCE, ThreadRole, run_aside, start_timer
+from compute_agent.threads import NO_LOCK, ONCE, ThreadSpec, run_aside, start_timer
 
 DEADLINE: Final = 20.0
 """Seconds in which all of an answer has to be there, from the question for the address of its name on."""
 
-SOURCE_THREAD: Final = ThreadRole(
+SOURCE_THREAD: Final = ThreadSpec(
     "fleet source",
     ONCE,
     "reads the source of the fleet's settings: names, connections and network folders may hang",
@@ -32,7 +32,7 @@ SOURCE_THREAD: Final = ThreadRole(
     "the source",
 )
 
-DEADLINE_THREAD: Final = ThreadRole(
+DEADLINE_THREAD: Final = ThreadSpec(
     "fleet deadline",
     ONCE,
     "shuts down the connection to the source when its time is over",

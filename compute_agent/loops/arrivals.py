@@ -27,7 +27,7 @@ from compute_agent.threads import (
     NO_LOCK,
     ONCE,
     PeriodicTask,
-    ThreadRole,
+    ThreadSpec,
     log_failures,
     run_aside,
     until_woken,
@@ -45,7 +45,7 @@ _SOON: Final = 2.0
 """Seconds in which a process is there mostly; afterwards it is looked for less often."""
 
 
-ANNOUNCEMENTS_THREAD: Final = ThreadRole(
+ANNOUNCEMENTS_THREAD: Final = ThreadSpec(
     "announcements",
     "when a guest is announced, then each 5 to 50 ms until its process is there",
     "moves the process of an announced guest into its cache group",
@@ -53,7 +53,7 @@ ANNOUNCEMENTS_THREAD: Final = ThreadRole(
     "the driver; the queue of the worker",
 )
 
-HELD_THREAD: Final = ThreadRole(
+HELD_THREAD: Final = ThreadSpec(
     "held by an announced guest",
     ONCE,
     "reads the allocation of an announced guest: the client waits for longer than a start may",
@@ -61,7 +61,7 @@ HELD_THREAD: Final = ThreadRole(
     "Placement",
 )
 
-ARRIVALS_THREAD: Final = ThreadRole(
+ARRIVALS_THREAD: Final = ThreadSpec(
     "arrivals",
     "when the driver reports a change",
     "reads the allocations of guests that start, and hands changes of guests over to the worker",

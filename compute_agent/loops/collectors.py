@@ -33,7 +33,7 @@ from compute_agent.reclaim.collectors import (
     parse,
 )
 from compute_agent.reclaim.offers import term_row
-from compute_agent.threads import NO_LOCK, PeriodicTask, ThreadRole, log_failures
+from compute_agent.threads import NO_LOCK, PeriodicTask, ThreadSpec, log_failures
 
 LOG = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ HANGING_SECONDS: Final = 120.0
 """A call that takes so long is told of."""
 
 
-COLLECTOR_THREAD: Final = ThreadRole(
+COLLECTOR_THREAD: Final = ThreadSpec(
     "collector",
     INTERVAL,
     "calls a collector of another package; one thread each, as a collector may hang",

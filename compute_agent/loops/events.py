@@ -17,7 +17,7 @@ from compute_agent.events.event import AgentEvent, EventKind, EventRecorder
 from compute_agent.events.store import FILE, EventStore
 from compute_agent.host import kernel_files
 from compute_agent.loops.base import ReloadedConfiguration
-from compute_agent.threads import NO_LOCK, PeriodicTask, ThreadRole, log_failures
+from compute_agent.threads import NO_LOCK, PeriodicTask, ThreadSpec, log_failures
 
 LOG = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ MAX_PENDING: Final = 1000
 
 RETRY_SECONDS: Final = 30.0
 
-EVENTS_THREAD: Final = ThreadRole(
+EVENTS_THREAD: Final = ThreadSpec(
     "events",
     "when there is an event",
     "writes events to their file; the last thread to stop, as the worker records events until it ends",
@@ -148,7 +148,7 @@ def kills_on_host(vmstat: str) -> int | None:
         return None
 
 
-OOM_THREAD: Final = ThreadRole(
+OOM_THREAD: Final = ThreadSpec(
     "oom",
     _PAUSE,
     "reports guests that the kernel killed for want of memory",

@@ -31,7 +31,7 @@ from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.loops.base import ReloadedConfiguration, WakeReport
 from compute_agent.model.messages import ConfigError
 from compute_agent.pipeline.worker import GuestPipeline
-from compute_agent.threads import PeriodicTask, ThreadRole, log_failures
+from compute_agent.threads import PeriodicTask, ThreadSpec, log_failures
 
 LOG = logging.getLogger(__name__)
 
@@ -134,7 +134,7 @@ _MAX_TOLD: Final = 250
 """Characters of a trouble that Placement keeps."""
 
 
-FLEET_THREAD: Final = ThreadRole(
+FLEET_THREAD: Final = ThreadSpec(
     "fleet",
     "``[fleet] interval``; at once after a reload",
     "follows the source of the fleet's settings, and applies those of single guests",

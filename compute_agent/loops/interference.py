@@ -28,7 +28,7 @@ from compute_agent.loops.limits import LimitBook
 from compute_agent.model.messages import GuestGoneError
 from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.qos.rounds import CacheReader
-from compute_agent.threads import ONCE, PeriodicTask, ThreadRole, run_aside
+from compute_agent.threads import ONCE, PeriodicTask, ThreadSpec, run_aside
 
 LOG = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ INTERVAL: Final = 10.0
 OWNER: Final = "interference"
 """In the book of limits."""
 
-INTERFERENCE_THREAD: Final = ThreadRole(
+INTERFERENCE_THREAD: Final = ThreadSpec(
     "interference",
     INTERVAL,
     "samples guests while interference is watched for, and limits the guests that disturb others",
@@ -46,7 +46,7 @@ INTERFERENCE_THREAD: Final = ThreadRole(
     "files of the host and of guests; the worker",
 )
 
-ESCALATE_THREAD: Final = ThreadRole(
+ESCALATE_THREAD: Final = ThreadSpec(
     "escalate",
     ONCE,
     "runs the command of ``escalate_command``",

@@ -37,14 +37,14 @@ from compute_agent.reclaim.estimate import EstimateLimits
 from compute_agent.reclaim.offers import FILE, MEMORY_FILE
 from compute_agent.reclaim.zone import HostUse, entitlements, memory_entitlements, read_zone
 from compute_agent.report.held_amounts import WithheldUnits
-from compute_agent.threads import NO_LOCK, PeriodicTask, ThreadRole
+from compute_agent.threads import NO_LOCK, PeriodicTask, ThreadSpec
 
 LOG = logging.getLogger(__name__)
 
 INTERVAL: Final = 60.0
 """Seconds between two readings."""
 
-CAPACITY_THREAD: Final = ThreadRole(
+CAPACITY_THREAD: Final = ThreadSpec(
     "capacity",
     INTERVAL,
     "measures unused CPUs and memory, stolen time and amounts of collectors, and offers them",

@@ -46,7 +46,7 @@ from compute_agent.report.root_provider import (
     is_novas,
     owner_of,
 )
-from compute_agent.threads import PeriodicTask, ThreadRole, WakeSignal, log_failures
+from compute_agent.threads import PeriodicTask, ThreadSpec, WakeSignal, log_failures
 
 LOG = logging.getLogger(__name__)
 
@@ -210,7 +210,7 @@ class ReportStatus:
     away: bool = False
 
 
-REPORT_THREAD: Final = ThreadRole(
+REPORT_THREAD: Final = ThreadSpec(
     "report",
     "``[compute] update_resources_interval``, sooner after a failure; at once when something changed",
     "reports the host to Placement, and reads allocations",

@@ -36,7 +36,7 @@ from compute_agent.reclaim.zone import (
     parse_swapped,
     used_part,
 )
-from compute_agent.threads import NO_LOCK, PeriodicTask, ThreadRole, log_failures
+from compute_agent.threads import NO_LOCK, PeriodicTask, ThreadSpec, log_failures
 
 CacheEntitlements = Callable[[GuestView], Mapping[ThrottleControl, GuestAllotment]]
 """What a guest may use of cache ways and memory bandwidth, by L3 domain."""
@@ -112,7 +112,7 @@ def smooth(
     return found
 
 
-CPU_USE_THREAD: Final = ThreadRole(
+CPU_USE_THREAD: Final = ThreadSpec(
     "cpu-use",
     _PAUSE,
     "measures the CPU use of guests for ``[policy] load_aware``",

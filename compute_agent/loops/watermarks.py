@@ -26,7 +26,7 @@ from compute_agent.qos.snapshot import UsageSnapshot
 from compute_agent.qos.state import QosState
 from compute_agent.qos.streaks import Streaks
 from compute_agent.qos.telemetry import ThrottleTelemetry
-from compute_agent.threads import PeriodicTask, ThreadRole
+from compute_agent.threads import PeriodicTask, ThreadSpec
 
 LOG = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ SwitchScheduling = Callable[[bool], None]
 OWNER: Final = "watermarks"
 """In the book of limits."""
 
-WATERMARKS_THREAD: Final = ThreadRole(
+WATERMARKS_THREAD: Final = ThreadSpec(
     "watermarks",
     "``[qos] interval``, while there are watermarks or something is to be given back",
     "measures use, throttles and evicts guests, and keeps new guests away",

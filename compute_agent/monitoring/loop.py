@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 from compute_agent.monitoring.monitor import SYNC_SECONDS, CacheMonitor
 from compute_agent.monitoring.reading import MonitorReading, MonitorTarget
 from compute_agent.monitoring.samples import SampleStore, to_samples
-from compute_agent.threads import PeriodicTask, ThreadRole, log_failures
+from compute_agent.threads import PeriodicTask, ThreadSpec, log_failures
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ WANTED_ROUNDS: Final = 2
 ASKED_SECONDS, MAX_ASKED_SECONDS = 1.0, 10.0
 """How long who asks waits for a reading: twice as long as the last one took, within these."""
 
-MONITORING_THREAD: Final = ThreadRole(
+MONITORING_THREAD: Final = ThreadSpec(
     "monitoring",
     "``[monitoring] interval`` while readings are asked for, else ``store_interval``",
     "reads counters of caches and bandwidth, and stores samples",

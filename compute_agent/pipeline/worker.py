@@ -44,7 +44,7 @@ from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.placer import GuestPlacer, where
 from compute_agent.pipeline.state import SavedGuest
 from compute_agent.policy.base import PlacementRefusal
-from compute_agent.threads import PeriodicTask, ThreadRole, log_failures, until_woken
+from compute_agent.threads import PeriodicTask, ThreadSpec, log_failures, until_woken
 
 LOG = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ _NOT_FOUND_OUT: Final = (StartGuest, AdoptGuest, LimitGuest, MoveGuest, GuestExp
 """Events of which nothing is found out by itself when the guests are taken over."""
 
 
-WORKER_THREAD: Final = ThreadRole(
+WORKER_THREAD: Final = ThreadSpec(
     "worker",
     "when there is an event",
     "handles events: decides where guests go, has controllers act, and saves the state",

@@ -9,14 +9,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from compute_agent.threads import ONCE, ThreadRole, run_aside
+from compute_agent.threads import ONCE, ThreadSpec, run_aside
 
 LOG = logging.getLogger(__name__)
 
 _AT_A_TIME: Final = 8
 """Guests that are stopped together; the others wait."""
 
-EVICTION_THREAD: Final = ThreadRole(
+EVICTION_THREAD: Final = ThreadSpec(
     "evict",
     ONCE,
     "stops one guest, and gives its allocation back as soon as Placement takes it",

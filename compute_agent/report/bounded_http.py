@@ -24,7 +24,7 @@ from oslo_config import cfg
 from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
-from compute_agent.threads import ONCE, ThreadRole, start_timer
+from compute_agent.threads import ONCE, ThreadSpec, start_timer
 
 MAX_ANSWER_BYTES: Final = 16 * 2**20
 """After decompression.
@@ -42,7 +42,7 @@ _PIECE_BYTES: Final = 2**16
 
 _LOCAL: Final = threading.local()
 
-WATCH_THREAD: Final = ThreadRole(
+WATCH_THREAD: Final = ThreadSpec(
     "request watch",
     ONCE,
     "shuts down the connection of a request to Placement when its time is over",

@@ -25,9 +25,9 @@ from opentelemetry.trace import SpanKind, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from compute_agent.report.answers import REQUEST_ID
-from compute_agent.threads import NO_LOCK, ONCE, ThreadRole, start_thread
+from compute_agent.threads import NO_LOCK, ONCE, ThreadSpec, start_thread
 
-LAST_SPANS_THREAD: Final = ThreadRole(
+LAST_SPANS_THREAD: Final = ThreadSpec(
     "last spans",
     ONCE,
     "sends the spans that are left when the process ends",

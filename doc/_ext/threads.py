@@ -5,14 +5,14 @@ import pkgutil
 from typing import Final
 
 import compute_agent
-from compute_agent.threads import ONCE, ThreadRole
+from compute_agent.threads import ONCE, ThreadSpec
 
 _HEAD: Final = (
     "| thread | interval | what it does | locks | may call | module |\n| --- | --- | --- | --- | --- | --- |"
 )
 
 
-def roles() -> list[tuple[str, ThreadRole]]:
+def roles() -> list[tuple[str, ThreadSpec]]:
     """The roles with the modules that define them: threads that stay first, then helpers, each by name.
 
     :raises ImportError: a module needs a package that is not installed.
@@ -21,7 +21,7 @@ def roles() -> list[tuple[str, ThreadRole]]:
         (name, role)
         for name in _modules()
         for role in vars(importlib.import_module(name)).values()
-        if isinstance(role, ThreadRole)
+        if isinstance(role, ThreadSpec)
     ]
     return sorted(found, key=lambda one: (one[1].interval == ONCE, one[1].name))
 
@@ -37,7 +37,7 @@ def _modules() -> list[str]:
     ]
 
 
-def _row(module: str, role: ThreadRole) -> str:
+def _row(module: str, role: ThreadSpec) -> str:
     interval = f"{role.interval:g} s" if isinstance(role.interval, float) else role.interval
     cells = f"`{role.name}`", interval, role.duty, role.locks, role.calls, f"`{module}`"
     return f"| {' | '.join(cells).replace('``', '`')} |"

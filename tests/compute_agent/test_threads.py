@@ -5,10 +5,10 @@ import threading
 
 import pytest
 
-from compute_agent.threads import ONCE, PeriodicTask, ThreadRole, WakeSignal, run_aside
+from compute_agent.threads import ONCE, PeriodicTask, ThreadSpec, WakeSignal, run_aside
 
 LONG = 20.0
-ROLE = ThreadRole("work", 0.001, "works", "none", "nothing")
+ROLE = ThreadSpec("work", 0.001, "works", "none", "nothing")
 
 
 class Work:
@@ -175,4 +175,4 @@ def test_a_helper_hands_over_what_its_work_raises(error):
     def fail():
         raise error
 
-    assert run_aside(ThreadRole("help", ONCE, "fails", "none", "nothing"), fail).exception(LONG) is error
+    assert run_aside(ThreadSpec("help", ONCE, "fails", "none", "nothing"), fail).exception(LONG) is error

@@ -36,7 +36,7 @@ def test_every_thread_that_is_started_has_a_role_in_the_table():
         name
         for module, _ in threads.roles()
         for name, value in vars(__import__(module, fromlist=["_"])).items()
-        if isinstance(value, agent_threads.ThreadRole)
+        if isinstance(value, agent_threads.ThreadSpec)
     }
     assert started == listed
 

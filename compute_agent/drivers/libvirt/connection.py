@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from compute_agent.drivers.libvirt import domain_metadata
 from compute_agent.model.messages import DriverError
-from compute_agent.threads import NO_LOCK, ThreadRole, start_thread
+from compute_agent.threads import NO_LOCK, ThreadSpec, start_thread
 
 LOG = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ LOG = logging.getLogger(__name__)
 _KEEPALIVE_SECONDS: Final = 1
 _KEEPALIVE_COUNT: Final = 3
 
-LOOP_THREAD: Final = ThreadRole(
+LOOP_THREAD: Final = ThreadSpec(
     "libvirt-loop",
     "when libvirtd says something, and for keep-alives",
     "runs libvirt's own event loop, one for the process",

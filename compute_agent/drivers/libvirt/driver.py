@@ -41,7 +41,7 @@ from compute_agent.drivers.memory_limits import OomScores, OomWatch
 from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.model.resource import BlockIo
-from compute_agent.threads import ThreadRole, start_thread
+from compute_agent.threads import ThreadSpec, start_thread
 
 LOG = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ _POLL_SECONDS: Final = 0.02
 
 _KIB: Final = 1024
 
-GUESTS_THREAD: Final = ThreadRole(
+GUESTS_THREAD: Final = ThreadSpec(
     "libvirt-guests",
     "when libvirtd reports a domain, and each 10 s for its definition; 0.1 to 2 s while libvirtd is away",
     "keeps the table of domains, and reports those that start, end or change",

@@ -24,13 +24,13 @@ from compute_agent.drivers.processes.records import ProcessRecord, RecordStore, 
 from compute_agent.drivers.procfs import ProcessIdentity
 from compute_agent.model.guest import GuestSettings
 from compute_agent.model.messages import DriverError, GuestGoneError
-from compute_agent.threads import ThreadRole, start_thread
+from compute_agent.threads import ThreadSpec, start_thread
 
 LOG = logging.getLogger(__name__)
 
 Key = TypeVar("Key")
 
-PIDWATCH_THREAD: Final = ThreadRole(
+PIDWATCH_THREAD: Final = ThreadSpec(
     "pidwatch",
     "when a process of a guest ends (pidfd)",
     "cleans up after guests that ended, and reports their end",
