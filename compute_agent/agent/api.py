@@ -205,41 +205,41 @@ class ApiMethods:
     def guest_list(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """All guests."""
         load(EmptySchema(), params)
-        return [self._document(view) for view in self._agent.configurator.list_views()]
+        return [self._guest_document(view) for view in self._agent.configurator.list_views()]
 
     def guest_show(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """One guest, by uuid or name."""
-        return self._document(self._agent.configurator.find_guest(load(GuestSchema(), params)["guest"]))
+        return self._guest_document(self._agent.configurator.find_guest(load(GuestSchema(), params)["guest"]))
 
     def guest_run(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Start a guest for a consumer, on what the consumer holds."""
         body = self._agent.configurator.load_settings(RunSchema(), params)
-        guest_uuid, as_of, allocation = self._allocation(body)
+        guest_uuid, as_of, allocation = self._read_allocation(body)
         event = StartGuest(
             uuid=guest_uuid,
             name=body.get("name", guest_uuid),
-            settings=_settings(body, allocation),
+            settings=_guest_settings(body, allocation),
             command=tuple(body["command"]),
             allocation=allocation,
             as_of=as_of,
             cwd=body["cwd"],
             environment=body["environment"],
         )
-        return self._begin(event)
+        return self._begin_guest(event)
 
     def guest_adopt(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Take a running process, or all of a cgroup, as a consumer's guest."""
         body = self._agent.configurator.load_settings(AdoptSchema(), params)
-        guest_uuid, as_of, allocation = self._allocation(body)
+        guest_uuid, as_of, allocation = self._read_allocation(body)
         event = AdoptGuest(
             uuid=guest_uuid,
             name=body.get("name", guest_uuid),
-            settings=_settings(body, allocation),
+            settings=_guest_settings(body, allocation),
             origin=body["pid"] if "pid" in body else Path(body["cgroup"]),
             allocation=allocation,
             as_of=as_of,
         )
-        return self._begin(event)
+        return self._begin_guest(event)
 
     def guest_announce(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Make the cache group of a guest that is about to start; for the hook of libvirt, which waits."""
@@ -255,7 +255,7 @@ class ApiMethods:
     def guest_set(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Give a running guest other settings, in effect when this returns."""
         guest = self._agent.configurator.change_guest(params)
-        return self._document(self._agent.configurator.find_guest(guest.uuid))
+        return self._guest_document(self._agent.configurator.find_guest(guest.uuid))
 
     def guest_move(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Move a guest off the CPUs that the present sets do not have, or just tell where it would go."""
@@ -398,7 +398,7 @@ class ApiMethods:
         self._agent.retire()
         return {}
 
-    def _allocation(self, body: Mapping[str, Any]) -> tuple[str, float, Allocation]:
+    def _read_allocation(self, body: Mapping[str, Any]) -> tuple[str, float, Allocation]:
         guest_uuid = str(body.get("uuid") or uuid.uuid4())
         as_of = time.monotonic()
         try:
@@ -421,26 +421,26 @@ class ApiMethods:
             )
         return guest_uuid, as_of, world.own_part(resources)
 
-    def _document(self, view: GuestView) -> dict[str, Any]:
+    def _guest_document(self, view: GuestView) -> dict[str, Any]:
         return guest_document(view, self._agent.reports.claims.expires(view.guest.uuid))
 
-    def _begin(self, event: StartGuest | AdoptGuest) -> dict[str, Any]:
+    def _begin_guest(self, event: StartGuest | AdoptGuest) -> dict[str, Any]:
         """Have a guest begin, and a report learn the generations that belong to what it holds."""
-        document = self._enter(event)
+        document = self._submit_event(event)
         self._agent.reports.wake()
         return document
 
-    def _enter(self, event: Event) -> dict[str, Any]:
+    def _submit_event(self, event: Event) -> dict[str, Any]:
         try:
             view = self._agent.pipeline.submit(event).result(ANSWER_SECONDS)
         except (GuestRefusedError, DriverError) as error:
             raise RequestError(str(error)) from error
         except FutureTimeoutError as error:
             raise RequestError(_BUSY) from error
-        return self._document(view)
+        return self._guest_document(view)
 
 
-def _settings(body: Mapping[str, Any], allocation: Allocation) -> GuestSettings:
+def _guest_settings(body: Mapping[str, Any], allocation: Allocation) -> GuestSettings:
     """The guest's settings; without a number of guest CPUs as many as the allocation has, one at least."""
     amount = sum(held.get(name, 0) for held in allocation.values() for name in CPU_CLASSES)
     return GuestSettings(

@@ -1,8 +1,7 @@
 """Assembly of the agent: one function makes all parts, from top to bottom, each from parts that are there.
 
-No part is handed a later one. Where calls go the other way, an earlier object carries them: a
-:class:`WakeSignal` wakes the reports, :class:`ConfigurationInForce` has the loops follow a reload, and the
-worker's queue takes events of all.
+No part gets a later one. An earlier object carries calls that go the other way. A :class:`WakeSignal` wakes
+the reports. :class:`ConfigurationInForce` has the loops follow a reload. The worker's queue takes all events.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ from compute_agent.threads import WakeSignal
 class AssembledAgent:
     """The parts that are asked or driven after the assembly. No thread of them runs yet, but the driver's.
 
-    ``early`` loops start before the agent listens: whoever asks it, or announces a guest, finds them.
+    ``early`` loops start before the agent listens, as clients may ask it, or announce guests, from then on.
     ``late`` loops start afterwards. All stop in reverse order.
     """
 
@@ -84,7 +83,7 @@ class AssembledAgent:
 
 
 def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, folder: Path) -> AssembledAgent:
-    """The agent of a state folder whose lock is held, by the ``options`` that ``load_conf`` gave first.
+    """The agent of a state folder that is locked, by the ``options`` that ``load_conf`` gave first.
 
     :raises ConfigError: it is a configuration to refuse.
     :raises cfg.Error:

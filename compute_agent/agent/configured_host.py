@@ -102,7 +102,7 @@ def check_options(conf: cfg.ConfigOpts) -> None:
 
 
 def steal_warnings(conf: cfg.ConfigOpts, beside: bool) -> list[str]:
-    """What of [capacity] steal has no effect."""
+    """Sentences about a [capacity] steal without an effect."""
     if not beside or conf.capacity.steal == "off":
         return []
     return [
@@ -189,9 +189,11 @@ def build_world(
 ) -> HostState:
     """The host as the configuration wants it. Deprecated options cost a log line each.
 
-    ``root_uuid`` is the uuid of the agent's own root provider; without it that of the state folder, where it
-    is made if there is none. ``control`` is the mount of resctrl, if there is one. ``root``: whose the root
-    is; without it what the configuration says.
+    :param root_uuid: the uuid of the agent's own root provider. Without it, it is that of the state folder,
+        which is made if there is none.
+    :param control: the mount of resctrl, if there is one.
+    :param root: the owner of the root; without it the configuration says.
+
 
     :raises ConfigError: for a configuration that this host cannot have.
     :raises IdentityError:
@@ -270,8 +272,8 @@ def build_controllers(
 ) -> tuple[KernelController, ...]:
     """The controllers in the order in which they act. ``resctrl`` is the mount of this host.
 
-    Where the agent follows somebody else, as it does beside nova-compute unless told otherwise, none of them
-    pins guests or binds memory. ``store`` keeps what kernel files held before.
+    None of them pins guests or binds memory where others do, as beside nova-compute by default. ``store``
+    keeps former contents of kernel files.
 
     :raises ConfigError:
     """
@@ -300,7 +302,7 @@ def build_controllers(
 
 @dataclass(frozen=True, slots=True)
 class ControllerSettings:
-    """What controllers go by. The defaults are a host without guests, classes and options.
+    """The settings of controllers. The defaults are a host without guests, classes and options.
 
     ``pins``: guests are pinned, and their memory is bound. ``memory_overhead`` is in MiB, ``memory_types``
     are those of NUMA nodes. Other mappings are by the name of a class.
@@ -327,8 +329,9 @@ def make_controllers(
 ) -> tuple[KernelController, ...]:
     """The one list of all controllers, in the order in which they act, for work and for release.
 
-    ``control`` is the mount of resctrl that they may change, if there is one. ``root`` is the folder that
-    /sys and /proc are below. ``count_drift`` counts files of CPU classes that others have changed.
+    :param control: the mount of resctrl that they may change, if there is one.
+    :param root: the folder that /sys and /proc are below.
+    :param count_drift: counts files of CPU classes that others have changed.
     """
     files = KernelFiles(root)
     pinning = (CpusetController(driver),) if settings.pins else ()
@@ -368,7 +371,7 @@ class ControllerFactory:
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredHost:
-    """What follows from ``options`` on this host, but for what needs the driver of its guests."""
+    """The result of ``options`` on this host, without the parts that need the driver of its guests."""
 
     options: cfg.ConfigOpts
     resctrl: HostResctrl

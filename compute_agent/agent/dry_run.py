@@ -1,4 +1,4 @@
-"""What the agent would change: on its next start, or with another configuration. Nothing is written.
+"""Changes that the agent would make: on its next start, or with another configuration. Nothing is written.
 
 The real worker decides, from the current state of the driver, the kernel and Placement. A recorder takes the
 place of each controller and notes the calls; the driver and Placement are only read. The same code tells
@@ -96,7 +96,7 @@ def of_move(move: AllocationMove, names: Mapping[str, str]) -> PlannedChange:
 def of_action(
     action: Action, reported: Mapping[str, ReportedProvider], names: Mapping[str, str]
 ) -> Iterator[PlannedChange]:
-    """What a request would change."""
+    """The changes of one request to Placement."""
     match action:
         case CreateResourceClass(name):
             yield PlannedChange(PLACEMENT, name, "resource class, new")
@@ -114,7 +114,8 @@ def of_action(
             before = reported[uuid].inventories if uuid in reported else {}
             for name in sorted({*before, *inventories}):
                 if before.get(name) != inventories.get(name):
-                    change = f"{name} {_amounts(before.get(name))} -> {_amounts(inventories.get(name))}"
+                    old, new = _inventory_text(before.get(name)), _inventory_text(inventories.get(name))
+                    change = f"{name} {old} -> {new}"
                     yield PlannedChange(PLACEMENT, names.get(uuid, uuid), change)
         case SetTraits(uuid, traits):
             had = reported[uuid].traits if uuid in reported else frozenset[str]()
@@ -123,7 +124,7 @@ def of_action(
                 yield PlannedChange(PLACEMENT, names.get(uuid, uuid), f"traits {' '.join(few).strip()}")
 
 
-def _amounts(inventory: ProviderInventory | None) -> str:
+def _inventory_text(inventory: ProviderInventory | None) -> str:
     """An inventory in short: its total, and what is not as usual."""
     if inventory is None:
         return "none"
@@ -136,7 +137,7 @@ def _amounts(inventory: ProviderInventory | None) -> str:
 def look_up_owner(
     conf: cfg.ConfigOpts, client: PlacementClient, state: AgentState, own: str
 ) -> tuple[RootOwner, str, str]:
-    """Whose the root is, that in words, and why Placement cannot be asked, empty if it can be.
+    """The owner of the root, that in words, and why Placement cannot be asked, empty if it can be.
 
     ``own`` is the uuid of the agent's own root.
     """
@@ -165,7 +166,7 @@ def try_configuration(
 ) -> None:
     """Make what follows from a configuration on this host, and drop it. Nothing changes.
 
-    :param owner: whose the root provider is; without it what the configuration says.
+    :param owner: the owner of the root provider; without it the configuration says.
     :param factory: makes the controllers, which need the driver of a running agent.
     :raises ConfigError: the agent would refuse it.
     :raises OSError: the host cannot be read.
@@ -203,10 +204,10 @@ _READS: Final = frozenset(
         *("vcpu_affinity", "emulator_affinity", "cpu_limits", "memory_nodes"),
     }
 )
-"""What may be asked of a driver."""
+"""The methods of a driver that change nothing."""
 
 _SECONDS: Final = 60.0
-"""How long the worker may take; it waits for nobody but libvirtd."""
+"""How long the worker may take; it waits for libvirtd alone."""
 
 
 def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
@@ -269,7 +270,7 @@ def _in_placement(
     pipeline: GuestPipeline,
     nameless: Path | None,
 ) -> Iterator[PlannedChange]:
-    """What would be sent, and the worker knows what guests hold. ``nameless`` is a folder without a uuid."""
+    """Changes in Placement; then the worker knows allocations. ``nameless`` is a folder without a uuid."""
     world = pipeline.world
     first = first_tree(world.tree, conf)
     try:
@@ -313,40 +314,40 @@ class RecordingController(KernelController):
         self._together = targets, zones
 
     def drifted(self, target: GuestTarget) -> str | None:
-        """Nothing is repaired."""
+        """None: the kernel is compared by plan() alone."""
         return None
 
     def apply(self, target: GuestTarget) -> bool:
-        """Nothing: sync() has remembered what each guest should be."""
+        """False: sync() has remembered each guest as it should be."""
         return False
 
     def planned_changes(self) -> Iterator[PlannedChange]:
-        """What the controller would change, as far as kernel and targets differ."""
+        """The changes of the controller, as far as kernel and targets differ."""
         return self._controller.plan(*self._together)
 
     def plan(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> Iterator[PlannedChange]:
-        """As the controller."""
+        """The plan of the controller itself."""
         return self._controller.plan(targets, zones)
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """Nothing: nothing was changed."""
+        """No items, as nothing was changed."""
         return iter(())
 
 
 class _KeptValues:
-    """What an agent has kept of former values; nothing more is."""
+    """The former values that an agent has kept; no more are kept."""
 
     def __init__(self, saved: state.AgentState) -> None:
         self.former_values = saved.former_values
 
     def keep_former_values(self, former: FormerValues) -> None:
-        """Nothing is kept, as nothing is changed."""
+        """Keep nothing, as nothing is changed."""
 
 
 class _ReadOnlyDriver:
-    """A driver that can be asked and not told.
+    """A driver that is read and not changed.
 
-    Ends of guests are not heard of: who does forgets their records.
+    It reports no ends of guests: a driver that does forgets their records.
     """
 
     def __init__(self, driver: GuestDriver) -> None:
@@ -358,7 +359,7 @@ class _ReadOnlyDriver:
         return getattr(self._driver, name)
 
     def watch(self, listener: Listener) -> None:
-        """Nobody is told."""
+        """Report nothing."""
 
 
 class _ReadOnlyClient(PlacementClient):

@@ -45,7 +45,7 @@ def check_state_folder(conf: cfg.ConfigOpts) -> str:
     :raises ConfigError: others may write there, so that the agent of any user would refuse it.
     """
     folder = Path(conf.state_path)
-    if reason := _fault(folder, check_folder):
+    if reason := _folder_fault(folder, check_folder):
         return reason
     there = next(part for part in (folder.absolute(), *folder.absolute().parents) if part.exists())
     if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
@@ -59,12 +59,12 @@ def make_state_folder(conf: cfg.ConfigOpts) -> Path:
     :raises ConfigError: it cannot be had, or others may write there.
     """
     folder = Path(conf.state_path)
-    if reason := _fault(folder, secure_folder):
+    if reason := _folder_fault(folder, secure_folder):
         raise ConfigError(reason)
     return folder
 
 
-def _fault(folder: Path, see_to: Callable[[Path], None]) -> str:
+def _folder_fault(folder: Path, see_to: Callable[[Path], None]) -> str:
     """Why the folder, or that of guests in it, cannot be had; empty if both can.
 
     :raises ConfigError: others may write there.

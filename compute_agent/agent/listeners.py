@@ -48,14 +48,14 @@ class _MetricsHandler(WSGIRequestHandler):
     timeout = 10
 
     def handle(self) -> None:
-        """Answer one request. Who says nothing, or goes away in the middle, is let go without a word."""
+        """Answer one request. A client that says nothing, or goes away in the middle, costs no log line."""
         try:
             super().handle()
         except OSError as error:
             LOG.debug("The connection from %s ended: %s", self.client_address[0], error)
 
     def get_stderr(self) -> TextIO:
-        """Nothing is shown: all that fails beside the answer's own making is that nobody takes it."""
+        """A buffer that is dropped: only a client that went away makes wsgiref write there."""
         return io.StringIO()
 
     def log_message(self, format: str, *args: Any) -> None:
@@ -74,7 +74,7 @@ class HttpServer:
         self._health = health
         try:
             self._server = make_server(
-                address, port, self._serve, server_class=_MetricsServer, handler_class=_MetricsHandler
+                address, port, self._serve_request, server_class=_MetricsServer, handler_class=_MetricsHandler
             )
         except OSError as error:
             raise OSError(
@@ -95,15 +95,15 @@ class HttpServer:
         self._server.server_close()
         self._thread.join()
 
-    def _serve(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+    def _serve_request(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         try:
-            return self._answer(environ, start_response)
+            return self._answer_request(environ, start_response)
         except Exception:
             LOG.exception("A request for %s could not be answered", environ.get("PATH_INFO"))
             start_response("500 Internal Server Error", [("Content-Type", "text/plain")])
             return [b"the log of the agent tells more\n"]
 
-    def _answer(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+    def _answer_request(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         match environ.get("PATH_INFO"):
             case "/metrics":
                 metrics: Iterable[bytes] = self._metrics(environ, start_response)
@@ -144,7 +144,7 @@ class AgentListeners:
                 raise
 
     def close(self) -> None:
-        """Answer nobody any more."""
+        """Stop both."""
         self._server.shutdown()
         self._server.server_close()
         if self._http is not None:

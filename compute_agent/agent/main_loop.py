@@ -11,11 +11,11 @@ LOOK_SECONDS: Final = 1.0
 """How often configuration files and hardware are looked at for changes."""
 
 PRUNE_SECONDS: Final = 600.0
-"""How often it is looked for logs of ended guests that have been kept long enough."""
+"""How often logs of ended guests are looked for that have been kept long enough."""
 
 
 class MainDuties(Protocol):
-    """What the main thread does of the agent."""
+    """The duties of the main thread."""
 
     @property
     def reconcile_interval(self) -> float:
@@ -23,11 +23,11 @@ class MainDuties(Protocol):
         ...
 
     def reload(self) -> None:
-        """Read configuration and host anew."""
+        """Read configuration and host again."""
         ...
 
     def look(self) -> None:
-        """Look whether configuration or hardware changed since the last time, and take that up."""
+        """Look whether configuration or hardware changed since the last time, and apply that."""
         ...
 
     def reconcile(self) -> None:
@@ -67,7 +67,7 @@ class ReceivedSignals:
 
 
 class MainLoop:
-    """Lives until it is told to end. Python runs handlers of signals in the main thread only."""
+    """The main thread's work until a signal ends it. Python runs handlers of signals in that thread only."""
 
     def __init__(self, agent: MainDuties, received: ReceivedSignals) -> None:
         self._agent = agent

@@ -18,7 +18,7 @@ from compute_agent.report.root_provider import Causes, DisableCause, HostMainten
 LOG = logging.getLogger(__name__)
 
 ANSWER_SECONDS: Final = 20.0
-"""How long it is waited for Placement; it is told later otherwise."""
+"""How long Placement is waited for; it is told later otherwise."""
 
 
 class MaintenanceStore(Protocol):
@@ -33,7 +33,7 @@ class MaintenanceStore(Protocol):
 
 
 class MaintenanceMode:
-    """The operator's switch. What was said is kept before it is done, and outlives the agent."""
+    """The operator's switch. It is kept before it takes effect, and outlives the agent."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class MaintenanceMode:
 
     @property
     def is_on(self) -> bool:
-        """Whether new guests are kept away for maintenance; as Placement has it, if nobody remembers."""
+        """Whether new guests are kept away for maintenance; Placement tells if the state file does not."""
         if self._said is not None:
             return self._said.off
         return DisableCause.MAINTENANCE in (self._reports.root_traits or ())
@@ -76,10 +76,10 @@ class MaintenanceMode:
             except OSError as error:
                 raise RequestError(f"nothing is changed, as it cannot be remembered: {error}") from error
             self._said = said
-            LOG.info("The host was %s by an operator%s", _verb(off), f": {reason}" if reason else "")
+            LOG.info("The host was %s by an operator%s", _switch_verb(off), f": {reason}" if reason else "")
             self._reports.switch_scheduling(DisableCause.MAINTENANCE, off)
         if not self._reports.wait_for_switch(ANSWER_SECONDS):
-            LOG.warning("Placement has not been told yet that the host was %s", _verb(off))
+            LOG.warning("Placement has not been told yet that the host was %s", _switch_verb(off))
         return self.document()
 
     def document(self) -> dict[str, Any]:
@@ -96,12 +96,12 @@ class MaintenanceMode:
         }
 
 
-def _verb(off: bool) -> str:
+def _switch_verb(off: bool) -> str:
     return "disabled" if off else "enabled"
 
 
 def causes_kept(state: AgentState, has_watermarks: bool) -> Causes:
-    """Why new guests were kept away when the agent ended, and still are until somebody says otherwise."""
+    """Causes for which new guests were kept away when the agent ended, and are until something changes."""
     # Where nothing can switch it off nothing has to be waited for until it may be switched on again.
     by_watermarks = state.qos.scheduling_off if has_watermarks else False
     by_operator = None if state.maintenance is None else state.maintenance.off

@@ -82,7 +82,7 @@ class LimitedThreads(socketserver.ThreadingMixIn):
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serve a connection in a thread of its own, or refuse it."""
         with self._guard:
-            admitted = self._admit()
+            admitted = self._admit_connection()
             if admitted:
                 self._open.add(request)
                 self._waited_for[request] = time.monotonic() + self.receive_timeout
@@ -119,7 +119,7 @@ class LimitedThreads(socketserver.ThreadingMixIn):
 
     # Inner parts, under the guard
 
-    def _admit(self) -> bool:
+    def _admit_connection(self) -> bool:
         if len(self._open) < self.max_connections:
             return True
         oldest = next(iter(self._waited_for), None)
@@ -211,21 +211,23 @@ class SocketServer(LimitedThreads, socketserver.UnixStreamServer):
 
     def refuse(self, connection: socket.socket) -> None:
         """Say that there are too many connections."""
-        connection.send(_line({"error": f"the agent has {self.max_connections} requests in hand: try again"}))
+        connection.send(
+            _answer_line({"error": f"the agent has {self.max_connections} requests in hand: try again"})
+        )
 
     def answer(self, line: bytes, user: int) -> bytes:
         """The answer to one request line of a user."""
         method = ""
         try:
-            method, serve, params = self._understand(line, user)
-            return _line({"result": serve(params)})
+            method, serve, params = self._parse_request(line, user)
+            return _answer_line({"result": serve(params)})
         except RequestError as error:
-            return _line({"error": str(error)})
+            return _answer_line({"error": str(error)})
         except Exception as error:
             LOG.exception("Method %s failed", method)
-            return _line({"error": f"internal error: {type(error).__name__}: {error}"})
+            return _answer_line({"error": f"internal error: {type(error).__name__}: {error}"})
 
-    def _understand(self, line: bytes, user: int) -> tuple[str, Method, dict[str, Any]]:
+    def _parse_request(self, line: bytes, user: int) -> tuple[str, Method, dict[str, Any]]:
         """Method and parameters of a request.
 
         :raises RequestError: also if it is not for this user.
@@ -247,7 +249,7 @@ class SocketServer(LimitedThreads, socketserver.UnixStreamServer):
         return method, serve, params
 
 
-def _line(answer: Mapping[str, Any]) -> bytes:
+def _answer_line(answer: Mapping[str, Any]) -> bytes:
     return json.dumps(answer).encode() + b"\n"
 
 

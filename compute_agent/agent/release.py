@@ -64,7 +64,7 @@ KEPT_AWAY: Final = f"{STAYS}: new guests are kept away until all else is given b
 
 
 class ReleasedError(Exception):
-    """The host was released: no agent works here until somebody says otherwise."""
+    """The host was released: no agent works here until an operator says otherwise."""
 
 
 def mark(folder: Path) -> None:
@@ -77,7 +77,7 @@ def mark(folder: Path) -> None:
 
 
 def unmark(folder: Path) -> None:
-    """Let agents work here again. Who was limited for another guest has had all back, and shall keep it.
+    """Let agents work here again. Guests that were limited for others have all back, and keep it.
 
     :raises OSError:
     """
@@ -99,7 +99,7 @@ def refuse_if_released(folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseOptions:
-    """What to give back beside limits, ways and the scheduling switch.
+    """Things to give back beside limits, ways and the scheduling switch.
 
     ``pins`` come with memory binding, limits of memory and weights. ``provider`` is the tree in Placement.
     """
@@ -110,7 +110,7 @@ class ReleaseOptions:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseRow:
-    """One thing that the agent has set: its kind, whose it is, how it is, and what came of it."""
+    """One thing that the agent has set: its kind, its owner, how it is, and the outcome."""
 
     kind: str
     name: str
@@ -119,7 +119,7 @@ class ReleaseRow:
 
 
 class HostRelease:
-    """What one host has, and how it is given back. Nothing else may act on the host meanwhile."""
+    """The release of one host. Nothing else may act on the host meanwhile."""
 
     def __init__(
         self,
@@ -147,17 +147,17 @@ class HostRelease:
         self._beside = beside
 
     def survey(self) -> list[ReleaseRow]:
-        """What there is, and what would become of it."""
-        items = list(self._items())
+        """Everything there is, and what would become of it."""
+        items = list(self._release_items())
         open_again = not any(item.fails for item in items)
-        return [_row(item, _survives(item, open_again) or WOULD) for item in items]
+        return [_release_row(item, _reason_to_stay(item, open_again) or WOULD) for item in items]
 
     def carry_out(self) -> list[ReleaseRow]:
         """Give back what is ordered, each thing for itself, and look what is left at the end."""
         rows, open_again = [], True
-        for item in self._items():
+        for item in self._release_items():
             open_again = open_again and not item.fails
-            if item.give_back is None or _survives(item, open_again):
+            if item.give_back is None or _reason_to_stay(item, open_again):
                 continue
             try:
                 item.give_back()
@@ -165,20 +165,22 @@ class HostRelease:
                 continue
             except (DriverError, PlacementError, BadSchemataError, OSError) as error:
                 LOG.error("%s of %s cannot be given back: %s", item.kind, item.name, error)
-                rows.append(_row(item, f"{FAILED}: {error}"))
+                rows.append(_release_row(item, f"{FAILED}: {error}"))
                 open_again = False
             else:
                 LOG.info("%s of %s given back: %s", item.kind, item.name, item.detail)
-                rows.append(_row(item, DONE))
+                rows.append(_release_row(item, DONE))
         failed = {(row.kind, row.name) for row in rows if row.outcome != DONE}
-        for item in self._items():
+        for item in self._release_items():
             if (item.kind, item.name) not in failed:
-                rows.append(_row(item, _survives(item, open_again) or f"{FAILED}: it is there again"))
+                rows.append(
+                    _release_row(item, _reason_to_stay(item, open_again) or f"{FAILED}: it is there again")
+                )
         return rows
 
     # What there is, in the order in which it is given back
 
-    def _items(self) -> Iterator[ReleaseItem]:
+    def _release_items(self) -> Iterator[ReleaseItem]:
         guests: Sequence[Guest] = ()
         try:
             guests = self._driver.guests()
@@ -213,7 +215,7 @@ class HostRelease:
                 if root is None
                 else f"new guests {in_words(root.traits)}"
             )
-            yield ReleaseItem(SCHEDULING, name, detail, _bound(self._let_in, reporter))
+            yield ReleaseItem(SCHEDULING, name, detail, _bound_call(self._let_in, reporter))
 
     def _let_in(self, reporter: HostReporter) -> None:
         """The state first: an agent that worked here again would go by it."""
@@ -242,16 +244,16 @@ class HostRelease:
             elif uuid in reasons:
                 yield ReleaseItem("provider", name, detail, None, f"failed: {reasons[uuid]}")
             else:
-                yield ReleaseItem("provider", name, detail, _bound(self._delete, uuid))
+                yield ReleaseItem("provider", name, detail, _bound_call(self._delete_provider, uuid))
 
-    def _delete(self, uuid: str) -> None:
-        with contextlib.suppress(NotFoundError):  # somebody else was faster
+    def _delete_provider(self, uuid: str) -> None:
+        with contextlib.suppress(NotFoundError):  # another client was faster
             self._client.delete_provider(uuid)
         owned = self._state.state.owned
         self._state.keep_owned({key: one for key, one in owned.items() if key != uuid})
 
 
-def _survives(item: ReleaseItem, open_again: bool) -> str:
+def _reason_to_stay(item: ReleaseItem, open_again: bool) -> str:
     """Why something stays, in words; empty if it is given back. ``open_again``: all else was."""
     if item.give_back is None:
         return item.reason
@@ -291,15 +293,15 @@ def blocked(reported: dict[str, ReportedProvider], owned: Ownership, root_uuid: 
 def combined(items: Iterable[ReleaseItem]) -> list[ReleaseItem]:
     """The items with those of one kind and name as one: several controllers bind a guest together.
 
-    A part that cannot be read makes the whole fail: what is given back in part would be shown as done.
+    A part that cannot be read makes the whole fail: half of it given back would be shown as done.
     """
     found: dict[tuple[str, str], list[ReleaseItem]] = {}
     for item in items:
         found.setdefault((item.kind, item.name), []).append(item)
-    return [parts[0] if len(parts) == 1 else _joined(parts) for parts in found.values()]
+    return [parts[0] if len(parts) == 1 else _joined_item(parts) for parts in found.values()]
 
 
-def _joined(parts: Sequence[ReleaseItem]) -> ReleaseItem:
+def _joined_item(parts: Sequence[ReleaseItem]) -> ReleaseItem:
     failed = next((part for part in parts if part.give_back is None), None)
     detail = ", ".join(part.detail for part in parts if part.detail)
     if failed is not None:
@@ -313,21 +315,21 @@ def _joined(parts: Sequence[ReleaseItem]) -> ReleaseItem:
     return replace(parts[0], detail=detail, give_back=give_back)
 
 
-def _row(item: ReleaseItem, outcome: str) -> ReleaseRow:
+def _release_row(item: ReleaseItem, outcome: str) -> ReleaseRow:
     return ReleaseRow(item.kind, item.name, item.detail, outcome)
 
 
 def releasing_controllers(
     driver: GuestDriver, control: ResctrlHandle | None, state: StateFile, root: Path, given: bool
 ) -> tuple[KernelController, ...]:
-    """The controllers that a release asks, configured with nothing: what they changed has to go.
+    """The controllers that a release asks, configured with nothing: their changes have to go.
 
-    ``control`` is also one that limits nothing any more. ``given``: pins are somebody else's, and stay.
+    ``control`` is also one that limits nothing any more. ``given``: pins are not the agent's, and stay.
     """
     return make_controllers(driver, control, ControllerSettings(pins=not given), state, root)
 
 
-def _bound(function: Callable[..., object], *arguments: object) -> Callable[[], object]:
+def _bound_call(function: Callable[..., object], *arguments: object) -> Callable[[], object]:
     return lambda: function(*arguments)
 
 
@@ -340,7 +342,7 @@ def survey(
     options: ReleaseOptions,
     root: Path,
 ) -> list[ReleaseRow]:
-    """What there is to give back of the host that an agent works on. ``root`` is the folder of /sys."""
+    """Everything to give back of the host that an agent works on. ``root`` is the folder of /sys."""
     uuid, online = world.tree.root.uuid, world.topology.online
     controllers = releasing_controllers(driver, control, state, root, world.follows)
     return HostRelease(driver, controllers, client, state, uuid, online, options, world.tree.beside).survey()

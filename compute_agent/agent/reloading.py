@@ -47,14 +47,13 @@ _HUGE_PAGES: Final = "node/node*/hugepages/hugepages-*/nr_hugepages"
 def host_signature(conf: cfg.ConfigOpts) -> tuple[Any, ...]:
     """Something cheap to ask for that changes when the host does.
 
-    It changes with a configuration file, that of the fleet and those that add to providers, with what CPUs
-    and NUMA nodes are online, with the pools of huge pages where these are offered, and with what others have
-    in resctrl.
+    It changes with each file of the configuration, of the fleet and of providers. It changes with the online
+    CPUs and NUMA nodes, with pools of huge pages where these are offered, and with foreign resctrl groups.
     """
     system = Path(conf.host.root) / "sys/devices/system"
     pools = sorted(system.glob(_HUGE_PAGES)) if conf.compute.huge_pages else ()
     return (
-        *((path, _stamp(path)) for path in (*written.files_of(conf), *_other_files(conf))),
+        *((path, _file_stamp(path)) for path in (*written.files_of(conf), *_other_files(conf))),
         *(read_optional(f"{system}/{name}") for name in ("cpu/online", "node/online")),
         *(read_optional(str(pool)) for pool in pools),
         host_access.signature(conf),
@@ -62,7 +61,7 @@ def host_signature(conf: cfg.ConfigOpts) -> tuple[Any, ...]:
 
 
 def _other_files(conf: cfg.ConfigOpts) -> tuple[Path, ...]:
-    """Those that add to providers, and what is kept of the fleet, of which there may be nothing so far."""
+    """Files that add to providers, and the kept revision of the fleet, which may not exist so far."""
     of_fleet = (Path(conf.state_path) / KEPT,) if conf.fleet.group else ()
     location = conf.compute.provider_config_location
     try:
@@ -71,7 +70,7 @@ def _other_files(conf: cfg.ConfigOpts) -> tuple[Path, ...]:
         return of_fleet  # told when it is read
 
 
-def _stamp(path: Path) -> tuple[int, int, int] | None:
+def _file_stamp(path: Path) -> tuple[int, int, int] | None:
     try:
         status = path.stat()
     except OSError:
@@ -89,7 +88,7 @@ class ConfigurationLoader(Protocol):
     """Reads the configuration of the agent."""
 
     def __call__(self) -> cfg.ConfigOpts:
-        """The options of the files as they are now.
+        """The options that the files have.
 
         :raises cfg.Error:
         :raises ConfigError:
@@ -148,7 +147,7 @@ class ConfigReloader:
         self._in_force = in_force
         self.resctrl = host.resctrl
         self.error = ""
-        """Why the configuration is refused that the files have now; empty if it is in force."""
+        """Why the configuration of the files is refused; empty if it is in force."""
         self._waiting: list[str] = []
         """Options that were changed and wait for a restart, a sentence each."""
         self._config_warnings = self._warnings_of(host)
@@ -158,18 +157,18 @@ class ConfigReloader:
 
     @property
     def warnings(self) -> list[str]:
-        """How the driver was chosen, what waits for a restart, what of the configuration has no effect."""
+        """Sentences on the choice of the driver, and on options that wait for a restart or have no effect."""
         return [*filter(None, [self._driver.notice]), *self._waiting, *self._config_warnings]
 
     def look(self) -> None:
-        """Look whether configuration or hardware changed since the last time, and take that up."""
+        """Look whether configuration or hardware changed since the last time, and apply that."""
         signature = host_signature(self._in_force.current.options)
         if signature != self._signature:
             self._signature = signature
             self.reload()
 
     def reload(self) -> None:
-        """Read configuration and host anew. A configuration to refuse changes nothing but is reported."""
+        """Read configuration and host again. A refused configuration changes nothing and is reported."""
         self.error = self._take_up()
         self._refused.set(bool(self.error))
         if self.error:
@@ -178,7 +177,7 @@ class ConfigReloader:
             LOG.info("Configuration and host read anew")
 
     def _take_up(self) -> str:
-        """Work by the configuration and the host as they are now. Returns why that cannot be."""
+        """Work by the current configuration and host. Returns why that cannot be."""
         try:
             options = self._load_conf()
             waiting = keep_started(self._in_force.current.options, options)
@@ -193,7 +192,7 @@ class ConfigReloader:
             controllers = self._factory.build(options, host.resctrl, host.world)
             warnings = self._warnings_of(host)
         except (ConfigError, IdentityError, cfg.Error, OSError) as error:
-            # Guests keep running on what there is; the report stays as it was until somebody decides.
+            # Guests keep running on what there is; the report stays as it was until an operator decides.
             self._pipeline.submit(WorldChanged(replace(self._pipeline.world, topology=topology)))
             return str(error)
         with self._lock:

@@ -159,13 +159,13 @@ class HostAgent:
 
     def status(self) -> dict[str, Any]:
         """The agent's state, for the command line."""
-        return agent_document(self._shown())
+        return agent_document(self._status_sources())
 
     def health(self) -> tuple[bool, dict[str, Any]]:
         """Whether the worker works, and what else is wrong."""
-        return health_document(self._shown())
+        return health_document(self._status_sources())
 
-    def _shown(self) -> StatusSources:
+    def _status_sources(self) -> StatusSources:
         parts = self._parts
         reloader = parts.reloader
         return StatusSources(

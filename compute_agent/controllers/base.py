@@ -38,7 +38,7 @@ class GuestTarget:
 
 @dataclass(frozen=True, slots=True)
 class PlannedChange:
-    """One change that would be made: ``where`` (placement, or the name of a controller), whose, and what."""
+    """One change that would be made: ``where`` (placement, or a controller's name), subject and change."""
 
     where: str
     subject: str
@@ -46,15 +46,15 @@ class PlannedChange:
 
 
 FAILED: Final = "failed"
-"""Begins the reason of what cannot be given back."""
+"""Begins the reason of an item that cannot be given back."""
 
 PINS: Final = "pins"
-"""The kind of what binds a guest for good. It is given back when ordered; limits always are."""
+"""The kind of items that bind a guest for good: given back when ordered. Limits always are."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseItem:
-    """One thing that the agent has set, as it is now.
+    """One thing that the agent has set, with its current value in words.
 
     ``give_back`` None: it stays, for a ``reason`` in words.
     """
@@ -72,7 +72,7 @@ class ReleaseItem:
 
 
 def failed_item(kind: str, name: str, error: Exception) -> ReleaseItem:
-    """The item of what cannot even be read."""
+    """The item of a setting that cannot even be read."""
     return ReleaseItem(kind, name, "", None, f"{FAILED}: {error}")
 
 
@@ -98,7 +98,7 @@ class KernelController(Protocol):
 
     name: str
     acts_early: bool
-    """Whether it may act on a guest whose process is there and whose start is not over."""
+    """Whether it may act on the process of a guest before the start of the guest is over."""
 
     refused: Mapping[str, Sequence[str]]
     """What guests, by uuid, do not get of what they ask for, and why; as of the last sync()."""
@@ -136,18 +136,18 @@ class KernelController(Protocol):
         ...
 
     def plan(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> Iterator[PlannedChange]:
-        """What sync() and apply() would change for these targets. Nothing is written.
+        """The changes that sync() and apply() would make for these targets. Nothing is written.
 
-        :raises DriverError: what concerns all guests together cannot be read.
+        :raises DriverError: settings of all guests together cannot be read.
         :raises OSError: as above.
         """
         ...
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """What there is to give back of all that the controller ever sets, as the kernel has it now.
+        """Everything that the controller ever sets and the kernel still has.
 
-        Targets do not matter, and neither does what the controller was configured with: an earlier agent may
-        have had another configuration. ``online`` are the CPUs that a guest may use afterwards.
+        The configuration does not matter, as an earlier agent may have had another one. ``online`` are the
+        CPUs that a guest may use afterwards.
         """
         ...
 
@@ -159,7 +159,7 @@ class GuestController(KernelController):
     refused: Mapping[str, Sequence[str]] = MappingProxyType({})
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Nothing: guests share nothing here."""
+        """Return at once: guests share nothing here."""
         return
 
     def plan(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> Iterator[PlannedChange]:

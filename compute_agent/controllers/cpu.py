@@ -43,7 +43,7 @@ class CpusetController(GuestController):
         """Which threads run elsewhere, or would at the next start; None if all are where they should be."""
         if target.assignment is None:
             return None
-        settings = _settings(target, target.assignment)
+        settings = _target_settings(target, target.assignment)
         misplaced = self._driver.misplaced_threads(target.guest, settings)
         if not misplaced:
             return self._driver.definition_drift(target.guest, settings) or None
@@ -54,7 +54,7 @@ class CpusetController(GuestController):
         """Pin what is elsewhere. True if anything was."""
         if self.drifted(target) is None or target.assignment is None:
             return False
-        self._driver.apply_cpu_settings(target.guest, _settings(target, target.assignment))
+        self._driver.apply_cpu_settings(target.guest, _target_settings(target, target.assignment))
         return True
 
     def describe_change(self, target: GuestTarget, difference: str) -> str:
@@ -73,7 +73,7 @@ class CpusetController(GuestController):
         """The pins of each guest; those that somebody else demands in its definition stay."""
 
         def of_guest(guest: Guest) -> Iterator[ReleaseItem]:
-            free = _unpinned(guest, online)
+            free = _unpinned_settings(guest, online)
             if self._driver.misplaced_threads(guest, free):
                 has = f"CPUs {cpuset.format(self._driver.observed_cpus(guest))}"
                 yield ReleaseItem(
@@ -83,13 +83,13 @@ class CpusetController(GuestController):
         return items_by_guest(guests, PINS, of_guest)
 
 
-def _unpinned(guest: Guest, online: frozenset[int]) -> CpuSettings:
+def _unpinned_settings(guest: Guest, online: frozenset[int]) -> CpuSettings:
     demanded = dict(guest.constraints.pins)
     vcpus = (demanded.get(number, online) for number in range(guest.settings.vcpus))
     return CpuSettings(tuple(vcpus), guest.constraints.emulator or online)
 
 
-def _settings(target: GuestTarget, assignment: CpuAssignment) -> CpuSettings:
+def _target_settings(target: GuestTarget, assignment: CpuAssignment) -> CpuSettings:
     """The CPU settings of a target's assignment on the CPUs that are online.
 
     A guest CPU whose CPUs are all offline runs on what else the guest has, or else on those that nobody
@@ -127,13 +127,13 @@ class CpuController(GuestController):
 
     def drifted(self, target: GuestTarget) -> str | None:
         """Which limits the guest has instead; None if it has those that it should have."""
-        wanted = self._wanted(target)
+        wanted = self._wanted_limits(target)
         has = self._driver.cpu_limits(target.guest, wanted)
-        return None if has is None else f"CPU {_text(has)} in place of {_text(wanted)}"
+        return None if has is None else f"CPU {_limits_text(has)} in place of {_limits_text(wanted)}"
 
     def apply(self, target: GuestTarget) -> bool:
         """Set what differs. True if anything did."""
-        return self._driver.apply_cpu_limits(target.guest, self._wanted(target))
+        return self._driver.apply_cpu_limits(target.guest, self._wanted_limits(target))
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
         """Quotas, which are limits, and weights, which go with pins."""
@@ -152,7 +152,7 @@ class CpuController(GuestController):
 
         return items_by_guest(guests, "quota", of_guest)
 
-    def _wanted(self, target: GuestTarget) -> CpuLimits:
+    def _wanted_limits(self, target: GuestTarget) -> CpuLimits:
         """The limits that a guest should have.
 
         The weight of a guest that is left where it is, or of which it is not known yet what it holds, stays
@@ -172,6 +172,6 @@ def cpu_weight(allocation: Allocation, best_effort: bool) -> int:
     return min(max(cpus, 1) * per_cpu, _MAX_WEIGHT)
 
 
-def _text(limits: CpuLimits) -> str:
+def _limits_text(limits: CpuLimits) -> str:
     quota = "no quota" if limits.quota is None else f"quota {limits.quota:g} cores"
     return quota if limits.weight is None else f"weight {limits.weight}, {quota}"

@@ -58,10 +58,10 @@ class MemoryController(GuestController):
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
         """Find those who do not get the kind of memory that they ask for."""
-        found = {target.guest.uuid: self._refusal(target) for target in targets}
+        found = {target.guest.uuid: self._type_refusal(target) for target in targets}
         self.refused = {uuid: (reason,) for uuid, reason in found.items() if reason}
 
-    def _refusal(self, target: GuestTarget) -> str:
+    def _type_refusal(self, target: GuestTarget) -> str:
         wanted, place = target.guest.settings.memory_type, target.assignment
         if wanted is MemoryType.ANY or place is None:
             return ""
@@ -69,8 +69,8 @@ class MemoryController(GuestController):
         if place.mems and not others:
             return ""
         return (
-            f"it asks for memory of type {wanted}, and gets that of NUMA nodes {_text(place.mems)}: let it"
-            f" hold MEMORY_MB of a provider with the trait {memory_trait(wanted)}"
+            f"it asks for memory of type {wanted}, and gets that of NUMA nodes {_nodes_text(place.mems)}:"
+            f" let it hold MEMORY_MB of a provider with the trait {memory_trait(wanted)}"
         )
 
     def drifted(self, target: GuestTarget) -> str | None:
@@ -80,7 +80,7 @@ class MemoryController(GuestController):
         has = self._driver.memory_nodes(target.guest, target.assignment.mems)
         if has is None:
             return None
-        return f"memory from NUMA nodes {_text(has)} in place of {_text(target.assignment.mems)}"
+        return f"memory from NUMA nodes {_nodes_text(has)} in place of {_nodes_text(target.assignment.mems)}"
 
     def apply(self, target: GuestTarget) -> bool:
         """Bind memory, or lift what binds it. True if anything had to be changed."""
@@ -102,7 +102,7 @@ class MemoryController(GuestController):
         return items_by_guest(guests, PINS, of_guest)
 
 
-def _text(nodes: frozenset[int]) -> str:
+def _nodes_text(nodes: frozenset[int]) -> str:
     return cpuset.format(nodes) or "any"
 
 
@@ -139,11 +139,11 @@ class MemoryLimitController(GuestController):
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
         """Find those who use more than they may have: they are not killed for that."""
-        found = {target.guest.uuid: tuple(self._refusals(target)) for target in targets}
+        found = {target.guest.uuid: tuple(self._limit_refusals(target)) for target in targets}
         self.refused = {uuid: reasons for uuid, reasons in found.items() if reasons}
 
-    def _refusals(self, target: GuestTarget) -> Iterator[str]:
-        limits = self._limits(target)
+    def _limit_refusals(self, target: GuestTarget) -> Iterator[str]:
+        limits = self._target_limits(target)
         try:
             if used := self._used_beyond(target, limits):
                 maximum = limits.maximum or 0
@@ -172,15 +172,15 @@ class MemoryLimitController(GuestController):
 
     def drifted(self, target: GuestTarget) -> str | None:
         """Which limits the guest has instead; None if it has those that it should have."""
-        if self._driver.memory_limits(target.guest, self._limits(target)) is None:
+        if self._driver.memory_limits(target.guest, self._target_limits(target)) is None:
             return None  # mostly, and then nobody has to know how much is used
-        wanted = self._wanted(target)
+        wanted = self._wanted_limits(target)
         has = self._driver.memory_limits(target.guest, wanted)
         return None if has is None else f"memory {_limit_text(has)} in place of {_limit_text(wanted)}"
 
     def apply(self, target: GuestTarget) -> bool:
         """Set what differs. True if anything did."""
-        return self._driver.limit_memory(target.guest, self._wanted(target))
+        return self._driver.limit_memory(target.guest, self._wanted_limits(target))
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
         """Limits and protection of memory, as far as they are the agent's."""
@@ -193,8 +193,8 @@ class MemoryLimitController(GuestController):
 
         return items_by_guest(guests, PINS, of_guest)
 
-    def _wanted(self, target: GuestTarget) -> MemoryLimits:
-        limits = self._limits(target)
+    def _wanted_limits(self, target: GuestTarget) -> MemoryLimits:
+        limits = self._target_limits(target)
         if self._used_beyond(target, limits):
             limits = replace(limits, maximum=None)
         if limits.huge_pages:  # the kernel takes no limit below what is used
@@ -203,7 +203,7 @@ class MemoryLimitController(GuestController):
             limits = replace(limits, huge_pages=tuple(pages))
         return limits
 
-    def _limits(self, target: GuestTarget) -> MemoryLimits:
+    def _target_limits(self, target: GuestTarget) -> MemoryLimits:
         if target.allocation is None:
             return MemoryLimits()
         share = self._classes.get(target.guest.settings.qos_class, MemoryShare())

@@ -67,7 +67,7 @@ def demands(
     domains = {caches[zone.uuid]: zone.cpus for zone in zones if zone.uuid in caches}
     found, faults = [], {}
     for target in targets:
-        demand, reasons = _demand(target, caches, host, present)
+        demand, reasons = _guest_demand(target, caches, host, present)
         if target.assignment is not None and target.assignment.given:
             demand = _at_its_caches(demand, target.assignment.cpus, domains)
         found.append(demand)
@@ -76,18 +76,18 @@ def demands(
     return CacheDemands(tuple(found), faults)
 
 
-def _demand(
+def _guest_demand(
     target: GuestTarget, caches: Mapping[str, int], host: ResctrlLayout, present: ResctrlGroups
 ) -> tuple[GuestDemand, tuple[str, ...]]:
     uuid, settings = target.guest.uuid, target.guest.settings
     reasons: list[str] = []
     if target.allocation is None:
-        ways, bandwidth = _kept(uuid, host, present)
+        ways, bandwidth = _kept_amounts(uuid, host, present)
         reserved = bool(ways or bandwidth)
     else:
         reserved = any(resources.get(RESCTRL_GROUP) for resources in target.allocation.values())
-        ways = _amounts(target.allocation, _WAYS, caches, reasons)
-        bandwidth = _amounts(target.allocation, _BANDWIDTH, caches, reasons)
+        ways = _cache_amounts(target.allocation, _WAYS, caches, reasons)
+        bandwidth = _cache_amounts(target.allocation, _BANDWIDTH, caches, reasons)
     wish = ShareSpec()
     try:
         wish = _parse_annotation(settings.resctrl)
@@ -100,8 +100,8 @@ def _demand(
         bandwidth=bandwidth,
         share=wish,
         priority=settings.priority,
-        way_limits=_limits(target.limits, CACHE_WAYS),
-        bandwidth_limits=_limits(target.limits, MEMORY_BANDWIDTH),
+        way_limits=_control_limits(target.limits, CACHE_WAYS),
+        bandwidth_limits=_control_limits(target.limits, MEMORY_BANDWIDTH),
         reserved=reserved,
     )
     return demand, tuple(reasons)
@@ -127,7 +127,7 @@ def at_its_caches(amounts: Mapping[int, int], shares: Mapping[int, int]) -> dict
     return found
 
 
-def _amounts(
+def _cache_amounts(
     allocation: Allocation, names: Sequence[str], caches: Mapping[str, int], reasons: list[str]
 ) -> dict[int, int]:
     """The amounts of a resource class by L3 cache id."""
@@ -141,7 +141,9 @@ def _amounts(
     return found
 
 
-def _kept(uuid: str, host: ResctrlLayout, present: ResctrlGroups) -> tuple[dict[int, int], dict[int, int]]:
+def _kept_amounts(
+    uuid: str, host: ResctrlLayout, present: ResctrlGroups
+) -> tuple[dict[int, int], dict[int, int]]:
     """The ways and the bandwidth that the own group of a guest has now, if it has one."""
     group = present.groups.get(host.guest_group(uuid))
     if group is None:
@@ -161,7 +163,7 @@ def _kept(uuid: str, host: ResctrlLayout, present: ResctrlGroups) -> tuple[dict[
     return ways, bandwidth
 
 
-def _limits(limits: Mapping[ThrottleControl, float], lever: str) -> dict[int, int]:
+def _control_limits(limits: Mapping[ThrottleControl, float], lever: str) -> dict[int, int]:
     """The limits of one lever by L3 cache id, in whole percents or ways."""
     return {int(knob.domain): int(limit) for knob, limit in limits.items() if knob.lever == lever}
 
@@ -241,7 +243,7 @@ class ResctrlController(KernelController):
         """
         self._tasks.clear()
         self._repaired = frozenset()
-        present = self._read()
+        present = self._read_present()
         host = self.control.build_layout(present)
         of_classes = share_groups(host, self.classes, present).by_class
         self.class_groups, self._common = of_classes, frozenset((DEFAULT_GROUP, *of_classes.values()))
@@ -255,12 +257,12 @@ class ResctrlController(KernelController):
             self._repaired = frozenset(step.group for step in plan.steps if not isinstance(step, RemoveGroup))
         self._wanted = wanted
         self.membership = resolution.membership
-        self.refused = _joined(_joined(wanted.faults, resolution.refused), outcome.refused)
+        self.refused = _joined_reasons(_joined_reasons(wanted.faults, resolution.refused), outcome.refused)
         self._lacking = frozenset(resolution.refused)
-        self._warn(plan)
+        self._warn_once(plan)
         self._move_all(targets)
         if outcome.complete:
-            self._synced = (wanted, self._read() if plan.steps else present)
+            self._synced = (wanted, self._read_present() if plan.steps else present)
         if outcome.held_up:
             raise DriverError("; ".join(map(str, outcome.held_up.values())))
 
@@ -270,22 +272,22 @@ class ResctrlController(KernelController):
         :raises OSError:
         :raises DriverError:
         """
-        present = self._read()
+        present = self._read_present()
         host = self.control.build_layout(present)
         wanted = demands(targets, zones, host, present).demands
         resolved = resolve_groups(host, self.classes, wanted, present, None)
         for step in make_plan(host, present, resolved).steps:
             change = f"{type(step).__name__.lower()} {getattr(step, 'schemata', '')}".strip()
-            yield PlannedChange(self.name, _shown(step.group), change)
+            yield PlannedChange(self.name, _shown_group(step.group), change)
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
         """Monitoring groups, then all other groups together: the default group gets what they leave."""
         try:
-            yield from self._release()
+            yield from self._release_groups()
         except (BadSchemataError, OSError) as error:
             yield failed_item(_GROUPS_KIND, self.name, error)
 
-    def _release(self) -> Iterator[ReleaseItem]:
+    def _release_groups(self) -> Iterator[ReleaseItem]:
         control = self.control
         present = read_groups(control.files)
         for name in present.default_group.monitoring_groups:
@@ -307,11 +309,13 @@ class ResctrlController(KernelController):
         if group is None:
             return None  # sync() has failed and is called again
         if group in self._repaired:
-            return f"its resctrl group {_shown(group)} had been changed"
-        outside = self._outside(target.guest, group)
+            return f"its resctrl group {_shown_group(group)} had been changed"
+        outside = self._threads_outside(target.guest, group)
         if not outside:
             return None
-        return f"{len(outside)} threads outside of resctrl group {_shown(group)}, such as {min(outside)}"
+        return (
+            f"{len(outside)} threads outside of resctrl group {_shown_group(group)}, such as {min(outside)}"
+        )
 
     def apply(self, target: GuestTarget) -> bool:
         """Move the guest's threads into its group, until none is new. True if any had to be moved."""
@@ -320,13 +324,13 @@ class ResctrlController(KernelController):
         if group is None:
             self._placed[guest.uuid] = None  # sync() moves it when it succeeds
             return False
-        moved = self._move(guest, group)
+        moved = self._move_guest(guest, group)
         limited = any(knob.lever in (CACHE_WAYS, MEMORY_BANDWIDTH) for knob in target.limits)
         if limited and guest.uuid in self._lacking and group in self._common:
             raise DriverError(f"guest {guest} cannot be limited: {'; '.join(self.refused[guest.uuid])}")
         return moved
 
-    def _read(self) -> ResctrlGroups:
+    def _read_present(self) -> ResctrlGroups:
         try:
             return read_groups(self.control.files)
         except BadSchemataError as error:
@@ -344,7 +348,7 @@ class ResctrlController(KernelController):
                 LOG.debug("resctrl: %s", step)
             exclusive = {name: group.exclusive.keys() for name, group in resolution.groups.items()}
             held_up = apply.apply_plan(control.files, plan.steps, control.codec, exclusive)
-            present = self._read()
+            present = self._read_present()
             unmade = {name: error for name, error in held_up.items() if name not in present.groups}
             if not unmade or attempt == ATTEMPTS - 1:
                 break
@@ -366,7 +370,7 @@ class ResctrlController(KernelController):
             if before == self.membership[uuid]:
                 continue
             try:
-                self._move(guests[uuid], self.membership[uuid])
+                self._move_guest(guests[uuid], self.membership[uuid])
             except GuestGoneError:
                 continue
             except (DriverError, OSError) as error:
@@ -374,14 +378,14 @@ class ResctrlController(KernelController):
         if failure is not None:
             raise failure
 
-    def _move(self, guest: Guest, group: str) -> bool:
+    def _move_guest(self, guest: Guest, group: str) -> bool:
         moved = groups.move_tasks(self.control.files, group, lambda: self._driver.thread_ids(guest))
         self._placed[guest.uuid] = group
         if moved:
             self._tasks.clear()
         return moved > 0
 
-    def _outside(self, guest: Guest, group: str) -> frozenset[int]:
+    def _threads_outside(self, guest: Guest, group: str) -> frozenset[int]:
         """The threads of a guest that are not in its group."""
         files = self.control.files
         if group not in self._tasks:
@@ -393,7 +397,7 @@ class ResctrlController(KernelController):
             outside = (outside & self._driver.thread_ids(guest)) - self._tasks[group]
         return outside
 
-    def _warn(self, plan: GroupPlan) -> None:
+    def _warn_once(self, plan: GroupPlan) -> None:
         """Log what is new of what the operator should know."""
         texts = {
             f"resctrl group {printable(one.foreign)}, which is not ours, can fill ways of L3 cache"
@@ -420,13 +424,13 @@ def _give_back_groups(control: ResctrlHandle, steps: Sequence[PlanStep]) -> None
         raise error
 
 
-def _joined(
+def _joined_reasons(
     one: Mapping[str, tuple[str, ...]], other: Mapping[str, tuple[str, ...]]
 ) -> dict[str, tuple[str, ...]]:
     return {name: (*one.get(name, ()), *other.get(name, ())) for name in sorted({*one, *other})}
 
 
-def _shown(group: str) -> str:
+def _shown_group(group: str) -> str:
     return group or "(default)"
 
 

@@ -87,8 +87,8 @@ class PreStartHook:
         self._troubled = False
         self._thread = PeriodicTask(
             ANNOUNCEMENTS_THREAD,
-            self._look,
-            self._pause,
+            self._move_appeared,
+            self._look_pause,
             log_failures(
                 LOG, "Guests that are about to start cannot be looked for; that will be tried again"
             ),
@@ -125,7 +125,7 @@ class PreStartHook:
         """What a guest holds here; what it held when last heard of, or None, where Placement is away."""
         held: Allocation | None
         try:
-            held = self._ask(uuid).result(seconds)
+            held = self._ask_placement(uuid).result(seconds)
         except (PlacementError, TimeoutError) as error:
             LOG.warning(
                 "What guest %s, which is about to start, may use is not known: %s",
@@ -137,7 +137,7 @@ class PreStartHook:
         world = self._pipeline.world
         return world.own_part(held) if held is not None and world.root_known else None
 
-    def _ask(self, uuid: str) -> Future[Allocation]:
+    def _ask_placement(self, uuid: str) -> Future[Allocation]:
         """What a guest holds, asked in a thread of its own: the client waits for longer than a start may."""
         if not self._asking.acquire(blocking=False):
             refused: Future[Allocation] = Future()
@@ -153,17 +153,17 @@ class PreStartHook:
 
         return run_aside(HELD_THREAD, ask)
 
-    def _look(self) -> None:
+    def _move_appeared(self) -> None:
         """Put the guests whose processes have appeared into their groups."""
         if self._expecting is None:
             return
         self._troubled = True  # until the driver has answered
         guests, self._others = self._expecting.appeared()
         for guest in guests:
-            self._pipeline.submit(GuestAppeared(guest)).add_done_callback(partial(_tell, guest))
+            self._pipeline.submit(GuestAppeared(guest)).add_done_callback(partial(_log_start, guest))
         self._troubled = False
 
-    def _pause(self, took: float) -> float | None:
+    def _look_pause(self, took: float) -> float | None:
         if self._troubled:
             return _TROUBLED_PAUSE  # an expected guest stays expected, until it takes too long
         if not self._others:
@@ -172,7 +172,7 @@ class PreStartHook:
         return _PAUSE if time.monotonic() - self._last < _SOON else _LONG_PAUSE
 
 
-def _tell(guest: Guest, done: Future[Any]) -> None:
+def _log_start(guest: Guest, done: Future[Any]) -> None:
     """Say how it went."""
     if (error := done.exception()) is not None:
         LOG.warning("Guest %s starts without its cache group: %s; that will be tried again", guest, error)
@@ -219,14 +219,14 @@ class GuestEvents:
             while True:
                 change, since = self._changes.get_nowait()
                 try:
-                    event = self._event(change, since)
+                    event = self._event_for(change, since)
                     handled = self._pipeline.submit(event)
                     if _is_for_reports(event):
                         handled.add_done_callback(lambda _: self._missed())
                 except Exception:
                     LOG.exception("A change of guest %s could not be handed over", change.guest)
 
-    def _event(self, change: GuestChange, since: float) -> Event:
+    def _event_for(self, change: GuestChange, since: float) -> Event:
         guest = change.guest
         match change.kind:
             case ChangeKind.STOPPED:

@@ -29,7 +29,7 @@ from compute_agent.resctrl.mount import ResctrlHandle
 class ReloadedConfiguration:
     """A configuration that was found to be good, and what was made of it on this host.
 
-    ``options`` are those of the files, ``client`` is the way to Placement, ``settings`` are those of the
+    ``options`` are those of the files, and ``client`` is the way to Placement. ``settings`` are those of the
     watermarks, ``watches`` those of interference. ``control`` is the mount of resctrl, if there is one.
     """
 
@@ -104,7 +104,7 @@ T = TypeVar("T")
 LOG = logging.getLogger(__name__)
 
 SAVE_SECONDS: Final = 300.0
-"""What was learnt in so many seconds a crash may cost; what others were told is saved before."""
+"""Seconds of learning that a crash may cost. Values that were reported are saved before."""
 
 
 class KeptFile(Generic[T]):
@@ -119,7 +119,7 @@ class KeptFile(Generic[T]):
         self._failure = ""
 
     def load(self) -> T | None:
-        """What is in the file; None where it cannot be used. One with other content is put aside."""
+        """The content; None where it cannot be used. A file with other content is put aside."""
         try:
             return self._parse(read_own(self._path))
         except FileNotFoundError:
@@ -135,7 +135,7 @@ class KeptFile(Generic[T]):
         return None
 
     def look(self) -> T | None:
-        """As load(), for who just looks: what cannot be used is left alone."""
+        """The content, as by load(); a file that cannot be used is left alone."""
         try:
             return self._parse(read_own(self._path))
         except (OSError, ValueError):
@@ -159,13 +159,13 @@ class KeptFile(Generic[T]):
 
 FIRST_PAUSE: Final = 1.0
 _SPREAD: Final = 0.1
-"""Intervals differ by so much: hosts that were all started at once drift apart within some rounds."""
+"""Part by which intervals differ: hosts that were started together drift apart within some rounds."""
 _LEAST: Final = 0.5
 """The least part of a pause after failures."""
 
 
 def pause(failures: int, interval: float, longest: float, draw: Callable[[], float]) -> float:
-    """Seconds until the next report, after so many failures in a row.
+    """Seconds until the next report, after a number of failures in a row.
 
     After none it is the ``interval``, more or less by a tenth. After failures it doubles each time, up to the
     ``longest``, and is any part of that from the half upwards.

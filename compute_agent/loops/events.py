@@ -39,15 +39,15 @@ class EventLog:
     """Takes events at once, and writes them in a thread of its own. Its troubles cost events alone."""
 
     def __init__(self, options: cfg.ConfigOpts, registry: CollectorRegistry) -> None:
-        self._store = EventStore(Path(options.state_path) / FILE, *_limits(options))
+        self._store = EventStore(Path(options.state_path) / FILE, *_store_limits(options))
         self._pending: deque[AgentEvent] = deque()
         self._lock = threading.Lock()
         self._thread = PeriodicTask(
             EVENTS_THREAD,
             self._write_unless_waiting,
-            self._pause,
+            self._retry_pause,
             log_failures(LOG, "Events cannot be written"),
-            keep=self._finish,
+            keep=self._finish_writing,
         )
         self._retry_due = 0.0
         """Until when (monotonic seconds) nothing is written after a failure: events that come wait, too."""
@@ -74,7 +74,7 @@ class EventLog:
 
     def reload(self, conf: ReloadedConfiguration) -> None:
         """Keep as much as the configuration says now, from the next event on."""
-        self._store.max_events, self._store.max_bytes = _limits(conf.options)
+        self._store.max_events, self._store.max_bytes = _store_limits(conf.options)
 
     def stop(self, timeout: float = 2.0) -> None:
         """Write what there is, and end; a disk that hangs is not waited for longer than ``timeout``."""
@@ -108,17 +108,17 @@ class EventLog:
         if not self._pending:
             self._retry_due = 0.0
 
-    def _pause(self, took: float) -> float | None:
+    def _retry_pause(self, took: float) -> float | None:
         return max(0.0, self._retry_due - time.monotonic()) if self._retry_due else None
 
-    def _finish(self) -> None:
+    def _finish_writing(self) -> None:
         try:
             self.flush()
         finally:
             self._store.close()
 
 
-def _limits(options: cfg.ConfigOpts) -> tuple[int, int]:
+def _store_limits(options: cfg.ConfigOpts) -> tuple[int, int]:
     return options.events.max_events, options.events.max_mb * 10**6
 
 

@@ -74,11 +74,11 @@ class FleetGuests:
             return []
         wanted = parse(written.read([revision]))
         path = revision.with_name(FILE)
-        applied = _read(path)
+        applied = _read_applied(path)
         if not wanted and not applied:
             return []
-        planned = plan(wanted, applied, self._present())
-        refused = self._change(planned)
+        planned = plan(wanted, applied, self._present_settings())
+        refused = self._change_guests(planned)
         # afterwards: what was set and not remembered is found to be as wanted, while what was remembered and
         # not set would look as if somebody had changed it
         after = {
@@ -86,16 +86,16 @@ class FleetGuests:
             for guest, each in planned.applied.items()
         }
         if after != applied:
-            _write(path, after)
+            _write_applied(path, after)
         return [*planned.conflicts, *refused.values()]
 
-    def _present(self) -> ByGuest:
+    def _present_settings(self) -> ByGuest:
         return {
             view.guest.uuid: {name: getattr(view.guest.settings, name) for name in OPTIONS}
             for view in self._pipeline.views()
         }
 
-    def _change(self, planned: GuestSettingsPlan) -> dict[str, str]:
+    def _change_guests(self, planned: GuestSettingsPlan) -> dict[str, str]:
         """Those that could not be changed, with the reason."""
         refused = {}
         for guest, values in planned.changes.items():
@@ -106,7 +106,7 @@ class FleetGuests:
         return refused
 
 
-def _read(path: Path) -> dict[str, dict[str, str | int]]:
+def _read_applied(path: Path) -> dict[str, dict[str, str | int]]:
     try:
         found = json.loads(read_own(path))
         if not isinstance(found, dict) or not all(isinstance(each, dict) for each in found.values()):
@@ -121,7 +121,7 @@ def _read(path: Path) -> dict[str, dict[str, str | int]]:
     return found
 
 
-def _write(path: Path, applied: ByGuest) -> None:
+def _write_applied(path: Path, applied: ByGuest) -> None:
     try:
         write_durably(path, json.dumps(applied).encode())
     except OSError as error:
@@ -169,7 +169,7 @@ class FleetLoop:
         self._thread = PeriodicTask(
             FLEET_THREAD,
             self.look,
-            self._pause,
+            self._look_pause,
             log_failures(LOG, "The settings of the fleet cannot be followed"),
         )
         self._generation = Gauge(
@@ -197,7 +197,7 @@ class FleetLoop:
         self._conf = conf.options
         state = _state_of(conf.options)
         with self._changing:
-            self._tell(replace(state, trouble=self._state.trouble, reasons=self._state.reasons))
+            self._show_state(replace(state, trouble=self._state.trouble, reasons=self._state.reasons))
         self._thread.wake()
 
     def stop(self) -> None:
@@ -250,7 +250,7 @@ class FleetLoop:
             else:
                 LOG.info("The host follows its fleet again")
         with self._changing:
-            self._tell(replace(self._state, trouble=trouble, reasons=frozenset(reasons)))
+            self._show_state(replace(self._state, trouble=trouble, reasons=frozenset(reasons)))
 
     def _is_troubled(self, reason: FleetTrouble) -> bool:
         return reason in self._state.reasons
@@ -265,14 +265,14 @@ class FleetLoop:
         except (FleetError, cfg.Error, OSError) as error:
             return [str(error)]
 
-    def _tell(self, state: _FleetState) -> None:
+    def _show_state(self, state: _FleetState) -> None:
         if state != self._state:
             self._state = state
             self._generation.clear()
             self._generation.labels(state.group).set(state.generation)
             self._changed()
 
-    def _pause(self, took: float) -> float:
+    def _look_pause(self, took: float) -> float:
         fleet = self._conf.fleet
         return float(fleet.interval if fleet.group else _IDLE_SECONDS)
 

@@ -126,12 +126,12 @@ class RootWatch:
         shape = self._options.compute.provider_tree
         if shape not in (None, BESIDE):
             self._warn_if_contested(shape, reporter)
-            self._remember(None)
+            self._remember_root(None)
         elif shape == BESIDE or self._last or not self._decided or self._is_taken(reporter):
-            self._remember(self._find(client, reporter, shape))
+            self._remember_root(self._find_root(client, reporter, shape))
         self._decided = True
         owner = self.owner
-        if not _differs(world, owner):
+        if not _differs_from(world, owner):
             return None
         if owner.novas is not None:
             root = called(owner.novas.name, owner.novas.uuid)
@@ -153,7 +153,9 @@ class RootWatch:
             )
         self._contested = contested
 
-    def _find(self, client: PlacementClient, reporter: HostReporter, shape: str | None) -> NovaRoot | None:
+    def _find_root(
+        self, client: PlacementClient, reporter: HostReporter, shape: str | None
+    ) -> NovaRoot | None:
         name = hypervisor_name(self._options)
         last = NovaRoot(self._own, name) if self._last is None and self._is_taken(reporter) else self._last
         search = RootSearch(name, self._own, True if shape == BESIDE else None, last)
@@ -171,13 +173,13 @@ class RootWatch:
             LOG.warning("The provider %s of nova-compute is called %s now", last.name, found.name)
         return found
 
-    def _remember(self, root: NovaRoot | None) -> None:
+    def _remember_root(self, root: NovaRoot | None) -> None:
         if root != self._last:
             self._store.keep_nova_root(root)
             self._last = root
 
 
-def _differs(world: HostState, owner: RootOwner) -> bool:
+def _differs_from(world: HostState, owner: RootOwner) -> bool:
     root = world.tree.root
     present = (world.root_known, world.tree.beside)
     return present != (owner.known, owner.beside) or (
@@ -304,8 +306,8 @@ class ReportLoop:
         self._derived: ProviderTree | None = None
         self._thread = PeriodicTask(
             REPORT_THREAD,
-            self._round,
-            self._pause,
+            self._report_round,
+            self._report_pause,
             log_failures(LOG, "The report failed"),
             signal=signal,
         )
@@ -369,12 +371,12 @@ class ReportLoop:
         """End the loop; a request that hangs is not waited for longer than ``timeout`` seconds."""
         self._thread.stop(timeout)
 
-    def _round(self) -> None:
+    def _report_round(self) -> None:
         self._failures += 1  # until it succeeds, also where it raises what nothing expects
         if self.once():
             self._failures = 0
 
-    def _pause(self, took: float) -> float:
+    def _report_pause(self, took: float) -> float:
         seconds = pause(self._failures, self._interval, self._max_pause, random.random)
         LOG.debug("The next report is due in %g s", seconds)
         return seconds
@@ -387,16 +389,18 @@ class ReportLoop:
         """
         with self._turn:
             self._take_client()
-            planned = self._plan(self._reporter.plan_reshape if dry_run else self._reporter.reshape)
+            planned = self._plan_reshape(self._reporter.plan_reshape if dry_run else self._reporter.reshape)
         if not dry_run and isinstance(planned, ReshapePlan):
             self.once()
         return planned
 
-    def _plan(self, how: Callable[..., ReshapePlan | InfeasibleReshape]) -> ReshapePlan | InfeasibleReshape:
+    def _plan_reshape(
+        self, how: Callable[..., ReshapePlan | InfeasibleReshape]
+    ) -> ReshapePlan | InfeasibleReshape:
         world = self._pipeline.world
         return how(world.tree, self._locate(), world.zone_cpus)
 
-    def _report(self) -> ReportOutcome:
+    def _report_host(self) -> ReportOutcome:
         """Report the host.
 
         What would have to move under guests waits for a reshape: that is made at the start of the agent or by
@@ -406,7 +410,9 @@ class ReportLoop:
         if tree != self._derived:
             at_start = self._derived is None and tree == self._tree_at_start
             try:
-                planned = self._plan(self._reporter.reshape if at_start else self._reporter.plan_reshape)
+                planned = self._plan_reshape(
+                    self._reporter.reshape if at_start else self._reporter.plan_reshape
+                )
             except UnavailableError:
                 raise
             except (PlacementError, DriverError) as error:
@@ -430,7 +436,7 @@ class ReportLoop:
         """One report and one look at allocations. False if anything failed or was refused."""
         with self._turn:
             try:
-                return self._once()
+                return self._report_once()
             finally:
                 self._has_tried.set()
 
@@ -440,16 +446,16 @@ class ReportLoop:
             self._client = client
             self._reporter.use(client)
 
-    def _once(self) -> bool:
+    def _report_once(self) -> bool:
         self._take_client()
         report, reason, away = ReportOutcome(), "", False
         try:
             with round_deadline(), self._client.spans.work("report"):
                 self._follow_root()
                 try:
-                    report = self._report()
+                    report = self._report_host()
                 finally:  # a host that cannot be reported as it is may be overloaded nevertheless
-                    self._grant()
+                    self._grant_switches()
                 self._read_allocations()
         except RootMissingError as error:
             self._await_root(str(error))
@@ -470,7 +476,7 @@ class ReportLoop:
             # Whatever was read so far may be the cause: the next round starts without it.
             self._reporter.forget()
         if reason:
-            self._failed(reason, away)
+            self._note_failure(reason, away)
             return False
         self._metrics.placement_up.set(1)
         self._metrics.last_report.set_to_current_time()
@@ -513,7 +519,7 @@ class ReportLoop:
         self._metrics.reports.labels("waiting").inc()
         self.status = replace(self.status, up=True, last_error="", away=False, refusals=(), waiting=reason)
 
-    def _grant(self) -> None:
+    def _grant_switches(self) -> None:
         """Tell Placement whether new guests are to be kept away.
 
         nova-compute decides that where the root is its own: it takes the trait away that it did not set.
@@ -531,7 +537,7 @@ class ReportLoop:
                 self._granted = causes
                 self._switch.notify_all()
 
-    def _failed(self, reason: str, away: bool) -> None:
+    def _note_failure(self, reason: str, away: bool) -> None:
         """Say it where it is new: that a peer is away once, though it refuses, resets and hangs in turns."""
         if away and self.status.away:
             if reason != self.status.last_error:
@@ -550,10 +556,10 @@ class ReportLoop:
         event = allocations_read(self._client, self._pipeline, self._reporter.offering, listing, self.history)
         if event is not None:
             self._pipeline.submit(event)
-        self.history.settle(generations, self._holders())
+        self.history.settle(generations, self._current_holders())
         self.claims.look(self._client, self._pipeline.views())
 
-    def _holders(self) -> dict[str, ConsumerOwner]:
+    def _current_holders(self) -> dict[str, ConsumerOwner]:
         """Whose the guests are that hold something; those that are known are not asked for again."""
         known = self.history.holders
         holding = {view.guest.uuid for view in self._pipeline.views() if view.allocation}
@@ -580,7 +586,7 @@ class ReportLoop:
             self.history.accept()
             if event is not None:
                 hand_over(self._pipeline, event)
-            self.history.settle(self._reporter.take_evidence()[1], self._holders())
+            self.history.settle(self._reporter.take_evidence()[1], self._current_holders())
             return losses
 
 
