@@ -24,7 +24,7 @@ from pathlib import Path
 from compute_agent.agent.protocol import ask
 from compute_agent.drivers.libvirt.domain_metadata import NAMESPACE
 from compute_agent.host.proc_stat import parse_process_stat
-from tests.compute_agent.cmd.agents import Agent
+from tests.compute_agent.cmd.agents import AgentProcess
 from tests.compute_agent.libvirtd import CGROUP_CONTROLLERS, Libvirtd, LibvirtMissing
 from tests.compute_agent.servers import running
 
@@ -82,7 +82,7 @@ class Bench:
         self._url, self._driver = url, driver
         (folder / "state").mkdir()
         self.configure()
-        self.agent = Agent(folder / "agent.ini")
+        self.agent = AgentProcess(folder / "agent.ini")
 
     def configure(self, more=""):
         (self.folder / "agent.ini").write_text(

@@ -36,7 +36,7 @@ from compute_agent.qos.streaks import observe
 from compute_agent.qos.telemetry import ThrottleTelemetry
 from tests.compute_agent.loops.overload import TOPOLOGY, Overload, StubbornDriver
 from tests.compute_agent.qos.builders import line, rules
-from tests.compute_agent.qos.simulate import Host, Loop, SimulatedGuest
+from tests.compute_agent.qos.simulate import Loop, SimulatedGuest, SimulatedHost
 from tests.compute_agent.qos.worlds import cpu_rules, host, picture
 
 _SAMPLES, _COOL_DOWN, _CALM = 3, 30, 200
@@ -92,7 +92,7 @@ def recovery(guests: int, over: float) -> Recovery:
     gap = total * over
     cpus = (total * 2 - gap) / _LINE  # as much again is used by dedicated guests
     loop = Loop(
-        Host(
+        SimulatedHost(
             cpus,
             1.0,
             {uuid: SimulatedGuest(uuid, 4.0, _until(_CALM, cores)) for uuid, cores in wants.items()},
@@ -124,7 +124,7 @@ def cost(guests: int, rounds: int, folder: Path) -> Cost:
         margin=0.1,
     )
     sampler = MetricSampler()
-    hands = Host(1.0, 1.0, {})
+    hands = SimulatedHost(1.0, 1.0, {})
     executor = ThrottleExecutor(
         by, QosState(scheduling_off=False), hands, hands, lambda state: None, _telemetry()
     )
@@ -217,7 +217,7 @@ def _plan_far_above(guests: int) -> None:
         f"g{number}": SimulatedGuest(f"g{number}", 4.0, lambda second: 3.9) for number in range(guests)
     }
     by = rules(line(throttle_down=1, throttle_up=0.5), margin=0.1)
-    snapshot = Host(4.0 * guests, 1.0, everybody).snapshot()
+    snapshot = SimulatedHost(4.0 * guests, 1.0, everybody).snapshot()
     make_plan(by, snapshot, observe({}, by.watermarks, snapshot), QosState(scheduling_off=False))
 
 

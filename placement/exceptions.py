@@ -6,7 +6,7 @@ is shown from microversion 1.23 (API reference, "Error codes").
 """
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Self
 
 UNDEFINED: Final = "placement.undefined_code"
 BAD_VALUE: Final = "placement.query.bad_value"
@@ -36,6 +36,17 @@ class ServiceError(Exception):
 
 class InvalidRequest(ServiceError):
     """The request cannot be understood or asks for the impossible: 400."""
+
+    @classmethod
+    def too_long(cls, failure: str, seconds: float, option: str, advice: str) -> Self:
+        """The refusal of a request that takes too long to answer.
+
+        :param failure: what did not succeed, as a main clause.
+        :param option: the option in ``[api]`` that is the limit, ``seconds`` of work.
+        :param advice: what follows on the sentence, with its punctuation.
+        """
+        limit = f"in {seconds:g} seconds of work, which is the limit ([api] {option})"
+        return cls(f"{failure} {limit}{advice}", SEARCH_TOO_LONG)
 
 
 class Forbidden(ServiceError):

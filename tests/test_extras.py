@@ -9,7 +9,7 @@ import pytest
 
 from tests.doc.pages import SITE
 from tests.doc.test_pages import read
-from tests.doc.world import Installed, Missing, machine
+from tests.doc.world import DocumentWorldMissing, Installed, machine
 from tests.environments import NAME, ROOT, build_wheel, extras, install, link, needed, run
 
 pytestmark = [pytest.mark.slow]
@@ -132,5 +132,5 @@ def test_the_tutorial_needs_no_extra(bare: Path, tmp_path: Path) -> None:
     try:
         with machine("", Installed(bare / "bin", path)) as made:
             read(SITE / "tutorial" / "index.md", made)
-    except Missing as missing:
+    except DocumentWorldMissing as missing:
         pytest.skip(str(missing))

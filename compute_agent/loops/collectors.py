@@ -89,6 +89,11 @@ class _CollectorRunner:
         self._thread.stop(0.0)
 
     @property
+    def is_running(self) -> bool:
+        """Whether its thread has begun and not ended."""
+        return self._thread.is_alive()
+
+    @property
     def trouble(self) -> str:
         """What is wrong with it; empty if nothing is."""
         began = self._began
@@ -152,8 +157,9 @@ class CollectorLoops:
         self._file = _file(state_path)
         self._recorder = recorder
         self._clock = clock
-        self._runners: dict[str, _CollectorRunner] = {}
-        self._known: Mapping[str, CollectedClasses] = {}
+        self.runners: dict[str, _CollectorRunner] = {}
+        self.known: Mapping[str, CollectedClasses] = {}
+        """What was told by name of the collector; replaced as a whole by each round."""
         self._troubles: Mapping[str, str] = {}
         self._failing = Gauge(
             "compute_agent_collector_failing",
@@ -176,49 +182,49 @@ class CollectorLoops:
 
     def use(self, names: Sequence[str]) -> None:
         """Go by these collectors from now on. Of others all is forgotten."""
-        before = self._runners
+        before = self.runners
         if names and not before:
-            self._known = self._file.load() or {}
+            self.known = self._file.load() or {}
         points = found_collectors()
-        self._runners = {
+        self.runners = {
             name: before.get(name) or _CollectorRunner(points[name], self._clock)
             for name in names
             if name in points
         }
-        for name in before.keys() - self._runners.keys():
+        for name in before.keys() - self.runners.keys():
             before[name].stop()
-        self._known = {name: one for name, one in self._known.items() if name in self._runners}
-        self._troubles = {name: what for name, what in self._troubles.items() if name in self._runners}
+        self.known = {name: one for name, one in self.known.items() if name in self.runners}
+        self._troubles = {name: what for name, what in self._troubles.items() if name in self.runners}
         self._failing.clear()
         self._offered.clear()
 
     def start(self) -> None:
         """Begin to call those that are new."""
-        for runner in self._runners.values():
+        for runner in self.runners.values():
             runner.start()
 
     def stop(self) -> None:
         """End, and keep what was told."""
-        for runner in self._runners.values():
+        for runner in self.runners.values():
             runner.stop()
-        if self._runners:
+        if self.runners:
             self._save()
 
     @property
     def is_idle(self) -> bool:
         """Whether there are none."""
-        return not self._runners
+        return not self.runners
 
     @property
     def _current(self) -> Mapping[str, CollectedClasses]:
         """What is known of those that are asked; a round may have begun when there were others."""
-        runners = self._runners
-        return {name: one for name, one in self._known.items() if name in runners}
+        runners = self.runners
+        return {name: one for name, one in self.known.items() if name in runners}
 
     @property
     def troubles(self) -> tuple[str, ...]:
         """What is wrong, a sentence each."""
-        runners = self._runners
+        runners = self.runners
         return tuple(
             f"[capacity] collectors: {name}: {what}"
             for name, what in self._troubles.items()
@@ -232,8 +238,8 @@ class CollectorLoops:
         now, changed = self._clock(), False
         taken: dict[str, str] = {}
         known: dict[str, CollectedClasses] = {}
-        for name, runner in self._runners.items():
-            heard, before = runner.heard, self._known.get(name, CollectedClasses())
+        for name, runner in self.runners.items():
+            heard, before = runner.heard, self.known.get(name, CollectedClasses())
             classes = heard.classes or before.classes
             twice = sorted(classes & taken.keys())
             classes -= taken.keys()
@@ -249,7 +255,7 @@ class CollectorLoops:
                     self._tell(name, node, resource_class, was, is_now, now)
             trouble = runner.trouble or _misplaced(tree, classes, heard)
             self._note(name, f"{taken[twice[0]]} tells of {twice[0]} already" if twice else trouble)
-        self._known = known
+        self.known = known
         if changed or self._file.is_due(now):
             self._save()
         return changed
@@ -286,7 +292,7 @@ class CollectorLoops:
         )
 
     def _save(self) -> None:
-        self._file.save(dump(self._known), self._clock())
+        self._file.save(dump(self.known), self._clock())
 
     def offering(self, tree: ProviderTree) -> ProviderTree:
         """The tree with all withheld that is not offered; what expired since the last round, too."""

@@ -114,9 +114,9 @@ class CacheMonitoring:
         settings = MonitoringSettings.of(conf.options)
         store = SampleStore(Path(conf.options.state_path) / FILE, settings.retention, settings.store_bytes)
         self._measured: tuple[Any, ...] | None = None
-        self._loop = MonitorLoop(targets, store, settings)
-        self.reader = MonitoredCaches(self._loop.newest)
-        registry.register(MonitoringCollector(self._loop))
+        self.loop = MonitorLoop(targets, store, settings)
+        self.reader = MonitoredCaches(self.loop.newest)
+        registry.register(MonitoringCollector(self.loop))
         self.reload(conf)
 
     @property
@@ -124,15 +124,15 @@ class CacheMonitoring:
         """Why nothing is measured; empty if it is."""
         if self._measured is None:
             return "there is no resctrl with counters"
-        return "" if self._loop.settings.interval > 0 else "[monitoring] interval is 0"
+        return "" if self.loop.settings.interval > 0 else "[monitoring] interval is 0"
 
     def start(self) -> None:
         """Measure from now on, as far as there is something to measure with."""
-        self._loop.start()
+        self.loop.start()
 
     def stop(self) -> None:
         """Stop measuring; groups stay for the next agent."""
-        self._loop.stop()
+        self.loop.stop()
 
     def reload(self, conf: ReloadedConfiguration) -> None:
         """Go on with another configuration, and the mount that there is now."""
@@ -141,7 +141,7 @@ class CacheMonitoring:
         measured = _measured(control) if control is not None and usable else None
         if measured != self._measured:
             # Not for every change of the configuration: totals would begin anew.
-            self._loop.monitor_with(
+            self.loop.monitor_with(
                 CacheMonitor(control.files, control.platform, control.options.prefix)
                 if control is not None and usable
                 else None
@@ -149,7 +149,7 @@ class CacheMonitoring:
         self._measured = measured
         if control is not None:
             self.reader.use(control.platform, control.options.memory_bandwidth_gbps)
-        self._loop.reload(MonitoringSettings.of(conf.options))
+        self.loop.reload(MonitoringSettings.of(conf.options))
 
 
 def _measured(control: ResctrlHandle) -> tuple[Any, ...]:

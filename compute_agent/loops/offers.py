@@ -94,7 +94,8 @@ class ReclaimEstimator:
         self._recorder = recorder
         self._gauges = gauges
         self._file = KeptFile(resource.file, parse, f"What was learnt of the use of {resource.unit}")
-        self._zones: Mapping[str, ZoneState] = {}
+        self.zones: Mapping[str, ZoneState] = {}
+        """What was learnt, by uuid of the provider; replaced as a whole by each round."""
         self._estimates: Mapping[str, UseEstimate] = {}
         self._on = False
         self._began = 0.0
@@ -108,17 +109,17 @@ class ReclaimEstimator:
         """Go on with what was kept, or keep that and tell nothing any more; nothing new where it is so."""
         if on and not self._on:
             self._began = now
-            self._zones = _taken_over(self._file.load() or {})
+            self.zones = _taken_over(self._file.load() or {})
         elif self._on and not on:
             self.save(now)
             self._gauges.forget(self.resource.name, self._shown)
-            self._zones, self._estimates, self._shown = {}, {}, frozenset()
+            self.zones, self._estimates, self._shown = {}, {}, frozenset()
             self._blamed.clear()
         self._on = on
 
     def save(self, now: float) -> None:
         """Keep what was learnt."""
-        self._file.save(dump(self._zones), now)
+        self._file.save(dump(self.zones), now)
 
     def blame(self, provider: str, cause: str) -> None:
         """A promise of a provider was broken: somebody was throttled or evicted."""
@@ -126,7 +127,7 @@ class ReclaimEstimator:
 
     def offers(self, now: float) -> dict[str, int]:
         """What is offered by provider: of those of which something is known that is not too old."""
-        known = {uuid: one for uuid, one in dict(self._zones).items() if _is_of_now(one, now)}
+        known = {uuid: one for uuid, one in dict(self.zones).items() if _is_of_now(one, now)}
         return {uuid: one.offer.published for uuid, one in known.items()}
 
     def take(self, measured: Iterable[MeasuredZone], limits: EstimateLimits, acts: bool, now: float) -> bool:
@@ -136,7 +137,7 @@ class ReclaimEstimator:
         blamed = self._take_blamed()
         for one in measured:
             node = one.node
-            before = self._zones.get(node.uuid, ZoneState())
+            before = self.zones.get(node.uuid, ZoneState())
             history = before.history
             if one.reading is not None:
                 history = history.after(one.reading, limits.percentile)
@@ -152,7 +153,7 @@ class ReclaimEstimator:
             if offer.published != before.offer.published:
                 published = True
                 self._tell(node, before.offer, offer, found, acts)
-        self._zones, self._estimates = zones, estimates
+        self.zones, self._estimates = zones, estimates
         shown = frozenset(one.node.name for one in measured)
         self._gauges.forget(self.resource.name, self._shown - shown)
         self._shown = shown
@@ -162,7 +163,7 @@ class ReclaimEstimator:
 
     def document(self, nodes: Iterable[ProviderNode], mode: str) -> Iterator[dict[str, Any]]:
         """Every zone with the terms of its sum, in words."""
-        estimates, zones = dict(self._estimates), dict(self._zones)
+        estimates, zones = dict(self._estimates), dict(self.zones)
         for node in nodes:
             found, zone = estimates.get(node.uuid), zones.get(node.uuid, ZoneState())
             terms = [] if found is None else list(found.in_words(self.resource.whole))

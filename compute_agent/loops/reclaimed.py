@@ -95,23 +95,29 @@ class ReclaimLoop:
         recorder: EventRecorder,
         metrics: AgentMetrics,
         clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
         changed: WakeReport = lambda: None,
     ) -> None:
-        """``changed`` is called when there is another offer to report."""
+        """Prepare the loop; ``changed`` is called when there is another offer to report.
+
+        ``clock`` dates what is learnt and kept, ``monotonic`` measures between two readings.
+        """
         self._conf = conf
         self._settings = ReclaimSettings.of(conf.options)
         self._pipeline = pipeline
         root = conf.options.host.root
-        self._reader = HostUseReader(pipeline, driver, lambda: self._conf.settings.classes, root)
+        self.cpu_reader = HostUseReader(
+            pipeline, driver, lambda: self._conf.settings.classes, root, monotonic
+        )
         self._changed = changed
         self._clock = clock
         folder = Path(conf.options.state_path)
         gauges = ReclaimGauges(metrics.registry)
         cpus = ReclaimedResource(RECLAIMED_VCPU, "CPUs", "shared CPUs of the zone", folder / FILE)
         memory = ReclaimedResource(RECLAIMED_MEMORY, "MiB", "MiB of the zone", folder / MEMORY_FILE)
-        self._cpus, self._memory = (ReclaimEstimator(one, recorder, gauges) for one in (cpus, memory))
-        self._memory_reader = MemoryReader(pipeline, driver, lambda: self._conf.settings.classes, root)
-        self._switch()
+        self.cpus, self.memory = (ReclaimEstimator(one, recorder, gauges) for one in (cpus, memory))
+        self.memory_reader = MemoryReader(pipeline, driver, lambda: self._conf.settings.classes, root)
+        self.switch_estimators()
         self._stolen = StolenTime(self._settings.steal, folder, recorder, metrics.registry)
         self._collectors = CollectorLoops(
             self._settings.collectors, folder, recorder, metrics.registry, clock
@@ -122,8 +128,8 @@ class ReclaimLoop:
             lambda took: INTERVAL,
             self._failed,
             is_needed=lambda: not self._settings.off,
-            rest=self._switch,
-            keep=self._keep,
+            rest=self.switch_estimators,
+            keep=self.save_estimates,
         )
         self._failures = Counter(
             "compute_agent_capacity_round_failures",
@@ -136,7 +142,7 @@ class ReclaimLoop:
         """Those that are switched on."""
         if self._settings.mode == OFF:
             return ()
-        return (self._cpus, self._memory) if self._settings.memory else (self._cpus,)
+        return (self.cpus, self.memory) if self._settings.memory else (self.cpus,)
 
     # For other threads
 
@@ -147,16 +153,26 @@ class ReclaimLoop:
 
     def reload(self, conf: ReloadedConfiguration) -> None:
         """Go by other options from the next round on."""
+        self.use_options(conf)
+        self.start()
+
+    def use_options(self, conf: ReloadedConfiguration) -> None:
+        """Go by other options, without a thread that begins for them."""
         self._conf, self._settings = conf, ReclaimSettings.of(conf.options)
         self._stolen.switch(self._settings.steal)
         self._collectors.use(self._settings.collectors)
-        self.start()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there is something to measure, and it has not been stopped."""
+        return self._thread.is_running
 
     def stop(self, timeout: float = 2.0) -> None:
         """End, and keep what was learnt; what hangs is not waited for longer than ``timeout`` seconds."""
         self._thread.stop(timeout)
 
-    def _keep(self) -> None:
+    def save_estimates(self) -> None:
+        """Keep what was learnt; collectors end."""
         for promises in self._promises:
             promises.save(self._clock())
         self._stolen.save(self._clock())
@@ -185,7 +201,7 @@ class ReclaimLoop:
         if metric not in registry:
             return
         of_memory = registry[metric].sorter is sorters.MEMORY or metric == MEMORY_PRESSURE
-        promises = self._memory if of_memory else self._cpus
+        promises = self.memory if of_memory else self.cpus
         if promises not in self._promises or not (of_memory or registry[metric].sorter is sorters.CPU):
             return
         lives = has_memory_of_rest if of_memory else lives_on_rest
@@ -203,7 +219,7 @@ class ReclaimLoop:
         tree, mode = self._pipeline.world.tree, self._settings.mode
         rows = [
             row
-            for promises in self._promises or (self._cpus,)
+            for promises in self._promises or (self.cpus,)
             for row in promises.document(tree.providing(promises.resource.name), mode)
         ]
         became = {one.uuid: one for one in withheld}
@@ -216,10 +232,10 @@ class ReclaimLoop:
 
     # The thread
 
-    def _switch(self) -> None:
+    def switch_estimators(self) -> None:
         """Begin with promises that are switched on now, and end with those that are not any more."""
         on = self._promises
-        for promises in (self._cpus, self._memory):
+        for promises in (self.cpus, self.memory):
             promises.switch(promises in on, self._clock())
 
     def _failed(self, is_new: bool) -> None:
@@ -231,7 +247,7 @@ class ReclaimLoop:
         """One reading, here and now, and what follows of it."""
         if not self._pipeline.has_taken_over:
             return
-        self._switch()
+        self.switch_estimators()
         failures = []
         for part in (self._collect, self._promise_memory, self._promise_cpus):
             try:
@@ -247,32 +263,34 @@ class ReclaimLoop:
 
     def _promise_memory(self) -> bool:
         settings, now = self._settings, self._clock()
-        if self._memory not in self._promises:
+        if self.memory not in self._promises:
             return False
-        return self._memory.take(self._measured_memory(now), settings.limits, settings.mode == ACT, now)
+        return self.memory.take(self.measure_memory(now), settings.limits, settings.mode == ACT, now)
 
     def _promise_cpus(self) -> bool:
         """CPUs, and what is stolen of them, from one reading."""
         settings, now = self._settings, self._clock()
         if settings.mode == OFF and settings.steal == OFF:
             return False
-        use = self._reader.read(now)
+        use = self.cpu_reader.read(now)
         if use is None:
             return False
         changed = self._stolen.round(use, self._pipeline.world, now)
         if settings.mode != OFF:
-            changed |= self._cpus.take(self._measured_cpus(use), settings.limits, settings.mode == ACT, now)
+            changed |= self.cpus.take(self.measure_cpus(use), settings.limits, settings.mode == ACT, now)
         return changed
 
-    def _measured_cpus(self, use: HostUse) -> Iterator[MeasuredZone]:
+    def measure_cpus(self, use: HostUse) -> Iterator[MeasuredZone]:
+        """Zones of shared CPUs with what is used of them."""
         world = self._pipeline.world
         for node in world.tree.providing(RECLAIMED_VCPU):
             shared = reclaimable(node, world.cpu_sets)
             entitled = entitlements(use.guests, shared)
             yield MeasuredZone(node, float(len(shared)), read_zone(use, shared), entitled)
 
-    def _measured_memory(self, now: float) -> Iterator[MeasuredZone]:
-        tree, use = self._pipeline.world.tree, self._memory_reader.read(now)
+    def measure_memory(self, now: float) -> Iterator[MeasuredZone]:
+        """Zones of memory with what is used of them at ``now``, in seconds since the epoch."""
+        tree, use = self._pipeline.world.tree, self.memory_reader.read(now)
         for node in tree.providing(RECLAIMED_MEMORY):
             nodes = node.numa_nodes
             held = [one for one in self._pipeline.world.topology.numa_nodes if one.id in nodes]

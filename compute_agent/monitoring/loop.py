@@ -129,7 +129,8 @@ class MonitorLoop:
         self._kept: MonitorReading | None = None
         self._kept_at, self._flush_due = -math.inf, 0.0
         self._wanted_until = -math.inf
-        self._rounds, self._took = 0, 0.0
+        self.rounds, self.round_seconds = 0, 0.0
+        """How many rounds are over, and how long the last one took."""
         self._round_over = threading.Condition()
         self._troubles: dict[str, str] = {}
         self._last = self._looked = -math.inf
@@ -144,6 +145,11 @@ class MonitorLoop:
     def start(self) -> None:
         """Begin with the first round."""
         self._thread.start()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its thread has begun and not ended."""
+        return self._thread.is_alive()
 
     def stop(self, timeout: float = 5.0) -> None:
         """End the thread and write what is pending. Groups stay: the next agent goes on with them.
@@ -188,17 +194,17 @@ class MonitorLoop:
             return None
         age = time.monotonic() - reading.time
         # As new as it can be, it is of when the round began.
-        return reading if age <= max(STALE_ROUNDS * interval, STALE_SECONDS) + self._took else None
+        return reading if age <= max(STALE_ROUNDS * interval, STALE_SECONDS) + self.round_seconds else None
 
     def _have_round(self) -> None:
         """Let the thread make a round, and wait until it is over."""
-        if not self._thread.is_alive():
+        if not self.is_running:
             return
         with self._round_over:
-            before = self._rounds
+            before = self.rounds
             self._thread.wake()
-            seconds = min(max(ASKED_SECONDS, 2 * self._took), MAX_ASKED_SECONDS)
-            self._round_over.wait_for(lambda: self._rounds != before, seconds)
+            seconds = min(max(ASKED_SECONDS, 2 * self.round_seconds), MAX_ASKED_SECONDS)
+            self._round_over.wait_for(lambda: self.rounds != before, seconds)
 
     def take(self, now: float, wall: float) -> None:
         """One round, at ``now`` (monotonic seconds), which is ``wall`` in seconds since the epoch."""
@@ -240,7 +246,7 @@ class MonitorLoop:
         except Exception as error:
             self._report("A round of monitoring failed", error)
         with self._round_over:
-            self._rounds, self._took = self._rounds + 1, time.monotonic() - now
+            self.rounds, self.round_seconds = self.rounds + 1, time.monotonic() - now
             self._round_over.notify_all()
         # Rounds that were missed are not made up for.
         self._last = due if due <= now < due + interval else now

@@ -59,7 +59,8 @@ class CacheMonitor:
         self._synced: tuple[MonitorTarget, ...] | None = None
         self._paths: dict[tuple[str, str], str] = {}
         self._guests_of: dict[tuple[str, str], list[tuple[str, str]]] = {}
-        self._due = 0.0
+        self.sync_due = 0.0
+        """When groups are looked after though no target has changed, in monotonic seconds."""
         self._failing: set[str] = set()
         self.newest: MonitorReading | None = None
 
@@ -78,7 +79,7 @@ class CacheMonitor:
 
         :raises ResctrlError: the mount cannot be read.
         """
-        if self._synced != tuple(targets) or time >= self._due:
+        if self._synced != tuple(targets) or time >= self.sync_due:
             self._sync(targets, time)
         samples: dict[str, CounterSample | None] = {}
         host = [
@@ -125,7 +126,7 @@ class CacheMonitor:
             group: self._host_meters.get(group) or TargetMeter(time) for group in self._groups.control_groups
         }
         self._synced = tuple(targets)
-        self._due = time + SYNC_SECONDS
+        self.sync_due = time + SYNC_SECONDS
 
     def _read(
         self, meter: TargetMeter, group: str, time: float, samples: dict[str, CounterSample | None]

@@ -236,7 +236,7 @@ class GuestPipeline:
         try:
             with self._lock:
                 answer = self.handle(event)
-                self._update_gauges()
+                self.update_gauges()
             LOG.debug("Event %s took %.1f ms", name, 1000 * (time.monotonic() - started))
         except (GuestRefusedError, DriverError) as error:
             future.set_exception(error)
@@ -422,7 +422,7 @@ class GuestPipeline:
         """
         if self._lifecycle.take_over():
             self._finish()
-            self._update_gauges()
+            self.update_gauges()
 
     def _finish(self) -> None:
         """The end of every event.
@@ -442,6 +442,7 @@ class GuestPipeline:
             LOG.error("The state cannot be saved: %s; will be tried again", error)
             self._metrics.state_failures.inc()
 
-    def _update_gauges(self) -> None:
+    def update_gauges(self) -> None:
+        """Bring gauges up to what is true now, which the worker does after each event."""
         self._overview.show(self.world.topology)
         self._enforcer.update_gauges()

@@ -98,12 +98,14 @@ class PlacementClient(PlacementTransport):
 
     def providers_in_tree(self, root_uuid: str) -> list[ProviderRecord]:
         """Every provider of the tree that ``root_uuid`` is in; empty if there is none."""
-        answer = self._request("GET", f"/resource_providers?in_tree={root_uuid}", shape=_PROVIDERS)
+        answer = self.send_request("GET", f"/resource_providers?in_tree={root_uuid}", shape=_PROVIDERS)
         return [_provider(record) for record in answer["resource_providers"]]
 
     def provider_record(self, name: str) -> ProviderRecord | None:
         """The provider of that name, if there is one."""
-        answer = self._request("GET", f"/resource_providers?name={quote(name, safe='')}", shape=_PROVIDERS)
+        answer = self.send_request(
+            "GET", f"/resource_providers?name={quote(name, safe='')}", shape=_PROVIDERS
+        )
         return next(map(_provider, answer["resource_providers"]), None)
 
     def provider_named(self, name: str) -> str | None:
@@ -119,23 +121,23 @@ class PlacementClient(PlacementTransport):
         body: dict[str, Any] = {"uuid": uuid, "name": name}
         if parent_uuid is not None:
             body["parent_provider_uuid"] = parent_uuid
-        return _provider(self._request("POST", "/resource_providers", body, shape=_PROVIDER))
+        return _provider(self.send_request("POST", "/resource_providers", body, shape=_PROVIDER))
 
     def update_provider(self, uuid: str, name: str, parent_uuid: str | None) -> ProviderRecord:
         """Rename a provider or give it another parent."""
         body = {"name": name, "parent_provider_uuid": parent_uuid}
-        return _provider(self._request("PUT", f"/resource_providers/{uuid}", body, shape=_PROVIDER))
+        return _provider(self.send_request("PUT", f"/resource_providers/{uuid}", body, shape=_PROVIDER))
 
     def delete_provider(self, uuid: str) -> None:
         """Delete a provider.
 
         :raises ConflictError: while it has children or allocations.
         """
-        self._request("DELETE", f"/resource_providers/{uuid}")
+        self.send_request("DELETE", f"/resource_providers/{uuid}")
 
     def inventories(self, uuid: str) -> tuple[dict[str, dict[str, Any]], int]:
         """The inventories of a provider by resource class, and the provider's generation."""
-        answer = self._request("GET", f"/resource_providers/{uuid}/inventories", shape=_INVENTORIES)
+        answer = self.send_request("GET", f"/resource_providers/{uuid}/inventories", shape=_INVENTORIES)
         return answer["inventories"], answer["resource_provider_generation"]
 
     def set_inventories(
@@ -143,18 +145,18 @@ class PlacementClient(PlacementTransport):
     ) -> int:
         """Replace all inventories of a provider. Returns its new generation."""
         body = {"inventories": inventories, "resource_provider_generation": generation}
-        answer = self._request("PUT", f"/resource_providers/{uuid}/inventories", body, shape=_GENERATION)
+        answer = self.send_request("PUT", f"/resource_providers/{uuid}/inventories", body, shape=_GENERATION)
         return int(answer["resource_provider_generation"])
 
     def traits(self, uuid: str) -> tuple[frozenset[str], int]:
         """The traits of a provider, and the provider's generation."""
-        answer = self._request("GET", f"/resource_providers/{uuid}/traits", shape=_TRAITS | _GENERATION)
+        answer = self.send_request("GET", f"/resource_providers/{uuid}/traits", shape=_TRAITS | _GENERATION)
         return frozenset(answer["traits"]), answer["resource_provider_generation"]
 
     def set_traits(self, uuid: str, traits: frozenset[str], generation: int) -> int:
         """Replace all traits of a provider. Returns its new generation."""
         body = {"traits": sorted(traits), "resource_provider_generation": generation}
-        answer = self._request("PUT", f"/resource_providers/{uuid}/traits", body, shape=_GENERATION)
+        answer = self.send_request("PUT", f"/resource_providers/{uuid}/traits", body, shape=_GENERATION)
         return int(answer["resource_provider_generation"])
 
     # Attributes, which are of an API that not every Placement has
@@ -168,13 +170,13 @@ class PlacementClient(PlacementTransport):
 
     def attributes(self, uuid: str) -> tuple[dict[str, str | float], int]:
         """The attributes of a provider, and the provider's generation."""
-        answer = self._request("GET", f"/ext/v1/resource_providers/{uuid}/attributes", shape=_ATTRIBUTES)
+        answer = self.send_request("GET", f"/ext/v1/resource_providers/{uuid}/attributes", shape=_ATTRIBUTES)
         return answer["attributes"], answer["resource_provider_generation"]
 
     def set_attributes(self, uuid: str, attributes: Mapping[str, str | float], generation: int) -> int:
         """Replace all attributes of a provider. Returns its new generation."""
         body = {"attributes": attributes, "resource_provider_generation": generation}
-        answer = self._request(
+        answer = self.send_request(
             "PUT", f"/ext/v1/resource_providers/{uuid}/attributes", body, shape=_GENERATION
         )
         return int(answer["resource_provider_generation"])
@@ -206,33 +208,33 @@ class PlacementClient(PlacementTransport):
         :raises ConcurrentUpdateError: one is not as it was described to be.
         :raises ConflictError: a name is taken, or an inventory that would go is in use.
         """
-        answer = self._request("POST", "/ext/v1/trees", {"resource_providers": providers}, shape=_WRITTEN)
+        answer = self.send_request("POST", "/ext/v1/trees", {"resource_providers": providers}, shape=_WRITTEN)
         return {record["uuid"]: record["generation"] for record in answer["resource_providers"]}
 
     # Names
 
     def resource_classes(self) -> frozenset[str]:
         """The names of all resource classes the server knows."""
-        answer = self._request("GET", "/resource_classes", shape={"resource_classes": [{"name": str}]})
+        answer = self.send_request("GET", "/resource_classes", shape={"resource_classes": [{"name": str}]})
         return frozenset(record["name"] for record in answer["resource_classes"])
 
     def create_resource_class(self, name: str) -> None:
         """Make sure that a custom resource class exists."""
-        self._request("PUT", f"/resource_classes/{quote(name, safe='')}")
+        self.send_request("PUT", f"/resource_classes/{quote(name, safe='')}")
 
     def known_traits(self) -> frozenset[str]:
         """The names of all traits the server knows."""
-        return frozenset(self._request("GET", "/traits", shape=_TRAITS)["traits"])
+        return frozenset(self.send_request("GET", "/traits", shape=_TRAITS)["traits"])
 
     def create_trait(self, name: str) -> None:
         """Make sure that a custom trait exists."""
-        self._request("PUT", f"/traits/{quote(name, safe='')}")
+        self.send_request("PUT", f"/traits/{quote(name, safe='')}")
 
     # Allocations
 
     def allocations(self, consumer: str) -> ConsumerAllocations:
         """What a consumer holds, on whatever provider."""
-        answer = self._request("GET", f"/allocations/{quote(consumer, safe='')}", shape=_CONSUMER)
+        answer = self.send_request("GET", f"/allocations/{quote(consumer, safe='')}", shape=_CONSUMER)
         return ConsumerAllocations(
             consumer=consumer,
             resources={uuid: record["resources"] for uuid, record in answer["allocations"].items()},
@@ -258,7 +260,7 @@ class PlacementClient(PlacementTransport):
             microversion = UNTYPED_MICROVERSION  # what is shown for consumers without a type cannot be sent
         elif held.consumer_type is not None:
             body["consumer_type"] = held.consumer_type
-        self._request("PUT", f"/allocations/{quote(held.consumer, safe='')}", body, microversion)
+        self.send_request("PUT", f"/allocations/{quote(held.consumer, safe='')}", body, microversion)
 
     def expiring_claim(self, consumer: str) -> ExpiringClaim | None:
         """When what a consumer holds is gone by itself; None if it stays, or the server cannot tell.
@@ -268,7 +270,7 @@ class PlacementClient(PlacementTransport):
         if self.extensions() < _EXPIRIES_SINCE:
             return None
         try:
-            claim = self._request("GET", f"/ext/v1/claims/{consumer}", shape=_CLAIM)["claim"]
+            claim = self.send_request("GET", f"/ext/v1/claims/{consumer}", shape=_CLAIM)["claim"]
         except NotFoundError:
             return None
         return ExpiringClaim(claim["consumer_generation"], claim["expires_in"])
@@ -279,11 +281,13 @@ class PlacementClient(PlacementTransport):
         :raises NotFoundError: it has expired, or stays already.
         :raises ConcurrentUpdateError: somebody else has changed it.
         """
-        self._request("PUT", f"/ext/v1/claims/{consumer}", {"consumer_generation": generation})
+        self.send_request("PUT", f"/ext/v1/claims/{consumer}", {"consumer_generation": generation})
 
     def provider_allocations(self, uuid: str) -> dict[str, dict[str, int]]:
         """What is taken from one provider: amounts by consumer uuid and resource class."""
-        answer = self._request("GET", f"/resource_providers/{uuid}/allocations", shape={"allocations": _HELD})
+        answer = self.send_request(
+            "GET", f"/resource_providers/{uuid}/allocations", shape={"allocations": _HELD}
+        )
         return {consumer: record["resources"] for consumer, record in answer["allocations"].items()}
 
     def reshape(self, body: Mapping[str, Any]) -> None:
@@ -295,9 +299,9 @@ class PlacementClient(PlacementTransport):
                 uuid: {name: value for name, value in consumer.items() if name != "consumer_type"}
                 for uuid, consumer in body["allocations"].items()
             }
-            self._request("POST", "/reshaper", {**body, "allocations": untyped}, UNTYPED_MICROVERSION)
+            self.send_request("POST", "/reshaper", {**body, "allocations": untyped}, UNTYPED_MICROVERSION)
         else:
-            self._request("POST", "/reshaper", body)
+            self.send_request("POST", "/reshaper", body)
 
 
 def _provider(record: Mapping[str, Any]) -> ProviderRecord:

@@ -225,8 +225,8 @@ class HostReporter:
         self._client = client
         self._owned = owned
         self._remember = remember
-        self._reader = ProviderReader(client)
-        self._reader.generations = generations
+        self.reader = ProviderReader(client)
+        self.reader.generations = generations
         self._dropped: frozenset[str] = frozenset()
         self.adjustments: tuple[str, ...] = ()
         """What others set through the API and is there after the last report, a sentence each."""
@@ -247,7 +247,7 @@ class HostReporter:
                 try:
                     return self._attempt(tree)
                 except ConcurrentUpdateError as error:
-                    self._reader.reported.clear()
+                    self.reader.reported.clear()
                     if attempt == MAX_ATTEMPTS:
                         raise
                     LOG.info("Somebody else changed a provider meanwhile, reading again: %s", error)
@@ -266,19 +266,19 @@ class HostReporter:
 
         :raises PlacementError:
         """
-        self._reader.reported.clear()
+        self.reader.reported.clear()
         reported = self.reported(tree.root.uuid)
         wanted = self.server_tree(tree)
         owned = assume_ownership(wanted, reported, self._owned)
         held: dict[str, dict[str, Mapping[str, int]]] = defaultdict(dict)
         for uuid, provider in reported.items():
             if provider.inventories:
-                for consumer, amounts in self._reader.holdings(uuid).items():
+                for consumer, amounts in self.reader.holdings(uuid).items():
                     held[consumer][uuid] = amounts
         return plan_reshape(wanted, reported, owned, held, locations, zones)
 
     def _held(self, uuid: str, name: str) -> int:
-        return sum(amounts.get(name, 0) for amounts in self._reader.holdings(uuid).values())
+        return sum(amounts.get(name, 0) for amounts in self.reader.holdings(uuid).values())
 
     def reshape(
         self, tree: ProviderTree, locations: Mapping[str, CpuLocation], zones: Mapping[str, CpuSet]
@@ -310,16 +310,16 @@ class HostReporter:
 
     def _carry_out(self, tree: ProviderTree, planned: ReshapePlan) -> None:
         wanted = self.server_tree(tree)
-        owned = assume_ownership(wanted, self._reader.reported, self._owned)
-        actions = plan(wanted, self._reader.reported, owned, self._reader.names())
-        self._keep(ownership_before(wanted, self._reader.reported, owned))
+        owned = assume_ownership(wanted, self.reader.reported, self._owned)
+        actions = plan(wanted, self.reader.reported, owned, self.reader.names())
+        self._keep(ownership_before(wanted, self.reader.reported, owned))
         ahead = tuple(
             action for action in actions if isinstance(action, CreateResourceClass | CreateProvider)
         )
-        for refusal in PlanExecution(self._client, self._reader.reported).run(ahead).refusals:
+        for refusal in PlanExecution(self._client, self.reader.reported).run(ahead).refusals:
             raise ConflictError("POST", "/resource_providers", refusal.reason, status=409)
         records = {consumer: self._client.allocations(consumer) for consumer in planned.allocations}
-        self._client.reshape(to_body(planned, self._reader.reported, records))
+        self._client.reshape(to_body(planned, self.reader.reported, records))
         LOG.info(
             "Placement took a reshape: %d allocations of %d consumers moved",
             len(planned.moves),
@@ -340,7 +340,7 @@ class HostReporter:
                 try:
                     return self._switch_scheduling(root_uuid, causes)
                 except ConcurrentUpdateError:
-                    self._reader.reported.clear()
+                    self.reader.reported.clear()
                     if attempt == MAX_ATTEMPTS:
                         raise
         except Exception:
@@ -349,20 +349,20 @@ class HostReporter:
         raise AssertionError("unreachable")
 
     def _switch_scheduling(self, root_uuid: str, causes: Causes) -> bool:
-        root = (self._reader.reported or self.reported(root_uuid)).get(root_uuid)
+        root = (self.reader.reported or self.reported(root_uuid)).get(root_uuid)
         if root is None or (wanted := switched(root.traits, causes)) == root.traits:
             return False
         new = wanted - root.traits
-        for mark in sorted(MARKS & (new - self._reader.names().traits)):
+        for mark in sorted(MARKS & (new - self.reader.names().traits)):
             self._client.create_trait(mark)
-            self._reader.forget_names()
-        if DISABLED in new - self._reader.names().traits:
+            self.reader.forget_names()
+        if DISABLED in new - self.reader.names().traits:
             LOG.error("Placement does not know the trait %s: new guests cannot be kept away", DISABLED)
             wanted -= {DISABLED}
             if wanted == root.traits:
                 return False
         generation = self._client.set_traits(root_uuid, wanted, root.generation)
-        self._reader.reported[root_uuid] = replace(root, generation=generation, traits=wanted)
+        self.reader.reported[root_uuid] = replace(root, generation=generation, traits=wanted)
         LOG.info("For Placement, new guests of this host are %s", in_words(wanted))
         return True
 
@@ -373,39 +373,39 @@ class HostReporter:
 
         :raises PlacementError:
         """
-        return self._reader.read(root_uuid, self._owned.keys())
+        return self.reader.read(root_uuid, self._owned.keys())
 
     def take_evidence(self) -> tuple[str, Generations]:
         """Why what was read does not go on from what was there (empty: it does), and the generations now."""
-        evidence, self._reader.evidence = self._reader.evidence, ""
-        reported = self._reader.reported
-        now = {uuid: one.generation for uuid, one in reported.items()} or self._reader.generations
+        evidence, self.reader.evidence = self.reader.evidence, ""
+        reported = self.reader.reported
+        now = {uuid: one.generation for uuid, one in reported.items()} or self.reader.generations
         return evidence, now
 
     def take_listing(self) -> HoldingsListing | None:
         """What was held when the providers were read last, where that was read with them; given once."""
-        return self._reader.take_listing()
+        return self.reader.take_listing()
 
     def root_traits(self, root_uuid: str) -> frozenset[str] | None:
         """The traits of the root provider as they were last seen; None as long as it has not been."""
-        root = self._reader.last_seen.get(root_uuid)
+        root = self.reader.last_seen.get(root_uuid)
         return None if root is None else root.traits
 
     def use(self, client: PlacementClient) -> None:
         """Report by another client from now on."""
         self._client = client
-        self._reader.use(client)
+        self.reader.use(client)
 
     def forget(self) -> None:
         """Have everything read anew: what was there may have been made again meanwhile."""
-        self._reader.forget()
+        self.reader.forget()
 
     def server_tree(self, tree: ProviderTree) -> ProviderTree:
         """``tree`` with the class names that the server knows (LLC or CUSTOM_LLC).
 
         Beside nova-compute it has those of a stock server already.
         """
-        return tree if STOCK_NAMES.keys() <= self._reader.names().classes else with_stock_names(tree)
+        return tree if STOCK_NAMES.keys() <= self.reader.names().classes else with_stock_names(tree)
 
     def remove_own(self, root_uuid: str) -> ReportOutcome:
         """Remove the tree that the agent made itself, as far as nobody holds anything of it.
@@ -414,16 +414,16 @@ class HostReporter:
         """
         self.forget()
         reported = self.reported(root_uuid)
-        result = PlanExecution(self._client, self._reader.reported).run(
+        result = PlanExecution(self._client, self.reader.reported).run(
             tuple(deletions(reported, self._owned))
         )
-        self._keep({uuid: owned for uuid, owned in self._owned.items() if uuid in self._reader.reported})
+        self._keep({uuid: owned for uuid, owned in self._owned.items() if uuid in self.reader.reported})
         return result
 
     @property
     def offering(self) -> frozenset[str]:
         """The providers with inventories, as far as they were last seen."""
-        seen = self._reader.last_seen
+        seen = self.reader.last_seen
         return frozenset(uuid for uuid, provider in seen.items() if provider.inventories)
 
     def reportable(self, tree: ProviderTree, reported: Mapping[str, ReportedProvider]) -> ProviderTree:
@@ -438,13 +438,13 @@ class HostReporter:
         """
         reported = self.reported(tree.root.uuid)
         wanted = self.reportable(tree, reported)
-        return plan(wanted, reported, assume_ownership(wanted, reported, self._owned), self._reader.names())
+        return plan(wanted, reported, assume_ownership(wanted, reported, self._owned), self.reader.names())
 
     def _attempt(self, tree: ProviderTree) -> ReportOutcome:
         reported = self.reported(tree.root.uuid)
         wanted = self.reportable(tree, reported)
         owned = assume_ownership(wanted, reported, self._owned)
-        actions = plan(wanted, reported, owned, self._reader.names())
+        actions = plan(wanted, reported, owned, self.reader.names())
         self._log_dropped(wanted)
         self._log_adjustments(wanted, reported, owned)
         claims = ownership_before(wanted, reported, owned)
@@ -453,16 +453,16 @@ class HostReporter:
             LOG.debug("Placement has all as it should be: %d providers", len(wanted.nodes))
             self._keep(ownership_after(wanted, claims, reported))
             return ReportOutcome()
-        result = PlanExecution(self._client, self._reader.reported).run(actions)
+        result = PlanExecution(self._client, self.reader.reported).run(actions)
         if any(isinstance(action, CreateTrait | CreateResourceClass) for action in actions):
-            self._reader.forget_names()
-        self._keep(ownership_after(wanted, claims, self._reader.reported))
-        self.adjustments = tuple(adjustment_sentences(wanted, self._reader.reported, self._owned))
+            self.reader.forget_names()
+        self._keep(ownership_after(wanted, claims, self.reader.reported))
+        self.adjustments = tuple(adjustment_sentences(wanted, self.reader.reported, self._owned))
         return result
 
     def _log_dropped(self, tree: ProviderTree) -> None:
         """Log the traits that an older server does not know, once."""
-        dropped = unknown_traits(tree, self._reader.names())
+        dropped = unknown_traits(tree, self.reader.names())
         if dropped - self._dropped:
             LOG.warning(
                 "Placement does not know these traits, they are left out: %s", " ".join(sorted(dropped))

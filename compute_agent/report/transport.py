@@ -64,7 +64,7 @@ class PlacementTransport:
 
     def __init__(self, adapter: ks_adapter.Adapter, spans: Spans | None = None) -> None:
         self.spans = spans or NoSpans()
-        self._adapter = adapter
+        self.adapter = adapter
         self._microversion: str | None = None
         self._extensions: tuple[int, int] | None = None
         self._lock = threading.Lock()
@@ -142,7 +142,7 @@ class PlacementTransport:
             raise PlacementError("GET", "/", detail, status=200)
         return f"{chosen[0]}.{chosen[1]}"
 
-    def _request(
+    def send_request(
         self,
         method: str,
         url: str,
@@ -182,7 +182,7 @@ class PlacementTransport:
         started = time.monotonic()
         try:
             with self.spans.request(method, url, headers) as answered:
-                response = self._adapter.request(url, method, **arguments)
+                response = self.adapter.request(url, method, **arguments)
                 answered(response.status_code)
         except (ks_exceptions.Unauthorized, ks_exceptions.AuthorizationFailure) as error:
             raise CredentialsError(method, url, str(error)) from error
@@ -200,7 +200,7 @@ class PlacementTransport:
             raise UnavailableError(method, url, str(error)) from error
         except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
             # keystoneauth1 takes answers as they come, and would keep a token made of such a one.
-            self._adapter.invalidate()
+            self.adapter.invalidate()
             detail = f"an answer of Keystone or Placement makes no sense: {type(error).__name__}: {error}"
             raise PlacementError(method, url, detail) from error
         LOG.log(

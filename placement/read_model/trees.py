@@ -3,6 +3,9 @@
 Thousands of hosts are alike but for their names and their usage. What they have in common is their
 :class:`TreeClass`: a result of a search for one tree holds for every other tree of the class that has as much
 free. A layout says where a tree has the classes of a question, in an order that leaves out the rest.
+
+These classes hold for every request. :mod:`placement.search.equivalence` derives from them, and from what a
+request reads, which trees are the same to it.
 """
 
 from __future__ import annotations

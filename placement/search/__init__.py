@@ -3,8 +3,8 @@
 Nouns
     A *request* is the query string as data. Of its *groups* the one without a suffix may be served by several
     providers, any other by exactly one. A *need* is what one provider serves: a suffixed group is one, the
-    unsuffixed group is one for each resource class. It has amounts, and *conditions* that say what they read
-    of a tree.
+    unsuffixed group is one for each resource class. It has amounts, and *conditions*: each is one class,
+    registered once, which knows all that other modules ask about it.
 
     A candidate is *anchored* at a tree. What it may combine is a *provider set*: the tree, and the providers
     that share with it through aggregates. The *options* of a need are those of the set that can serve it. An
@@ -22,8 +22,9 @@ Nouns
 Who does what
     ``request`` is made by the schemas; ``conditions`` says what it comes down to. ``roots`` finds where it
     can be served at all, from the rarest thing that it asks for. ``candidate_search`` has a request go from
-    tree to tree and orders the candidates, ``compiled_request`` knows the like trees, and ``backtracking``
-    tries assignments of one of them, with ``rules`` that also rule out the impossible before it is tried.
+    tree to tree and orders the candidates, ``equivalence`` says which trees are alike, ``compiled_request``
+    searches like trees once, and ``backtracking`` tries assignments of one of them, with ``rules`` that also
+    rule out the impossible before it is tried.
     ``candidates`` are its results, ``rendering`` writes the answer, and ``budget`` bounds the work.
     ``host_filter`` is for ``GET /resource_providers``.
 

@@ -8,6 +8,10 @@ caller can look elsewhere first.
 Hosts have many devices that are all alike. Where four of sixteen are full and the remaining groups cannot be
 served, it does not matter which four are: the search remembers such a *dead end* up to a renaming of like
 providers.
+
+The two loops here take back choices by themselves. They yield between choices, so that candidates are found
+as they are asked for, and they run for each tree of each request; a journal of changes, as the planner has
+one, would add a call to every choice.
 """
 
 from __future__ import annotations
@@ -31,6 +35,8 @@ class DeadEnds:
         self._assignment = assignment
         self._known: set[Hashable] = set()
         kinds: dict[Hashable, int] = {}
+        # needs of one kind are exchangeable, and so are providers of one: a dead end holds for all
+        # renamings
         self._kind_of_need = [
             kinds.setdefault(self._need_signature(index), len(kinds))
             for index in range(len(assignment.options))
@@ -44,6 +50,7 @@ class DeadEnds:
         members = assignment.rules.snapshot.trees
         everyone = assignment.rules.snapshot.providers
         roots = {provider.root_id for provider in providers.values()}
+        # a provider with children is told apart: its lineage matters to rules
         self._parents = {everyone[each].parent_id for root in roots for each in members[root]}
         kinds = {}
         self._kind_of_provider = {
@@ -54,14 +61,14 @@ class DeadEnds:
     def add(self) -> None:
         """The assignment as it is cannot be completed."""
         if len(self._known) < MAX_DEAD_ENDS:
-            self._known.add(self._state())
+            self._known.add(self._chosen_kinds())
 
     def reached(self) -> bool:
         """Whether the assignment is like one that could not be completed."""
-        return self._state() in self._known
+        return self._chosen_kinds() in self._known
 
-    def _state(self) -> Hashable:
-        """What is chosen, as kinds of needs and providers.
+    def _chosen_kinds(self) -> Hashable:
+        """The chosen providers and needs, each as its kind.
 
         As needs are served in a fixed order, this also says which are left.
         """
@@ -91,6 +98,7 @@ class DeadEnds:
         They are leaves below the same parent, or have no relatives at all.
         """
         rules = self._assignment.rules
+        # its own id as the signature: it is like no other one
         if provider.id in self._parents:
             return provider.id
         classes = sorted({name for index in serves for name, _ in rules.needs[index].resources})
@@ -120,32 +128,37 @@ def combine(
     :raises placement.search.budget.BudgetExhausted: the search has taken too long.
     """
     if rng is not None:
+        # shuffled before the search, so that any prefix of the results is random
         options = [rng.sample(providers, len(providers)) for providers in options]
     settled = rules.traits_settled(options)
     if settled is False:
         return
+    # no rule ties the needs together, so that each choice goes with each
     if rules.independent and settled:
         yield from product(*options)
     elif (small := ways(options, SMALL) <= SMALL) or fits_at_all(
         rules.needs, options, rules.isolate, budget=rules.budget
     ):
         assignment = NeedAssignment(rules, options)
-        for complete in _complete(assignment, _order(rules, options), small):
+        for complete in _run_through(assignment, _order_needs(rules, options), small):
             yield [provider for provider in assignment.chosen if provider is not None] if complete else None
 
 
 def in_pairs(
     rules: RequestRules, options: Sequence[Sequence[int]], lineages: Sequence[Sequence[int]]
 ) -> Iterator[tuple[int, ...] | None]:
-    """As :func:`combine`, of positions, where it is enough that each two of the needs go together.
+    """The ways of :func:`combine`, as positions, for rules that hold if they hold for each two needs.
 
     :param lineages: by position.
     """
+    # mates one after the other: a pair that does not fit together is found at once
     budget, order = rules.budget, _mates_together(rules, options)
     before = [
-        [other for other in _mates(rules, index) if other in order[:at]] for at, index in enumerate(order)
+        [other for other in _subtree_mates(rules, index) if other in order[:at]]
+        for at, index in enumerate(order)
     ]
     distinct = [rules.isolate and not rules.needs[index].unsuffixed for index in order]
+    # an explicit stack of iterators: requests have up to hundreds of groups, and recursion is slow
     chosen = [0] * len(order)
     taken: set[int] = set()
     left: list[Iterator[int]] = [iter(options[order[0]])]
@@ -157,6 +170,7 @@ def in_pairs(
         for at in left[-1]:
             if alone and at in taken:
                 continue
+            # the tests of a pair are inlined, as they run for each option of each need
             lineage = lineages[at] if mates else ()
             for other in mates:
                 if chosen[other] not in lineage and at not in lineages[chosen[other]]:
@@ -188,7 +202,7 @@ def in_pairs(
             yield None
 
 
-def _mates(rules: RequestRules, index: int) -> Iterator[int]:
+def _subtree_mates(rules: RequestRules, index: int) -> Iterator[int]:
     """The needs that are to be in one subtree with a need."""
     return (other for rule in rules.subtrees_of[index] for other in rule if other != index)
 
@@ -197,7 +211,7 @@ def _mates_together(rules: RequestRules, options: Sequence[Sequence[int]]) -> li
     """The indexes of the needs: those with few options first, and mates one after the other."""
     order: list[int] = []
     for first in sorted(range(len(options)), key=lambda index: len(options[index])):
-        for index in (first, *_mates(rules, first)):
+        for index in (first, *_subtree_mates(rules, first)):
             if index not in order:
                 order.append(index)
     return order
@@ -213,7 +227,7 @@ def ways(options: Sequence[Sequence[object]], limit: int) -> int:
     return found
 
 
-def _order(rules: RequestRules, options: Sequence[Sequence[Provider]]) -> list[int]:
+def _order_needs(rules: RequestRules, options: Sequence[Sequence[Provider]]) -> list[int]:
     """The indexes of the needs: those that decide on traits first, then those with few options.
 
     Of those that compete for something the larger ones come first, while much is free.
@@ -230,12 +244,13 @@ def _order(rules: RequestRules, options: Sequence[Sequence[Provider]]) -> list[i
         shares = [
             amount / rules.contested[name] for name, amount in need.resources if name in rules.contested
         ]
+        # fewest options first keeps the tree of choices narrow near its root
         return not decides, len(options[index]), -max(shares, default=0)
 
     return sorted(range(len(options)), key=key)
 
 
-def _complete(assignment: NeedAssignment, order: Sequence[int], small: bool) -> Iterator[bool]:
+def _run_through(assignment: NeedAssignment, order: Sequence[int], small: bool) -> Iterator[bool]:
     """Run through all complete states of the assignment, stopping at each, and where it rests (False).
 
     Without recursion, as requests may have hundreds of groups. Most requests
@@ -248,6 +263,7 @@ def _complete(assignment: NeedAssignment, order: Sequence[int], small: bool) -> 
     found_before = [0] * len(order)  # when each depth was entered
     dead_ends: DeadEnds | None = None
     choices_before_rest = choices_left = _CHOICES_BEFORE_REST
+    # budget is spent in portions: a call for each choice would cost more than cheap choices
     choices_per_look = max(1, 16 // assignment.steps)
     depth = 0
     while depth >= 0:
@@ -281,6 +297,7 @@ def _complete(assignment: NeedAssignment, order: Sequence[int], small: bool) -> 
             depth += 1
             continue
         if found == found_before[depth]:
+            # for a small search the memory of dead ends costs more than trying again
             if not small:
                 dead_ends = dead_ends or DeadEnds(assignment)
                 dead_ends.add()

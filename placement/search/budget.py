@@ -30,7 +30,7 @@ class BudgetExhausted(Exception):
 
 
 class SearchBudget:
-    """What one search may spend; without arguments as much as it likes.
+    """Limits of one search; without arguments there are none.
 
     :param seconds: of work.
     :param size: of what is found, in bytes of the answer.
@@ -73,7 +73,7 @@ class SearchBudget:
                 raise BudgetExhausted
 
     def spend_anyway(self, steps: int = 1) -> None:
-        """As :meth:`spend`, of what is done with what was found: it gives way, and never ends."""
+        """Count steps of work on results that were found: it gives way, and never ends."""
         self._steps_left -= steps
         if self._steps_left <= 0:
             self._look()

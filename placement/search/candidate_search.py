@@ -13,17 +13,18 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain, islice
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import Final, Literal, TypeVar
 
-from placement.exceptions import SEARCH_TOO_LONG, InvalidRequest
+from placement.exceptions import InvalidRequest
 from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import HostTree, ProviderSet
 from placement.search.budget import BudgetExhausted, SearchBudget
 from placement.search.candidates import AllocationCandidate, Offer, PatternBatch, candidates_of
 from placement.search.compiled_request import CompiledRequest, SearchResults, options_of
-from placement.search.conditions import HasTraits, Met, ProviderNeed, needs_of
+from placement.search.conditions import MetPositions, ProviderNeed, needs_of, root_conditions
+from placement.search.equivalence import root_reader, tree_reader
 from placement.search.request import CandidatesRequest
 from placement.search.roots import RootFilter, SharingProviders, possible_roots
 from placement.search.rules import RequestRules
@@ -37,6 +38,7 @@ Source = tuple[ProviderSet, Iterable[PatternBatch]]
 def one_by_one(sources: Iterator[Source]) -> Iterator[Offer]:
     """All of one source, then all of the next; what rests waits until the last had its turn."""
     resting: deque[Source] = deque()
+    # lazily: sources that come to rest are appended to the deque while it is drained
     for source in chain(sources, drained(resting)):
         provider_set, batches = source
         for batch in batches:
@@ -49,6 +51,7 @@ def one_by_one(sources: Iterator[Source]) -> Iterator[Offer]:
 def round_robin(sources: Iterator[Source]) -> Iterator[Offer]:
     """One of each source, then a second of each, and so on; sources are opened as they are reached."""
     active: deque[Source] = deque()
+    # the same, so that a limit is met before most sources are opened at all
     for provider_set, batches in chain(sources, drained(active)):
         left = iter(batches)
         for batch in left:
@@ -59,16 +62,17 @@ def round_robin(sources: Iterator[Source]) -> Iterator[Offer]:
 
 
 def drained(waiting: deque[T]) -> Iterator[T]:
-    """What waits, also what joins meanwhile."""
+    """The waiting items, with those that join meanwhile."""
     while waiting:
         yield waiting.popleft()
 
 
 def first(offers: Iterable[Offer], limit: int) -> Iterator[Offer]:
-    """As many of the offers as have that many candidates together."""
+    """The first of the offers, until they have as many candidates together as the limit says."""
     if limit < 1:
         return
     for provider_set, patterns in offers:
+        # the whole batch where it fits: rendering makes the template of a batch object once
         yield provider_set, patterns if len(patterns) <= limit else PatternBatch(patterns[:limit])
         limit -= len(patterns)
         if limit <= 0:
@@ -77,8 +81,10 @@ def first(offers: Iterable[Offer], limit: int) -> Iterator[Offer]:
 
 BATCH: Final = 16
 """How many candidates of one tree are looked for at once, where the limit allows."""
+# a look adds up what all patterns need, which for each offer would cost more than to find it
 _CHUNK: Final = 256
 """How many offers are taken between two looks at how large the answer has become; fewer of many groups."""
+# most roots are refused by a dictionary lookup, which is less than a step
 _ROOTS: Final = 32
 """How many roots are looked at between two looks at the budget."""
 _NO_PATTERNS: Final = PatternBatch()
@@ -101,6 +107,8 @@ class CandidateSearch:
         self._trees = snapshot.whole_trees()
         self._request = request
         self._rng = rng
+        # the order matters: sharing providers are filtered by needs, and rules refer to needs by their
+        # index
         self._needs = needs_of(request)
         self._sharing = SharingProviders(snapshot, budget, self._needs)
         self._rules = RequestRules(snapshot, request, self._needs, budget)
@@ -109,27 +117,24 @@ class CandidateSearch:
         self._least: list[tuple[str, int]] = list(
             {
                 name: amount
+                # ascending, so that of equal names the largest amount stays in the dictionary
                 for name, amount in sorted(chain.from_iterable([need.resources for need in self._needs]))
                 if not self._sharing.providers or name not in self._sharing.classes
             }.items()
         )
-        self._root = HasTraits(
-            tuple(frozenset({trait}) for trait in request.root_required), request.root_forbidden
-        )
-        self._any_root = not request.root_required and not request.root_forbidden
-        #: all of a tree that decides on its plan, beside what is shared with it: conditions look at no more
-        reads = {each.reads for each in self._rules.conditions}
-        self._read = attrgetter(
-            *sorted(reads if "kind" in reads else {"shape", *reads})
-        )  # a kind is of a shape
-        #: by the traits of a root whether it may be one
-        self._good_roots: dict[frozenset[str], bool] = {}
+        self._on_roots = tuple(root_conditions(request))
+        self._read_root = root_reader(self._on_roots)
+        #: all of a tree that decides on its plan, beside what is shared with it
+        self._read_tree = tree_reader(self._rules.conditions)
+        #: by what conditions read of a root whether it may be one
+        self._good_roots: dict[Hashable, bool] = {}
         #: whether the same candidate may be found at two roots: one of sharing providers alone
         self.may_repeat = self._sharing.suffice
         #: by what is quickly known of trees, and by which of their providers meet the conditions
         self._plans: dict[Hashable, CompiledRequest | None] = {}
         self._distinct_plans: dict[Hashable, CompiledRequest | None] = {}
-        self._met_in: list[Met] = [each.met_in(snapshot) for each in self._rules.conditions]
+        self._met_in: list[MetPositions] = [each.met_in(snapshot) for each in self._rules.conditions]
+        # shared by all plans: trees of two structures may have the same positions of options
         self._searched = SearchResults(1)
         self._when_empty: dict[CompiledRequest, PatternBatch] = {}
         self._known_unused: dict[int, Provider] = {}
@@ -143,12 +148,13 @@ class CandidateSearch:
     def size_of(self, offers: Sequence[Offer]) -> int:
         """About how many bytes an answer with these offers has."""
         candidates = sum([len(patterns) for _, patterns in offers])
+        # a set: the summaries of a tree are in an answer once, however many candidates it has
         summaries = sum([provider_set.own for provider_set in {provider_set for provider_set, _ in offers}])
         return candidates * self._candidate_size + summaries * _SUMMARY_SIZE
 
     @cached_property
     def _candidate_size(self) -> int:
-        return sum(map(_size, self._needs))
+        return sum(map(_need_size, self._needs))
 
     def possible_roots(self) -> RootFilter:
         """The roots at which candidates may be anchored."""
@@ -160,6 +166,7 @@ class CandidateSearch:
         if self._rng is not None:
             found = list(roots)
             roots = self._rng.sample(found, len(found))
+        # here and not in the constructor, as only the caller knows its limit and strategy
         self._searched.batch = batch
         uncounted = 0
         for root in roots:
@@ -173,13 +180,16 @@ class CandidateSearch:
     def source(self, root: int, *, each_root: bool = False) -> Source | None:
         """The candidates anchored at a root; None if it is quickly known that there are none."""
         tree = self._trees[root]
+        # nothing shares in most clouds: this way has no set to build, and no check for repetition
         if not self._sharing.providers:
             plan = self._plan_of(tree, (), in_use=True)
             return None if plan is None else (tree, plan.batches(tree, tree.free, self._rng))
+        # before the sharing providers are looked up, which takes longer than this check
         if self._has_too_little(tree):
             return None
         shared, uuids = self._sharing.with_tree(root)
         plan = self._plan_of(tree, shared, in_use=True)
+        # candidates of pools alone are the same at each tree that the pools share with; one tree is enough
         if plan is None or (plan.only_shared and not each_root and self._is_repeated(shared)):
             return None
         provider_set = tree.beside(shared, uuids) if shared else tree
@@ -203,20 +213,25 @@ class CandidateSearch:
 
     def when_empty(self, tree: HostTree, shared: Sequence[Provider]) -> PatternBatch:
         """All patterns of a tree if nothing were used of it, nor of what shares with it."""
+        # all patterns are wanted here, so that larger batches mean fewer rests and less bookkeeping
         self._searched.batch = BATCH
-        shared = [self._unused(each) for each in shared]
+        if shared:
+            shared = [self._without_usage(each) for each in shared]
         plan = self._plan_of(tree, shared)
         if plan is None:
             return _NO_PATTERNS
         found = self._when_empty.get(plan)
         if found is None:
             empty = tree.when_empty(shared)
+            # the capacities of the structure are those of its largest tree, so that one result serves all
+            # its trees
             patterns = chain.from_iterable(plan.batches(empty, tuple(tree.shape.capacities)))
             found = self._when_empty[plan] = PatternBatch(patterns)
         return found
 
-    def _unused(self, provider: Provider) -> Provider:
+    def _without_usage(self, provider: Provider) -> Provider:
         """The sharing provider with nothing used."""
+        # the same object where possible: its id is a part of the keys of plans
         if not provider.used:
             return provider
         if provider.id not in self._known_unused:
@@ -229,6 +244,7 @@ class CandidateSearch:
         Only what consists of shared providers alone may be; else it is noted in what was ``seen``.
         """
         sharing, members = self._sharing.providers, offer[0].members
+        # candidates with a provider of a tree of their own cannot occur at another root
         if not self.may_repeat or not all(
             members[at].id in sharing
             for pattern in offer[1]
@@ -236,7 +252,7 @@ class CandidateSearch:
             for at in positions
         ):
             return False
-        known = {_key(candidate) for candidate in candidates_of([offer])}
+        known = {_candidate_key(candidate) for candidate in candidates_of([offer])}
         if known <= seen:
             return True
         seen |= known
@@ -252,35 +268,43 @@ class CandidateSearch:
     def _plan_of(
         self, tree: HostTree, shared: Sequence[Provider], in_use: bool = False
     ) -> CompiledRequest | None:
-        """As :meth:`_plan`, which is asked once for trees that are the same to the request.
+        """The plan of a tree, made by :meth:`_find_plan` once for trees that are the same to the request.
 
         :param in_use: None also where too much is used for any candidate, if that is quickly known.
         """
-        if not self._any_root:
-            traits = tree.root.traits
-            good = self._good_roots.get(traits)
+        # by what is read of the root rather than with the plan: a plan then serves trees whose roots differ
+        if self._on_roots:
+            root = tree.root
+            seen = self._read_root(root)
+            good = self._good_roots.get(seen)
             if good is None:
-                good = self._good_roots[traits] = self._root.met_by(tree.root, self._snapshot)
+                good = all(each.met_by(root, self._snapshot) for each in self._on_roots)
+                self._good_roots[seen] = good
             if not good:
                 return None
-        read = self._read(tree)
+        # two levels of keys: this one takes one call for each of thousands of trees, the one of _find_plan
+        # is exact
+        read = self._read_tree(tree)
         key = (read, *[each.id for each in shared]) if shared else read
         try:
             return self._plans[key]
         except KeyError:
+            # not remembered: the next tree of this key may have more free
             if in_use and not shared and self._has_too_little(tree):
                 return None
-            plan = self._plans[key] = self._plan(tree, shared)
+            plan = self._plans[key] = self._find_plan(tree, shared)
             return plan
 
-    def _plan(self, tree: HostTree, shared: Sequence[Provider]) -> CompiledRequest | None:
+    def _find_plan(self, tree: HostTree, shared: Sequence[Provider]) -> CompiledRequest | None:
         """The plan for trees like this one, None if they cannot serve the request."""
         self.budget.spend(1 + len(self._met_in) * len(tree.members) // 4)
+        # with pools both checks would be wrong: another tree may have the class or the trait
         if not shared and not self._classes <= tree.shape.classes:
             return None
         met = [met_at(tree) for met_at in self._met_in]
         if not shared and not all(map(any, met)):
             return None
+        # traits and aggregates that no condition names have no effect on met, so that many keys end up here
         key = (tree.shape, *met, *[each.id for each in shared])
         if key not in self._distinct_plans:
             self._distinct_plans[key] = self._new_plan(tree, shared, met)
@@ -297,6 +321,7 @@ class CandidateSearch:
         traits = []
         for any_of in rules.unsuffixed_traits:
             positions = {at for index in rules.unsuffixed for at in options[index].positions()}
+            # in order, since these positions are compared with those of other plans
             having = tuple([at for at in sorted(positions) if not members[at].traits.isdisjoint(any_of)])
             if not having:
                 return None
@@ -304,13 +329,13 @@ class CandidateSearch:
         return CompiledRequest(rules, tree, shared, options, tuple(traits), self._searched)
 
 
-def _size(need: ProviderNeed) -> int:
+def _need_size(need: ProviderNeed) -> int:
     """About how many bytes a need takes in an answer, for each candidate."""
     amounts = sum([len(name) + 12 for name, _ in need.resources])
     return len('"":{"resources":{}},"":[""],') + 2 * 36 + len(need.suffix) + amounts
 
 
-def _key(candidate: AllocationCandidate) -> Hashable:
+def _candidate_key(candidate: AllocationCandidate) -> Hashable:
     return (
         frozenset(
             (provider_id, name, amount)
@@ -351,17 +376,20 @@ def search(
     limits = [limit for limit in (request.limit, max_candidates) if limit is not None and limit != NO_LIMIT]
     limit = min(limits, default=None)
     looking = CandidateSearch(snapshot, request, random.Random() if randomize else None, budget)
+    # batches of one where the order of candidates goes from root to root, else as large as is useful
     in_turn = randomize or strategy == "breadth-first"
     by_root = looking.by_root(1 if in_turn or looking.may_repeat else min(BATCH, limit or BATCH))
     offers = round_robin(by_root) if in_turn else one_by_one(by_root)
     if looking.may_repeat:
-        offers = _distinct(offers, looking)
+        offers = _drop_repeated(offers, looking)
     if limit is not None:
         offers = first(offers, limit)
+    # outermost, so that a spent budget ends the answer and keeps all that was found
     offers = _while_it_lasts(offers)
     chunk = looking.chunk()
     found = list(islice(offers, chunk))
     size = looking.size_of(found) if len(found) == chunk else 0
+    # the size is only looked at after a full chunk: most answers are smaller
     while more := budget.allows(size) and list(islice(offers, chunk)):
         found += more
         size += looking.size_of(more)
@@ -445,24 +473,23 @@ def _while_it_lasts(offers: Iterable[Offer]) -> Iterator[Offer]:
 
 def _too_much(request: CandidatesRequest, budget: SearchBudget) -> InvalidRequest:
     """The refusal of a request that is too hard, with the group to blame."""
-    advice = ""
+    advice = "."
     if budget.dead_ends:
+        # the group that most often had no place is the one to make smaller
         suffix, count = max(budget.dead_ends.items(), key=itemgetter(1))
         asked = next(group.resources for group in request.groups if group.suffix == suffix)
         amounts = ",".join(f"{name}:{amount}" for name, amount in asked.items())
         advice = (
-            f" In {count} ways to serve the other groups there was no place left for "
+            f". In {count} ways to serve the other groups there was no place left for "
             f"resources{suffix}={amounts}: ask for fewer groups, or for smaller amounts."
         )
-    return InvalidRequest(
-        f"No allocation candidate was found in {budget.seconds:g} seconds of work, "
-        f"which is the limit ([api] candidates_deadline).{advice}",
-        SEARCH_TOO_LONG,
+    return InvalidRequest.too_long(
+        "No allocation candidate was found", budget.seconds, "candidates_deadline", advice
     )
 
 
-def _distinct(offers: Iterable[Offer], found: CandidateSearch) -> Iterator[Offer]:
-    """Of offers of one candidate each, drop what was found before from another root."""
+def _drop_repeated(offers: Iterable[Offer], found: CandidateSearch) -> Iterator[Offer]:
+    """Offers of one candidate each, without those found before from another root."""
     seen: set[Hashable] = set()
     for offer in offers:
         found.budget.spend()

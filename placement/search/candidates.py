@@ -107,7 +107,7 @@ def topology_first(offers: Sequence[Offer], budget: SearchBudget | None = None) 
     where = {batch: provider_set for provider_set, batch in offers if len(batch) > 1}
     if len({provider_set.shape for provider_set, _ in offers}) > 1:
         return _of_several_shapes(offers, budget)
-    ordered = {batch: _ordered(branches_of(each), (batch,), budget)[0] for batch, each in where.items()}
+    ordered = {batch: _order_batches(branches_of(each), (batch,), budget)[0] for batch, each in where.items()}
     return [(each, ordered.get(batch, batch)) for each, batch in offers] if ordered else [*offers]
 
 
@@ -124,7 +124,7 @@ def _of_several_shapes(offers: Iterable[Offer], budget: SearchBudget) -> list[Of
                 branches = branches_of(provider_set)
                 ordered = of_branches.get((batch, branches))
                 if ordered is None:
-                    (ordered,) = _ordered(branches, (batch,), budget)
+                    (ordered,) = _order_batches(branches, (batch,), budget)
                     of_branches[batch, branches] = ordered
                 of_shapes[batch, shape] = ordered
             if ordered is not batch:
@@ -143,12 +143,12 @@ def _of_several_batches(offers: Sequence[Offer], budget: SearchBudget) -> list[O
         if len(batches) > 1 or len(batches[0]) > 1:
             key = (tuple(batches), branches_of(provider_set))
             if key not in known:
-                known[key] = _ordered(key[1], key[0], budget)
+                known[key] = _order_batches(key[1], key[0], budget)
             left[provider_set] = iter(known[key])
     return [(each, next(left[each]) if each in left else batch) for each, batch in offers]
 
 
-def _ordered(
+def _order_batches(
     branches: _Branches, batches: Sequence[PatternBatch], budget: SearchBudget
 ) -> Sequence[PatternBatch]:
     """Batches as large as these, with the patterns of all of them in order."""
@@ -171,7 +171,7 @@ def _ordered(
 
 
 def branches_of(provider_set: ProviderSet) -> _Branches:
-    """By position that of the topmost provider of the branch; None for the root, and for what shares."""
+    """The topmost provider of the branch, by position; None for the root and for sharing providers."""
     shared = len(provider_set.members) - provider_set.own
     branches = provider_set.shape.branches
     return branches + (None,) * shared if shared else branches

@@ -24,7 +24,7 @@ from placement.search.rules import RequestRules
 
 
 class NeedOptions(NamedTuple):
-    """Who may serve a need, if they have enough: providers of the tree, and positions of those that share.
+    """The providers that may serve a need if they have enough: of the tree, and positions of sharing ones.
 
     Of the first also the slots of what they have to have free, in the order of the resources of the need.
     """
@@ -33,12 +33,12 @@ class NeedOptions(NamedTuple):
     shared: Sequence[int]
 
     def positions(self) -> Iterator[int]:
-        """Of all of them."""
+        """The positions of all of them."""
         return chain([at for at, _ in self.own], self.shared)
 
 
 class SearchResults:
-    """What a request found out about trees, for others that are like them.
+    """Results of a request at some trees, for others that are like them.
 
     :param batch: how many patterns are looked for at once.
     """
@@ -52,7 +52,7 @@ class SearchResults:
 
 
 class CompiledRequest:
-    """What a request may do with trees of one shape, and what it did so far.
+    """A request compiled for trees of one structure, with its results so far.
 
     :param tree: any of these trees; traits, aggregates and tree that the request asks
         for have to be the same in all.
@@ -77,15 +77,19 @@ class CompiledRequest:
         #: what a look at all of them costs
         self._steps = sum([len(own) + len(sharing) for own, sharing in options])
         #: the needs, those first that the last trees could not serve
+        # move-to-front: in a crowded cloud the same need fails at tree after tree
         self._hardest_first = list(range(len(options)))
         #: whether nothing of the trees themselves is of use
         self.only_shared = not any(own for own, _ in options)
         #: what decides on patterns beside options and what is free of contested classes
         self._apart: Hashable = ()
+        # else positions alone decide, and trees of any two structures may share their results
         if not rules.by_options_alone:
             lineages = self._shape.lineages
             used = {at for own, _ in options for at, _ in own}
+            # only the lineages of options matter: other providers cannot be in a subtree rule
             related = tuple([lineages[at] for at in sorted(used)]) if rules.by_lineage else ()
+            # positions of pools begin behind those of the tree, and pools have free amounts of their own
             whose = (len(lineages), *[each.id for each in shared]) if shared else ()
             self._apart = (related, traits, whose)
         self._relevant: Callable[[tuple[int, ...]], Any] | None = None
@@ -103,33 +107,38 @@ class CompiledRequest:
         """
         if rng is not None:
             options = self._having_enough(free)
-            return self._in_batches(self._patterns(provider_set, options, rng)) if options else ()
+            return self._in_batches(self._find_patterns(provider_set, options, rng)) if options else ()
         known: Iterable[PatternBatch] | None
         if self._by_relevant is None:  # there may be no other tree like the first
             self._by_relevant = {}
-            known = self._alike(provider_set, free)
+            known = self._batches_alike(provider_set, free)
         else:
+            # made at the second tree: a plan for one tree has no use for it
             if self._relevant is None:
-                self._relevant = _picker(
+                self._relevant = _pick_slots(
                     sorted({slot for own, _ in self._options for _, slots in own for slot in slots})
                 )
             relevant = self._relevant(free)
             known = self._by_relevant.get(relevant)
             if known is None:
-                known = self._by_relevant[relevant] = self._alike(provider_set, free)
+                known = self._by_relevant[relevant] = self._batches_alike(provider_set, free)
+        # a copy of the iterator, which keeps what was found; type() as this is called for each tree
         return known if type(known) is tuple else tee(known, 2)[1]
 
-    def _alike(self, provider_set: ProviderSet, free: tuple[int, ...]) -> Iterable[PatternBatch]:
+    def _batches_alike(self, provider_set: ProviderSet, free: tuple[int, ...]) -> Iterable[PatternBatch]:
         """The patterns of all trees like this one: all in a tuple, or an iterator to start copies from."""
+        # options before contested amounts: most trees that fail do so here
         options: Sequence[Sequence[int]] | None = self._having_enough(free)
+        # narrowed before the key is made: options out of reach would tell trees apart for nothing
         for rule in self._rules.subtrees:
             options = options and self._within_reach(rule, options)
         if options is None:
             return ()
-        likeness = (*map(tuple, options), *self._contested(options, free), self._apart)
+        likeness = (*map(tuple, options), *self._contested_amounts(options, free), self._apart)
         known = self._searched.batches.get(likeness)
         if known is None:
-            patterns = self._patterns(provider_set, options)
+            patterns = self._find_patterns(provider_set, options)
+            # one batch at once: mostly it is all, and a tuple is cheaper to share than an iterator
             first, more = self._next_batch(patterns)
             if more:
                 known = tee(chain((first,), self._in_batches(patterns)), 1)[0]
@@ -154,6 +163,7 @@ class CompiledRequest:
             for above in {above for at in options[index] for above in lineages[at]}:
                 below[above] = below.get(above, 0) + 1
         serving = {at for index in rule for at in options[index]}
+        # by the API, the root of the subtree is itself one of the providers of the rule
         tops = {at for at, needs in below.items() if needs == len(rule) and at in serving}
         if not tops:
             return None
@@ -162,7 +172,7 @@ class CompiledRequest:
             left[index] = [at for at in options[index] if not tops.isdisjoint(lineages[at])]
         return left
 
-    def _contested(self, options: Sequence[Sequence[int]], free: tuple[int, ...]) -> list[int]:
+    def _contested_amounts(self, options: Sequence[Sequence[int]], free: tuple[int, ...]) -> list[int]:
         """How much each option can give of each class that it is contested for, as far as it matters."""
         rules, shape = self._rules, self._shape
         found = []
@@ -171,6 +181,8 @@ class CompiledRequest:
             asked = rules.contested[name]
             for at, slot in shape.having.get(name, ()):
                 if at in positions:
+                    # more than all needs ask for together makes no difference, so that it must not make a
+                    # key
                     found.append(min(free[slot], shape.portions[slot].max_unit, asked))
         return found
 
@@ -181,6 +193,7 @@ class CompiledRequest:
         for rank, index in enumerate(self._hardest_first):
             own, sharing = self._options[index]
             asked = self._rules.asked[index]
+            # unrolled: this loop runs for every tree and need, and one or two classes are the rule
             if len(asked) == 1:
                 (amount,) = asked
                 here = [at for at, (slot,) in own if free[slot] >= amount]
@@ -189,6 +202,7 @@ class CompiledRequest:
                 here = [at for at, (slot, beside) in own if free[slot] >= amount and free[beside] >= other]
             else:
                 here = [at for at, slots in own if all(map(ge, [free[slot] for slot in slots], asked))]
+            # sharing providers were checked with what is used of them, when the plan was made
             here += sharing
             if not here:
                 self._hardest_first.insert(0, self._hardest_first.pop(rank))
@@ -196,27 +210,29 @@ class CompiledRequest:
             having[index] = here
         return having
 
-    def _patterns(
+    def _find_patterns(
         self, provider_set: ProviderSet, options: Sequence[Sequence[int]], rng: random.Random | None = None
     ) -> Iterator[CandidatePattern | None]:
         members, rules = provider_set.members, self._rules
+        # nothing ties the needs together: the product is the answer, in C
         if rng is None and rules.by_options_alone:
-            yield from map(self._pattern, product(*options))
+            yield from map(self._pattern_of, product(*options))
             return
         if rng is None and rules.pairwise and ways(options, SMALL_IN_PAIRS) <= SMALL_IN_PAIRS:
             lineages = self._shape.lineages
             if not any(options[index][-1] >= len(lineages) for rule in rules.subtrees for index in rule):
                 for found in in_pairs(rules, options, lineages):
-                    yield None if found is None else self._pattern(found)
+                    yield None if found is None else self._pattern_of(found)
                 return
+        # the general way works on providers, as the rules do; patterns are positions
         positions_of = {members[at].id: at for found in options for at in found}
         for chosen in combine(rules, [[members[at] for at in found] for found in options], rng):
             if chosen is None:
                 yield None
             else:
-                yield self._pattern(tuple([positions_of[provider.id] for provider in chosen]))
+                yield self._pattern_of(tuple([positions_of[provider.id] for provider in chosen]))
 
-    def _pattern(self, positions: tuple[int, ...]) -> CandidatePattern:
+    def _pattern_of(self, positions: tuple[int, ...]) -> CandidatePattern:
         known = self._searched.patterns.get(positions)
         if known is None:
             self._rules.budget.spend(len(positions))
@@ -241,6 +257,7 @@ class CompiledRequest:
                 if len(batch) == self._searched.batch:
                     self._rules.budget.spend(len(batch))
                     return PatternBatch(batch), True
+        # the patterns found so far are good; the next call raises again
         except BudgetExhausted:
             if not batch:
                 raise
@@ -256,6 +273,7 @@ def options_of(
     """
     found: list[NeedOptions] = []
     for index, like in enumerate(rules.first_alike):
+        # an earlier need of the same terms has the same options
         if like < len(found):
             found.append(found[like])
             continue
@@ -274,6 +292,7 @@ def _own_options(
     found = shape.giving(rules.names[index])
     rules.budget.spend(len(found))
     for rank, (name, amount) in enumerate(rules.needs[index].resources):
+        # mostly every provider of a structure gives the amount, and the list can be shared as it is
         if not shape.any_gives(name, amount):
             portions = shape.portions
             found = [each for each in found if portions[each[1][rank]].portions(amount)]
@@ -291,5 +310,5 @@ def _shared_options(
     return [at for at, each in enumerate(shared, first) if need.served_by(each, rules.snapshot)]
 
 
-def _picker(slots: Sequence[int]) -> Callable[[tuple[int, ...]], Any]:
+def _pick_slots(slots: Sequence[int]) -> Callable[[tuple[int, ...]], Any]:
     return itemgetter(*slots) if slots else lambda _: ()

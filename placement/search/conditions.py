@@ -1,163 +1,497 @@
 """Conditions on one provider, and the needs of a request: what exactly one provider serves.
 
+A condition is one class, registered once. The class names the field of the request that states it, and knows
+everything that other modules ask about it:
+
+- ``met_by`` and ``met_in``: which providers meet it;
+- ``reads``: the attributes of a provider that decide this (:mod:`placement.search.equivalence` derives from
+  them which trees and which providers are the same to a request);
+- ``sets`` and ``pieces``: the parts that an explanation counts and a relaxation leaves out;
+- ``index``: the index of the snapshot where a search for roots begins;
+- ``words``: how sentences, queries and the console put it.
+
+Every module that enumerates conditions asks :func:`group_conditions`, :func:`root_conditions` or
+:func:`condition_class`. A new condition is a field of :class:`~placement.search.request.RequestGroup` and a
+class here.
+
 A group with a suffix is one need. The group without a suffix falls into one need per resource class, as each
 class may come from another provider.
-
-Each condition says what it *reads* of a tree. A search reuses what it found for one tree at all trees where
-the conditions read the same and the same positions meet them.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass
-from typing import ClassVar, Generic, TypeVar
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 
+from placement.read_model.index import ProviderIndex
 from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import HostTree
 from placement.search.request import CandidatesRequest, RequestGroup
 
-Met = Callable[[HostTree], tuple[bool, ...]]
-"""Tells of a tree by position whether the provider meets a condition."""
+MetPositions = Callable[[HostTree], tuple[bool, ...]]
+"""Returns for a tree, by position, whether the provider meets a condition."""
+ProviderCheck = Callable[[Provider], bool]
 
 _K = TypeVar("_K")
+_S = TypeVar("_S", RequestGroup, CandidatesRequest)
+
+Names = frozenset[str]
 
 
 class _RememberedValues(dict[_K, bool], Generic[_K]):
-    """What a condition says of each value, asked once."""
+    """Answers of a condition by value, each computed once."""
 
-    def __init__(self, says: Callable[[_K], bool]) -> None:
-        self._says = says
+    def __init__(self, answer: Callable[[_K], bool]) -> None:
+        self._answer = answer
 
     def __missing__(self, value: _K) -> bool:
-        met = self[value] = self._says(value)
+        met = self[value] = self._answer(value)
         return met
 
 
+@dataclass(frozen=True, slots=True)
+class ConditionWords:
+    """A condition in words.
+
+    Templates may use ``{names}`` ("A or B"), ``{any_of}`` ("any of A, B"), ``{all_of}`` ("A and B") and
+    ``{amount}``; ``lacking`` also ``{found}``, the closest amount that there is.
+    """
+
+    meeting: str
+    """Predicate of the hosts that meet it."""
+    lacking: str = ""
+    """Predicate of the hosts that do not meet it; the verb is a plural."""
+    parameter: str = ""
+    """Parameter of a query that states it, without a suffix."""
+    mark: str = ""
+    """Prefix of the value of that parameter."""
+    unknown: str = ""
+    """Remark for names that no provider has; empty where that tells nothing new."""
+
+    @staticmethod
+    def render(
+        template: str, names: Sequence[str], amount: int | None = None, found: int | None = None
+    ) -> str:
+        """One of the templates, filled in."""
+        any_of = names[0] if len(names) == 1 else f"any of {', '.join(names)}"
+        return template.format(
+            names=" or ".join(names), any_of=any_of, all_of=" and ".join(names), amount=amount, found=found
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedNames:
+    """Names of which a provider of every candidate has one, in an index of the snapshot.
+
+    ``at_root``: that provider is the root of the anchoring tree. ``spans_trees``: a name of the root counts
+    for all providers of its tree.
+    """
+
+    index: ProviderIndex[str]
+    names: tuple[str, ...]
+    at_root: bool = False
+    spans_trees: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ProviderCondition(ABC):
-    """A condition on one provider; equal ones are met by the same providers."""
+    """A condition on one provider; equal ones are met by the same providers.
 
-    reads: ClassVar[str] = "root.id"
-    """The attribute of :class:`~placement.read_model.trees.HostTree` that has all the condition looks at.
+    ``sets`` are the names that it is about. Each set is a piece that a request can state by itself; a
+    provider meets the condition if it meets every piece.
+    """
 
-    Where it is equal in two trees of a structure, the same positions meet the condition. By default one that
-    is equal in no two trees, which is always right."""
+    name: ClassVar[str]
+    """Name in explanations."""
+    field: ClassVar[str]
+    """Field of :class:`RequestGroup` (with ``of_roots``, of :class:`CandidatesRequest`) that states it."""
+    words: ClassVar[ConditionWords]
+    of_roots: ClassVar[bool] = False
+    """Whether the root of the tree has to meet it, rather than the providers of a group."""
+    reads: ClassVar[tuple[str, ...]] = ("id",)
+    """Attributes of a provider (``root.`` before those of its root) that decide whether it is met.
+
+    The default differs between any two providers, so that it is right for every condition."""
+    index: ClassVar[str | None] = None
+    """Attribute of the snapshot that has providers by these names; None if there is no such index.
+
+    Providers that have none of the names, and whose roots have none, then all meet it, or all fail it."""
+    excludes: ClassVar[bool] = False
+    """Whether providers with these names fail it."""
+
+    sets: tuple[Names, ...] = ()
+
+    @classmethod
+    def from_field(cls, said: Any, group: RequestGroup | None) -> Self:
+        """The condition that a field states, of a group or (None) of roots."""
+        return cls(_split_field(said))
+
+    @property
+    def together(self) -> bool:
+        """Whether the providers of a group have to meet each piece between them, rather than each all."""
+        return False
 
     @abstractmethod
     def met_by(self, provider: Provider, snapshot: ModelSnapshot) -> bool:
         """Whether the provider meets it."""
 
-    def met_in(self, snapshot: ModelSnapshot) -> Met:
-        """A function that looks at one tree of the snapshot after the other, for one request."""
+    def met_in(self, snapshot: ModelSnapshot) -> MetPositions:
+        """A function for the trees of the snapshot, one after the other, in one request."""
         return lambda tree: tuple([self.met_by(each, snapshot) for each in tree.members])
 
+    def pieces(self) -> Iterator[Self]:
+        """The conditions that this one consists of, each with one set."""
+        if len(self.sets) == 1:  # the common case: replace is slow, and this is on the way of each request
+            yield self
+        else:
+            yield from (replace(self, sets=(names,)) for names in self.sets)
 
-@dataclass(frozen=True, slots=True)
-class HasTraits(ProviderCondition):
-    """One trait of each set in ``required``, and none of ``forbidden``."""
+    def atoms(self) -> Iterator[ProviderCondition]:
+        """Conditions that decide, by where a tree meets them, on any part of this one."""
+        return self.pieces()
 
-    reads: ClassVar[str] = "kind"
+    def ways(self, snapshot: ModelSnapshot) -> tuple[ProviderCheck, ...]:
+        """Checks of a piece. A provider meets all pieces if it passes one and the same check of each."""
+        return (partial(self.met_by, snapshot=snapshot),)
 
-    required: tuple[frozenset[str], ...]
-    forbidden: frozenset[str] = frozenset()
+    def indexed_names(self, snapshot: ModelSnapshot) -> Iterator[IndexedNames]:
+        """Where the index finds the providers that meet it."""
+        if self.index is not None and not self.excludes:
+            for names in self.sets:
+                yield IndexedNames(getattr(snapshot, self.index), tuple(names), self.of_roots)
+
+    def named_providers(self, snapshot: ModelSnapshot) -> set[int] | None:
+        """The ids of the only providers that meet it, where it names them; else None."""
+        return None
+
+    def is_unknown(self, snapshot: ModelSnapshot) -> bool:
+        """Whether no provider has any of its names."""
+        if self.index is None:
+            return False
+        index = getattr(snapshot, self.index)
+        return all(name not in index for names in self.sets for name in names)
+
+
+# in the order in which explanations count them; apart, as each request goes through those of groups
+_OF_GROUPS: Final[list[type[ProviderCondition]]] = []
+_OF_ROOTS: Final[list[type[ProviderCondition]]] = []
+
+_C = TypeVar("_C", bound=type[ProviderCondition])
+
+
+def register_condition(condition: _C) -> _C:
+    """Make a class known to everything that enumerates conditions; a decorator."""
+    (_OF_ROOTS if condition.of_roots else _OF_GROUPS).append(condition)
+    return condition
+
+
+def condition_class(name: str) -> type[ProviderCondition] | None:
+    """The class of that name; None if there is none."""
+    return next((each for each in (*_OF_GROUPS, *_OF_ROOTS) if each.name == name), None)
+
+
+def group_conditions(group: RequestGroup) -> list[ProviderCondition]:
+    """The conditions that a group states."""
+    return [each.from_field(said, group) for each in _OF_GROUPS if (said := getattr(group, each.field))]
+
+
+def root_conditions(request: CandidatesRequest) -> list[ProviderCondition]:
+    """The conditions that a request states about the root of a tree."""
+    return [each.from_field(said, None) for each in _OF_ROOTS if (said := getattr(request, each.field))]
+
+
+def all_conditions(
+    request: CandidatesRequest, needs: Iterable[ProviderNeed]
+) -> dict[ProviderCondition, None]:
+    """The conditions of a request and of its needs, each once: those about roots, then group by group."""
+    found = dict.fromkeys(root_conditions(request))
+    before = None
+    for need in needs:
+        # needs of one group state the same, and to compare suffixes is faster than to hash conditions
+        if need.suffix != before and (need.conditions or need.together):
+            before = need.suffix
+            found |= dict.fromkeys((*need.conditions, *need.together))
+    return found
+
+
+def keep_pieces(stating: _S, keeps: Callable[[ProviderCondition], bool]) -> _S:
+    """A group, or a request as far as roots go, with only those pieces of its conditions that are kept.
+
+    :param keeps: whether a piece is kept.
+    """
+    # the fields of groups and those of requests are apart, as are their classes
+    found = group_conditions(stating) if isinstance(stating, RequestGroup) else root_conditions(stating)
+    changes = {}
+    for condition in found:
+        kept = tuple([piece.sets[0] for piece in condition.pieces() if keeps(piece)])
+        if len(kept) < len(condition.sets):
+            changes[condition.field] = _join_sets(kept, getattr(stating, condition.field))
+    # by replace, so that a field that no class here knows stays as it is
+    return replace(stating, **changes) if changes else stating
+
+
+def _split_field(said: Any) -> tuple[Names, ...]:
+    """The sets of names of a field: of alternatives as they are, of others one by one."""
+    if isinstance(said, tuple):
+        return said
+    # sorted, so that explanations list names in the same order each time
+    return tuple([frozenset({name}) for name in ([said] if isinstance(said, str) else sorted(said))])
+
+
+def _join_sets(sets: tuple[Names, ...], said: Any) -> Any:
+    """The sets as a field of the same type as this one."""
+    if isinstance(said, tuple):
+        return sets
+    names = frozenset[str]().union(*sets)
+    return next(iter(names), None) if isinstance(said, str) else names
+
+
+class _TraitCondition(ProviderCondition):
+    """A condition on the traits of a provider alone."""
+
+    __slots__ = ()
+
+    reads = ("traits",)
+    index = "by_trait"
+
+    @abstractmethod
+    def _admits_names(self, traits: Names) -> bool:
+        """Whether a provider with these traits meets it."""
 
     def met_by(self, provider: Provider, snapshot: ModelSnapshot) -> bool:
-        """Whether the provider has, and lacks, the traits."""
-        return self._met_with(provider.traits)
+        """Whether the provider has, or lacks, the traits."""
+        return self._admits_names(provider.traits)
 
-    def met_in(self, snapshot: ModelSnapshot) -> Met:
-        """A function that looks at each set of traits once."""
-        known = _RememberedValues(self._met_with)
+    def met_in(self, snapshot: ModelSnapshot) -> MetPositions:
+        """A function that looks at each set of traits once: thousands of providers share few of them."""
+        known = _RememberedValues(self._admits_names)
         return lambda tree: tuple(map(known.__getitem__, tree.kind.traits))
 
-    def _met_with(self, traits: frozenset[str]) -> bool:
-        return traits.isdisjoint(self.forbidden) and not any(map(traits.isdisjoint, self.required))
+
+@register_condition
+@dataclass(frozen=True, slots=True)
+class RequiredTraits(_TraitCondition):
+    """One trait of each set.
+
+    The providers of the group without a suffix have them ``together``, as the API reference says.
+    """
+
+    name = "required"
+    field = "required"
+    words = ConditionWords("have {names}", "lack {any_of}", "required")
+
+    by_group: bool = False
+
+    @classmethod
+    def from_field(cls, said: Any, group: RequestGroup | None) -> Self:
+        """The condition that a field states."""
+        # the field has the sets already, and this runs in each request that requires traits
+        sets = said if type(said) is tuple else _split_field(said)
+        return cls(sets, group is not None and not group.suffix)
+
+    @property
+    def together(self) -> bool:
+        """Whether the providers of the group have them between them."""
+        return self.by_group
+
+    def _admits_names(self, traits: Names) -> bool:
+        return not any(map(traits.isdisjoint, self.sets))
+
+
+@register_condition
+@dataclass(frozen=True, slots=True)
+class ForbiddenTraits(_TraitCondition):
+    """Traits that the provider does not have."""
+
+    name = "forbidden"
+    field = "forbidden"
+    words = ConditionWords("do not have {names}", "have {names}, which is forbidden", "required", "!")
+    excludes = True
+
+    def _admits_names(self, traits: Names) -> bool:
+        return all(map(traits.isdisjoint, self.sets))
+
+
+@register_condition
+@dataclass(frozen=True, slots=True)
+class InTree(ProviderCondition):
+    """In the tree of the provider with this uuid."""
+
+    name = "in_tree"
+    field = "in_tree"
+    words = ConditionWords(
+        "are the tree of {names}",
+        "are not the tree of {names}",
+        "in_tree",
+        unknown="there is no such provider",
+    )
+    reads = ("root_id",)
+
+    def met_by(self, provider: Provider, snapshot: ModelSnapshot) -> bool:
+        """Whether there is such a tree, and the provider in it."""
+        member = self._named_member(snapshot)
+        return member is not None and member.root_id == provider.root_id
+
+    def named_providers(self, snapshot: ModelSnapshot) -> set[int]:
+        """The ids of the members of that tree."""
+        member = self._named_member(snapshot)
+        return set() if member is None else set(snapshot.trees[member.root_id])
+
+    def is_unknown(self, snapshot: ModelSnapshot) -> bool:
+        """Whether there is no provider of that uuid."""
+        return self._named_member(snapshot) is None
+
+    def _named_member(self, snapshot: ModelSnapshot) -> Provider | None:
+        ((uuid,),) = self.sets
+        return snapshot.get(uuid)
 
 
 @dataclass(frozen=True, slots=True)
-class InAggregates(ProviderCondition):
-    """In one aggregate of each set in ``member_of``, and in none of ``forbidden``.
+class _AggregateCondition(ProviderCondition):
+    """A condition on the aggregates of a provider; with ``or_root`` those of its root matter, too.
 
-    With ``or_root`` the provider or its root, but one of them alone, has to be in all of them.
+    That is so in the group without a suffix, where an aggregate of a root counts for its whole tree.
     """
 
-    reads: ClassVar[str] = "aggregates"
+    reads = ("aggregates", "root.aggregates")
+    index = "by_aggregate"
 
-    member_of: tuple[frozenset[str], ...]
-    forbidden: frozenset[str]
-    or_root: bool
+    or_root: bool = False
+
+    @classmethod
+    def from_field(cls, said: Any, group: RequestGroup | None) -> Self:
+        """The condition that a field states."""
+        return cls(_split_field(said), or_root=group is not None and group.suffix == "")
+
+    @abstractmethod
+    def _admits_names(self, own: Names, root: Names | None) -> bool:
+        """Whether a provider in these aggregates meets it, below a root in those that count for it, too."""
 
     def met_by(self, provider: Provider, snapshot: ModelSnapshot) -> bool:
         """Whether the provider, or its root for it, is where it has to be, and both where they may be."""
         root = None
         if self.or_root and provider.parent_id is not None:
             root = snapshot.providers[provider.root_id].aggregates
-        return self._met_with(provider.aggregates, root)
+        return self._admits_names(provider.aggregates, root)
 
-    def met_in(self, snapshot: ModelSnapshot) -> Met:
+    def met_in(self, snapshot: ModelSnapshot) -> MetPositions:
         """A function that looks at each set of aggregates, beside each set of a root, once."""
-        known: dict[frozenset[str] | None, _RememberedValues[frozenset[str]]] = {}
+        known: dict[Names | None, _RememberedValues[Names]] = {}
 
         def met(tree: HostTree) -> tuple[bool, ...]:
+            # of a root itself this is its own set once more, which makes no difference
             root = tree.root.aggregates if self.or_root else None
             beside = known.get(root)
             if beside is None:
-                beside = known[root] = _RememberedValues(lambda own: self._met_with(own, root))
+                beside = known[root] = _RememberedValues(lambda own: self._admits_names(own, root))
             return tuple(map(beside.__getitem__, tree.aggregates))
 
         return met
 
-    def _met_with(self, own: frozenset[str], root: frozenset[str] | None) -> bool:
-        """Whether a provider in these aggregates meets it, below a root in those that count for it, too."""
-        if not self.forbidden.isdisjoint(own):
-            return False
-        if root is None:
-            return self._in_all(own)
-        return self.forbidden.isdisjoint(root) and (self._in_all(own) or self._in_all(root))
-
-    def _in_all(self, aggregates: frozenset[str]) -> bool:
-        return not any(map(aggregates.isdisjoint, self.member_of))
+    def atoms(self) -> Iterator[ProviderCondition]:
+        """The pieces of single providers: where these are met includes the root."""
+        return replace(self, or_root=False).pieces()
 
 
+@register_condition
 @dataclass(frozen=True, slots=True)
-class InTree(ProviderCondition):
-    """In the tree of the provider with this uuid."""
+class MemberOf(_AggregateCondition):
+    """In one aggregate of each set; with ``or_root`` the provider or its root, but one alone in all."""
 
-    uuid: str
+    name = "member_of"
+    field = "member_of"
+    words = ConditionWords("are in {names}", "are not in aggregate {names}", "member_of", unknown="nobody is")
 
-    def met_by(self, provider: Provider, snapshot: ModelSnapshot) -> bool:
-        """Whether there is such a tree, and the provider in it."""
-        member = snapshot.get(self.uuid)
-        return member is not None and member.root_id == provider.root_id
+    def _admits_names(self, own: Names, root: Names | None) -> bool:
+        return self._reaches_all(own) or (root is not None and self._reaches_all(root))
+
+    def _reaches_all(self, aggregates: Names) -> bool:
+        return not any(map(aggregates.isdisjoint, self.sets))
+
+    def ways(self, snapshot: ModelSnapshot) -> tuple[ProviderCheck, ...]:
+        """Checks of the provider itself, and of its root: it is not enough that each is in one of two."""
+        own = partial(replace(self, or_root=False).met_by, snapshot=snapshot)
+        if not self.or_root:
+            return (own,)
+        return own, lambda provider: own(snapshot.providers[provider.root_id])
+
+    def indexed_names(self, snapshot: ModelSnapshot) -> Iterator[IndexedNames]:
+        """Where the index finds the providers, or the roots that count for them."""
+        for names in self.sets:
+            yield IndexedNames(snapshot.by_aggregate, tuple(names), spans_trees=self.or_root)
+
+
+@register_condition
+@dataclass(frozen=True, slots=True)
+class ForbiddenAggregates(_AggregateCondition):
+    """In none of the aggregates; with ``or_root`` the root is in none either."""
+
+    name = "forbidden_aggregates"
+    field = "forbidden_aggregates"
+    words = ConditionWords("are not in {names}", "are in the forbidden aggregate {names}", "member_of", "!")
+    excludes = True
+
+    def _admits_names(self, own: Names, root: Names | None) -> bool:
+        return all(map(own.isdisjoint, self.sets)) and (root is None or all(map(root.isdisjoint, self.sets)))
+
+
+@register_condition
+@dataclass(frozen=True, slots=True)
+class RootRequired(RequiredTraits):
+    """Traits that the root of the tree has."""
+
+    name = "root_required"
+    field = "root_required"
+    words = ConditionWords("have {names} at the root", "lack {names} at their root", "root_required")
+    of_roots = True
+
+
+@register_condition
+@dataclass(frozen=True, slots=True)
+class RootForbidden(ForbiddenTraits):
+    """Traits that the root of the tree does not have."""
+
+    name = "root_forbidden"
+    field = "root_forbidden"
+    words = ConditionWords(
+        "do not have {names} at the root",
+        "have {names} at their root, which is forbidden",
+        "root_required",
+        "!",
+    )
+    of_roots = True
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderNeed:
-    """Something that exactly one provider of a candidate serves.
+    """A part of a request that exactly one provider of a candidate serves.
 
-    ``unsuffixed`` marks the needs of the group without a suffix: the traits it requires are looked for on
-    all its providers together (:attr:`~placement.search.rules.RequestRules.unsuffixed_traits`), so that
-    a need has none of its own, and the aggregates of a root count for its whole tree.
+    ``unsuffixed`` marks the needs of the group without a suffix. The provider has to meet all
+    ``conditions``; those of its group that several providers meet ``together`` are not among them.
     """
 
     suffix: str
     resources: tuple[tuple[str, int], ...]
     conditions: tuple[ProviderCondition, ...]
     unsuffixed: bool
+    together: tuple[ProviderCondition, ...] = ()
 
     @property
     def terms(self) -> Hashable:
-        """All that decides on who can serve it."""
+        """Everything that decides which providers can serve it."""
         return self.resources, self.conditions
 
     def served_by(self, provider: Provider, snapshot: ModelSnapshot) -> bool:
-        """Whether the provider has what is needed, all by itself and as it is used now."""
+        """Whether the provider alone has what is needed, given what is used of it now."""
         for name, amount in self.resources:
             inventory = provider.inventories.get(name)
             if inventory is None or not inventory.accepts(amount, provider.used.get(name, 0)):
                 return False
+        # inventories before conditions: more providers fail there, and it takes less
         for condition in self.conditions:  # noqa: SIM110  # a generator costs more than most conditions
             if not condition.met_by(provider, snapshot):
                 return False
@@ -166,23 +500,18 @@ class ProviderNeed:
 
 def needs_of(request: CandidatesRequest) -> tuple[ProviderNeed, ...]:
     """All needs of the request, group by group."""
-    return tuple(need for group in request.groups for need in _needs_of_group(group))
+    return tuple(need for group in request.groups for need in _group_needs(group))
 
 
-def _needs_of_group(group: RequestGroup) -> tuple[ProviderNeed, ...]:
+def _group_needs(group: RequestGroup) -> tuple[ProviderNeed, ...]:
     resources = tuple(group.resources.items())
     unsuffixed = group.suffix == ""
+    # without a suffix each class may come from another provider
     parts = [(resource,) for resource in resources] if unsuffixed else [resources]
-    conditions = tuple(_conditions_of(group, unsuffixed=unsuffixed))
-    return tuple(ProviderNeed(group.suffix, part, conditions, unsuffixed) for part in parts)
-
-
-def _conditions_of(group: RequestGroup, *, unsuffixed: bool) -> Iterator[ProviderCondition]:
-    """What each provider of the group has to be."""
-    required = () if unsuffixed else group.required
-    if required or group.forbidden:
-        yield HasTraits(required, group.forbidden)
-    if group.member_of or group.forbidden_aggregates:
-        yield InAggregates(group.member_of, group.forbidden_aggregates, or_root=unsuffixed)
-    if group.in_tree is not None:
-        yield InTree(group.in_tree)
+    stated = group_conditions(group)
+    conditions: tuple[ProviderCondition, ...] = ()
+    together: tuple[ProviderCondition, ...] = ()
+    if stated:  # most groups state none, and requests of a few microseconds notice each list
+        conditions = tuple([each for each in stated if not each.together])
+        together = tuple([each for each in stated if each.together])
+    return tuple([ProviderNeed(group.suffix, part, conditions, unsuffixed, together) for part in parts])

@@ -16,16 +16,16 @@ def filter_providers(snapshot: ModelSnapshot, wanted: ProviderFilter, budget: Se
 
     A provider passes ``resources`` if it can give all of it now, alone.
     """
-    sets = sorted(_sets(snapshot, wanted), key=len)
+    sets = sorted(_index_sets(snapshot, wanted), key=len)
     provider_ids = sets[0].intersection(*sets[1:]) if sets else snapshot.providers.keys()
     found: list[Provider] = []
     for some in slices(sorted(provider_ids), budget):
-        found += _passing(list(map(snapshot.providers.__getitem__, some)), wanted)
+        found += _filter_passing(list(map(snapshot.providers.__getitem__, some)), wanted)
     return found
 
 
-def _passing(found: list[Provider], wanted: ProviderFilter) -> list[Provider]:
-    """Those that pass what the indexes do not tell."""
+def _filter_passing(found: list[Provider], wanted: ProviderFilter) -> list[Provider]:
+    """The providers that pass the filters without an index."""
     if wanted.forbidden:
         found = [each for each in found if each.traits.isdisjoint(wanted.forbidden)]
     if wanted.forbidden_aggregates:
@@ -35,12 +35,12 @@ def _passing(found: list[Provider], wanted: ProviderFilter) -> list[Provider]:
     return found
 
 
-def _sets(snapshot: ModelSnapshot, wanted: ProviderFilter) -> Iterator[set[int]]:
+def _index_sets(snapshot: ModelSnapshot, wanted: ProviderFilter) -> Iterator[set[int]]:
     """For each filter that has an index the ids of those that pass it."""
     if wanted.name is not None:
-        yield _single(snapshot.by_name.get(wanted.name))
+        yield _single_id(snapshot.by_name.get(wanted.name))
     if wanted.uuid is not None:
-        yield _single(snapshot.by_uuid.get(wanted.uuid))
+        yield _single_id(snapshot.by_uuid.get(wanted.uuid))
     if wanted.in_tree is not None:
         member = snapshot.get(wanted.in_tree)
         yield set(snapshot.trees[member.root_id]) if member else set()
@@ -52,7 +52,7 @@ def _sets(snapshot: ModelSnapshot, wanted: ProviderFilter) -> Iterator[set[int]]
         yield snapshot.by_class.get(name, set())
 
 
-def _single(provider_id: int | None) -> set[int]:
+def _single_id(provider_id: int | None) -> set[int]:
     return set() if provider_id is None else {provider_id}
 
 

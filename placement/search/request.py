@@ -1,4 +1,4 @@
-"""What a client asks for, after parsing: plain frozen data.
+"""Requests of clients, after parsing: plain frozen data.
 
 The words are those of the API reference, "Allocation candidates" and "Resource
 providers"; :mod:`placement.schemas.query` makes these from query strings.
@@ -43,6 +43,15 @@ class CandidatesRequest:
     same_subtrees: tuple[frozenset[str], ...] = ()
     limit: int | None = None
     nested: bool = True
+
+    @property
+    def total_amounts(self) -> dict[str, int]:
+        """How much of each class all groups ask for together."""
+        amounts: dict[str, int] = {}
+        for group in self.groups:
+            for name, amount in group.resources.items():
+                amounts[name] = amounts.get(name, 0) + amount
+        return amounts
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,17 +13,20 @@ from itertools import chain
 from math import prod
 from typing import Final
 
-from placement.read_model.index import MergedIds, ProviderIndex
+from placement.read_model.index import MergedIds
 from placement.read_model.provider import SHARES, Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import SearchBudget
-from placement.search.conditions import InAggregates, InTree, ProviderNeed
+from placement.search.conditions import IndexedNames, ProviderCondition, ProviderNeed, all_conditions
 from placement.search.request import CandidatesRequest
 
+# those found by what is free are not in order of their ids; to sort them has to pay
 _MUCH_RARER: Final = 0.5
 """Roots by what is free have to be sorted first, others are kept in order."""
+# each look evaluates all conditions; with more providers this would cost more than the search saves
 _MANY: Final = 64
 """Of more sharing providers it is not looked at in advance which are of use."""
+# a name that most trees have refuses few of them, and each lookup takes time
 _TELLING: Final = 0.7
 """What more than this share of all trees has tells too little to be looked up for each."""
 
@@ -44,24 +47,26 @@ class SharingProviders:
         #: whether some of them could serve each of the needs by themselves
         self.suffice = bool(self.providers)
         if self.providers and needs is not None:
-            serving = [self._serving(need) for need in {need.terms: need for need in needs}.values()]
+            # by terms: groups that ask for the same are looked at once
+            serving = [self._find_serving(need) for need in {need.terms: need for need in needs}.values()]
             self.suffice = all(serving)
             self.providers = set().union(*serving)
         self._known: dict[frozenset[str], tuple[list[Provider], tuple[bytes, ...]]] = {}
 
-    def _serving(self, need: ProviderNeed) -> set[int]:
-        """Those of the providers that may serve the need; of many all that have what it asks for."""
+    def _find_serving(self, need: ProviderNeed) -> set[int]:
+        """The sharing providers that may serve the need; if they are many, all that have its classes."""
         found = set(self.providers)
         for name, _ in need.resources:
             found &= self._snapshot.by_class.get(name, set())
         if len(found) > _MANY:
             return found
+        # anyway: in the constructor of a search nothing was found yet that could be returned
         self.budget.spend_anyway(len(found))
         return {each for each in found if need.served_by(self._snapshot.providers[each], self._snapshot)}
 
     @cached_property
     def classes(self) -> set[str]:
-        """Of all that they have."""
+        """The resource classes of all of them."""
         return {name for each in self.providers for name in self._snapshot.providers[each].inventories}
 
     @cached_property
@@ -79,35 +84,38 @@ class SharingProviders:
 
     @cached_property
     def roots(self) -> set[int]:
-        """Of the trees that they are in."""
+        """The roots of the trees that they are in."""
         return {self._snapshot.providers[provider_id].root_id for provider_id in self.providers}
 
     def by_root(self) -> dict[int, tuple[str, ...]]:
-        """Of each tree that any of them shares with, by its root, the aggregates through which they do."""
+        """The aggregates through which they share with each tree, by its root."""
         found: dict[int, tuple[str, ...]] = {}
         for aggregate in self._by_aggregate:
             roots = self._snapshot.roots_having(self._snapshot.by_aggregate, aggregate).ids
             self.budget.spend(1 + len(roots) // 16)
             for root in roots:
+                # a tuple of names, as hosts with the same one have the same pools
                 found[root] = (*found.get(root, ()), aggregate)
         return found
 
     def through(self, aggregates: Iterable[str]) -> list[Provider]:
         """The sharing providers in any of these aggregates, in ascending order of their ids."""
-        return self._found(aggregates, set())[0]
+        return self._find_shared(aggregates, set())[0]
 
     def with_tree(self, root: int) -> tuple[list[Provider], tuple[bytes, ...]]:
         """The providers outside the tree that share with it, in ascending order of their ids; their uuids."""
         self.budget.spend()
+        # the intersection is the key: trees of one rack have the same, and with it one list
         via = self._aggregates & self._snapshot.whole_trees()[root].all_aggregates
         known = self._known.get(via)
         if known is None:
-            known = self._known[via] = self._found(via, set())
+            known = self._known[via] = self._find_shared(via, set())
+        # a tree does not share with itself, and this list would be wrong for all others
         if known[0] and root in self.roots:
-            return self._found(via, set(self._snapshot.trees[root]))
+            return self._find_shared(via, set(self._snapshot.trees[root]))
         return known
 
-    def _found(
+    def _find_shared(
         self, aggregates: Iterable[str], without: set[int]
     ) -> tuple[list[Provider], tuple[bytes, ...]]:
         found = set().union(*[self._by_aggregate[aggregate] for aggregate in aggregates]) - without
@@ -139,26 +147,28 @@ class RootFilter:
     in_order: bool = True
 
     def __iter__(self) -> Iterator[int]:
-        return self._telling(self.ids if self.in_order else sorted(self.ids))
+        return self._filter_telling(self.ids if self.in_order else sorted(self.ids))
 
     def among(self, ids: Container[int]) -> "RootFilter":
-        """Those of them that are among these, too."""
+        """The roots that are among these, too."""
         return replace(self, ids=[each for each in self.ids if each in ids])
 
     def from_anywhere(self, rng: random.Random) -> Iterator[int]:
         """All of them from any on, each as likely; who takes few of them does not pay for the others."""
+        # drawing until one will do makes each that will do equally likely, without a look at all
         for _ in range(_DRAWS if self.ids else 0):
             first = rng.randrange(len(self.ids))
-            if any(self._telling((self.ids[first],))):
-                return self._telling(_turned(self.ids, first))
-        found = [*self._telling(self.ids)]
-        return _turned(found, rng.randrange(len(found))) if found else iter(())
+            # from here on in order, so that two claims at the same time mostly begin at different hosts
+            if any(self._filter_telling((self.ids[first],))):
+                return self._filter_telling(_rotate_ids(self.ids, first))
+        found = [*self._filter_telling(self.ids)]
+        return _rotate_ids(found, rng.randrange(len(found))) if found else iter(())
 
-    def _telling(self, ids: Iterable[int]) -> Iterator[int]:
+    def _filter_telling(self, ids: Iterable[int]) -> Iterator[int]:
         return _in_all(ids, self.telling) if self.telling else iter(ids)
 
 
-def _turned(ids: Sequence[int], first: int) -> Iterator[int]:
+def _rotate_ids(ids: Sequence[int], first: int) -> Iterator[int]:
     """All of them, those from this position on first."""
     return map(ids.__getitem__, chain(range(first, len(ids)), range(first)))
 
@@ -175,6 +185,7 @@ def possible_roots(
     the result may hold roots that serve nothing; it misses none that does.
     """
     needs = tuple(needs)
+    # of classes that pools have, the free amounts of trees tell nothing
     scarcest = min(
         (
             (snapshot.free_index(name), amount)
@@ -185,29 +196,41 @@ def possible_roots(
         key=lambda asked: asked[0].count(asked[1]),
         default=None,
     )
+    # a bisection: the index by free amounts is sorted
     having = scarcest[0].count(scarcest[1]) if scarcest else len(snapshot.trees)
     if having == 0:
         return RootFilter()
-    named = [_anchored(snapshot, members, sharing) for members in _trees_named(snapshot, needs)]
+    conditions = all_conditions(request, needs)
+    named = [
+        _anchor_roots(snapshot, members, sharing)
+        for each in conditions
+        if (members := each.named_providers(snapshot)) is not None
+    ]
     if named:
+        # named trees are so few that nothing else needs to be looked up
         return RootFilter(sorted(set.intersection(*named)))
-    wanted = [_SelectiveNames(snapshot, each, sharing) for each in _indexed(snapshot, request, needs)]
+    wanted = [
+        _SelectiveNames(snapshot, each, sharing) for each in _indexed_names(snapshot, conditions, needs)
+    ]
+    # rarest first: its roots are iterated over, the others only filter them
     wanted.sort(key=lambda each: each.size)
     if wanted and wanted[0].size == 0:
         return RootFilter()
     rarest = wanted[0].size if wanted else len(snapshot.trees)
+    # the free index is not in the order of roots, hence the factor
     by_amount = scarcest is not None and having < rarest * _MUCH_RARER
     found: Sequence[int]
     if scarcest and by_amount:
         found, others = scarcest[0].having(scarcest[1]), wanted
     else:
         found, others = wanted[0].roots() if wanted else snapshot.roots(), wanted[1:]
+    # sets with sharing providers cannot filter: a tree may serve by what shares with it
     telling = [each.sets for each in others if each.of_roots and each.share(len(snapshot.trees)) < _TELLING]
     return RootFilter(found, telling, in_order=not by_amount)
 
 
 def _in_all(roots: Iterable[int], wanted: Sequence[Sequence[Container[int]]]) -> Iterator[int]:
-    """Those that are, for everything that is wanted, in one of its sets."""
+    """The roots that are, for everything that is wanted, in one of its sets."""
     for root in roots:
         for any_of in wanted:
             for one in any_of:
@@ -219,53 +242,20 @@ def _in_all(roots: Iterable[int], wanted: Sequence[Sequence[Container[int]]]) ->
             yield root
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _IndexedNames:
-    """Something that a provider of every candidate has: one of the names in an index of the snapshot.
-
-    ``at_root``: that provider is the root of the anchoring tree. ``spans_trees``:
-    what the root has counts for all providers of its tree.
-    """
-
-    index: ProviderIndex[str]
-    names: tuple[str, ...]
-    at_root: bool = False
-    spans_trees: bool = False
-
-
-def _indexed(
-    snapshot: ModelSnapshot, request: CandidatesRequest, needs: Iterable[ProviderNeed]
-) -> Iterator[_IndexedNames]:
-    """All that a request asks for and an index has; what several needs have in common comes once."""
-    for trait in request.root_required:
-        yield _IndexedNames(snapshot.by_trait, (trait,), at_root=True)
-    for group in request.groups:
-        for any_trait in group.required:
-            yield _IndexedNames(snapshot.by_trait, tuple(any_trait))
+def _indexed_names(
+    snapshot: ModelSnapshot, conditions: Iterable[ProviderCondition], needs: Iterable[ProviderNeed]
+) -> Iterator[IndexedNames]:
+    """All that a request asks for and an index has, each once."""
+    for condition in conditions:
+        yield from condition.indexed_names(snapshot)
     for name in dict.fromkeys([name for need in needs for name, _ in need.resources]):
-        yield _IndexedNames(snapshot.by_class, (name,))
-    for any_aggregate, or_root in dict.fromkeys(
-        (any_aggregate, condition.or_root)
-        for need in needs
-        for condition in need.conditions
-        if isinstance(condition, InAggregates)
-        for any_aggregate in condition.member_of
-    ):
-        yield _IndexedNames(snapshot.by_aggregate, tuple(any_aggregate), spans_trees=or_root)
+        yield IndexedNames(snapshot.by_class, (name,))
 
 
-def _trees_named(snapshot: ModelSnapshot, needs: Iterable[ProviderNeed]) -> Iterator[set[int]]:
-    """For each need that asks for one tree the providers of that tree."""
-    for need in needs:
-        for condition in need.conditions:
-            if isinstance(condition, InTree):
-                member = snapshot.get(condition.uuid)
-                yield set(snapshot.trees[member.root_id]) if member else set()
-
-
-def _anchored(snapshot: ModelSnapshot, members: set[int], sharing: SharingProviders) -> set[int]:
+def _anchor_roots(snapshot: ModelSnapshot, members: set[int], sharing: SharingProviders) -> set[int]:
     """The roots of all trees at which a candidate with one of these providers may be anchored."""
     sharing.budget.spend(len(members))
+    # a named provider may serve its own tree, and each tree that it shares with
     roots = {snapshot.providers[provider_id].root_id for provider_id in members}
     for provider_id in members.intersection(sharing.providers):
         roots.update(sharing.anchors(provider_id))
@@ -275,12 +265,13 @@ def _anchored(snapshot: ModelSnapshot, members: set[int], sharing: SharingProvid
 class _SelectiveNames:
     """Something that a provider of every candidate has, and about how many trees have it."""
 
-    def __init__(self, snapshot: ModelSnapshot, what: _IndexedNames, sharing: SharingProviders) -> None:
+    def __init__(self, snapshot: ModelSnapshot, what: IndexedNames, sharing: SharingProviders) -> None:
         self._snapshot = snapshot
         self._what = what
         self._sharing = sharing
         #: of all that have it, by name
         self.sets = [what.index[name] for name in what.names if name in what.index]
+        # aggregates of roots are compared with whole sets below, traits only looked up
         sharing.budget.spend(sum(map(len, self.sets)) if what.spans_trees else 1)
         each = [snapshot.roots_having(what.index, name) for name in what.names]
         self._roots = [roots for roots in each if roots.ids]
@@ -290,6 +281,7 @@ class _SelectiveNames:
             aggregates = snapshot.providers[provider_id].aggregates
             self.size += sum([len(snapshot.by_aggregate[aggregate]) for aggregate in aggregates])
         #: whether the root of a tree tells whether the tree may serve
+        # else a member of the tree has the name, and the root alone does not tell
         self.of_roots = not self._sharing_it and all(roots.alone for roots in self._roots)
 
     def _who_shares(self) -> set[int]:
@@ -305,6 +297,7 @@ class _SelectiveNames:
 
     def share(self, trees: int) -> float:
         """About which share of so many trees has it, if names have nothing to do with one another."""
+        # an estimate: names of one set may well come together
         return 1 - prod([1 - len(roots.ids) / trees for roots in self._roots])
 
     def roots(self) -> Sequence[int]:
@@ -312,6 +305,7 @@ class _SelectiveNames:
         if len(self._roots) == 1 and not self._sharing_it:
             return self._roots[0].ids
         if not self._sharing_it:
+            # merged while it is iterated over: a limit mostly ends that early
             return MergedIds([roots.ids for roots in self._roots])
         found = {root for roots in self._roots for root in roots.ids}
         for provider_id in self._sharing_it:

@@ -26,7 +26,7 @@ from typing import Final
 from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import SearchBudget
-from placement.search.conditions import HasTraits, ProviderCondition, ProviderNeed
+from placement.search.conditions import ProviderCondition, ProviderNeed
 from placement.search.request import CandidatesRequest
 
 Taken = dict[tuple[int, str], int]
@@ -57,7 +57,7 @@ def fits_at_all(
     budget = budget or SearchBudget()
     if isolate:
         suffixed = [index for index, need in enumerate(needs) if not need.unsuffixed]
-        if len(suffixed) > 1 and not _match(
+        if len(suffixed) > 1 and not _match_all(
             [{at.id: 1 for at in options[index]} for index in suffixed], budget
         ):
             return False
@@ -66,10 +66,14 @@ def fits_at_all(
         budget.spend(len(providers))
         for name, amount in need.resources:
             asked.setdefault(name, []).append((amount, providers))
-    return all(_fit(each, _free(name, each, taken), budget) for name, each in asked.items() if len(each) > 1)
+    return all(
+        _amounts_fit(each, _free_amounts(name, each, taken), budget)
+        for name, each in asked.items()
+        if len(each) > 1
+    )
 
 
-def _free(name: str, asked: Sequence[_Asked], taken: Mapping[tuple[int, str], int]) -> dict[int, int]:
+def _free_amounts(name: str, asked: Sequence[_Asked], taken: Mapping[tuple[int, str], int]) -> dict[int, int]:
     """How much of the class each of the providers has left, by their ids."""
     free: dict[int, int] = {}
     for _, providers in asked:
@@ -84,16 +88,16 @@ def available(provider: Provider, name: str) -> int:
     return min(provider.inventories[name].max_unit, provider.free(name))
 
 
-def _fit(asked: Sequence[_Asked], free: Mapping[int, int], budget: SearchBudget) -> bool:
+def _amounts_fit(asked: Sequence[_Asked], free: Mapping[int, int], budget: SearchBudget) -> bool:
     """Whether these amounts of one class may each have a provider, as far as the tests show."""
     sizes = {amount for amount, _ in asked}
     # Counts say all there is to say where all ask for the same amount.
     if len(sizes) > 1 and any(
-        sum(amounts) > _max_sum(amounts, volumes, budget) for amounts, volumes in _volumes(asked, free)
+        sum(amounts) > _max_sum(amounts, volumes, budget) for amounts, volumes in _list_volumes(asked, free)
     ):
         return False
     return all(
-        _match(
+        _match_all(
             [
                 {at.id: free[at.id] // min_amount for at in providers}
                 for amount, providers in asked
@@ -105,7 +109,7 @@ def _fit(asked: Sequence[_Asked], free: Mapping[int, int], budget: SearchBudget)
     )
 
 
-def _volumes(
+def _list_volumes(
     asked: Sequence[_Asked], free: Mapping[int, int]
 ) -> Iterator[tuple[Sequence[int], Collection[int]]]:
     """Amounts that have to come from certain providers, and what is free at each of these."""
@@ -132,15 +136,15 @@ def _max_sum(amounts: Sequence[int], volumes: Collection[int], budget: SearchBud
         return sum(useful) * unit
     sums = 1
     for amount in amounts:
-        sums |= (sums << (amount // unit)) & _ones(widest)
-    return sum([(sums & _ones(units)).bit_length() - 1 for units in useful]) * unit
+        sums |= (sums << (amount // unit)) & _low_bits(widest)
+    return sum([(sums & _low_bits(units)).bit_length() - 1 for units in useful]) * unit
 
 
-def _ones(highest: int) -> int:
+def _low_bits(highest: int) -> int:
     return (2 << highest) - 1
 
 
-def _match(limits: Sequence[Mapping[int, int]], budget: SearchBudget) -> bool:
+def _match_all(limits: Sequence[Mapping[int, int]], budget: SearchBudget) -> bool:
     """Whether everyone gets a provider.
 
     Grows the matching along augmenting paths, found breadth first.
@@ -177,7 +181,7 @@ def _match(limits: Sequence[Mapping[int, int]], budget: SearchBudget) -> bool:
 
 
 class RequestRules:
-    """What a request says about all its parts together."""
+    """The rules of a request for all its parts together."""
 
     def __init__(
         self,
@@ -198,12 +202,15 @@ class RequestRules:
         self.nested = request.nested
         #: what the providers of the group without a suffix must have together
         self.unsuffixed_traits = next((group.required for group in request.groups if group.suffix == ""), ())
+        # needs of the group without a suffix state the same
+        together = next((need.together for need in needs if need.unsuffixed), ())
         #: all conditions that decide which provider may serve what, each once
         self.conditions: tuple[ProviderCondition, ...] = tuple(
             dict.fromkeys(
                 [
                     *chain.from_iterable(need.conditions for need in needs),
-                    *(HasTraits((traits,)) for traits in self.unsuffixed_traits),
+                    # each piece by itself: one provider of the group is enough for one of them
+                    *(piece for each in together for piece in each.pieces()),
                 ]
             )
         )
@@ -227,7 +234,7 @@ class RequestRules:
         first: dict[Hashable, int] = {}
         self.first_alike = [first.setdefault(need.terms, index) for index, need in enumerate(needs)]
         #: of classes that several needs ask for, the sum that they ask for
-        self.contested = _contested(needs)
+        self.contested = _contested_amounts(needs)
         #: of these, those of which one provider may give to several needs: which needs these are
         self.adding_up = {
             name: asking
@@ -328,7 +335,7 @@ class NeedAssignment:
         need = rules.needs[index]
         for name, amount in need.resources:
             before = self.taken.get((provider.id, name), 0)
-            if before and not _accepts(provider, name, before + amount):
+            if before and not _accepts_sum(provider, name, before + amount):
                 return False
         if rules.isolate and not need.unsuffixed and self._groups_at.get(provider.id):
             return False
@@ -359,13 +366,15 @@ class NeedAssignment:
         others = [other for other, need in enumerate(self.rules.needs) if need.unsuffixed and other != index]
         return all(
             not provider.traits.isdisjoint(traits)
-            or any(not at.traits.isdisjoint(traits) for other in others for at in self._possible(other))
+            or any(
+                not at.traits.isdisjoint(traits) for other in others for at in self._possible_providers(other)
+            )
             for traits in self.rules.unsuffixed_traits
         )
 
     def _subtree_in_reach(self, rule: Sequence[int], index: int, provider: Provider) -> bool:
         """Whether one provider of the rule is, or can become, an ancestor of all the others."""
-        above = self._lineage(provider)
+        above = self._lineage_of(provider)
         open_ones, chosen = [], [provider.id]
         for other in rule:
             if other != index:
@@ -373,19 +382,19 @@ class NeedAssignment:
                 if at is None:
                     open_ones.append(other)
                 else:
-                    above &= self._lineage(at)
+                    above &= self._lineage_of(at)
                     chosen.append(at.id)
         self.rules.budget.spend(sum([len(self.options[other]) for other in open_ones]))
         if not above.isdisjoint(chosen):
             return True
         return not all(above.isdisjoint(self._ids[other]) for other in open_ones)
 
-    def _possible(self, index: int) -> Sequence[Provider]:
+    def _possible_providers(self, index: int) -> Sequence[Provider]:
         """The provider chosen for a need, or all that may be."""
         at = self.chosen[index]
         return self.options[index] if at is None else (at,)
 
-    def _lineage(self, provider: Provider) -> frozenset[int]:
+    def _lineage_of(self, provider: Provider) -> frozenset[int]:
         """The ids of the provider and all its ancestors."""
         known = self._lineages.get(provider.id)
         if known is None:
@@ -398,7 +407,7 @@ class NeedAssignment:
         return known
 
 
-def _contested(needs: Iterable[ProviderNeed]) -> dict[str, int]:
+def _contested_amounts(needs: Iterable[ProviderNeed]) -> dict[str, int]:
     amounts: dict[str, list[int]] = {}
     for need in needs:
         for name, amount in need.resources:
@@ -406,7 +415,7 @@ def _contested(needs: Iterable[ProviderNeed]) -> dict[str, int]:
     return {name: sum(asked) for name, asked in amounts.items() if len(asked) > 1}
 
 
-def _accepts(provider: Provider, name: str, total: int) -> bool:
+def _accepts_sum(provider: Provider, name: str, total: int) -> bool:
     """Whether the sum of what several groups take from a provider is within its bounds."""
     inventory = provider.inventories[name]
     return total <= inventory.max_unit and provider.used.get(name, 0) + total <= inventory.capacity

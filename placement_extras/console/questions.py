@@ -8,6 +8,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from placement.exceptions import InvalidRequest
+from placement.search.diagnosis import sentences
 from placement_extras.console.forms import texts
 
 _MAX_TEXT: Final = 8192
@@ -113,31 +114,10 @@ def _integer(what: str, text: str) -> int:
     return int(text)
 
 
-_CONDITIONS: Final[Mapping[str, str]] = {
-    "resource_class": "have {names}",
-    "capacity": "have {amount} {names} free",
-    "min_unit": "give as little as {amount} {names}",
-    "max_unit": "give as much as {amount} {names} at once",
-    "step_size": "give {amount} {names} in their steps",
-    "resources": "have {amount} {names}",
-    "required": "have {names}",
-    "forbidden": "do not have {names}",
-    "in_tree": "are the tree of {names}",
-    "member_of": "are in {names}",
-    "forbidden_aggregates": "are not in {names}",
-    "root_required": "have {names} at the root",
-    "root_forbidden": "do not have {names} at the root",
-    "together": "can serve all of it at once",
-    "same_subtree": "can serve {names} from one provider and what is below it",
-    "group": "can serve {names}",
-    "group_policy": "have a provider for each group",
-}
-
-
 def condition(clause: Mapping[str, Any]) -> str:
-    """A condition of an explanation, as what hosts are or have."""
-    form = _CONDITIONS.get(clause["condition"], "{names}")
-    return form.format(names=" or ".join(clause["names"]), amount=clause["amount"])
+    """A condition of an explanation, as a predicate of the hosts that meet it."""
+    words = sentences.words_of(clause["condition"])
+    return words.render(words.meeting, clause["names"], clause["amount"])
 
 
 def telling(steps: Iterable[Mapping[str, Any]], hosts: int) -> list[tuple[str, int]]:

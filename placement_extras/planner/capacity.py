@@ -26,6 +26,7 @@ from placement_extras.planner.packing import (
     Free,
     Slot,
     Way,
+    key_slots,
     pack,
     packer,
     simple,
@@ -69,18 +70,10 @@ class HostCoupling:
 
         :raises placement.search.budget.BudgetExhausted: it takes too long.
         """
-        names = list(tree.kind.shape.slots)
-        found = self._finder.at(tree, shared)
-
-        def slot_of(slot: Slot) -> Slot:
-            if isinstance(slot, int):
-                at, name = names[slot]
-                return tree.members[at].id, name
-            return slot
-
+        found, key = self._finder.at(tree, shared), key_slots(tree)
         ways = FlavorFootprints(
-            tuple([tuple([(slot_of(slot), amount) for slot, amount in way]) for way in found.ways]),
-            {slot_of(slot): name for slot, name in found.classes.items()},
+            tuple([tuple([(key(slot), amount) for slot, amount in way]) for way in found.ways]),
+            {key(slot): name for slot, name in found.classes.items()},
             coupled=True,
         )
         free: dict[Slot, int] = {
@@ -99,6 +92,7 @@ class HostCoupling:
         leader: dict[int, int] = {}
 
         def find(root: int) -> int:
+            # union and find, with paths halved on the way
             while (above := leader.setdefault(root, root)) != root:
                 leader[root] = leader[above]
                 root = above
@@ -120,28 +114,32 @@ class HostCoupling:
         by_group: dict[int, list[CoupledHost]] = {}
         for host in hosts:
             by_group.setdefault(self._group_of[host], []).append(host)
-        return sum([self._fit(group) for group in by_group.values()], NONE)
+        return sum([self._fit_group(group) for group in by_group.values()], NONE)
 
     def without_each(self) -> Iterator[tuple[HostTree, FitBounds]]:
         """For each host how many guests fit on the others, while its providers serve nobody."""
-        fits = [self._fit(group) for group in self._groups]
+        fits = [self._fit_group(group) for group in self._groups]
         whole = sum(fits, NONE)
         for group, fit in zip(self._groups, fits, strict=True):
             for failed in group:
+                # in a large group each retry would pack the whole group once more
                 if len(group) > MAX_RETRIED and not failed.offered:  # no more than its own are lost
                     left = FitBounds(fit.fits - min(fit.fits, failed.alone.at_most), fit.at_most)
                 else:
-                    left = self._fit([self._after(each, failed) for each in group if each is not failed])
+                    left = self._fit_group(
+                        [self._after_failure(each, failed) for each in group if each is not failed]
+                    )
                 yield failed.tree, whole - fit + left
 
-    def _after(self, host: CoupledHost, failed: CoupledHost) -> CoupledHost:
+    def _after_failure(self, host: CoupledHost, failed: CoupledHost) -> CoupledHost:
         """The host once another one failed."""
         if not failed.offered:
             return host
         shared = [each for each in host.shared if each.root_id != failed.tree.root.id]
         return host if len(shared) == len(host.shared) else self.host(host.tree, shared)
 
-    def _fit(self, hosts: Sequence[CoupledHost]) -> FitBounds:
+    def _fit_group(self, hosts: Sequence[CoupledHost]) -> FitBounds:
+        # each once, in order: hosts that share a pool have ways in common
         ways = dict.fromkeys(way for each in hosts for way in each.ways.ways)
         classes = {slot: name for each in hosts for slot, name in each.ways.classes.items()}
         free = {slot: left for each in hosts for slot, left in each.free.items()}
@@ -194,7 +192,9 @@ class StrandedAmounts:
             is free of them is stranded nowhere.
         """
         short = min(
-            (_short(way, ways, free) for way in ways.ways), key=lambda names: (len(names), sorted(names))
+            # the names break ties, so that equal hosts are gathered under the same classes
+            (_short_classes(way, ways, free) for way in ways.ways),
+            key=lambda names: (len(names), sorted(names)),
         )
         key = (ways, short)
         lacking = self._lacking.get(key)
@@ -208,12 +208,12 @@ class StrandedAmounts:
         self._gathered[lacking.classes].add(tree, stranded, guests)
 
     def found(self) -> tuple[ShortClasses, ...]:
-        """What is short, most hosts first."""
+        """The short classes, those of most hosts first."""
         ordered = sorted(self._gathered.items(), key=lambda item: (-item[1].hosts, item[0]))
         return tuple([gathered.short(classes) for classes, gathered in ordered])
 
 
-def _short(way: Way, ways: FlavorFootprints, free: Free) -> frozenset[str]:
+def _short_classes(way: Way, ways: FlavorFootprints, free: Free) -> frozenset[str]:
     return frozenset([ways.classes[slot] for slot, amount in way if free[slot] < amount])
 
 
@@ -294,9 +294,9 @@ class CloudHosts:
         self._avoided = avoided
         sharing = SharingProviders(snapshot, budget)
         self.sharing = {each for each in sharing.providers if snapshot.providers[each].root_id not in avoided}
-        self.hosts = list(self._hosts(sharing))
+        self.hosts = list(self._list_hosts(sharing))
 
-    def _hosts(self, sharing: SharingProviders) -> Iterator[tuple[HostTree, Sequence[Provider]]]:
+    def _list_hosts(self, sharing: SharingProviders) -> Iterator[tuple[HostTree, Sequence[Provider]]]:
         shared: Sequence[Provider] = ()
         for number, (root, tree) in enumerate(self.snapshot.whole_trees().items()):
             if number % _TREES == 0:
@@ -338,11 +338,12 @@ class _FlavorCount:
             if number % _TREES == 0:
                 self._budget.spend(_TREES)
             ways = self._finder.at(tree, shared)
-            if ways.coupled or self._shares(tree):
-                self._couple(tree, shared)
+            if ways.coupled or self._shares_any(tree):
+                self._couple_host(tree, shared)
                 continue
             if not ways.ways:
                 continue
+            # by identity: hosts of one structure share their ways
             if ways not in formulas:
                 formulas[ways] = simple(ways.ways)
             formula = formulas[ways]
@@ -354,10 +355,11 @@ class _FlavorCount:
             if at_most:
                 alone.append((tree, fits, at_most))
             else:
-                self._full(tree, ways, tree.free, tree.capacities)
+                self._note_full(tree, ways, tree.free, tree.capacities)
         self._coupling.gather(self._coupled)
         single = FitBounds(sum([fits for _, fits, _ in alone]), sum([at_most for _, _, at_most in alone]))
         coupled = self._coupling.fit(self._coupled)
+        # each coupled host by itself; of the others only the one with most guests can be the worst
         left = [(single + fit, tree) for tree, fit in self._coupling.without_each()]
         if alone:
             tree, *most = max(alone, key=itemgetter(1))
@@ -374,11 +376,11 @@ class _FlavorCount:
             short=self._stranding.found(),
         )
 
-    def _shares(self, tree: HostTree) -> bool:
+    def _shares_any(self, tree: HostTree) -> bool:
         sharing = self._cloud.sharing
         return bool(sharing) and any(each.id in sharing for each in tree.members)
 
-    def _couple(self, tree: HostTree, shared: Sequence[Provider]) -> None:
+    def _couple_host(self, tree: HostTree, shared: Sequence[Provider]) -> None:
         host = self._coupling.host(tree, shared)
         self._coupled.append(host)
         if host.alone.at_most:
@@ -389,9 +391,9 @@ class _FlavorCount:
                 for each in (*tree.members, *shared)
                 for name, inventory in each.inventories.items()
             }
-            self._full(tree, host.ways, host.free, capacities, {each.id for each in host.shared})
+            self._note_full(tree, host.ways, host.free, capacities, {each.id for each in host.shared})
 
-    def _full(
+    def _note_full(
         self,
         tree: HostTree,
         ways: FlavorFootprints,
@@ -407,6 +409,7 @@ class _FlavorCount:
         kept = ways.within(capacities)
         if not kept:
             return
+        # the ways are those of the largest host of the structure, which this one may be too small for
         if len(kept) < len(ways.ways):
             key = ways, kept
             if key not in self._smaller:

@@ -16,7 +16,15 @@ from placement.search.request import CandidatesRequest, RequestGroup
 from placement.store.groups import hosts_of
 from placement.store.holders import HeldAmount
 from placement_extras.planner.capacity import CloudHosts
-from placement_extras.planner.packing import FlavorFootprints, FootprintFinder, Free, Slot, Way, simple
+from placement_extras.planner.packing import (
+    FlavorFootprints,
+    FootprintFinder,
+    Free,
+    Slot,
+    Way,
+    key_slots,
+    simple,
+)
 
 
 @dataclass(eq=False, frozen=True, slots=True)
@@ -55,15 +63,17 @@ def guests_of(
     for each in chain.from_iterable(slices(held, budget)):
         provider = snapshot.providers.get(each.provider_id)
         if provider is not None and each.resource_class in provider.inventories:
+            # amounts of several inventories of one consumer come in several rows
             whose = each.consumer, each.consumer_type
             by_consumer.setdefault(whose, {})[each.provider_id, each.resource_class] = each.used
     requests: dict[object, CandidatesRequest] = {}
     guests = []
     for (consumer, kind), amounts in sorted(by_consumer.items(), key=lambda item: item[0][0]):
         budget.spend(len(amounts))
-        asked = _groups(amounts)
+        asked = _asked_groups(amounts)
+        # one object for all that ask for the same: caches go by its identity
         if asked not in requests:
-            requests[asked] = _request(asked)
+            requests[asked] = _make_request(asked)
         taken = [snapshot.providers[provider_id] for provider_id, _ in amounts]
         hosts = hosts_of((each.root_id, SHARES in each.traits) for each in taken)
         guests.append(HostedConsumer(consumer, kind, amounts, hosts, requests[asked]))
@@ -73,8 +83,8 @@ def guests_of(
 _Amounts = tuple[tuple[str, int], ...]
 
 
-def _groups(held: Mapping[Slot, int]) -> tuple[_Amounts, tuple[_Amounts, ...]]:
-    """What is asked for in the group without a suffix, and in each of those with one."""
+def _asked_groups(held: Mapping[Slot, int]) -> tuple[_Amounts, tuple[_Amounts, ...]]:
+    """The amounts of the group without a suffix, and of each group with one."""
     providers = Counter(name for _, name in held)
     by_provider: dict[int, dict[str, int]] = {}
     for (provider_id, name), amount in held.items():
@@ -82,6 +92,7 @@ def _groups(held: Mapping[Slot, int]) -> tuple[_Amounts, tuple[_Amounts, ...]]:
     common: dict[str, int] = {}
     apart = []
     for amounts in by_provider.values():
+        # a class held at several providers was asked for by several groups, such as NUMA nodes
         if any(providers[name] > 1 for name in amounts):
             apart.append(tuple(sorted(amounts.items())))
         else:
@@ -89,7 +100,7 @@ def _groups(held: Mapping[Slot, int]) -> tuple[_Amounts, tuple[_Amounts, ...]]:
     return tuple(sorted(common.items())), tuple(sorted(apart))
 
 
-def _request(asked: tuple[_Amounts, tuple[_Amounts, ...]]) -> CandidatesRequest:
+def _make_request(asked: tuple[_Amounts, tuple[_Amounts, ...]]) -> CandidatesRequest:
     common, apart = asked
     groups = [RequestGroup("", dict(common))] if common else []
     groups += [RequestGroup(f"_{number}", dict(amounts)) for number, amounts in enumerate(apart)]
@@ -103,7 +114,7 @@ _AT_ONCE: Final = 16
 
 
 class ClusterSimulation:
-    """What is free of each host as guests are placed on it, and taken away.
+    """The free amounts of each host as guests are placed on it, and taken away.
 
     Slots are provider ids and classes, also those of a host's own. The ways of a request are those that it
     has if nothing is used, of what is shared either.
@@ -140,6 +151,7 @@ class ClusterSimulation:
     def take(self, amounts: Iterable[tuple[Slot, int]], times: int = 1) -> None:
         """Have a guest take so much; with ``times`` -1, give it back."""
         for slot, amount in amounts:
+            # an entry of zero is no entry, so that it is known which hosts are as they were
             before = self._taken.pop(slot, 0)
             after = before + times * amount
             if after:
@@ -170,16 +182,17 @@ class ClusterSimulation:
 
         :raises placement.search.budget.BudgetExhausted: it takes too long.
         """
-        return self._keyed(self._asking_of(request).finder.at(*host), host[0])
+        return self._keyed_ways(self._asking_of(request).finder.at(*host), host[0])
 
     def room_at(self, request: CandidatesRequest, host: Host) -> Iterator[Way]:
         """The ways of a request at a host for which there is enough now."""
         self.budget.spend()
         asking = self._asking_of(request)
         found = asking.finder.at(*host)
+        # a formula over the tree answers for untouched hosts, before any slot is looked at
         if not asking.may_fit(found, self._plain_free(found, host[0])):
             return
-        for way in self._keyed(found, host[0]):
+        for way in self._keyed_ways(found, host[0]):
             if all(self.free(slot) >= amount for slot, amount in way):
                 yield way
 
@@ -190,6 +203,7 @@ class ClusterSimulation:
 
     def open_hosts(self, request: CandidatesRequest) -> Iterator[Host]:
         """The hosts that may have room: those where something changed, then those that had it before."""
+        # a copy: places are tried while these hosts are iterated over
         touched = {root for root, slots in self._touched.items() if slots}
         for root in sorted(touched):
             if root in self._by_root:
@@ -204,28 +218,22 @@ class ClusterSimulation:
             yield host[0].root, way
 
     def _asking_of(self, request: CandidatesRequest) -> _RequestRoom:
+        # by identity, as requests hold mappings and have no hash
         found = self._asking.get(id(request))
         if found is None:
             found = self._asking[id(request)] = _RequestRoom(self.snapshot, request, self.budget)
         return found
 
     def _plain_free(self, found: FlavorFootprints, tree: HostTree) -> Free | None:
-        """What is free by the slots of the tree, where that is the same as at the beginning."""
+        """The free amounts by slots of the tree, where they are those of the beginning; else None."""
         return None if self._touched.get(tree.root.id) or self.is_coupled(found, tree) else tree.free
 
     def is_coupled(self, found: FlavorFootprints, tree: HostTree) -> bool:
         """Whether guests of other hosts may take of what these ways take."""
         return found.coupled or (self.shares and any(each.id in self._sharing for each in tree.members))
 
-    def _keyed(self, found: FlavorFootprints, tree: HostTree) -> Sequence[Way]:
-        names = list(tree.kind.shape.slots)
-
-        def key(slot: Slot) -> Slot:
-            if isinstance(slot, int):
-                at, name = names[slot]
-                return tree.members[at].id, name
-            return slot
-
+    def _keyed_ways(self, found: FlavorFootprints, tree: HostTree) -> Sequence[Way]:
+        key = key_slots(tree)
         return [tuple([(key(slot), amount) for slot, amount in way]) for way in found.ways]
 
 
@@ -251,9 +259,10 @@ class _RequestRoom:
     def open_hosts(self, board: ClusterSimulation) -> Iterator[Host]:
         """The hosts that may have had room at the beginning; they are looked for when they are needed."""
         if self._left is None:
-            self._left = self._look(board)
+            self._left = self._look_for_room(board)
         number = 0
         while True:
+            # found as needed, and kept: most guests have a place at one of the first hosts
             if number == len(self._open):
                 host = next(self._left, None)
                 if host is None:
@@ -262,7 +271,7 @@ class _RequestRoom:
             yield self._open[number]
             number += 1
 
-    def _look(self, board: ClusterSimulation) -> Iterator[Host]:
+    def _look_for_room(self, board: ClusterSimulation) -> Iterator[Host]:
         for host in board.each_host():
             found = self.finder.at(*host)
             if self.may_fit(found, None if board.is_coupled(found, host[0]) else host[0].free):

@@ -1,15 +1,16 @@
 """Whether those who are on some hosts have a place on the others, if these are drained or fail."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from operator import itemgetter
 from typing import Final
 
 from placement.read_model.provider import Provider
 from placement.search.budget import SearchBudget, slices
 from placement_extras.planner.cluster_simulation import ClusterSimulation, Host, HostedConsumer
-from placement_extras.planner.packing import FitBounds, Way
+from placement_extras.planner.packing import FitBounds, Way, most_by_volume
+from placement_extras.planner.trials import TrialJournal, TriesExhausted
 
 _MAX_TRIES: Final = 5_000
 """Steps in the search for more places than those found at first, before the bound is told instead."""
@@ -33,7 +34,7 @@ class UnplacedGuest:
 
 @dataclass(frozen=True, slots=True)
 class DisplacedGuests:
-    """Those who have to go: how many, for how many of them there is a place, and the first of the others."""
+    """The guests that have to go: their number, how many have a place, and the first of the others."""
 
     guests: int
     fit: FitBounds
@@ -52,21 +53,25 @@ def displace(board: ClusterSimulation, guests: Sequence[HostedConsumer]) -> Disp
     for guest in guests:
         board.budget.spend(len(guest.held))
         board.take(guest.held.items(), -1)
+    # large guests have fewest places; small ones fit in between
     largest = _largest_first(guests, board.budget)
-    taken, left = _place(board, largest)
+    taken, left = _place_guests(board, largest)
+    # the search below begins with all hosts as they are without the displaced guests
     for way in taken:
         board.take(way, -1)
     if not left:
         return DisplacedGuests(len(guests), FitBounds(len(guests), len(guests)), ())
+    # once for guests that ask for the same: there are few flavors
     alone = {
         request: _FirstPlaces(board, guest).next() is not None
         for request, guest in {id(each.request): each for each in left}.items()
     }
     at_most = len(guests) - sum([not alone[id(each.request)] for each in left])
+    # the volume bound is only worked out where some guest was left
     at_most = min(at_most, _by_volume(board, guests))
     search = _DrainSearch(board, [each for each in largest if alone.get(id(each.request), True)])
     if len(guests) - len(left) < at_most:
-        found = search.run(len(guests) - len(left), at_most)
+        found = search.find_places(len(guests) - len(left), at_most)
         at_most = found.at_most
         if found.unplaced is not None:
             placed = {*search.guests} - {*found.unplaced}
@@ -82,7 +87,7 @@ def displace(board: ClusterSimulation, guests: Sequence[HostedConsumer]) -> Disp
 
 
 def _largest_first(guests: Sequence[HostedConsumer], budget: SearchBudget) -> list[HostedConsumer]:
-    """By what they have most of, as a share of the most that anybody has."""
+    """The guests in descending order of their largest share of the most that any guest has of a class."""
     asked = [(each, each.amounts) for some in slices(guests, budget) for each in some]
     most: dict[str, int] = {}
     for some in slices(asked, budget):
@@ -97,11 +102,12 @@ def _largest_first(guests: Sequence[HostedConsumer], budget: SearchBudget) -> li
     return [each for _, _, each in sorted(sizes, key=itemgetter(0, 1))]
 
 
-def _place(
+def _place_guests(
     board: ClusterSimulation, guests: Sequence[HostedConsumer]
 ) -> tuple[list[Way], list[HostedConsumer]]:
     """Place them one after the other where there is room first: what they take, and who is left."""
     taken, left = [], []
+    # by the identity of the request, which guests of one flavor share
     places: dict[int, _FirstPlaces] = {}
     for guest in guests:
         if id(guest.request) not in places:
@@ -136,15 +142,16 @@ class _FirstPlaces:
 
 def _by_volume(board: ClusterSimulation, guests: Sequence[HostedConsumer]) -> int:
     """No more have a place: of some class there is not enough, on hosts that serve any, for the smallest."""
-    asked: dict[str, list[int]] = {}
+    asked: dict[str, Counter[int]] = {}
     for guest in guests:
         for name, amount in guest.amounts.items():
-            asked.setdefault(name, []).append(amount)
+            asked.setdefault(name, Counter())[amount] += 1
     there = dict.fromkeys(asked, 0)
     requests = {id(each.request): each.request for each in guests}.values()
     serving = {
         member.id: member
         for tree, shared in board.each_host()
+        # hosts that serve no guest at all must not count as room
         if any(board.serves(request, (tree, shared)) for request in requests)
         for member in (*tree.members, *shared)
     }
@@ -152,11 +159,7 @@ def _by_volume(board: ClusterSimulation, guests: Sequence[HostedConsumer]) -> in
         for name in member.inventories:
             if name in there:
                 there[name] += max(0, board.free((member.id, name)))
-    bounds = [
-        len(guests) - len(amounts) + sum(total <= there[name] for total in accumulate(sorted(amounts)))
-        for name, amounts in asked.items()
-    ]
-    return min(bounds)
+    return most_by_volume(len(guests), asked, there)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,10 +174,10 @@ class _DrainSearch:
     def __init__(self, board: ClusterSimulation, guests: Sequence[HostedConsumer]) -> None:
         self._board = board
         self.guests = guests
-        self._tries = _MAX_TRIES
-        self._best: tuple[HostedConsumer, ...] | None = None
+        self._journal = TrialJournal(board.budget, _MAX_TRIES)
+        self._best: tuple[HostedConsumer, ...] = ()
 
-    def run(self, known: int, at_most: int) -> _DrainResult:
+    def find_places(self, known: int, at_most: int) -> _DrainResult:
         """Look for more than so many.
 
         :param at_most: no more have a place.
@@ -184,17 +187,19 @@ class _DrainSearch:
         #: of those who are tried so many at most may be without a place
         spare = len(self.guests) - known - 1
         least = len(self.guests) - at_most
-        done = True
-        while spare >= least and done:
-            tried = self._try(0, [], spare)
-            if tried is None:
-                done = False
-            elif tried:
-                assert self._best is not None
-                spare = len(self._best) - 1
-            else:
-                least = spare + 1
-        return _DrainResult(len(self.guests) - least, self._best)
+        unplaced: tuple[HostedConsumer, ...] | None = None
+        try:
+            # fewer and fewer without a place, until that is proved impossible
+            while spare >= least:
+                if self._try_guests(0, [], spare):
+                    unplaced = self._best
+                    spare = len(unplaced) - 1
+                else:
+                    least = spare + 1
+                self._journal.undo_changes()
+        except TriesExhausted:
+            self._journal.undo_changes()
+        return _DrainResult(len(self.guests) - least, unplaced)
 
     def _is_small(self) -> bool:
         places = 0
@@ -205,25 +210,17 @@ class _DrainSearch:
                     return False
         return True
 
-    def _try(self, number: int, left: list[HostedConsumer], spare: int) -> bool | None:
-        """Whether those from this number on have places but for so many; None if that takes too long."""
-        self._tries -= 1
-        self._board.budget.spend()
-        if self._tries < 0:
-            return None
+    def _try_guests(self, number: int, left: list[HostedConsumer], spare: int) -> bool:
+        """Whether those from this number on have places, but for some to spare; they keep these then."""
+        self._journal.count_try()
         if number == len(self.guests):
             self._best = tuple(left)
             return True
         guest = self.guests[number]
-        for _, way in self._board.rooms(guest.request):
+        for _, way in self._journal.trying(self._board.rooms(guest.request)):
             self._board.take(way)
-            found = self._try(number + 1, left, spare)
-            self._board.take(way, -1)
-            if found is not False:
-                return found
-        if spare <= 0:
-            return False
-        left.append(guest)
-        found = self._try(number + 1, left, spare - 1)
-        left.pop()
-        return found
+            self._journal.record(self._board.take, way, -1)
+            if self._try_guests(number + 1, left, spare):
+                return True
+        # last: a guest is only left out if no place for it leads to a result
+        return spare > 0 and self._try_guests(number + 1, [*left, guest], spare - 1)

@@ -4,13 +4,14 @@ import heapq
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, islice
 from typing import Final
 
 from placement.read_model.provider import SHARES, Provider
 from placement.search.request import CandidatesRequest
 from placement_extras.planner.cluster_simulation import ClusterSimulation, Host, HostedConsumer
 from placement_extras.planner.packing import Slot, Way
+from placement_extras.planner.trials import TrialJournal, TriesExhausted
 
 MAX_HOSTS: Final = 64
 """Guests of no more hosts than this are moved, those that lack least for the flavor."""
@@ -50,7 +51,7 @@ class MigrationPlan:
 
 
 def fewest(makings: Iterable[MigrationPlan]) -> MigrationPlan:
-    """Of what makes room for a guest in one way or another the fewest moves, the first if others are as few.
+    """The plan with the fewest moves, the first of several with as few.
 
     :param makings: at least one.
     """
@@ -100,6 +101,7 @@ def make_room(
     found = search.run()
     partly = len(hosts) < len(board.hosts)
     if not all_known or search.missing_targets or (partly and board.shares):
+        # moves were found among known guests; without the others no larger bound is proved
         return MigrationPlan(found.moves, found.host, 1)
     if partly and found.at_least is not None:
         # what is not known of can be in the way of the second move at the earliest
@@ -149,36 +151,43 @@ class _MigrationSearch:
         }
         self._holders: dict[Slot, dict[HostedConsumer, int]] = {}
         for guest in self._guests:
-            self._note(guest)
+            self._note_holder(guest)
         self._needed: dict[int, float] = {}
         self._moves: list[MigrationStep] = []
-        self._tries = _MAX_TRIES
+        self._journal = TrialJournal(board.budget, _MAX_TRIES)
         self._cut = False
         self._seen: dict[frozenset[tuple[HostedConsumer, Way]], int] = {}
 
     def run(self) -> MigrationPlan:
         """The fewest moves there are, or some."""
-        least = self._least()
+        least = self._least_moves()
         if math.isinf(least):
             return MigrationPlan(None, None, None)
         best: tuple[tuple[MigrationStep, ...], Provider] | None = None
-        for target in sorted(self._targets, key=self._needs):
+        # hosts that need fewest moves first: the result bounds the search of all others
+        for target in sorted(self._targets, key=self._needs_leaving):
             most = MAX_MOVES if best is None else len(best[0]) - 1
-            if self._needs(target) > most or (best is not None and len(best[0]) == least):
+            if self._needs_leaving(target) > most or (best is not None and len(best[0]) == least):
                 break
-            moves = self._empty(target, most)
+            moves = self._empty_host(target, most)
             if moves is not None:
                 best = moves, target.root
         bound = int(least)
+        # deepening one move at a time proves at each step that fewer do not make room
         while bound <= MAX_MOVES and (best is None or bound < len(best[0])):
+            # states that failed with fewer moves left may succeed with more
             self._seen.clear()
             self._cut = False
-            found = self._try(bound)
-            if found is None:
+            try:
+                found = self._try_moves(bound)
+                if found:
+                    root = next(each.root for each in self._targets if not self._needs_leaving(each))
+                    best = tuple(self._moves), root
+            except TriesExhausted:
                 break
+            finally:
+                self._journal.undo_changes()
             if found:
-                best = tuple(self._moves), next(each.root for each in self._targets if not self._needs(each))
-                self._undo(0)
                 break
             if not self._cut and best is None:
                 return MigrationPlan(None, None, None)
@@ -187,45 +196,47 @@ class _MigrationSearch:
             return MigrationPlan(None, None, bound)
         return MigrationPlan(*best, bound)
 
-    def _needs(self, target: _TargetHost) -> float:
+    def _needs_leaving(self, target: _TargetHost) -> float:
         """No fewer guests than this have to leave before the flavor fits at a host."""
+        # kept until a guest comes to this host or leaves it
         known = self._needed.get(target.root.id)
         if known is None:
             known = self._needed[target.root.id] = min(map(self._needs_for, target.ways))
         return known
 
     def _needs_for(self, way: Way) -> float:
-        return max([self._leaving(slot, amount) for slot, amount in way])
+        return max([self._leaving_count(slot, amount) for slot, amount in way])
 
-    def _leaving(self, slot: Slot, amount: int) -> float:
-        """So many at least have to leave before so much of a slot is free."""
+    def _leaving_count(self, slot: Slot, amount: int) -> float:
+        """A lower bound of the guests that have to leave before an amount of a slot is free."""
         lacking, number = amount - self._board.free(slot), 0
         if lacking <= 0:
             return 0
         self._board.budget.spend()
+        # those who hold most first: a lower bound of how many have to leave
         for held in sorted(self._holders.get(slot, {}).values(), reverse=True):
             lacking, number = lacking - held, number + 1
             if lacking <= 0:
                 return number
         return math.inf
 
-    def _least(self) -> float:
-        return min(map(self._needs, self._targets), default=math.inf)
+    def _least_moves(self) -> float:
+        return min(map(self._needs_leaving, self._targets), default=math.inf)
 
-    def _empty(self, target: _TargetHost, most: int) -> tuple[MigrationStep, ...] | None:
+    def _empty_host(self, target: _TargetHost, most: int) -> tuple[MigrationStep, ...] | None:
         """Some moves of those who hold most of what is short there; None if it takes more than so many."""
         try:
-            while self._needs(target):
-                if len(self._moves) + self._needs(target) > most:
+            while self._needs_leaving(target):
+                if len(self._moves) + self._needs_leaving(target) > most:
                     return None
-                if not any(self._go(guest, where) for guest, where in self._leaving_ways(target)):
+                if not any(self._move_guest(guest, where) for guest, where in self._leaving_ways(target)):
                     return None
             return tuple(self._moves)
         finally:
-            self._undo(0)
+            self._journal.undo_changes()
 
     def _leaving_ways(self, target: _TargetHost) -> Iterator[tuple[HostedConsumer, tuple[Provider, Way]]]:
-        """Who may leave a host, those first after whom fewest others have to, and where to."""
+        """The guests that may leave a host, with a place for each; the most helpful ones first."""
         way = min(target.ways, key=self._needs_for)
         lacking = {slot: amount - self._board.free(slot) for slot, amount in way}
         helpful = {
@@ -236,12 +247,13 @@ class _MigrationSearch:
             held = self._holding[guest]
             return sum(min(1, held.get(slot, 0) / amount) for slot, amount in lacking.items() if amount > 0)
 
+        # the uuid as the last key, so that plans are the same each time
         for guest in sorted(helpful, key=lambda each: (-help_of(each), each.consumer)):
-            where = next(self._elsewhere(guest), None)
+            where = next(self._places_elsewhere(guest), None)
             if where is not None:
                 yield guest, where
 
-    def _elsewhere(self, guest: HostedConsumer) -> Iterator[tuple[Provider, Way]]:
+    def _places_elsewhere(self, guest: HostedConsumer) -> Iterator[tuple[Provider, Way]]:
         """Where a guest could go now; what it gives back of what hosts share is free for it."""
         rooms = self._board.rooms(guest.request)
         if self._board.shares:
@@ -262,9 +274,12 @@ class _MigrationSearch:
             for slot, _ in slots
         )
 
-    def _try(self, left: int) -> bool | None:
-        """Whether so many moves make room; they stay made then. None if that takes too long to find out."""
-        least = self._least()
+    def _try_moves(self, left: int) -> bool:
+        """Whether as many moves make room; they stay made then.
+
+        :raises TriesExhausted: it takes too long to find out.
+        """
+        least = self._least_moves()
         if not least:
             return True
         if least > left:
@@ -273,31 +288,31 @@ class _MigrationSearch:
         state = frozenset(
             [(each, tuple(self._holding[each].items())) for each in {move.guest for move in self._moves}]
         )
+        # the order of moves does not matter, only where guests are after them
         if self._seen.get(state, -1) >= left:
             return False
         self._seen[state] = left
         for guest in self._worth_moving(left, tight=least == left):
-            for where in self._elsewhere(guest):
-                self._tries -= 1
-                if self._tries < 0:
-                    return None
-                self._go(guest, where)
-                found = self._try(left - 1)
-                if found is not False:
-                    return found
-                self._undo(len(self._moves) - 1)
-                if left == 1 and not self._board.shares:
-                    break  # where it goes does not matter any more
+            places = self._places_elsewhere(guest)
+            if left == 1 and not self._board.shares:
+                places = islice(
+                    places, 1
+                )  # where the last one goes makes no difference to the room it leaves
+            for where in self._journal.trying(places):
+                self._journal.count_try()
+                self._move_guest(guest, where)
+                if self._try_moves(left - 1):
+                    return True
         return False
 
     def _worth_moving(self, left: int, *, tight: bool) -> list[HostedConsumer]:
-        """Who may be in the first of so many moves: if no fewer do, each has to free something short."""
+        """The guests for the first of the moves that are left: if no fewer do, each frees something."""
         if not tight:
             return self._guests
         found = {
             guest: None
             for target in self._targets
-            if self._needs(target) == left
+            if self._needs_leaving(target) == left
             for way in target.ways
             for slot, amount in way
             if self._board.free(slot) < amount
@@ -306,7 +321,7 @@ class _MigrationSearch:
         self._cut = self._cut or len(found) < len(self._guests)
         return list(found)
 
-    def _go(self, guest: HostedConsumer, where: tuple[Provider, Way]) -> bool:
+    def _move_guest(self, guest: HostedConsumer, where: tuple[Provider, Way]) -> bool:
         root, way = where
         source = self._board.snapshot.providers[self._at[guest]]
         allocations: dict[str, dict[str, int]] = {}
@@ -314,31 +329,26 @@ class _MigrationSearch:
             uuid = self._board.snapshot.providers[provider_id].uuid
             allocations.setdefault(uuid, {})[name] = amount
         self._moves.append(MigrationStep(guest, source, root, way, allocations))
-        self._put(guest, root.id, dict(way))
+        self._journal.record(self._moves.pop)
+        self._journal.record(self._put_guest, guest, source.id, self._holding[guest])
+        self._put_guest(guest, root.id, dict(way))
         return True
 
-    def _undo(self, length: int) -> None:
-        """Take moves back until so many are left."""
-        while len(self._moves) > length:
-            move = self._moves.pop()
-            before = next((each.way for each in reversed(self._moves) if each.guest is move.guest), None)
-            held = dict(move.guest.held if before is None else before)
-            self._put(move.guest, move.source.id, held)
-
-    def _put(self, guest: HostedConsumer, root: int, amounts: dict[Slot, int]) -> None:
+    def _put_guest(self, guest: HostedConsumer, root: int, amounts: dict[Slot, int]) -> None:
         """Have a guest hold this at that host instead of what it holds."""
         self._board.take(self._holding[guest].items(), -1)
         for slot in self._holding[guest]:
             del self._holders[slot][guest]
+        # both hosts have other guests now, so that what was worked out for them is forgotten
         roots = (self._at[guest], root)
         self._holding[guest], self._at[guest] = amounts, root
-        self._note(guest)
+        self._note_holder(guest)
         self._board.take(amounts.items())
         if self._board.shares:
             self._needed.clear()
         for each in roots:
             self._needed.pop(each, None)
 
-    def _note(self, guest: HostedConsumer) -> None:
+    def _note_holder(self, guest: HostedConsumer) -> None:
         for slot, amount in self._holding[guest].items():
             self._holders.setdefault(slot, {})[guest] = amount

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import gcd
 from typing import Any, Final
@@ -14,11 +15,12 @@ from placement.search.budget import SearchBudget
 from placement.search.candidate_search import when_empty
 from placement.search.candidates import CandidatePattern, PatternBatch
 from placement.search.request import CandidatesRequest
+from placement_extras.planner.trials import TrialJournal, TriesExhausted
 
 _MAX_TRIES: Final = 2_000
-"""Steps in the search for a better packing than the first, before the bound is told instead."""
+"""Tries for a better packing than the first; then the bound is answered. They take about 50 ms."""
 _MAX_WAYS: Final = 200
-"""Among more there is no such search."""
+"""Among more ways there is no such search: it would end by its limit, without a result."""
 
 Free = Mapping[Any, int] | tuple[int, ...]
 """What is free, by slot."""
@@ -26,7 +28,7 @@ Free = Mapping[Any, int] | tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class FitBounds:
-    """So many guests fit; more than ``at_most`` do not."""
+    """Bounds of how many guests fit: ``fits`` have a place, more than ``at_most`` do not."""
 
     fits: int
     at_most: int
@@ -35,7 +37,7 @@ class FitBounds:
         return FitBounds(self.fits + other.fits, self.at_most + other.at_most)
 
     def __sub__(self, other: FitBounds) -> FitBounds:
-        """What is left without a part that the rest does not depend on."""
+        """The bounds without a part that the rest does not depend on."""
         return FitBounds(self.fits - other.fits, self.at_most - other.at_most)
 
 
@@ -44,6 +46,7 @@ NONE: Final = FitBounds(0, 0)
 
 def one_way(way: Way) -> Callable[[Free], int]:
     """A function that tells how many guests fit in that one way; not below zero."""
+    # one and two slots are the rule, and these functions run for each of thousands of hosts
     if len(way) == 1:
         ((only, each),) = way
         return lambda free: max(0, free[only] // each)
@@ -79,6 +82,7 @@ def simple(ways: Sequence[Way]) -> Callable[[Free], int] | None:
     common = set(ways[0]).intersection(*ways[1:])
     rests = [tuple([part for part in way if part not in common]) for way in ways]
     slots = [slot for rest in rests for slot, _ in rest]
+    # no formula: a guest in one way would leave less for another way
     if len(set(slots)) < len(slots) or not {slot for slot, _ in common}.isdisjoint(slots):
         return None
     separate = [one_way(rest) for rest in rests]
@@ -99,7 +103,7 @@ def pack(found: FlavorFootprints, free: Free, budget: SearchBudget, at_most: int
     """
     search = _PackingSearch(found, free, budget)
     bound = search.bound(0)
-    return search.run(bound if at_most is None else min(bound, at_most))
+    return search.find_most(bound if at_most is None else min(bound, at_most))
 
 
 class _PackingSearch:
@@ -115,17 +119,26 @@ class _PackingSearch:
         #: all ways take the same of each of these
         self._by_class = list(by_class.values())
         self._left = {slot: free[slot] for way in ways for slot, _ in way}
-        self._ways = sorted((way for way in ways if self._most(way)), key=self._most, reverse=True)
+        # the way with most room first: the first packing is then mostly the best
+        self._ways = sorted(
+            (way for way in ways if self._most_guests(way)), key=self._most_guests, reverse=True
+        )
         self._best = 0
-        self._tries = _MAX_TRIES
+        self._journal = TrialJournal(budget, _MAX_TRIES)
 
-    def run(self, at_most: int) -> FitBounds:
+    def find_most(self, at_most: int) -> FitBounds:
+        # a copy is cheaper here than an entry of the journal for each way
         left = dict(self._left)
         for way in self._ways:
-            self._best += self._take(way, self._most(way))
+            count = self._most_guests(way)
+            self._take_amounts(way, count)
+            self._best += count
         self._left = left
-        if self._best < at_most and len(self._ways) <= _MAX_WAYS and self._try(0, 0, at_most):
-            at_most = self._best
+        # no search where the bound is reached already, which is the rule
+        if self._best < at_most and len(self._ways) <= _MAX_WAYS:
+            with suppress(TriesExhausted):
+                self._try_ways(0, 0, at_most)
+                at_most = self._best
         return FitBounds(self._best, at_most)
 
     def bound(self, first: int) -> int:
@@ -134,7 +147,7 @@ class _PackingSearch:
         if not ways:
             return 0
         self._budget.spend(sum(map(len, ways)))
-        bound = sum(map(self._most, ways))
+        bound = sum(map(self._most_guests, ways))
         amounts: dict[Slot, list[int]] = {}
         for way in ways:
             for slot, amount in way:
@@ -143,41 +156,37 @@ class _PackingSearch:
             each = sum([amount for slot, amount in ways[0] if slot in slots])
             volume = 0
             for slot in slots & amounts.keys():
+                # less than a unit of what is left of a slot is of no use to any way
                 unit = gcd(*amounts[slot])
                 volume += self._left[slot] // unit * unit
             bound = min(bound, volume // each)
         for slot, asked in amounts.items():
+            # all ways take of this slot, so that it alone is a bound
             if len(asked) == len(ways):
                 bound = min(bound, self._left[slot] // min(asked))
         return bound
 
-    def _most(self, way: Way) -> int:
+    def _most_guests(self, way: Way) -> int:
         return max(0, min(self._left[slot] // amount for slot, amount in way))
 
-    def _take(self, way: Way, count: int) -> int:
+    def _take_amounts(self, way: Way, count: int) -> None:
         for slot, amount in way:
             self._left[slot] -= count * amount
-        return count
 
-    def _try(self, index: int, count: int, at_most: int) -> bool:
-        """Try all that the ways from this one on allow; False if it is given up."""
+    def _try_ways(self, index: int, count: int, at_most: int) -> None:
+        """Try all that the ways from this one on allow, as long as more than the best may fit."""
         self._best = max(self._best, count)
         if self._best >= at_most or count + self.bound(index) <= self._best:
-            return True
-        self._tries -= 1
-        self._budget.spend()
-        if self._tries < 0:
-            return False
+            return
+        self._journal.count_try()
         way = self._ways[index]
-        for number in range(self._most(way), -1, -1):
-            self._take(way, number)
-            done = self._try(index + 1, count + number, at_most)
-            self._take(way, -number)
-            if not done:
-                return False
+        # most guests first: a good result early makes the bound cut more
+        for number in self._journal.trying(range(self._most_guests(way), -1, -1)):
+            self._take_amounts(way, number)
+            self._journal.record(self._take_amounts, way, -number)
+            self._try_ways(index + 1, count + number, at_most)
             if self._best >= at_most:
                 break
-        return True
 
 
 Slot = Any
@@ -203,10 +212,10 @@ class FlavorFootprints:
         """The ways where nothing of some classes is asked for."""
         classes = {slot: name for slot, name in self.classes.items() if name not in names}
         left = {tuple([part for part in way if part[0] in classes]) for way in self.ways}
-        return FlavorFootprints(tuple(_best(left - {()}, budget)), classes, self.coupled)
+        return FlavorFootprints(tuple(_pareto_minimal(left - {()}, budget)), classes, self.coupled)
 
     def within(self, capacities: Mapping[Slot, int] | Sequence[int]) -> tuple[Way, ...]:
-        """Those for which there would be enough if nothing were used."""
+        """The ways for which there would be enough if nothing were used."""
         return tuple([way for way in self.ways if all(capacities[slot] >= part for slot, part in way)])
 
     def only(self, ways: tuple[Way, ...]) -> FlavorFootprints:
@@ -214,6 +223,36 @@ class FlavorFootprints:
         return FlavorFootprints(
             ways, {slot: self.classes[slot] for way in ways for slot, _ in way}, self.coupled
         )
+
+
+def key_slots(tree: HostTree) -> Callable[[Slot], Slot]:
+    """A function that returns for a slot the provider id and class, by which several hosts know it."""
+    names = list(tree.kind.shape.slots)
+
+    def key_slot(slot: Slot) -> Slot:
+        if isinstance(slot, int):
+            at, name = names[slot]
+            return tree.members[at].id, name
+        return slot
+
+    return key_slot
+
+
+def most_by_volume(guests: int, asked: Mapping[str, Mapping[int, int]], there: Mapping[str, int]) -> int:
+    """An upper bound of how many guests fit: if no amount were in the way of another one.
+
+    :param asked: by class and amount, how many of the guests ask for it.
+    :param there: by class, how much there is in all.
+    """
+    bound = guests
+    for name, sizes in asked.items():
+        left, fits = there[name], guests - sum(sizes.values())
+        for amount, number in sorted(sizes.items()):  # the smallest first: most guests fit so
+            # an adopted database may have allocations of nothing, which all fit
+            here = min(number, left // amount) if amount else number
+            fits, left = fits + here, left - here * amount
+        bound = min(bound, fits)
+    return bound
 
 
 NO_WAYS: Final = FlavorFootprints((), {}, coupled=False)
@@ -237,13 +276,16 @@ class FootprintFinder:
         patterns = self._patterns(tree, shared)
         if not patterns:
             return NO_WAYS
+        # by identity: the search answers like trees with the same batch
         key = (patterns, tree.kind.shape)
         found = self._found.get(key)
         if found is None:
-            found = self._found[key] = self._ways(patterns, tree, shared)
+            found = self._found[key] = self._find_ways(patterns, tree, shared)
         return found
 
-    def _ways(self, patterns: PatternBatch, tree: HostTree, shared: Sequence[Provider]) -> FlavorFootprints:
+    def _find_ways(
+        self, patterns: PatternBatch, tree: HostTree, shared: Sequence[Provider]
+    ) -> FlavorFootprints:
         slots = tree.kind.shape.slots
         classes: dict[Slot, str] = {}
 
@@ -255,24 +297,26 @@ class FootprintFinder:
                     slot: Slot = slots[at, name] if at < tree.own else (shared[at - tree.own].id, name)
                     classes[slot] = name
                     way[slot] = amount
-            return tuple(sorted(way.items(), key=_order))
+            return tuple(sorted(way.items(), key=_slot_order))
 
         found = {taken(pattern) for pattern in patterns}
         coupled = any(
             at >= tree.own for pattern in patterns for served in pattern.mappings.values() for at in served
         )
-        return FlavorFootprints(tuple(_best(found, self._budget)), classes, coupled)
+        return FlavorFootprints(tuple(_pareto_minimal(found, self._budget)), classes, coupled)
 
 
-def _order(part: tuple[Any, int]) -> tuple[bool, Any]:
+def _slot_order(part: tuple[Any, int]) -> tuple[bool, Any]:
     return isinstance(part[0], tuple), part[0]
 
 
-def _best(ways: Iterable[Way], budget: SearchBudget) -> list[Way]:
-    """Those than which none is better."""
+def _pareto_minimal(ways: Iterable[Way], budget: SearchBudget) -> list[Way]:
+    """The Pareto-minimal ways."""
     kept: list[dict[Any, int]] = []
     for way in sorted(map(dict, ways), key=lambda way: (len(way), sum(way.values()))):
         budget.spend(1 + len(kept))
+        # a way that takes as much of each slot as another one serves no guest that the other does not
         if not any(all(way.get(slot, 0) >= amount for slot, amount in other.items()) for other in kept):
             kept.append(way)
+    # in a fixed order, so that answers are the same each time; repr, as slots are of two types
     return sorted([tuple(way.items()) for way in kept], key=repr)

@@ -1,13 +1,15 @@
 """How many guests of several flavors fit at once, so many of each for so many of the others."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 from placement.search.budget import SearchBudget
 from placement.search.request import CandidatesRequest
 from placement_extras.planner.capacity import CloudHosts, HostCoupling
-from placement_extras.planner.packing import FitBounds, FootprintFinder, Slot, Way
+from placement_extras.planner.packing import FitBounds, FootprintFinder, Slot, Way, most_by_volume
+from placement_extras.planner.trials import TrialJournal, TriesExhausted
 
 _CHUNKS: Final = 64
 """In so many pieces, at first, guests are placed, so that flavors come to be mixed on each host."""
@@ -43,16 +45,17 @@ def together(cloud: CloudHosts, shares: Sequence[FlavorProportion]) -> FitBounds
         return FitBounds(0, 0)
     # first those that are hard to place: the others fit in between
     shares = sorted(shares, key=lambda share: share.at_most // share.number)
-    placing = _SetPlacing(_places(cloud, shares), [share.number for share in shares], cloud.budget)
-    return placing.run(_by_volume(cloud, shares, at_most))
+    placing = _SetPlacing(_find_places(cloud, shares), [share.number for share in shares], cloud.budget)
+    return placing.find_most(_by_volume(cloud, shares, at_most))
 
 
 def _by_volume(cloud: CloudHosts, shares: Sequence[FlavorProportion], at_most: int) -> int:
     """No more sets fit, nor than ``at_most``: of some class there is not enough in the whole cloud."""
     asked: dict[str, int] = {}
     for share in shares:
-        amounts = [_amounts(request) for request in share.requests]
+        amounts = [request.total_amounts for request in share.requests]
         for name in set[str]().union(*amounts):
+            # each request of a flavor will do, so that only what all of them ask for is surely taken
             least = min(each.get(name, 0) for each in amounts)
             if least:
                 asked[name] = asked.get(name, 0) + least * share.number
@@ -62,20 +65,12 @@ def _by_volume(cloud: CloudHosts, shares: Sequence[FlavorProportion], at_most: i
         for name in asked:
             for _, slot in tree.kind.shape.having.get(name, ()):
                 there[name] += max(0, tree.free[slot])
-    return min([at_most, *(there[name] // amount for name, amount in asked.items())])
+    return most_by_volume(at_most, {name: {amount: at_most} for name, amount in asked.items()}, there)
 
 
-def _amounts(request: CandidatesRequest) -> dict[str, int]:
-    """How much a guest takes, by class."""
-    found: dict[str, int] = {}
-    for group in request.groups:
-        for name, amount in group.resources.items():
-            found[name] = found.get(name, 0) + amount
-    return found
-
-
-def _places(cloud: CloudHosts, shares: Sequence[FlavorProportion]) -> list[list[Place]]:
-    """By flavor, where its guests may be placed; flavors of one host take of the same."""
+def _find_places(cloud: CloudHosts, shares: Sequence[FlavorProportion]) -> list[list[Place]]:
+    """The places for guests, by flavor; flavors of one host take of the same free amounts."""
+    # one mapping for all hosts that share anything, one list for each other host
     common: dict[Slot, int] = {}
     own: dict[int, list[int]] = {}
     asked = [(number, request) for number, share in enumerate(shares) for request in share.requests]
@@ -113,31 +108,31 @@ class _SetPlacing:
         self._budget = budget
         #: by flavor, the first place that may not be full
         self._first = [0] * len(numbers)
-        self._journal: list[tuple[Any, Way, int]] = []
-        self._tries = _MAX_TRIES
+        self._journal = TrialJournal(budget, _MAX_TRIES)
 
-    def run(self, at_most: int) -> FitBounds:
+    def find_most(self, at_most: int) -> FitBounds:
         """How many sets fit, given that no more than so many do."""
+        # many sets at once, then half as many: the cost does not grow with the number of guests
         fits, chunk = 0, max(1, at_most // _CHUNKS)
         while chunk and fits < at_most:
             chunk = min(chunk, at_most - fits)
-            if self._place(chunk):
+            if self._place_sets(chunk):
                 fits += chunk
             else:
                 chunk //= 2
-        self._undo(0)
-        while fits < at_most and sum(map(len, self._places)) <= _MAX_WAYS:
-            found = self._search(fits + 1)
-            if found is None:
-                break
-            if not found:
-                at_most = fits
-            else:
-                fits += 1
+        self._journal.undo_changes()
+        with suppress(TriesExhausted):
+            while fits < at_most and sum(map(len, self._places)) <= _MAX_WAYS:
+                if self._try_sets(fits + 1):
+                    fits += 1
+                else:
+                    at_most = fits
+                self._journal.undo_changes()
         return FitBounds(fits, at_most)
 
-    def _place(self, sets: int) -> bool:
-        """Place so many sets more, or none."""
+    def _place_sets(self, sets: int) -> bool:
+        """Place as many sets more, or none."""
+        # a place that is full for a flavor stays full while guests only come
         before, first = len(self._journal), self._first.copy()
         for number, guests in enumerate(self._numbers):
             left = sets * guests
@@ -148,60 +143,56 @@ class _SetPlacing:
                 for way in ways:
                     most = min([free[slot] // amount for slot, amount in way])
                     if most > 0:
-                        self._take(free, way, min(most, left))
+                        self._take_amounts(free, way, min(most, left))
                         left -= min(most, left)
                 if left:
                     self._first[number] += 1
             if left:
-                self._undo(before)
+                self._journal.undo_changes(before)
                 self._first = first
                 return False
         return True
 
-    def _take(self, free: Any, way: Way, count: int) -> None:
+    def _take_amounts(self, free: Any, way: Way, count: int) -> None:
         for slot, amount in way:
             free[slot] -= count * amount
-        self._journal.append((free, way, count))
+        self._journal.record(_give_back, free, way, count)
 
-    def _undo(self, length: int) -> None:
-        """Take guests back, until so many entries of the journal are left."""
-        while len(self._journal) > length:
-            free, way, count = self._journal.pop()
-            for slot, amount in way:
-                free[slot] += count * amount
+    def _try_sets(self, sets: int) -> bool:
+        """Whether as many sets fit; the guests stay placed then.
 
-    def _search(self, sets: int) -> bool | None:
-        """Whether so many sets fit; None if that takes too long to find out."""
+        :raises TriesExhausted: it takes too long to find out.
+        """
         ways = [[(free, way) for free, ways in places for way in ways] for places in self._places]
         numbers = [sets * number for number in self._numbers]
 
-        def try_from(flavor: int, index: int, left: int) -> bool | None:
-            self._tries -= 1
-            self._budget.spend()
-            if self._tries < 0:
-                return None
+        def try_from(flavor: int, index: int, left: int) -> bool:
+            self._journal.count_try()
             if not left:
                 flavor += 1
                 return True if flavor == len(ways) else try_from(flavor, 0, numbers[flavor])
             if index == len(ways[flavor]):
                 return False
-            if left > sum([_most(*each) for each in ways[flavor][index:]]):
+            # the rest of the ways cannot take them, even if each had its host alone
+            if left > sum([_most_guests(*each) for each in ways[flavor][index:]]):
                 return False
             free, way = ways[flavor][index]
-            most = min(left, _most(free, way))
-            for count in range(most, -1, -1):
-                before = len(self._journal)
-                self._take(free, way, count)
-                found = try_from(flavor, index + 1, left - count)
-                self._undo(before)
-                if found is not False:
-                    return found
+            most = min(left, _most_guests(free, way))
+            for count in self._journal.trying(range(most, -1, -1)):
+                self._take_amounts(free, way, count)
+                if try_from(flavor, index + 1, left - count):
+                    return True
             return False
 
         return try_from(0, 0, numbers[0])
 
 
-def _most(free: Any, way: Way) -> int:
+def _give_back(free: Any, way: Way, count: int) -> None:
+    for slot, amount in way:
+        free[slot] += count * amount
+
+
+def _most_guests(free: Any, way: Way) -> int:
     """How many guests can be placed so."""
     most: int = min([free[slot] // amount for slot, amount in way])
     return max(0, most)

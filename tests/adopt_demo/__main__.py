@@ -21,7 +21,7 @@ from benchmarks.servers import OpenStack, Ours
 from placement_extras.shadow.comparison import comparable
 from tests import databases
 from tests.databases import DatabaseServer, ServerMissing
-from tests.placement.differential.services import Client, Request
+from tests.placement.differential.services import Request, ServiceClient
 from tests.placement_extras.shadow.processes import shadow
 
 HOSTS, GUESTS, LATER = 12, 60, 24
@@ -30,7 +30,7 @@ Answers = dict[str, tuple[int, Any]]
 """The status and the body, by path."""
 
 
-class DemoError(Exception):
+class AdoptionDemoError(Exception):
     """Something is not as it should be; the message says what."""
 
 
@@ -49,10 +49,10 @@ def say(what: str, text: str) -> None:
 def expect(truth: bool, complaint: str) -> None:
     """End the demo with the complaint unless it is true."""
     if not truth:
-        raise DemoError(complaint)
+        raise AdoptionDemoError(complaint)
 
 
-class Cloud:
+class AdoptedCloud:
     """The one database, and whoever serves it."""
 
     def __init__(self, server: DatabaseServer, folder: Path, reference: Reference) -> None:
@@ -84,7 +84,7 @@ class Cloud:
         return done.returncode, (done.stdout + done.stderr).strip()
 
 
-def send(client: Client, method: str, path: str, body: Any = None) -> None:
+def send(client: ServiceClient, method: str, path: str, body: Any = None) -> None:
     """A request that has to succeed."""
     answer = client.send(Request(method, path, body))
     expect(answer.status < 300, f"{method} {path} was answered {answer.status}: {answer.body}")
@@ -113,7 +113,7 @@ def claim(number: int, amount: int, generation: int | None = None) -> dict[str, 
     }
 
 
-def populate(client: Client) -> None:
+def populate(client: ServiceClient) -> None:
     """Hosts with a NUMA node each, a trait, an aggregate, and guests."""
     send(client, "PUT", "/traits/CUSTOM_GOLD")
     for number in range(1, HOSTS + 1):
@@ -131,7 +131,7 @@ def populate(client: Client) -> None:
         send(client, "PUT", f"/allocations/{uuid('c', number)}", claim(number, 2))
 
 
-def work(client: Client) -> str:
+def work(client: ServiceClient) -> str:
     """What a day brings; returns it in words."""
     send(client, "POST", "/resource_providers", {"name": "new-host", "uuid": uuid("a", 99)})
     send(client, "PUT", f"/resource_providers/{uuid('a', 99)}/inventories", inventories(0, PCPU=32, LLC=11))
@@ -156,7 +156,7 @@ def questions() -> Iterator[str]:
     yield "/allocation_candidates?resources=MEMORY_MB:64&resources1=PCPU:1&required1=CUSTOM_GOLD"
 
 
-def ask(client: Client) -> Answers:
+def ask(client: ServiceClient) -> Answers:
     """The answers: the status, and of those that are no error the body, with lists in one order."""
     answers = {path: client.send(Request("GET", path)) for path in questions()}
     return {
@@ -176,10 +176,10 @@ def rows(url: str) -> int:
         return int(conn.execute(sa.text("SELECT count(*) FROM allocations")).scalar_one())
 
 
-def run(cloud: Cloud) -> None:
+def run(cloud: AdoptedCloud) -> None:
     """The time line."""
     with cloud.stock:
-        with Client(cloud.stock.port) as client:
+        with ServiceClient(cloud.stock.port) as client:
             populate(client)
         say(
             "stock",
@@ -188,25 +188,25 @@ def run(cloud: Cloud) -> None:
         )
         look(cloud)
         try_beside(cloud)
-        with Client(cloud.stock.port) as client:
+        with ServiceClient(cloud.stock.port) as client:
             before = ask(client)
         adopt(cloud, before)
         later = serve(cloud, before)
         back(cloud, later)
 
 
-def look(cloud: Cloud) -> None:
+def look(cloud: AdoptedCloud) -> None:
     """What a deployment tool meets that brings our service in."""
     status, text = cloud.manage("db", "sync")
     expect(status == 1, f"db sync ended with {status}: {text}")
     say("look", f"placement-manage db sync ends with 1:\n{wrapped(text)}")
 
 
-def try_beside(cloud: Cloud) -> None:
+def try_beside(cloud: AdoptedCloud) -> None:
     """Guests come and go, and all questions are asked, with our service beside the other one on a copy."""
     copied = ("--stock-database", cloud.url)
     with cloud.trial, shadow(cloud.stock, cloud.trial, cloud.folder, *copied) as beside:
-        with Client(beside.port) as client:
+        with ServiceClient(beside.port) as client:
             for number in range(1, LATER + 1):
                 send(client, "PUT", f"/allocations/{uuid('f', number)}", claim(number, 1))
                 send(client, "DELETE", f"/allocations/{uuid('f', number)}")
@@ -224,22 +224,22 @@ def try_beside(cloud: Cloud) -> None:
     )
 
 
-def adopt(cloud: Cloud, before: Answers) -> None:
+def adopt(cloud: AdoptedCloud, before: Answers) -> None:
     """Move over, while the old service runs on by mistake."""
     start = time.monotonic()
     status, text = cloud.manage("db", "adopt")
     expect(status == 0, text)
     say("adopt", f"placement-manage db adopt took {time.monotonic() - start:.1f} s:\n{text}")
-    with Client(cloud.stock.port) as client:
+    with ServiceClient(cloud.stock.port) as client:
         answer = client.send(Request("PUT", f"/allocations/{uuid('d', 1)}", claim(1, 1)))
     expect(answer.status >= 500, f"the old service could write: {answer}")
     say("", f"the old service was left running: a claim there is answered {answer.status}")
     cloud.stock.stop()
 
 
-def serve(cloud: Cloud, before: Answers) -> Answers:
+def serve(cloud: AdoptedCloud, before: Answers) -> Answers:
     """Work with ours; what it answers in the end."""
-    with cloud.ours, Client(cloud.ours.port) as client:
+    with cloud.ours, ServiceClient(cloud.ours.port) as client:
         different = differing(before, ask(client))
         expect(not different, f"answered differently after the adoption: {different}")
         say("ours", f"this service answers {len(before)} questions as the other did")
@@ -247,7 +247,7 @@ def serve(cloud: Cloud, before: Answers) -> Answers:
         return ask(client)
 
 
-def back(cloud: Cloud, later: Answers) -> None:
+def back(cloud: AdoptedCloud, later: Answers) -> None:
     """Go back with everything."""
     status, text = cloud.manage("db", "abandon")
     expect(status == 1, f"db abandon ended with {status}: {text}")
@@ -261,7 +261,7 @@ def back(cloud: Cloud, later: Answers) -> None:
     kept = "\n".join(text.split("\n")[-3:])
     say("", f"placement-manage db abandon --carry-back took {time.monotonic() - start:.1f} s:\n{kept}")
     cloud.stock.start()
-    with Client(cloud.stock.port) as client:
+    with ServiceClient(cloud.stock.port) as client:
         different = differing(later, ask(client))
         expect(not different, f"answered differently after the way back: {different}")
         number = LATER
@@ -298,8 +298,8 @@ def main() -> int:
         return 0
     with server, tempfile.TemporaryDirectory() as folder:
         try:
-            run(Cloud(server, Path(folder), reference))
-        except DemoError as error:
+            run(AdoptedCloud(server, Path(folder), reference))
+        except AdoptionDemoError as error:
             print(f"adopt-demo: {error}", file=sys.stderr)
             return 1
     return 0

@@ -45,11 +45,11 @@ class FakeCgroups:
         self.folder = folder
         self.members = {}
         """Folder by process id."""
-        self._files(folder)
+        self.make_files(folder)
         for name in ("add", "processes", "remove", "remove_empty", "_write"):
             monkeypatch.setattr(cgroup.GuestCgroup, name, self._method(name))
         make = cgroup.CgroupRoot.make
-        monkeypatch.setattr(cgroup.CgroupRoot, "make", lambda root, name: self._files(make(root, name)))
+        monkeypatch.setattr(cgroup.CgroupRoot, "make", lambda root, name: self.make_files(make(root, name)))
 
     def _method(self, name):
         fake = getattr(self, f"_{name.lstrip('_')}")
@@ -59,10 +59,10 @@ class FakeCgroups:
         """A group that somebody else makes."""
         folder = self.folder / path
         folder.mkdir(parents=True)
-        self._files(folder)
+        self.make_files(folder)
         return folder
 
-    def _files(self, group):
+    def make_files(self, group):
         folder = getattr(group, "folder", group)
         for name in ("cgroup.controllers", "cgroup.subtree_control"):
             (folder / name).write_text(" ".join(CONTROLLERS))

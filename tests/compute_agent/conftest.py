@@ -1,6 +1,7 @@
 """A placement service of the tests' own, an agent's configuration for it, and a libvirtd with QEMU guests."""
 
 import threading
+import uuid
 from pathlib import Path
 
 import pytest
@@ -8,9 +9,8 @@ from werkzeug.serving import make_server
 
 from compute_agent import conf as agent_conf
 from compute_agent.report.client import PlacementClient
-from placement.api.middleware import build_application
-from placement.conf import new_config
 from tests.compute_agent.libvirtd import Libvirtd, LibvirtMissing
+from tests.placement.running import application
 
 _STARTED = {"agent", "libvirtd"}
 
@@ -27,7 +27,7 @@ class LivePlacement:
     """The real service on a loopback port, in a thread; it can go away and come back on the same port."""
 
     def __init__(self, application):
-        self._application = application
+        self.application = application
         self.requests = []
         self.port = 0
         self._server = None
@@ -50,7 +50,7 @@ class LivePlacement:
 
     def _count(self, environ, start_response):
         self.requests.append((environ["REQUEST_METHOD"], environ["PATH_INFO"]))
-        return self._application(environ, start_response)
+        return self.application(environ, start_response)
 
     def writes(self):
         """The changing requests since the last call."""
@@ -61,10 +61,7 @@ class LivePlacement:
 
 @pytest.fixture
 def placement_application(sqlite_url):
-    conf = new_config(config_files=[])
-    conf.set_override("auth_strategy", "noauth2", group="api")
-    conf.set_override("connection", sqlite_url, group="placement_database")
-    return build_application(conf)
+    return application(sqlite_url)
 
 
 @pytest.fixture
@@ -87,11 +84,20 @@ def write_ini(tmp_path, live_placement):
             "daemon": "http_port = 0",
             "guests": "driver = process\nreconcile_interval = 0.3",
         } | sections
+        if "update_resources_interval" not in sections["compute"]:
+            # Later than any wait of a test gives up: what is reported meanwhile has a reason.
+            sections["compute"] += "\nupdate_resources_interval = 3600"
         path = Path(tmp_path / name)
         path.write_text("".join(f"[{group}]\n{lines}\n\n" for group, lines in sections.items()))
         return path
 
     return write
+
+
+@pytest.fixture
+def uid():
+    """A consumer's uuid."""
+    return str(uuid.uuid4())
 
 
 @pytest.fixture

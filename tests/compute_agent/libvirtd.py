@@ -22,6 +22,7 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 from compute_agent.drivers import procfs
+from tests.waits import wait_for
 
 SECONDS = 60
 EMULATOR = shutil.which("qemu-system-x86_64")
@@ -169,11 +170,12 @@ class Libvirtd:
         self._keeper.stdin.write(json.dumps(list(map(str, command))) + "\n")
         self._keeper.stdin.flush()
         self._pid = int(self._keeper.stdout.readline())
-        deadline = time.monotonic() + SECONDS
-        while not self._connects():
+
+        def connects():
             assert procfs.identify(self._pid), self.log()
-            assert time.monotonic() < deadline, self.log()
-            time.sleep(0.02)
+            return self._connects()
+
+        wait_for(connects, "libvirtd answers", evidence=self.log)
 
     def kill(self):
         """End the daemon without warning; its guests run on."""

@@ -55,7 +55,7 @@ class NovaCompute:
     """One nova-compute of one host."""
 
     def __init__(self, client, uuid, name, vcpus=12, pcpus=4, memory_mb=32768):
-        self.client = RecordingClient(client._adapter)
+        self.client = RecordingClient(client.adapter)
         self.uuid = uuid
         self.name = name
         self.inventory = {
@@ -119,7 +119,7 @@ class NovaCompute:
 
     def _read(self, uuid):
         inventories, _ = self.client.inventories(uuid)
-        aggregates = self.client._request(
+        aggregates = self.client.send_request(
             "GET", f"/resource_providers/{uuid}/aggregates", shape={"aggregates": [str]}
         )["aggregates"]
         traits, generation = self.client.traits(uuid)
@@ -140,7 +140,7 @@ class NovaCompute:
                 "aggregates": sorted(wanted["aggregates"]),
                 "resource_provider_generation": has["generation"],
             }
-            self.client._request("PUT", f"/resource_providers/{uuid}/aggregates", body)
+            self.client.send_request("PUT", f"/resource_providers/{uuid}/aggregates", body)
             self._copy = {}
             return
         if wanted["traits"] != has["traits"]:

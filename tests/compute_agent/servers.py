@@ -4,17 +4,15 @@ import contextlib
 import os
 import subprocess
 import sys
-import time
-import urllib.request
 from pathlib import Path
 
 from benchmarks.reference import install
 from compute_agent import conf as agent_conf
 from compute_agent.report.client import PlacementClient
 from tests.ports import free_port
+from tests.programs import run_program, wait_for_answer
 
 CHECKOUT = Path(__file__).parents[2]
-SECONDS = 60
 
 
 @contextlib.contextmanager
@@ -48,18 +46,11 @@ def running(kind, folder):
             *(reference.program("gunicorn"), "--no-control-socket", *bind),
             "placement.wsgi.api:application",
         ]
-    with (folder / "log").open("ab") as log:
-        io = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
-        subprocess.run(
-            [*manage, "--config-file", str(config), "db", "sync"], cwd=home, env=environment, check=True, **io
-        )
-        process = subprocess.Popen(serve, cwd=home, env=environment, **io)
-    try:
-        _wait(process, f"http://127.0.0.1:{port}/", folder / "log")
+    sync = [*manage, "--config-file", str(config), "db", "sync"]
+    subprocess.run(sync, cwd=home, env=environment, check=True, stdin=subprocess.DEVNULL)
+    with run_program(serve, folder / "log", environment, home) as process:
+        wait_for_answer(f"http://127.0.0.1:{port}/", process, folder / "log")
         yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(SECONDS)
 
 
 def client_of(url, folder):
@@ -67,15 +58,3 @@ def client_of(url, folder):
     path = folder / "agent.ini"
     path.write_text(f"[placement]\nauth_type = admin_token\nendpoint = {url}\ntoken = admin\n")
     return PlacementClient.from_conf(agent_conf.load([], [str(path)]))
-
-
-def _wait(process, url, log):
-    deadline = time.monotonic() + SECONDS
-    while True:
-        try:
-            urllib.request.urlopen(url, timeout=5).close()
-            return
-        except OSError:  # refused, or too slow to answer as long as it loads
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.05)

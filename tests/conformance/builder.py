@@ -7,7 +7,7 @@ from wsgiref.types import WSGIApplication
 
 from werkzeug.test import Client
 
-from tests.conformance.world import Allocation, Provider, World, identifier
+from tests.conformance.world import Allocation, FixtureWorld, Provider, identifier
 
 _HEADERS: Final = {
     "accept": "application/json",
@@ -21,7 +21,7 @@ class WorldNotBuilt(Exception):
     """The application refused a request that makes part of the world; the message is its answer."""
 
 
-def build(application: WSGIApplication, world: World) -> None:
+def build(application: WSGIApplication, world: FixtureWorld) -> None:
     """Make everything of ``world``, each inventory and each allocation with a request of its own.
 
     :raises WorldNotBuilt: on the first request that does not succeed.

@@ -13,10 +13,10 @@ from oslo_config.cfg import ConfigOpts
 
 from placement import policies
 from placement.api.middleware import build_application
-from placement.conf import new_config
 from tests.conformance import worlds
 from tests.conformance.builder import build
-from tests.conformance.world import World, identifier
+from tests.conformance.world import FixtureWorld, identifier
+from tests.placement.running import service_conf
 
 Setting: TypeAlias = Callable[[ConfigOpts, Path], None]
 """Changes the configuration; the folder is for files that it names."""
@@ -51,7 +51,7 @@ def _allowed_origin(conf: ConfigOpts, folder: Path) -> None:
 class Fixture:
     """What a file of requests starts from."""
 
-    world: World = worlds.EMPTY
+    world: FixtureWorld = worlds.EMPTY
     setting: Setting = _default_policy
 
 
@@ -98,10 +98,7 @@ def environment(fixture: Fixture) -> dict[str, str]:
 @contextmanager
 def running(fixture: Fixture, database_url: str, folder: Path) -> Iterator[WSGIApplication]:
     """The service as the fixture sets it up, on an empty database, with the fixture's world in it."""
-    conf = new_config(config_files=())
-    conf.set_override("connection", database_url, "placement_database")
-    conf.set_override("auth_strategy", "noauth2", "api")
-    conf.set_override("additional_resource_classes", [], "placement")
+    conf = service_conf(database_url, placement={"additional_resource_classes": []})
     fixture.setting(conf, folder)
     application = build_application(conf)
     build(application, fixture.world)

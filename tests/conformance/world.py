@@ -43,7 +43,7 @@ class Allocation:
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class FixtureWorld:
     """Providers, each of them after its parent, and allocations."""
 
     providers: tuple[Provider, ...] = ()

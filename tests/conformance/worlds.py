@@ -8,7 +8,7 @@ environment variables in which they look for UUIDs.
 from dataclasses import replace
 from typing import Final
 
-from tests.conformance.world import Allocation, Inventory, Provider, World
+from tests.conformance.world import Allocation, FixtureWorld, Inventory, Provider
 
 SHARES: Final = "MISC_SHARES_VIA_AGGREGATE"
 
@@ -18,11 +18,11 @@ def _of(**totals: int) -> dict[str, Inventory]:
     return {name: {"total": total} for name, total in totals.items()}
 
 
-EMPTY: Final = World()
+EMPTY: Final = FixtureWorld()
 
 # One provider with three consumers. Of DISK_GB 1,020 are used and of VCPU 7, so that 2 more fit and 4 do not.
 # Each inventory and each allocation was one request: the provider's generation is 5.
-ALLOCATIONS: Final = World(
+ALLOCATIONS: Final = FixtureWorld(
     providers=(
         Provider(
             "RP_UUID",
@@ -51,7 +51,7 @@ _DISK: Final[dict[str, Inventory]] = {"DISK_GB": {"total": 2000, "reserved": 100
 #     numa1_1   numa1_2          numa2_1   numa2_2
 #        |         |                |         |
 #      pf1_1     pf1_2            pf2_1     pf2_2
-SHARED_STORAGE: Final = World(
+SHARED_STORAGE: Final = FixtureWorld(
     providers=(
         Provider(
             "CN1_UUID",
@@ -81,14 +81,14 @@ SHARED_STORAGE: Final = World(
 )
 
 # Three hosts with disks of their own. The requests put them into aggregates.
-NON_SHARED_STORAGE: Final = World(
+NON_SHARED_STORAGE: Final = FixtureWorld(
     providers=tuple(Provider(f"CN{n}_UUID", f"cn{n}", inventories=_COMPUTE | _DISK) for n in ("1", "2", "3"))
 )
 
 #            cn1 (A)                    cn2 (A, B)              ss1 (A), ss2 (C): DISK_GB, sharing
 #          /     \                    /     \
 #   numa1_1 (C)  numa1_2         numa2_1   numa2_2
-NUMA_AGGREGATES: Final = World(
+NUMA_AGGREGATES: Final = FixtureWorld(
     providers=(
         Provider("CN1_UUID", "cn1", aggregates=("AGGA_UUID",)),
         Provider("CN2_UUID", "cn2", aggregates=("AGGA_UUID", "AGGB_UUID")),
@@ -147,7 +147,7 @@ def _bandwidth(variable: str, name: str, agent: str, network: str, vnic_type: st
 #  |   '- esn2 (net 2, bandwidth)                        '- pf3_1 (net 1, 8 VFs)
 #  '- ovs_agent (normal)
 #      '- br_int (net 0, bandwidth)
-NUMA_NETWORK: Final = World(
+NUMA_NETWORK: Final = FixtureWorld(
     providers=(
         Provider("CN1_UUID", "cn1", traits=("COMPUTE_VOLUME_MULTI_ATTACH",), aggregates=("AGGA_UUID",)),
         Provider(
@@ -189,7 +189,7 @@ NUMA_NETWORK: Final = World(
 )
 
 # The same below one root, with two more providers of nothing between it and the hosts.
-DEEP_NUMA_NETWORK: Final = World(
+DEEP_NUMA_NETWORK: Final = FixtureWorld(
     providers=(
         Provider("TOP_UUID", "top"),
         Provider("UPPER_UUID", "upper", parent="TOP_UUID"),
@@ -229,7 +229,7 @@ def _openstack_host(name: str, **bridges: tuple[str, int]) -> tuple[Provider, ..
 
 
 # Networks of one segment (other) and of two (S1 and S2), of which compute3 has both on narrower bridges.
-MULTI_SEGMENT_NETWORK: Final = World(
+MULTI_SEGMENT_NETWORK: Final = FixtureWorld(
     providers=(
         *_openstack_host("compute0", br_ex=("CUSTOM_PHYSNET_OTHER", 5000)),
         *_openstack_host("compute1", br_ex=("CUSTOM_PHYSNET_MSN_S1", 5000)),
@@ -243,7 +243,7 @@ MULTI_SEGMENT_NETWORK: Final = World(
 # aggregate A:  cn_left  cn_middle            shr_disk_1 (SSD)  shr_disk_2
 # aggregate B:           cn_middle  cn_right                    shr_disk_2
 # aggregate C:                      cn_right                                shr_net
-GRANULAR: Final = World(
+GRANULAR: Final = FixtureWorld(
     providers=(
         Provider(
             "CN_LEFT",

@@ -2,12 +2,11 @@
 
 import shutil
 import signal
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self
 
 import psutil
 import psycopg
@@ -16,8 +15,7 @@ from sqlalchemy.engine import make_url
 from tests.databases.postgresql import OWNER, PostgreSQL
 from tests.databases.process import program
 from tests.ports import free_port
-
-_SECONDS: Final = 60.0
+from tests.waits import wait_for
 
 
 class Member(PostgreSQL):
@@ -106,7 +104,7 @@ class Member(PostgreSQL):
             return bool(connection.execute("SELECT pg_is_in_recovery()").fetchone() == (True,))
 
 
-class Pair:
+class StandbyPair:
     """A primary and its synchronous standby; either may become the other."""
 
     def __init__(self) -> None:
@@ -148,9 +146,6 @@ class Pair:
 
     def wait_for_standby(self) -> None:
         """Until the standby confirms commits."""
-        deadline = time.monotonic() + _SECONDS
         query = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'"
         with self.primary.connected() as connection:
-            while connection.execute(query).fetchone() != (1,):
-                assert time.monotonic() < deadline, "the standby does not follow"
-                time.sleep(0.05)
+            wait_for(lambda: connection.execute(query).fetchone() == (1,), "the standby follows")

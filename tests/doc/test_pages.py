@@ -8,7 +8,7 @@ import pytest
 from tests.doc.extensions import PLUGIN, PROGRAMS, UNKNOWN, command_target
 from tests.doc.inis import load
 from tests.doc.pages import SITE, Block, agrees, blocks, commands, pages
-from tests.doc.world import HAS, Machine, Missing, machine
+from tests.doc.world import HAS, DocumentMachine, DocumentWorldMissing, machine
 from tests.doc.worlds import SETUPS
 
 RUN = ("tutorial", "install", "howto")
@@ -38,11 +38,11 @@ def test_the_blocks_of_a_page_do_what_it_says(page: Path) -> None:
     try:
         with machine(SETUPS.get(name_of(page), "")) as made:
             read(page, made)
-    except Missing as missing:
+    except DocumentWorldMissing as missing:
         pytest.skip(str(missing))
 
 
-def read(page: Path, made: Machine) -> None:
+def read(page: Path, made: DocumentMachine) -> None:
     """Do what the page says."""
     printed: str | None = ""
     for block in blocks(page):

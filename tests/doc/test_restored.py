@@ -4,7 +4,7 @@ import pytest
 
 from tests.doc.pages import SITE, Block, blocks
 from tests.doc.test_pages import is_run
-from tests.doc.world import HAS, Machine, Missing, machine
+from tests.doc.world import HAS, DocumentMachine, DocumentWorldMissing, machine
 from tests.doc.worlds import SETUPS
 
 GUEST = "3f1c9a5e-0000-4000-8000-000000000001"
@@ -41,7 +41,7 @@ compute-agent guest stop young > /dev/null
 """
 
 
-def typed(made: Machine, text: str) -> str:
+def typed(made: DocumentMachine, text: str) -> str:
     return made.run(Block("the test", 0, "bash", text))
 
 
@@ -78,6 +78,6 @@ def test_a_guest_that_is_younger_than_the_backup_keeps_its_cpu_and_gets_its_allo
                     healed = typed(made, HEALED)
                     assert all(word in healed for word in (PROJECT, USER, '"PCPU":1', "dedicated"))
                     seen.append(page)
-    except Missing as missing:
+    except DocumentWorldMissing as missing:
         pytest.skip(str(missing))
     assert seen == [page]

@@ -62,20 +62,20 @@ exec "$@"
 """
 
 
-class Missing(Exception):
+class DocumentWorldMissing(Exception):
     """No such machine can be made here; the text says why."""
 
 
 def require_namespaces() -> None:
     """:raises Missing: namespaces cannot be made."""
     if os.geteuid() != 0:
-        raise Missing("only root may make namespaces")
+        raise DocumentWorldMissing("only root may make namespaces")
     tried = subprocess.run([*_NAMESPACES, "true"], capture_output=True, check=False)
     if tried.returncode:
-        raise Missing(f"namespaces cannot be made here: {tried.stderr.decode().strip()}")
+        raise DocumentWorldMissing(f"namespaces cannot be made here: {tried.stderr.decode().strip()}")
 
 
-class Machine:
+class DocumentMachine:
     """One machine, with a shell that blocks are typed into."""
 
     def __init__(self, folder: Path, shell: "subprocess.Popen[str]") -> None:
@@ -133,7 +133,7 @@ class Installed:
 
 
 @contextlib.contextmanager
-def machine(setup: str = "", installed: Installed = Installed()) -> Iterator[Machine]:
+def machine(setup: str = "", installed: Installed = Installed()) -> Iterator[DocumentMachine]:
     """A machine in which `setup`, a shell script, has run.
 
     :raises Missing: none can be made here.
@@ -153,7 +153,7 @@ def machine(setup: str = "", installed: Installed = Installed()) -> Iterator[Mac
                 text=True,
                 env=_environment(installed),
             )
-        made = Machine(folder, shell)
+        made = DocumentMachine(folder, shell)
         if setup:
             made.run(Block("the machine", 0, "bash", setup))
         yield made

@@ -4,15 +4,13 @@ import os
 import shutil
 import socket
 import subprocess
-import time
 from contextlib import suppress
 from types import TracebackType
-from typing import Final, Self
+from typing import Self
 from urllib.parse import unquote_to_bytes
 
 from tests.ports import free_port
-
-_SECONDS: Final = 20.0
+from tests.waits import wait_for
 
 
 class MemcachedMissing(Exception):
@@ -48,10 +46,7 @@ class Memcached:
     def start(self) -> None:
         """Start it, empty, and wait until it answers."""
         self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL)
-        deadline = time.monotonic() + _SECONDS
-        while not self._answers():
-            assert time.monotonic() < deadline, "memcached does not answer"
-            time.sleep(0.02)
+        wait_for(self._answers, "memcached answers")
 
     def stop(self) -> None:
         """End it; what it knew is forgotten."""
@@ -62,11 +57,7 @@ class Memcached:
 
     def content(self) -> bytes:
         """Keys and values of what it remembers, as soon as it lists any: its list lags behind."""
-        deadline = time.monotonic() + _SECONDS
-        while not (found := self._listed()):
-            assert time.monotonic() < deadline, "memcached remembers nothing"
-            time.sleep(0.05)
-        return found
+        return wait_for(self._listed, "memcached remembers something")
 
     def _listed(self) -> bytes:
         with socket.create_connection(("127.0.0.1", self._port), timeout=5) as connection:

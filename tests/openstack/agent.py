@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tests.compute_agent.agent.test_cache_control import host_tree
 from tests.compute_agent.resctrl.fake import INTEL, FakeResctrl
-from tests.openstack.config import Host
+from tests.openstack.config import CloudHost
 from tests.openstack.ground import Ground, folder_of
 from tests.openstack.identity import AGENT, credentials
 from tests.openstack.process import CloudFailed, Program, run
@@ -43,7 +43,7 @@ name = follow
 
 
 @dataclass(frozen=True)
-class Agent:
+class CloudAgent:
     """A running agent."""
 
     folder: Path
@@ -69,7 +69,7 @@ class Agent:
 
 
 @contextmanager
-def agent(ground: Ground, host: Host) -> Iterator[Agent]:
+def agent(ground: Ground, host: CloudHost) -> Iterator[CloudAgent]:
     """An agent that has reported, and has found out by itself whose the root provider is.
 
     It takes the machine for one of two CPUs, with a cache of each and control of them.
@@ -81,7 +81,7 @@ def agent(ground: Ground, host: Host) -> Iterator[Agent]:
         (folder / "compute-agent.conf").write_text(text)
         host_tree(folder / "host")
         FakeResctrl.of(INTEL, folder / "host" / "sys/fs/resctrl")
-        made = Agent(folder)
+        made = CloudAgent(folder)
         with Program("compute-agent", [*_command(folder), "run"], folder, made.has_reported, _IMPORTS):
             yield made
 

@@ -16,7 +16,7 @@ class Refused(Exception):
     """The service does not do it; the message has status and text."""
 
 
-class Client:
+class CloudClient:
     """A service at a URL, asked at one microversion.
 
     :param version: as in the header `OpenStack-API-Version`: `compute 2.96`.

@@ -1,7 +1,6 @@
 """Nova with a Placement of one kind."""
 
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -10,13 +9,14 @@ from typing import Final
 
 from benchmarks.servers import Service
 from tests.openstack import config, placement
-from tests.openstack.client import Client
-from tests.openstack.config import Host
+from tests.openstack.client import CloudClient
+from tests.openstack.config import CloudHost
 from tests.openstack.ground import Ground, folder_of
-from tests.openstack.process import CloudFailed, Program, run
+from tests.openstack.process import Program, run
 from tests.openstack.rabbitmq import RabbitMQ
 from tests.openstack.web import serving
 from tests.ports import free_port
+from tests.waits import wait_for
 
 REAL: Final = "real"
 """The host with guests of QEMU."""
@@ -41,11 +41,11 @@ class Cloud:
     """A running cloud, and what its administrator asks it."""
 
     kind: str
-    placement: Client
+    placement: CloudClient
     log: Path
     """Of Placement."""
-    compute: Client
-    image: Client
+    compute: CloudClient
+    image: CloudClient
     hosts: dict[str, Program]
     """The `nova-compute` of each."""
     services: Sequence[Program]
@@ -81,11 +81,11 @@ class Cloud:
             self.hosts[host].check()
             return self.heard(host) != before
 
-        wait_for(f"nova-compute of {host} has reported", has_reported)
+        wait_for_cloud(has_reported, f"nova-compute of {host} has reported")
 
 
 @contextmanager
-def cloud(ground: Ground, kind: str, real: Host | None = None) -> Iterator[Cloud]:
+def cloud(ground: Ground, kind: str, real: CloudHost | None = None) -> Iterator[Cloud]:
     """A cloud with :data:`REAL` and :data:`FAKE` hosts, from nothing.
 
     :param kind: of its Placement, one of :data:`tests.openstack.placement.KINDS`.
@@ -103,26 +103,22 @@ def cloud(ground: Ground, kind: str, real: Host | None = None) -> Iterator[Cloud
         keystone = ground.keystone
         made = Cloud(
             kind,
-            Client(keystone, f"http://127.0.0.1:{service.port}", "placement 1.39"),
+            CloudClient(keystone, f"http://127.0.0.1:{service.port}", "placement 1.39"),
             service.log,
-            Client(keystone, f"{nova.url}/v2.1", "compute 2.96"),
-            Client(keystone, ground.images),
+            CloudClient(keystone, f"{nova.url}/v2.1", "compute 2.96"),
+            CloudClient(keystone, ground.images),
             nova.hosts,
             nova.services,
             nova.manage,
         )
-        wait_for("every nova-compute has started", lambda: all(map(made.heard, nova.hosts)))
+        wait_for_cloud(lambda: all(map(made.heard, nova.hosts)), "every nova-compute has started")
         made.manage("cell_v2", "discover_hosts")
         yield made
 
 
-def wait_for(what: str, happens: Callable[[], bool], seconds: float = _SECONDS) -> None:
-    """Return when it does."""
-    deadline = time.monotonic() + seconds
-    while not happens():
-        if time.monotonic() > deadline:
-            raise CloudFailed(f"not within {seconds:.0f} s: {what}")
-        time.sleep(0.3)
+def wait_for_cloud(happens: Callable[[], bool], what: str, seconds: float = _SECONDS) -> None:
+    """Return when it does; a cloud takes longer than other programs."""
+    wait_for(happens, what, seconds=seconds, pause=0.3)
 
 
 @contextmanager
@@ -136,7 +132,7 @@ def _placement(ground: Ground, kind: str, folder: Path) -> Iterator[Service]:
 class _Nova:
     """Its services."""
 
-    def __init__(self, ground: Ground, folder: Path, bus: str, real: Host) -> None:
+    def __init__(self, ground: Ground, folder: Path, bus: str, real: CloudHost) -> None:
         self._ground = ground
         self._folder = folder
         self._bus = bus
@@ -147,7 +143,7 @@ class _Nova:
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         self.services = [self._api(port), self._service("conductor"), self._service("scheduler")]
-        hosts = [real, *map(Host, FAKE)]
+        hosts = [real, *map(CloudHost, FAKE)]
         self.hosts = {host.name: self._host(host) for host in hosts}
 
     def start(self) -> None:
@@ -199,7 +195,7 @@ class _Nova:
         folder = self._folder / "nova-api"
         return serving("nova-api", "nova.wsgi.osapi_compute:application", port, folder, self._programs, files)
 
-    def _host(self, host: Host) -> Program:
+    def _host(self, host: CloudHost) -> Program:
         folder = self._folder / host.name
         for name in ("instances", "provided"):
             (folder / name).mkdir(parents=True)
@@ -212,7 +208,7 @@ class _Nova:
         return Program(f"nova-compute-{host.name}", [*command, *files], self._folder, lambda: True)
 
 
-def real_host(interval: int = 60) -> Host:
+def real_host(interval: int = 60) -> CloudHost:
     """The host with guests: one CPU of this machine is for a guest alone, one is shared."""
     shared, dedicated, *_ = sorted(os.sched_getaffinity(0))
-    return Host(REAL, str(shared), str(dedicated), interval)
+    return CloudHost(REAL, str(shared), str(dedicated), interval)

@@ -86,7 +86,7 @@ instances_path = {folder}/instances
 
 
 @dataclass(frozen=True)
-class Host:
+class CloudHost:
     """A compute host of a cloud; one with CPUs is libvirt's, others are pretended.
 
     :param shared: the CPUs of guests that share them.
@@ -114,7 +114,7 @@ def services(folder: Path, keystone: Keystone, bus: str) -> str:
     )
 
 
-def compute(host: Host, folder: Path, programs: Path, services: Path, uri: str) -> str:
+def compute(host: CloudHost, folder: Path, programs: Path, services: Path, uri: str) -> str:
     """What is said to one `nova-compute`, beside that.
 
     :param services: the file of what all have in common.

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.openstack.client import Client
+from tests.openstack.client import CloudClient
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def _text(claim: Mapping[str, Any] | None) -> str:
     )
 
 
-def record(placement: Client, names: Mapping[str, str]) -> Record:
+def record(placement: CloudClient, names: Mapping[str, str]) -> Record:
     """What there is now.
 
     :param names: of servers, hosts and aggregates, by uuid.
@@ -72,7 +72,7 @@ def _claim(claim: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, Any]
     return {**about, "allocations": amounts}
 
 
-def _custom(placement: Client) -> tuple[str, ...]:
+def _custom(placement: CloudClient) -> tuple[str, ...]:
     classes = [each["name"] for each in placement.get("/resource_classes")["resource_classes"]]
     traits = placement.get("/traits?name=startswith:CUSTOM_")["traits"]
     return tuple(sorted([*traits, *(name for name in classes if name.startswith("CUSTOM_"))]))

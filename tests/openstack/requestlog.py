@@ -12,7 +12,7 @@ _LINE: Final = re.compile(
 
 
 @dataclass(frozen=True)
-class Asked:
+class LoggedRequest:
     """A request.
 
     :param user: the id of who it is of.
@@ -29,9 +29,9 @@ class Asked:
         return self.method != "GET"
 
 
-def asked(log: Path) -> list[Asked]:
+def asked(log: Path) -> list[LoggedRequest]:
     """All requests so far."""
     return [
-        Asked(line["user"], line["method"], line["uri"].partition("?")[0], int(line["status"]))
+        LoggedRequest(line["user"], line["method"], line["uri"].partition("?")[0], int(line["status"]))
         for line in _LINE.finditer(log.read_text(errors="replace"))
     ]

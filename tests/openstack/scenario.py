@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.openstack.client import ADMIN
-from tests.openstack.cloud import FAKE, REAL, Cloud, wait_for
+from tests.openstack.cloud import FAKE, REAL, Cloud, wait_for_cloud
 from tests.openstack.record import Record, record
 from tests.openstack.servers import MIB, Servers
 
@@ -87,7 +87,7 @@ def _settled(scene: Scene) -> Record:
         last.append(scene.record())
         return scene.servers.is_settled() and last[-2:-1] == last[-1:]
 
-    wait_for("Placement does not change any more", is_settled)
+    wait_for_cloud(is_settled, "Placement does not change any more")
     return last[-1]
 
 
@@ -103,7 +103,7 @@ def _(scene: Scene) -> None:
         providers = scene.record().providers
         return {name: set(each["inventories"]) for name, each in providers.items()} == reported
 
-    wait_for("every host is known with all it has", have_reported)
+    wait_for_cloud(have_reported, "every host is known with all it has")
     flavors = scene.servers.flavor
     flavors("shared")
     flavors("dedicated", hw_cpu_policy="dedicated")
@@ -239,7 +239,7 @@ def _(scene: Scene) -> None:
 @step("confirm")
 def _(scene: Scene) -> None:
     scene.servers.act("mover", "confirmResize", until="ACTIVE")
-    wait_for("nothing is kept at the source", lambda: not scene.is_kept_elsewhere())
+    wait_for_cloud(lambda: not scene.is_kept_elsewhere(), "nothing is kept at the source")
 
 
 @step("migrate it again")
@@ -250,16 +250,16 @@ def _(scene: Scene) -> None:
 @step("revert")
 def _(scene: Scene) -> None:
     scene.servers.act("mover", "revertResize", until="ACTIVE")
-    wait_for("nothing is kept at the destination", lambda: not scene.is_kept_elsewhere())
+    wait_for_cloud(lambda: not scene.is_kept_elsewhere(), "nothing is kept at the destination")
 
 
 @step("live-migrate it")
 def _(scene: Scene) -> None:
     body = {"host": _FIRST, "block_migration": "auto"}
     scene.servers.start_to("mover", "os-migrateLive", body)
-    wait_for("it is there", lambda: scene.servers.host("mover") == _FIRST)
+    wait_for_cloud(lambda: scene.servers.host("mover") == _FIRST, "it is there")
     scene.servers.wait("mover", "ACTIVE")
-    wait_for("nothing is kept at the source", lambda: not scene.is_kept_elsewhere())
+    wait_for_cloud(lambda: not scene.is_kept_elsewhere(), "nothing is kept at the source")
 
 
 @step("migrate to a host that is full")
@@ -289,7 +289,7 @@ def _(scene: Scene) -> None:
 @step("revert that")
 def _(scene: Scene) -> None:
     scene.servers.act("mover", "revertResize", until="ACTIVE")
-    wait_for("nothing is kept at the destination", lambda: not scene.is_kept_elsewhere())
+    wait_for_cloud(lambda: not scene.is_kept_elsewhere(), "nothing is kept at the destination")
 
 
 @step("resize it again")
@@ -300,7 +300,7 @@ def _(scene: Scene) -> None:
 @step("confirm that")
 def _(scene: Scene) -> None:
     scene.servers.act("mover", "confirmResize", until="ACTIVE")
-    wait_for("nothing is kept at the source", lambda: not scene.is_kept_elsewhere())
+    wait_for_cloud(lambda: not scene.is_kept_elsewhere(), "nothing is kept at the source")
 
 
 @step("resize it to more than any host has")
@@ -320,7 +320,7 @@ def _(scene: Scene) -> None:
     scene.cloud.hosts[_FIRST].stop()
     scene.servers.force_down(_FIRST, True)
     scene.servers.start_to("trait", "evacuate", {"host": _SECOND})
-    wait_for("it is there", lambda: scene.servers.host("trait") == _SECOND)
+    wait_for_cloud(lambda: scene.servers.host("trait") == _SECOND, "it is there")
     scene.servers.wait("trait", "SHUTOFF")
 
 
@@ -328,7 +328,7 @@ def _(scene: Scene) -> None:
 def _(scene: Scene) -> None:
     scene.cloud.start(_FIRST)
     scene.servers.force_down(_FIRST, False)
-    wait_for("nothing is kept there", lambda: len(scene.claim("trait")["allocations"]) == 1)
+    wait_for_cloud(lambda: len(scene.claim("trait")["allocations"]) == 1, "nothing is kept there")
 
 
 # nova-manage

@@ -4,7 +4,7 @@ import uuid
 from typing import Any, Final
 
 from tests.openstack.client import Refused
-from tests.openstack.cloud import Cloud, wait_for
+from tests.openstack.cloud import Cloud, wait_for_cloud
 from tests.openstack.process import CloudFailed
 
 # A guest that finds nothing to boot runs, and needs no processor.
@@ -94,7 +94,7 @@ class Servers:
     def delete(self, name: str) -> None:
         """End it."""
         self._compute.send("DELETE", f"/servers/{self._uuids[name]}")
-        wait_for(f"{name} is gone", lambda: not self._exists(name))
+        wait_for_cloud(lambda: not self._exists(name), f"{name} is gone")
 
     def aggregate(self, name: str, host: str) -> None:
         """A new aggregate with this host."""
@@ -123,7 +123,7 @@ class Servers:
                 raise CloudFailed(f"{name}: {server.get('fault', {}).get('message')}")
             return server["status"] == status and server["OS-EXT-STS:task_state"] is None
 
-        wait_for(f"{name} is {status}", is_so)
+        wait_for_cloud(is_so, f"{name} is {status}")
 
     def _service(self, host: str, body: Any) -> None:
         """Change what Nova has written of a `nova-compute`."""

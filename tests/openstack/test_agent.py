@@ -9,11 +9,11 @@ import pytest
 
 from tests.keystone import Caller
 from tests.openstack.agent import CHILDREN, agent
-from tests.openstack.cloud import REAL, cloud, real_host, wait_for
+from tests.openstack.cloud import REAL, cloud, real_host, wait_for_cloud
 from tests.openstack.ground import Ground
 from tests.openstack.identity import AGENT, NOVA
 from tests.openstack.record import Record
-from tests.openstack.requestlog import Asked, asked
+from tests.openstack.requestlog import LoggedRequest, asked
 from tests.openstack.scenario import Scene
 from tests.openstack.servers import Servers
 
@@ -40,7 +40,7 @@ def test_agent_and_nova_compute_leave_each_other_alone(
             domains = openstack.libvirtd.connection.listAllDomains()
             return {each.UUIDString(): str(each.vcpuPinInfo()) for each in domains}
 
-        wait_for("nova-compute has reported", lambda: "CUSTOM_LLC" in _root(known())["inventories"])
+        wait_for_cloud(lambda: "CUSTOM_LLC" in _root(known())["inventories"], "nova-compute has reported")
         servers.flavor("shared")
         servers.flavor("dedicated", hw_cpu_policy="dedicated")
         for name in ("shared", "dedicated"):
@@ -64,11 +64,11 @@ def test_agent_and_nova_compute_leave_each_other_alone(
                 paths = (f"/resource_providers/{child['uuid']}/allocations", "/ext/v1/trees/")
                 return sum(each.user == both[caller] and each.path.startswith(paths) for each in log())
 
-            def log() -> Sequence[Asked]:
+            def log() -> Sequence[LoggedRequest]:
                 return asked(running.log)[began:]
 
             def have_updated(times: int) -> None:
-                wait_for(f"{times} updates of both", lambda: min(map(updates, both)) >= times, _SECONDS)
+                wait_for_cloud(lambda: min(map(updates, both)) >= times, f"{times} updates of both", _SECONDS)
 
             for _ in range(_ATTEMPTS):
                 memory, began = _memory(), len(asked(running.log))
@@ -103,8 +103,8 @@ def test_agent_and_nova_compute_leave_each_other_alone(
             running.start(REAL)
             assert known().providers.keys() == there
             servers.delete("dedicated")
-            wait_for("it holds nothing", lambda: "dedicated" not in known().allocations)
-            wait_for("the agent knows", lambda: beside.audit() == [])
+            wait_for_cloud(lambda: "dedicated" not in known().allocations, "it holds nothing")
+            wait_for_cloud(lambda: beside.audit() == [], "the agent knows")
 
 
 def _memory() -> list[str]:

@@ -1,6 +1,6 @@
 """The log of the service says who asked what."""
 
-from tests.openstack.requestlog import Asked, asked
+from tests.openstack.requestlog import LoggedRequest, asked
 
 _LOG = """\
 2026-11-22 15:19:26.122 1 INFO placement.requestlog [None req-1 - - - - - -] - "GET /" status: 200 len: 1
@@ -16,8 +16,8 @@ def test_requests_are_read_with_who_they_are_of(tmp_path):
     (tmp_path / "log").write_text(_LOG)
     found = asked(tmp_path / "log")
     assert found == [
-        Asked("-", "GET", "/", 200),
-        Asked("user", "GET", "/resource_providers", 200),
-        Asked("user", "PUT", "/allocations/1", 409),
+        LoggedRequest("-", "GET", "/", 200),
+        LoggedRequest("user", "GET", "/resource_providers", 200),
+        LoggedRequest("user", "PUT", "/allocations/1", 409),
     ]
     assert [each.writes for each in found] == [False, False, True]

@@ -22,7 +22,7 @@ _MAX_FAMILY = 46
 _DEBIAN_PYTHON = "/usr/bin/python3"
 
 
-class Missing(Exception):
+class ConfinementMissing(Exception):
     """What this takes is not on this machine; the text says what."""
 
 
@@ -43,9 +43,9 @@ def command(unit: Path, words: Sequence[object], writable: Sequence[Path]) -> li
     :raises Missing: this machine cannot do that.
     """
     if os.geteuid() != 0:
-        raise Missing("only root may confine")
+        raise ConfinementMissing("only root may confine")
     if subprocess.run([_DEBIAN_PYTHON, "-c", "import seccomp"], capture_output=True, check=False).returncode:
-        raise Missing("Debian's python3-seccomp is not installed")
+        raise ConfinementMissing("Debian's python3-seccomp is not installed")
     settings = settings_of(unit)
     mounts = []
     if settings["ProtectSystem"] == ["strict"]:

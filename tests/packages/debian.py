@@ -17,7 +17,7 @@ _SECONDS: Final = 300
 Stanza = Mapping[str, str]
 
 
-class Missing(Exception):
+class DebianMissing(Exception):
     """Such a Debian cannot be made here; the text says why."""
 
 
@@ -27,7 +27,7 @@ def make(root: Path, wanted: Sequence[str]) -> None:
     :raises Missing: this machine is no Debian, or lacks one of them.
     """
     if shutil.which("dpkg-query") is None:
-        raise Missing("dpkg is not installed: this machine is no Debian")
+        raise DebianMissing("dpkg is not installed: this machine is no Debian")
     known = dict(_stanzas())
     names = _closure(known, wanted)
     _copy(root, [path for name in names for path in _files_of(name)])
@@ -74,7 +74,7 @@ def _closure(known: Mapping[str, Stanza], wanted: Sequence[str]) -> list[str]:
         if name in found:
             continue
         if name not in known:
-            raise Missing(f"the package {name} is not installed")
+            raise DebianMissing(f"the package {name} is not installed")
         found[name] = None
         for group in needs_of(known[name]):
             there = [each if each in known else provided.get(each) for each in group]
@@ -116,4 +116,4 @@ def _copy(root: Path, paths: Sequence[str]) -> None:
         status = read.wait(_SECONDS)
     listing.unlink()
     if status:
-        raise Missing(f"tar ended with {status}")
+        raise DebianMissing(f"tar ended with {status}")

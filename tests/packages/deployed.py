@@ -9,8 +9,8 @@ from typing import Final
 import requests
 
 from placement.db import migration
-from tests.packages.running import program, until_it_answers
 from tests.ports import free_port
+from tests.programs import run_program, wait_for_answer
 
 _SECONDS: Final = 300
 
@@ -45,7 +45,7 @@ def assert_the_service_runs(configuration: str, database: str, folder: Path) -> 
     assert migration.version(database) == migration.newest()
     bind = f"127.0.0.1:{free_port()}"
     words = [programs / "placement-api", "--config-file", folder / "placement.conf", "--bind", bind]
-    with program(words, folder / "log", environ) as process:
-        until_it_answers(f"http://{bind}/", process, folder / "log")
+    with run_program(words, folder / "log", os.environ | environ) as process:
+        wait_for_answer(f"http://{bind}/", process, folder / "log")
         assert requests.get(f"http://{bind}/healthcheck", timeout=60).status_code == 200
         assert requests.get(f"http://{bind}/resource_providers", timeout=60).status_code == 401

@@ -22,7 +22,7 @@ exec chroot "$1" sh -c 'echo up; exec sleep infinity'
 """
 
 
-class Machine:
+class BootedMachine:
     """Runs commands; who is not waited for lives until the machine ends."""
 
     def __init__(self, root: Path, init: int) -> None:
@@ -62,18 +62,18 @@ _ENVIRONMENT: Final = {
 }
 
 
-class Missing(Exception):
+class BootedMachineMissing(Exception):
     """No such machine can be made here; the text says why."""
 
 
 @contextmanager
-def booted(root: Path) -> Iterator[Machine]:
+def booted(root: Path) -> Iterator[BootedMachine]:
     """A machine with this root.
 
     :raises Missing: namespaces cannot be made.
     """
     if os.geteuid() != 0:
-        raise Missing("only root may make namespaces")
+        raise BootedMachineMissing("only root may make namespaces")
     holder = subprocess.Popen(
         ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", _BOOT, "boot", root],
         stdin=subprocess.DEVNULL,
@@ -84,9 +84,9 @@ def booted(root: Path) -> Iterator[Machine]:
         assert holder.stdout is not None
         assert holder.stderr is not None
         if holder.stdout.readline() != b"up\n":
-            raise Missing(f"namespaces cannot be made here: {holder.stderr.read().decode()}")
+            raise BootedMachineMissing(f"namespaces cannot be made here: {holder.stderr.read().decode()}")
         (init,) = psutil.Process(holder.pid).children()
-        yield Machine(root, init.pid)
+        yield BootedMachine(root, init.pid)
     finally:
         holder.kill()
         holder.communicate()

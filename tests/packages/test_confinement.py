@@ -1,9 +1,9 @@
 """The programs with what their units leave them: files to read, no capabilities, few system calls."""
 
 import json
+import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,8 +13,9 @@ import requests
 
 from placement.db import migration
 from tests.packages import confinement
-from tests.packages.running import SECONDS, program, until_it_answers
 from tests.ports import free_port
+from tests.programs import SECONDS, run_program, wait_for_answer
+from tests.waits import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.root]
 
@@ -27,9 +28,10 @@ def confined(unit: str, folder: Path, *words: object) -> "Iterator[subprocess.Po
     """A program of the checkout as a unit has it, able to write to this folder only."""
     try:
         command = confinement.command(ETC / unit, [sys.executable, *words], [folder])
-    except confinement.Missing as missing:
+    except confinement.ConfinementMissing as missing:
         pytest.skip(str(missing))
-    with program(command, folder / f"{unit}.log", {"TMPDIR": str(folder)}) as process:  # PrivateTmp=
+    environ = os.environ | {"TMPDIR": str(folder)}  # PrivateTmp=
+    with run_program(command, folder / f"{unit}.log", environ) as process:
         yield process
 
 
@@ -47,7 +49,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     bind = f"127.0.0.1:{free_port()}"
     words = ("-m", "placement.cmd.api", "--config-file", conf, "--bind", bind)
     with confined("placement-api.service", folder, *words) as process:
-        until_it_answers(f"http://{bind}/", process, folder / "placement-api.service.log")
+        wait_for_answer(f"http://{bind}/", process, folder / "placement-api.service.log")
         status = Path(f"/proc/{process.pid}/status").read_text()
         assert "CapEff:\t0000000000000000" in status
         assert "Seccomp:\t2" in status
@@ -81,11 +83,12 @@ def test_the_service_listens_on_a_socket_in_a_file(tmp_path: Path) -> None:
     log = tmp_path / "placement-api.service.log"
     with confined("placement-api.service", tmp_path, *words) as process:
         curl = ["curl", "--silent", "--unix-socket", str(tmp_path / "api.sock"), "http://localhost/"]
-        deadline = time.monotonic() + SECONDS
-        while not (told := subprocess.run(curl, capture_output=True, text=True, check=False).stdout):
+
+        def ask() -> str:
             assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.05)
+            return subprocess.run(curl, capture_output=True, text=True, check=False).stdout
+
+        told = wait_for(ask, "an answer by the socket", evidence=log.read_text)
         assert json.loads(told)["versions"][0]["max_version"] == "1.39"
 
 
@@ -102,15 +105,17 @@ def test_the_proxy_passes_on_and_compares(service: str, tmp_path: Path) -> None:
     log = tmp_path / "placement-shadow.service.log"
     with confined("placement-shadow.service", tmp_path, *words) as process:
         report = f"http://{options['report_bind']}/report.json"
-        until_it_answers(f"http://{options['bind']}/", process, log)
-        until_it_answers(report, process, log)  # another process, which may be the later one
+        wait_for_answer(f"http://{options['bind']}/", process, log)
+        wait_for_answer(report, process, log)  # another process, which may be the later one
         answer = requests.get(f"http://{options['bind']}/resource_providers", headers=ADMIN, timeout=SECONDS)
         assert answer.status_code == 200, answer.text
-        deadline = time.monotonic() + SECONDS
-        while requests.get(report, timeout=SECONDS).json()["requests"].get("same", 0) < 2:
+
+        def has_compared() -> bool:
             assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.05)
+            same: int = requests.get(report, timeout=SECONDS).json()["requests"].get("same", 0)
+            return same >= 2
+
+        wait_for(has_compared, evidence=log.read_text)
     assert "Permission" not in log.read_text()
     assert "not permitted" not in log.read_text()
 

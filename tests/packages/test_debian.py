@@ -6,16 +6,16 @@ import re
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import requests
 
 from tests.packages import debian, machine
-from tests.packages.machine import SECONDS, Machine
+from tests.packages.machine import SECONDS, BootedMachine
 from tests.ports import free_port
+from tests.programs import is_answering
+from tests.waits import wait_for
 
 pytestmark = [pytest.mark.packages, pytest.mark.slow, pytest.mark.root]
 
@@ -94,7 +94,7 @@ def newer(built: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> d
 
 
 @pytest.fixture
-def empty(tmp_path: Path) -> Iterator[Machine]:
+def empty(tmp_path: Path) -> Iterator[BootedMachine]:
     """A Debian with Python and systemd's tools, and without us; it notes what systemctl is asked."""
     try:
         debian.make(tmp_path, ["python3", "systemd"])
@@ -103,11 +103,11 @@ def empty(tmp_path: Path) -> Iterator[Machine]:
         (tmp_path / "usr/bin/systemctl").chmod(0o755)
         with machine.booted(tmp_path) as running:
             yield running
-    except (debian.Missing, machine.Missing) as missing:
+    except (debian.DebianMissing, machine.BootedMachineMissing) as missing:
         pytest.skip(str(missing))
 
 
-def install(here: Machine, packages: dict[str, Path], *, check: bool = True) -> str:
+def install(here: BootedMachine, packages: dict[str, Path], *, check: bool = True) -> str:
     """What dpkg says; the packages are those of this machine."""
     for package in packages.values():
         shutil.copy(package, here.root / "tmp")
@@ -118,7 +118,7 @@ def install(here: Machine, packages: dict[str, Path], *, check: bool = True) -> 
     return done.stdout + done.stderr
 
 
-def asked(here: Machine) -> list[str]:
+def asked(here: BootedMachine) -> list[str]:
     """What systemctl was asked since the last time, of our units."""
     log = here.root / "run/systemctl.log"
     lines = log.read_text().splitlines() if log.exists() else []
@@ -126,19 +126,12 @@ def asked(here: Machine) -> list[str]:
     return [line for line in lines if "placement" in line or "compute-agent" in line]
 
 
-def wait_for(condition: Callable[[], object], here: Machine, log: str) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, (here.root / log).read_text()
-        time.sleep(0.1)
-
-
-def stat(here: Machine, *paths: str) -> list[str]:
+def stat(here: BootedMachine, *paths: str) -> list[str]:
     return here.run("stat", "--format=%U:%G %a %n", *paths).stdout.splitlines()
 
 
 def test_installing_makes_users_and_folders_and_starts_nothing(
-    empty: Machine, built: dict[str, Path]
+    empty: BootedMachine, built: dict[str, Path]
 ) -> None:
     install(empty, built)
     assert stat(empty, "/etc/placement", "/etc/placement/placement.conf") == [
@@ -180,7 +173,7 @@ def test_installing_makes_users_and_folders_and_starts_nothing(
 
 
 def test_an_upgrade_keeps_guests_and_what_somebody_wrote(
-    empty: Machine, built: dict[str, Path], newer: dict[str, Path]
+    empty: BootedMachine, built: dict[str, Path], newer: dict[str, Path]
 ) -> None:
     if not {0, 1} <= os.sched_getaffinity(0):
         pytest.skip("needs CPUs 0 and 1")
@@ -201,10 +194,11 @@ def test_an_upgrade_keeps_guests_and_what_somebody_wrote(
     empty.run("install", "--directory", "--owner=placement", "/var/lib/placement")
     as_placement = ("setpriv", "--reuid=placement", "--regid=placement", "--clear-groups")
     service = ["placement-api", "--bind", f"127.0.0.1:{port}", "--workers", "1"]
+    service_log, agent_log = empty.root / "service.log", empty.root / "agent.log"
     empty.start([*as_placement, *service], "service.log")
-    wait_for(lambda: _answers(port), empty, "service.log")
+    wait_for(lambda: is_answering(f"http://127.0.0.1:{port}/"), evidence=service_log.read_text)
     agent = empty.start(["compute-agent", "run"], "agent.log")
-    wait_for(lambda: _status(empty).get("placement") == "up", empty, "agent.log")
+    wait_for(lambda: _status(empty).get("placement") == "up", evidence=agent_log.read_text)
     guest = json.loads(
         empty.run("compute-agent", "guest", "run", "--name", "one", "-f", "json", "--", "sleep", "600").stdout
     )
@@ -222,13 +216,13 @@ def test_an_upgrade_keeps_guests_and_what_somebody_wrote(
     agent.wait(SECONDS)
     assert _cpus(empty, guest["pid"]) == before
     empty.start(["compute-agent", "run"], "agent.log")
-    wait_for(lambda: _status(empty).get("guests") == 1, empty, "agent.log")
+    wait_for(lambda: _status(empty).get("guests") == 1, evidence=agent_log.read_text)
     (listed,) = json.loads(empty.run("compute-agent", "guest", "list", "-f", "json").stdout)
     assert listed["name"] == "one"
     assert _cpus(empty, guest["pid"]) == before
 
 
-def test_removed_and_purged_they_leave_data_alone(empty: Machine, built: dict[str, Path]) -> None:
+def test_removed_and_purged_they_leave_data_alone(empty: BootedMachine, built: dict[str, Path]) -> None:
     install(empty, built)
     for folder in ("var/lib/placement", "var/lib/compute-agent", "var/log/placement"):
         (empty.root / folder).mkdir()
@@ -252,7 +246,7 @@ def test_removed_and_purged_they_leave_data_alone(empty: Machine, built: dict[st
     assert "placement-compute" not in empty.run("dpkg-query", "--show").stdout
 
 
-def test_an_installation_by_pip_is_not_overwritten(empty: Machine, built: dict[str, Path]) -> None:
+def test_an_installation_by_pip_is_not_overwritten(empty: BootedMachine, built: dict[str, Path]) -> None:
     (empty.root / "opt/placement-compute").mkdir(parents=True)
     (empty.root / "opt/placement-compute/pyvenv.cfg").touch()
     said = install(empty, {NAMES[0]: built[NAMES[0]]}, check=False)
@@ -260,17 +254,10 @@ def test_an_installation_by_pip_is_not_overwritten(empty: Machine, built: dict[s
     assert [path.name for path in (empty.root / "opt/placement-compute").iterdir()] == ["pyvenv.cfg"]
 
 
-def _answers(port: int) -> bool:
-    try:
-        return requests.get(f"http://127.0.0.1:{port}/", timeout=10).ok
-    except requests.RequestException:
-        return False
-
-
-def _status(here: Machine) -> dict[str, object]:
+def _status(here: BootedMachine) -> dict[str, object]:
     done = here.run("compute-agent", "status", "-f", "json", check=False)
     return json.loads(done.stdout) if done.returncode == 0 else {}
 
 
-def _cpus(here: Machine, pid: int) -> str:
+def _cpus(here: BootedMachine, pid: int) -> str:
     return here.run("sed", "-n", "s/^Cpus_allowed_list://p", f"/proc/{pid}/status").stdout.strip()

@@ -13,8 +13,8 @@ import pytest
 
 from tests.packages import debian
 from tests.packages.machine import SECONDS
-from tests.packages.running import program, until_it_answers
 from tests.ports import free_port
+from tests.programs import run_program, wait_for_answer
 
 pytestmark = [pytest.mark.packages, pytest.mark.slow, pytest.mark.root]
 
@@ -83,7 +83,7 @@ def buildah(tmp_path_factory: pytest.TempPathFactory) -> Buildah:
     base.mkdir()
     try:
         debian.make(base, WANTED)
-    except debian.Missing as missing:
+    except debian.DebianMissing as missing:
         pytest.skip(str(missing))
     made = Buildah(folder)
     made("from", "--name", "base", "scratch")
@@ -146,5 +146,5 @@ def test_the_service_answers_as_another_user(buildah: Buildah, container: str, t
     service = ["placement-api", "--bind", f"127.0.0.1:{port}", "--workers", "1"]
     assert buildah("run", *volume, container, "--", "id", "--user") == "42479"
     assert "revision" in buildah("run", *volume, container, "--", "placement-manage", "db", "sync")
-    with program([*words, *service], tmp_path / "log", {}) as process:
-        until_it_answers(f"http://127.0.0.1:{port}/healthcheck", process, tmp_path / "log")
+    with run_program([*words, *service], tmp_path / "log") as process:
+        wait_for_answer(f"http://127.0.0.1:{port}/healthcheck", process, tmp_path / "log")

@@ -6,12 +6,12 @@ from typing import Any
 import requests
 
 from tests.placement.search import packing
-from tests.placement.serving import HEADERS, Service
+from tests.placement.serving import HEADERS, RunningService
 
 HARD = f"/allocation_candidates?{packing.query()}"
 
 
-def make_hard(service: Service) -> None:
+def make_hard(service: RunningService) -> None:
     """A host for the hard question."""
     for name in packing.CLASSES:
         call(service, "PUT", f"/resource_classes/{name}")
@@ -23,14 +23,14 @@ def make_hard(service: Service) -> None:
         call(service, "PUT", f"/resource_providers/{device}/inventories", body)
 
 
-def create(service: Service, name: str, parent: str | None = None) -> str:
+def create(service: RunningService, name: str, parent: str | None = None) -> str:
     """The uuid of a new provider."""
     body = {"name": name, "uuid": str(uuid.uuid4()), "parent_provider_uuid": parent}
     call(service, "POST", "/resource_providers", body)
     return body["uuid"] or ""
 
 
-def call(service: Service, method: str, path: str, body: Any = None) -> Any:
+def call(service: RunningService, method: str, path: str, body: Any = None) -> Any:
     """The body of an answer that has to be good."""
     answer = requests.request(method, service.base + path, headers=HEADERS, json=body, timeout=60)
     assert answer.ok, answer.text

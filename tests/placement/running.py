@@ -1,8 +1,10 @@
 """The service in process, as tests of the whole of it want it: nobody is checked, `admin` may do all."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 from wsgiref.types import WSGIApplication
 
+from oslo_config.cfg import ConfigOpts
 from werkzeug.test import Client, TestResponse
 
 from placement.api.middleware import build_application
@@ -11,16 +13,24 @@ from placement.conf import new_config
 NEWEST = "1.39"
 
 
-def application(database_url: str, retries: int | None = None, **database_options: Any) -> WSGIApplication:
-    """The service on this (migrated) database."""
-    conf = new_config(config_files=())
-    if retries is not None:
-        conf.set_override("allocation_conflict_retry_count", retries, "placement")
-    for name, value in database_options.items():
-        conf.set_override(name, value, "placement_database")
+def service_conf(
+    database_url: str, config_files: Sequence[str] = (), **groups: Mapping[str, Any]
+) -> ConfigOpts:
+    """The configuration of a service on this database that checks nobody, with these options by group."""
+    conf = new_config(config_files=config_files)
     conf.set_override("connection", database_url, "placement_database")
     conf.set_override("auth_strategy", "noauth2", "api")
-    return build_application(conf)
+    for group, options in groups.items():
+        for name, value in options.items():
+            conf.set_override(name, value, group)
+    return conf
+
+
+def application(
+    database_url: str, config_files: Sequence[str] = (), **groups: Mapping[str, Any]
+) -> WSGIApplication:
+    """The service on this (migrated) database, with these options by group."""
+    return build_application(service_conf(database_url, config_files, **groups))
 
 
 class Admin:

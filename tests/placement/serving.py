@@ -1,6 +1,5 @@
 """The service as operators run it: under gunicorn, on a loopback port."""
 
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -13,6 +12,8 @@ import psutil
 import requests
 
 from tests.ports import free_port
+from tests.programs import run_program
+from tests.waits import wait_for
 
 HEADERS = {"X-Auth-Token": "admin", "OpenStack-API-Version": "placement 1.39"}
 
@@ -26,7 +27,7 @@ def service(
     *,
     database_options: str = "",
     ready: int = 200,
-) -> Iterator["Service"]:
+) -> Iterator["RunningService"]:
     """The service under gunicorn, as a child of its own.
 
     :param ready: how requests are answered from when on it counts as started.
@@ -39,19 +40,14 @@ def service(
     port = free_port()
     command = [sys.executable, "-m", "placement.cmd.api", "--config-file", str(config)]
     command += ["--bind", f"127.0.0.1:{port}", "--workers", str(workers)]
-    with (folder / "service.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
-        running = Service(f"http://127.0.0.1:{port}", process.pid)
+    with run_program(command, folder / "service.log") as process:
+        running = RunningService(f"http://127.0.0.1:{port}", process.pid)
         running.wait(ready)
         yield running
-    finally:
-        process.terminate()
-        process.wait(timeout=60)
 
 
 @dataclass
-class Service:
+class RunningService:
     """Where the service is, and its master process."""
 
     base: str
@@ -59,16 +55,15 @@ class Service:
 
     def wait(self, status: int) -> None:
         """Wait until requests are answered so."""
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
+
+        def answers() -> bool:
             try:
                 path = f"{self.base}/resource_providers"
-                if requests.get(path, headers=HEADERS, timeout=60).status_code == status:
-                    return
+                return requests.get(path, headers=HEADERS, timeout=60).status_code == status
             except requests.RequestException:
-                pass
-            time.sleep(0.1)
-        raise AssertionError("the service does not answer")
+                return False
+
+        wait_for(answers, f"the service answers with {status}")
 
     def workers(self) -> list[int]:
         return [child.pid for child in psutil.Process(self.master).children()]

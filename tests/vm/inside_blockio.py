@@ -13,10 +13,8 @@ from pathlib import Path
 import pytest
 
 from compute_agent.agent.protocol import RequestError, ask
-from tests.vm import inside_machine
-from tests.vm.inside_machine import BASE_INI, CGROUP, FOLDER, SOCKET, Agent, uid, wait_for
-
-inside_machine.SECONDS = 300
+from tests.vm.inside_machine import BASE_INI, CGROUP, FOLDER, SOCKET, MachineAgent, uid
+from tests.waits import wait_for
 
 DISK = Path("/dev/vda")
 NUMBER = Path("/sys/block/vda/dev").read_text().strip()
@@ -58,7 +56,7 @@ while True:
 def agent():
     (CGROUP.parent / "cgroup.subtree_control").write_text("+cpu +cpuset +memory +io")
     CGROUP.mkdir(exist_ok=True)
-    agent = Agent()
+    agent = MachineAgent()
     (FOLDER / "agent.ini").write_text(INI)
     agent.start()
     yield agent

@@ -22,10 +22,8 @@ from compute_agent.agent.protocol import ask
 from compute_agent.events.store import FILE, read_events
 from compute_agent.loops import interference
 from compute_agent.resctrl import schemata
-from tests.vm import inside_machine
-from tests.vm.inside_machine import BASE_INI, CGROUP, FOLDER, RESCTRL, SOCKET, SPIN, Rest, uid, wait_for
-
-inside_machine.SECONDS = 200
+from tests.vm.inside_machine import BASE_INI, CGROUP, FOLDER, RESCTRL, SOCKET, SPIN, PlacementRest, uid
+from tests.waits import wait_for
 
 SPEED = 8.0
 DEMAND_REGISTER = 0x400000E0
@@ -106,7 +104,7 @@ def _thiefs_schemata():
     return schemata.parse_schemata((folder / "schemata").read_text())
 
 
-class World:
+class InterferenceWorld:
     """The two guests, and what the one does to the other."""
 
     def __init__(self, lever):
@@ -150,31 +148,33 @@ def test_who_takes_too_much_is_limited_in_the_kernel_and_has_all_back(signal):
     world = None
     try:
         wait_for(lambda: ask(SOCKET, "status")["placement"] == "up")
-        rest = Rest()
+        rest = PlacementRest()
         rest.claim(SERVER, machine_NUMA_0={"PCPU": 1})
         rest.claim(THIEF, machine_NUMA_0={"VCPU": 1})
         for guest, qos_class in ((SERVER, "LS"), (THIEF, "BE")):
             ask(SOCKET, "guest.run", {"uuid": guest, "command": ["sh", "-c", SPIN], "qos_class": qos_class})
-        world = World(LEVERS[signal])
+        world = InterferenceWorld(LEVERS[signal])
         world.freeze(True)
         loop = agent.loop
 
         def told():
             return f"{read_events(FOLDER / 'state' / FILE)} {measured(loop)} {loop._state.cases}"
 
-        wait_for(lambda: any(track.baseline.count > 35 for track in loop._state.tracks.values()), told)
+        wait_for(
+            lambda: any(track.baseline.count > 35 for track in loop._state.tracks.values()), evidence=told
+        )
         before = world.share()
         world.freeze(False)
-        wait_for(lambda: world.share() < before, told)
-        wait_for(lambda: any(case.guilty for case in loop._state.cases), told)
+        wait_for(lambda: world.share() < before, evidence=told)
+        wait_for(lambda: any(case.guilty for case in loop._state.cases), evidence=told)
 
         def calm(case):  # for so long that no further step is tried
             return case.phase == "hold" and loop._clock() - case.since > 90
 
-        lowest = wait_for(lambda: any(map(calm, loop._state.cases)) and min(world.seen), told)
+        lowest = wait_for(lambda: any(map(calm, loop._state.cases)) and min(world.seen), evidence=told)
         world.freeze(True)
-        wait_for(lambda: not loop._state.cases, told)
-        wait_for(lambda: world.share() == before, told)
+        wait_for(lambda: not loop._state.cases, evidence=told)
+        wait_for(lambda: world.share() == before, evidence=told)
         events = [
             (one.kind, one.text)
             for one in read_events(FOLDER / "state" / FILE)

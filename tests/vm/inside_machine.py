@@ -18,6 +18,8 @@ import pytest
 from compute_agent.agent.protocol import DaemonUnreachableError, RequestError, ask
 from compute_agent.resctrl import schemata
 from compute_agent.resctrl.schemata import WayMask
+from tests import waits
+from tests.waits import wait_for
 
 PLACEMENT = os.environ["PLACEMENT"]
 AMD = "AuthenticAMD" in Path("/proc/cpuinfo").read_text()
@@ -25,7 +27,6 @@ RESCTRL = Path("/sys/fs/resctrl")
 CGROUP = Path("/sys/fs/cgroup/agent")
 FOLDER = Path("/tmp/agent")
 SOCKET = FOLDER / "state/agent.sock"
-SECONDS = 120
 SPIN = "while :; do :; done"
 
 BASE_INI = f"""
@@ -60,7 +61,7 @@ memory_bandwidth_gbps = 2
 """
 
 
-class Rest:
+class PlacementRest:
     """The service's REST API."""
 
     def send(self, method, path, body=None):
@@ -96,7 +97,7 @@ class Rest:
         self.send("PUT", f"/allocations/{consumer}", body)
 
 
-class Agent:
+class MachineAgent:
     """The daemon, a process of its own."""
 
     def __init__(self):
@@ -115,7 +116,7 @@ class Agent:
         ]
         with open(FOLDER / "log", "ab") as log:
             self.process = subprocess.Popen(command, stderr=log)
-        wait_for(self.answers, self.log)
+        wait_for(self.answers, evidence=self.log)
 
     def answers(self):
         assert self.process.poll() is None, self.log()
@@ -133,31 +134,23 @@ class Agent:
         self.process.wait()
 
 
-def wait_for(condition, told=str):
-    deadline = time.monotonic() + SECONDS
-    while not (value := condition()):
-        assert time.monotonic() < deadline, told()
-        time.sleep(0.2)
-    return value
-
-
 @pytest.fixture(scope="module")
 def agent():
     (CGROUP.parent / "cgroup.subtree_control").write_text("+cpu +cpuset +memory")
     CGROUP.mkdir(exist_ok=True)
-    agent = Agent()
+    agent = MachineAgent()
     agent.start()
     yield agent
     print(agent.log())
     for guest in ask(SOCKET, "guest.list"):
         ask(SOCKET, "guest.stop", {"guest": guest["uuid"]})
     agent.process.send_signal(signal.SIGTERM)
-    assert agent.process.wait(SECONDS) == 0
+    assert agent.process.wait(waits.SECONDS) == 0
 
 
 @pytest.fixture(scope="module")
 def rest():
-    return Rest()
+    return PlacementRest()
 
 
 def uid(number):

@@ -12,20 +12,17 @@ from pathlib import Path
 import pytest
 
 from compute_agent.agent.protocol import ask
-from tests.vm import inside_machine
 from tests.vm.inside_machine import (
     BASE_INI,
     CGROUP,
     FOLDER,
     SOCKET,
     SPIN,
-    Agent,
-    Rest,
+    MachineAgent,
+    PlacementRest,
     uid,
-    wait_for,
 )
-
-inside_machine.SECONDS = 400  # guests and agent are both slow here
+from tests.waits import wait_for
 
 INTERVAL, FOR_SAMPLES, COOL_DOWN = 3, 2, 6
 MARGIN, MIN_SHARE = 0.1, 0.1
@@ -52,13 +49,13 @@ cool_down = {COOL_DOWN}
 """
 
 
-class Machine:
+class WatermarkMachine:
     """The agent, its guests, and their groups."""
 
     def __init__(self):
         (CGROUP.parent / "cgroup.subtree_control").write_text("+cpu +cpuset +memory")
         CGROUP.mkdir(exist_ok=True)
-        self.agent = Agent()
+        self.agent = MachineAgent()
         self.configure(WATERMARK)
         self.found = {}
 
@@ -72,7 +69,7 @@ class Machine:
         return {text.split()[0] for text in self.rows()["throttle_down"]["in_force"]}
 
     def wait_for(self, condition):
-        return wait_for(condition, lambda: self.agent.log() + str(self.rows()))
+        return wait_for(condition, evidence=lambda: self.agent.log() + str(self.rows()))
 
 
 def groups():
@@ -95,7 +92,7 @@ def freeze(frozen):
 
 @pytest.fixture(scope="module")
 def machine():
-    machine = Machine()
+    machine = WatermarkMachine()
     machine.agent.start()
     for number in range(1, GUESTS + 1):
         ask(SOCKET, "guest.run", {"uuid": uid(number), "command": ["sh", "-c", SPIN], "qos_class": "BE"})
@@ -124,7 +121,9 @@ def test_the_machine_comes_below_its_line(machine):
     }
     assert limited() == touched
     assert touched
-    assert Rest().send("GET", "/resource_providers?required=COMPUTE_STATUS_DISABLED")["resource_providers"]
+    assert PlacementRest().send("GET", "/resource_providers?required=COMPUTE_STATUS_DISABLED")[
+        "resource_providers"
+    ]
 
 
 def test_limits_stay_while_the_agent_is_dead_and_the_next_one_knows_them(machine):
@@ -146,7 +145,7 @@ def test_everything_is_given_back_when_the_guests_go_quiet(machine):
     machine.wait_for(lambda: not machine.rows()["disable_scheduling"]["in_force"])
     wait_for(
         lambda: (
-            not Rest().send("GET", "/resource_providers?required=COMPUTE_STATUS_DISABLED")[
+            not PlacementRest().send("GET", "/resource_providers?required=COMPUTE_STATUS_DISABLED")[
                 "resource_providers"
             ]
         )
@@ -159,4 +158,4 @@ def test_an_agent_without_watermarks_gives_back_what_the_last_one_took(machine):
     machine.agent.kill()
     machine.configure("")
     machine.agent.start()
-    wait_for(lambda: not limited(), machine.agent.log)
+    wait_for(lambda: not limited(), evidence=machine.agent.log)

@@ -29,6 +29,7 @@ AGENT = (
     *("prometheus_client", "SQLAlchemy", "stevedore"),
 )
 """What the agent requires; what these require in turn is found out."""
+_WAIT_SECONDS = 400  # guests and agent are both slow there
 
 
 class MachineMissing(Exception):
@@ -63,6 +64,8 @@ def stage(folder: Path, requirements: Iterable[str] = PYTEST) -> None:
     """
     for name in ("compute_agent", "tests/compute_agent", "tests/vm"):
         shutil.copytree(CHECKOUT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("tests/waits.py", "tests/programs.py"):
+        shutil.copy(CHECKOUT / name, folder / name)
     for distribution in _with_requirements(requirements):
         for file in distribution.files or ():
             # Nothing that is to be run on its own. Programs are compiled there: the interpreter is another.
@@ -115,6 +118,7 @@ def run_tests(
     """
     how = "-q -ra --noconftest --import-mode=importlib -c /dev/null --rootdir=/mnt/share -p no:cacheprovider"
     command = f"python3 -m pytest {how} --junitxml=/mnt/share/result.xml {modules}"
+    options = ("--env", f"PLACEMENT_WAIT_SECONDS={_WAIT_SECONDS}", *options)
     result = run(f"{before} && {command}" if before else command, share, *options, timeout=timeout)
     print(result.output)
     assert result.status == 0, result.output

@@ -7,7 +7,7 @@ from flask import Blueprint, Response
 from placement import microversion
 from placement.api.call import ApiRequest, operation
 from placement.api.paths import EXT
-from placement.exceptions import SEARCH_TOO_LONG, InvalidRequest
+from placement.exceptions import InvalidRequest
 from placement.policies import ext as rules
 from placement.schemas import explanation as schemas
 from placement.search.budget import BudgetExhausted, SearchBudget
@@ -32,10 +32,11 @@ def create(call: ApiRequest) -> Response:
             explanation = explain(view.snapshot, asked.request, budget)
             fallback = None if asked.fallback is None else explain(view.snapshot, asked.fallback, budget)
         except BudgetExhausted:
-            raise InvalidRequest(
-                f"The request could not be explained in {deadline:g} seconds of work, which is the limit "
-                "([api] explanations_deadline): ask for fewer groups.",
-                SEARCH_TOO_LONG,
+            raise InvalidRequest.too_long(
+                "The request could not be explained",
+                deadline,
+                "explanations_deadline",
+                ": ask for fewer groups.",
             ) from None
     shown = document(explanation, fallback)
     return call.answer(

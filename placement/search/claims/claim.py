@@ -55,13 +55,13 @@ class WantedClaim:
 
     @property
     def names_hosts(self) -> bool:
-        """Whether hosts that are alike are not the same to it."""
-        return bool(self.only or self.avoid) or any(group.in_tree for group in self.request.groups)
+        """Whether it names hosts, so that hosts that are alike are not the same to it."""
+        return bool(self.only or self.avoid)
 
 
 @dataclass(frozen=True, slots=True)
 class ChoiceScore:
-    """What each criterion says of a choice, from 0 to 1, and the sum of that by weights: more is better."""
+    """The score of a choice by each criterion, from 0 to 1, and their weighted sum: more is better."""
 
     total: float
     criteria: Mapping[str, float]
@@ -116,12 +116,12 @@ def stays_at_its_host(snapshot: ModelSnapshot, request: CandidatesRequest) -> bo
 
 def holding(snapshot: ModelSnapshot, choice: HostChoice) -> ModelSnapshot:
     """The world in which somebody holds this choice; the snapshot must not be changed while it is needed."""
-    return _using(snapshot, ((provider.uuid, amounts) for provider, amounts in choice.resources))
+    return _using_more(snapshot, ((provider.uuid, amounts) for provider, amounts in choice.resources))
 
 
 def giving_back(snapshot: ModelSnapshot, held: Iterable[Allocation]) -> ModelSnapshot:
     """The world in which nobody holds these any more; the snapshot must not be changed while it is needed."""
-    return _using(snapshot, ((each.provider, {each.resource_class: -each.used}) for each in held))
+    return _using_more(snapshot, ((each.provider, {each.resource_class: -each.used}) for each in held))
 
 
 def within(snapshot: ModelSnapshot, held: Collection[Allocation]) -> tuple[ModelSnapshot, frozenset[str]]:
@@ -149,7 +149,7 @@ def within(snapshot: ModelSnapshot, held: Collection[Allocation]) -> tuple[Model
     return snapshot.using(used), frozenset(snapshot.providers[root].uuid for root in roots)
 
 
-def _using(snapshot: ModelSnapshot, more: Iterable[tuple[str, Mapping[str, int]]]) -> ModelSnapshot:
+def _using_more(snapshot: ModelSnapshot, more: Iterable[tuple[str, Mapping[str, int]]]) -> ModelSnapshot:
     """The snapshot if so much more were used of providers, by uuid, as far as they are there."""
     used: dict[int, dict[str, int]] = {}
     for uuid, amounts in more:

@@ -1,15 +1,22 @@
-"""Where what is wanted goes: all of it, or nothing."""
+"""Places what is wanted: all of it, or nothing.
+
+Choices of one claim are tried with choices of those after it. Each choice makes a scenario of its own, which
+shares all but a few providers with the one before, so that nothing has to be undone. States that failed, and
+choices that leave the same room to the others, are tried once.
+"""
 
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain, islice
 from typing import Final
 
 from placement.read_model.provider import SHARES
 from placement.read_model.snapshot import ModelSnapshot
+from placement.read_model.trees import HostTree
 from placement.search.budget import BudgetExhausted, SearchBudget
 from placement.search.candidate_search import CandidatesByHost, drained
 from placement.search.candidates import AllocationCandidate
@@ -17,15 +24,18 @@ from placement.search.claims.claim import ClaimScenario, HostChoice, WantedClaim
 from placement.search.claims.score_bounds import ScoreUpperBounds
 from placement.search.claims.scores import Choices, ChoiceScorer, Found, best_first
 from placement.search.claims.splitting import SplitChoices
+from placement.search.conditions import all_conditions, needs_of
+from placement.search.equivalence import tree_reader
 from placement.store.groups import GroupPolicy
 
+# alternates are a convenience: they must not cost more than the choice itself
 _MAX_TRIED: Final = 10_000
 """Of no more choices alternates are chosen."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedClaim:
-    """What is wanted, the choice for it, and choices on other hosts that would have done as well.
+    """A claim with its choice, and with choices on other hosts that would have done as well.
 
     ``expires_at`` is when it is gone again, in seconds since 1970 by the database's clock.
     """
@@ -54,15 +64,17 @@ def place(
 
     :raises Exhausted: the budget is spent before this is known.
     """
-    hopeless = _exceeds(world.snapshot, wanted) or _lack_hosts(world, wanted, budget, rng)
+    # sums first: they prove in microseconds what a search over all combinations would take seconds for
+    hopeless = _exceeds_free(world.snapshot, wanted) or _lack_hosts(world, wanted, budget, rng)
     found = None if hopeless else _ClaimPlacing(world, wanted, budget, rng).place(world, 0, {})
-    return found if found is not None else _unplaced(world, wanted, budget, rng)
+    return found if found is not None else _first_unplaced(world, wanted, budget, rng)
 
 
-def _exceeds(snapshot: ModelSnapshot, wanted: Sequence[WantedClaim]) -> bool:
+def _exceeds_free(snapshot: ModelSnapshot, wanted: Sequence[WantedClaim]) -> bool:
     """Whether several together ask for more of a class than is free of it anywhere: no way need be tried."""
     asked: Counter[str] = Counter()
     for each in wanted if len(wanted) > 1 else ():
+        # of one with a fallback it is not known which of the two requests will be served
         for group in each.request.groups if each.fallback is None else ():
             asked.update(group.resources)
     return any(amount > _free_in_all(snapshot, name) for name, amount in asked.items())
@@ -70,6 +82,7 @@ def _exceeds(snapshot: ModelSnapshot, wanted: Sequence[WantedClaim]) -> bool:
 
 def _free_in_all(snapshot: ModelSnapshot, name: str) -> int:
     providers = [snapshot.providers[each] for each in snapshot.by_class.get(name, ())]
+    # more may be used than there is, after an inventory was made smaller
     return sum(max(0, each.free(name)) for each in providers)
 
 
@@ -83,28 +96,30 @@ def _lack_hosts(
             apart.setdefault(each.group.name, []).append(each)
     if SHARES in world.snapshot.by_trait:
         return False  # pools count for hosts then
-    return any(len(members) > _places(world, members, budget, rng) for members in apart.values())
+    return any(len(members) > _count_places(world, members, budget, rng) for members in apart.values())
 
 
-def _places(
+def _count_places(
     world: ClaimScenario, members: Sequence[WantedClaim], budget: SearchBudget, rng: random.Random
 ) -> int:
     """How many of a group the hosts together may have at most that do for any of these; enough is enough."""
+    # one has a place or has none, which the search finds out; the others would be counted wrongly
     if len(members) == 1 or any(each.topology or each.fallback for each in members):
         return len(members)
     limit = max(each.group.max_per_root for each in members if each.group is not None)
     present = world.beside(members[0].group)
     places: dict[int, int] = {}
     for each in members:
-        for found in _found(world, each, budget, rng):
-            root = _root(found)
+        for found in _find_choices(world, each, budget, rng):
+            root = _root_id(found)
             places[root] = limit - present.get(root, 0)
+            # enough is enough: the search goes on only while the answer is open
             if sum(places.values()) >= len(members):
                 return len(members)
     return sum(places.values())
 
 
-def _root(found: Found) -> int:
+def _root_id(found: Found) -> int:
     """The id of the root where it is anchored."""
     return found.provider_set.members[0].root_id if isinstance(found, AllocationCandidate) else found.root.id
 
@@ -118,62 +133,84 @@ class _ClaimPlacing:
         self._wanted = wanted
         self._budget = budget
         self._rng = rng
+        # hosts that are named, or whose zones have distances of their own, are not exchangeable
         self._names_hosts = any(
             each.names_hosts or (each.topology is not None and world.distances) for each in wanted
         )
         self._groups = [each.group for each in wanted if each.group is not None]
+        self._has_pools = SHARES in world.snapshot.by_trait
         #: what those before have taken, where it was found that those from a number on have no place
         self._failed: set[Hashable] = set()
 
     def place(
         self, world: ClaimScenario, number: int, taken: Mapping[tuple[int, str], int]
     ) -> list[PlacedClaim] | None:
-        """Those from this number on, in a world where those before have places; None if they cannot be.
+        """The claims from this number on, placed beside those before them; None if there is no way.
 
         :param taken: what those before take, by provider and class.
         """
-        state = (number, frozenset(taken.items()), self._counts(world))
+        # by what is taken, not by the choices: several ways lead to the same state
+        state = (number, frozenset(taken.items()), self._member_counts(world))
         if state in self._failed:
             return None
         wanted, tried = self._wanted[number], set[Hashable]()
-        choices, passed = _choices(world, wanted, self._budget, self._rng), list[HostChoice]()
+        choices, passed = _all_choices(world, wanted, self._budget, self._rng), list[HostChoice]()
         for choice in choices:
+            # the last one takes any choice: nothing comes after it that a scenario would have to be made
+            # for
             if number + 1 == len(self._wanted):
                 others: list[PlacedClaim] | None = []
             else:
-                alike = self._like(world, choice)
+                alike = self._choice_likeness(world, choice)
+                # passed choices are not lost: they are alternates of the one that is made
                 if alike in tried:
                     passed.append(choice)
                     continue
                 tried.add(alike)
+                # a scenario copies indexes of the snapshot, which takes longer the larger it is
                 self._budget.spend(len(world.snapshot) // 8)
-                others = self.place(world.holding(wanted, choice), number + 1, _with(taken, choice))
+                others = self.place(world.holding(wanted, choice), number + 1, _with_choice(taken, choice))
             if others is not None:
                 return [
-                    PlacedClaim(wanted, choice, _alternates(wanted, choice, chain(passed, choices))),
+                    PlacedClaim(wanted, choice, _find_alternates(wanted, choice, chain(passed, choices))),
                     *others,
                 ]
             passed.append(choice)
+        # only here: a state that was left by an exception is not known to fail
         self._failed.add(state)
         return None
 
-    def _counts(self, world: ClaimScenario) -> Hashable:
+    @cached_property
+    def _read_tree(self) -> Callable[[HostTree], Hashable]:
+        """Returns all of a tree that decides whether the others find a place there."""
+        asked = [each.request for each in self._wanted] + [
+            each.fallback for each in self._wanted if each.fallback
+        ]
+        read = tree_reader(chain.from_iterable(all_conditions(each, needs_of(each)) for each in asked))
+        if not self._has_pools:
+            return read
+        # through its aggregates a tree reaches what others share
+        return lambda tree: (read(tree), tree.aggregates)
+
+    def _member_counts(self, world: ClaimScenario) -> Hashable:
         """How many members each host has, of the groups that matter."""
         return tuple(frozenset(world.beside(group).items()) for group in self._groups)
 
-    def _like(self, world: ClaimScenario, choice: HostChoice) -> Hashable:
-        """What two choices have in common that leave the same room to those that come after."""
+    def _choice_likeness(self, world: ClaimScenario, choice: HostChoice) -> Hashable:
+        """A key of a choice: choices of equal keys leave the same room to the claims after it."""
         taken = {provider.id: frozenset(amounts.items()) for provider, amounts in choice.resources}
         tree = world.snapshot.whole_trees()[choice.root.id]
         at = {member.id: position for position, member in enumerate(tree.members)}
+        # a choice that takes of a pool is like another one only if it takes the same of the same
         if self._names_hosts or not taken.keys() <= at.keys():
             return frozenset(taken.items())
+        # positions rather than ids: that is what makes two hosts alike
         within = frozenset((at[provider_id], amounts) for provider_id, amounts in taken.items())
         others = tuple(world.beside(group).get(choice.root.id, 0) for group in self._groups)
-        return tree.kind, tree.free, tree.aggregates, within, others
+        return self._read_tree(tree), tree.kind, tree.free, within, others
 
 
-def _with(taken: Mapping[tuple[int, str], int], choice: HostChoice) -> Mapping[tuple[int, str], int]:
+def _with_choice(taken: Mapping[tuple[int, str], int], choice: HostChoice) -> Mapping[tuple[int, str], int]:
     more = dict(taken)
     for provider, amounts in choice.resources:
         for name, amount in amounts.items():
@@ -181,19 +218,20 @@ def _with(taken: Mapping[tuple[int, str], int], choice: HostChoice) -> Mapping[t
     return more
 
 
-def _unplaced(
+def _first_unplaced(
     world: ClaimScenario, wanted: Sequence[WantedClaim], budget: SearchBudget, rng: random.Random
 ) -> UnplacedClaim:
-    """Who is the first without a place, if all before take the first that they find."""
+    """The first claim without a place, if all before take the first choice that they find."""
     for number, each in enumerate(wanted):
-        choice = next(_choices(world, each, budget, rng), None)
+        # the first choice for each: a sentence about one claim is wanted, not a proof
+        choice = next(_all_choices(world, each, budget, rng), None)
         if choice is None:
             return UnplacedClaim(number, world)
         world = world.holding(each, choice)
     raise AssertionError("all of them have a place")
 
 
-def _choices(
+def _all_choices(
     world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget, rng: random.Random
 ) -> Iterator[HostChoice]:
     """All choices for one that is wanted: those of its request, then those of what it falls back to."""
@@ -205,27 +243,28 @@ def _choices(
 def _choices_as_asked(
     world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget, rng: random.Random
 ) -> Iterator[HostChoice]:
-    """Those of its request: in its order, or in any."""
+    """The choices for its request: in its order, or in any."""
     if not wanted.order:
-        for found in _found(world, wanted, budget, rng):
-            yield _choice(world, found)
+        for found in _find_choices(world, wanted, budget, rng):
+            yield _make_choice(world, found)
         return
     roots, at = choices_at_hosts(world, wanted, budget, rng)
     scorer = ChoiceScorer(world, wanted)
     hosts = ScoreUpperBounds(world, wanted, list(roots), budget).highest_first()
     for found in best_first(hosts, at, scorer, budget):
-        yield replace(_choice(world, found), score=scorer.score(found))
+        yield replace(_make_choice(world, found), score=scorer.score(found))
 
 
-def _choice(world: ClaimScenario, found: Found) -> HostChoice:
+def _make_choice(world: ClaimScenario, found: Found) -> HostChoice:
     return HostChoice.of(world.snapshot, found) if isinstance(found, AllocationCandidate) else found
 
 
-def _found(
+def _find_choices(
     world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget, rng: random.Random
 ) -> Iterator[Found]:
     """All there is to choose from: one of each host, from anywhere on, then a second of each."""
     roots, at = choices_at_hosts(world, wanted, budget, rng)
+    # one choice of each host before the second of any: with several wanted most hosts take one
     begun: deque[Choices] = deque()
     for choices in chain(map(at, roots), drained(begun)):
         for found in choices:
@@ -252,29 +291,32 @@ def choices_at_hosts(
         found = SplitChoices(snapshot, wanted.request, wanted.topology, world.distances, budget)
     possible = found.roots()
     roots = (possible if only is None else possible.among(only)).from_anywhere(rng)
+    # checked before the search, where a root tells; choices that take of avoided pools are left out below
     if avoided:
         roots = (root for root in roots if root not in avoided)
+    # a choice of pools alone is not at the host where it is anchored
     if group is not None and stays_at_its_host(snapshot, wanted.request):
         roots = (root for root in roots if group.allows((root,), beside))
 
     def is_allowed(each: Found | None) -> bool:
         if each is None:
             return True
-        choice = _choice(world, each)
+        choice = _make_choice(world, each)
         if wanted.avoid and not avoided.isdisjoint(provider.root_id for provider, _ in choice.resources):
             return False
         return group is None or group.allows(choice.hosts, beside)
 
     def at(root: int) -> Choices:
+        # without pools the roots have told all that the filter would
         return filter(is_allowed, found.at(root)) if shared else found.at(root)
 
     return roots, at
 
 
-def _alternates(
+def _find_alternates(
     wanted: WantedClaim, choice: HostChoice, others: Iterable[HostChoice]
 ) -> tuple[HostChoice, ...]:
-    """As many choices on hosts of their own as are wanted, or as there are within the budget."""
+    """Choices on other hosts: as many as are wanted, or as are found within the budget."""
     found: dict[int, HostChoice] = {}
     if wanted.alternates:
         with suppress(BudgetExhausted):  # there is a choice, which is what counts

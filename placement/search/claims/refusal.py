@@ -7,9 +7,8 @@ change to such a claim is tried by placing it.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import count
 from typing import Final
 
 from placement import microversion
@@ -21,17 +20,11 @@ from placement.search.claims.claim import ClaimScenario, WantedClaim, stays_at_i
 from placement.search.claims.placing import UnplacedClaim, choices_at_hosts
 from placement.search.claims.splitting import is_splittable
 from placement.search.claims.topology import TopologyPolicy
-from placement.search.diagnosis.clauses import RequestClause, droppable, resources, without
 from placement.search.diagnosis.explanation import RequestExplanation, explain, gather
-from placement.search.diagnosis.relaxations import MAX_RELAXATIONS, RequestRelaxation, smallest
+from placement.search.diagnosis.relaxations import RequestRelaxation, TriedRelaxations
 from placement.search.diagnosis.sentences import best, document, of_both, plural, sentence
 from placement.search.request import CandidatesRequest
 from placement.store import allocations, reservations
-
-_STARTS: Final = (1, 2, 4)
-"""So many times the least amount of a provider is where halving begins: spread over zones that may not do."""
-_MAX_STEPS: Final = 3
-"""Of no more steps of inventories multiples are tried: providers mostly agree."""
 
 
 def fitting(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget) -> Iterator[int]:
@@ -63,96 +56,15 @@ def topologies(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget) 
         yield most
 
 
-def relaxations(
-    world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget
-) -> Iterator[RequestRelaxation]:
-    """The changes of one clause with which a claim has a place that has none as it is.
+def tried_relaxations(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget) -> TriedRelaxations:
+    """The relaxations of a claim, each tried by placing it."""
 
-    :raises Exhausted: it takes too long to find the next.
-    """
-    request, found = wanted.request, 0
-    asked = {
-        resources(group.suffix, name): amount
-        for group in request.groups
-        for name, amount in group.resources.items()
-    }
-    for clause in droppable(world.snapshot, request):
-        relaxation = None
-        if clause in asked:
-            relaxation = _lessened(world, wanted, clause, asked[clause], budget)
-        if relaxation is None:
-            relaxation = _relaxation(world, wanted, (clause,), {}, budget)
-        if relaxation is not None:
-            yield relaxation
-            found += 1
-            if found == MAX_RELAXATIONS:
-                return
+    def serving(changed: CandidatesRequest) -> Iterator[int]:
+        # by a topology a claim has to ask for something that is split
+        if wanted.topology is None or is_splittable(changed):
+            yield from fitting(world, replace(wanted, request=changed), budget)
 
-
-def _lessened(
-    world: ClaimScenario, wanted: WantedClaim, clause: RequestClause, asked: int, budget: SearchBudget
-) -> RequestRelaxation | None:
-    """The one that asks for less of a class; None if none does."""
-
-    def is_enough(amount: int) -> bool:
-        changed = _changed(wanted, (), {clause: amount})
-        return changed is not None and fits(world, changed, budget)
-
-    best = 0
-    for least, step in _portions(world.snapshot, clause.names[0], budget):
-        most = (asked - 1) // step
-        starts = (least // step * times for times in _STARTS)
-        below = next((start for start in starts if start <= most and is_enough(start * step)), None)
-        if below is None:
-            continue
-        # up from there in strides that double, as most hosts have far less than may be asked for
-        above = most + 1
-        for stride in (1 << each for each in count()):
-            if below + stride >= above:
-                break
-            if is_enough((below + stride) * step):
-                below += stride
-            else:
-                above = below + stride
-        while above - below > 1:
-            middle = (below + above) // 2
-            if is_enough(middle * step):
-                below = middle
-            else:
-                above = middle
-        best = max(best, below * step)
-    return _relaxation(world, wanted, (), {clause: best}, budget) if best else None
-
-
-def _portions(snapshot: ModelSnapshot, name: str, budget: SearchBudget) -> list[tuple[int, int]]:
-    """The least amounts that providers give of a class, with the steps in which they give it."""
-    having = snapshot.by_class.get(name, ())
-    budget.spend(1 + len(having) // 4)
-    inventories = (snapshot.providers[each].inventories[name] for each in having)
-    found = {(smallest(each.min_unit, each.step_size), each.step_size) for each in inventories}
-    return sorted(found)[:_MAX_STEPS]
-
-
-def _changed(
-    wanted: WantedClaim, left_out: Collection[RequestClause], amounts: Mapping[RequestClause, int]
-) -> WantedClaim | None:
-    """What is wanted with these changes; None if nothing of it may be split any more."""
-    request: CandidatesRequest | None = without(wanted.request, left_out, amounts)
-    return None if request is None or not is_splittable(request) else replace(wanted, request=request)
-
-
-def _relaxation(
-    world: ClaimScenario,
-    wanted: WantedClaim,
-    left_out: tuple[RequestClause, ...],
-    amounts: Mapping[RequestClause, int],
-    budget: SearchBudget,
-) -> RequestRelaxation | None:
-    """The relaxation with these changes; None if no host has a place then."""
-    changed = _changed(wanted, left_out, amounts)
-    hosts = 0 if changed is None else sum(1 for _ in fitting(world, changed, budget))
-    shown = tuple(replace(clause, amount=amount) for clause, amount in amounts.items())
-    return RequestRelaxation(left_out, shown, hosts) if hosts else None
+    return TriedRelaxations(world.snapshot, wanted.request, serving, budget)
 
 
 _MAX_SAID: Final = 5
@@ -164,25 +76,25 @@ def refusal(wanted: Sequence[WantedClaim], unplaced: UnplacedClaim, budget: Sear
     each, world = wanted[unplaced.number], unplaced.world
     prefix = _no_candidate(wanted, unplaced)
     ways = [each] if each.fallback is None else [each, replace(each, request=each.fallback)]
-    left, left_out = _left(world, ways)
+    left, left_out = _hosts_left(world, ways)
     snapshot = _without_pools(world.snapshot, each)
     try:
         found = [explain(snapshot, way.request, budget, left, relaxing=each.topology is None) for way in ways]
     except BudgetExhausted:
         return NoCandidate(f"{prefix}; why would take too long to find out.", None)
-    found = [_tried(world, *both, budget) for both in zip(ways, found, strict=True)]
+    found = [_try_relaxations(world, *both, budget) for both in zip(ways, found, strict=True)]
     texts = list(map(sentence, found))
     if left_out and not left:
-        said = f"no host may be chosen: {_counts(left_out)}"
+        said = f"no host may be chosen: {_count_hosts(left_out)}"
     else:
         if each.topology is not None:
-            split = [_split(world, *both, budget) for both in zip(ways, found, strict=True)]
+            split = [_explain_split(world, *both, budget) for both in zip(ways, found, strict=True)]
             found, texts = [explanation for explanation, _ in split], [text for _, text in split]
         said = of_both(*texts)
         if each.topology is None and any(explanation.fitting for explanation in found):
             said = f"all hosts that would do are left out by its group; without that: {said}"
         if left_out:
-            said += f"; {_counts(left_out)}"
+            said += f"; {_count_hosts(left_out)}"
     shown = {
         "microversion": microversion.text(each.version),
         **document(*found),
@@ -193,7 +105,7 @@ def refusal(wanted: Sequence[WantedClaim], unplaced: UnplacedClaim, budget: Sear
     return NoCandidate(f"{prefix}: {said}.{warned}", shown)
 
 
-def _tried(
+def _try_relaxations(
     world: ClaimScenario, wanted: WantedClaim, explanation: RequestExplanation, budget: SearchBudget
 ) -> RequestExplanation:
     """The explanation with only the relaxations with which there is a place, and as many hosts as have one.
@@ -204,31 +116,19 @@ def _tried(
     if SHARES not in world.snapshot.by_trait or (not wanted.avoid and wanted.group is None):
         return explanation
     kept = list[RequestRelaxation]()
-    is_complete = gather(_helping(world, wanted, explanation.relaxations, budget), kept)
+    tried = map(tried_relaxations(world, wanted, budget).try_change, explanation.relaxations)
+    is_complete = gather((each for each in tried if each is not None), kept)
     incomplete = dict.fromkeys((*explanation.incomplete, *([] if is_complete else ["relaxations"])))
     return replace(explanation, relaxations=tuple(kept), incomplete=tuple(incomplete))
 
 
-def _helping(
-    world: ClaimScenario, wanted: WantedClaim, relaxations: Iterable[RequestRelaxation], budget: SearchBudget
-) -> Iterator[RequestRelaxation]:
-    """Those of the relaxations that help, with the number of hosts that then have a place."""
-    for each in relaxations:
-        amounts = {resources(one.group, one.names[0]): one.amount or 0 for one in each.amounts}
-        request = without(wanted.request, each.left_out, amounts)
-        if request is not None:
-            hosts = sum(1 for _ in fitting(world, replace(wanted, request=request), budget))
-            if hosts:
-                yield replace(each, hosts=hosts)
-
-
-def _split(
+def _explain_split(
     world: ClaimScenario, wanted: WantedClaim, explanation: RequestExplanation, budget: SearchBudget
 ) -> tuple[RequestExplanation, str]:
     """Why there is no place by a topology: the explanation without one, with what would help with it."""
     changes, others = list[RequestRelaxation](), list[TopologyPolicy]()
     is_complete = gather(topologies(world, wanted, budget), others) and gather(
-        relaxations(world, wanted, budget), changes
+        tried_relaxations(world, wanted, budget).find_changes(), changes
     )
     said = [f"by topology {wanted.topology} there is no place"]
     said += [f"{other} would do" for other in others]
@@ -242,7 +142,7 @@ def _split(
 def not_within(
     wanted: Sequence[WantedClaim], unplaced: UnplacedClaim, reserved: Sequence[allocations.Allocation]
 ) -> NoCandidate:
-    """That a reservation does not hold what is wanted."""
+    """The refusal of a claim for which a reservation does not hold enough."""
     holds = ", ".join(
         f"{held.used} {held.resource_class} of {held.provider}" for held in reserved[:_MAX_SAID]
     )
@@ -253,7 +153,9 @@ def not_within(
     )
 
 
-def _left(world: ClaimScenario, ways: Sequence[WantedClaim]) -> tuple[frozenset[int], Mapping[str, int]]:
+def _hosts_left(
+    world: ClaimScenario, ways: Sequence[WantedClaim]
+) -> tuple[frozenset[int], Mapping[str, int]]:
     """The roots of the hosts that may be chosen, and how many others are left out by what."""
     wanted = ways[0]
     snapshot, group, beside = world.snapshot, wanted.group, world.beside(wanted.group)
@@ -288,7 +190,7 @@ def _without_pools(snapshot: ModelSnapshot, wanted: WantedClaim) -> ModelSnapsho
     return snapshot.using(used) if used else snapshot
 
 
-def _counts(left_out: Mapping[str, int]) -> str:
+def _count_hosts(left_out: Mapping[str, int]) -> str:
     (first, count), *others = left_out.items()
     said = f"{plural(count, 'host')} {'is' if count == 1 else 'are'} left out by {first}"
     return said + "".join(f", {number:,} by {by}" for by, number in others)

@@ -22,7 +22,6 @@ from placement.search.budget import SearchBudget
 from placement.search.candidates import AllocationCandidate, CandidatePattern
 from placement.search.claims.claim import ChoiceScore, ClaimScenario, HostChoice, WantedClaim, zone_of
 from placement.search.claims.topology import LOCAL, distance_of
-from placement.search.request import CandidatesRequest
 
 ATTRIBUTE: Final = "attribute:"
 """What the criteria begin with that are attributes of providers; their names follow."""
@@ -39,15 +38,6 @@ Rank = tuple[bool, float]
 better."""
 
 
-def amounts_of(request: CandidatesRequest) -> dict[str, int]:
-    """How much a request asks for of each class in all."""
-    amounts: dict[str, int] = {}
-    for group in request.groups:
-        for name, amount in group.resources.items():
-            amounts[name] = amounts.get(name, 0) + amount
-    return amounts
-
-
 class ChoiceScorer:
     """Scores for one that is wanted, of what nobody holds yet in a world."""
 
@@ -57,34 +47,39 @@ class ChoiceScorer:
         self._terms: dict[tuple[TreeClass, int], _PatternTerms] = {}
         #: of each class that is asked for the sums by tree, and how much
         self._asked = {
-            name: (world.snapshot.sums(name), amount) for name, amount in amounts_of(wanted.request).items()
+            name: (world.snapshot.sums(name), amount) for name, amount in wanted.request.total_amounts.items()
         }
 
     def score(self, found: Found) -> ChoiceScore:
-        """What each criterion says, and the sum."""
-        taking = self._taking(found)
-        criteria = {name: self._value(taking, name, weight) or 0.0 for name, weight in self._wanted.order}
-        return ChoiceScore(-self._rank(taking)[1], criteria)
+        """The score by each criterion, and the sum."""
+        taking = self._taken_by(found)
+        criteria = {
+            name: self._criterion_value(taking, name, weight) or 0.0 for name, weight in self._wanted.order
+        }
+        return ChoiceScore(-self._rank_taken(taking)[1], criteria)
 
     def rank(self, found: Found) -> Rank:
-        """By the sum alone."""
-        return self._rank(self._taking(found))
+        """The rank of a choice, by the sum alone."""
+        return self._rank_taken(self._taken_by(found))
 
-    def _rank(self, taking: _TakenAmounts) -> Rank:
+    def _rank_taken(self, taking: _TakenAmounts) -> Rank:
         lacks, total = False, 0.0
         for name, weight in self._wanted.order:
-            value = self._value(taking, name, weight)
+            value = self._criterion_value(taking, name, weight)
+            # a choice without the number comes after all that have it, whatever else it scores
             lacks = lacks or value is None
+            # a negative weight has turned the attribute around already; bounds add in this order, too
             total += abs(weight) * (value or 0.0)
+        # negative, as heaps give the least first
         return lacks, -total
 
-    def _value(self, taking: _TakenAmounts, name: str, weight: float) -> float | None:
+    def _criterion_value(self, taking: _TakenAmounts, name: str, weight: float) -> float | None:
         criterion = CRITERIA.get(name)
         if criterion is not None:
             return criterion(taking)
         return attribute(self._world.snapshot, taking, name.removeprefix(ATTRIBUTE), low=weight < 0)
 
-    def _taking(self, found: Found) -> _TakenAmounts:
+    def _taken_by(self, found: Found) -> _TakenAmounts:
         if isinstance(found, AllocationCandidate):
             tree, pattern = found
             if isinstance(tree, HostTree):
@@ -98,16 +93,16 @@ class ChoiceScorer:
 
 
 class _TakenAmounts(Protocol):
-    """What is taken, as criteria look at it."""
+    """The taken resources, as criteria look at them."""
 
     def providers(self) -> Iterable[Provider]:
-        """Those that something is taken of."""
+        """The providers that something is taken of."""
 
     def shares(self) -> Iterable[float]:
-        """Of each class that is taken, the share of the host that would be used."""
+        """The share of the host that would be used, of each class that is taken."""
 
     def fits(self) -> Iterable[float]:
-        """Of each amount, how much it is of what its provider has free."""
+        """The share that each amount is of the free amount of its provider."""
 
     def zones(self) -> int:
         """How many NUMA nodes something is taken of."""
@@ -121,7 +116,7 @@ class _TakenAmounts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _PatternTerms:
-    """What a pattern takes of trees of a kind.
+    """The resources that a pattern takes of trees of a kind.
 
     ``zones`` are the positions of NUMA nodes, ``demands`` slots with amounts.
     """
@@ -171,10 +166,10 @@ class _OfTree:
         return len(self.terms.zones)
 
     def distances(self) -> Iterable[int]:
-        return _apart(self.world, [self.tree.members[position].id for position in self.terms.zones])
+        return _zone_distances(self.world, [self.tree.members[position].id for position in self.terms.zones])
 
     def liking(self) -> float:
-        return _liking(self.world, self.wanted, (self.tree.root.id,))
+        return _group_liking(self.world, self.wanted, (self.tree.root.id,))
 
 
 @dataclass(slots=True)
@@ -205,15 +200,15 @@ class _OfChoice:
                 yield amount / provider.free(name)
 
     def zones(self) -> int:
-        return len(self._zones())
+        return len(self._zone_ids())
 
     def distances(self) -> Iterable[int]:
-        return _apart(self.world, self._zones())
+        return _zone_distances(self.world, self._zone_ids())
 
     def liking(self) -> float:
-        return _liking(self.world, self.wanted, self.choice.hosts)
+        return _group_liking(self.world, self.wanted, self.choice.hosts)
 
-    def _zones(self) -> set[int]:
+    def _zone_ids(self) -> set[int]:
         found = (zone_of(self.world.snapshot, provider) for provider, _ in self.choice.resources)
         return {zone for zone in found if zone is not None}
 
@@ -296,7 +291,7 @@ def share(used: int, capacity: int, taken: int) -> float:
 
 
 def mean(shares: Sequence[float]) -> float:
-    """That of what is used of each class."""
+    """The mean of the used shares of all classes."""
     return sum(shares) / len(shares)
 
 
@@ -306,11 +301,11 @@ def number_of(snapshot: ModelSnapshot, provider: Provider, name: str) -> float |
     return next((value for value in values if isinstance(value, float)), None)
 
 
-def _apart(world: ClaimScenario, zones: Iterable[int]) -> Iterable[int]:
+def _zone_distances(world: ClaimScenario, zones: Iterable[int]) -> Iterable[int]:
     return [distance_of(world.distances, one, other) for one, other in combinations(zones, 2)]
 
 
-def _liking(world: ClaimScenario, wanted: WantedClaim, hosts: Iterable[int]) -> float:
+def _group_liking(world: ClaimScenario, wanted: WantedClaim, hosts: Iterable[int]) -> float:
     return wanted.group.liking([*hosts], world.beside(wanted.group)) if wanted.group else 0.0
 
 
@@ -339,6 +334,7 @@ def best_first(
     scored = 0
     host = next(hosts, None)
     while scored < MAX_SCORED:
+        # branch and bound: a host is only opened while it may still be better than the best known choice
         if host is not None and (not known or host[0] < known[0][0]):
             (ceiling, root), host = host, next(hosts, None)
             choices = at(root)
@@ -355,12 +351,15 @@ def best_first(
                 rank = scorer.rank(found)
                 heappush(known, (rank, scored, found))
                 scored += 1
+                # worse than the bound of its host: the next of the same host may be better
                 if rank > ceiling and count < _AT_ONCE:
                     continue
+            # back with its bound, so that other hosts of the same bound have their turn
             heappush(begun, (ceiling, root, choices))
             break
     while known:
         yield heappop(known)[-1]
+    # beyond the limit choices are yielded as they are found, so that none is lost
     rest = (at(root) for _, root in chain(() if host is None else (host,), hosts))
     for choices in chain([choices for _, _, choices in begun], rest):
         yield from (found for found in choices if found is not None)

@@ -9,7 +9,7 @@ from typing import Final
 
 from placement.db.batch import StatementBatch
 from placement.db.database import ServiceDatabase, WriteTransaction
-from placement.exceptions import SEARCH_TOO_LONG, InvalidRequest, NoCandidate, Unavailable
+from placement.exceptions import InvalidRequest, NoCandidate, Unavailable
 from placement.read_model.feed import ModelView, ReadModel
 from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import BudgetExhausted, SearchBudget
@@ -25,13 +25,15 @@ from placement.store.groups import Members
 
 LOG = logging.getLogger(__name__)
 
+# a writer that is faster than this loses a race in the database and looks again, so that nothing is decided
+# wrongly
 _RECENT: Final = 0.1
 """So many seconds old may be what a place is chosen by that the database still has to confirm."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimLimits:
-    """What one call may cost.
+    """Limits of one call.
 
     Seconds of work for all that it searches, and to explain that nothing was found; how often it looks again
     when somebody else was faster.
@@ -89,7 +91,7 @@ class ClaimService:
                 self._check_generations(wanted)
             at_once = False
             if placed is None:
-                placed = self._place(wanted, end - thread_time(), reservation)
+                placed = self._place_now(wanted, end - thread_time(), reservation)
             if placed is None:
                 LOG.debug("claim attempt %d: there are other members now", attempt)
                 continue
@@ -97,7 +99,8 @@ class ClaimService:
                 self._check_generations(wanted)
                 return self._as_if_now(placed)
             try:
-                return self._bind(placed, reservation, also)
+                return self._write_claims(placed, reservation, also)
+            # the transaction wrote nothing: all is decided again by what is known now
             except claim_commit.LostRace as error:
                 LOG.debug("claim attempt %d lost a race: %s", attempt, error)
         raise Unavailable(
@@ -107,6 +110,7 @@ class ClaimService:
 
     def _as_if_now(self, placed: list[PlacedClaim]) -> list[PlacedClaim]:
         """The same, with the time when those that expire would do so if they were written now."""
+        # one statement less for claims that stay
         if all(each.wanted.expires_in is None for each in placed):
             return placed
         with self._database.read() as conn:
@@ -116,7 +120,7 @@ class ClaimService:
             for each in placed
         ]
 
-    def _bind(
+    def _write_claims(
         self,
         placed: Sequence[PlacedClaim],
         reservation: str | None,
@@ -126,7 +130,7 @@ class ClaimService:
 
         :raises LostRace: the choice is no longer good.
         """
-        claims = [_claim(each.wanted, each.choice) for each in placed]
+        claims = [_consumer_claim(each.wanted, each.choice) for each in placed]
         chosen = {provider.uuid: provider for each in placed for provider in each.choice.providers}
         joining = [
             claim_commit.GroupMembership(each.wanted.consumer, each.wanted.group, each.choice.hosts)
@@ -151,15 +155,16 @@ class ClaimService:
 
     def _place_at_once(self, wanted: Sequence[WantedClaim], seconds: float) -> list[PlacedClaim] | None:
         """Places by what was known a moment ago, None if there were none: there may be by now."""
+        # mostly without a query: a choice that is out of date is refused by the transaction
         with self._model.recent(_RECENT) as view:
             try:
-                self._check(view, wanted)
-                placed = self._found(view, view.snapshot, {}, wanted, seconds)
+                self._check_names(view, wanted)
+                placed = self._place_in(view, view.snapshot, {}, wanted, seconds)
             except InvalidRequest:  # there may be such a name by now
                 return None
         return None if isinstance(placed, UnplacedClaim) else placed
 
-    def _place(
+    def _place_now(
         self, wanted: Sequence[WantedClaim], seconds: float, reservation: str | None
     ) -> list[PlacedClaim] | None:
         """Places by what is known now.
@@ -169,17 +174,19 @@ class ClaimService:
 
         :raises NoCandidate: there is no place.
         """
-        held, members = self._held(wanted), self._members(wanted)
+        # before the view: if they change in between, the second look at the members tells
+        held, members = self._held_amounts(wanted), self._group_members(wanted)
         try:
-            return self._look(wanted, held, members, seconds, reservation)
+            return self._search_fresh(wanted, held, members, seconds, reservation)
         except NoCandidate as error:
             self._check_generations(wanted)  # if one is not what the client knows, nothing follows
-            if self._members(wanted) != members:
+            # there may have been a place beside those who are members now
+            if self._group_members(wanted) != members:
                 return None
             LOG.info("%s", error.detail)
             raise
 
-    def _look(
+    def _search_fresh(
         self,
         wanted: Sequence[WantedClaim],
         held: Sequence[allocations.Allocation],
@@ -187,16 +194,17 @@ class ClaimService:
         seconds: float,
         reservation: str | None,
     ) -> list[PlacedClaim]:
-        reserved = None if reservation is None else self._reserved(reservation, wanted)
+        reserved = None if reservation is None else self._reserved_amounts(reservation, wanted)
         with self._model.fresh() as view:
-            self._check(view, wanted)
+            self._check_names(view, wanted)
+            # a consumer that moves may take what it holds now
             snapshot = giving_back(view.snapshot, held) if held else view.snapshot
             if reserved is not None:
                 snapshot, roots = within(snapshot, reserved)
                 wanted = [
                     replace(each, only=roots if each.only is None else roots & each.only) for each in wanted
                 ]
-            placed = self._found(view, snapshot, members, wanted, seconds)
+            placed = self._place_in(view, snapshot, members, wanted, seconds)
             if isinstance(placed, UnplacedClaim):
                 if reserved is not None:
                     raise not_within(wanted, placed, reserved)
@@ -206,7 +214,7 @@ class ClaimService:
                 raise refusal(wanted, placed, budget)
         return placed
 
-    def _found(
+    def _place_in(
         self,
         view: ModelView,
         snapshot: ModelSnapshot,
@@ -222,14 +230,17 @@ class ClaimService:
         try:
             return place(ClaimScenario.of(snapshot, members, wanted), wanted, budget, self._rng)
         except BudgetExhausted:
-            raise InvalidRequest(
-                f"No place was found in {self._limits.searching:g} seconds of work, which is the limit "
-                "([api] candidates_deadline): ask for fewer groups, or for fewer claims at once.",
-                SEARCH_TOO_LONG,
+            raise InvalidRequest.too_long(
+                "No place was found",
+                self._limits.searching,
+                "candidates_deadline",
+                ": ask for fewer groups, or for fewer claims at once.",
             ) from None
 
-    def _reserved(self, reservation: str, wanted: Sequence[WantedClaim]) -> list[allocations.Allocation]:
-        """What the reservation holds.
+    def _reserved_amounts(
+        self, reservation: str, wanted: Sequence[WantedClaim]
+    ) -> list[allocations.Allocation]:
+        """The allocations of the reservation.
 
         :raises Conflict: not all who want something may take from it.
         """
@@ -242,11 +253,12 @@ class ClaimService:
                 raise reservations.unusable(reservation, each.owner.project_id)
         return held
 
-    def _held(self, wanted: Sequence[WantedClaim]) -> list[allocations.Allocation]:
-        """What those of them hold that exist: they give it back, so that it is free for them.
+    def _held_amounts(self, wanted: Sequence[WantedClaim]) -> list[allocations.Allocation]:
+        """The allocations of consumers that exist: they give these back, so that they are free for them.
 
         :raises ConcurrentUpdate: a consumer's generation is not the given one.
         """
+        # a new consumer holds nothing, so that there is nothing to read
         known = {each.consumer: each.generation for each in wanted if each.generation is not None}
         if not known:
             return []
@@ -256,8 +268,8 @@ class ClaimService:
             self._check_generations(wanted)
         return held
 
-    def _members(self, wanted: Sequence[WantedClaim]) -> Members:
-        """Who is in the groups that any of them wants to join."""
+    def _group_members(self, wanted: Sequence[WantedClaim]) -> Members:
+        """The members of the groups that any of them wants to join."""
         names = {each.group.name for each in wanted if each.group is not None}
         if not names:
             return {}
@@ -271,7 +283,7 @@ class ClaimService:
             for each in wanted:
                 consumers.check_generation(consumers.find(conn, each.consumer), each.generation)
 
-    def _check(self, view: ModelView, wanted: Sequence[WantedClaim]) -> None:
+    def _check_names(self, view: ModelView, wanted: Sequence[WantedClaim]) -> None:
         """Make sure that what they name exists.
 
         :raises InvalidRequest: a class, a trait, a root or a number among the attributes does not.
@@ -296,6 +308,6 @@ def _takes_any_place(wanted: WantedClaim) -> bool:
     return wanted.generation is None and not depends
 
 
-def _claim(wanted: WantedClaim, choice: HostChoice) -> ConsumerClaim:
+def _consumer_claim(wanted: WantedClaim, choice: HostChoice) -> ConsumerClaim:
     resources = {provider.uuid: amounts for provider, amounts in choice.resources}
     return ConsumerClaim(wanted.consumer, resources, wanted.generation, wanted.owner)

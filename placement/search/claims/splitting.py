@@ -21,7 +21,8 @@ from placement.search.claims.topology import (
     best_splits,
     distance_of,
 )
-from placement.search.conditions import HasTraits, needs_of
+from placement.search.conditions import needs_of, root_conditions
+from placement.search.equivalence import tree_reader
 from placement.search.request import CandidatesRequest
 from placement.search.roots import RootFilter
 
@@ -60,14 +61,15 @@ class SplitChoices:
             for name, amount in group.resources.items()
             if group.suffix == "" and name in SPLIT
         }
-        self._zoned: dict[TreeClass, tuple[str, ...]] = {}
+        self._zoned_classes: dict[TreeClass, tuple[str, ...]] = {}
         #: by the classes that are split
         self._splits: dict[tuple[str, ...], _SplitSearch] = {}
+        # for hosts whose zones have nothing of these classes: there a topology has no effect
         self._whole = CandidatesByHost(snapshot, request, budget)
 
     def roots(self) -> RootFilter:
         """The roots that may serve."""
-        return self._of(tuple(self._asked)).roots()
+        return self._search_for(tuple(self._asked)).roots()
 
     def at(self, root: int) -> Iterator[HostChoice | None]:
         """The choices at a root, found as they are asked for; None where that takes long.
@@ -76,17 +78,18 @@ class SplitChoices:
         """
         tree = self._trees[root]
         self._budget.spend()
-        names = self._zoned.get(tree.kind)
+        names = self._zoned_classes.get(tree.kind)
         if names is None:
-            names = self._zoned[tree.kind] = _zoned(tree, self._asked)
+            names = self._zoned_classes[tree.kind] = _zoned_classes(tree, self._asked)
         if names:
-            if all(_free(tree, name) >= self._asked[name] for name in names):
-                yield from self._of(names).at(tree)
+            # a sum over the tree, before splits are tried: crowded hosts mostly fail it
+            if all(_free_amount(tree, name) >= self._asked[name] for name in names):
+                yield from self._search_for(names).at(tree)
             return
         for candidate in self._whole.at(root):
             yield candidate and HostChoice.of(self._snapshot, candidate)
 
-    def _of(self, names: tuple[str, ...]) -> "_SplitSearch":
+    def _search_for(self, names: tuple[str, ...]) -> "_SplitSearch":
         found = self._splits.get(names)
         if found is None:
             asked = {name: self._asked[name] for name in names}
@@ -96,13 +99,13 @@ class SplitChoices:
         return found
 
 
-def _free(tree: HostTree, name: str) -> int:
+def _free_amount(tree: HostTree, name: str) -> int:
     """How much of a class the providers of a tree could give together."""
     free = tree.free
     return sum([free[slot] for _, slot in tree.shape.having.get(name, ()) if free[slot] > 0])
 
 
-def _zoned(tree: HostTree, asked: Iterable[str]) -> tuple[str, ...]:
+def _zoned_classes(tree: HostTree, asked: Iterable[str]) -> tuple[str, ...]:
     """Which of the classes the zones of a tree have."""
     slots = tree.shape.slots
     return tuple(
@@ -157,12 +160,12 @@ class _SplitSearch:
             group.suffix and not asked.keys().isdisjoint(group.resources) for group in request.groups
         )
         conditions = {each for name in asked for each in self._needs[name].conditions}
-        self._alike = not self._required and all(each.reads == "kind" for each in conditions)
-        rest = _without(request, asked)
+        self._read_tree = tree_reader(conditions)
+        # each root counts for the rest: a split comes from the tree even where the rest is from pools
+        rest = _unsplit_request(request, asked)
         #: who serves what is not split, if there is anything
         self._rest = None if rest is None else CandidatesByHost(snapshot, rest, budget, each_root=True)
-        required = tuple(frozenset({trait}) for trait in request.root_required)
-        self._root = HasTraits(required, request.root_forbidden)
+        self._on_roots = tuple(root_conditions(request))
         self._layouts: dict[Hashable, _ZoneLayout] = {}
         self._known: dict[Hashable, Ranked | None] = {}
 
@@ -171,39 +174,42 @@ class _SplitSearch:
         return RootFilter(self._snapshot.roots()) if self._rest is None else self._rest.roots()
 
     def at(self, tree: HostTree) -> Iterator[HostChoice | None]:
-        """Those of a tree."""
-        layout = self._layout(tree)
+        """The choices at a tree."""
+        layout = self._zone_layout(tree)
+        # a class without any room cannot be split, whatever is free
         if not layout.is_complete:
             return
         if not self._contested:
-            for choice in self._others(tree):
+            for choice in self._other_choices(tree):
                 if choice is None:
                     yield None
-                elif (found := self._best(tree, layout, choice)) is not None:
-                    yield from (self._with(choice, split) for split in found[1])
+                elif (found := self._best_beside(tree, layout, choice)) is not None:
+                    yield from (self._join_split(choice, split) for split in found[1])
             return
         # what the others take decides how good a split may be
+        # all choices before any is yielded: a later one may leave the zones for a better split
         ranked: list[tuple[HostChoice, Ranked]] = []
-        for choice in self._others(tree):
+        for choice in self._other_choices(tree):
             if choice is None:
                 yield None
-            elif (found := self._best(tree, layout, choice)) is not None:
+            elif (found := self._best_beside(tree, layout, choice)) is not None:
                 ranked.append((choice, found))
         best = min((rank for _, (rank, _) in ranked), default=None)
         for choice, (rank, splits) in ranked:
             if rank == best:
-                yield from (self._with(choice, split) for split in splits)
+                yield from (self._join_split(choice, split) for split in splits)
 
-    def _others(self, tree: HostTree) -> Iterator[HostChoice | None]:
+    def _other_choices(self, tree: HostTree) -> Iterator[HostChoice | None]:
         """The choices for what is not split."""
         if self._rest is not None:
             for candidate in self._rest.at(tree.root.id):
                 yield candidate and HostChoice.of(self._snapshot, candidate)
-        elif self._root.met_by(tree.root, self._snapshot):
+        elif all(each.met_by(tree.root, self._snapshot) for each in self._on_roots):
             yield HostChoice(tree.root, (), {})
 
-    def _best(self, tree: HostTree, layout: _ZoneLayout, others: HostChoice) -> Ranked | None:
+    def _best_beside(self, tree: HostTree, layout: _ZoneLayout, others: HostChoice) -> Ranked | None:
         """The best splits beside the others, by positions in the tree."""
+        # with every room of the host: if these together lack a trait, each split does
         if not self._has_traits(tree, others, layout.places):
             return None
         apart = layout.apart
@@ -211,22 +217,25 @@ class _SplitSearch:
             ids = [tree.members[at].id for at in layout.zones]
             apart = tuple(tuple(distance_of(self._distances, one, other) for other in ids) for one in ids)
         key: Hashable = None
-        if self._alike and not self._contested:
+        # traits that the group has together, and amounts of others, depend on the choice for the others
+        if not self._required and not self._contested:
+            # what is free of rooms only: the same split is right whatever else is used
             free = tuple(tree.free[slot] for zone in layout.rooms for _, _, slot in zone)
             whole = tuple(
                 tree.members[at].inventories[name].capacity
                 for zone in layout.rooms
                 for name, at, _ in zone
+                # only this policy compares with the empty host, whose inventories differ within a kind
                 if self._topology is TopologyPolicy.RESTRICTED
             )
-            key = (tree.kind, free, whole, apart if self._distances else None)
+            key = (self._read_tree(tree), tree.kind, free, whole, apart if self._distances else None)
             if key in self._known:
                 return self._known[key]
         found = best_splits(
             self._topology,
             self._asked,
-            self._zones(tree, layout, others),
-            self._zones(tree, layout, None),
+            self._rooms_now(tree, layout, others),
+            self._rooms_now(tree, layout, None),
             apart,
             self._budget,
             lambda split: self._has_traits(tree, others, [share.provider for share in split]),
@@ -235,14 +244,15 @@ class _SplitSearch:
             self._known[key] = found
         return found
 
-    def _layout(self, tree: HostTree) -> _ZoneLayout:
-        key: Hashable = tree.kind if self._alike else tree
+    def _zone_layout(self, tree: HostTree) -> _ZoneLayout:
+        key: Hashable = (self._read_tree(tree), tree.kind)  # of the kind, as zones are known by their traits
         found = self._layouts.get(key)
         if found is None:
             zones = tree.kind.zones
             self._budget.spend(len(tree.members))
-            rooms = tuple(tuple(self._rooms(tree, zone)) for zone in zones)
+            rooms = tuple(tuple(self._zone_rooms(tree, zone)) for zone in zones)
             found = self._layouts[key] = _ZoneLayout(
+                # the NUMA node itself comes first in its zone
                 tuple(zone[0] for zone in zones),
                 rooms,
                 {name for zone in rooms for name, _, _ in zone} == self._asked.keys(),
@@ -250,7 +260,7 @@ class _SplitSearch:
             )
         return found
 
-    def _rooms(self, tree: HostTree, zone: Sequence[int]) -> Iterator[tuple[str, int, int]]:
+    def _zone_rooms(self, tree: HostTree, zone: Sequence[int]) -> Iterator[tuple[str, int, int]]:
         for at in zone:
             provider = tree.members[at]
             for name in self._asked:
@@ -260,7 +270,7 @@ class _SplitSearch:
                 ):
                     yield name, at, tree.kind.shape.slots[at, name]
 
-    def _zones(self, tree: HostTree, layout: _ZoneLayout, others: HostChoice | None) -> list[Zone]:
+    def _rooms_now(self, tree: HostTree, layout: _ZoneLayout, others: HostChoice | None) -> list[Zone]:
         """The rooms of each zone as it is used now, and by the others; without them, as if it were empty."""
         taken = {provider.id: amounts for provider, amounts in others.resources} if others else {}
         zones: list[Zone] = []
@@ -269,6 +279,7 @@ class _SplitSearch:
             for name, at, slot in places:
                 provider = tree.members[at]
                 inventory = provider.inventories[name]
+                # without others the question is what would fit if the host were empty
                 free = inventory.capacity if others is None else tree.free[slot]
                 mine = taken.get(provider.id, {}).get(name, 0)
                 rooms.setdefault(name, []).append(ZoneRoom.of(at, inventory, free, mine))
@@ -284,9 +295,10 @@ class _SplitSearch:
             any(not provider.traits.isdisjoint(traits) for provider in serving) for traits in self._required
         )
 
-    def _with(self, others: HostChoice, split: Split) -> HostChoice:
+    def _join_split(self, others: HostChoice, split: Split) -> HostChoice:
         members = self._snapshot.whole_trees()[others.root.id].members
         resources = {provider.id: (provider, dict(amounts)) for provider, amounts in others.resources}
+        # by id, as a provider that serves the rest, too, is named once
         serving: dict[int, Provider] = {each.id: each for each in others.mappings.get("", ())}
         for at, name, amount in split:
             provider = members[at]
@@ -298,8 +310,8 @@ class _SplitSearch:
         )
 
 
-def _without(request: CandidatesRequest, split: Collection[str]) -> CandidatesRequest | None:
-    """What of a request is not split; None if that is nothing."""
+def _unsplit_request(request: CandidatesRequest, split: Collection[str]) -> CandidatesRequest | None:
+    """The part of a request that is not split; None if there is none."""
     groups = []
     for group in request.groups:
         if group.suffix:
@@ -307,5 +319,6 @@ def _without(request: CandidatesRequest, split: Collection[str]) -> CandidatesRe
             continue
         left = {name: amount for name, amount in group.resources.items() if name not in split}
         if left:
+            # traits of the group may come from the split, so that they are checked when both are known
             groups.append(replace(group, resources=left, required=()))
     return replace(request, groups=tuple(groups)) if groups else None

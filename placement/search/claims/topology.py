@@ -47,7 +47,7 @@ class TopologyPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class ZoneRoom:
-    """What a provider can give of a class: multiples of ``step`` from ``least`` to ``most``."""
+    """The amounts that a provider can give of a class: multiples of ``step`` from ``least`` to ``most``."""
 
     provider: int
     least: int
@@ -56,7 +56,7 @@ class ZoneRoom:
 
     @classmethod
     def of(cls, provider: int, inventory: Inventory, free: int, taken: int = 0) -> "ZoneRoom":
-        """That of a provider of which so much is free, and so much of that taken by the same consumer."""
+        """The room of a provider, given its free amount and how much of that the same consumer takes."""
         step = inventory.step_size
         least = -(-max(1, inventory.min_unit - taken) // step) * step
         most = max(0, min(free, inventory.max_unit) - taken) // step * step
@@ -68,7 +68,7 @@ Zone = Mapping[str, Sequence[ZoneRoom]]
 
 
 class ZoneShare(NamedTuple):
-    """What is taken of a provider."""
+    """An amount that is taken of a provider."""
 
     provider: int
     resource_class: str
@@ -136,7 +136,7 @@ def _of_sizes(
             budget.spend(size)
             distance = sum(apart[one][other] for one, other in combinations(chosen, 2))
             if not found or distance <= min(found):
-                splits = _splits(asked, [zones[number] for number in chosen], budget, even=even)
+                splits = _list_splits(asked, [zones[number] for number in chosen], budget, even=even)
                 split = next(filter(accepts, splits), None)
                 if split is not None:
                     found.setdefault(distance, []).append(split)
@@ -151,17 +151,17 @@ def _may_hold(amount: int, name: str, zones: Sequence[Zone], size: int) -> bool:
     return sum(most[:size]) >= amount
 
 
-def _splits(
+def _list_splits(
     asked: Mapping[str, int], zones: Sequence[Zone], budget: SearchBudget, *, even: bool
 ) -> Iterator[Split]:
-    """What may be taken of these zones: always as much of each, and of none nothing, of other providers."""
+    """Ways to take the same amounts from these zones, by other providers; each zone gives something."""
     ways: list[list[list[int]]] = []
     for name, amount in asked.items():
         divided: list[list[int]] = []
         for common in (gcd, lcm):
             budget.spend(len(zones))
-            rooms = [_together(zone.get(name, ()), common) for zone in zones]
-            found = _evenly(amount, rooms) if even else divide(amount, rooms)
+            rooms = [_join_rooms(zone.get(name, ()), common) for zone in zones]
+            found = _divide_evenly(amount, rooms) if even else divide(amount, rooms)
             if found is not None and found not in divided:
                 divided.append(found)
         ways.append(divided)
@@ -188,8 +188,8 @@ def _out_of(parts: Sequence[tuple[str, int, Sequence[ZoneRoom]]], budget: Search
             yield (*shares, *more)
 
 
-def _together(rooms: Sequence[ZoneRoom], common: Callable[..., int]) -> ZoneRoom:
-    """What the providers of a zone can give together, mostly.
+def _join_rooms(rooms: Sequence[ZoneRoom], common: Callable[..., int]) -> ZoneRoom:
+    """The room of all providers of a zone together, approximately.
 
     :param common: of their steps: the greatest divisor for what some of them may give, the least multiple for
         what any of them gives.
@@ -207,7 +207,7 @@ def _of_zone(name: str, amount: int, rooms: Sequence[ZoneRoom]) -> Iterator[Spli
     useful = sorted((room for room in rooms if room.least <= room.most), key=lambda room: room.most)
     for count in range(1, len(useful) + 1):
         for chosen in combinations(useful, count):
-            divided = _equally(amount, chosen)
+            divided = _divide_equally(amount, chosen)
             if divided is not None:
                 yield tuple(
                     ZoneShare(room.provider, name, part) for room, part in zip(chosen, divided, strict=True)
@@ -231,8 +231,8 @@ def divide(amount: int, rooms: Sequence[ZoneRoom]) -> list[int] | None:
             if alike in tried:
                 continue
             tried.add(alike)
-            found = _equally(amount, [rooms[number] for number in chosen])
-            if found is not None and (best is None or _spread(found) < _spread(best)):
+            found = _divide_equally(amount, [rooms[number] for number in chosen])
+            if found is not None and (best is None or _sum_squares(found) < _sum_squares(best)):
                 best = [0] * len(rooms)
                 for number, part in zip(chosen, found, strict=True):
                     best[number] = part
@@ -241,20 +241,20 @@ def divide(amount: int, rooms: Sequence[ZoneRoom]) -> list[int] | None:
     return None
 
 
-def _evenly(amount: int, rooms: Sequence[ZoneRoom]) -> list[int] | None:
+def _divide_evenly(amount: int, rooms: Sequence[ZoneRoom]) -> list[int] | None:
     """The amount in parts that differ by one step at most; None if a room cannot give its part."""
-    parts = _equally(amount, rooms)
+    parts = _divide_equally(amount, rooms)
     if parts is None or max(parts) - min(parts) > lcm(*(room.step for room in rooms)):
         return None
     return parts
 
 
-def _spread(parts: Iterable[int]) -> int:
-    """Less for parts of one sum that are more equal."""
+def _sum_squares(parts: Iterable[int]) -> int:
+    """The sum of squares: less for parts of one sum that are more equal."""
     return sum(part * part for part in parts)
 
 
-def _equally(amount: int, rooms: Sequence[ZoneRoom]) -> list[int] | None:
+def _divide_equally(amount: int, rooms: Sequence[ZoneRoom]) -> list[int] | None:
     """The amount in parts of all of these rooms, as equal as these allow; None if there is no way.
 
     Parts of rooms whose steps differ go up by the least common multiple of the steps, from whatever each may
@@ -273,13 +273,13 @@ def _equally(amount: int, rooms: Sequence[ZoneRoom]) -> list[int] | None:
                 (room.least + (first - room.least) % unit, room.most - (room.most - first) % unit)
                 for room, first in zip(rooms, beginnings, strict=True)
             ]
-            found = _filled(amount, bounds, unit)
-            if found is not None and (best is None or _spread(found) < _spread(best)):
+            found = _fill_bounds(amount, bounds, unit)
+            if found is not None and (best is None or _sum_squares(found) < _sum_squares(best)):
                 best = found
     return best
 
 
-def _filled(amount: int, bounds: Sequence[tuple[int, int]], unit: int) -> list[int] | None:
+def _fill_bounds(amount: int, bounds: Sequence[tuple[int, int]], unit: int) -> list[int] | None:
     """Parts that begin with the least and go up by ``unit``, always the smallest one next."""
     if any(least > most for least, most in bounds) or not (
         sum(least for least, _ in bounds) <= amount <= sum(most for _, most in bounds)

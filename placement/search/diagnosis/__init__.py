@@ -22,9 +22,10 @@ The order of conditions
     ``same_subtree``; ``group_policy``.
 
 Who does what
-    ``clauses`` takes a request apart, and puts it together without some clauses. ``equivalence`` finds the
-    hosts that need to be looked at only once. ``survey`` looks at parts alone, ``explanation`` at the
-    request and gathers all, ``relaxations`` tries changes, ``sentences`` makes a sentence and a document.
+    ``clauses`` takes a request apart, and puts it together without some clauses; the pieces are those of its
+    conditions (``placement.search.conditions``). ``survey`` looks at parts alone, once for hosts that are
+    alike (``placement.search.equivalence``), ``explanation`` at the request and gathers all, ``relaxations``
+    tries changes, ``sentences`` makes a sentence and a document.
 
 A worked example
     Three hosts, each one provider with VCPU 8; of ``cn1`` 6 are used, of ``cn2`` 3, of ``cn3`` none, but

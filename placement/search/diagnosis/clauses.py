@@ -1,4 +1,4 @@
-"""What a request says, clause by clause, and the request without some of its clauses."""
+"""The clauses of a request, and the request without some of them."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -8,12 +8,13 @@ from typing import Final
 from placement.read_model.provider import Inventory, Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.search.conditions import (
-    HasTraits,
-    InAggregates,
-    InTree,
+    ProviderCheck,
     ProviderCondition,
     ProviderNeed,
+    group_conditions,
+    keep_pieces,
     needs_of,
+    root_conditions,
 )
 from placement.search.request import CandidatesRequest, RequestGroup
 
@@ -35,21 +36,21 @@ class RequestClause:
 
 @dataclass(frozen=True, slots=True)
 class ClauseCheck:
-    """What one provider has to be because of a clause; by leaving out ``drop`` a request asks it no more.
+    """A check of one provider because of a clause; a request without ``drop`` does not ask for it.
 
-    Where the clause is checked together with those before it, ``alone`` has what it asks for by itself: of
-    the provider, and in the group without a suffix of its root, of which one has to meet all such clauses.
+    Where the clause is checked together with those before it of the same condition, ``ways`` are its own
+    checks: all these clauses have to be met in one and the same way.
     """
 
     clause: RequestClause
     drop: RequestClause
-    met_by: Callable[[Provider], bool]
-    alone: tuple[Callable[[Provider], bool], ...] = ()
+    met_by: ProviderCheck
+    ways: tuple[ProviderCheck, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class RequestPart:
-    """What exactly one provider serves, as a list of checks in the documented order.
+    """A part that exactly one provider serves, as a list of checks in the documented order.
 
     ``capacities`` has the indexes, by class, of those checks that depend on what is used. The part is
     gone where all of one of ``gone_without`` are left out.
@@ -68,18 +69,15 @@ def resources(group: str, name: str) -> RequestClause:
 
 def parts_of(snapshot: ModelSnapshot, request: CandidatesRequest) -> tuple[RequestPart, ...]:
     """The parts of a request: a group with a suffix is one, the group without one for each class."""
-    groups = {group.suffix: group for group in request.groups}
     return tuple(
-        _part(snapshot, request, groups[need.suffix], need)
+        _make_part(snapshot, request, need)
         for need in needs_of(request)
         if need.resources or not need.unsuffixed
     )
 
 
-def _part(
-    snapshot: ModelSnapshot, request: CandidatesRequest, group: RequestGroup, need: ProviderNeed
-) -> RequestPart:
-    checks = (*_on_inventories(need), *_on_providers(snapshot, group, need))
+def _make_part(snapshot: ModelSnapshot, request: CandidatesRequest, need: ProviderNeed) -> RequestPart:
+    checks = (*_on_inventories(need), *_on_providers(snapshot, need))
     capacities = {
         check.clause.names[0]: index
         for index, check in enumerate(checks)
@@ -136,78 +134,43 @@ _PORTIONS: Final[Mapping[str, Callable[[Inventory, int], bool]]] = {
 }
 
 
-def _check(snapshot: ModelSnapshot, clause: RequestClause, condition: ProviderCondition) -> ClauseCheck:
-    """That a provider meets a condition, as a clause says that can be left out by itself."""
-    return ClauseCheck(clause, clause, lambda provider: condition.met_by(provider, snapshot))
+def clause_of(piece: ProviderCondition, group: str = "") -> RequestClause:
+    """The clause that states a piece of a condition, of a group by its suffix or of roots."""
+    return RequestClause(piece.name, group, tuple(sorted(piece.sets[0])))
 
 
-def _on_providers(snapshot: ModelSnapshot, group: RequestGroup, need: ProviderNeed) -> Iterator[ClauseCheck]:
-    """Each condition of :mod:`placement.search.conditions` in pieces that can be left out."""
-    check = partial(_check, snapshot)
-    suffix, or_root = need.suffix, need.unsuffixed
-    if not need.unsuffixed:
-        for traits in group.required:
-            yield check(_any_of("required", suffix, traits), HasTraits((traits,)))
-    for trait in sorted(group.forbidden):
-        yield check(RequestClause("forbidden", suffix, (trait,)), HasTraits((), frozenset({trait})))
-    if group.in_tree is not None:
-        yield check(RequestClause("in_tree", suffix, (group.in_tree,)), InTree(group.in_tree))
-    for number, aggregates in enumerate(group.member_of, start=1):
-        # with those before: a provider and its root are not asked to be in one each
-        together = InAggregates(group.member_of[:number], frozenset(), or_root=or_root)
-        alone = partial(InAggregates((aggregates,), frozenset(), or_root=False).met_by, snapshot=snapshot)
-        by_root = partial(_root_meets, snapshot, alone)
-        yield replace(
-            check(_any_of("member_of", suffix, aggregates), together),
-            alone=(alone, by_root) if or_root else (alone,),
-        )
-    for aggregate in sorted(group.forbidden_aggregates):
-        forbidden = InAggregates((), frozenset({aggregate}), or_root=or_root)
-        yield check(RequestClause("forbidden_aggregates", suffix, (aggregate,)), forbidden)
+def _on_providers(snapshot: ModelSnapshot, need: ProviderNeed) -> Iterator[ClauseCheck]:
+    """The conditions of a need in pieces that can be left out."""
+    for condition in need.conditions:
+        for number, piece in enumerate(condition.pieces(), start=1):
+            clause, ways = clause_of(piece, need.suffix), piece.ways(snapshot)
+            if len(ways) == 1:
+                yield ClauseCheck(clause, clause, ways[0])
+            else:
+                # with those before: pieces that are met in several ways have to be met in one and the same
+                upto = replace(condition, sets=condition.sets[:number])
+                yield ClauseCheck(clause, clause, partial(upto.met_by, snapshot=snapshot), ways)
 
 
-def _root_meets(snapshot: ModelSnapshot, met_by: Callable[[Provider], bool], provider: Provider) -> bool:
-    return met_by(snapshot.providers[provider.root_id])
+def root_checks(snapshot: ModelSnapshot, request: CandidatesRequest) -> tuple[ClauseCheck, ...]:
+    """Checks of the root of a tree."""
+    found = []
+    for condition in root_conditions(request):
+        for piece in condition.pieces():
+            clause = clause_of(piece)
+            found.append(ClauseCheck(clause, clause, partial(piece.met_by, snapshot=snapshot)))
+    return tuple(found)
 
 
-def on_roots(snapshot: ModelSnapshot, request: CandidatesRequest) -> tuple[ClauseCheck, ...]:
-    """What the root of a tree has to be."""
-    check = partial(_check, snapshot)
-    return (
-        *(
-            check(RequestClause("root_required", names=(trait,)), HasTraits((frozenset({trait}),)))
-            for trait in sorted(request.root_required)
-        ),
-        *(
-            check(RequestClause("root_forbidden", names=(trait,)), HasTraits((), frozenset({trait})))
-            for trait in sorted(request.root_forbidden)
-        ),
-    )
-
-
-def pieces(request: CandidatesRequest) -> tuple[ProviderCondition, ...]:
-    """Conditions, each once: where a tree meets them decides on whatever asks for some of what this does.
-
-    Beside these there is the tree that is asked for, and what providers have and are used of.
-    """
-    found: list[ProviderCondition] = [HasTraits((frozenset({trait}),)) for trait in request.root_required]
-    found += [HasTraits((), frozenset({trait})) for trait in request.root_forbidden]
+def checks_together(snapshot: ModelSnapshot, request: CandidatesRequest) -> tuple[ClauseCheck, ...]:
+    """Checks of which the providers of a group have to pass each between them."""
+    found = []
     for group in request.groups:
-        found += [HasTraits((traits,)) for traits in group.required]
-        found += [HasTraits((), frozenset({trait})) for trait in group.forbidden]
-        found += [InAggregates((each,), frozenset(), or_root=False) for each in group.member_of]
-        found += [InAggregates((), frozenset({each}), or_root=False) for each in group.forbidden_aggregates]
-    return tuple(dict.fromkeys(found))
-
-
-def traits_together(request: CandidatesRequest) -> tuple[tuple[RequestClause, frozenset[str]], ...]:
-    """What the providers of the group without a suffix must have together."""
-    return tuple(
-        (_any_of("required", "", traits), traits)
-        for group in request.groups
-        if group.suffix == ""
-        for traits in group.required
-    )
+        for condition in group_conditions(group):
+            for piece in condition.pieces() if condition.together else ():
+                clause = clause_of(piece, group.suffix)
+                found.append(ClauseCheck(clause, clause, partial(piece.met_by, snapshot=snapshot)))
+    return tuple(found)
 
 
 TOGETHER: Final = RequestClause("together")
@@ -215,23 +178,25 @@ TOGETHER: Final = RequestClause("together")
 
 
 def combinations(request: CandidatesRequest) -> Iterator[tuple[RequestClause, CandidatesRequest]]:
-    """What ties the parts to one another, in order: each clause with the request up to it."""
+    """The clauses that tie parts to one another, in order: each with the request up to it."""
+    # each step has all clauses before it, so that hosts are left out by the first they fail
     yield TOGETHER, replace(request, same_subtrees=(), group_policy=None)
     for number, suffixes in enumerate(request.same_subtrees, start=1):
         upto = replace(request, same_subtrees=request.same_subtrees[:number], group_policy=None)
         yield _same_subtree(suffixes), upto
-    if _isolates(request):
+    if _has_isolation(request):
         yield RequestClause("group_policy", names=("isolate",)), request
 
 
 def droppable(snapshot: ModelSnapshot, request: CandidatesRequest) -> tuple[RequestClause, ...]:
     """All clauses that may be left out, each once, in order."""
     found = [check.drop for part in parts_of(snapshot, request) for check in part.checks]
-    found += [check.drop for check in on_roots(snapshot, request)]
-    found += [clause for clause, _ in traits_together(request)]
+    found += [check.drop for check in root_checks(snapshot, request)]
+    found += [check.drop for check in checks_together(snapshot, request)]
     found += [_same_subtree(suffixes) for suffixes in request.same_subtrees]
-    if _isolates(request):
+    if _has_isolation(request):
         found.append(RequestClause("group_policy", names=("isolate",)))
+    # each once: several checks have the same clause, such as those of one amount
     return tuple(dict.fromkeys(found))
 
 
@@ -249,6 +214,7 @@ def without(
     """
     subtrees = [suffixes for suffixes in request.same_subtrees if _same_subtree(suffixes) not in left_out]
     named = frozenset[str]().union(*subtrees)
+    # amounts and conditions first, as a group may be none any more without them
     groups = [_group_without(group, left_out, amounts or {}) for group in request.groups]
     groups = [
         group
@@ -260,12 +226,10 @@ def without(
         return None
     shared = RequestClause("group_policy", names=("isolate",)) in left_out
     return replace(
-        request,
+        keep_pieces(request, lambda piece: clause_of(piece) not in left_out),
         groups=tuple(groups),
         same_subtrees=tuple(left for suffixes in subtrees if (left := suffixes & suffixes_left)),
         group_policy="none" if shared else request.group_policy,
-        root_required=_kept("root_required", request.root_required, left_out),
-        root_forbidden=_kept("root_forbidden", request.root_forbidden, left_out),
     )
 
 
@@ -273,39 +237,17 @@ def _group_without(
     group: RequestGroup, left_out: Collection[RequestClause], amounts: Mapping[RequestClause, int]
 ) -> RequestGroup:
     suffix = group.suffix
-    in_tree = group.in_tree
-    if in_tree is not None and RequestClause("in_tree", suffix, (in_tree,)) in left_out:
-        in_tree = None
-    return replace(
-        group,
-        resources={
-            name: amounts.get(resources(suffix, name), amount)
-            for name, amount in group.resources.items()
-            if resources(suffix, name) not in left_out
-        },
-        required=tuple(each for each in group.required if _any_of("required", suffix, each) not in left_out),
-        forbidden=_kept("forbidden", group.forbidden, left_out, suffix),
-        member_of=tuple(
-            each for each in group.member_of if _any_of("member_of", suffix, each) not in left_out
-        ),
-        forbidden_aggregates=_kept("forbidden_aggregates", group.forbidden_aggregates, left_out, suffix),
-        in_tree=in_tree,
-    )
-
-
-def _kept(
-    condition: str, names: frozenset[str], left_out: Collection[RequestClause], group: str = ""
-) -> frozenset[str]:
-    return frozenset(name for name in names if RequestClause(condition, group, (name,)) not in left_out)
-
-
-def _any_of(condition: str, group: str, names: frozenset[str]) -> RequestClause:
-    return RequestClause(condition, group, tuple(sorted(names)))
+    left = {
+        name: amounts.get(resources(suffix, name), amount)
+        for name, amount in group.resources.items()
+        if resources(suffix, name) not in left_out
+    }
+    return replace(keep_pieces(group, lambda piece: clause_of(piece, suffix) not in left_out), resources=left)
 
 
 def _same_subtree(suffixes: frozenset[str]) -> RequestClause:
     return RequestClause("same_subtree", names=tuple(sorted(suffixes)))
 
 
-def _isolates(request: CandidatesRequest) -> bool:
+def _has_isolation(request: CandidatesRequest) -> bool:
     return request.group_policy == "isolate" and sum(group.suffix != "" for group in request.groups) > 1

@@ -13,10 +13,11 @@ from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import HostTree, TreeStructure, picker
 from placement.search.budget import BudgetExhausted, SearchBudget
 from placement.search.candidate_search import served
+from placement.search.conditions import condition_class
 from placement.search.diagnosis.clauses import RequestClause, combinations, resources
-from placement.search.diagnosis.equivalence import TreeKin
 from placement.search.diagnosis.relaxations import RelaxationSearch, RequestRelaxation
 from placement.search.diagnosis.survey import HostDiagnosis, LikeHosts, survey
+from placement.search.equivalence import TreeKin
 from placement.search.request import CandidatesRequest
 
 MAX_EXAMPLES: Final = 5
@@ -25,7 +26,7 @@ MAX_EXAMPLES: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class FunnelStep:
-    """What is left after a condition: hosts, and of a condition on single providers these, too."""
+    """The hosts left after a condition; after one on single providers also the providers."""
 
     clause: RequestClause
     hosts: int
@@ -121,12 +122,12 @@ def explain(
         relaxer = RelaxationSearch(whole.found, budget)
         if not whole.left and not gather(relaxer.relaxations(), relaxations):
             incomplete.append("relaxations")
-        if not gather(_largest(relaxer, request), largest):
+        if not gather(_largest_amounts(relaxer, request), largest):
             incomplete.append("largest")
     return RequestExplanation(
         hosts=sum(host.count for host in whole.found.hosts),
-        fitting=None if "fitting_hosts" in incomplete else _count(whole.left),
-        groups=tuple(_groups(whole.found)),
+        fitting=None if "fitting_hosts" in incomplete else _count_hosts(whole.left),
+        groups=tuple(_part_funnels(whole.found)),
         steps=tuple(whole.steps),
         reasons=tuple(reasons),
         relaxations=tuple(relaxations),
@@ -148,18 +149,18 @@ def gather(found: Iterable[T], into: list[T]) -> bool:
     return True
 
 
-def _largest(relaxer: RelaxationSearch, request: CandidatesRequest) -> Iterator[LargestAmount]:
+def _largest_amounts(relaxer: RelaxationSearch, request: CandidatesRequest) -> Iterator[LargestAmount]:
     for group in request.groups:
         for name, amount in group.resources.items():
             clause = RequestClause("resources", group.suffix, (name,), amount)
             yield LargestAmount(clause, relaxer.largest(resources(group.suffix, name)))
 
 
-def _count(hosts: list[LikeHosts]) -> int:
+def _count_hosts(hosts: list[LikeHosts]) -> int:
     return sum(host.count for host in hosts)
 
 
-def _groups(found: HostDiagnosis) -> Iterator[PartFunnel]:
+def _part_funnels(found: HostDiagnosis) -> Iterator[PartFunnel]:
     for number, part in enumerate(found.parts):
         by_first = [0] * (len(part.checks) + 1)
         for host in found.hosts:
@@ -181,9 +182,9 @@ class _WholeFunnel:
         self._budget = budget
         #: by clause: the hosts, and the part that it belongs to, if it is about one
         self._failed: dict[RequestClause, tuple[list[LikeHosts], int | None]] = {}
-        self._alone()
+        self._check_alone()
 
-    def _alone(self) -> None:
+    def _check_alone(self) -> None:
         """The conditions on each part by itself, on roots, and on traits of the group without a suffix."""
         parts, droppable = self.found.parts, self.found.droppable
         for number, part in enumerate(parts):
@@ -193,69 +194,74 @@ class _WholeFunnel:
                 if first == len(part.checks):
                     kept.append(host)
                 else:
-                    self._fail(part.checks[first].clause, host, number)
+                    self._note_failed(part.checks[first].clause, host, number)
             self.left = kept
-            self._step(
+            self._add_step(
                 RequestClause("group", part.need.suffix, tuple(name for name, _ in part.need.resources))
             )
         for check in self.found.on_roots:
             bit = 1 << droppable.index(check.clause)
-            self._keep(check.clause, [not host.root & bit for host in self.left])
-        for number, (clause, _) in enumerate(self.found.traits):
-            self._keep(clause, [0 in host.traits[number] for host in self.left])
+            self._keep_passing(check.clause, [not host.root & bit for host in self.left])
+        for number, check in enumerate(self.found.together):
+            self._keep_passing(check.clause, [0 in host.traits[number] for host in self.left])
 
     def combine(self) -> None:
         """The conditions that tie the parts to one another.
 
         :raises Exhausted: it takes too long; what is known then stays.
         """
+        # the whole request first: hosts that serve it pass every step, so that most need no other search
         *steps, (last, whole) = combinations(self.found.request)
-        tell = self._teller(whole)
+        tell = self._serving_function(whole)
         fitting = {host for host in self.left if tell(host)}  # and so up to each clause
         for clause, request in steps:
-            tell = self._teller(request)
-            self._keep(clause, [host in fitting or tell(host) for host in self.left])
-        self._keep(last, [host in fitting for host in self.left])
+            tell = self._serving_function(request)
+            self._keep_passing(clause, [host in fitting or tell(host) for host in self.left])
+        self._keep_passing(last, [host in fitting for host in self.left])
 
-    def _teller(self, request: CandidatesRequest) -> Callable[[LikeHosts], bool]:
+    def _serving_function(self, request: CandidatesRequest) -> Callable[[LikeHosts], bool]:
         tell = served(self.found.snapshot, request, self._budget)
         return lambda host: tell(host.alike.tree, host.alike.shared)
 
-    def _keep(self, clause: RequestClause, passes: list[bool]) -> None:
+    def _keep_passing(self, clause: RequestClause, passes: list[bool]) -> None:
         kept = []
         for host, passed in zip(self.left, passes, strict=True):
             if passed:
                 kept.append(host)
             else:
-                self._fail(clause, host, None)
+                self._note_failed(clause, host, None)
         self.left = kept
-        self._step(clause)
+        self._add_step(clause)
 
-    def _step(self, clause: RequestClause) -> None:
-        self.steps.append(FunnelStep(clause, _count(self.left)))
+    def _add_step(self, clause: RequestClause) -> None:
+        self.steps.append(FunnelStep(clause, _count_hosts(self.left)))
 
-    def _fail(self, clause: RequestClause, host: LikeHosts, part: int | None) -> None:
+    def _note_failed(self, clause: RequestClause, host: LikeHosts, part: int | None) -> None:
         self._failed.setdefault(clause, ([], part))[0].append(host)
 
     def reasons(self) -> Iterator[UnmetReason]:
         """Why hosts are not left, most of them first."""
-        by_count = sorted(self._failed.items(), key=lambda item: -_count(item[1][0]))
+        # stable, so that reasons of as many hosts stay in the documented order
+        by_count = sorted(self._failed.items(), key=lambda item: -_count_hosts(item[1][0]))
         for clause, (hosts, part) in by_count:
-            nearest = heapq.merge(*(self._nearest(clause, part, host) for host in hosts))
-            examples = tuple([_example(clause, *miss[-2:]) for miss in islice(nearest, MAX_EXAMPLES)])
-            yield UnmetReason(clause, _count(hosts), examples, _is_of_nobody(self.found.snapshot, clause))
+            nearest = heapq.merge(*(self._nearest_misses(clause, part, host) for host in hosts))
+            examples = tuple([_nearest_miss(clause, *miss[-2:]) for miss in islice(nearest, MAX_EXAMPLES)])
+            yield UnmetReason(
+                clause, _count_hosts(hosts), examples, _is_of_nobody(self.found.snapshot, clause)
+            )
 
-    def _nearest(self, clause: RequestClause, part: int | None, host: LikeHosts) -> list[_Miss]:
+    def _nearest_misses(self, clause: RequestClause, part: int | None, host: LikeHosts) -> list[_Miss]:
         """The nearest misses of hosts that are alike, nearest first."""
         failed = sum(
             first < len(each.checks) for first, each in zip(host.firsts, self.found.parts, strict=True)
         )
         about_amount = part is not None and clause.condition in _AMOUNTS
         positions = host.closest[part] if part is not None and about_amount else ()
-        missing = _missing(clause, positions, host)
+        missing = _distance_function(clause, positions, host)
         self._budget.spend(len(host.alike.trees) // 8)
         at = _ClosestProviders(positions, host.alike.kin)
         distances = list(map(missing, host.alike.trees))
+        # the distance of the last example, so that only its hosts are sorted by name
         furthest = heapq.nsmallest(MAX_EXAMPLES, distances)[-1]
         return heapq.nsmallest(
             MAX_EXAMPLES,
@@ -268,12 +274,11 @@ class _WholeFunnel:
 
 
 def _is_of_nobody(snapshot: ModelSnapshot, clause: RequestClause) -> bool:
-    match clause.condition:
-        case "in_tree":
-            return snapshot.get(clause.names[0]) is None
-        case "member_of":
-            return all(name not in snapshot.by_aggregate for name in clause.names)
-    return False
+    """Whether the clause names a tree, or aggregates, that no provider is in."""
+    condition = condition_class(clause.condition)
+    if condition is None or not condition.words.unknown:
+        return False
+    return condition((frozenset(clause.names),)).is_unknown(snapshot)
 
 
 class _ClosestProviders(NamedTuple):
@@ -289,7 +294,9 @@ _Miss = tuple[int, int, str, int, HostTree, _ClosestProviders]
 _AMOUNTS: Final = ("capacity", "min_unit", "max_unit", "step_size")
 
 
-def _missing(clause: RequestClause, positions: tuple[int, ...], host: LikeHosts) -> Callable[[HostTree], int]:
+def _distance_function(
+    clause: RequestClause, positions: tuple[int, ...], host: LikeHosts
+) -> Callable[[HostTree], int]:
     """A function that tells how far one of these hosts is from what a clause asks for."""
     if not positions or clause.amount is None:
         return lambda _: 0
@@ -298,15 +305,16 @@ def _missing(clause: RequestClause, positions: tuple[int, ...], host: LikeHosts)
 
         def missing(tree: HostTree) -> int:
             providers = kin.providers(tree)
-            return min([abs(_found(clause, providers[at]) - amount) for at in positions])
+            return min([abs(_found_amount(clause, providers[at]) - amount) for at in positions])
 
         return missing
     name, own = clause.names[0], kin.own
     slots = [kin.slots[at, name] for at in positions if at < own]
-    most = max((_found(clause, kin.shared[at - own]) for at in positions if at >= own), default=0)
+    most = max((_found_amount(clause, kin.shared[at - own]) for at in positions if at >= own), default=0)
     pickers: dict[TreeStructure, Callable[[tuple[int, ...]], tuple[int, ...]]] = {}
 
     def missing_of_capacity(tree: HostTree) -> int:
+        # by structure: the same slots are picked of thousands of trees
         pick = pickers.get(tree.shape)
         if pick is None:
             within = tree.shape.layout(kin.where).slots
@@ -316,20 +324,25 @@ def _missing(clause: RequestClause, positions: tuple[int, ...], host: LikeHosts)
     return missing_of_capacity
 
 
-def _example(clause: RequestClause, tree: HostTree, at: _ClosestProviders) -> NearestMiss:
+def _nearest_miss(clause: RequestClause, tree: HostTree, at: _ClosestProviders) -> NearestMiss:
     if not at.positions:
         return NearestMiss(tree.root)
     providers, own = at.kin.providers(tree), at.kin.own
     found = [
-        (position >= own, providers[position].id, providers[position], _found(clause, providers[position]))
+        (
+            position >= own,
+            providers[position].id,
+            providers[position],
+            _found_amount(clause, providers[position]),
+        )
         for position in at.positions
     ]
     *_, provider, amount = min(found, key=lambda each: (abs(each[3] - (clause.amount or 0)), *each[:2]))
     return NearestMiss(tree.root, provider, amount)
 
 
-def _found(clause: RequestClause, provider: Provider) -> int:
-    """What is there of what the clause asks for."""
+def _found_amount(clause: RequestClause, provider: Provider) -> int:
+    """The amount that there is of what the clause asks for."""
     name = clause.names[0]
     inventory = provider.inventories[name]
     if clause.condition == "capacity":

@@ -1,18 +1,18 @@
-"""With which changes a request fits: the fewest clauses to leave out, and amounts as large as there are."""
+"""Relaxations: the fewest clauses to leave out, or the largest amounts, with which a request fits."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from heapq import merge
-from itertools import chain, product
-from typing import Final
+from itertools import chain, count, product
+from typing import Final, Self
 
 from placement.read_model.provider import Provider
+from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import HostTree
 from placement.search.budget import SearchBudget
 from placement.search.candidate_search import served
-from placement.search.diagnosis.clauses import RequestClause, resources, without
-from placement.search.diagnosis.equivalence import LikeTrees, TreeKin, sort_anew
+from placement.search.diagnosis.clauses import RequestClause, droppable, resources, without
 from placement.search.diagnosis.survey import (
     Bits,
     FilterResult,
@@ -21,6 +21,8 @@ from placement.search.diagnosis.survey import (
     UnmetFilters,
     least,
 )
+from placement.search.equivalence import LikeTrees, TreeKin, sort_anew
+from placement.search.request import CandidatesRequest
 from placement.search.rules import available
 
 MAX_CHANGES: Final = 3
@@ -46,6 +48,17 @@ class RequestRelaxation:
     amounts: tuple[RequestClause, ...]
     hosts: int
 
+    @classmethod
+    def of(cls, left_out: Iterable[RequestClause], amounts: Mapping[RequestClause, int], hosts: int) -> Self:
+        """The relaxation without some clauses, and with other amounts for clauses of resources."""
+        changed = [replace(clause, amount=amount) for clause, amount in amounts.items()]
+        return cls(tuple(left_out), tuple(changed), hosts)
+
+    def change(self, request: CandidatesRequest) -> CandidatesRequest | None:
+        """The request with these changes; None if it asks for nothing then."""
+        amounts = {resources(each.group, each.names[0]): each.amount or 0 for each in self.amounts}
+        return without(request, self.left_out, amounts)
+
 
 class RelaxationSearch:
     """Tries the request of a survey without some of its clauses."""
@@ -58,11 +71,7 @@ class RelaxationSearch:
             self._by_missing.setdefault(host.missing, []).append(host)
         self._most_shared: dict[str, list[tuple[int, int]]] = {}
         self._smallest_of: dict[str, list[int]] = {}
-        self._asked = {
-            resources(group.suffix, name): amount
-            for group in found.request.groups
-            for name, amount in group.resources.items()
-        }
+        self._asked = asked_amounts(found.request)
 
     def relaxations(self) -> Iterator[RequestRelaxation]:
         """The smallest changes that make the request fit, which it does not as it is.
@@ -71,20 +80,24 @@ class RelaxationSearch:
         """
         found: list[Bits] = []
         levels: list[set[Bits]] = [set() for _ in range(MAX_CHANGES + 1)]
-        for bits in self._needed():
+        for bits in self._needed_sets():
             levels[bits.bit_count()].add(bits)
         for size, level in enumerate(levels):
+            # in order, so that the answer does not depend on hashes
             for bits in sorted(level):
                 self._budget.spend()
+                # a larger set that contains one that helps is no news
                 if any(other & ~bits == 0 for other in found):
                     continue
-                start = next(self._ways(bits), None)
+                start = next(self._find_ways(bits), None)
                 if start is not None:
                     found.append(bits)
-                    yield self._weakened(bits, start)
+                    yield self._weaken_least(bits, start)
                     if len(found) == MAX_RELAXATIONS:
                         return
                 elif size < MAX_CHANGES:
+                    # any further clause may be the one that ties the parts together, which no check of one
+                    # provider tells
                     every = (1 << at for at in range(len(self._found.droppable)))
                     levels[size + 1].update(bits | one for one in every if not bits & one)
 
@@ -94,9 +107,9 @@ class RelaxationSearch:
         :param clause: that of the resource class.
         :raises placement.search.budget.BudgetExhausted: it takes too long.
         """
-        return self._largest(clause, frozenset(), {})
+        return self._largest_amount(clause, frozenset(), {})
 
-    def _needed(self) -> frozenset[Bits]:
+    def _needed_sets(self) -> frozenset[Bits]:
         """Sets of clauses: without all of one of them no host can serve the request."""
         found: set[Bits] = set()
         for missing in self._by_missing:
@@ -104,11 +117,12 @@ class RelaxationSearch:
             for options in (*missing.options, *missing.traits):
                 self._budget.spend(len(sets) * len(options))
                 either = {one | other for one in sets for other in options}
+                # minimal sets only, else their number would double with each part
                 sets = set(least(each for each in either if each.bit_count() <= MAX_CHANGES))
             found |= sets
         return least(found)
 
-    def _ways(self, bits: Bits) -> Iterator[Mapping[RequestClause, int]]:
+    def _find_ways(self, bits: Bits) -> Iterator[Mapping[RequestClause, int]]:
         """The ways to have the request fit by changing all of some clauses, and no other.
 
         Each has the amounts, as small as can be, of those resources that are not left out altogether: what
@@ -116,15 +130,16 @@ class RelaxationSearch:
         """
         changed = self._found.clauses(bits)
         asked = [clause for clause in changed if clause in self._asked]
-        for choice in product(*((None, *self._smallest(clause)) for clause in asked)):
+        # None leaves a clause out; a smaller amount is the milder change, which is weakened later
+        for choice in product(*((None, *self._smallest_amounts(clause)) for clause in asked)):
             amounts = {
                 clause: amount for clause, amount in zip(asked, choice, strict=True) if amount is not None
             }
             self._budget.spend()
-            if any(self._fitting(bits, [each for each in changed if each not in amounts], amounts)):
+            if any(self._fitting_counts(bits, [each for each in changed if each not in amounts], amounts)):
                 yield amounts
 
-    def _smallest(self, clause: RequestClause) -> list[int]:
+    def _smallest_amounts(self, clause: RequestClause) -> list[int]:
         """The smallest amounts below the one asked for that providers give of a class in one go."""
         name = clause.names[0]
         if name not in self._smallest_of:
@@ -139,10 +154,10 @@ class RelaxationSearch:
             self._smallest_of[name] = sorted({smallest(*each) for each in units})
         return [each for each in self._smallest_of[name] if each < self._asked[clause]][:_MAX_SMALLEST]
 
-    def _fitting(
+    def _fitting_counts(
         self, bits: Bits, left_out: Iterable[RequestClause], amounts: Mapping[RequestClause, int]
     ) -> Iterator[int]:
-        """Of hosts that are alike, and serve the request with these changes, how many there are.
+        """The numbers of like hosts that serve the request with these changes.
 
         :param bits: all clauses that are changed.
         """
@@ -150,14 +165,14 @@ class RelaxationSearch:
         if request is None:
             return
         tell = served(self._found.snapshot, request, self._budget)
-        groups = [host.alike for host in self._able(bits, self._found.bits(amounts))]
+        groups = [host.alike for host in self._able_hosts(bits, self._found.bits(amounts))]
         if amounts:  # with others than before hosts need not be alike that were
             groups = sort_anew(self._found.snapshot, request, groups, self._budget)
         for alike in groups:
             if tell(alike.tree, alike.shared):
                 yield len(alike.trees)
 
-    def _able(self, changed: Bits, lessened: Bits) -> Iterator[LikeHosts]:
+    def _able_hosts(self, changed: Bits, lessened: Bits) -> Iterator[LikeHosts]:
         """Hosts that may serve the request if these clauses are changed, some by asking for less."""
         for missing, hosts in self._by_missing.items():
             self._budget.spend()
@@ -169,7 +184,7 @@ class RelaxationSearch:
         request = without(self._found.request, frozenset(self._found.clauses(left_out)), amounts)
         return None if request is None else served(self._found.snapshot, request, self._budget)
 
-    def _weakened(self, bits: Bits, start: Mapping[RequestClause, int]) -> RequestRelaxation:
+    def _weaken_least(self, bits: Bits, start: Mapping[RequestClause, int]) -> RequestRelaxation:
         """The relaxation that changes these clauses, with amounts as large as will do, where any does."""
         amounts = dict(start)
         left_out = dict.fromkeys(each for each in self._found.clauses(bits) if each not in amounts)
@@ -177,16 +192,13 @@ class RelaxationSearch:
             if clause in self._asked:
                 others = {each: amount for each, amount in amounts.items() if each != clause}
                 rest = left_out.keys() - {clause}
-                amount = self._largest(clause, rest, others, self._asked[clause] - 1)
+                amount = self._largest_amount(clause, rest, others, self._asked[clause] - 1)
                 if amount is not None:
                     amounts[clause] = amount
                     left_out.pop(clause, None)
-        changed = (
-            RequestClause(each.condition, each.group, each.names, amount) for each, amount in amounts.items()
-        )
-        return RequestRelaxation(tuple(left_out), tuple(changed), sum(self._fitting(bits, left_out, amounts)))
+        return RequestRelaxation.of(left_out, amounts, sum(self._fitting_counts(bits, left_out, amounts)))
 
-    def _largest(
+    def _largest_amount(
         self,
         clause: RequestClause,
         left_out: Iterable[RequestClause],
@@ -202,16 +214,19 @@ class RelaxationSearch:
         bits = lessened | spared
         fitting = _AmountFitting(self, clause, spared, amounts)
         name = clause.names[0]
-        able, could_give = set(self._able(bits, lessened)), dict[TreeKin, bool]()
+        # hosts that lack anything else need not be tried
+        able, could_give = set(self._able_hosts(bits, lessened)), dict[TreeKin, bool]()
         trees, hosts = self._found.snapshot.whole_trees(), self._host_by_root
         best = 0
         for bound, root in self._most_first(name):
+            # hosts come by the most that they could give: from here on none has more
             if (bound if most is None else min(bound, most)) <= best:
                 break
             self._budget.spend()
             host = hosts.get(root)
             if host is None or host not in able:
                 continue
+            # for all hosts of a kin at once: it depends on what is there, not on what is free
             kin = host.alike.kin
             if kin not in could_give:
                 could_give[kin] = bool(self._could_give(clause, host.alike, bits))
@@ -271,6 +286,7 @@ class RelaxationSearch:
             inventory = provider.inventories[name]
             at_once = available(provider, name)
             highest = at_once if most is None else min(at_once, most)
+            # the largest amount that is given in whole steps
             highest -= highest % inventory.step_size
             lowest = smallest(inventory.min_unit, inventory.step_size)
             if highest >= lowest:
@@ -302,26 +318,134 @@ class _AmountFitting:
             # Less fits wherever more does at the same provider, so that none is missed; what fits elsewhere
             # in between may be met by chance, and does no harm.
             least = max(lowest, (best // step + 1) * step)
-            if least > highest or not self._fits(least, tree, alike):
+            if least > highest or not self._amount_fits(least, tree, alike):
                 continue
-            if self._fits(highest, tree, alike):
+            if self._amount_fits(highest, tree, alike):
                 best = highest
                 continue
-            best, below, above = least, least // step, highest // step
-            while above - below > 1:
-                middle = (below + above) // 2
-                if self._fits(middle * step, tree, alike):
-                    below, best = middle, max(best, middle * step)
-                else:
-                    above = middle
+            fits = partial(self._amount_fits, tree=tree, alike=alike)
+            best = largest_multiple(fits, step, least // step, highest // step)
         return best
 
-    def _fits(self, amount: int, tree: HostTree, alike: LikeTrees) -> bool:
+    def _amount_fits(self, amount: int, tree: HostTree, alike: LikeTrees) -> bool:
+        # by amount, as the compiled request for it serves all hosts
         if amount not in self._tells:
             amounts = {**self._amounts, self._clause: amount}
             self._tells[amount] = self._relaxer.tell(self._left_out, amounts)
         tell = self._tells[amount]
         return tell is not None and tell(tree, alike.shared)
+
+
+def asked_amounts(request: CandidatesRequest) -> dict[RequestClause, int]:
+    """The amounts of a request, by the clauses that ask for them."""
+    return {
+        resources(group.suffix, name): amount
+        for group in request.groups
+        for name, amount in group.resources.items()
+    }
+
+
+def largest_multiple(fits: Callable[[int], bool], step: int, below: int, above: int) -> int:
+    """The largest amount that fits, a multiple of a step, found by halving.
+
+    :param below: how many steps fit, ``above`` how many do not.
+    """
+    while above - below > 1:
+        middle = (below + above) // 2
+        if fits(middle * step):
+            below = middle
+        else:
+            above = middle
+    return below * step
+
+
+_STARTS: Final = (1, 2, 4)
+"""Multiples of the least amount where halving begins: spread over zones the least itself may not do."""
+_MAX_STEPS: Final = 3
+"""Number of different steps of inventories whose multiples are tried: providers mostly agree."""
+
+HostsServing = Callable[[CandidatesRequest], Iterator[int]]
+"""Returns the hosts that serve a changed request, by their roots, each when it is found."""
+
+
+class TriedRelaxations:
+    """Relaxations of one clause each, for requests whose hosts only a trial tells.
+
+    :class:`RelaxationSearch` knows for each host which clauses are in the way, so that it tries few changes.
+    Conditions of single providers do not tell that where amounts are divided over zones, or where a host also
+    depends on the groups of consumers. Then each change is tried by what places such a request.
+    """
+
+    def __init__(
+        self,
+        snapshot: ModelSnapshot,
+        request: CandidatesRequest,
+        serving: HostsServing,
+        budget: SearchBudget,
+    ) -> None:
+        self._snapshot = snapshot
+        self._request = request
+        self._serving = serving
+        self._budget = budget
+
+    def find_changes(self) -> Iterator[RequestRelaxation]:
+        """The changes that help, in the order of the clauses.
+
+        :raises placement.search.budget.BudgetExhausted: it takes too long to find the next.
+        """
+        asked, found = asked_amounts(self._request), 0
+        for clause in droppable(self._snapshot, self._request):
+            relaxation = None
+            if clause in asked:
+                largest = self._largest_amount(clause, asked[clause])
+                if largest:
+                    relaxation = self.try_change(RequestRelaxation.of((), {clause: largest}, 0))
+            relaxation = relaxation or self.try_change(RequestRelaxation((clause,), (), 0))
+            if relaxation is not None:
+                yield relaxation
+                found += 1
+                if found == MAX_RELAXATIONS:
+                    return
+
+    def try_change(self, change: RequestRelaxation) -> RequestRelaxation | None:
+        """The change with the number of hosts that then serve the request; None if none does."""
+        changed = change.change(self._request)
+        hosts = 0 if changed is None else sum(1 for _ in self._serving(changed))
+        return replace(change, hosts=hosts) if hosts else None
+
+    def _largest_amount(self, clause: RequestClause, asked: int) -> int:
+        """The largest amount of a class below the one asked for that will do; 0 if none does."""
+
+        def fits(amount: int) -> bool:
+            changed = without(self._request, (), {clause: amount})
+            return changed is not None and next(self._serving(changed), None) is not None
+
+        best = 0
+        for lowest, step in self._least_portions(clause.names[0]):
+            most = (asked - 1) // step
+            starts = (lowest // step * times for times in _STARTS)
+            below = next((start for start in starts if start <= most and fits(start * step)), None)
+            if below is None:
+                continue
+            # up from there in strides that double, as most hosts have far less than may be asked for
+            above = most + 1
+            for stride in (1 << each for each in count()):
+                if below + stride >= above:
+                    break
+                if fits((below + stride) * step):
+                    below += stride
+                else:
+                    above = below + stride
+            best = max(best, largest_multiple(fits, step, below, above))
+        return best
+
+    def _least_portions(self, name: str) -> list[tuple[int, int]]:
+        """The least amounts that providers give of a class, with the steps in which they give it."""
+        having = self._snapshot.by_class.get(name, ())
+        self._budget.spend(1 + len(having) // 4)
+        inventories = (self._snapshot.providers[each].inventories[name] for each in having)
+        found = {(smallest(each.min_unit, each.step_size), each.step_size) for each in inventories}
+        return sorted(found)[:_MAX_STEPS]
 
 
 def smallest(min_unit: int, step_size: int) -> int:

@@ -1,8 +1,9 @@
 """An explanation as one sentence, and as a JSON document."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
+from placement.search.conditions import ConditionWords, condition_class
 from placement.search.diagnosis.clauses import RequestClause
 from placement.search.diagnosis.explanation import FunnelStep, NearestMiss, RequestExplanation, UnmetReason
 from placement.search.diagnosis.relaxations import RequestRelaxation
@@ -13,7 +14,7 @@ _MAX_NAME: Final = 60
 
 
 def sentence(explanation: RequestExplanation) -> str:
-    """What fits, what the others lack, and the change that would help most.
+    """The number of hosts that fit, what the others lack, and the change that would help most.
 
     For instance ``0 of 10,000 hosts: 8,218 have no NUMA node with 30 PCPU free (most: 28 on h17), 913 lack
     CUSTOM_A; asking for 28 PCPU would leave 41 hosts``. What users call their providers is shown as what
@@ -21,11 +22,13 @@ def sentence(explanation: RequestExplanation) -> str:
     """
     if not explanation.hosts:
         return "there are no resource providers"
-    fitting = "an unknown number" if explanation.fitting is None else _number(explanation.fitting)
+    fitting = "an unknown number" if explanation.fitting is None else _format_number(explanation.fitting)
     text = f"{fitting} of {plural(explanation.hosts, 'host')}"
-    reasons = [_counted(each.hosts, _reason(each)) for each in explanation.reasons[:_MAX_REASONS]]
+    reasons = [
+        _count_predicate(each.hosts, _reason_text(each)) for each in explanation.reasons[:_MAX_REASONS]
+    ]
     if others := explanation.reasons[_MAX_REASONS:]:
-        reasons.append(_counted(sum(each.hosts for each in others), "have other reasons"))
+        reasons.append(_count_predicate(sum(each.hosts for each in others), "have other reasons"))
     if reasons:
         text += ": " + ", ".join(reasons)
     elif explanation.fitting == explanation.hosts:
@@ -38,11 +41,11 @@ def sentence(explanation: RequestExplanation) -> str:
 
 
 def best(relaxations: Sequence[RequestRelaxation]) -> str:
-    """Of the relaxations that change least the one that helps most."""
-    fewest = min(map(_changes, relaxations))
-    return _relaxation(
+    """The relaxation that helps most, of those that change least."""
+    fewest = min(map(_count_changes, relaxations))
+    return _relaxation_text(
         max(
-            (each for each in relaxations if _changes(each) == fewest),
+            (each for each in relaxations if _count_changes(each) == fewest),
             key=lambda each: (each.hosts, not any(map(_is_of_resources, each.left_out))),
         )
     )
@@ -54,77 +57,75 @@ def sentence_of_both(explanation: RequestExplanation, fallback: RequestExplanati
 
 
 def of_both(text: str, fallback: str | None = None) -> str:
-    """What is said of a request, and of what it falls back to."""
+    """The text about a request, and about its fallback."""
     return text if fallback is None else f"{text}; with VCPU instead of PCPU, to fall back to: {fallback}"
 
 
 _OF_ONE: Final = {"have": "has", "lack": "lacks", "are": "is", "give": "gives"}
 
 
-def _counted(count: int, predicate: str) -> str:
+def _count_predicate(count: int, predicate: str) -> str:
     """The sentence that so many hosts are this."""
     verb, rest = predicate.split(" ", 1)
-    return f"{_number(count)} {_OF_ONE.get(verb, verb) if count == 1 else verb} {rest}"
+    return f"{_format_number(count)} {_OF_ONE.get(verb, verb) if count == 1 else verb} {rest}"
 
 
-def _changes(relaxation: RequestRelaxation) -> int:
+def _count_changes(relaxation: RequestRelaxation) -> int:
     return len(relaxation.left_out) + len(relaxation.amounts)
 
 
-def _reason(reason: UnmetReason) -> str:
+def _reason_text(reason: UnmetReason) -> str:
     clause, example = reason.clause, reason.examples[0]
     if clause.condition == "capacity":
         provider = example.provider or example.root
         amount = f"{clause.amount} {clause.names[0]} free"
         where = "NUMA node" if _NODE in provider.traits else "provider"
         has = f"less than {amount}" if provider is example.root else f"no {where} with {amount}"
-        most = f"{_number(example.found or 0)} on {printable(example.root.name)}"
+        most = f"{_format_number(example.found or 0)} on {printable(example.root.name)}"
         return f"have {has}{_of_group(clause)} (most: {most})"
-    if example.found is not None:
-        return f"{_PORTIONS[clause.condition](clause, example.found)}{_of_group(clause)}"
-    nobody = f" ({_NOBODY[clause.condition]})" if reason.is_of_nobody else ""
-    return f"{_LACKING[clause.condition](clause)}{_of_group(clause)}{nobody}"
+    words = words_of(clause.condition)
+    lacking = words.render(words.lacking, clause.names, clause.amount, example.found)
+    unknown = f" ({words.unknown})" if reason.is_of_nobody else ""
+    return f"{lacking}{_of_group(clause)}{unknown}"
 
 
-_NOBODY: Final = {"in_tree": "there is no such provider", "member_of": "nobody is"}
-
-_PORTIONS: Final[dict[str, Callable[[RequestClause, int], str]]] = {
-    "min_unit": lambda clause, found: f"give no less than {found} {clause.names[0]} at once",
-    "max_unit": lambda clause, found: f"give no more than {found} {clause.names[0]} at once",
-    "step_size": lambda clause, found: f"give {clause.names[0]} in steps of {found}",
-}
-
-
-def _one_of(clause: RequestClause) -> str:
-    return clause.names[0] if len(clause.names) == 1 else f"any of {', '.join(clause.names)}"
-
-
-_LACKING: Final[dict[str, Callable[[RequestClause], str]]] = {
-    "resource_class": lambda clause: f"have no {clause.names[0]}",
-    "required": lambda clause: f"lack {_one_of(clause)}",
-    "forbidden": lambda clause: f"have {clause.names[0]}, which is forbidden",
-    "in_tree": lambda clause: f"are not the tree of {clause.names[0]}",
-    "member_of": lambda clause: f"are not in {_aggregates(clause)}",
-    "forbidden_aggregates": lambda clause: f"are in the forbidden {_aggregates(clause)}",
-    "root_required": lambda clause: f"lack {clause.names[0]} at their root",
-    "root_forbidden": lambda clause: f"have {clause.names[0]} at their root, which is forbidden",
-    "together": lambda _: "can serve each part, but not all at once",
-    "same_subtree": lambda clause: (
-        f"cannot serve {' and '.join(clause.names)} from one provider and what is below it"
+_WORDS: Final[dict[str, ConditionWords]] = {
+    "resource_class": ConditionWords("have {names}", "have no {names}"),
+    "capacity": ConditionWords("have {amount} {names} free"),  # the lack names NUMA nodes, in _reason_text
+    "min_unit": ConditionWords(
+        "give as little as {amount} {names}", "give no less than {found} {names} at once"
     ),
-    "group_policy": lambda _: "have too few providers for isolated groups",
+    "max_unit": ConditionWords(
+        "give as much as {amount} {names} at once", "give no more than {found} {names} at once"
+    ),
+    "step_size": ConditionWords("give {amount} {names} in their steps", "give {names} in steps of {found}"),
+    "resources": ConditionWords("have {amount} {names}"),
+    "group": ConditionWords("can serve {names}"),
+    "together": ConditionWords("can serve all of it at once", "can serve each part, but not all at once"),
+    "same_subtree": ConditionWords(
+        "can serve {names} from one provider and what is below it",
+        "cannot serve {all_of} from one provider and what is below it",
+        "same_subtree",
+    ),
+    "group_policy": ConditionWords(
+        "have a provider for each group", "have too few providers for isolated groups"
+    ),
 }
+"""Words of the clauses about amounts, and about the parts of a request together."""
+_OTHER_WORDS: Final = ConditionWords("{names}", "do not meet {names}")
 
 
-def _aggregates(clause: RequestClause) -> str:
-    return "aggregate " + _one_of(clause).removeprefix("any of ").replace(", ", " or ")
+def words_of(condition: str) -> ConditionWords:
+    """The words of the clauses of a condition; of any other name some that fit all."""
+    found = condition_class(condition)
+    return _WORDS.get(condition, _OTHER_WORDS) if found is None else found.words
 
 
 def _of_group(clause: RequestClause) -> str:
     return f" for {clause.group}" if clause.group else ""
 
 
-def _relaxation(relaxation: RequestRelaxation) -> str:
+def _relaxation_text(relaxation: RequestRelaxation) -> str:
     parts = []
     if relaxation.amounts:
         amounts = [f"{each.amount} {each.names[0]}{_of_group(each)}" for each in relaxation.amounts]
@@ -147,20 +148,9 @@ def _left_out(clause: RequestClause) -> str:
     names = ",".join(clause.names)
     if clause.condition == "same_subtree":
         return f"same_subtree={names}"
-    parameter, mark = _PARAMETERS[clause.condition]
-    mark = "in:" if len(clause.names) > 1 else mark
-    return f"{parameter}{clause.group}={mark}{names}"
-
-
-_PARAMETERS: Final = {
-    "required": ("required", ""),
-    "forbidden": ("required", "!"),
-    "in_tree": ("in_tree", ""),
-    "member_of": ("member_of", ""),
-    "forbidden_aggregates": ("member_of", "!"),
-    "root_required": ("root_required", ""),
-    "root_forbidden": ("root_required", "!"),
-}
+    words = words_of(clause.condition)
+    mark = "in:" if len(clause.names) > 1 else words.mark
+    return f"{words.parameter}{clause.group}={mark}{names}"
 
 
 def printable(name: str) -> str:
@@ -169,13 +159,13 @@ def printable(name: str) -> str:
     return shown if len(shown) <= _MAX_NAME else shown[: _MAX_NAME - 3] + "..."
 
 
-def _number(count: int) -> str:
+def _format_number(count: int) -> str:
     return f"{count:,}"
 
 
 def plural(count: int, noun: str) -> str:
-    """So many of a thing."""
-    return f"{_number(count)} {noun}{'' if count == 1 else 's'}"
+    """A number of things, in words."""
+    return f"{_format_number(count)} {noun}{'' if count == 1 else 's'}"
 
 
 def document(explanation: RequestExplanation, fallback: RequestExplanation | None = None) -> dict[str, Any]:
@@ -191,14 +181,14 @@ def document(explanation: RequestExplanation, fallback: RequestExplanation | Non
             {
                 "group": group.suffix,
                 "resources": dict(group.resources),
-                "conditions": [_step(step) for step in group.steps],
+                "conditions": [_step_document(step) for step in group.steps],
             }
             for group in explanation.groups
         ],
-        "request": [_step(step) for step in explanation.steps],
+        "request": [_step_document(step) for step in explanation.steps],
         "reasons": [
             {
-                **_clause(reason.clause),
+                **_clause_document(reason.clause),
                 "hosts": reason.hosts,
                 "examples": [_example_document(example) for example in reason.examples],
             }
@@ -206,7 +196,7 @@ def document(explanation: RequestExplanation, fallback: RequestExplanation | Non
         ],
         "relaxations": [
             {
-                "changes": [_clause(clause) for clause in (*each.amounts, *each.left_out)],
+                "changes": [_clause_document(clause) for clause in (*each.amounts, *each.left_out)],
                 "hosts": each.hosts,
             }
             for each in explanation.relaxations
@@ -225,14 +215,14 @@ def document(explanation: RequestExplanation, fallback: RequestExplanation | Non
     }
 
 
-def _step(step: FunnelStep) -> dict[str, Any]:
-    shown = {**_clause(step.clause), "hosts": step.hosts}
+def _step_document(step: FunnelStep) -> dict[str, Any]:
+    shown = {**_clause_document(step.clause), "hosts": step.hosts}
     if step.providers is not None:
         shown["providers"] = step.providers
     return shown
 
 
-def _clause(clause: RequestClause) -> dict[str, Any]:
+def _clause_document(clause: RequestClause) -> dict[str, Any]:
     return {
         "condition": clause.condition,
         "group": clause.group,

@@ -8,10 +8,9 @@ from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import HostTree
 from placement.search.budget import SearchBudget
-from placement.search.conditions import InTree
 from placement.search.diagnosis import clauses
 from placement.search.diagnosis.clauses import ClauseCheck, RequestClause, RequestPart
-from placement.search.diagnosis.equivalence import LikeTrees, TreeKin, sort_out
+from placement.search.equivalence import LikeTrees, TreeKin, provider_reader, sort_out
 from placement.search.request import CandidatesRequest
 
 Bits = int
@@ -32,7 +31,7 @@ class FilterResult(NamedTuple):
 
 
 class TreeResults(NamedTuple):
-    """Those of all providers of a tree with a part, and of what shares with it.
+    """The results of all providers of a tree with a part, and of those that share with it.
 
     ``bare`` are those that do not depend on what is free of the tree: where they are, and how many of these
     places are in the tree. ``giving`` are the others, by position.
@@ -44,7 +43,7 @@ class TreeResults(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class LikeHosts:
-    """What there is to say of trees that are alike.
+    """The diagnosis of trees that are alike.
 
     ``firsts`` has for each part the furthest that one provider comes, and ``closest`` the positions of those
     that come so far; ``options`` for each part, and ``traits`` for the traits of the group without a suffix,
@@ -66,12 +65,12 @@ class LikeHosts:
 
     @property
     def missing(self) -> "UnmetFilters":
-        """What would have to be left out, of which many hosts have the same."""
+        """The clauses to leave out; many hosts have the same."""
         return UnmetFilters(self.root, self.options, self.traits)
 
 
 class UnmetFilters(NamedTuple):
-    """What would have to be left out of a request for hosts to serve it, as far as each part alone tells."""
+    """The clauses to leave out of a request for hosts to serve it, as far as each part alone tells."""
 
     root: Bits
     options: tuple[frozenset[Bits], ...]
@@ -100,7 +99,7 @@ class HostDiagnosis:
     request: CandidatesRequest
     parts: tuple[RequestPart, ...]
     on_roots: tuple[ClauseCheck, ...]
-    traits: tuple[tuple[RequestClause, frozenset[str]], ...]
+    together: tuple[ClauseCheck, ...]
     droppable: tuple[RequestClause, ...]
     hosts: list[LikeHosts] = field(default_factory=list)
     left: list[list[int]] = field(default_factory=list)
@@ -132,8 +131,8 @@ def survey(
         snapshot,
         request,
         parts,
-        clauses.on_roots(snapshot, request),
-        clauses.traits_together(request),
+        clauses.root_checks(snapshot, request),
+        clauses.checks_together(snapshot, request),
         clauses.droppable(snapshot, request),
     )
     trees = snapshot.whole_trees()
@@ -146,7 +145,7 @@ def survey(
 
 
 class _HostSurveyor:
-    """What is found out once for many hosts."""
+    """A survey of all hosts, with results that many of them share."""
 
     def __init__(self, found: HostDiagnosis, budget: SearchBudget) -> None:
         self._found = found
@@ -164,13 +163,15 @@ class _HostSurveyor:
         self._known: dict[Hashable, FilterResult] = {}
         #: by part and provider, of those that share
         self._sharing: dict[tuple[int, int], FilterResult] = {}
+        #: by part what its conditions read of a provider
+        self._read_provider = [provider_reader(part.need.conditions) for part in found.parts]
         self._passing = [[0] * (len(part.checks) + 1) for part in found.parts]
 
     def look(self, trees: Iterable[HostTree]) -> None:
         """Fill in the hosts, which are these, and how many providers are left after each check."""
         found = self._found
         for alike in sort_out(found.snapshot, found.request, trees, self._budget):
-            found.hosts.append(self._host(alike))
+            found.hosts.append(self._survey_alike(alike))
         for counts in self._passing:
             # from how many come exactly so far to how many come further
             left, total = [], sum(counts)
@@ -179,18 +180,20 @@ class _HostSurveyor:
                 left.append(total)
             found.left.append(left)
 
-    def _host(self, alike: LikeTrees) -> LikeHosts:
+    def _survey_alike(self, alike: LikeTrees) -> LikeHosts:
         parts = self._found.parts
         standings = self._found.standings.get(alike.kin)
         if standings is None:
             standings = self._found.standings[alike.kin] = [
-                self._standings(number, alike) for number in range(len(parts))
+                self._results_of_tree(number, alike) for number in range(len(parts))
             ]
+        # the results of a kin leave aside what is free, which is added for each group of like trees
         free, count = alike.kin.free(alike.tree), len(alike.trees)
         firsts, options, closest = [], [], []
         for number, (bare, giving) in enumerate(standings):
             self._budget.spend(1 + (len(bare) + len(giving)) // 8)
             counts = self._passing[number]
+            # the request without the whole part is one of the ways to fit
             furthest, sets = -1, {*self._gone[number]}
             nearest: list[int] = []
             for each, positions, own in bare:
@@ -222,27 +225,34 @@ class _HostSurveyor:
         root = alike.tree.root
         lacking_root = sum(self._bit[check.drop] for check in self._found.on_roots if not check.met_by(root))
         return LikeHosts(
-            alike, tuple(firsts), tuple(closest), tuple(options), tuple(self._traits(alike)), lacking_root
+            alike,
+            tuple(firsts),
+            tuple(closest),
+            tuple(options),
+            tuple(self._lacking_together(alike)),
+            lacking_root,
         )
 
-    def _standings(self, number: int, alike: LikeTrees) -> TreeResults:
-        """Those of the providers of a tree, and of what shares with it."""
+    def _results_of_tree(self, number: int, alike: LikeTrees) -> TreeResults:
+        """The results of the providers of a tree, and of those that share with it."""
         part, tree, kin = self._found.parts[number], alike.tree, alike.kin
         names, own, providers = part.need.resources, kin.own, kin.providers(tree)
         having = {at for name, _ in names for at, _ in kin.having.get(name, ())}
+        # providers with nothing of what is asked for fail alike, so that they are counted in one entry
         bare: dict[FilterResult, list[int]] = {}
         rest = [at for at in range(own) if at not in having]
         if part.need.conditions:
             for at in rest:
-                bare.setdefault(self._alike(number, providers[at], tree), []).append(at)
+                bare.setdefault(self._result_of(number, providers[at], tree), []).append(at)
         elif rest:
-            bare[self._alike(number, providers[rest[0]], tree)] = rest
+            bare[self._result_of(number, providers[rest[0]], tree)] = rest
         owned = {standing: len(positions) for standing, positions in bare.items()}
+        # what shares is used by several hosts, so that what is free of it is settled here
         for at, provider in enumerate(alike.shared, start=own):
-            bare.setdefault(self._shared(number, provider), []).append(at)
+            bare.setdefault(self._result_of_shared(number, provider), []).append(at)
         giving = []
         for at in sorted(having):
-            first, spared, _ = self._alike(number, providers[at], tree)
+            first, spared, _ = self._result_of(number, providers[at], tree)
             demands = [
                 (kin.slots[at, name], amount, *self._capacities[number][name])
                 for name, amount in names
@@ -254,7 +264,7 @@ class _HostSurveyor:
             tuple(giving),
         )
 
-    def _alike(self, number: int, provider: Provider, tree: HostTree) -> FilterResult:
+    def _result_of(self, number: int, provider: Provider, tree: HostTree) -> FilterResult:
         """How far a provider of a tree comes, found out once for those that the checks cannot tell apart."""
         part = self._found.parts[number]
         portions: list[tuple[bool, bool, bool] | None] = []
@@ -265,38 +275,45 @@ class _HostSurveyor:
             else:
                 in_steps = amount % inventory.step_size == 0
                 portions.append((amount >= inventory.min_unit, amount <= inventory.max_unit, in_steps))
+        # portions rather than inventories: hosts of all sizes give an amount in the same ways
         key: Hashable = (number, *portions)
         if part.need.conditions:
-            root = tree.root.id if any(isinstance(each, InTree) for each in part.need.conditions) else None
-            key = (key, provider.traits, provider.aggregates, tree.root.aggregates, root)
+            key = (key, self._read_provider[number](provider, tree.root))
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = self._standing(part, provider, in_use=False)
+            known = self._known[key] = self._check_provider(part, provider, in_use=False)
         return known
 
-    def _shared(self, number: int, provider: Provider) -> FilterResult:
+    def _result_of_shared(self, number: int, provider: Provider) -> FilterResult:
         key = (number, provider.id)
         if key not in self._sharing:
-            self._sharing[key] = self._standing(self._found.parts[number], provider, in_use=True)
+            self._sharing[key] = self._check_provider(self._found.parts[number], provider, in_use=True)
         return self._sharing[key]
 
-    def _standing(self, part: RequestPart, provider: Provider, *, in_use: bool) -> FilterResult:
+    def _check_provider(self, part: RequestPart, provider: Provider, *, in_use: bool) -> FilterResult:
         """How far a provider comes, as it is used or leaving aside what is free."""
         first, spared = len(part.checks), 0
-        alone = [0] * (2 if part.need.unsuffixed else 1)  # what it lacks itself, or its root
+        #: by condition that is met in several ways, what is lacking in each
+        by_ways: dict[str, list[Bits]] = {}
         self._budget.spend(1 + len(part.checks) // 4)
         for index, check in enumerate(part.checks):
-            for way, met_by in enumerate(check.alone):
-                alone[way] |= 0 if met_by(provider) else self._bit[check.drop]
+            if check.ways:
+                lacking = by_ways.setdefault(check.clause.condition, [0] * len(check.ways))
+                for way, met_by in enumerate(check.ways):
+                    lacking[way] |= 0 if met_by(provider) else self._bit[check.drop]
             if (in_use or check.clause.condition != "capacity") and not check.met_by(provider):
                 first = min(first, index)
-                if not check.alone:
+                if not check.ways:
                     spared |= self._bit[check.drop]
-        return FilterResult(first, least({spared | each for each in alone}), ())
+        # of every condition with several ways any one way is enough
+        sets = {spared}
+        for ways in by_ways.values():
+            sets = {one | other for one in sets for other in ways}
+        return FilterResult(first, least(sets), ())
 
-    def _traits(self, alike: LikeTrees) -> Iterable[frozenset[Bits]]:
-        """For each set of traits of the group without a suffix what has to be left out to meet it."""
-        if not self._found.traits:
+    def _lacking_together(self, alike: LikeTrees) -> Iterable[frozenset[Bits]]:
+        """For each check of the group without a suffix together the clauses to leave out to pass it."""
+        if not self._found.together:
             return
         classes = {name for part in self._unsuffixed for name, _ in part.need.resources}
         gone = 0
@@ -306,13 +323,13 @@ class _HostSurveyor:
             each for each in alike.kin.providers(alike.tree) if not classes.isdisjoint(each.inventories)
         ]
         self._budget.spend(1 + len(serving) // 4)
-        for clause, traits in self._found.traits:
-            met = any(not each.traits.isdisjoint(traits) for each in serving)
-            yield frozenset({0}) if met else least({self._bit[clause], gone})
+        for check in self._found.together:
+            met = any(map(check.met_by, serving))
+            yield frozenset({0}) if met else least({self._bit[check.drop], gone})
 
 
 def least(sets: Iterable[Bits]) -> frozenset[Bits]:
-    """Those sets of which no other one is a part."""
+    """The minimal sets: those of which no other one is a part."""
     kept: list[Bits] = []
     for each in sorted(sets, key=int.bit_count):
         if not any(other & ~each == 0 for other in kept):

@@ -15,7 +15,7 @@ from compute_agent.resctrl import mount
 from compute_agent.resctrl.groups import read_groups, read_tasks
 from compute_agent.resctrl.layout import cache_mask
 from compute_agent.resctrl.mount import read_platform
-from tests.compute_agent.agent.test_service import Rig
+from tests.compute_agent.agent.test_service import RunningAgent
 from tests.compute_agent.cmd.agents import run_here
 from tests.compute_agent.resctrl import fake
 from tests.compute_agent.two_caches import CPU, two_caches
@@ -36,7 +36,7 @@ def host_tree(root):
         (root / path).write_text(content + "\n")
 
 
-class CacheRig(Rig):
+class CacheRig(RunningAgent):
     """An agent whose host has a fake resctrl."""
 
     def __init__(self, write_ini, client, files):
@@ -156,7 +156,7 @@ def test_candidates_have_the_cache_of_their_cpus_and_a_free_group(rig):
         "resources1=VCPU:1&resources2=LLC:4,MBA:30&resources3=CUSTOM_RESCTRL_GROUP:1"
         "&same_subtree=1,2&group_policy=none"
     )
-    found = rig.client._request(
+    found = rig.client.send_request(
         "GET", f"/allocation_candidates?{query}", shape={"allocation_requests": [{}]}
     )["allocation_requests"]
     wanted = {
@@ -391,7 +391,8 @@ def test_placement_is_told_where_guests_are_and_that_they_went_where_that_is_wan
 
 def test_placement_is_told_that_the_agent_lives_where_that_is_wanted(write_host, client, files):
     compute = "cpu_dedicated_set = 0\ncpu_shared_set = 1\nresource_provider_name = testhost"
-    rig = CacheRig(functools.partial(write_host, compute=f"{compute}\nheartbeat_interval = 2"), client, files)
+    compute += "\nheartbeat_interval = 2\nupdate_resources_interval = 60"  # due is three of the latter
+    rig = CacheRig(functools.partial(write_host, compute=compute), client, files)
     try:
         root, seen = rig.provider("testhost"), set()
 

@@ -5,7 +5,8 @@ import os
 import pytest
 
 from compute_agent.agent.service import HostAgent
-from tests.compute_agent.agent.test_service import Rig
+from tests.compute_agent.agent.test_service import RunningAgent
+from tests.placement.builders import new_claim
 
 pytestmark = pytest.mark.slow
 
@@ -14,20 +15,8 @@ UID = "3f1c9a5e-0000-4000-8000-000000000001"
 
 def start(rig):
     """A guest on a claim that is gone in ten minutes, after a look at it."""
-    body = {
-        "claims": [
-            {
-                "consumer_uuid": UID,
-                "consumer_generation": None,
-                "consumer_type": "INSTANCE",
-                "project_id": "p",
-                "user_id": "u",
-                "query": "resources=PCPU:1",
-                "expires_in": 600,
-            }
-        ]
-    }
-    rig.client._request("POST", "/ext/v1/claims", body)
+    claim = new_claim("resources=PCPU:1", consumer_uuid=UID, expires_in=600)
+    rig.client.send_request("POST", "/ext/v1/claims", {"claims": [claim]})
     rig.ask("guest.run", uuid=UID, name="web", command=["sleep", "60"])
     assert rig.agent.reports.once()
 
@@ -40,7 +29,7 @@ def told(rig, caplog):
 def rig(write_ini, client):
     if not {0, 1} <= os.sched_getaffinity(0):
         pytest.skip("needs CPUs 0 and 1")
-    rig = Rig(write_ini, client)
+    rig = RunningAgent(write_ini, client)
     yield rig
     rig.close()
 

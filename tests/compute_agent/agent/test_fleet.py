@@ -6,13 +6,13 @@ import pytest
 
 from compute_agent import conf as agent_conf
 from compute_agent.fleet.configuration import with_kept
-from tests.compute_agent.agent.test_service import Rig
+from tests.compute_agent.agent.test_service import RunningAgent
 from tests.compute_agent.fleet.fleets import PUBLIC, signed
 
 pytestmark = pytest.mark.slow
 
 
-class Following(Rig):
+class Following(RunningAgent):
     """An agent with a source in a folder."""
 
     def __init__(self, write_ini, client, source) -> None:

@@ -10,7 +10,7 @@ from compute_agent.agent import logs
 from compute_agent.events.event import EventKind, EventRecorder, NamedSubject
 
 
-class Rest(logging.Handler):
+class JournalRest(logging.Handler):
     def __init__(self):
         super().__init__()
         self.lines = []
@@ -25,7 +25,7 @@ def logger(tmp_path):
     receiver = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     receiver.bind(str(tmp_path / "socket"))
     receiver.settimeout(5)
-    rest, logger = Rest(), logging.Logger("compute_agent.test", logging.INFO)
+    rest, logger = JournalRest(), logging.Logger("compute_agent.test", logging.INFO)
     logger.addHandler(logs.EventHandler(rest, str(tmp_path / "socket")))
     yield logger, rest, receiver
     receiver.close()

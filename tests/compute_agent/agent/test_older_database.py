@@ -9,7 +9,8 @@ import pytest
 
 from compute_agent.agent.service import HostAgent
 from compute_agent.cmd.main import main
-from tests.compute_agent.agent.test_service import Rig
+from tests.compute_agent.agent.test_service import RunningAgent
+from tests.compute_agent.builders import release_resources
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +33,7 @@ class OldDatabase:
             reading.backup(writing)
 
 
-class LostRig(Rig):
+class LostRig(RunningAgent):
     """A guest on a CPU of its own, whose allocation is not in the copy that is restored."""
 
     def run_dedicated(self, uid):
@@ -140,7 +141,7 @@ def test_the_audit_heals_with_what_was_held_and_whose_it_is(lost):
     assert (row["outcome"], row["resources"]) == ("done", {"testhost_NUMA_0": {"PCPU": 1}})
     record = lost.client.allocations(UID)
     assert record.resources == {lost.node(): {"PCPU": 1}}
-    assert (record.project_id, record.user_id, record.consumer_type) == ("p", "u", "INSTANCE")
+    assert (record.project_id, record.user_id, record.consumer_type) == ("project", "user", "INSTANCE")
     lost.look()
     assert lost.ask("status")["placement_history"] == "goes on"
     assert lost.metric() == 0
@@ -157,7 +158,7 @@ def test_the_states_of_hosts_give_everything_back_in_one_command(lost, capsys):
     assert json.loads(capsys.readouterr().out)[0]["outcome"] == "given back"
     record = lost.client.allocations(UID)
     assert record.resources == {lost.node(): {"PCPU": 1}}
-    assert (record.project_id, record.user_id, record.consumer_type) == ("p", "u", "INSTANCE")
+    assert (record.project_id, record.user_id, record.consumer_type) == ("project", "user", "INSTANCE")
     assert lost.command("allocations", "restore", "-f", "json", *files) == 0
     assert json.loads(capsys.readouterr().out)[0]["outcome"] == "not needed: it holds something"
 
@@ -185,7 +186,7 @@ def test_an_operator_accepts_what_placement_says(lost, capsys):
 
 def test_an_allocation_that_its_owner_removed_is_gone_at_once(rig):
     rig.run_dedicated(UID)
-    rig.client._request("DELETE", f"/allocations/{UID}")
+    release_resources(rig.client, UID)
     rig.look()
     assert rig.settled_cpus() == {1}
     assert rig.ask("status")["placement_history"] == "goes on"

@@ -12,7 +12,7 @@ from compute_agent.model.cpuset import FormerValues
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.qos.classes import DEFAULT_CLASSES
 from tests.compute_agent.fakes import FakeDriver
-from tests.compute_agent.pipeline.rig import WORLD
+from tests.compute_agent.pipeline.fake_host import WORLD
 from tests.compute_agent.resctrl import fake
 
 

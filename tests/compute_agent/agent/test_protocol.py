@@ -17,6 +17,7 @@ import pytest
 from compute_agent.agent import protocol
 from compute_agent.agent.api import OPEN_METHODS, ApiMethods
 from compute_agent.agent.protocol import DaemonUnreachableError, RequestError, SocketServer, ask
+from tests.waits import wait_for
 
 
 def fail(params):
@@ -239,10 +240,7 @@ def test_somebody_who_does_not_take_the_answer_leaves_no_traceback(path, monkeyp
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(path))
         connection.sendall(more_than_buffers_take.encode())
-        deadline = time.monotonic() + 20
-        while "did not wait for the answer" not in caplog.text:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_for(lambda: "did not wait for the answer" in caplog.text)
     assert capfd.readouterr().err == ""
 
 

@@ -26,7 +26,7 @@ from compute_agent.qos.state import QosState, ThrottledGuest
 from compute_agent.report.plan import OwnedNames, ReportedProvider
 from compute_agent.resctrl.groups import DEFAULT_GROUP, read_groups, read_schemata
 from compute_agent.resctrl.monitoring import make_monitoring_group
-from tests.compute_agent.controllers.test_resctrl import Rig, Threads
+from tests.compute_agent.controllers.test_resctrl import GuestThreads, ResctrlHost
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.power_trees import xeon
 from tests.compute_agent.resctrl import fake
@@ -121,9 +121,9 @@ def test_cache_ways_and_bandwidth_go_back_to_the_default_group_and_groups_of_oth
 ):
     files = fake.FakeResctrl.of(fake.INTEL, tmp_path / "resctrl")
     before = read_schemata(files, DEFAULT_GROUP)
-    threads = Threads(4)
+    threads = GuestThreads(4)
     try:
-        rig = Rig(files, fake.INTEL, threads.ids)
+        rig = ResctrlHost(files, fake.INTEL, threads.ids)
         files.make_folder("theirs")
         rig.guest("a", {"l3-1": {"LLC": 4, "MBA": 30}})
         rig.work()

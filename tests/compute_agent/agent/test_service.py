@@ -5,8 +5,6 @@ import signal
 import socket
 import subprocess
 import threading
-import time
-import uuid
 
 import pytest
 import requests
@@ -19,14 +17,14 @@ from compute_agent.agent.service import HostAgent
 from compute_agent.locks import LockedError
 from compute_agent.model.messages import ConfigError, DriverError
 from compute_agent.pipeline.events import ReconcileGuests
+from tests.compute_agent.builders import hold_resources
 from tests.doc.extensions import threads
-
-SECONDS = 20
+from tests.waits import wait_for
 
 pytestmark = pytest.mark.slow
 
 
-class Rig:
+class RunningAgent:
     """An agent, the way to ask it, and the way to change its ini file."""
 
     def __init__(self, write_ini, client):
@@ -44,11 +42,7 @@ class Rig:
         return ask(self.ini.parent / "state" / "agent.sock", method, params)
 
     def wait_for(self, condition):
-        deadline = time.monotonic() + SECONDS
-        while not (value := condition()):
-            assert time.monotonic() < deadline, "it did not happen"
-            time.sleep(0.02)
-        return value
+        return wait_for(condition)
 
     def node(self):
         """The provider that has the CPUs."""
@@ -59,14 +53,7 @@ class Rig:
 
     def claim_on(self, consumer, resources):
         """Claim resources by provider; raises PlacementError if the service refuses."""
-        body = {
-            "allocations": {uuid: {"resources": amounts} for uuid, amounts in resources.items()},
-            "project_id": "p",
-            "user_id": "u",
-            "consumer_generation": self.client.allocations(consumer).generation,
-            "consumer_type": "INSTANCE",
-        }
-        self.client._request("PUT", f"/allocations/{consumer}", body)
+        hold_resources(self.client, consumer, resources)
 
     def reports(self):
         """How many reports went well."""
@@ -82,14 +69,9 @@ class Rig:
 def rig(write_ini, client):
     if not {0, 1} <= os.sched_getaffinity(0):
         pytest.skip("needs CPUs 0 and 1")
-    rig = Rig(write_ini, client)
+    rig = RunningAgent(write_ini, client)
     yield rig
     rig.close()
-
-
-@pytest.fixture
-def uid():
-    return str(uuid.uuid4())
 
 
 def test_a_guest_from_start_to_stop(rig, uid):

@@ -8,12 +8,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from compute_agent.agent.protocol import DaemonUnreachableError, ask
 from compute_agent.cmd.main import main
 from compute_agent.drivers.processes.driver import ProcessDriver
+from tests.waits import wait_for
 
 MAIN = [sys.executable, "-m", "compute_agent.cmd.main"]
 SECONDS = 20
@@ -44,7 +44,7 @@ def run_here(ini, *arguments):
     return subprocess.CompletedProcess(arguments, status, out.getvalue(), err.getvalue())
 
 
-class Agent:
+class AgentProcess:
     """Runs the daemon, asks the command line, and leaves no process behind."""
 
     def __init__(self, ini):
@@ -55,14 +55,13 @@ class Agent:
     def start(self):
         """Start the daemon and wait until it answers."""
         self.launch()
-        deadline = time.monotonic() + SECONDS
-        while True:
-            with contextlib.suppress(DaemonUnreachableError):
-                if self.status()["pid"] == self.process.pid:
-                    return
+
+        def answers():
             assert self.process.poll() is None, self.log()
-            assert time.monotonic() < deadline, self.log()
-            time.sleep(0.02)
+            with contextlib.suppress(DaemonUnreachableError):
+                return self.status()["pid"] == self.process.pid
+
+        self.wait_for(answers)
 
     def status(self):
         """The daemon's own answer, without the command line."""
@@ -98,11 +97,7 @@ class Agent:
         return done.returncode, json.loads(done.stdout)
 
     def wait_for(self, condition):
-        deadline = time.monotonic() + SECONDS
-        while not (value := condition()):
-            assert time.monotonic() < deadline, self.log()
-            time.sleep(0.05)
-        return value
+        return wait_for(condition, evidence=self.log)
 
     def kill(self):
         self.process.kill()
@@ -124,18 +119,6 @@ class Agent:
                     os.kill(guest.pid, signal.SIGKILL)
 
 
-def put_allocation(client, provider, consumer, **resources):
-    """Has a consumer hold these resources of a provider and nothing else; none: nothing at all."""
-    body = {
-        "allocations": {provider: {"resources": resources}} if resources else {},
-        "project_id": "p",
-        "user_id": "u",
-        "consumer_generation": client.allocations(consumer).generation,
-        "consumer_type": "INSTANCE",
-    }
-    client._request("PUT", f"/allocations/{consumer}", body)
-
-
 def give_to_migration(client, uid, migration):
     """What Nova does first when it moves a guest: all that it holds becomes the migration's."""
     record = client.allocations(uid)
@@ -145,7 +128,7 @@ def give_to_migration(client, uid, migration):
         uid: {"allocations": {}, "consumer_generation": record.generation, **body},
         migration: {"allocations": moved, "consumer_generation": None, **body},
     }
-    client._request("POST", "/allocations", both, "1.36")
+    client.send_request("POST", "/allocations", both, "1.36")
 
 
 def allowed_cpus(pid):

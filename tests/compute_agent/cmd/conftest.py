@@ -1,11 +1,11 @@
 """Agents for tests of the command line."""
 
 import os
-import uuid
 
 import pytest
 
-from tests.compute_agent.cmd.agents import Agent, put_allocation
+from tests.compute_agent.builders import hold_resources
+from tests.compute_agent.cmd.agents import AgentProcess
 
 CPU = "sys/devices/system/cpu"
 NODE = "sys/devices/system/node"
@@ -21,15 +21,9 @@ def two_cpus():
 @pytest.fixture
 def agent(two_cpus, write_ini):
     """An agent of the real placement service; CPU 0 is dedicated, CPU 1 shared."""
-    agent = Agent(write_ini())
+    agent = AgentProcess(write_ini())
     yield agent
     agent.close()
-
-
-@pytest.fixture
-def uid():
-    """A consumer's uuid."""
-    return str(uuid.uuid4())
 
 
 @pytest.fixture
@@ -47,7 +41,7 @@ def claim(client, numa_node):
     """Allocates resources of the host to a consumer."""
 
     def claim(consumer, **resources):
-        put_allocation(client, numa_node, consumer, **resources)
+        hold_resources(client, consumer, {numa_node: resources})
 
     return claim
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.compute_agent.cmd.agents import Agent, put_allocation
+from tests.compute_agent.builders import hold_resources
+from tests.compute_agent.cmd.agents import AgentProcess
 from tests.compute_agent.cmd.test_libvirt import places
 from tests.compute_agent.nova_compute import NovaCompute
 
@@ -19,7 +20,7 @@ def nova(client):
 @pytest.fixture
 def agent(two_cpus, write_ini, libvirtd, nova):
     """CPU 0 is dedicated, CPU 1 shared; nothing is said of a nova-compute."""
-    agent = Agent(
+    agent = AgentProcess(
         write_ini(
             "nova.ini",
             guests="driver = libvirt\nreconcile_interval = 0.1",
@@ -32,7 +33,7 @@ def agent(two_cpus, write_ini, libvirtd, nova):
 
 def test_a_guest_that_nova_pinned_stays_where_it_is(agent, nova, client, libvirtd, uid, live_placement):
     """Nova has it on CPU 1, where the agent's own policy would have no dedicated guest."""
-    put_allocation(client, NOVAS, uid, PCPU=1, MEMORY_MB=64)
+    hold_resources(client, uid, {NOVAS: {"PCPU": 1, "MEMORY_MB": 64}})
     domain = libvirtd.run(uid, vcpus=1, persistent=True)
     domain.pinVcpu(0, (False, True))
     pid = libvirtd.process(domain)

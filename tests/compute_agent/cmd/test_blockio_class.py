@@ -4,7 +4,7 @@ import pytest
 
 from compute_agent.drivers.cgroup import group_name
 from tests.compute_agent.cgroups import CONTROLLERS, FILES
-from tests.compute_agent.cmd.agents import Agent
+from tests.compute_agent.cmd.agents import AgentProcess
 
 BULK = {"blockio_class:bulk": "weight = 50"}
 UNKNOWN = (
@@ -28,7 +28,7 @@ def group(tmp_path, uid):
 
 @pytest.fixture
 def agent(two_cpus, write_ini, group):
-    agent = Agent(write_ini(cgroup=f"root = {group.parent}", **BULK))
+    agent = AgentProcess(write_ini(cgroup=f"root = {group.parent}", **BULK))
     yield agent
     agent.close()
 

@@ -10,7 +10,8 @@ import uuid
 
 import pytest
 
-from tests.compute_agent.cmd.agents import SECONDS, Agent, allowed_cpus
+from tests.compute_agent.builders import hold_resources, release_resources
+from tests.compute_agent.cmd.agents import SECONDS, AgentProcess, allowed_cpus
 from tests.ports import free_port
 
 SELDOM = 10 * SECONDS
@@ -34,7 +35,7 @@ def rewrite(configure):
 
 @pytest.fixture
 def agent(client, rewrite):
-    agent = Agent(rewrite())
+    agent = AgentProcess(rewrite())
     agent.start()
     agent.wait_for(lambda: agent.status()["placement"] == "up")
     yield agent
@@ -77,14 +78,7 @@ def claim(agent, client):
         consumer = str(uuid.uuid4())
         root = agent.status()["provider_uuid"]
         at = next(p.uuid for p in client.providers_in_tree(root) if p.name == f"testhost_{zone}")
-        body = {
-            "allocations": {at: {"resources": resources}},
-            "project_id": "p",
-            "user_id": "u",
-            "consumer_generation": None,
-            "consumer_type": "INSTANCE",
-        }
-        client._request("PUT", f"/allocations/{consumer}", body)
+        hold_resources(client, consumer, {at: resources})
         return consumer
 
     return claim
@@ -144,7 +138,7 @@ def test_a_refused_change_is_told_and_tried_again(agent, rewrite, shown, claim, 
     count = 'compute_agent_reports_total{outcome="refused"}'
     before = metric(count)
     agent.wait_for(lambda: metric(count) >= before + 2)
-    client._request("DELETE", f"/allocations/{consumer}")
+    release_resources(client, consumer)
     agent.wait_for(lambda: shown()["NUMA_1"] == {"MEMORY_MB": 8192})
     agent.wait_for(lambda: agent.status()["refused"] == [])
     assert metric("compute_agent_refused_changes") == 0

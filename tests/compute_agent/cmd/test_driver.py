@@ -6,7 +6,7 @@ import urllib.request
 
 import pytest
 
-from tests.compute_agent.cmd.agents import Agent, allowed_cpus
+from tests.compute_agent.cmd.agents import AgentProcess, allowed_cpus
 from tests.ports import free_port
 
 
@@ -33,7 +33,7 @@ def configure(write_ini, libvirtd, port):
 @pytest.fixture
 def agent(two_cpus, configure):
     """An agent that finds out by itself what its guests are."""
-    agent = Agent(configure())
+    agent = AgentProcess(configure())
     yield agent
     agent.close()
 

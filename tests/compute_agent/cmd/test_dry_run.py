@@ -2,9 +2,9 @@
 
 import json
 import os
-import time
 
 from tests.compute_agent.cmd.agents import allowed_cpus
+from tests.waits import wait_for
 
 
 def everything_in(folder):
@@ -79,9 +79,7 @@ def test_a_guest_that_ends_meanwhile_is_left_to_the_agent(agent, claim, uid):
     agent.process.terminate()
     agent.process.wait()
     os.kill(pid, 9)
-    deadline = time.monotonic() + 10
-    while os.path.exists(f"/proc/{pid}/exe") and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_for(lambda: not os.path.exists(f"/proc/{pid}/exe"))
     before = everything_in(agent.folder)
     assert dry_run(agent)[0] == []
     assert everything_in(agent.folder) == before  # its record is there still

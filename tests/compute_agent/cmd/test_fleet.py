@@ -9,7 +9,7 @@ import pytest
 
 from compute_agent.fleet import signing
 from tests.compute_agent.cmd.agents import run_here
-from tests.compute_agent.fleet.fleets import KEY, Host, signed
+from tests.compute_agent.fleet.fleets import KEY, FleetHost, signed
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_a_key_that_is_none_is_refused(run, tmp_path, key, settings, wrong):
 
 
 def test_the_origin_of_an_option_names_the_revision(run, tmp_path):
-    host = Host(tmp_path)
+    host = FleetHost(tmp_path)
     host.write("ram_allocation_ratio = 2")
     host.offer(signed(7, "[DEFAULT]\ncpu_allocation_ratio = 4\nram_allocation_ratio = 3\n"))
     host.follow()

@@ -7,7 +7,8 @@ import urllib.request
 import pytest
 
 from compute_agent.drivers import procfs
-from tests.compute_agent.cmd.agents import SECONDS, Agent, allowed_cpus, give_to_migration
+from tests.compute_agent.builders import hold_resources, release_resources
+from tests.compute_agent.cmd.agents import SECONDS, AgentProcess, allowed_cpus, give_to_migration
 from tests.compute_agent.libvirtd import thread_cpus
 from tests.ports import free_port
 
@@ -22,7 +23,7 @@ def port():
 @pytest.fixture
 def agent(two_cpus, write_ini, libvirtd, port):
     """An agent whose guests are domains; CPU 0 is dedicated, CPU 1 shared."""
-    agent = Agent(
+    agent = AgentProcess(
         write_ini(
             "libvirt.ini",
             guests="driver = libvirt\nreconcile_interval = 0.3\nstop_timeout = 0.2",
@@ -84,7 +85,7 @@ def test_a_guest_is_claimed_for_started_pinned_kept_stopped_and_released(
     domain.undefine()
     status, rows = agent.audit()
     assert (status, [row["finding"] for row in rows]) == (3, ["allocation without guest"])
-    client._request("DELETE", f"/allocations/{uid}")
+    release_resources(client, uid)
     assert agent.audit() == (0, [])
 
 
@@ -148,11 +149,9 @@ def test_an_over_allocated_guest_runs_on_the_shared_cpus_and_says_why(agent, dom
     inventories, generation = client.inventories(node)
     pcpu = {**inventories["PCPU"], "total": 2, "max_unit": 2}
     body = {**pcpu, "resource_provider_generation": generation}
-    client._request("PUT", f"/resource_providers/{node}/inventories/PCPU", body)
+    client.send_request("PUT", f"/resource_providers/{node}/inventories/PCPU", body)
     more = f"{uid[:-4]}0000"
-    allocations = {node: {"resources": {"PCPU": 1}}}
-    body = {"allocations": allocations, "project_id": "p", "user_id": "u", "consumer_generation": None}
-    client._request("PUT", f"/allocations/{more}", body | {"consumer_type": "INSTANCE"})
+    hold_resources(client, more, {node: {"PCPU": 1}})
     second = libvirtd.run(more, vcpus=1)
     agent.wait_for(lambda: places(libvirtd.process(second)) == (SHARED, SHARED))
     shown = agent.ask("guest", "show", more)
@@ -312,7 +311,7 @@ def test_a_domain_keeps_its_cpu_while_nova_moves_it(agent, domain, client, libvi
 @pytest.fixture
 def following(two_cpus, write_ini, libvirtd):
     """An agent that follows whoever pins domains."""
-    agent = Agent(
+    agent = AgentProcess(
         write_ini(
             "follow.ini",
             guests="driver = libvirt\nreconcile_interval = 0.3",

@@ -5,7 +5,8 @@ import subprocess
 import pytest
 
 from compute_agent.drivers import procfs
-from tests.compute_agent.cmd.agents import SECONDS, Agent, give_to_migration, put_allocation
+from tests.compute_agent.builders import hold_resources, release_resources
+from tests.compute_agent.cmd.agents import SECONDS, AgentProcess, give_to_migration
 from tests.compute_agent.libvirtd import Libvirtd, thread_cpus
 
 SOURCE, DESTINATION = "testhost", "elsewhere"
@@ -13,14 +14,14 @@ CPUS = {SOURCE: ("0", "1"), DESTINATION: ("1", "0")}
 """The dedicated and the shared CPU of each host."""
 
 
-class Host:
+class MigrationHost:
     """A libvirtd with its agent."""
 
     def __init__(self, name, server, write_ini, folder):
         self.server = server
         self.dedicated, self.shared = CPUS[name]
         folder.mkdir()
-        self.agent = Agent(
+        self.agent = AgentProcess(
             write_ini(
                 f"{name}/agent.ini",
                 DEFAULT=f"state_path = {folder / 'state'}\nlock_path = {folder / 'locks'}",
@@ -48,7 +49,7 @@ def hosts(two_cpus, write_ini, tmp_path, client, libvirtd):
     """The source of a migration and its destination."""
     elsewhere = Libvirtd()
     made = [
-        Host(name, server, write_ini, tmp_path / name)
+        MigrationHost(name, server, write_ini, tmp_path / name)
         for name, server in ((SOURCE, libvirtd), (DESTINATION, elsewhere))
     ]
     try:
@@ -78,13 +79,13 @@ def test_a_guest_keeps_its_cpu_until_it_has_one_at_its_new_host(hosts, client, u
     source, destination = hosts
     migration = f"{uid[:-4]}aaaa"
     source.server.run().destroy()  # the guest has another number there, and with it other cgroups
-    put_allocation(client, source.node, uid, PCPU=1)
+    hold_resources(client, uid, {source.node: {"PCPU": 1}})
     domain = source.server.run(uid, vcpus=1)
     source.agent.wait_for(lambda: source.has_pinned(domain))
 
     # As Nova does: what it holds goes to the migration, then the destination is claimed.
     give_to_migration(client, uid, migration)
-    put_allocation(client, destination.node, uid, PCPU=1)
+    hold_resources(client, uid, {destination.node: {"PCPU": 1}})
     assert source.agent.audit()[0] == 0
     assert source.agent.ask("guest", "show", uid)["migration"] == migration
     assert source.has_pinned(domain)
@@ -97,7 +98,7 @@ def test_a_guest_keeps_its_cpu_until_it_has_one_at_its_new_host(hosts, client, u
     shown = destination.agent.ask("guest", "show", uid)
     assert (shown["kind"], shown["dedicated_cpus"]) == ("dedicated", destination.dedicated)
     source.agent.wait_for(lambda: source.agent.status()["guests"] == 0)
-    client._request("DELETE", f"/allocations/{migration}")
+    release_resources(client, migration)
     for each in (source.agent, destination.agent):
         each.wait_for(lambda: not each.status()["migrating_guests"])  # noqa: B023  # asked here and now
     assert destination.agent.audit() == (0, [])

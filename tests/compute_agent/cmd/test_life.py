@@ -15,6 +15,7 @@ import pytest
 
 from compute_agent.agent.protocol import DaemonUnreachableError, ask
 from compute_agent.drivers import procfs
+from tests.compute_agent.builders import release_resources
 from tests.compute_agent.cmd.agents import allowed_cpus
 
 
@@ -183,7 +184,7 @@ def test_capacity_in_use_is_refused_and_told(agent, claim, client, numa_node, wr
     assert client.inventories(numa_node)[0]["PCPU"]["total"] == 1
     assert allowed_cpus(guest["pid"]) == "0"
     agent.ask("guest", "stop", uid)
-    client._request("DELETE", f"/allocations/{uid}")
+    release_resources(client, uid)
     agent.wait_for(lambda: not agent.status()["refused"])
     assert "PCPU" not in client.inventories(numa_node)[0]
 

@@ -2,12 +2,14 @@
 
 import pytest
 
+from tests.compute_agent.builders import release_resources
+
 
 def test_guests_and_providers_are_named_beside_their_uuids(agent, claim, client, uid, numa_node):
     claim(uid, PCPU=1)
     agent.ask("guest", "run", "--uuid", uid, "--name", "web-1", "--", "sleep", "100")
     assert f"Guest web-1 ({uid}) (pid " in agent.log()
-    client._request("DELETE", f"/allocations/{uid}")
+    release_resources(client, uid)
     agent.reload()
     agent.wait_for(lambda: f"Guest web-1 ({uid}) holds nothing now" in agent.log())
     claim(uid, VCPU=1)
@@ -26,7 +28,7 @@ def test_a_guest_without_an_allocation_is_warned_of_once(agent, claim, client, u
     agent.reload()
     agent.wait_for(lambda: agent.ask("guest", "show", uid)["kind"] == "dedicated")
     assert agent.log().count(warning) == 1
-    client._request("DELETE", f"/allocations/{uid}")
+    release_resources(client, uid)
     agent.reload()
     agent.wait_for(lambda: agent.log().count(f"Guest web-1 ({uid}) holds nothing of this host") == 2)
 

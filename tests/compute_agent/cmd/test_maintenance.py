@@ -43,9 +43,9 @@ def test_the_host_is_disabled_and_enabled(agent, switches, client, write_ini):
 
     def candidates():
         query = f"resources=VCPU:1&root_required=!{DISABLED}"  # as Nova asks
-        return client._request("GET", f"/allocation_candidates?{query}", shape={"allocation_requests": [{}]})[
-            "allocation_requests"
-        ]
+        return client.send_request(
+            "GET", f"/allocation_candidates?{query}", shape={"allocation_requests": [{}]}
+        )["allocation_requests"]
 
     assert (agent.status()["disabled"], metric(), len(candidates())) == (False, False, 1)
     shown = agent.ask("host", "disable", "--reason", REASON)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.compute_agent.cmd.agents import Agent, allowed_cpus, put_allocation
+from tests.compute_agent.builders import hold_resources
+from tests.compute_agent.cmd.agents import AgentProcess, allowed_cpus
 
 pytestmark = pytest.mark.slow
 
@@ -13,7 +14,7 @@ SETS = "cpu_dedicated_set = 0-1"
 @pytest.fixture
 def agent(client, configure):
     """An agent with CPU 0 of node 0, and CPU 1 of node 1 in a pool."""
-    agent = Agent(configure(SETS, **POOL))
+    agent = AgentProcess(configure(SETS, **POOL))
     agent.start()
     agent.wait_for(lambda: agent.status()["placement"] == "up")
     yield agent
@@ -29,7 +30,7 @@ def test_a_guest_keeps_its_cpu_when_its_pool_goes_and_holds_that_of_the_node_the
     assert client.inventories(gold)[0]["PCPU"]["total"] == 1
     assert "CUSTOM_CPU_POOL_GOLD" in client.traits(gold)[0]
     assert "PCPU" not in client.inventories(node)[0]
-    put_allocation(client, gold, uid, PCPU=1)
+    hold_resources(client, uid, {gold: {"PCPU": 1}})
     refused = agent.cli("guest", "run", "--uuid", uid, "--", "sleep", "600")
     assert "[cpu_pool:gold] takes guests of LSR, and it is of LS" in refused.stderr
     guest = agent.ask("guest", "run", "--uuid", uid, "--qos-class", "LSR", "--", "sleep", "600")

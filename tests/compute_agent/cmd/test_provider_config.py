@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from tests.compute_agent.cmd.agents import put_allocation, run_here
+from tests.compute_agent.builders import hold_resources
+from tests.compute_agent.cmd.agents import run_here
 
 GOOD = """
 meta: {schema_version: '1.0'}
@@ -64,13 +65,13 @@ def test_the_agent_follows_its_files_keeps_the_last_good_and_what_is_held(
     agent.wait_for(lambda: total() == 9)
     assert agent.status()["config_error"] == ""
 
-    put_allocation(client, root, uid, CUSTOM_LICENSE=3)
+    hold_resources(client, uid, {root: {"CUSTOM_LICENSE": 3}})
     (files / "a.yaml").unlink()
     agent.wait_for(lambda: agent.status()["waiting_removed_classes"])
     assert "there is no file *.yaml" in str(agent.status()["warnings"])
     agent.wait_for(lambda: client.inventories(root)[0]["CUSTOM_LICENSE"]["reserved"] == 9)
     assert "CUSTOM_SITE_A" not in client.traits(root)[0]
-    put_allocation(client, root, uid)
+    hold_resources(client, uid, {})
     agent.reload()
     agent.wait_for(lambda: total() is None)
     agent.wait_for(lambda: agent.status()["waiting_removed_classes"] == [])

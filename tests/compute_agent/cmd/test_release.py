@@ -8,6 +8,7 @@ import pytest
 
 from compute_agent.cmd import release as command
 from compute_agent.drivers import procfs
+from tests.compute_agent.builders import release_resources
 from tests.compute_agent.cmd.agents import SECONDS, allowed_cpus, run_here
 
 DISABLED = "COMPUTE_STATUS_DISABLED"
@@ -54,7 +55,7 @@ def test_a_host_is_left_step_by_step(agent, guest, client, uid):
     status, outcomes = release(agent, "--provider")
     assert (status, outcomes) == (1, {"provider": {f"failed: 1 consumers hold something: {uid}"}})
     assert len(client.providers_in_tree(root)) == 2
-    client._request("DELETE", f"/allocations/{uid}")
+    release_resources(client, uid)
     assert release(agent, "--provider") == (0, {"provider": {"given back"}})
     assert client.providers_in_tree(root) == []
     assert release(agent, "--provider", "--pins") == (0, {})
@@ -71,7 +72,7 @@ def test_new_guests_are_kept_away_as_long_as_anything_is_not_given_back(agent, g
         status, outcomes = release(agent, "--pins", "--provider")
         assert (status, outcomes["scheduling"], outcomes["provider"]) == (1, {stays}, {held})
         assert DISABLED in client.traits(root)[0]
-    client._request("DELETE", f"/allocations/{uid}")
+    release_resources(client, uid)
     status, outcomes = release(agent, "--pins", "--provider")
     assert (status, outcomes) == (0, {"provider": {"given back"}, "scheduling": {"given back"}})
     assert client.providers_in_tree(root) == []

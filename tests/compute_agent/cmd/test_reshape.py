@@ -5,7 +5,6 @@ import os
 import shutil
 import sqlite3
 import subprocess
-import time
 import uuid
 
 import pytest
@@ -13,9 +12,11 @@ import pytest
 from compute_agent import conf as agent_conf
 from compute_agent.agent import service
 from compute_agent.agent.protocol import DaemonUnreachableError
-from tests.compute_agent.cmd.agents import SECONDS, Agent, allowed_cpus
+from tests.compute_agent.builders import hold_resources
+from tests.compute_agent.cmd.agents import AgentProcess, allowed_cpus
 from tests.examples import PERCENT
 from tests.placement.running import application
+from tests.waits import wait_for
 
 EACH = max(1, 100 // PERCENT)
 """At every request, or at each of so many."""
@@ -25,7 +26,7 @@ GUESTS = [str(uuid.UUID(int=number + (4 << 76) + (2 << 62))) for number in (1, 2
 @pytest.fixture
 def agent(client, configure):
     """An agent that has reported a flat tree of VCPU and moves nobody."""
-    agent = Agent(configure("provider_tree = flat", policy="none"))
+    agent = AgentProcess(configure("provider_tree = flat", policy="none"))
     agent.start()
     agent.wait_for(lambda: agent.status()["placement"] == "up")
     yield agent
@@ -38,14 +39,7 @@ def pinned(agent, client):
     root = agent.status()["provider_uuid"]
     processes = []
     for number, consumer in enumerate(GUESTS):
-        body = {
-            "allocations": {root: {"resources": {"VCPU": 1, "MEMORY_MB": 64}}},
-            "project_id": "p",
-            "user_id": "u",
-            "consumer_generation": None,
-            "consumer_type": "INSTANCE",
-        }
-        client._request("PUT", f"/allocations/{consumer}", body)
+        hold_resources(client, consumer, {root: {"VCPU": 1, "MEMORY_MB": 64}})
         process = subprocess.Popen(["sleep", "600"])
         processes.append(process)
         agent.ask("guest", "adopt", "--uuid", consumer, "--pid", process.pid, "--vcpus", "1")
@@ -199,10 +193,7 @@ def finish(ini):
     agent = service.HostAgent(lambda: agent_conf.load([], [str(ini)]))
     agent.start()
     try:
-        deadline = time.monotonic() + SECONDS
-        while agent.status()["placement"] != "up":
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_for(lambda: agent.status()["placement"] == "up")
     finally:
         agent.stop()
 
@@ -218,12 +209,12 @@ def test_killed_at_a_request(agent, pinned, configure, client, live_placement, t
     left = []
     for at in range(1, 100, EACH):
         serve = before.restore()
-        killer = live_placement._application = Killer(serve, agent, when, at)
+        killer = live_placement.application = Killer(serve, agent, when, at)
         agent.launch()
         agent.wait_for(lambda: agent.process.poll() is not None or reported(agent))
         finished = killer.seen < at
         assert finished == (agent.process.poll() is None)
-        live_placement._application = serve
+        live_placement.application = serve
         state = without_empty(shown(client, root))
         assert state in (OLD, NEW), f"{when} request {at}"
         left.append(state == OLD)

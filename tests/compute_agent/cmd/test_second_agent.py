@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.compute_agent.cmd.agents import Agent
+from tests.compute_agent.cmd.agents import AgentProcess
 
 pytestmark = pytest.mark.slow
 
@@ -27,7 +27,7 @@ def first(configure, tmp_path, request):
     """Starts the first agent."""
 
     def first(**sections):
-        agent = Agent(configure("first", **sections))
+        agent = AgentProcess(configure("first", **sections))
         agent.folder = tmp_path / "first"
         request.addfinalizer(agent.close)
         agent.start()
@@ -56,7 +56,7 @@ def test_of_two_agents_on_one_libvirtd_the_second_is_refused_until_the_first_is_
     other = configure("second", locks, **libvirt)
     refused(agent, other, f"the domains of {libvirtd.uri}")
     agent.kill()
-    second = Agent(other)
+    second = AgentProcess(other)
     second.folder = tmp_path / "second"
     try:
         second.start()
@@ -76,7 +76,7 @@ def test_of_two_agents_below_one_cgroup_the_second_is_refused(first, configure, 
 
 def test_agents_of_processes_without_groups_have_guests_of_their_own(first, configure, tmp_path):
     first()
-    second = Agent(configure("second"))
+    second = AgentProcess(configure("second"))
     second.folder = tmp_path / "second"
     try:
         second.start()

@@ -6,7 +6,7 @@ import pytest
 
 from compute_agent.drivers.libvirt.domain_metadata import NAMESPACE
 from compute_agent.pipeline.state import StateFile
-from tests.compute_agent.cmd.agents import Agent
+from tests.compute_agent.cmd.agents import AgentProcess
 
 GUESTS = 2
 BATCH = f'<g:settings xmlns:g="{NAMESPACE}"><g:qos_class>BATCH</g:qos_class></g:settings>'
@@ -23,7 +23,7 @@ cool_down = 0"""
 def agent(two_cpus, write_ini, libvirtd):
     if not libvirtd.has_cgroups:
         pytest.skip("libvirt has no CPU controller of cgroups here, and so no quotas")
-    agent = Agent(write_ini("libvirt.ini", **sections(libvirtd, **{"watermark:cpu": LINES})))
+    agent = AgentProcess(write_ini("libvirt.ini", **sections(libvirtd, **{"watermark:cpu": LINES})))
     yield agent
     agent.close()
 

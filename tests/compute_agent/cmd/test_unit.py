@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.compute_agent.cmd.agents import MAIN, Agent, allowed_cpus
+from tests.compute_agent.cmd.agents import MAIN, AgentProcess, allowed_cpus
 from tests.packages import confinement
 
 UNIT = Path(__file__).parents[3] / "etc/compute-agent/compute-agent.service"
 NOBODY = pwd.getpwnam("nobody").pw_uid
 
 
-class ConfinedAgent(Agent):
+class ConfinedAgent(AgentProcess):
     """An agent with the capabilities and system calls that the unit leaves it, and no others."""
 
     def launch(self):
@@ -29,7 +29,7 @@ def agent(two_cpus, write_ini):
     agent = ConfinedAgent(write_ini())
     try:
         agent.start()
-    except confinement.Missing as missing:
+    except confinement.ConfinementMissing as missing:
         pytest.skip(str(missing))
     agent.wait_for(lambda: agent.status()["placement"] == "up")
     yield agent

@@ -7,7 +7,8 @@ import urllib.request
 
 import pytest
 
-from tests.compute_agent.cmd.agents import Agent, allowed_cpus, put_allocation
+from tests.compute_agent.builders import hold_resources
+from tests.compute_agent.cmd.agents import AgentProcess, allowed_cpus
 from tests.ports import free_port
 
 NO_PLACE = "the host has no shared CPUs, and the guest holds no PCPU"
@@ -34,7 +35,7 @@ def sets(configure):
 @pytest.fixture
 def agent(client, sets):
     """An agent of a host with CPUs 0 and 1, of which 0 is dedicated and none is shared."""
-    agent = Agent(sets("0"))
+    agent = AgentProcess(sets("0"))
     agent.start()
     agent.wait_for(lambda: agent.status()["placement"] == "up")
     yield agent
@@ -46,7 +47,7 @@ def claim(agent, client):
     """Has a consumer hold something of the host."""
 
     def claim(consumer, **resources):
-        put_allocation(client, agent.status()["provider_uuid"], consumer, **resources)
+        hold_resources(client, consumer, {agent.status()["provider_uuid"]: resources})
 
     return claim
 

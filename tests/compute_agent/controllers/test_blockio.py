@@ -25,7 +25,7 @@ CLASSES = {
 DEVICES = BlockDevices((BlockDevice("sda", "8:0"), BlockDevice("vda", "254:0"), BlockDevice("vdb", "254:16")))
 
 
-class Host:
+class BlockioHost:
     """The controller on a host whose devices may change."""
 
     def __init__(self):
@@ -50,7 +50,7 @@ class Host:
 
 @pytest.fixture
 def host():
-    return Host()
+    return BlockioHost()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from compute_agent.controllers.cpu_class import ClassBinding, CpuClassController, CpuClasses
 from compute_agent.model.cpuset import CpuClass, CpuSets, FormerValues, NamedFrequency
 from compute_agent.model.messages import DriverError
-from tests.compute_agent.controllers.test_cpu_class_plan import target
+from tests.compute_agent.controllers.test_cpu_class_plan import class_target
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.power_trees import CPUS, epyc, xeon
 
@@ -34,7 +34,7 @@ class Store:
         self.kept.append(dict(former.values))
 
 
-class Host:
+class CpuClassHost:
     """The controller, made anew as often as the agent starts."""
 
     def __init__(self, files, *classes):
@@ -68,12 +68,12 @@ class Host:
 
 @pytest.fixture
 def intel(tmp_path):
-    return Host(xeon(tmp_path), FAST, QUIET, IDLE, SHARED)
+    return CpuClassHost(xeon(tmp_path), FAST, QUIET, IDLE, SHARED)
 
 
 @pytest.fixture
 def amd(tmp_path):
-    return Host(epyc(tmp_path), FAST, IDLE, SHARED)
+    return CpuClassHost(epyc(tmp_path), FAST, IDLE, SHARED)
 
 
 BOOT = ("powersave", "800000", "3200000", "balance_performance")
@@ -81,7 +81,10 @@ QUICK = ("performance", "3200000", "3200000", "performance")
 
 
 def test_guests_have_their_class_and_others_theirs(intel):
-    assert intel.sync(target("a", "LSR", 2, 3), target("b", "LS", 4), target("c", "BE", 5)) == ()
+    assert (
+        intel.sync(class_target("a", "LSR", 2, 3), class_target("b", "LS", 4), class_target("c", "BE", 5))
+        == ()
+    )
     assert [intel.policy(cpu) for cpu in range(8)] == [
         ("powersave", "800000", "2000000", "balance_performance"),
         ("powersave", "800000", "2000000", "balance_performance"),
@@ -104,9 +107,9 @@ def test_guests_have_their_class_and_others_theirs(intel):
 
 
 def test_nothing_is_written_twice_and_a_guest_that_ends_leaves_its_cpus_idle(intel):
-    intel.sync(target("a", "LSR", 2))
+    intel.sync(class_target("a", "LSR", 2))
     intel.files.writes.clear()
-    intel.sync(target("a", "LSR", 2))
+    intel.sync(class_target("a", "LSR", 2))
     assert intel.files.writes == []
     assert intel.sync() == ()
     assert intel.policy(2) == ("powersave", "800000", "800000", "balance_performance")
@@ -114,7 +117,7 @@ def test_nothing_is_written_twice_and_a_guest_that_ends_leaves_its_cpus_idle(int
 
 
 def test_a_shared_domain_is_as_its_strongest_guest_has_it(amd):
-    amd.sync(target("a", "LSR", 2))
+    amd.sync(class_target("a", "LSR", 2))
     assert amd.policy(0)[:3] == ("performance", "2000000", "2000000")
     assert amd.policy(4)[:3] == ("powersave", "1500000", "1500000")
     assert amd.controller.status.classes == {"fast": {0, 1, 2, 3}, "idle": {4, 5, 6, 7}}
@@ -123,7 +126,7 @@ def test_a_shared_domain_is_as_its_strongest_guest_has_it(amd):
 
 
 def test_a_class_that_a_host_cannot_have_is_told_to_guest_and_operator(amd):
-    refusals = amd.sync(target("a", "LSR", 2), target("b", "BE", 4))
+    refusals = amd.sync(class_target("a", "LSR", 2), class_target("b", "BE", 4))
     assert refusals == (
         "[cpu_class:fast] disabled_c_states = C1E: the kernel has POLL, C1, C2 here (CPU 2)",
         "[cpu_class:fast] disabled_c_states = C6: the kernel has POLL, C1, C2 here (CPU 2)",
@@ -135,9 +138,14 @@ def test_a_class_that_a_host_cannot_have_is_told_to_guest_and_operator(amd):
 @pytest.mark.parametrize("machine", [xeon, epyc])
 @pytest.mark.parametrize("clamps", [False, True])
 def test_all_is_as_it_was_once_no_class_is_configured(machine, clamps, tmp_path):
-    host = Host(machine(tmp_path), FAST, QUIET, IDLE, SHARED)
+    host = CpuClassHost(machine(tmp_path), FAST, QUIET, IDLE, SHARED)
     host.files.clamps = clamps
-    for guests in ([], [target("a", "LSR", 2, 3), target("b", "BE", 5)], [target("b", "BE", 2)], []):
+    for guests in (
+        [],
+        [class_target("a", "LSR", 2, 3), class_target("b", "BE", 5)],
+        [class_target("b", "BE", 2)],
+        [],
+    ):
         host.sync(*guests)
     host.start()
     assert host.sync() == ()
@@ -155,7 +163,7 @@ def give_back(host):
 
 
 def test_a_host_that_is_left_has_everything_back(intel):
-    intel.sync(target("a", "LSR", 2))
+    intel.sync(class_target("a", "LSR", 2))
     give_back(intel)
     assert intel.snapshot() == intel.before
 
@@ -176,10 +184,10 @@ def test_values_are_kept_before_anything_is_written(intel):
     intel.store.broken = OSError(errno.ENOSPC, "disk full")
     for _ in range(2):
         with pytest.raises(OSError, match="disk full"):
-            intel.sync(target("a", "LSR", 2))
+            intel.sync(class_target("a", "LSR", 2))
     assert intel.files.writes == []
     intel.store.broken = None
-    intel.sync(target("a", "LSR", 2))
+    intel.sync(class_target("a", "LSR", 2))
     kept = intel.store.kept[0]
     assert {path: intel.before[path] for path in kept} == kept
     assert {path for path, _ in intel.files.writes} <= kept.keys()
@@ -187,11 +195,11 @@ def test_values_are_kept_before_anything_is_written(intel):
 
 @pytest.mark.parametrize("machine", [xeon, epyc])
 def test_a_crash_at_any_write_loses_nothing(machine, tmp_path):
-    guests = [target("a", "LSR", 2, 3), target("b", "BE", 5)]
+    guests = [class_target("a", "LSR", 2, 3), class_target("b", "BE", 5)]
     for after in range(0, 24, 5):
         root = tmp_path / str(after)
         root.mkdir()
-        host = Host(machine(root), FAST, QUIET, IDLE, SHARED)
+        host = CpuClassHost(machine(root), FAST, QUIET, IDLE, SHARED)
         left = [after]
         written = host.files.write
 
@@ -215,7 +223,7 @@ def test_a_crash_at_any_write_loses_nothing(machine, tmp_path):
 
 
 def test_a_reboot_gave_everything_back(intel):
-    intel.sync(target("a", "LSR", 2))
+    intel.sync(class_target("a", "LSR", 2))
     for path, text in intel.before.items():
         intel.files.set(path, text)
     governor = f"{CPUS}/cpufreq/policy6/scaling_governor"
@@ -230,7 +238,7 @@ def test_a_reboot_gave_everything_back(intel):
 
 
 def test_what_somebody_else_changes_is_repaired_and_counted(intel, caplog):
-    guests = [target("a", "LSR", 2)]
+    guests = [class_target("a", "LSR", 2)]
     intel.sync(*guests)
     assert intel.drifts == 0
     intel.files.set(f"{CPUS}/cpufreq/policy2/scaling_governor", "powersave")
@@ -243,7 +251,7 @@ def test_what_somebody_else_changes_is_repaired_and_counted(intel, caplog):
 
 def test_what_the_kernel_refuses_holds_up_that_file_alone_and_is_told_once(intel, caplog):
     intel.files.broken[f"{CPUS}/cpufreq/policy2/scaling_governor"] = errno.EBUSY
-    guests = [target("a", "LSR", 2, 3)]
+    guests = [class_target("a", "LSR", 2, 3)]
     refusals = intel.sync(*guests)
     reason = "the kernel does not take it: Device or resource busy"
     assert refusals == (f"CPU 2: scaling_governor = performance: {reason}",)
@@ -260,7 +268,7 @@ def test_what_the_kernel_refuses_holds_up_that_file_alone_and_is_told_once(intel
 def test_the_same_refusal_of_many_cpus_is_one_sentence(intel):
     for cpu in (2, 3, 4):
         intel.files.broken[f"{CPUS}/cpu{cpu}/cpuidle/state3/disable"] = errno.EIO
-    assert intel.sync(target("a", "LSR", 2, 3, 4)) == (
+    assert intel.sync(class_target("a", "LSR", 2, 3, 4)) == (
         "CPUs 2-4: state3/disable = 1: the kernel does not take it: Input/output error",
     )
 
@@ -269,7 +277,7 @@ def test_a_frequency_that_the_firmware_holds_down_is_told_and_is_no_drift(intel)
     intel.files.ceiling = 2_800_000
     intel.files.set(f"{CPUS}/cpufreq/policy2/scaling_max_freq", "2800000")
     for _ in range(2):
-        assert intel.sync(target("a", "LSR", 2)) == (
+        assert intel.sync(class_target("a", "LSR", 2)) == (
             "CPU 2: scaling_max_freq = 3200000: the kernel has 2800000 instead",
             "CPU 2: scaling_min_freq = 3200000: the kernel does not take it: Invalid argument",
         )
@@ -277,7 +285,7 @@ def test_a_frequency_that_the_firmware_holds_down_is_told_and_is_no_drift(intel)
 
 
 def test_cpus_stay_as_they_are_while_a_guest_is_lost(intel):
-    intel.sync(target("a", "LSR", 2))
+    intel.sync(class_target("a", "LSR", 2))
     intel.driver.lost = lambda: {"a": "nobody knows"}
     intel.start(FAST, QUIET, IDLE, SHARED)
     intel.sync()
@@ -285,7 +293,7 @@ def test_cpus_stay_as_they_are_while_a_guest_is_lost(intel):
 
 
 def test_a_cpu_that_was_offline_meanwhile_is_given_back_later(intel):
-    intel.sync(target("a", "LSR", 2))
+    intel.sync(class_target("a", "LSR", 2))
     policy, away = intel.files.root / CPUS / "cpufreq/policy2", intel.files.root / "away"
     policy.rename(away)
     intel.files.set(f"{CPUS}/online", "0-1,3-7")
@@ -299,7 +307,7 @@ def test_a_cpu_that_was_offline_meanwhile_is_given_back_later(intel):
 
 
 def test_what_would_change_is_told_without_changing_it(intel):
-    rows = intel.controller.plan([target("a", "LSR", 2, 3)], ())
+    rows = intel.controller.plan([class_target("a", "LSR", 2, 3)], ())
     planned = [(row.subject, row.change) for row in rows]
     assert ("CPUs 2-3", "scaling_governor powersave -> performance") in planned
     assert ("CPUs 2-3", "state3/disable 0 -> 1") in planned
@@ -309,24 +317,24 @@ def test_what_would_change_is_told_without_changing_it(intel):
 
 def test_without_classes_nothing_is_read(tmp_path):
     files = xeon(tmp_path)
-    host = Host(files)
+    host = CpuClassHost(files)
     files.read = lambda path: pytest.fail(path) if path != "proc/sys/kernel/random/boot_id" else "boot-1"
-    assert host.sync(target("a", "LSR", 2)) == ()
+    assert host.sync(class_target("a", "LSR", 2)) == ()
 
 
 @pytest.mark.parametrize("machine", [xeon, epyc])
 def test_histories_of_guests_end_as_they_began(machine, tmp_path, monkeypatch):
     """And no CPU is ever taken offline: nothing but frequencies, idle states and uncore is written."""
     chance = random.Random(5)
-    host = Host(machine(tmp_path / "one"), FAST, QUIET, IDLE, SHARED)
+    host = CpuClassHost(machine(tmp_path / "one"), FAST, QUIET, IDLE, SHARED)
     written, write = set(), host.files.write
     monkeypatch.setattr(host.files, "write", lambda path, text: [written.add(path), write(path, text)])
-    other = Host(machine(tmp_path / "other"))
+    other = CpuClassHost(machine(tmp_path / "other"))
     for _ in range(10):
         cpus = list(range(2, 8))
         chance.shuffle(cpus)
         guests = [
-            target(name, chance.choice(["LSR", "LS", "BE"]), *cpus[2 * number : 2 * number + 2])
+            class_target(name, chance.choice(["LSR", "LS", "BE"]), *cpus[2 * number : 2 * number + 2])
             for number, name in enumerate("abc")
             if chance.random() < 0.6
         ]

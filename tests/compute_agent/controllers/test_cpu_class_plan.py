@@ -8,7 +8,8 @@ from compute_agent.controllers.base import GuestTarget
 from compute_agent.controllers.cpu_class import ClassBinding, CpuClassClaim, decide, make_claims
 from compute_agent.host.cpu_power import CpuPower, FrequencyDomain, UncoreDomain
 from compute_agent.model.cpuset import CpuClass, CpuSets, NamedFrequency
-from compute_agent.model.guest import CpuAssignment, Guest, GuestSettings
+from compute_agent.model.guest import CpuAssignment
+from tests.compute_agent.builders import build_guest, cpu_set
 
 FAST = CpuClass("fast", "performance", NamedFrequency.BASE, NamedFrequency.TURBO, "performance", ("C6",))
 SLOW = CpuClass("slow", "powersave", None, NamedFrequency.MIN)
@@ -16,10 +17,6 @@ IDLE, SHARED = CpuClass("idle", "powersave"), CpuClass("shared", "schedutil")
 CLASSES = {one.name: one for one in (FAST, SLOW, IDLE, SHARED)}
 BINDINGS = {"LSR": ClassBinding(20, FAST), "LS": ClassBinding(10), "BE": ClassBinding(0, SLOW)}
 SETS = CpuSets(frozenset(range(2, 8)), frozenset({0, 1}), frozenset({0, 1}))
-
-
-def cpus(*numbers):
-    return frozenset(numbers)
 
 
 def domain(folder, *members, **fields):
@@ -32,7 +29,7 @@ def domain(folder, *members, **fields):
         "max_khz": 3000,
         **fields,
     }
-    return FrequencyDomain(f"policy{folder}", cpus(*members), **fields)
+    return FrequencyDomain(f"policy{folder}", cpu_set(*members), **fields)
 
 
 def power(*domains, uncore=()):
@@ -41,9 +38,13 @@ def power(*domains, uncore=()):
     return CpuPower(domains, states, uncore)
 
 
-def target(uuid, qos_class, *held):
-    guest = Guest(uuid, "fake", uuid, 1, GuestSettings(qos_class=qos_class))
-    place = CpuAssignment((cpus(*held),), cpus(0), held) if held else CpuAssignment((cpus(0, 1),), cpus(0))
+def class_target(uuid, qos_class, *held):
+    guest = build_guest(uuid, qos_class=qos_class)
+    place = (
+        CpuAssignment((cpu_set(*held),), cpu_set(0), held)
+        if held
+        else CpuAssignment((cpu_set(0, 1),), cpu_set(0))
+    )
     return GuestTarget(guest, place, frozenset(range(8)))
 
 
@@ -53,28 +54,28 @@ def texts(plan):
 
 def test_guests_come_by_rank_then_shared_cpus_then_those_that_nobody_holds():
     guests = [
-        target("a", "BE", 2),
-        target("b", "LSR", 3),
-        target("c", "LS", 4),
-        target("d", "LS"),
-        target("e", "unknown", 5),
+        class_target("a", "BE", 2),
+        class_target("b", "LSR", 3),
+        class_target("c", "LS", 4),
+        class_target("d", "LS"),
+        class_target("e", "unknown", 5),
     ]
     assert make_claims(guests, SETS, BINDINGS, CLASSES, lost=False) == [
-        CpuClassClaim(cpus(5)),
-        CpuClassClaim(cpus(3), FAST),
-        CpuClassClaim(cpus(4)),
-        CpuClassClaim(cpus(2), SLOW),
-        CpuClassClaim(cpus(0, 1), SHARED),
-        CpuClassClaim(cpus(2, 3, 4, 5, 6, 7), IDLE),
+        CpuClassClaim(cpu_set(5)),
+        CpuClassClaim(cpu_set(3), FAST),
+        CpuClassClaim(cpu_set(4)),
+        CpuClassClaim(cpu_set(2), SLOW),
+        CpuClassClaim(cpu_set(0, 1), SHARED),
+        CpuClassClaim(cpu_set(2, 3, 4, 5, 6, 7), IDLE),
     ]
 
 
 def test_cpus_that_a_lost_guest_may_hold_stay_as_they_are():
-    claims = make_claims([target("b", "LSR", 3)], SETS, BINDINGS, CLASSES, lost=True)
+    claims = make_claims([class_target("b", "LSR", 3)], SETS, BINDINGS, CLASSES, lost=True)
     assert claims == [
-        CpuClassClaim(cpus(3), FAST),
-        CpuClassClaim(cpus(2, 3, 4, 5, 6, 7), frozen=True),
-        CpuClassClaim(cpus(0, 1), SHARED),
+        CpuClassClaim(cpu_set(3), FAST),
+        CpuClassClaim(cpu_set(2, 3, 4, 5, 6, 7), frozen=True),
+        CpuClassClaim(cpu_set(0, 1), SHARED),
     ]
     plan = decide(power(domain(0, 0, 1, 2), domain(3, 3), domain(4, 4)), claims)
     assert {path.split("/")[0] for path in plan.settings} == {"policy3", "cpu3"}
@@ -82,17 +83,17 @@ def test_cpus_that_a_lost_guest_may_hold_stay_as_they_are():
 
 
 def test_cpus_of_both_sets_are_shared_ones_unless_somebody_holds_them():
-    both = CpuSets(cpus(0, 1, 2), cpus(0, 1, 2), cpus(0, 1, 2))
-    assert make_claims([target("b", "LSR", 1)], both, BINDINGS, CLASSES, lost=False) == [
-        CpuClassClaim(cpus(1), FAST),
-        CpuClassClaim(cpus(0, 1, 2), SHARED),
-        CpuClassClaim(cpus(), IDLE),
+    both = CpuSets(cpu_set(0, 1, 2), cpu_set(0, 1, 2), cpu_set(0, 1, 2))
+    assert make_claims([class_target("b", "LSR", 1)], both, BINDINGS, CLASSES, lost=False) == [
+        CpuClassClaim(cpu_set(1), FAST),
+        CpuClassClaim(cpu_set(0, 1, 2), SHARED),
+        CpuClassClaim(cpu_set(), IDLE),
     ]
 
 
 def test_words_are_frequencies_of_the_domain():
     plan = decide(
-        power(domain(0, 0), domain(1, 1, min_khz=500, base_khz=900)), [CpuClassClaim(cpus(0, 1), FAST)]
+        power(domain(0, 0), domain(1, 1, min_khz=500, base_khz=900)), [CpuClassClaim(cpu_set(0, 1), FAST)]
     )
     assert texts(plan) == {
         "policy0/scaling_governor": "performance",
@@ -111,7 +112,9 @@ def test_words_are_frequencies_of_the_domain():
 
 
 def test_the_strongest_decides_for_its_domain_and_idle_states_are_each_cpus_own():
-    plan = decide(power(domain(0, 0, 1, 2)), [CpuClassClaim(cpus(1), SLOW), CpuClassClaim(cpus(2), FAST)])
+    plan = decide(
+        power(domain(0, 0, 1, 2)), [CpuClassClaim(cpu_set(1), SLOW), CpuClassClaim(cpu_set(2), FAST)]
+    )
     assert texts(plan) == {
         "policy0/scaling_governor": "powersave",
         "policy0/scaling_max_freq": "1000",
@@ -122,7 +125,7 @@ def test_the_strongest_decides_for_its_domain_and_idle_states_are_each_cpus_own(
 
 def test_a_guest_without_a_class_keeps_its_domain_from_idle():
     plan = decide(
-        power(domain(0, 0, 1), domain(2, 2)), [CpuClassClaim(cpus(0)), CpuClassClaim(cpus(1, 2), IDLE)]
+        power(domain(0, 0, 1), domain(2, 2)), [CpuClassClaim(cpu_set(0)), CpuClassClaim(cpu_set(1, 2), IDLE)]
     )
     assert texts(plan) == {"policy2/scaling_governor": "powersave"}
 
@@ -183,14 +186,14 @@ def test_a_guest_without_a_class_keeps_its_domain_from_idle():
     ],
 )
 def test_what_cannot_be_had_is_said_and_the_rest_is_done(one, domain_fields, missing, wanted):
-    plan = decide(power(domain(0, 0, **domain_fields)), [CpuClassClaim(cpus(0), one)])
+    plan = decide(power(domain(0, 0, **domain_fields)), [CpuClassClaim(cpu_set(0), one)])
     assert plan.missing == {"x": (missing,)}
     assert texts(plan) == {f"policy0/{name}": text for name, text in wanted.items()}
 
 
 def test_a_host_without_cpufreq_says_so_once_for_all_cpus():
     states = {cpu: {"C6": f"cpu{cpu}/state2"} for cpu in (0, 1)}
-    plan = decide(CpuPower((), states), [CpuClassClaim(cpus(0, 1), FAST)])
+    plan = decide(CpuPower((), states), [CpuClassClaim(cpu_set(0, 1), FAST)])
     assert plan.missing == {
         "fast": ("[cpu_class:fast] governor, frequencies: the kernel has no cpufreq here (CPUs 0-1)",)
     }
@@ -200,9 +203,9 @@ def test_a_host_without_cpufreq_says_so_once_for_all_cpus():
 
 def test_a_package_has_the_uncore_of_its_strongest():
     calm = CpuClass("calm", max_uncore=NamedFrequency.MIN)
-    two = (UncoreDomain("u0", cpus(0, 1), 800, 2400), UncoreDomain("u1", cpus(2, 3), 800, 2400))
+    two = (UncoreDomain("u0", cpu_set(0, 1), 800, 2400), UncoreDomain("u1", cpu_set(2, 3), 800, 2400))
     on = power(domain(0, 0), domain(1, 1), domain(2, 2), domain(3, 3), uncore=two)
-    plan = decide(on, [CpuClassClaim(cpus(0), FAST), CpuClassClaim(cpus(1, 2), calm)])
+    plan = decide(on, [CpuClassClaim(cpu_set(0), FAST), CpuClassClaim(cpu_set(1, 2), calm)])
     assert {path: text for path, text in texts(plan).items() if path.startswith("u")} == {
         "u1/max_freq_khz": "800"
     }
@@ -235,6 +238,6 @@ def test_in_any_host_each_domain_is_as_its_first_claim_has_it(places, wanted):
         else:
             assert (governor.text, governor.cpus) == (expected.cpu_class.governor, one.cpus)
     for cpu in range(8):
-        own = next((claim for claim in claims if cpu in claim.cpus), CpuClassClaim(cpus()))
+        own = next((claim for claim in claims if cpu in claim.cpus), CpuClassClaim(cpu_set()))
         disabled = f"cpu{cpu}/state2/disable" in plan.settings
         assert disabled == (own.cpu_class is FAST)

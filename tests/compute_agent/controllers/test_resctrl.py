@@ -10,7 +10,7 @@ from compute_agent.controllers.base import GuestTarget
 from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.inventory.provider_tree import ProviderNode
 from compute_agent.loops.monitoring import MonitorTargets
-from compute_agent.model.guest import CpuAssignment, Guest, GuestSettings
+from compute_agent.model.guest import CpuAssignment
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.monitoring.monitor import CacheMonitor
@@ -22,6 +22,7 @@ from compute_agent.resctrl.layout import cache_mask
 from compute_agent.resctrl.mount import ResctrlHandle, ResctrlOptions, read_platform
 from compute_agent.resctrl.schemata import WayMask
 from compute_agent.resctrl.share_spec import ShareSpec, WayRange
+from tests.compute_agent.builders import build_guest
 from tests.compute_agent.resctrl import fake
 
 ONLINE = frozenset(range(8))
@@ -36,7 +37,7 @@ def zones(caches):
     )
 
 
-class Threads:
+class GuestThreads:
     """Some threads of this process, as the fake refuses those that do not exist."""
 
     def __init__(self, count):
@@ -52,12 +53,12 @@ class Threads:
 
 @pytest.fixture(scope="module")
 def tids():
-    threads = Threads(24)
+    threads = GuestThreads(24)
     yield threads.ids
     threads.close()
 
 
-class Driver:
+class ThreadsDriver:
     """Tells the threads of guests."""
 
     def __init__(self):
@@ -70,7 +71,7 @@ class Driver:
             raise GuestGoneError(guest.uuid) from None
 
 
-class Rig:
+class ResctrlHost:
     """A controller on a fake tree."""
 
     def __init__(self, files, machine, tids, shared_ways=2, classes=DEFAULT_CLASSES, caches=(0, 1)):
@@ -78,7 +79,7 @@ class Rig:
         self.zones = zones(tuple(caches))
         self.platform = read_platform(files, machine.cpuinfo)
         self.options = ResctrlOptions(shared_ways=shared_ways)
-        self.driver = Driver()
+        self.driver = ThreadsDriver()
         self.tids = iter(tids)
         self.targets = {}
         self.restart(classes)
@@ -91,7 +92,7 @@ class Rig:
         """A guest that starts, or one that changes."""
         if uuid not in self.driver.threads:
             self.driver.threads[uuid] = [next(self.tids) for _ in range(threads)]
-        guest = Guest(uuid, "fake", uuid, 100, GuestSettings(**{"qos_class": "LS"} | settings))
+        guest = build_guest(uuid, **{"qos_class": "LS"} | settings)
         self.targets[uuid] = GuestTarget(guest, None, ONLINE, allocation, limits or {})
 
     def end(self, uuid):
@@ -130,7 +131,7 @@ class Rig:
 @pytest.fixture
 def make_rig(tmp_path, tids):
     def make_rig(machine=fake.INTEL, **options):
-        return Rig(fake.FakeResctrl.of(machine, tmp_path / "resctrl"), machine, tids, **options)
+        return ResctrlHost(fake.FakeResctrl.of(machine, tmp_path / "resctrl"), machine, tids, **options)
 
     return make_rig
 
@@ -270,7 +271,7 @@ def test_a_restart_keeps_masks_and_removes_orphans_of_ours_only(rig):
 
 
 def test_threads_follow_when_another_guest_leaves_room(make_rig):
-    rig = make_rig(fake.Machine(closids=3, mb_closids=3))
+    rig = make_rig(fake.FakeMachine(closids=3, mb_closids=3))
     rig.guest("a", {"l3-0": {"LLC": 4}})
     rig.guest("b", {"l3-0": {"LLC": 4}})
     rig.work()
@@ -376,7 +377,7 @@ def test_a_group_that_the_kernel_does_not_make_leaves_its_guest_with_the_next_ru
 
 
 def test_guests_of_a_higher_priority_get_the_groups_that_are_left(make_rig):
-    rig = make_rig(fake.Machine(closids=3, mb_closids=3))
+    rig = make_rig(fake.FakeMachine(closids=3, mb_closids=3))
     rig.guest("a", {"l3-0": {"LLC": 4}})
     rig.guest("b", {"l3-0": {"LLC": 4}}, priority=7)
     rig.work()
@@ -384,7 +385,7 @@ def test_guests_of_a_higher_priority_get_the_groups_that_are_left(make_rig):
 
 
 def test_with_four_closids_two_guests_have_ways_of_their_own_and_nobody_loses_its_counters(make_rig):
-    rig = make_rig(fake.Machine(closids=4, mb_closids=4))
+    rig = make_rig(fake.FakeMachine(closids=4, mb_closids=4))
     rig.guest("a", {"l3-0": {"LLC": 4}})
     rig.guest("b", {"l3-0": {"LLC": 4}})
     rig.guest("plain", {})
@@ -408,7 +409,7 @@ def test_with_four_closids_two_guests_have_ways_of_their_own_and_nobody_loses_it
 
 
 def test_a_guest_that_holds_a_group_comes_before_those_that_do_not(make_rig):
-    rig = make_rig(fake.Machine(closids=3, mb_closids=3))
+    rig = make_rig(fake.FakeMachine(closids=3, mb_closids=3))
     rig.guest("a", {"l3-0": {"LLC": 4}}, priority=7)
     rig.work()
     rig.guest("b", {"root": {"CUSTOM_RESCTRL_GROUP": 1}}, resctrl='{"MB": {"schemata": {"percent": 20}}}')
@@ -471,7 +472,7 @@ def test_limits_cut_what_was_allocated(rig):
 
 
 def test_a_limit_for_which_there_is_no_group_is_an_error(make_rig):
-    rig = make_rig(fake.Machine(closids=2, mb_closids=2))
+    rig = make_rig(fake.FakeMachine(closids=2, mb_closids=2))
     rig.guest("a", {}, limits={ThrottleControl("memory_bandwidth", "0"): 40.0})
     rig.sync()
     with pytest.raises(DriverError, match="guest a cannot be limited: all 2 resctrl groups are taken"):

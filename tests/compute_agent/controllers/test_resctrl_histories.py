@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.resctrl.groups import read_groups
-from tests.compute_agent.controllers.test_resctrl import CLASS_GROUPS, Rig, Threads
+from tests.compute_agent.controllers.test_resctrl import CLASS_GROUPS, GuestThreads, ResctrlHost
 from tests.compute_agent.resctrl import fake
 from tests.examples import examples
 
 MACHINES = {
-    "intel": fake.Machine(closids=7, mb_closids=7),
+    "intel": fake.FakeMachine(closids=7, mb_closids=7),
     "amd": fake.AMD,
     "arm": fake.ARM,
     "intel-cdp": fake.INTEL_CDP,
@@ -68,7 +68,7 @@ def kill_after(files, changes):
 
 @pytest.fixture(scope="module")
 def tids():
-    threads = Threads(12)
+    threads = GuestThreads(12)
     yield threads.ids
     threads.close()
 
@@ -81,7 +81,7 @@ def test_after_any_history_everybody_has_what_was_not_refused(name, tids, steps)
     caches = {f"l3-{number}": cache for number, cache in enumerate(machine.l3)}
     with tempfile.TemporaryDirectory() as folder:
         files = fake.FakeResctrl.of(machine, Path(folder) / "resctrl")
-        rig = Rig(files, machine, tids, caches=caches.values())
+        rig = ResctrlHost(files, machine, tids, caches=caches.values())
         threads = {uuid: tids[2 * n : 2 * n + 2] for n, uuid in enumerate("abcdef")}
         held, limited = {}, {}
         for step in steps:

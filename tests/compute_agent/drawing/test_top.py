@@ -19,7 +19,7 @@ STATUS = {
 }
 
 
-def guest(name: str, **changes: Any) -> dict[str, Any]:
+def guest_document(name: str, **changes: Any) -> dict[str, Any]:
     document = {
         "uuid": name,
         "name": name,
@@ -43,9 +43,9 @@ def test_a_host() -> None:
         "12:00:00",
         STATUS,
         [
-            guest("a"),
-            guest("b", limits={"cpu": 1.5}, reason="no place"),
-            guest("c\x1b[2J" + "c" * 40, cpus="0,2,4,6,8,10,12,14,16,18,20"),
+            guest_document("a"),
+            guest_document("b", limits={"cpu": 1.5}, reason="no place"),
+            guest_document("c\x1b[2J" + "c" * 40, cpus="0,2,4,6,8,10,12,14,16,18,20"),
         ],
         [
             watermark("throttle_down", 90.0, 45.0, in_force=["b has 1.5 cores"]),
@@ -80,7 +80,7 @@ def test_a_host_that_cannot_be_asked() -> None:
 
 def test_what_does_not_fit_is_counted() -> None:
     lines = frame(
-        AgentSnapshot("12:00:00", STATUS, [guest(letter) for letter in string.ascii_lowercase]),
+        AgentSnapshot("12:00:00", STATUS, [guest_document(letter) for letter in string.ascii_lowercase]),
         "name",
         80,
         12,
@@ -104,7 +104,7 @@ def test_everything_is_within_the_terminal(
     seen = AgentSnapshot(
         "12:00:00",
         STATUS,
-        [guest(name) for name in guests],
+        [guest_document(name) for name in guests],
         [watermark(f"action{n}", amount, usage, unit="bytes") for n, amount in enumerate(amounts)],
     )
     lines = frame(seen, order, width, height)

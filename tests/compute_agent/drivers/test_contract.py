@@ -3,7 +3,6 @@
 import os
 import queue
 import re
-import time
 import uuid
 from dataclasses import replace
 
@@ -17,6 +16,7 @@ from compute_agent.model.guest import GuestSettings
 from compute_agent.model.messages import DriverError, GuestGoneError
 from tests.compute_agent.cgroups import FakeCgroups
 from tests.compute_agent.fakes import FakeDriver
+from tests.waits import wait_for
 
 ALL = frozenset(os.sched_getaffinity(0))
 ONE = frozenset({min(ALL)})
@@ -66,10 +66,7 @@ def guest(driver, request):
         libvirtd = request.getfixturevalue("libvirtd")
         # a cgroup with the CPUs of a namesake may be left from a libvirtd that was killed
         libvirtd.run(guest_uuid, name=f"a-{libvirtd.folder.name}", vcpus=2)
-        deadline = time.monotonic() + 10
-        while not driver.guests() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        return driver.guests()[0]
+        return wait_for(driver.guests)[0]
     guest = driver.create(guest_uuid, "a", GuestSettings(vcpus=2), ("sleep", "60"))
     driver.release(guest)
     return guest

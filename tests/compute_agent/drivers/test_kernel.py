@@ -26,6 +26,7 @@ from compute_agent.model.guest import GuestSettings
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.model.resource import BlockIo, DeviceRates
 from tests.compute_agent import cgroups
+from tests.waits import wait_for
 
 ALL = frozenset(os.sched_getaffinity(0))
 ONE = frozenset({min(ALL)})
@@ -59,7 +60,7 @@ def make_driver(tree, tmp_path):
     def make():
         root.mkdir(exist_ok=True)
         if not (root / "cgroup.procs").exists():
-            tree._files(root)
+            tree.make_files(root)
         driver = ProcessDriver(tmp_path / "records", CgroupRoot.open(root))
         made.append(driver)
         return driver
@@ -78,11 +79,6 @@ def driver(make_driver):
     return make_driver()
 
 
-@pytest.fixture
-def uid():
-    return str(uuid.uuid4())
-
-
 def start(driver, *command, vcpus=1):
     guest_uuid = str(uuid.uuid4())
     guest = driver.create(guest_uuid, guest_uuid, GuestSettings(vcpus=vcpus), command or ("sleep", "600"))
@@ -92,14 +88,6 @@ def start(driver, *command, vcpus=1):
 
 def group_of(guest):
     return GuestCgroup(Path(guest.cgroup))
-
-
-def wait_for(condition):
-    deadline = time.monotonic() + SECONDS
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
-    return found
 
 
 @pytest.fixture
@@ -136,7 +124,7 @@ def test_a_guest_does_not_start_in_a_group_in_which_somebody_is_already(driver, 
     root = group_of(start(driver)).folder.parent
     (root / name).mkdir()
     if cgroups.ROOT is None:
-        tree._files(root / name)
+        tree.make_files(root / name)
     GuestCgroup(root / name).add(stranger.pid)
     with pytest.raises(DriverError, match=f"processes in its group {name} already"):
         driver.create(uid, uid, GuestSettings(), ("touch", str(tmp_path / "ran")))

@@ -5,9 +5,9 @@ import pytest
 from compute_agent.drivers.base import OomKill
 from compute_agent.drivers.cgroup import GuestCgroup
 from compute_agent.drivers.memory_limits import OomWatch
-from compute_agent.model.guest import Guest
+from tests.compute_agent.builders import build_guest
 
-GUEST = Guest("a", "process", "a", 1)
+GUEST = build_guest("a", driver="process", pid=1)
 
 
 @pytest.fixture

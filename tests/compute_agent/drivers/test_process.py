@@ -19,6 +19,7 @@ from compute_agent.drivers.processes import driver as module
 from compute_agent.drivers.processes.driver import ProcessDriver
 from compute_agent.model.guest import GuestSettings, MemoryType
 from compute_agent.model.messages import DriverError, GuestGoneError
+from tests.waits import wait_for
 
 ALL = frozenset(os.sched_getaffinity(0))
 ONE = frozenset({min(ALL)})
@@ -79,11 +80,6 @@ def sleeper():
 
 
 @pytest.fixture
-def uid():
-    return str(uuid.uuid4())
-
-
-@pytest.fixture
 def folder(tmp_path):
     return tmp_path / "guests"
 
@@ -119,18 +115,10 @@ def run(driver, uid, *command, settings=PINNED):
     return guest
 
 
-def eventually(condition, seconds=10.0):
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.01)
-    return value
-
-
 def test_a_guest_runs_where_it_was_pinned_from_its_first_instruction(driver, uid, tmp_path):
     seen = tmp_path / "seen"
     guest = run(driver, uid, "sh", "-c", f"grep Cpus_allowed_list /proc/self/status > {seen}; exec sleep 60")
-    eventually(lambda: procfs.command_line(guest.pid) == ("sleep", "60"))
+    wait_for(lambda: procfs.command_line(guest.pid) == ("sleep", "60"))
     assert seen.read_text().split() == ["Cpus_allowed_list:", str(min(ONE))]
     assert driver.observed_cpus(guest) == ONE
     assert os.getsid(guest.pid) == guest.pid, "a session of its own"
@@ -148,7 +136,7 @@ def test_a_held_guest_has_not_run_and_can_be_discarded(driver, uid, tmp_path, fo
 
 def test_output_goes_to_a_file(driver, uid):
     guest = run(driver, uid, "sh", "-c", "echo out; echo err >&2; read line || echo no input")
-    eventually(lambda: not procfs.identify(guest.pid))
+    wait_for(lambda: not procfs.identify(guest.pid))
     with open(guest.details["log"]) as log:
         assert log.read() == "out\nerr\nno input\n"
 
@@ -181,7 +169,7 @@ def test_a_guest_with_many_threads_is_pinned_as_a_whole(driver, uid):
         "time.sleep(60)"
     )
     guest = run(driver, uid, sys.executable, "-c", script, settings=None)
-    eventually(lambda: len(driver.thread_ids(guest)) == 51)
+    wait_for(lambda: len(driver.thread_ids(guest)) == 51)
     assert len(driver.misplaced_threads(guest, PINNED)) == 51
     assert driver.apply_cpu_settings(guest, PINNED) == 51
     assert driver.misplaced_threads(guest, PINNED) == {}
@@ -189,7 +177,7 @@ def test_a_guest_with_many_threads_is_pinned_as_a_whole(driver, uid):
 
 def test_children_of_a_guest_are_pinned_too(driver, uid):
     guest = run(driver, uid, "sh", "-c", "sleep 60 & sleep 60 & wait", settings=None)
-    eventually(lambda: len(driver.thread_ids(guest)) == 3)
+    wait_for(lambda: len(driver.thread_ids(guest)) == 3)
     assert driver.apply_cpu_settings(guest, PINNED) == 3
 
 
@@ -216,7 +204,7 @@ def test_stop_asks_first(driver, uid):
 def test_stop_kills_a_guest_that_does_not_listen(driver, uid):
     script = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('on'); time.sleep(60)"
     guest = run(driver, uid, sys.executable, "-u", "-c", script)
-    eventually(lambda: os.path.getsize(guest.details["log"]))
+    wait_for(lambda: os.path.getsize(guest.details["log"]))
     driver.stop(guest, timeout=0.1)
     assert not procfs.identify(guest.pid)
 
@@ -246,7 +234,7 @@ def test_a_daemon_that_a_guest_leaves_behind_does_not_keep_its_cpus(
     guest = run(driver, uid, "sh", "-c", DAEMON.format(note))
     stranger = subprocess.Popen(["sleep", "600"], env={**os.environ, "COMPUTE_AGENT_GUEST": OTHER})
     try:
-        eventually(note.exists)
+        wait_for(note.exists)
         left = procfs.identify(int(note.read_text()))
         assert left.pid not in procfs.descendants(guest.pid)
         if restarted:
@@ -256,7 +244,7 @@ def test_a_daemon_that_a_guest_leaves_behind_does_not_keep_its_cpus(
             make_driver()
         else:
             driver.stop(guest, 5)
-        eventually(lambda: not procfs.is_alive(left))
+        wait_for(lambda: not procfs.is_alive(left))
         assert procfs.identify(stranger.pid) is not None
     finally:
         stranger.kill()
@@ -268,10 +256,10 @@ def test_processes_that_a_guest_leaves_behind_do_not_keep_its_cpus(driver, uid):
     changes = queue.SimpleQueue()
     driver.watch(changes.put)
     guest = run(driver, uid, "sh", "-c", "trap '' TERM; sleep 60 & wait; kill -9 $$")
-    child = eventually(lambda: procfs.descendants(guest.pid)[1:])[0]
+    child = wait_for(lambda: procfs.descendants(guest.pid)[1:])[0]
     os.kill(guest.pid, signal.SIGKILL)
     changes.get(timeout=10)
-    eventually(lambda: procfs.identify(child) is None)
+    wait_for(lambda: procfs.identify(child) is None)
 
 
 def test_stopping_a_guest_that_is_gone_is_an_error_that_says_so(driver, uid):
@@ -335,7 +323,7 @@ class TestAdopted:
     def test_what_it_calls_itself_does_no_harm_to_a_terminal(self, driver, uid):
         loud = subprocess.Popen(["\x1b[2J\x07evil\n" + "x" * 5000, "60"], executable="/bin/sleep")
         try:
-            eventually(lambda: len(procfs.command_line(loud.pid)) == 2)
+            wait_for(lambda: len(procfs.command_line(loud.pid)) == 2)
             shown = driver.adopt(uid, uid, GuestSettings(), loud.pid).details["command"]
             assert shown.startswith("\ufffd[2J\ufffdevil\ufffdxxx")
             assert len(shown) < 1100
@@ -374,7 +362,7 @@ class TestAdopted:
             sibling.wait()
 
 
-class TestRestart:
+class TestDriverRestart:
     """What a new agent makes of the folder that an earlier one left."""
 
     def test_a_recycled_pid_is_not_the_guest(self, make_driver, uid, folder):
@@ -394,7 +382,7 @@ class TestRestart:
 
     def test_a_guest_that_ended_meanwhile_is_forgotten(self, make_driver, uid, folder):
         guest = run(make_driver(), uid, "true")
-        eventually(lambda: not procfs.identify(guest.pid))
+        wait_for(lambda: not procfs.identify(guest.pid))
         assert make_driver().guests() == []
         assert not (folder / f"{uid}.json").exists()
 
@@ -473,7 +461,7 @@ class TestRestart:
             "os.kill(os.getpid(), 9)\n"
         )
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30)
-        eventually(lambda: procfs.identify(int(done.stdout)) is None)
+        wait_for(lambda: procfs.identify(int(done.stdout)) is None)
         assert ProcessDriver(folder).guests() == []
 
 

@@ -26,7 +26,7 @@ def signed(
 
 
 @dataclass
-class Host:
+class FleetHost:
     """A host with a file of its own, below ``folder``, and a source there."""
 
     folder: Path

@@ -16,12 +16,12 @@ from compute_agent.fleet.rules import refusal
 from compute_agent.locks import LockedError
 from compute_agent.model.messages import ConfigError
 from compute_agent.qos.classes import parse_classes
-from tests.compute_agent.fleet.fleets import KEY, PUBLIC, Host, signed
+from tests.compute_agent.fleet.fleets import KEY, PUBLIC, FleetHost, signed
 
 
 @pytest.fixture
 def host(tmp_path):
-    return Host(tmp_path)
+    return FleetHost(tmp_path)
 
 
 def ratio_of(number: float) -> str:

@@ -72,7 +72,7 @@ def test_code_and_data_prioritization_is_a_feature(of):
 
 
 def test_no_more_groups_are_taken_than_there_are(of):
-    found = of(fake.Machine(closids=1, mb=0))
+    found = of(fake.FakeMachine(closids=1, mb=0))
     assert (found.groups, found.groups_taken) == (1, 1)
     assert found.domains[0].bandwidth_min is None
 

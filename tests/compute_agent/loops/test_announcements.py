@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 from compute_agent.loops import arrivals
 from compute_agent.loops.arrivals import PreStartHook
-from compute_agent.model.guest import Guest, GuestSettings
 from compute_agent.model.messages import DriverError
 from compute_agent.pipeline.events import GuestAppeared, GuestExpected
+from tests.compute_agent.builders import build_guest
 
-GUEST = Guest("a", "fake", "a", 0, GuestSettings())
+GUEST = build_guest("a", pid=0)
 HELD = {"node0": {"VCPU": 1}}
 
 

@@ -10,7 +10,7 @@ from compute_agent.loops.arrivals import GuestEvents
 from compute_agent.model.cpuset import CpuSets
 from compute_agent.model.guest import GuestSettings
 from compute_agent.pipeline.events import ReconcileGuests
-from tests.compute_agent.pipeline.rig import SETS, WORLD, Rig
+from tests.compute_agent.pipeline.fake_host import SETS, WORLD, FakeHost
 
 REFUSING = replace(WORLD, cpu_sets=CpuSets(SETS.dedicated, frozenset(), frozenset()), refuse_unplaced=True)
 
@@ -20,7 +20,7 @@ REFUSING = replace(WORLD, cpu_sets=CpuSets(SETS.dedicated, frozenset(), frozense
     [(ChangeKind.STARTED, False), (ChangeKind.FOUND, True), (ChangeKind.CHANGED, True)],
 )
 def test_only_a_guest_that_started_is_stopped_for_want_of_a_place(kind, runs):
-    rig = Rig(REFUSING)
+    rig = FakeHost(REFUSING)
     nothing = SimpleNamespace(allocations=lambda uuid: SimpleNamespace(resources={}))
     arrivals = GuestEvents(rig.pipeline, nothing, lambda: None)
     rig.pipeline.start({})

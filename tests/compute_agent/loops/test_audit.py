@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from compute_agent.controllers.cpu import CpusetController
 from compute_agent.drivers.base import GuestFlavor
 from compute_agent.loops import audit as audit_module
 from compute_agent.loops.audit import HostAuditor
@@ -16,12 +15,12 @@ from compute_agent.model.messages import DriverError
 from compute_agent.pipeline.events import ReconcileGuests, StartGuest
 from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.metrics import AgentMetrics
-from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.policy import POLICIES
 from compute_agent.report.answers import ConcurrentUpdateError
 from compute_agent.report.audit import UNKNOWN_OWNER, HealOptions
 from compute_agent.report.capacity import CpuLocation
 from compute_agent.report.reporter import HostReporter
+from tests.compute_agent.builders import hold_resources, make_pipeline
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.loops.two_nodes import ELSEWHERE, NODES, SETS, TOPOLOGY, TREE
 
@@ -30,7 +29,7 @@ PROJECT, USER = "33333333-0000-4000-8000-000000000001", "33333333-0000-4000-8000
 HEAL, DELETE = HealOptions(heal=True), HealOptions(delete=True, min_age=0.0)
 
 
-class Driver(FakeDriver):
+class OrderedDriver(FakeDriver):
     """Guests that somebody ordered."""
 
     def __init__(self):
@@ -48,15 +47,14 @@ class Driver(FakeDriver):
         return frozenset(self.defined - self.running.keys())
 
 
-class Rig:
+class AuditedHost:
     """A host that has reported, and what is audited of it."""
 
     def __init__(self, client, monkeypatch):
         self.client = client
-        self.driver = Driver()
+        self.driver = OrderedDriver()
         world = HostState(TOPOLOGY, SETS, TREE, POLICIES["topology-aware"])
-        controllers = (CpusetController(self.driver),)
-        self.pipeline = GuestPipeline(world, self.driver, controllers, lambda *saved: None, AgentMetrics())
+        self.pipeline = make_pipeline(world, self.driver)
         self.pipeline.start({})
         reporter = HostReporter(client, {}, lambda owned: None)
         self.loop = ReportLoop(reporter, client, self.pipeline, AgentMetrics(), 60, 300)
@@ -81,10 +79,7 @@ class Rig:
         self.pipeline.submit(ReconcileGuests()).result(10)  # and all before
 
     def claim(self, consumer, allocation, consumer_type="INSTANCE"):
-        record = self.client.allocations(consumer)
-        self.client.set_allocations(
-            replace(record, resources=allocation, project_id="p", user_id="u", consumer_type=consumer_type)
-        )
+        hold_resources(self.client, consumer, allocation, consumer_type=consumer_type)
 
     def held(self, consumer):
         return self.client.allocations(consumer).resources
@@ -103,7 +98,7 @@ class Rig:
 
 @pytest.fixture
 def rig(client, monkeypatch):
-    rig = Rig(client, monkeypatch)
+    rig = AuditedHost(client, monkeypatch)
     yield rig
     rig.pipeline.stop()
 

@@ -10,6 +10,7 @@ from compute_agent.qos.rounds import CacheReading
 from compute_agent.resctrl.bandwidth import choose_codec
 from compute_agent.resctrl.groups import read_groups
 from compute_agent.resctrl.mount import ResctrlHandle, ResctrlOptions, read_platform
+from tests.compute_agent.builders import find_view
 from tests.compute_agent.loops.overload import TREE, Overload
 from tests.compute_agent.resctrl import fake
 
@@ -46,7 +47,7 @@ class Cached(Overload):
 
     def percent(self, uuid):
         """What the kernel lets a guest have of cache 0, and 100 without a group of its own wish."""
-        view = next(one for one in self.pipeline.views() if one.guest.uuid == uuid)
+        view = find_view(self.pipeline, uuid)
         wanted = [int(limit) for knob, limit in view.limits.items() if knob == ("memory_bandwidth", "0")]
         shown = {group.schemata.get_value("MB", 0) for group in read_groups(self.files).groups.values()}
         assert set(wanted) <= shown, "a limit is in no group"

@@ -27,6 +27,7 @@ from compute_agent.reclaim.collectors import (
     found_collectors,
     parse,
 )
+from tests.waits import wait_for
 
 EXAMPLE = Path(__file__).parents[1] / "example_collector"
 LICENCE, SLOT = "CUSTOM_LICENCE", "CUSTOM_SLOT"
@@ -41,7 +42,7 @@ TREE = ProviderTree(
 )
 
 
-class Told:
+class ReportedMeasurements:
     """A collector that tells what a test says; a callable is called."""
 
     def __init__(self, *told, classes=(LICENCE,)):
@@ -52,15 +53,15 @@ class Told:
         return self.told[0]() if self.told and callable(self.told[0]) else self.told
 
 
-class Rig:
+class CollectingHost:
     def __init__(self, folder, monkeypatch, **collectors):
         self.folder, self.now, self.events = folder, 3.6e9, []
         self.collectors = collectors
-        points = {
+        self.points = {
             name: SimpleNamespace(name=name, load=lambda name=name: self.collectors[name])
             for name in collectors
         }
-        monkeypatch.setattr("compute_agent.loops.collectors.found_collectors", lambda: points)
+        monkeypatch.setattr("compute_agent.loops.collectors.found_collectors", lambda: self.points)
         self.new_loop()
 
     def new_loop(self):
@@ -73,7 +74,7 @@ class Rig:
     def minutes(self, count=1):
         for _ in range(count):
             self.now += 60
-            for runner in self.loop._runners.values():
+            for runner in self.loop.runners.values():
                 runner.once()
             self.loop.round(TREE)
 
@@ -90,20 +91,22 @@ class Rig:
 
 @pytest.fixture
 def rig(tmp_path, monkeypatch):
-    return lambda **collectors: Rig(tmp_path, monkeypatch, **collectors)
+    return lambda **collectors: CollectingHost(tmp_path, monkeypatch, **collectors)
 
 
 def test_what_is_told_beyond_the_limit_is_not_taken_and_that_is_told(rig):
     one = rig(
-        one=Told(lambda: (ClassMeasurement(LICENCE, f"{n}", 1, 0, 4e9) for n in range(MAX_MEASUREMENTS + 9)))
+        one=ReportedMeasurements(
+            lambda: (ClassMeasurement(LICENCE, f"{n}", 1, 0, 4e9) for n in range(MAX_MEASUREMENTS + 9))
+        )
     )
     one.minutes()
-    (runner,) = one.loop._runners.values()
+    (runner,) = one.loop.runners.values()
     assert (len(runner.heard.told), "more than 1000" in runner.trouble) == (MAX_MEASUREMENTS, True)
 
 
 def test_what_is_not_told_is_withheld_and_what_is_is_offered_after_a_quarter_of_an_hour(rig):
-    rig = rig(one=Told())
+    rig = rig(one=ReportedMeasurements())
     rig.collectors["one"].told = (lambda: [rig.told(LICENCE, amount=60.5, margin=20)],)
     rig.minutes()
     assert rig.withheld() == {("_NUMA_0", LICENCE): 90, ("_NUMA_1", LICENCE): 50}
@@ -116,7 +119,7 @@ def test_what_is_not_told_is_withheld_and_what_is_is_offered_after_a_quarter_of_
 
 
 def test_less_is_offered_at_once_and_what_expired_is_withheld_before_the_next_round(rig):
-    rig = rig(one=Told())
+    rig = rig(one=ReportedMeasurements())
     told = [60.0]
     rig.collectors["one"].told = (lambda: [rig.told(LICENCE, amount=told[0], valid=120.0)],)
     rig.minutes(25)
@@ -129,7 +132,7 @@ def test_less_is_offered_at_once_and_what_expired_is_withheld_before_the_next_ro
 
 
 def test_it_goes_on_after_a_restart_until_what_was_told_expires(rig):
-    rig = rig(one=Told())
+    rig = rig(one=ReportedMeasurements())
     rig.collectors["one"].told = (lambda: [rig.told(LICENCE)],)
     rig.minutes(25)
     rig.loop.stop()
@@ -137,7 +140,7 @@ def test_it_goes_on_after_a_restart_until_what_was_told_expires(rig):
     assert rig.withheld()["_NUMA_0", LICENCE] == 40
     assert with_kept(TREE, ["one"], rig.folder, rig.now).nodes[1].withheld == {LICENCE: 40}
     assert with_kept(TREE, [], rig.folder, rig.now) == TREE
-    rig.loop._runners["one"]._point.load = lambda: 1 / 0
+    rig.points["one"].load = lambda: 1 / 0
     rig.minutes()
     assert rig.withheld()["_NUMA_0", LICENCE] == 40
     assert "one: it failed: ZeroDivisionError" in rig.loop.troubles[0]
@@ -184,7 +187,7 @@ def twice(rig):
     ],
 )
 def test_a_broken_collector_is_shown_and_what_it_does_not_tell_is_withheld(rig, collect, said, caplog):
-    rig = rig(one=Told(), other=Told(classes=(SLOT,)))
+    rig = rig(one=ReportedMeasurements(), other=ReportedMeasurements(classes=(SLOT,)))
     rig.collectors["one"].told = (lambda: collect(rig),)
     rig.collectors["other"].told = (lambda: [rig.told(SLOT, "", 3)],)
     rig.minutes(25)
@@ -199,7 +202,7 @@ def test_a_broken_collector_is_shown_and_what_it_does_not_tell_is_withheld(rig, 
 
 
 def test_more_than_there_can_be_is_no_more_than_that_and_shown(rig):
-    rig = rig(one=Told())
+    rig = rig(one=ReportedMeasurements())
     rig.collectors["one"].told = (lambda: [rig.told(LICENCE, amount=1e9)],)
     rig.minutes(25)
     assert rig.withheld()["_NUMA_0", LICENCE] == 0
@@ -207,7 +210,7 @@ def test_more_than_there_can_be_is_no_more_than_that_and_shown(rig):
 
 
 def test_two_that_tell_of_one_class_are_shown_and_the_first_counts(rig):
-    rig = rig(one=Told(), two=Told())
+    rig = rig(one=ReportedMeasurements(), two=ReportedMeasurements())
     rig.collectors["one"].told = (lambda: [rig.told(LICENCE, amount=10)],)
     rig.collectors["two"].told = (lambda: [rig.told(LICENCE, amount=90)],)
     rig.minutes(25)
@@ -216,7 +219,7 @@ def test_two_that_tell_of_one_class_are_shown_and_the_first_counts(rig):
 
 
 def test_one_that_hangs_holds_up_nobody_and_is_left_behind(rig, monkeypatch):
-    rig = rig(one=Told(), other=Told(classes=(SLOT,)))
+    rig = rig(one=ReportedMeasurements(), other=ReportedMeasurements(classes=(SLOT,)))
     called, release = threading.Event(), threading.Event()
 
     def hang():
@@ -229,7 +232,7 @@ def test_one_that_hangs_holds_up_nobody_and_is_left_behind(rig, monkeypatch):
     try:
         rig.loop.start()
         assert called.wait(10)
-        hanging = rig.loop._runners["one"]
+        hanging = rig.loop.runners["one"]
         later = time.monotonic() + HANGING_SECONDS + 1
         monkeypatch.setattr("compute_agent.loops.collectors.time", SimpleNamespace(monotonic=lambda: later))
         rig.loop.round(TREE)
@@ -241,8 +244,7 @@ def test_one_that_hangs_holds_up_nobody_and_is_left_behind(rig, monkeypatch):
         rig.loop.stop()
     finally:
         release.set()
-    hanging._thread.stop(10)
-    assert not hanging._thread.is_alive()
+    wait_for(lambda: not hanging.is_running)
 
 
 def test_the_example_is_found_by_its_metadata_and_tells(tmp_path, monkeypatch):
@@ -253,22 +255,22 @@ def test_the_example_is_found_by_its_metadata_and_tells(tmp_path, monkeypatch):
     monkeypatch.setenv("LICENCES", str(tmp_path / "licences"))
     clock = [time.time()]
     loop = CollectorLoops(["licences"], tmp_path, EventRecorder(), CollectorRegistry(), lambda: clock[0])
-    (runner,) = loop._runners.values()
+    (runner,) = loop.runners.values()
     for minute in range(6):
         clock[0] += 60 if minute else 0
         runner.once()
         loop.round(TREE)
     assert loop.troubles == ()
-    assert loop._known["licences"].collected[LICENCE, "n0"].left(clock[0]) == 36.0
+    assert loop.known["licences"].collected[LICENCE, "n0"].left(clock[0]) == 36.0
 
 
 def test_one_that_is_removed_while_a_round_runs_withholds_nothing(rig):
-    rig = rig(one=Told(classes=(LICENCE,)))
+    rig = rig(one=ReportedMeasurements(classes=(LICENCE,)))
     rig.minutes()
-    known = rig.loop._known
+    known = rig.loop.known
     assert rig.withheld()
     rig.loop.use([])
-    rig.loop._known = known  # as the round does that had begun before
+    rig.loop.known = known  # as the round does that had begun before
     assert (rig.withheld(), rig.loop.document(TREE)) == ({}, [])
 
 

@@ -26,7 +26,7 @@ def world(dedicated=DEDICATED, shared=SHARED, topology=TOPOLOGY):
     return HostState(topology, CpuSets(dedicated, shared, shared), TREE, POLICIES["none"])
 
 
-def guest(*affinities, vcpus=2, **policies):
+def pinned_guest(*affinities, vcpus=2, **policies):
     return GuestSettings(vcpus=vcpus, **policies), frozenset(map(frozenset, affinities))
 
 
@@ -41,27 +41,29 @@ PINNED = CpuLocation(own=frozenset({2, 4}), pinned_vcpus=2)
 @pytest.mark.parametrize(
     ("one", "location"),
     [
-        pytest.param(guest({2}, {4}), PINNED, id="a thread on each CPU"),
-        pytest.param(guest({2, 4}), PINNED, id="all threads on all of as many CPUs"),
+        pytest.param(pinned_guest({2}, {4}), PINNED, id="a thread on each CPU"),
+        pytest.param(pinned_guest({2, 4}), PINNED, id="all threads on all of as many CPUs"),
         pytest.param(
-            guest({2}, {4}, set(range(16))),
+            pinned_guest({2}, {4}, set(range(16))),
             CpuLocation(frozenset({2, 4}), frozenset(range(16)) - {2, 4}, 2),
             id="other threads may be anywhere",
         ),
         pytest.param(
-            guest({2}, {4}, thread_policy=ThreadPolicy.ISOLATE),
+            pinned_guest({2}, {4}, thread_policy=ThreadPolicy.ISOLATE),
             CpuLocation(own=frozenset({2, 3, 4, 5}), pinned_vcpus=2),
             id="siblings are kept empty",
         ),
         pytest.param(
-            guest({2}, {4}, {6}, emulator_policy=EmulatorPolicy.ISOLATE),
+            pinned_guest({2}, {4}, {6}, emulator_policy=EmulatorPolicy.ISOLATE),
             CpuLocation(own=frozenset({2, 4, 6}), pinned_vcpus=2),
             id="the emulator has a CPU of its own",
         ),
-        pytest.param(guest({10, 11, 12, 13}), CpuLocation(floating=SHARED), id="on the shared CPUs"),
-        pytest.param(guest(range(16)), CpuLocation(floating=frozenset(range(16))), id="never placed"),
+        pytest.param(pinned_guest({10, 11, 12, 13}), CpuLocation(floating=SHARED), id="on the shared CPUs"),
+        pytest.param(pinned_guest(range(16)), CpuLocation(floating=frozenset(range(16))), id="never placed"),
         pytest.param(
-            guest(DEDICATED), CpuLocation(own=DEDICATED), id="on more dedicated CPUs than it has: not pinned"
+            pinned_guest(DEDICATED),
+            CpuLocation(own=DEDICATED),
+            id="on more dedicated CPUs than it has: not pinned",
         ),
     ],
 )
@@ -70,7 +72,7 @@ def test_the_location_of_one_guest(one, location):
 
 
 def test_guests_that_share_cpus_are_not_pinned():
-    found = located(one=guest({2}, {4}), other=guest({4}, {6}), third=guest({8}, {9}))
+    found = located(one=pinned_guest({2}, {4}), other=pinned_guest({4}, {6}), third=pinned_guest({8}, {9}))
     assert found == {
         "one": CpuLocation(floating=frozenset({2, 4})),
         "other": CpuLocation(floating=frozenset({4, 6})),
@@ -79,12 +81,14 @@ def test_guests_that_share_cpus_are_not_pinned():
 
 
 def test_siblings_that_another_guest_uses_are_not_kept_empty():
-    isolated = guest({2}, {4}, thread_policy=ThreadPolicy.ISOLATE)
-    assert located(one=isolated, other=guest({3}, vcpus=1))["one"] == CpuLocation(floating=frozenset({2, 4}))
+    isolated = pinned_guest({2}, {4}, thread_policy=ThreadPolicy.ISOLATE)
+    assert located(one=isolated, other=pinned_guest({3}, vcpus=1))["one"] == CpuLocation(
+        floating=frozenset({2, 4})
+    )
 
 
 def test_where_the_sets_are_the_same_nobody_is_known_to_be_pinned():
-    assert located(world(DEDICATED, DEDICATED), one=guest({2}, {4})) == {
+    assert located(world(DEDICATED, DEDICATED), one=pinned_guest({2}, {4})) == {
         "one": CpuLocation(own=frozenset({2, 4}))
     }
 

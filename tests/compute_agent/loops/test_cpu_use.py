@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from compute_agent.loops.usage import CpuAverage, CpuUse, smooth
-from compute_agent.model.guest import Guest
 from compute_agent.pipeline.guest_cache import GuestView
 from compute_agent.qos.classes import QosClass, QosClasses
+from tests.compute_agent.builders import build_guest
 
 
 def test_averages_follow_use_and_forget_who_is_gone():
@@ -27,7 +27,7 @@ class Events(list):
     """A pipeline with one guest, that remembers what it is told."""
 
     def __init__(self, group: Path):
-        guest = Guest("a", "process", "a", 1, cgroup=str(group))
+        guest = build_guest("a", pid=1, cgroup=str(group))
         self.guests = [GuestView(guest, {}, None, "", "", (), {}, ())]
 
     def views(self):

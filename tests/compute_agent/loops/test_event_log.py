@@ -13,7 +13,7 @@ from compute_agent.loops.events import EventLog
 PLACED = AgentEvent(1.0, EventKind.PLACE, "Guest a on shared CPUs 3")
 
 
-class Rig:
+class StoredEventLog:
     def __init__(self, folder):
         events = SimpleNamespace(max_events=100, max_mb=1)
         self.registry, self.path = CollectorRegistry(), folder / "events.jsonl"
@@ -26,7 +26,7 @@ class Rig:
 
 @pytest.fixture
 def rig(tmp_path):
-    return Rig(tmp_path)
+    return StoredEventLog(tmp_path)
 
 
 def test_what_was_told_is_written_when_the_agent_ends(rig):

@@ -3,7 +3,6 @@ service.
 """
 
 import threading
-import time
 
 import pytest
 
@@ -11,7 +10,9 @@ from compute_agent.model.messages import DriverError
 from compute_agent.qos.evictor import EvictionFailedError
 from compute_agent.report.answers import ConflictError
 from compute_agent.report.plan import to_api
+from tests.compute_agent.builders import hold_resources, hold_untyped, release_resources
 from tests.compute_agent.loops.overload import HELD, NODE, Overload
+from tests.waits import wait_for
 
 DISK = "33333333-0000-4000-8000-000000000001"
 GUEST = "22222222-0000-4000-8000-000000000001"
@@ -27,20 +28,10 @@ def host(tmp_path, client):
     host = Overload(tmp_path, client)
     host.boot()
     host.run(GUEST, 1.0)
-    claim(client, {NODE: {"VCPU": 2}, DISK: {"DISK_GB": 10}})
+    hold_resources(client, GUEST, {NODE: {"VCPU": 2}, DISK: {"DISK_GB": 10}})
     yield host
     host.driver.yields.set()
     host.crash()
-
-
-def claim(client, resources, consumer_type="INSTANCE", microversion=None):
-    body = {
-        "allocations": {uuid: {"resources": amounts} for uuid, amounts in resources.items()},
-        "project_id": "p",
-        "user_id": "u",
-        "consumer_generation": client.allocations(GUEST).generation,
-    } | ({"consumer_type": consumer_type} if consumer_type else {})
-    client._request("PUT", f"/allocations/{GUEST}", body, microversion)
 
 
 def evictions(host):
@@ -63,11 +54,11 @@ def test_what_it_holds_elsewhere_stays(host, client):
     evictions(host).give_back(GUEST)
     left = client.allocations(GUEST)
     assert left.resources == {DISK: {"DISK_GB": 10}}
-    assert (left.project_id, left.user_id, left.consumer_type) == ("p", "u", "INSTANCE")
+    assert (left.project_id, left.user_id, left.consumer_type) == ("project", "user", "INSTANCE")
 
 
 def test_where_nothing_is_left_the_consumer_goes(host, client, live_placement):
-    claim(client, {NODE: {"VCPU": 2}})
+    hold_resources(client, GUEST, {NODE: {"VCPU": 2}})
     evictions(host).stop(GUEST)
     evictions(host).give_back(GUEST)
     assert held(client) == {}
@@ -77,7 +68,7 @@ def test_where_nothing_is_left_the_consumer_goes(host, client, live_placement):
 
 
 def test_a_guest_that_has_moved_keeps_what_it_holds_there(host, client, live_placement):
-    claim(client, {DISK: {"DISK_GB": 10}})
+    hold_resources(client, GUEST, {DISK: {"DISK_GB": 10}})
     evictions(host).stop(GUEST)
     live_placement.writes()
     evictions(host).give_back(GUEST)
@@ -85,8 +76,8 @@ def test_a_guest_that_has_moved_keeps_what_it_holds_there(host, client, live_pla
 
 
 def test_a_consumer_without_a_type_can_be_written_back(host, client):
-    client._request("DELETE", f"/allocations/{GUEST}")
-    claim(client, {NODE: {"VCPU": 2}, DISK: {"DISK_GB": 10}}, None, "1.37")
+    release_resources(client, GUEST)
+    hold_untyped(client, GUEST, {NODE: {"VCPU": 2}, DISK: {"DISK_GB": 10}})
     assert client.allocations(GUEST).consumer_type == "unknown"
     evictions(host).stop(GUEST)
     evictions(host).give_back(GUEST)
@@ -100,7 +91,7 @@ def test_somebody_else_who_changes_the_claim_meanwhile_is_heard(host, client, mo
     def interfere(record):
         if not interfered:
             interfered.append(True)
-            claim(client, {NODE: {"VCPU": 2}, DISK: {"DISK_GB": 20}})
+            hold_resources(client, GUEST, {NODE: {"VCPU": 2}, DISK: {"DISK_GB": 20}})
             with pytest.raises(ConflictError):
                 write(record)
             raise ConflictError("PUT", "/allocations", "concurrent update", status=409)
@@ -116,7 +107,7 @@ def test_an_absent_placement_is_waited_for(host, client, live_placement, caplog)
     live_placement.stop()
     thread = threading.Thread(target=evictions(host).give_back, args=(GUEST,))
     thread.start()
-    until(lambda: "is not given back yet" in caplog.text)
+    wait_for(lambda: "is not given back yet" in caplog.text)
     live_placement.start()
     thread.join(SECONDS)
     assert held(client) == {DISK: {"DISK_GB": 10}}
@@ -137,7 +128,7 @@ def test_a_guest_that_was_started_again_keeps_its_allocation(host, client, live_
     live_placement.stop()
     thread = threading.Thread(target=evictions(host).give_back, args=(GUEST,))
     thread.start()
-    until(lambda: "is not given back yet" in caplog.text)
+    wait_for(lambda: "is not given back yet" in caplog.text)
     host.run(GUEST, 1.0)
     thread.join(SECONDS)
     live_placement.start()
@@ -180,12 +171,5 @@ def test_while_placement_is_away_further_guests_are_stopped(host, client, live_p
     live_placement.stop()
     for guest in guests:
         host.watermarks._executor._evictor.begin(guest)
-    until(lambda: host.driver.running.keys() == {GUEST})
+    wait_for(lambda: host.driver.running.keys() == {GUEST})
     live_placement.start()
-
-
-def until(condition):
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)

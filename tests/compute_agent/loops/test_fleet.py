@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from compute_agent.fleet.configuration import with_kept
 from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
 from compute_agent.loops.fleet import FleetLoop, FleetTrouble
-from tests.compute_agent.fleet.fleets import Host, signed
+from tests.compute_agent.fleet.fleets import FleetHost, signed
 
 ROOT = ProviderNode("host", "r", None, attributes={"cpu_capacity": 1.0})
 BELOW = ProviderNode("host_NUMA_0", "n", "r")
@@ -19,7 +19,7 @@ BELOW = ProviderNode("host_NUMA_0", "n", "r")
 class Followed:
     """A loop of a host, without its thread."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: FleetHost) -> None:
         self.host = host
         self.registry = CollectorRegistry()
         self.reports = 0
@@ -62,11 +62,11 @@ class Followed:
 
 @pytest.fixture
 def followed(tmp_path):
-    return Followed(Host(tmp_path))
+    return Followed(FleetHost(tmp_path))
 
 
 def test_a_host_without_a_group_tells_nothing(tmp_path):
-    host = Host(tmp_path)
+    host = FleetHost(tmp_path)
     host.write(group="")
     followed = Followed(host)
     followed.look()

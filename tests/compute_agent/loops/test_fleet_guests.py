@@ -12,7 +12,7 @@ from compute_agent.model.guest import GuestSettings
 ONE, TWO = (f"{number}1111111-1111-4111-8111-111111111111" for number in (1, 2))
 
 
-class Guests:
+class ListedGuests:
     """Guests of a pipeline, in memory."""
 
     has_taken_over = True
@@ -47,7 +47,7 @@ class Guests:
 
 @pytest.fixture
 def guests(tmp_path):
-    return Guests(tmp_path)
+    return ListedGuests(tmp_path)
 
 
 def test_it_is_set_once_and_not_set_back(guests):

@@ -7,11 +7,11 @@ import pytest
 from compute_agent.host.cycles import ThreadCycles
 from compute_agent.loops import guest_readings
 from compute_agent.loops.guest_readings import MAX_SECONDS, GuestReader, parse_io_stat, parse_schedstat
-from compute_agent.model.guest import Guest, GuestSettings
 from compute_agent.model.messages import GuestGoneError
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.qos.classes import QosClass, QosClasses
 from compute_agent.qos.rounds import CacheReading
+from tests.compute_agent.builders import build_guest
 
 ALL = ("run_delay", "cpu_pressure", "io_pressure")
 ONLINE = frozenset({0, 1})
@@ -34,13 +34,13 @@ class FakeCycles:
         return {thread: ThreadCycles(*self.done[thread]) for thread in threads if thread in self.done}
 
 
-class Host:
+class MeasuredHost:
     def __init__(self, folder):
         self.folder, self.gone = folder, False
         self.cgroup = folder / "cgroup"
         self.cgroup.mkdir()
         self.threads = {7: 0, 8: 0}
-        self.guest = Guest("g", "fake", "g", 7, GuestSettings(2), str(self.cgroup))
+        self.guest = build_guest("g", pid=7, cgroup=str(self.cgroup), vcpus=2)
         cache = SimpleNamespace(read=lambda: CacheReading(guest_bandwidth={"g": {"0": 5e8}}))
         classes = QosClasses({"LS": QosClass("LS", 10)}, 0)
         self.cycles = FakeCycles()
@@ -72,7 +72,7 @@ class Host:
 
 @pytest.fixture
 def host(tmp_path):
-    return Host(tmp_path)
+    return MeasuredHost(tmp_path)
 
 
 def test_a_sample_is_what_has_grown_since_the_one_before(host):

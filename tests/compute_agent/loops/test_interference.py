@@ -28,7 +28,7 @@ WAYS = ThrottleControl(CACHE_WAYS, "0")
 WATCH = InterferenceWatch("cpu", SIGNALS["run_delay"], preview=False)
 
 
-class Host(Overload):
+class InterferenceHost(Overload):
     """As of watermarks, with threads that wait for CPUs while there are too few, and a clock."""
 
     def __init__(self, folder):
@@ -88,7 +88,7 @@ class Host(Overload):
 
 @pytest.fixture
 def host(tmp_path):
-    host = Host(tmp_path)
+    host = InterferenceHost(tmp_path)
     host.boot()
     host.run("server", 1.0, qos_class="LS")
     host.run("job", 0.5)
@@ -264,7 +264,7 @@ class Caches:
 
 
 def test_who_fills_the_cache_gets_fewer_ways_and_has_them_back(tmp_path):
-    host = Host(tmp_path)
+    host = InterferenceHost(tmp_path)
     host.greedy = False
     host.views = lambda uuid: next(one for one in host.pipeline.views() if one.guest.uuid == uuid)
     host.watches = (InterferenceWatch("cache", SIGNALS["llc_occupancy"], preview=False),)

@@ -11,7 +11,6 @@ from dataclasses import replace
 import pytest
 
 from compute_agent.agent.documents import guest_document
-from compute_agent.controllers.cpu import CpusetController
 from compute_agent.drivers.base import ChangeKind, GuestChange, GuestFlavor
 from compute_agent.inventory.provider_tree import ProviderInventory, ProviderTree
 from compute_agent.loops import audit as audit_module
@@ -19,17 +18,18 @@ from compute_agent.loops.arrivals import GuestEvents
 from compute_agent.loops.audit import HostAuditor, by_consumer
 from compute_agent.loops.reporting import ReportLoop
 from compute_agent.model.guest import GuestMigration, GuestSettings
-from compute_agent.pipeline.events import ReconcileGuests, StartGuest
+from compute_agent.pipeline.events import ReconcileGuests, StartGuest, WorldChanged
 from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.state import StateFile
-from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.policy import POLICIES
 from compute_agent.report.audit import FindingKind, HealOptions
 from compute_agent.report.capacity import CpuLocation
 from compute_agent.report.reporter import HostReporter
+from tests.compute_agent.builders import find_view, make_pipeline, read_metric
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.loops.two_nodes import ELSEWHERE, NODES, ROOT, SETS, TOPOLOGY, TREE
+from tests.placement.builders import claim_body
 
 GUEST, OTHER, NEXT = (f"22222222-0000-4000-8000-00000000000{n}" for n in (1, 2, 3))
 MIGRATION, ANOTHER = "44444444-0000-4000-8000-000000000001", "44444444-0000-4000-8000-000000000002"
@@ -38,7 +38,7 @@ NOVA = "1.36"
 SECONDS = 20
 
 
-class Driver(FakeDriver):
+class DefinedDriver(FakeDriver):
     """Guests that others define."""
 
     @property
@@ -52,13 +52,13 @@ class Driver(FakeDriver):
         return frozenset()
 
 
-class Cloud:
+class MigrationCloud:
     """A host whose agent reports when it is told to, and the conductor of a Nova."""
 
     def __init__(self, client, folder):
         self.client = client
         self.folder = folder
-        self.driver = Driver(TOPOLOGY.online)
+        self.driver = DefinedDriver(TOPOLOGY.online)
         self.start()
         client.create_provider(ELSEWHERE, "elsewhere", None)
         client.set_inventories(ELSEWHERE, {"PCPU": {"total": 8}, "VCPU": {"total": 8}}, 0)
@@ -67,12 +67,14 @@ class Cloud:
     def start(self, world=WORLD):
         self.state = StateFile(self.folder / "state.json")
         self.metrics = AgentMetrics()
-        controllers = (CpusetController(self.driver),)
-        self.pipeline = GuestPipeline(world, self.driver, controllers, self.state.keep_guests, self.metrics)
+        self.pipeline = make_pipeline(world, self.driver, self.metrics, self.state.keep_guests)
         saved = self.state.state
         self.pipeline.start(saved.guests, unclaimed=saved.unclaimed, migrations=saved.migrations)
+        self.locate = dict
         reporter = HostReporter(self.client, saved.owned, self.state.keep_owned)
-        self.loop = ReportLoop(reporter, self.client, self.pipeline, self.metrics, 60, 300)
+        self.loop = ReportLoop(
+            reporter, self.client, self.pipeline, self.metrics, 60, 300, lambda: self.locate()
+        )
 
     def restart(self, world=WORLD):
         """The agent is killed, and starts again."""
@@ -91,13 +93,9 @@ class Cloud:
         body = {}
         for name, held in consumers.items():
             consumer = name.replace("_", "-")
-            body[consumer] = {
-                "allocations": {rp: {"resources": amounts} for rp, amounts in held.items()},
-                "project_id": "p",
-                "user_id": "u",
-                "consumer_generation": self.client.allocations(consumer).generation,
-            }
-        self.client._request("POST", "/allocations", body, NOVA)
+            body[consumer] = claim_body(held, self.client.allocations(consumer).generation)
+            del body[consumer]["consumer_type"]
+        self.client.send_request("POST", "/allocations", body, NOVA)
 
     def boot(self, uuid=GUEST, held=None, vcpus=2):
         held = {NODES[0]: {"PCPU": 2}} if held is None else held
@@ -127,19 +125,19 @@ class Cloud:
         self.settle()
 
     def view(self, uuid=GUEST):
-        return next(view for view in self.pipeline.views() if view.guest.uuid == uuid)
+        return find_view(self.pipeline, uuid)
 
     def cpus(self, uuid=GUEST):
         """Where the kernel has the guest."""
         return set(self.driver.observed_cpus(self.driver.running[uuid]))
 
     def metric(self, name):
-        return self.metrics.registry.get_sample_value(f"compute_agent_{name}", {})
+        return read_metric(self.metrics, name)
 
 
 @pytest.fixture
 def cloud(client, tmp_path):
-    cloud = Cloud(client, tmp_path)
+    cloud = MigrationCloud(client, tmp_path)
     yield cloud
     if cloud.pipeline.is_alive:
         cloud.pipeline.stop()
@@ -467,10 +465,10 @@ def test_a_reshape_moves_what_the_migration_holds_to_where_the_guest_runs(cloud)
     cloud.claim()
     cloud.report()
     location = CpuLocation(frozenset({1, 5}), frozenset(), 2)
-    cloud.loop._locate = lambda: by_consumer({GUEST: location}, cloud.pipeline.views())
+    cloud.locate = lambda: by_consumer({GUEST: location}, cloud.pipeline.views())
     flat = ProviderTree((replace(TREE.root, inventories={"PCPU": ProviderInventory(4, max_unit=4)}),))
     former = tuple(replace(node, inventories={}) for node in TREE.nodes[1:])
-    cloud.pipeline._placer.world = replace(WORLD, tree=flat, former=former)
+    cloud.pipeline.submit(WorldChanged(replace(WORLD, tree=flat, former=former))).result(SECONDS)
     planned = cloud.loop.reshape(dry_run=False)
     assert {move.consumer for move in planned.moves} == {MIGRATION}
     cloud.settle()
@@ -478,7 +476,7 @@ def test_a_reshape_moves_what_the_migration_holds_to_where_the_guest_runs(cloud)
     assert cloud.client.allocations(GUEST).resources == {ELSEWHERE: {"PCPU": 2}}
     cloud.report()
     assert (cloud.cpus(), cloud.view().migration) == ({1, 5}, GuestMigration(MIGRATION))
-    cloud.pipeline._placer.world = WORLD
+    cloud.pipeline.submit(WorldChanged(WORLD)).result(SECONDS)
     planned = cloud.loop.reshape(dry_run=False)
     assert cloud.client.allocations(MIGRATION).resources == {NODES[0]: {"PCPU": 1}, NODES[1]: {"PCPU": 1}}
     cloud.report()

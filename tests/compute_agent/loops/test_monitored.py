@@ -30,7 +30,7 @@ CPU = MetricSeries("cpu_usage")
 DRIVER = SimpleNamespace(thread_ids=lambda guest: {guest.pid, guest.pid + 1})
 
 
-def guest(uuid, qos_class, priority=0):
+def named_guest(uuid, qos_class, priority=0):
     settings = GuestSettings(qos_class=qos_class, priority=priority)
     return Guest(uuid, "process", f"vm-{uuid}", 10, settings)
 
@@ -39,7 +39,7 @@ def test_guests_are_in_the_groups_that_the_controller_gave_them(controller):
     controller.class_groups = {"LSR": "", "LS": "", "BE": "x.class.BE"}
     controller.membership = {"a": "x.guest.a", "b": "x.class.BE"}
     usage = {"a": GuestUsage("a", "LS", 10, usage={CPU: 1.5}), "b": GuestUsage("b", "BE", 0)}
-    guests = [guest("a", "LS", 7), guest("b", "BE"), guest("new", "LS")]
+    guests = [named_guest("a", "LS", 7), named_guest("b", "BE"), named_guest("new", "LS")]
     targets = list(
         MonitorTargets(DRIVER).build([object(), controller], guests, UsageSnapshot(1.0, {}, usage))
     )
@@ -55,7 +55,7 @@ def test_guests_are_in_the_groups_that_the_controller_gave_them(controller):
 
 
 def test_before_a_controller_has_synced_nothing_is_known_of_guests(controller):
-    assert MonitorTargets(DRIVER).build([controller], [guest("a", "LS")]) is None
+    assert MonitorTargets(DRIVER).build([controller], [named_guest("a", "LS")]) is None
     controller.class_groups = {"LSR": "", "LS": "", "BE": "x.class.BE"}
     assert [target.qos_class for target in MonitorTargets(DRIVER).build([controller], [])] == [
         "LSR",
@@ -92,12 +92,12 @@ def test_controller_and_monitoring_do_not_disturb_each_other(controller, tmp_pat
 
 
 def test_without_a_controller_all_are_in_the_default_group():
-    assert MonitorTargets(DRIVER).build([], [guest("a", "LS")]) == (MonitorTarget("a", "LS", ""),)
+    assert MonitorTargets(DRIVER).build([], [named_guest("a", "LS")]) == (MonitorTarget("a", "LS", ""),)
 
 
 def test_targets_are_made_anew_only_where_they_are_made_of_something_else(controller):
     controller.class_groups, controller.membership = {"LS": ""}, {"a": ""}
-    made, guests = MonitorTargets(DRIVER), [guest("a", "LS")]
+    made, guests = MonitorTargets(DRIVER), [named_guest("a", "LS")]
     first = made.build([controller], guests)
     controller.class_groups = {"LS": ""}
     assert made.build([controller], [*guests]) is first
@@ -108,4 +108,4 @@ def test_targets_are_made_anew_only_where_they_are_made_of_something_else(contro
         [controller], guests, UsageSnapshot(1.0, {}, {"a": GuestUsage("a", "LS", 0, usage={CPU: 1.5})})
     )
     assert used[-1].cpu == 1.5
-    assert made.build([controller], [guest("a", "LS", 7)])[-1].priority == 7
+    assert made.build([controller], [named_guest("a", "LS", 7)])[-1].priority == 7

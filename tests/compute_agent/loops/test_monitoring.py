@@ -17,11 +17,11 @@ from compute_agent.qos.rounds import CacheReading
 from compute_agent.resctrl.mount import ResctrlHandle, ResctrlOptions
 from tests.compute_agent.loops.configurations import configuration
 from tests.compute_agent.monitoring.counting import mount
+from tests.waits import wait_for
 
 LS = MonitorTarget("", "LS", "a.class.LS")
 ONE = MonitorTarget("one", "LS", "a.class.LS", name="web", cpu=0.5)
 GROUP = "a.class.LS/mon_groups/a.mon.one"
-SETTINGS = MonitoringSettings(interval=1.0, store_interval=10.0)
 
 
 @pytest.fixture
@@ -57,13 +57,6 @@ def control(tmp_path):
     return control
 
 
-def wait_for(condition):
-    end = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end, "waited too long"
-        time.sleep(0.01)
-
-
 FAST = {"interval": "0.02", "store_interval": "0.02"}
 
 
@@ -82,7 +75,7 @@ def test_it_measures_from_start_to_stop_and_goes_by_the_configuration(conf, cont
     monitoring.reload(configuration(conf(interval="0"), control()))
     assert monitoring.off == "[monitoring] interval is 0"
     assert monitoring.reader.read() == CacheReading()
-    wait_for(lambda: files.monitoring_groups() == [] and monitoring._loop.monitor.newest is None)
+    wait_for(lambda: files.monitoring_groups() == [] and monitoring.loop.monitor.newest is None)
     monitoring.reload(
         configuration(conf(**FAST), control(options=ResctrlOptions("a.", memory_bandwidth_gbps=5.0)))
     )
@@ -96,11 +89,11 @@ def test_it_measures_from_start_to_stop_and_goes_by_the_configuration(conf, cont
 
 def test_totals_go_on_over_a_change_of_the_configuration(conf, control):
     monitoring = CacheMonitoring(configuration(conf(**FAST), control()), lambda: [LS], CollectorRegistry())
-    monitoring._loop.take(time.monotonic(), 0.0)
-    monitor = monitoring._loop.monitor
+    monitoring.loop.take(time.monotonic(), 0.0)
+    monitor = monitoring.loop.monitor
     monitoring.reload(configuration(conf(), control()))
-    monitoring._loop.take(time.monotonic(), 0.0)
-    assert monitoring._loop.monitor is monitor
+    monitoring.loop.take(time.monotonic(), 0.0)
+    assert monitoring.loop.monitor is monitor
     monitoring.stop()
 
 
@@ -122,7 +115,7 @@ def test_what_cannot_be_measured_is_left_alone(conf, control, what):
     unfit = control(writable=False) if what == "captured" else control(platform=platform)
     monitoring = CacheMonitoring(configuration(conf(**FAST), unfit), lambda: [LS, ONE], CollectorRegistry())
     assert monitoring.off
-    monitoring._loop.take(time.monotonic(), 0.0)
+    monitoring.loop.take(time.monotonic(), 0.0)
     assert unfit.files.monitoring_groups() == []
     monitoring.stop()
 

@@ -6,24 +6,22 @@ from types import SimpleNamespace
 
 import pytest
 
-from compute_agent.controllers.cpu import CpusetController
 from compute_agent.events.event import EventRecorder
 from compute_agent.inventory.cpu_sets import CpuOptions, resolve
 from compute_agent.inventory.derive import InventorySettings, derive
 from compute_agent.loops.offers import with_kept
 from compute_agent.loops.reclaimed import ReclaimLoop
-from compute_agent.loops.usage import HostUseReader
 from compute_agent.model.guest import GuestSettings
 from compute_agent.model.resource import RECLAIMED_VCPU
 from compute_agent.pipeline.events import GuestStopped, StartGuest
 from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.metrics import AgentMetrics
-from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.policy import POLICIES
 from compute_agent.qos.classes import QosClass, QosClasses
 from compute_agent.qos.metrics import BUILT_IN, MetricRegistry
 from compute_agent.reclaim.estimate import SYSTEM, EstimateLimits, ZoneHistory, ZoneReading
 from compute_agent.reclaim.offers import CapacityOffer, ZoneState, dump
+from tests.compute_agent.builders import make_pipeline
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.inventory.machines import machine
 
@@ -37,7 +35,7 @@ TREE = derive(
 CLASSES = QosClasses({"LS": QosClass("LS", 10), "BE": QosClass("BE", 0)}, 0)
 
 
-class Rig:
+class ReclaimingHost:
     """A host of 8 shared CPUs whose /proc is a folder, and a clock that is set by hand."""
 
     def __init__(self, folder):
@@ -45,8 +43,7 @@ class Rig:
         self.ticks, self.stolen, self.cpu_seconds = [0.0] * 9, 0.0, {}
         self.driver, self.events, self.wakes = FakeDriver(TOPOLOGY.online), [], 0
         world = HostState(TOPOLOGY, SETS, TREE, POLICIES["topology-aware"])
-        controllers = (CpusetController(self.driver),)
-        self.pipeline = GuestPipeline(world, self.driver, controllers, lambda *saved: None, AgentMetrics())
+        self.pipeline = make_pipeline(world, self.driver)
         self.pipeline.start({})
         self.pipeline.stop()
         self.pipeline._thread = SimpleNamespace(is_alive=lambda: True)
@@ -76,9 +73,9 @@ class Rig:
         clock = lambda: self.now  # noqa: E731
         metrics = AgentMetrics()
         self.registry = metrics.registry
-        self.loop = ReclaimLoop(self.conf(), self.pipeline, self.driver, recorder, metrics, clock, self.wake)
-        self.loop._reader = HostUseReader(self.pipeline, self.driver, lambda: CLASSES, self.folder, clock)
-        self.loop._reader._root = str(self.folder)
+        self.loop = ReclaimLoop(
+            self.conf(), self.pipeline, self.driver, recorder, metrics, clock, clock, self.wake
+        )
 
     def wake(self):
         self.wakes += 1
@@ -124,7 +121,7 @@ class Rig:
 
 @pytest.fixture
 def rig(tmp_path):
-    return Rig(tmp_path)
+    return ReclaimingHost(tmp_path)
 
 
 @pytest.fixture
@@ -182,7 +179,7 @@ def test_guests_that_hold_it_float_on_the_shared_cpus_of_its_zone_and_do_not_cou
 
 
 def test_the_next_agent_goes_on_unless_it_comes_too_late(learnt):
-    learnt.loop._cpus.save(learnt.now)
+    learnt.loop.save_estimates()
     learnt.new_loop()
     assert learnt.reserved == 2
     learnt.minutes(2, a=1.0)
@@ -193,7 +190,7 @@ def test_the_next_agent_goes_on_unless_it_comes_too_late(learnt):
 
 def test_a_preview_tells_and_offers_nothing(learnt):
     learnt.mode = "preview"
-    learnt.loop._cpus.save(learnt.now)
+    learnt.loop.save_estimates()
     learnt.new_loop()
     learnt.minutes(2, a=1.0)
     assert learnt.reserved == 8
@@ -215,14 +212,14 @@ def test_a_full_disk_costs_nothing_but_what_was_learnt(rig, monkeypatch, caplog)
     monkeypatch.setattr("compute_agent.loops.base.write_durably", full)
     rig.minutes(10)
     assert caplog.text.count("use of CPUs cannot be saved") == 1
-    assert rig.loop._cpus._zones[ZONE.uuid].history.time == rig.now
+    assert rig.loop.cpus.zones[ZONE.uuid].history.time == rig.now
 
 
 def test_switched_off_nothing_is_measured(rig):
     rig.mode = "off"
     rig.new_loop()
     rig.loop.start()
-    assert not rig.loop._thread.is_running
+    assert not rig.loop.is_running
 
 
 def broken(rig, cause):
@@ -239,7 +236,7 @@ def test_after_others_needed_what_was_promised_less_is_offered_for_a_day(learnt)
     learnt.minutes(30, a=1.0)
     held = [words for words in learnt.terms() if words.startswith("held back for 23.5 hours more")]
     assert len(held) == 1
-    learnt.loop._cpus.save(learnt.now)
+    learnt.loop.save_estimates()
     learnt.new_loop()
     learnt.minutes(2, a=1.0)
     assert [cores for words, cores in learnt.terms().items() if "held back" in words] == [2.5]

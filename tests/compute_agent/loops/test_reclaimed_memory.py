@@ -3,12 +3,12 @@
 import pytest
 
 from compute_agent.inventory.derive import InventorySettings, derive
-from compute_agent.loops.reclaimed import ReclaimSettings as LoopSettings
 from compute_agent.model.resource import RECLAIMED_MEMORY, RECLAIMED_VCPU
 from compute_agent.reclaim.estimate import SYSTEM, ZoneHistory, ZoneReading
 from compute_agent.reclaim.offers import MEMORY_FILE, CapacityOffer, ZoneState, dump
+from tests.compute_agent.builders import find_view
 from tests.compute_agent.loops import test_reclaimed
-from tests.compute_agent.loops.test_reclaimed import NODE, SETS, TOPOLOGY, ZONE, Rig
+from tests.compute_agent.loops.test_reclaimed import NODE, SETS, TOPOLOGY, ZONE, ReclaimingHost
 
 SETTINGS = InventorySettings(reclaimed=True, reclaimed_memory=True, reserved_host_memory_mb=192)
 TREE = derive(TOPOLOGY, SETS, SETTINGS, "8f0c0000-0000-4000-8000-000000000000", "host")
@@ -17,7 +17,7 @@ PAGES = 256
 """Of a MiB."""
 
 
-class MemoryRig(Rig):
+class MemoryRig(ReclaimingHost):
     """With 8 GiB, and files that tell who uses how much of them."""
 
     def __init__(self, folder, monkeypatch):
@@ -110,7 +110,7 @@ def test_what_is_in_swap_is_not_left_unused(rig):
     rig.run("rest", {ZONE.uuid: {RECLAIMED_VCPU: 2, RECLAIMED_MEMORY: 1024}}, qos_class="BE")
     rig.swap(system=300, a=700, rest=500)
     rig.rounds(1, system=1000, a=300, rest=100)  # as much is wanted as before, and 300 by the system
-    (measured,) = rig.loop._measured_memory(rig.now)
+    (measured,) = rig.loop.measure_memory(rig.now)
     assert (measured.reading.total, measured.reading.guests) == (2300.0, {"a": 1000.0, SYSTEM: 1300.0})
     assert rig.inventory().reserved >= before
 
@@ -150,7 +150,7 @@ def test_what_was_learnt_is_there_when_it_is_switched_on_by_a_reload_and_gauges_
 
     def reload(memory, mode="act"):
         rig.memory, rig.mode = memory, mode
-        rig.loop._conf, rig.loop._settings = rig.conf(), LoopSettings.of(rig.conf().options)
+        rig.loop.use_options(rig.conf())
 
     rig.rounds(150, a=1000)
     offered = shown()
@@ -163,7 +163,7 @@ def test_what_was_learnt_is_there_when_it_is_switched_on_by_a_reload_and_gauges_
     rig.rounds(1, a=1000)
     assert shown() == offered
     reload(True, "off")
-    rig.loop._switch()  # as its thread does when it ends
+    rig.loop.switch_estimators()  # as its thread does when it ends
     assert shown() is None
     reload(True)
     rig.rounds(1, a=1000)
@@ -175,7 +175,7 @@ def test_who_is_to_blame_is_told_in_the_next_round_where_a_reading_fails(rig, mo
     rig.run("rest", {ZONE.uuid: {RECLAIMED_VCPU: 2, RECLAIMED_MEMORY: 1024}}, qos_class="BE")
     rig.loop.blame("rest", "memory_pressure")
     with monkeypatch.context() as broken:
-        broken.setattr(rig.loop._memory_reader, "read", lambda wall: 1 / 0)
+        broken.setattr(rig.loop.memory_reader, "read", lambda wall: 1 / 0)
         with pytest.raises(ExceptionGroup):
             rig.rounds(1, a=1000)
     assert not [one for one in rig.events if one.kind == "break"]
@@ -183,19 +183,19 @@ def test_who_is_to_blame_is_told_in_the_next_round_where_a_reading_fails(rig, mo
     assert "memory_pressure" in next(one.reason for one in rig.events if one.kind == "break")
 
 
-@pytest.mark.parametrize(("broken", "whole"), [("_memory_reader", "_cpus"), ("_reader", "_memory")])
+@pytest.mark.parametrize(("broken", "whole"), [("memory_reader", "cpus"), ("cpu_reader", "memory")])
 def test_what_goes_wrong_with_one_resource_does_not_hold_up_the_other(rig, monkeypatch, broken, whole):
     rig.rounds(3, a=1000)
     promises = getattr(rig.loop, whole)
-    before = promises._zones[ZONE.uuid].history
+    before = promises.zones[ZONE.uuid].history
     monkeypatch.setattr(getattr(rig.loop, broken), "read", lambda wall: 1 / 0)
     with pytest.raises(ExceptionGroup) as raised:
         rig.rounds(1, a=1000)
     assert [type(one) for one in raised.value.exceptions] == [ZeroDivisionError]
-    assert promises._zones[ZONE.uuid].history != before
+    assert promises.zones[ZONE.uuid].history != before
 
 
 def test_a_guest_of_reclaimed_memory_gets_it_from_the_node_of_its_provider(rig):
     guest = rig.run("rest", {ZONE.uuid: {RECLAIMED_VCPU: 2, RECLAIMED_MEMORY: 1024}}, qos_class="BE")
-    (view,) = [one for one in rig.pipeline.views() if one.guest.uuid == guest.uuid]
+    view = find_view(rig.pipeline, guest.uuid)
     assert view.assignment.mems == {0}

@@ -2,7 +2,6 @@
 
 import pytest
 
-from compute_agent.controllers.cpu import CpusetController
 from compute_agent.inventory.cpu_sets import CpuOptions, resolve
 from compute_agent.inventory.derive import InventorySettings, derive
 from compute_agent.inventory.memory import with_offers
@@ -10,10 +9,10 @@ from compute_agent.loops.reporting import ReportLoop
 from compute_agent.model.resource import RECLAIMED_VCPU
 from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.metrics import AgentMetrics
-from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.policy import POLICIES
 from compute_agent.report.plan import to_api
 from compute_agent.report.reporter import HostReporter
+from tests.compute_agent.builders import make_pipeline
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.inventory.machines import machine
 
@@ -24,13 +23,13 @@ TREE = derive(TOPOLOGY, SETS, InventorySettings(reclaimed=True), ROOT, "offering
 ZONES = [node.uuid for node in TREE.providing(RECLAIMED_VCPU)]
 
 
-class Rig:
+class ReclaimReporting:
     def __init__(self, client):
         self.client, self.offers = client, {}
         driver = FakeDriver(TOPOLOGY.online)
         world = HostState(TOPOLOGY, SETS, TREE, POLICIES["topology-aware"])
         metrics = AgentMetrics()
-        pipeline = GuestPipeline(world, driver, (CpusetController(driver),), lambda *saved: None, metrics)
+        pipeline = make_pipeline(world, driver, metrics)
         pipeline.start({})
         self.pipeline = pipeline
         self.reporter = HostReporter(client, {}, lambda owned: None)
@@ -54,7 +53,7 @@ class Rig:
 
 @pytest.fixture
 def rig(client):
-    rig = Rig(client)
+    rig = ReclaimReporting(client)
     yield rig
     rig.pipeline.stop()
 
@@ -75,6 +74,6 @@ def test_reserved_moves_and_nobody_else_can_lower_it(rig):
     record = rig.reporter.reported(ROOT)[ZONES[0]]
     lowered = {**to_api(record.inventories[RECLAIMED_VCPU]), "reserved": 0}
     body = {"resource_provider_generation": record.generation, "inventories": {RECLAIMED_VCPU: lowered}}
-    rig.client._request("PUT", f"/resource_providers/{ZONES[0]}/inventories", body)
+    rig.client.send_request("PUT", f"/resource_providers/{ZONES[0]}/inventories", body)
     assert rig.loop.once()
     assert rig.reserved() == [3, 3]

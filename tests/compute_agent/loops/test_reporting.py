@@ -8,23 +8,23 @@ from types import SimpleNamespace
 
 import pytest
 
-from compute_agent.controllers.cpu import CpusetController
 from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
 from compute_agent.loops.reporting import ReportLoop, status_document
 from compute_agent.model.cpuset import CpuSets
 from compute_agent.model.guest import GuestSettings
 from compute_agent.model.messages import DriverError
-from compute_agent.pipeline.events import StartGuest
+from compute_agent.pipeline.events import StartGuest, WorldChanged
 from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.metrics import AgentMetrics
-from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.policy import POLICIES
 from compute_agent.report.answers import ConflictError, CredentialsError, UnavailableError
 from compute_agent.report.reporter import HostReporter
 from compute_agent.report.root_provider import DisableCause
+from tests.compute_agent.builders import hold_resources, make_pipeline, read_metric
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.inventory.machines import machine
 from tests.compute_agent.loops.configurations import configuration
+from tests.waits import wait_for
 
 TOPOLOGY = machine(nodes=2, cores=4)
 ROOT = "11111111-0000-4000-8000-000000000000"
@@ -44,19 +44,22 @@ TREE = ProviderTree(
 SETS = CpuSets(frozenset({1, 2, 5, 6}), frozenset({3, 7}), frozenset({3, 7}))
 
 
-class Rig:
+class ReportingHost:
     """A report loop whose reports are made by hand."""
 
-    def __init__(self, client):
+    def __init__(self, client, keep_owned=lambda owned: None):
         self.client = client
+        self.locate = dict
         self.driver = FakeDriver(TOPOLOGY.online)
         self.metrics = AgentMetrics()
         world = HostState(TOPOLOGY, SETS, TREE, POLICIES["topology-aware"])
-        controllers = (CpusetController(self.driver),)
-        self.pipeline = GuestPipeline(world, self.driver, controllers, lambda *saved: None, self.metrics)
+        self.pipeline = make_pipeline(world, self.driver, self.metrics)
         self.pipeline.start({})
-        reporter = HostReporter(client, {}, lambda owned: None)
-        self.loop = ReportLoop(reporter, client, self.pipeline, self.metrics, 60, 300)
+        self.reporter = HostReporter(client, {}, keep_owned)
+        # No report of the interval's: what is reported while a test waits has another reason.
+        self.loop = ReportLoop(
+            self.reporter, client, self.pipeline, self.metrics, 3600, 300, lambda: self.locate()
+        )
 
     def run_guest(self, allocation):
         event = StartGuest(CONSUMER, "g", GuestSettings(), ("x",), allocation, time.monotonic())
@@ -68,22 +71,15 @@ class Rig:
         return set(self.pipeline.views()[0].assignment.cpus)
 
     def claim(self, provider, **resources):
-        body = {
-            "allocations": {provider: {"resources": resources}},
-            "project_id": "p",
-            "user_id": "u",
-            "consumer_generation": self.client.allocations(CONSUMER).generation,
-            "consumer_type": "INSTANCE",
-        }
-        self.client._request("PUT", f"/allocations/{CONSUMER}", body)
+        hold_resources(self.client, CONSUMER, {provider: resources})
 
     def metric(self, name, **labels):
-        return self.metrics.registry.get_sample_value(f"compute_agent_{name}", labels)
+        return read_metric(self.metrics, name, **labels)
 
 
 @pytest.fixture
 def rig(client):
-    rig = Rig(client)
+    rig = ReportingHost(client)
     yield rig
     if rig.pipeline.is_alive:
         rig.pipeline.stop()
@@ -100,8 +96,8 @@ def test_a_good_report_shows_in_status_and_metrics(rig):
 
 def test_an_answer_without_sense_costs_one_report(rig, monkeypatch):
     assert rig.loop.once()
-    rig.loop._reporter.forget()
-    request = rig.client._adapter.request
+    rig.reporter.forget()
+    request = rig.client.adapter.request
 
     def corrupted(url, method, **arguments):
         response = request(url, method, **arguments)
@@ -112,7 +108,7 @@ def test_an_answer_without_sense_costs_one_report(rig, monkeypatch):
         return response
 
     with monkeypatch.context() as patch:
-        patch.setattr(rig.client._adapter, "request", corrupted)
+        patch.setattr(rig.client.adapter, "request", corrupted)
         assert not rig.loop.once()
     assert "resource_providers[0].traits" in rig.loop.status.last_error
     assert "is a number, not text" in rig.loop.status.last_error
@@ -125,7 +121,7 @@ def test_an_unforeseen_failure_is_logged_once_and_forgets_what_was_read(rig, mon
     with monkeypatch.context() as patch:
         patch.setattr(rig.loop, "_read_allocations", lambda: 1 / 0)
         assert not rig.loop.once()
-        assert rig.loop._reporter._reader.reported == {}
+        assert rig.reporter.reader.reported == {}
         assert not rig.loop.once()
     errors = [record for record in caplog.records if record.levelname == "ERROR"]
     assert [record.getMessage() for record in errors] == ["The report failed"]
@@ -184,12 +180,10 @@ def test_a_refused_change_shows_in_status_and_metrics(rig, client):
 
 
 def test_a_disk_that_is_full_stops_the_report_and_is_shown(client):
-    rig = Rig(client)
-
     def full(owned):
         raise OSError(28, "No space left on device")
 
-    rig.loop._reporter = HostReporter(client, {}, full)
+    rig = ReportingHost(client, full)
     assert not rig.loop.once()
     assert "No space left" in rig.loop.status.last_error
     assert client.providers_in_tree(ROOT) == []
@@ -251,7 +245,7 @@ def test_a_new_client_is_used_from_the_next_report_on(rig, client):
             return fail
 
     options = SimpleNamespace(
-        compute=SimpleNamespace(update_resources_interval=60.0),
+        compute=SimpleNamespace(update_resources_interval=3600.0),
         placement=SimpleNamespace(report_retry_maximum=300.0),
     )
     rig.loop.reload(configuration(options, client=Gone()))
@@ -262,14 +256,11 @@ def test_a_new_client_is_used_from_the_next_report_on(rig, client):
 
 def test_the_loop_reports_at_once_and_when_woken(rig, live_placement):
     rig.loop.start()
-    deadline = time.monotonic() + 20
-    while rig.loop.status.up is None and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_for(lambda: rig.loop.status.up is not None)
     assert rig.loop.status.up
     live_placement.requests.clear()
     rig.loop.wake()
-    while not live_placement.requests and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_for(lambda: live_placement.requests)
     assert live_placement.requests[0] == ("GET", f"/ext/v1/trees/{ROOT}")
     rig.loop.stop()
 
@@ -308,7 +299,7 @@ class TestReshape:
             raise error
 
         if isinstance(error, DriverError):
-            rig.loop._locate = fail
+            rig.locate = fail
         else:
             monkeypatch.setattr(client, "reshape", fail)
         assert not rig.loop.once()
@@ -316,7 +307,7 @@ class TestReshape:
         assert rig.loop.status.up
         assert client.allocations(CONSUMER).resources == {ROOT: {"PCPU": 2}}
         monkeypatch.undo()
-        rig.loop._locate = dict
+        rig.locate = dict
         assert rig.loop.once()
         assert client.allocations(CONSUMER).resources == {NODES[0]: {"PCPU": 2}}
 
@@ -348,7 +339,7 @@ def test_new_guests_are_kept_away_even_where_the_tree_is_refused(rig, client):
     rig.loop.once()
     client.create_provider("33333333-0000-4000-8000-000000000001", "other", None)
     nodes = tuple(replace(node, name="other" if node.uuid == ROOT else node.name) for node in TREE.nodes)
-    rig.pipeline._placer.world = replace(rig.pipeline.world, tree=ProviderTree(nodes))
+    rig.pipeline.submit(WorldChanged(replace(rig.pipeline.world, tree=ProviderTree(nodes)))).result(10)
     rig.loop.switch_scheduling(DisableCause.WATERMARK, True)
     assert not rig.loop.once()
     assert "COMPUTE_STATUS_DISABLED" in client.traits(ROOT)[0]

@@ -1,9 +1,9 @@
 """What watermarks measure of a guest is what its driver says of it."""
 
 from compute_agent.loops.usage import SubjectFactory
-from compute_agent.model.guest import Guest, GuestSettings
 from compute_agent.pipeline.guest_cache import CachedGuest, view
 from compute_agent.qos.classes import QosClass, QosClasses
+from tests.compute_agent.builders import build_guest
 from tests.compute_agent.fakes import FakeDriver
 
 CLASSES = QosClasses({"BE": QosClass("BE", 0)}, 0)
@@ -22,10 +22,10 @@ def measured(guest):
 
 
 def test_a_guest_without_a_group_is_measured_by_the_processes_that_its_driver_names():
-    guest = Guest("a", "fake", "a", 4_000_000, GuestSettings(qos_class="BE"))
+    guest = build_guest("a", pid=4_000_000, qos_class="BE")
     assert measured(guest) == ("", (4_000_000, 4_000_001, 4_000_002))
 
 
 def test_a_guest_with_a_group_of_its_own_is_measured_by_that():
-    guest = Guest("a", "fake", "a", 4_000_000, GuestSettings(qos_class="BE"), cgroup="/sys/fs/cgroup/a")
+    guest = build_guest("a", pid=4_000_000, cgroup="/sys/fs/cgroup/a", qos_class="BE")
     assert measured(guest) == ("/sys/fs/cgroup/a", (4_000_000,))

@@ -2,7 +2,6 @@
 
 import logging
 import re
-import time
 from dataclasses import replace
 
 import pytest
@@ -16,6 +15,7 @@ from compute_agent.pipeline.events import GuestStarted, LimitGuest
 from compute_agent.qos.state import QosState, ThrottledGuest
 from tests.compute_agent.loops.configurations import configuration
 from tests.compute_agent.loops.overload import LINES, NODE, QUOTA, Overload
+from tests.waits import wait_for
 
 SWITCH = LINES + "disable_scheduling = 3.5\n"
 EVICT = """
@@ -29,7 +29,7 @@ for_samples = 1
 """
 
 
-class Placement:
+class TraitsPlacement:
     """A client in whose Placement everybody holds something here."""
 
     def __init__(self):
@@ -118,13 +118,6 @@ def test_an_agent_that_died_while_it_throttled_leaves_nothing_throttled(overload
     overloaded.rounds(1)
     overloaded.rounds(until=lambda: not overloaded.limits())
     assert overloaded.saved().throttles == ()
-
-
-def wait_for(condition):
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.01)
 
 
 def test_without_watermarks_what_is_owed_is_given_back_and_the_loop_ends(overloaded):
@@ -232,7 +225,7 @@ def test_a_round_that_fails_is_told_once_and_counted(overloaded, caplog):
 
 
 def test_evicted_guests_are_stopped_the_largest_first_and_no_more_than_needed(overloaded):
-    overloaded.client = Placement()
+    overloaded.client = TraitsPlacement()
     overloaded.reload(EVICT)
     overloaded.rounds(1)
     assert overloaded.saved().evicting == {"big"}
@@ -244,7 +237,7 @@ def test_evicted_guests_are_stopped_the_largest_first_and_no_more_than_needed(ov
 
 def test_an_eviction_is_finished_by_the_next_agent(overloaded):
     overloaded.driver.stubborn.add("big")
-    overloaded.client = Placement()
+    overloaded.client = TraitsPlacement()
     overloaded.reload(EVICT)
     overloaded.rounds(1)
     assert overloaded.driver.stopping.wait(10)

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 
 from compute_agent.resctrl.mount import read_platform
-from tests.compute_agent.resctrl.fake import INTEL, FakeResctrl, Machine
+from tests.compute_agent.resctrl.fake import INTEL, FakeMachine, FakeResctrl
 
 BANDWIDTH = ("mbm_total_bytes", "mbm_local_bytes")
 
@@ -21,7 +21,7 @@ class Mount:
     platform: object
 
 
-def mount(root, machine: Machine = INTEL, counters: int | None = None) -> Mount:
+def mount(root, machine: FakeMachine = INTEL, counters: int | None = None) -> Mount:
     """A fresh tree; with `counters`, that many on each cache, in mode mbm_event."""
     files = CountingResctrl.of(machine, root)
     if counters is not None:

@@ -19,6 +19,7 @@ from compute_agent.resctrl.filesystem import ResctrlFilesystem
 from compute_agent.resctrl.groups import read_groups, read_schemata
 from compute_agent.resctrl.mount import read_platform
 from compute_agent.resctrl.schemata import Schemata
+from tests.waits import wait_for
 
 MOUNT = os.environ.get("RESCTRL_MOUNT")
 CLASS = MonitorTarget("", "LS", "test.class.LS")
@@ -29,7 +30,7 @@ if MOUNT is None:
     from tests.compute_agent.resctrl import fake
 
 
-class Kernel:
+class MonitoredKernel:
     """A mount on which the class LS has its group."""
 
     def __init__(self, files, cpuinfo, options=frozenset()):
@@ -50,7 +51,7 @@ class Kernel:
     def take(self, *guests, after=0.0):
         """A round, with a look at the groups in any case; what each target uses, by guest."""
         time.sleep(after)
-        self.monitor._due = 0.0
+        self.monitor.sync_due = 0.0
         reading = self.monitor.take([CLASS, *guests], time.monotonic())
         return {use.target.guest: use.caches for use in reading.targets}
 
@@ -61,7 +62,7 @@ class Kernel:
 @pytest.fixture
 def kernel(tmp_path):
     if MOUNT is None:
-        made = Kernel(fake.FakeResctrl.of(fake.INTEL, tmp_path / "resctrl"), fake.INTEL.cpuinfo)
+        made = MonitoredKernel(fake.FakeResctrl.of(fake.INTEL, tmp_path / "resctrl"), fake.INTEL.cpuinfo)
         yield made
         made.monitor.close()
         return
@@ -72,7 +73,7 @@ def kernel(tmp_path):
     deadline = time.monotonic() + 60
     while True:  # RMIDs of groups that were removed stay busy for a while
         try:
-            made = Kernel(files, Path("/proc/cpuinfo").read_text(), options)
+            made = MonitoredKernel(files, Path("/proc/cpuinfo").read_text(), options)
             break
         except OSError:
             if time.monotonic() > deadline:
@@ -140,9 +141,7 @@ def test_threads_that_appear_later_come_into_the_group(kernel, start):
     process.stdout.readline()
     target = kernel.guest("one", process)
     assert monitored(kernel, target) == {"one"}
-    deadline = time.monotonic() + 60
-    while len(list(target.threads())) < 2 and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_for(lambda: len(list(target.threads())) >= 2)
     other = (
         start()
     )  # by its own way into the class's group, not as the child of a thread that is in the group
@@ -164,11 +163,12 @@ def test_when_the_kernel_has_no_more_rmids_the_least_important_go_without(kernel
         except OSError:
             time.sleep(0.2)
     guests = [MonitorTarget(f"g{number}", "LS", CLASS.group, priority=number) for number in range(6)]
-    deadline = time.monotonic() + 60
+
+    def take_monitored() -> set[str]:
+        return {guest for guest, caches in kernel.take(*guests).items() if guest and caches}
+
     # The last RMIDs, too, may be kept back for a while, as what they counted has not left the cache.
-    while not (most := {guest for guest, caches in kernel.take(*guests).items() if guest and caches}):
-        assert time.monotonic() < deadline, "no RMID became free"
-        time.sleep(0.2)
+    most = wait_for(take_monitored, "an RMID is free", pause=0.2)
     assert len(most) <= 3
     assert kernel.monitor.unmonitored == {one.guest for one in guests} - most
     assert kernel.monitor.exhaustions == 1

@@ -24,6 +24,7 @@ from compute_agent.monitoring.samples import SampleStore
 from compute_agent.qos.rounds import CacheReading
 from compute_agent.resctrl.filesystem import ResctrlError
 from tests.compute_agent.monitoring.counting import mount
+from tests.waits import wait_for
 
 LS = MonitorTarget("", "LS", "a.class.LS")
 ONE = MonitorTarget("one", "LS", "a.class.LS", name="web", cpu=0.5)
@@ -39,9 +40,10 @@ class Bench:
         self.files = self.mount.files
         self.files.make_folder("a.class.LS")
         self.targets = [LS, ONE]
+        self.ask = lambda: self.targets
         self.store = SampleStore(folder / "samples.db", 1e9, 10**9)
         monitor = CacheMonitor(self.files, self.mount.platform, "a.")
-        self.loop = MonitorLoop(lambda: self.targets, self.store, SETTINGS)
+        self.loop = MonitorLoop(lambda: self.ask(), self.store, SETTINGS)
         self.loop.monitor_with(monitor)
         self.registry = CollectorRegistry()
         self.registry.register(MonitoringCollector(self.loop))
@@ -59,13 +61,6 @@ class Bench:
 
     def metric(self, name, **labels):
         return self.registry.get_sample_value(name, labels)
-
-
-def wait_for(condition):
-    deadline = time.monotonic() + 30
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.005)
-    return condition()
 
 
 @pytest.fixture
@@ -134,13 +129,13 @@ def test_troubles_of_others_are_told_once_and_cost_nothing_more(bench, caplog):
     def broken():
         raise RuntimeError("who are they?")
 
-    ask, bench.loop._ask = bench.loop._ask, broken
+    ask, bench.ask = bench.ask, broken
     with caplog.at_level(logging.INFO):
         bench.round(1)
         bench.round(2)
         assert [record.levelname for record in caplog.records] == ["WARNING"]
         assert len(bench.loop.newest().targets) == 2  # those of the last round
-        bench.targets, bench.loop._ask = [LS], ask
+        bench.targets, bench.ask = [LS], ask
         bench.round(3)
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
     assert len(bench.loop.newest().targets) == 1
@@ -178,9 +173,9 @@ def test_a_reading_of_long_ago_tells_nothing(bench):
     bench.start -= STALE_ROUNDS + 1
     bench.round(0)
     assert bench.loop.newest() is None
-    bench.loop._took = 60.0  # it could not be any newer
+    bench.loop.round_seconds = 60.0  # it could not be any newer
     assert bench.loop.newest() is not None
-    bench.loop._took = 0.0
+    bench.loop.round_seconds = 0.0
     bench.round(STALE_ROUNDS)
     assert bench.loop.newest() is not None
 
@@ -232,9 +227,9 @@ def first(bench, monkeypatch):
     monkeypatch.setattr(loop, "STALE_SECONDS", 60.0)
     bench.loop.settings = MonitoringSettings(interval=0.05, store_interval=1e6)
     bench.loop.start()
-    assert wait_for(lambda: bench.loop._rounds)  # not only measured, but over
+    wait_for(lambda: bench.loop.rounds)  # not only measured, but over
     first = bench.loop.monitor.newest
-    assert wait_for(lambda: time.monotonic() - first.time > 0.2)
+    wait_for(lambda: time.monotonic() - first.time > 0.2)
     return first
 
 
@@ -249,9 +244,9 @@ def test_a_guest_that_comes_is_seen_also_where_nobody_asks(bench):
     bench.targets = [LS]
     bench.loop.settings = MonitoringSettings(interval=0.01, store_interval=1e6)
     bench.loop.start()
-    assert wait_for(lambda: bench.loop.monitor and bench.loop.monitor.newest)
+    wait_for(lambda: bench.loop.monitor and bench.loop.monitor.newest)
     bench.targets = [LS, ONE]
-    assert wait_for(lambda: len(bench.loop.monitor.newest.targets) == 2)
+    wait_for(lambda: len(bench.loop.monitor.newest.targets) == 2)
     assert bench.files.monitoring_groups() == [GROUP]
 
 
@@ -265,7 +260,7 @@ def released(bench):
         released.wait(30)
         return []
 
-    bench.loop._ask = hang
+    bench.ask = hang
     bench.loop.start()
     assert hanging.wait(30)
     return released
@@ -279,7 +274,7 @@ def test_who_asks_while_a_round_hangs_is_told_of_no_reading(bench, released, mon
 
 def test_where_rounds_take_long_who_asks_seldom_waits_for_them(bench, first, monkeypatch):
     monkeypatch.setattr(loop, "ASKED_SECONDS", 0.001)
-    bench.loop._took = 15.0
+    bench.loop.round_seconds = 15.0
     assert bench.loop.newest().time > first.time
 
 
@@ -364,11 +359,10 @@ def test_metrics_count_who_is_not_monitored_and_failed_writes(bench, monkeypatch
 
 
 def test_a_round_that_hangs_does_not_keep_the_agent_from_stopping(bench, released, caplog):
-    thread = bench.loop._thread
     bench.loop.stop(timeout=0.01)
     assert "hangs" in caplog.text
     released.set()
-    thread.stop(30)
+    wait_for(lambda: not bench.loop.is_running)
 
 
 # Targets

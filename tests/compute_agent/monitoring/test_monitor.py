@@ -19,7 +19,7 @@ from tests.compute_agent.resctrl import fake
 LS, BE = (MonitorTarget("", name, f"a.class.{name}") for name in ("LS", "BE"))
 
 
-def guest(name, qos_class="LS", group=None, priority=0, threads=()):
+def monitored_guest(name, qos_class="LS", group=None, priority=0, threads=()):
     return MonitorTarget(name, qos_class, group or f"a.class.{qos_class}", priority, name, lambda: threads)
 
 
@@ -51,7 +51,7 @@ def process():
 def test_bandwidth_is_what_was_counted_between_two_rounds(tree):
     made = tree()
     monitor = CacheMonitor(made.files, made.platform, "a.")
-    targets = [LS, BE, guest("one"), guest("two")]
+    targets = [LS, BE, monitored_guest("one"), monitored_guest("two")]
     first = uses(monitor.take(targets, 100.0))
     assert first["one"].caches[1] == CacheUse(occupancy=0)
     made.files.count("a.class.LS/mon_groups/a.mon.one", 1, total=8000, local=6000, occupancy=4096)
@@ -107,9 +107,9 @@ def test_a_guest_alone_in_its_control_group_needs_no_monitoring_group(tree):
     made.files.make_folder("a.wish.x")
     monitor = CacheMonitor(made.files, made.platform, "a.")
     targets = [
-        guest("one", group="a.guest.one"),
-        guest("two", group="a.wish.x"),
-        guest("three", group="a.wish.x"),
+        monitored_guest("one", group="a.guest.one"),
+        monitored_guest("two", group="a.wish.x"),
+        monitored_guest("three", group="a.wish.x"),
     ]
     monitor.take(targets, 0.0)
     assert made.files.monitoring_groups() == [
@@ -124,12 +124,12 @@ def test_totals_go_on_when_a_guest_comes_to_another_group(tree):
     made = tree()
     made.files.make_folder("a.guest.one")
     monitor = CacheMonitor(made.files, made.platform, "a.")
-    shared = [LS, guest("one")]
+    shared = [LS, monitored_guest("one")]
     monitor.take(shared, 0.0)
     made.files.count("a.class.LS/mon_groups/a.mon.one", 0, total=1000)
     monitor.take(shared, 1.0)
     made.files.show("a.guest.one", 0, "mbm_total_bytes", 77)
-    own = [LS, guest("one", group="a.guest.one")]
+    own = [LS, monitored_guest("one", group="a.guest.one")]
     use = uses(monitor.take(own, 2.0))["one"]
     assert (use.caches[0].total, use.moved[0, "total"]) == (None, 1000)
     assert made.files.monitoring_groups() == []
@@ -143,7 +143,7 @@ def test_a_counter_without_a_number_is_unknown_and_bridged(tree, text):
     made = tree()
     monitor = CacheMonitor(made.files, made.platform, "a.")
     group = "a.class.LS/mon_groups/a.mon.one"
-    targets = [LS, guest("one")]
+    targets = [LS, monitored_guest("one")]
     monitor.take(targets, 0.0)
     made.files.count(group, 0, total=1000)
     monitor.take(targets, 1.0)
@@ -174,7 +174,7 @@ def test_threads_of_a_guest_come_into_its_group_and_those_that_appear_later_too(
     files.write_file("a.class.LS/tasks", f"{process.pid}\n")
     monitor = CacheMonitor(files, made.platform, "a.")
     threads = [process.pid]
-    targets = [LS, guest("one", threads=threads)]
+    targets = [LS, monitored_guest("one", threads=threads)]
     monitor.take(targets, 0.0)
     group = "a.class.LS/mon_groups/a.mon.one"
     assert groups.read_tasks(files, group) == {process.pid}
@@ -199,7 +199,7 @@ def test_a_guest_that_is_just_ending_costs_nothing_but_itself(tree, error):
         raise error
 
     monitor = CacheMonitor(made.files, made.platform, "a.")
-    targets = [replace(guest("one"), threads=gone), guest("two")]
+    targets = [replace(monitored_guest("one"), threads=gone), monitored_guest("two")]
     assert set(uses(monitor.take([LS, *targets], 0.0))["two"].caches) == {0, 1}
 
 
@@ -216,13 +216,13 @@ def test_groups_of_guests_that_left_go_and_those_of_others_stay(tree):
         files.make_folder(path)
     files.show("a.class.LS/mon_groups/a.mon.one", 0, "llc_occupancy", 123)
     monitor = CacheMonitor(files, made.platform, "a.")
-    use = uses(monitor.take([LS, BE, guest("one"), guest("two")], 0.0))["one"]
+    use = uses(monitor.take([LS, BE, monitored_guest("one"), monitored_guest("two")], 0.0))["one"]
     assert use.caches[0].occupancy == 123  # taken over as it was
     kept = ["a.class.LS/mon_groups/theirs", "mon_groups/theirs"]
     assert files.monitoring_groups() == sorted(
         [*kept, "a.class.LS/mon_groups/a.mon.one", "a.class.LS/mon_groups/a.mon.two"]
     )
-    assert "two" not in uses(monitor.take([LS, BE, guest("one")], 1.0))
+    assert "two" not in uses(monitor.take([LS, BE, monitored_guest("one")], 1.0))
     assert files.monitoring_groups() == sorted([*kept, "a.class.LS/mon_groups/a.mon.one"])
     monitor.take([], 2.0)
     assert files.monitoring_groups() == kept
@@ -231,7 +231,7 @@ def test_groups_of_guests_that_left_go_and_those_of_others_stay(tree):
 def test_a_group_that_somebody_removed_is_made_again(tree):
     made = tree()
     monitor = CacheMonitor(made.files, made.platform, "a.")
-    targets = [LS, guest("one")]
+    targets = [LS, monitored_guest("one")]
     monitor.take(targets, 0.0)
     made.files.remove_folder("a.class.LS")
     monitor.take(
@@ -247,7 +247,7 @@ def test_a_group_that_somebody_removed_is_made_again(tree):
 def test_files_that_fail_are_looked_for_anew(tree, monkeypatch):
     made = tree()
     monitor = CacheMonitor(made.files, made.platform, "a.")
-    targets = [LS, guest("one")]
+    targets = [LS, monitored_guest("one")]
     monitor.take(targets, 0.0)
     with monkeypatch.context() as patch:
         patch.setattr("os.pread", lambda *_: (_ for _ in ()).throw(OSError(errno.ENODEV, "gone")))
@@ -299,7 +299,7 @@ def small(rmids, closids=3):
 def test_when_rmids_run_out_guests_of_higher_priority_have_them(tree, rmids, monitored, caplog):
     made = tree(small(rmids))
     monitor = CacheMonitor(made.files, made.platform, "a.")
-    guests = [guest("low-b"), guest("low-a"), guest("high", priority=5)]
+    guests = [monitored_guest("low-b"), monitored_guest("low-a"), monitored_guest("high", priority=5)]
     with caplog.at_level(logging.WARNING):
         for time in (0.0, 1.0, SYNC_SECONDS, 2 * SYNC_SECONDS):
             found = uses(monitor.take([LS, BE, *guests], time))
@@ -313,12 +313,12 @@ def test_when_rmids_run_out_guests_of_higher_priority_have_them(tree, rmids, mon
 def test_who_has_a_group_keeps_it_from_newcomers_of_the_same_priority(tree):
     made = tree(small(4))
     monitor = CacheMonitor(made.files, made.platform, "a.")
-    monitor.take([LS, BE, guest("z")], 0.0)
-    monitor.take([LS, BE, guest("z"), guest("a")], 1.0)
+    monitor.take([LS, BE, monitored_guest("z")], 0.0)
+    monitor.take([LS, BE, monitored_guest("z"), monitored_guest("a")], 1.0)
     assert monitor.unmonitored == {"a"}
-    monitor.take([LS, BE, guest("z"), guest("a", priority=1)], 2.0)
+    monitor.take([LS, BE, monitored_guest("z"), monitored_guest("a", priority=1)], 2.0)
     assert monitor.unmonitored == {"z"}
-    monitor.take([LS, BE, guest("a", priority=1)], 3.0)
+    monitor.take([LS, BE, monitored_guest("a", priority=1)], 3.0)
     assert monitor.unmonitored == frozenset()
     assert monitor.exhaustions == 1
 
@@ -326,7 +326,7 @@ def test_who_has_a_group_keeps_it_from_newcomers_of_the_same_priority(tree):
 def test_rmids_are_left_for_control_groups_to_come(tree):
     made = tree(small(8, closids=8))  # 3 control groups now, up to 8: 5 to spare, 3 of them kept back
     monitor = CacheMonitor(made.files, made.platform, "a.")
-    guests = [guest(name) for name in "abcdef"]
+    guests = [monitored_guest(name) for name in "abcdef"]
     monitor.take([LS, BE, *guests], 0.0)
     assert len(made.files.monitoring_groups()) == 2
     for number in range(3):
@@ -346,10 +346,10 @@ def test_an_rmid_that_is_busy_costs_the_least_important_guest_for_a_while(tree, 
 
     monkeypatch.setattr(files, "make_folder", refuse)
     monitor = CacheMonitor(files, made.platform, "a.")
-    monitor.take([LS, guest("a"), guest("b")], 0.0)
+    monitor.take([LS, monitored_guest("a"), monitored_guest("b")], 0.0)
     assert monitor.unmonitored == {"a"}
     busy.clear()
-    monitor.take([LS, guest("a"), guest("b")], SYNC_SECONDS)
+    monitor.take([LS, monitored_guest("a"), monitored_guest("b")], SYNC_SECONDS)
     assert monitor.unmonitored == frozenset()
 
 
@@ -359,7 +359,7 @@ def test_an_rmid_that_is_busy_costs_the_least_important_guest_for_a_while(tree, 
 def test_counters_go_to_control_groups_then_to_guests_by_priority(tree):
     made = tree(counters=5)  # default, LS, BE need one each for all bandwidth
     monitor = CacheMonitor(made.files, made.platform, "a.")
-    guests = [guest("low"), guest("high", priority=5), guest("mid", priority=3)]
+    guests = [monitored_guest("low"), monitored_guest("high", priority=5), monitored_guest("mid", priority=3)]
     monitor.take([LS, BE, *guests], 0.0)
     groups = [
         "",
@@ -382,7 +382,7 @@ def test_counters_go_to_control_groups_then_to_guests_by_priority(tree):
 def test_where_counters_last_local_bandwidth_has_them_as_well(tree):
     made = tree(counters=7)
     monitor = CacheMonitor(made.files, made.platform, "a.")
-    monitor.take([LS, BE, guest("one")], 0.0)
+    monitor.take([LS, BE, monitored_guest("one")], 0.0)
     assert made.files.assigned("a.class.LS/mon_groups/a.mon.one") >= {
         (0, "mbm_total_bytes"),
         (1, "mbm_total_bytes"),
@@ -402,7 +402,7 @@ def test_counters_of_others_are_not_taken(tree):
     theirs = made.files.assigned("theirs")
     assert len(theirs) == 4
     monitor = CacheMonitor(made.files, made.platform, "a.")
-    guests = [guest(name) for name in "abcdef"]
+    guests = [monitored_guest(name) for name in "abcdef"]
     monitor.take([LS, BE, *guests], 0.0)
     assert made.files.assigned("theirs") == theirs
     assert len(monitor.unmonitored) == 3
@@ -411,7 +411,7 @@ def test_counters_of_others_are_not_taken(tree):
 def test_a_round_in_which_nobody_comes_or_goes_opens_no_file(tree, monkeypatch):
     made = tree()
     monitor = CacheMonitor(made.files, made.platform, "a.")
-    targets = [LS, BE, *(guest(f"g{number}") for number in range(10))]
+    targets = [LS, BE, *(monitored_guest(f"g{number}") for number in range(10))]
     monitor.take(targets, 0.0)
 
     def refuse(*_, **__):

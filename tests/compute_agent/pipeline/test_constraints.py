@@ -6,14 +6,15 @@ import pytest
 
 from compute_agent.model.guest import GuestSettings, PlacementConstraints
 from compute_agent.pipeline.events import AllocationsRead, GuestStarted, ReconcileGuests
-from tests.compute_agent.pipeline.rig import ALL, Rig
+from tests.compute_agent.builders import find_view
+from tests.compute_agent.pipeline.fake_host import ALL, FakeHost
 
 NODE1 = PlacementConstraints(frozenset({1}))
 
 
 @pytest.fixture
 def rig():
-    rig = Rig()
+    rig = FakeHost()
     rig.pipeline.start({})
     rig.pipeline.stop()
     return rig
@@ -24,10 +25,6 @@ def boot(rig, uuid, constraints, vcpus=1, held=None):
     guest = rig.driver.running[uuid] = replace(guest, constraints=constraints)
     rig.handle(GuestStarted(guest, held, 1.0, started=True))
     return guest
-
-
-def view(rig, uuid):
-    return next(view for view in rig.pipeline.views() if view.guest.uuid == uuid)
 
 
 def test_a_guest_is_placed_near_memory_that_its_definition_binds(rig):
@@ -42,7 +39,7 @@ def test_a_guest_is_placed_near_memory_that_its_definition_binds(rig):
 def test_what_cannot_be_met_is_said_and_the_guest_left(rig):
     boot(rig, "a", NODE1, held={"node0": {"PCPU": 1}})
     assert rig.observed("a") == ALL
-    assert view(rig, "a").refusal == (
+    assert find_view(rig.pipeline, "a").refusal == (
         "its definition cannot be met: no 1 dedicated CPUs that are free in its zones are among the CPUs 4-7"
         " that its guest CPUs may use; it is left where it is"
     )
@@ -51,7 +48,7 @@ def test_what_cannot_be_met_is_said_and_the_guest_left(rig):
 def test_it_has_its_place_when_that_can_be_met(rig):
     boot(rig, "a", NODE1, held={"node0": {"PCPU": 1}})
     rig.handle(AllocationsRead({"a": {"node1": {"PCPU": 1}}}, 2.0))
-    assert (rig.observed("a"), view(rig, "a").refusal) == ({5}, "")
+    assert (rig.observed("a"), find_view(rig.pipeline, "a").refusal) == ({5}, "")
 
 
 def test_one_that_has_a_place_keeps_it_when_its_definition_says_something_impossible(rig):

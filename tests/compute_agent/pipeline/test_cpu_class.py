@@ -5,14 +5,14 @@ from types import SimpleNamespace
 from compute_agent.controllers.cpu_class import ClassBinding, CpuClassController, CpuClasses
 from compute_agent.model.cpuset import CpuClass, FormerValues
 from compute_agent.pipeline.events import GuestStopped, ReconcileGuests, WorldChanged
-from tests.compute_agent.pipeline.rig import SETS, WORLD, Rig
+from tests.compute_agent.pipeline.fake_host import SETS, WORLD, FakeHost
 from tests.compute_agent.power_trees import CPUS, xeon
 
 FAST = CpuClass("fast", "performance")
 
 
 def test_a_class_is_in_force_before_the_first_instruction_and_ends_with_the_guest(tmp_path):
-    files, rig, seen = xeon(tmp_path), Rig(), []
+    files, rig, seen = xeon(tmp_path), FakeHost(), []
     store = SimpleNamespace(former_values=FormerValues())
     store.keep_former_values = lambda former: setattr(store, "former_values", former)
     configured = CpuClasses({"fast": FAST}, {"LS": ClassBinding(10, FAST)}, SETS)

@@ -5,10 +5,10 @@ import pytest
 from compute_agent.events.event import EventRecorder
 from compute_agent.pipeline.events import AllocationsRead, GuestStopped, ReconcileGuests
 from compute_agent.pipeline.worker import GuestPipeline, GuestRefusedError
-from tests.compute_agent.pipeline.rig import WORLD, Rig
+from tests.compute_agent.pipeline.fake_host import WORLD, FakeHost
 
 
-class RecordedRig(Rig):
+class RecordedRig(FakeHost):
     def new_pipeline(self, world=WORLD):
         super().new_pipeline(world)
         self.events = []

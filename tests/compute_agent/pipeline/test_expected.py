@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from compute_agent.model.guest import Guest, GuestSettings
 from compute_agent.model.messages import DriverError
 from compute_agent.pipeline import enforcer
 from compute_agent.pipeline.events import (
@@ -17,7 +16,8 @@ from compute_agent.pipeline.events import (
     WorldChanged,
 )
 from compute_agent.pipeline.guest_cache import CachedGuest, GuestCache
-from tests.compute_agent.pipeline.rig import WORLD, Rig
+from tests.compute_agent.builders import build_guest
+from tests.compute_agent.pipeline.fake_host import WORLD, FakeHost
 from tests.compute_agent.pipeline.test_worker import Recorder
 
 HOLDS = {"node0": {"VCPU": 1, "LLC": 4}}
@@ -33,7 +33,7 @@ class Early(Recorder):
 
 @pytest.fixture
 def rig():
-    return Rig()
+    return FakeHost()
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def controllers(rig):
 
 
 def draft(pid=0):
-    return Guest("a", "fake", "a", pid, GuestSettings())
+    return build_guest("a", pid=pid)
 
 
 def started(rig, pid):
@@ -85,7 +85,7 @@ def test_nothing_is_measured_where_nothing_acts_early_or_it_could_not(rig, contr
     early.broken = OSError(28, "No space left on device")
     started(rig, HERE)
     assert rig.pipeline.views()[0].cache_delay is None
-    other = Rig()
+    other = FakeHost()
     other.handle(WorldChanged(WORLD, (Recorder(),)))
     started(other, HERE)
     assert other.pipeline.views()[0].cache_delay is None

@@ -16,14 +16,15 @@ from compute_agent.pipeline.events import (
 )
 from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.policy import POLICIES
-from tests.compute_agent.pipeline import rig as rigs
-from tests.compute_agent.pipeline.rig import WORLD
+from tests.compute_agent.builders import find_view
+from tests.compute_agent.pipeline import fake_host
+from tests.compute_agent.pipeline.fake_host import WORLD
 
 FOLLOWING = replace(WORLD, policy=POLICIES["follow"])
 SHARED = frozenset({3, 7})
 
 
-class Rig(rigs.Rig):
+class NovaPinnedHost(fake_host.FakeHost):
     """Guests that Nova pins."""
 
     def new_pipeline(self, world=FOLLOWING):
@@ -42,12 +43,12 @@ class Rig(rigs.Rig):
         self.driver.emulator_cpus[uuid] = emulator
 
     def assignment(self, uuid):
-        return next(view.assignment for view in self.pipeline.views() if view.guest.uuid == uuid)
+        return find_view(self.pipeline, uuid).assignment
 
 
 @pytest.fixture
 def rig():
-    rig = Rig(FOLLOWING)
+    rig = NovaPinnedHost(FOLLOWING)
     rig.pipeline.start({})
     rig.pipeline.stop()
     return rig

@@ -13,7 +13,7 @@ from compute_agent.pipeline.events import GuestStopped, ReconcileGuests, UseMeas
 from compute_agent.pipeline.host_state import HostState
 from compute_agent.policy import POLICIES
 from tests.compute_agent.inventory.machines import machine
-from tests.compute_agent.pipeline.rig import Rig
+from tests.compute_agent.pipeline.fake_host import FakeHost
 
 TOPOLOGY = machine(cores=4, threads=2)
 SHARED = frozenset({0, 1})
@@ -38,7 +38,7 @@ WORLD = HostState(
     ],
 )
 def test_a_guest_leaves_a_core_that_two_keep_busy(rebalance_gain, use, moved):
-    rig = Rig(replace(WORLD, rebalance_gain=rebalance_gain))
+    rig = FakeHost(replace(WORLD, rebalance_gain=rebalance_gain))
     for uuid in "ab":
         rig.run(uuid, (0, 1, 0))
     assert {uuid: rig.observed(uuid) for uuid in "ab"} == {"a": {2}, "b": {3}}
@@ -52,7 +52,7 @@ def test_a_guest_leaves_a_core_that_two_keep_busy(rebalance_gain, use, moved):
 
 
 def test_a_new_guest_comes_beside_the_least_busy():
-    rig = Rig(WORLD)
+    rig = FakeHost(WORLD)
     for uuid in "abcd":
         rig.run(uuid, (0, 1, 0))
     for uuid in "bd":  # of the cores 2-3, 4-5 and 6-7 two are broken now

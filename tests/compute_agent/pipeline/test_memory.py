@@ -14,11 +14,11 @@ from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
 from compute_agent.model.guest import GuestSettings, MemoryType
 from compute_agent.pipeline.events import AllocationsRead, ReconcileGuests, StartGuest
 from compute_agent.pipeline.worker import GuestPipeline
-from tests.compute_agent.pipeline import rig as rigs
+from tests.compute_agent.pipeline import fake_host
 
-NODES = (*rigs.TOPOLOGY.numa_nodes, NumaNode(2, frozenset(), 1 << 20))
+NODES = (*fake_host.TOPOLOGY.numa_nodes, NumaNode(2, frozenset(), 1 << 20))
 TYPES = {0: MemoryType.DRAM, 1: MemoryType.DRAM, 2: MemoryType.HBM}
-TOPOLOGY = replace(rigs.TOPOLOGY, numa_nodes=NODES, memory_types=TYPES)
+TOPOLOGY = replace(fake_host.TOPOLOGY, numa_nodes=NODES, memory_types=TYPES)
 TREE = ProviderTree(
     (
         ProviderNode("h", "root", None, cpus=TOPOLOGY.online, numa_nodes=frozenset({0, 1, 2})),
@@ -28,10 +28,10 @@ TREE = ProviderTree(
         ),
     )
 )
-WORLD = replace(rigs.WORLD, topology=TOPOLOGY, tree=TREE)
+WORLD = replace(fake_host.WORLD, topology=TOPOLOGY, tree=TREE)
 
 
-class Rig(rigs.Rig):
+class MemoryHost(fake_host.FakeHost):
     """A rig whose pipeline binds memory, too."""
 
     def new_pipeline(self, world=WORLD):
@@ -48,7 +48,7 @@ class Rig(rigs.Rig):
 
 @pytest.fixture
 def rig():
-    return Rig(WORLD)
+    return MemoryHost(WORLD)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_a_node_whose_memory_is_gone_is_not_asked_for(rig):
 def test_a_zone_of_memory_that_is_not_that_of_the_cpus_is_shown(rig):
     rig.hold({"node0": {"PCPU": 1}, "node2": {"MEMORY_MB": 64}})
     rig.hold({"node1": {"PCPU": 1, "MEMORY_MB": 64}}, uuid="b")
-    rig.pipeline._update_gauges()
+    rig.pipeline.update_gauges()
     far, near = rig.pipeline.views()
     assert (guest_document(far)["cpu_numa_nodes"], guest_document(far)["numa_nodes"]) == ("0", "2")
     assert (guest_document(near)["cpu_numa_nodes"], guest_document(near)["numa_nodes"]) == ("1", "1")

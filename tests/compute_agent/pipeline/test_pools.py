@@ -19,9 +19,10 @@ from compute_agent.pipeline.events import AllocationsRead, GuestStopped, StartGu
 from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.worker import GuestRefusedError
 from compute_agent.policy import POLICIES
-from tests.compute_agent.pipeline import rig as rigs
+from tests.compute_agent.builders import find_view
+from tests.compute_agent.pipeline import fake_host
 
-TOPOLOGY = rigs.TOPOLOGY
+TOPOLOGY = fake_host.TOPOLOGY
 ROOT = "5a8f3e6c-9d5f-4ab0-8f3d-2a6c9a3a1f00"
 NODE = {number: child_uuid(ROOT, f"NUMA_{number}") for number in (0, 1)}
 GOLD = {number: child_uuid(ROOT, f"NUMA_{number}_POOL_gold") for number in (0, 1)}
@@ -41,7 +42,7 @@ def gold(cpus=(2, 3, 4), **how):
     return CpuPool("gold", frozenset(cpus), **how)
 
 
-class Rig(rigs.Rig):
+class PooledHost(fake_host.FakeHost):
     def hold(self, uuid, allocation, vcpus=1, **how):
         event = StartGuest(uuid, uuid, GuestSettings(vcpus, **how), ("sleep", "9"), allocation, 1.0)
         return self.handle(event)
@@ -50,11 +51,11 @@ class Rig(rigs.Rig):
         return {view.guest.uuid: set(view.assignment.cpus) for view in self.pipeline.views()}
 
     def view(self, uuid):
-        return next(view for view in self.pipeline.views() if view.guest.uuid == uuid)
+        return find_view(self.pipeline, uuid)
 
 
 def test_members_run_in_the_pool_and_nobody_else_does():
-    rig = Rig(world(gold()))
+    rig = PooledHost(world(gold()))
     rig.hold("in", {GOLD[0]: {"PCPU": 2}}, 2)
     rig.hold("floating in", {GOLD[1]: {"VCPU": 1}})
     rig.hold("rest", {NODE[0]: {"PCPU": 1}})
@@ -67,7 +68,7 @@ def test_members_run_in_the_pool_and_nobody_else_does():
 
 
 def test_a_guest_without_a_place_stays_off_the_pool():
-    rig = Rig(world(gold((0, 4))))
+    rig = PooledHost(world(gold((0, 4))))
     rig.hold("a", {NODE[0]: {"PCPU": 1}})
     rig.handle(AllocationsRead({"a": {}}, 2.0))
     assert rig.cpus() == {"a": {1, 2, 3, 5, 6, 7}}, "there are no shared CPUs of no pool"
@@ -81,7 +82,7 @@ def test_a_guest_without_a_place_stays_off_the_pool():
     ],
 )
 def test_who_should_not_be_in_the_pool_is_refused(pool, reason):
-    rig = Rig(world(pool))
+    rig = PooledHost(world(pool))
     rig.hold("a", {GOLD[0]: {"PCPU": 1}})
     with pytest.raises(GuestRefusedError, match=reason):
         rig.hold("b", {GOLD[0]: {"PCPU": 1}}, qos_class="BE")
@@ -95,7 +96,7 @@ def test_who_should_not_be_in_the_pool_is_refused(pool, reason):
 
 
 def test_a_new_pool_takes_no_cpu_from_a_guest():
-    rig = Rig(world())
+    rig = PooledHost(world())
     rig.hold("a", {NODE[0]: {"PCPU": 3}}, 3)
     rig.hold("b", {NODE[1]: {"VCPU": 1}})
     rig.handle(WorldChanged(world(gold())))
@@ -108,7 +109,7 @@ def test_a_new_pool_takes_no_cpu_from_a_guest():
 
 def test_a_pool_that_shrinks_or_goes_leaves_its_members_where_they_are():
     before = world(gold((1, 2, 3)))
-    rig = Rig(before)
+    rig = PooledHost(before)
     rig.hold("a", {GOLD[0]: {"PCPU": 3}}, 3)
     rig.handle(WorldChanged(world(gold((1, 2)))))
     assert rig.cpus()["a"] == {1, 2, 3}
@@ -122,7 +123,7 @@ def test_a_pool_that_shrinks_or_goes_leaves_its_members_where_they_are():
 
 def test_an_agent_that_starts_again_finds_everybody_in_the_pool():
     here = world(gold())
-    rig = Rig(here)
+    rig = PooledHost(here)
     rig.hold("a", {GOLD[0]: {"PCPU": 2}}, 2)
     rig.hold("b", {GOLD[1]: {"VCPU": 1}})
     before = rig.cpus()
@@ -131,7 +132,7 @@ def test_an_agent_that_starts_again_finds_everybody_in_the_pool():
 
 
 def test_a_pool_grows_by_idle_cpus_and_gives_them_back_to_whoever_holds_them():
-    rig = Rig(world(gold((4, 7), max_cpus=3)))
+    rig = PooledHost(world(gold((4, 7), max_cpus=3)))
     rig.hold("floats", {GOLD[1]: {"VCPU": 1}})
     assert rig.cpus()["floats"] == {4, 6, 7}
     rig.hold("a", {NODE[1]: {"PCPU": 2}}, 2)
@@ -143,7 +144,7 @@ def test_a_pool_grows_by_idle_cpus_and_gives_them_back_to_whoever_holds_them():
 
 
 def test_static_plus_has_everybody_float_on_what_nobody_holds():
-    rig = Rig(world(policy="static-plus"))
+    rig = PooledHost(world(policy="static-plus"))
     rig.hold("floats", {NODE[0]: {"VCPU": 1}})
     rig.hold("mixed", {NODE[0]: {"PCPU": 1, "VCPU": 1}}, 2)
     assert rig.cpus() == {"floats": {0, 2, 3}, "mixed": {0, 1, 2, 3}}
@@ -155,7 +156,7 @@ def test_static_plus_has_everybody_float_on_what_nobody_holds():
 
 
 def test_static_pools_has_no_place_for_guests_outside_of_pools():
-    rig = Rig(world(gold((2, 3)), policy="static-pools"))
+    rig = PooledHost(world(gold((2, 3)), policy="static-pools"))
     rig.hold("a", {GOLD[0]: {"PCPU": 1}})
     with pytest.raises(GuestRefusedError, match="guests run in pools, and it holds CPUs of h_NUMA_0"):
         rig.hold("b", {NODE[0]: {"PCPU": 1}})
@@ -179,7 +180,7 @@ CHANGES = st.one_of(
 @given(st.lists(CHANGES, max_size=8))
 def test_whatever_becomes_of_pools_no_guest_loses_its_cpus(changes):
     here = world()
-    rig = Rig(here)
+    rig = PooledHost(here)
     former = {}
     for number, (what, detail) in enumerate(changes):
         before = {view.guest.uuid: view.assignment.held for view in rig.pipeline.views()}

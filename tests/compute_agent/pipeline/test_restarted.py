@@ -4,13 +4,13 @@ import pytest
 
 from compute_agent.model.guest import GuestSettings
 from compute_agent.pipeline.events import AllocationsRead, GuestStarted, GuestStopped, ReconcileGuests
-from tests.compute_agent.pipeline.rig import Rig
+from tests.compute_agent.pipeline.fake_host import FakeHost
 
 
 @pytest.fixture
 def rig():
     """A guest with two dedicated CPUs has stopped."""
-    rig = Rig()
+    rig = FakeHost()
     guest = rig.run("a", (0, 2, 0), vcpus=2).guest
     rig.driver.discard(guest)
     rig.handle(GuestStopped(guest))
@@ -74,5 +74,5 @@ def test_what_placement_has_taken_away_is_not_kept(rig):
 def test_unknown_is_not_counted_as_unallocated(rig):
     rig.handle(AllocationsRead({}, 2.0, {}))
     starts(rig)
-    rig.pipeline._update_gauges()
+    rig.pipeline.update_gauges()
     assert (rig.metric("unallocated_guests"), rig.metric("unknown_guests")) == (0, 1)

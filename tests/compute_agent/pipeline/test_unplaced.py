@@ -19,8 +19,9 @@ from compute_agent.pipeline.events import (
 )
 from compute_agent.pipeline.worker import GuestRefusedError
 from compute_agent.policy import POLICIES
+from tests.compute_agent.builders import find_view
 from tests.compute_agent.inventory.machines import machine
-from tests.compute_agent.pipeline.rig import ALL, SETS, TREE, WORLD, Rig
+from tests.compute_agent.pipeline.fake_host import ALL, SETS, TREE, WORLD, FakeHost
 
 NOTHING = frozenset()
 DEDICATED_ONLY = replace(WORLD, cpu_sets=CpuSets(SETS.dedicated, NOTHING, NOTHING))
@@ -42,24 +43,20 @@ def ends(rig, uuid):
     rig.handle(GuestStopped(guest))
 
 
-def shown(rig, uuid):
-    return next(view for view in rig.pipeline.views() if view.guest.uuid == uuid)
-
-
 class TestWithSharedCpus:
     """They take a guest that is over-allocated."""
 
     @pytest.fixture
     def rig(self):
-        rig = Rig()
+        rig = FakeHost()
         starts(rig, "paid", (0, 2, 0), vcpus=2)
         starts(rig, "more", (0, 1, 0))
         return rig
 
     def test_it_runs_there_and_the_reason_is_told(self, rig, caplog):
         assert (rig.observed("paid"), rig.observed("more")) == ({1, 2}, {3, 7})
-        assert shown(rig, "more").refusal == "h_0 has 0 free dedicated CPUs (none), 1 are needed"
-        rig.pipeline._update_gauges()
+        assert find_view(rig.pipeline, "more").refusal == "h_0 has 0 free dedicated CPUs (none), 1 are needed"
+        rig.pipeline.update_gauges()
         assert rig.metric("refused_guests") == 1
         starts(rig, "another", (0, 1, 0))
         assert (
@@ -70,7 +67,7 @@ class TestWithSharedCpus:
     def test_it_gets_its_place_when_somebody_leaves(self, rig):
         ends(rig, "paid")
         assert rig.observed("more") == {1}
-        assert shown(rig, "more").refusal == ""
+        assert find_view(rig.pipeline, "more").refusal == ""
 
     @pytest.mark.parametrize("saved", [None, {}], ids=["with state", "without state"])
     def test_after_a_restart_it_is_there_still(self, rig, saved):
@@ -79,12 +76,12 @@ class TestWithSharedCpus:
         if saved is not None:
             rig.handle(AllocationsRead(told, 2.0))
         assert (rig.observed("paid"), rig.observed("more")) == ({1, 2}, {3, 7})
-        assert "0 free dedicated CPUs" in shown(rig, "more").refusal
+        assert "0 free dedicated CPUs" in find_view(rig.pipeline, "more").refusal
 
     def test_a_guest_that_wants_more_than_there_is_keeps_what_it_has(self, rig):
         rig.handle(AllocationsRead({"paid": {"node0": {"PCPU": 3}}}, 2.0))
         assert rig.observed("paid") == {1, 2}
-        assert "3 are needed" in shown(rig, "paid").refusal
+        assert "3 are needed" in find_view(rig.pipeline, "paid").refusal
 
 
 class TestWithoutSharedCpus:
@@ -92,7 +89,7 @@ class TestWithoutSharedCpus:
 
     @pytest.fixture
     def rig(self):
-        return Rig(DEDICATED_ONLY)
+        return FakeHost(DEDICATED_ONLY)
 
     def test_a_guest_without_allocation_leaves_a_cpu_before_somebody_is_pinned_to_it(self, rig):
         starts(rig, "free")
@@ -109,7 +106,7 @@ class TestWithoutSharedCpus:
         assert seen == [("free", ALL), ("first", ALL - {1})]
         starts(rig, "second", (1, 2, 0), vcpus=2)
         assert seen[2:] == [("free", ALL - {1}), ("second", ALL - {1, 5, 6})]
-        assert shown(rig, "free").refusal == NO_SHARED_CPUS
+        assert find_view(rig.pipeline, "free").refusal == NO_SHARED_CPUS
         ends(rig, "first")
         assert rig.observed("free") == ALL - {5, 6}
 
@@ -119,7 +116,7 @@ class TestWithoutSharedCpus:
         rig.driver.affinities["free"] = dict.fromkeys(rig.driver.affinities["free"], ALL)
         rig.restart(world=DEDICATED_ONLY)
         assert (rig.observed("first"), rig.observed("free")) == ({1}, ALL - {1})
-        assert shown(rig, "free").refusal == NO_SHARED_CPUS
+        assert find_view(rig.pipeline, "free").refusal == NO_SHARED_CPUS
 
     def test_so_it_is_for_a_guest_whose_start_nobody_told(self, rig):
         rig.run("first", (0, 1, 0))
@@ -134,7 +131,10 @@ class TestWithoutSharedCpus:
         assert rig.observed("unknown") == ALL - {1}
         rig.run("second", (0, 1, 0))
         assert rig.observed("unknown") == ALL - {1, 2}
-        assert (shown(rig, "unknown").allocation, shown(rig, "unknown").refusal) == (None, "")
+        assert (
+            find_view(rig.pipeline, "unknown").allocation,
+            find_view(rig.pipeline, "unknown").refusal,
+        ) == (None, "")
 
     def test_a_guest_that_lost_its_allocation_holds_nothing_any_more(self, rig):
         rig.run("first", (0, 2, 0), vcpus=2)
@@ -144,7 +144,7 @@ class TestWithoutSharedCpus:
         assert (rig.observed("second"), rig.observed("first")) == ({1, 2}, ALL - {1, 2})
 
     def test_without_state_and_placement_it_does_not_pass_for_one_that_holds_all_it_runs_on(self):
-        rig = Rig(ALL_DEDICATED)
+        rig = FakeHost(ALL_DEDICATED)
         starts(rig, "free", vcpus=2)
         rig.run("first", (0, 1, 0))
         rig.restart(saved={}, world=ALL_DEDICATED)
@@ -152,16 +152,16 @@ class TestWithoutSharedCpus:
         assert rig.observed("free") == {4, 5, 6, 7}
 
     def test_where_all_cpus_are_held_it_is_left_and_that_is_told(self):
-        rig = Rig(ALL_DEDICATED)
+        rig = FakeHost(ALL_DEDICATED)
         starts(rig, "free")
         for node in (0, 1):
             rig.run(f"g{node}", (node, 4, 0), vcpus=4)
-        view = shown(rig, "free")
+        view = find_view(rig.pipeline, "free")
         assert view.assignment is None
         assert view.refusal == f"{NO_SHARED_CPUS}; it is left where it is, as other guests hold all CPUs"
         ends(rig, "g1")
         assert rig.observed("free") == {4, 5, 6, 7}
-        assert shown(rig, "free").refusal == NO_SHARED_CPUS
+        assert find_view(rig.pipeline, "free").refusal == NO_SHARED_CPUS
 
 
 class TestRefusedToRun:
@@ -171,7 +171,7 @@ class TestRefusedToRun:
 
     @pytest.fixture
     def rig(self):
-        rig = Rig(self.WORLD)
+        rig = FakeHost(self.WORLD)
         rig.run("paid", (0, 2, 0), vcpus=2)
         return rig
 
@@ -202,7 +202,7 @@ class TestRefusedToRun:
         heir = rig.driver.succeed("paid")
         rig.handle(GuestStarted(heir, None) if told else ReconcileGuests())
         assert rig.driver.running == {"paid": heir}
-        view = shown(rig, "paid")
+        view = find_view(rig.pipeline, "paid")
         assert (view.guest, view.limits) == (heir, {QUOTA: 0.5})
         assert rig.observed("paid") == ALL
 
@@ -231,7 +231,7 @@ class TestGuestsLeftAlone:
 
     @pytest.fixture
     def rig(self):
-        return Rig(self.WORLD)
+        return FakeHost(self.WORLD)
 
     def unknown(self, rig):
         guest = rig.driver.create("unknown", "unknown", GuestSettings(), ())
@@ -242,7 +242,7 @@ class TestGuestsLeftAlone:
         self.unknown(rig)
         assert rig.observed("unknown") == {3, 7}
         rig.handle(AllocationsRead({"unknown": {}}, 3.0))
-        assert shown(rig, "unknown").assignment is None
+        assert find_view(rig.pipeline, "unknown").assignment is None
 
     def test_it_leaves_a_cpu_that_somebody_comes_to_hold(self, rig):
         self.unknown(rig)
@@ -274,7 +274,7 @@ class TestSetsThatMovedUnderAGuest:
 
     @pytest.fixture
     def rig(self):
-        rig = Rig()
+        rig = FakeHost()
         rig.run("a", (0, 2, 0), vcpus=2)
         return rig
 
@@ -285,9 +285,9 @@ class TestSetsThatMovedUnderAGuest:
         self.moved(rig)
         rig.handle(ReconcileGuests())
         assert rig.observed("a") == {1, 2}
-        assert shown(rig, "a").stray == self.STRAY
+        assert find_view(rig.pipeline, "a").stray == self.STRAY
         assert caplog.text.count("Guest a stays where it is, and nobody else gets its CPUs") == 1
-        rig.pipeline._update_gauges()
+        rig.pipeline.update_gauges()
         assert rig.metric("stray_guests") == 1
 
     def test_nobody_else_gets_its_cpus_though_they_are_shared_ones_now(self, rig):
@@ -308,18 +308,18 @@ class TestSetsThatMovedUnderAGuest:
         rig.run("b")
         rig.restart(world=SWAPPED)
         assert (rig.observed("a"), rig.observed("b")) == ({1, 2}, {3})
-        assert shown(rig, "a").stray == self.STRAY
+        assert find_view(rig.pipeline, "a").stray == self.STRAY
 
     def test_an_offline_cpu_is_told_too_and_its_guest_runs_on_the_others(self, rig, caplog):
         offline = machine(nodes=2, cores=4, offline=frozenset({2}))
         tree = replace(TREE, nodes=tuple(replace(n, cpus=n.cpus - {2}) for n in TREE.nodes))
         rig.handle(WorldChanged(replace(WORLD, topology=offline, tree=tree)))
         rig.handle(ReconcileGuests())
-        assert shown(rig, "a").stray == "CPU 2 is offline"
+        assert find_view(rig.pipeline, "a").stray == "CPU 2 is offline"
         assert rig.observed("a") == {1}
         with caplog.at_level("INFO"):
             rig.handle(WorldChanged(WORLD))
-        assert shown(rig, "a").stray == ""
+        assert find_view(rig.pipeline, "a").stray == ""
         assert "Guest a holds no CPUs outside the present sets any more" in caplog.text
 
     def test_a_guest_whose_cpus_are_all_offline_runs_on_those_that_nobody_holds(self, rig):
@@ -333,7 +333,11 @@ class TestSetsThatMovedUnderAGuest:
     def test_under_policy_none_nobody_is_said_to_hold_anything(self, rig):
         self.moved(rig)
         rig.handle(WorldChanged(replace(SWAPPED, policy=POLICIES["none"])))
-        assert (shown(rig, "a").stray, shown(rig, "a").assignment, rig.observed("a")) == ("", None, {1, 2})
+        assert (
+            find_view(rig.pipeline, "a").stray,
+            find_view(rig.pipeline, "a").assignment,
+            rig.observed("a"),
+        ) == ("", None, {1, 2})
 
     def test_it_moves_for_another_allocation(self, rig):
         self.moved(rig)
@@ -348,7 +352,7 @@ class TestSetsThatMovedUnderAGuest:
         assert (planned.held, rig.observed("a"), rig.observed("b")) == ({0, 3}, {1, 2}, ALL - {1, 2})
         assert rig.handle(MoveGuest("a")).held == {0, 3}
         assert (rig.observed("a"), rig.observed("b")) == ({0, 3}, {1, 2})
-        assert shown(rig, "a").stray == ""
+        assert find_view(rig.pipeline, "a").stray == ""
         assert rig.saved["a"].assignment.held == {0, 3}
         assert rig.handle(MoveGuest("a")) is None
 
@@ -356,7 +360,7 @@ class TestSetsThatMovedUnderAGuest:
         self.moved(rig)
         with pytest.raises(GuestRefusedError, match="h_0 has 0 free dedicated CPUs"):
             rig.handle(MoveGuest("a"))
-        assert (rig.observed("a"), shown(rig, "a").refusal) == ({1, 2}, "")
+        assert (rig.observed("a"), find_view(rig.pipeline, "a").refusal) == ({1, 2}, "")
 
     def test_with_rebalancing_it_moves_by_itself(self, rig):
         larger = CpuSets(frozenset({0, 3, 5}), frozenset({1, 2}), NOTHING)
@@ -368,7 +372,7 @@ class TestSetsThatMovedUnderAGuest:
 
 def test_floating_guests_leave_what_is_pinned_of_the_legacy_pin_set():
     pins = frozenset({1, 2, 5})
-    rig = Rig(replace(WORLD, cpu_sets=CpuSets(pins, pins, pins)))
+    rig = FakeHost(replace(WORLD, cpu_sets=CpuSets(pins, pins, pins)))
     rig.run("shared")
     assert rig.observed("shared") == {1, 2, 5}
     rig.run("own", (0, 2, 0), vcpus=2)
@@ -376,10 +380,10 @@ def test_floating_guests_leave_what_is_pinned_of_the_legacy_pin_set():
 
 
 def test_policy_none_confines_nobody():
-    rig = Rig(replace(DEDICATED_ONLY, policy=POLICIES["none"]))
+    rig = FakeHost(replace(DEDICATED_ONLY, policy=POLICIES["none"]))
     starts(rig, "free")
     assert rig.observed("free") == ALL
-    assert shown(rig, "free").refusal == ""
+    assert find_view(rig.pipeline, "free").refusal == ""
 
 
 class TestOrderedDedicatedAndAllocatedShared:
@@ -392,44 +396,47 @@ class TestOrderedDedicatedAndAllocatedShared:
         return guest
 
     def test_it_has_no_place_and_stays_without_one_over_a_restart(self):
-        rig = Rig()
+        rig = FakeHost()
         self.start(rig, {"VCPU": 2})
-        assert "2 of its CPUs are to be dedicated, and it was allocated VCPU" in shown(rig, "g").refusal
+        assert (
+            "2 of its CPUs are to be dedicated, and it was allocated VCPU"
+            in find_view(rig.pipeline, "g").refusal
+        )
         assert rig.observed("g") == {3, 7}
         rig.handle(ReconcileGuests())
-        assert shown(rig, "g").refusal
+        assert find_view(rig.pipeline, "g").refusal
         rig.restart()
         rig.handle(ReconcileGuests())
-        assert shown(rig, "g").refusal
+        assert find_view(rig.pipeline, "g").refusal
 
     def test_it_is_stopped_as_it_starts_if_so_configured(self):
-        rig = Rig(replace(WORLD, refuse_unplaced=True))
+        rig = FakeHost(replace(WORLD, refuse_unplaced=True))
         self.start(rig, {"VCPU": 2})
         assert rig.driver.running == {}
 
     def test_it_gets_its_cpus_when_it_is_given_pcpu(self):
-        rig = Rig()
+        rig = FakeHost()
         self.start(rig, {"VCPU": 2})
         rig.handle(AllocationsRead({"g": {"node0": {"PCPU": 2}}}, 2.0))
-        assert (shown(rig, "g").refusal, rig.observed("g")) == ("", {1, 2})
+        assert (find_view(rig.pipeline, "g").refusal, rig.observed("g")) == ("", {1, 2})
 
     def test_where_vcpu_pin_set_backs_both_its_vcpu_are_dedicated(self):
         both = frozenset({1, 2, 3})
-        rig = Rig(replace(WORLD, cpu_sets=CpuSets(both, both, both)))
+        rig = FakeHost(replace(WORLD, cpu_sets=CpuSets(both, both, both)))
         self.start(rig, {"VCPU": 2})
-        assert shown(rig, "g").refusal == ""
-        assert len(shown(rig, "g").assignment.dedicated) == 2
-        assert rig.observed("g") == set(shown(rig, "g").assignment.dedicated)
+        assert find_view(rig.pipeline, "g").refusal == ""
+        assert len(find_view(rig.pipeline, "g").assignment.dedicated) == 2
+        assert rig.observed("g") == set(find_view(rig.pipeline, "g").assignment.dedicated)
 
     def test_where_vcpu_pin_set_backs_vcpu_alone_it_floats_there(self):
         """Beside cpu_shared_set, which is for emulator threads: there is no PCPU on such a host."""
-        rig = Rig(replace(WORLD, cpu_sets=CpuSets(NOTHING, frozenset({1, 2, 3}), frozenset({7}))))
+        rig = FakeHost(replace(WORLD, cpu_sets=CpuSets(NOTHING, frozenset({1, 2, 3}), frozenset({7}))))
         self.start(rig, {"VCPU": 2})
-        view = shown(rig, "g")
+        view = find_view(rig.pipeline, "g")
         assert (view.refusal, view.assignment.vcpu_cpus) == ("", (frozenset({1, 2, 3}),) * 2)
         assert view.assignment.emulator_cpus == {7}
 
     def test_a_shared_order_is_as_before(self):
-        rig = Rig()
+        rig = FakeHost()
         self.start(rig, {"VCPU": 2}, dedicated=0)
-        assert (shown(rig, "g").refusal, rig.observed("g")) == ("", {3})
+        assert (find_view(rig.pipeline, "g").refusal, rig.observed("g")) == ("", {3})

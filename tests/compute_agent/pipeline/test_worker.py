@@ -25,12 +25,12 @@ from compute_agent.pipeline.state import SavedGuest
 from compute_agent.pipeline.worker import GuestRefusedError
 from compute_agent.policy import POLICIES
 from tests.compute_agent.inventory.machines import machine
-from tests.compute_agent.pipeline.rig import ALL, SETS, WORLD, Rig
+from tests.compute_agent.pipeline.fake_host import ALL, SETS, WORLD, FakeHost
 
 
 @pytest.fixture
 def rig():
-    return Rig()
+    return FakeHost()
 
 
 def test_a_guest_is_pinned_before_it_is_released_and_saved(rig):
@@ -109,11 +109,11 @@ class TestUnallocated:
     def test_goes_to_the_shared_cpus_and_is_reported(self, rig):
         rig.run("a")
         assert rig.observed("a") == {3, 7}
-        rig.pipeline._update_gauges()
+        rig.pipeline.update_gauges()
         assert rig.metric("unallocated_guests") == 1
 
     def test_or_stays_where_it_is_if_so_configured(self):
-        rig = Rig(replace(WORLD, place_unallocated=False))
+        rig = FakeHost(replace(WORLD, place_unallocated=False))
         assert rig.run("a").assignment is None
         assert rig.observed("a") == ALL
 
@@ -158,7 +158,7 @@ class TestUnclaimed:
         topology = machine(cores=4, threads=2)
         sets = CpuSets(frozenset(range(6)), frozenset({6, 7}), frozenset({6, 7}))
         tree = ProviderTree((ProviderNode("h", "node0", None, cpus=topology.online),))
-        rig = Rig(HostState(topology, sets, tree, POLICIES["topology-aware"]))
+        rig = FakeHost(HostState(topology, sets, tree, POLICIES["topology-aware"]))
         rig.handle(AllocationsRead({}, 1.0, {"absent": {"node0": {"PCPU": 3}}}))
         return rig
 

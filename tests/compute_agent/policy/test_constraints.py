@@ -17,6 +17,7 @@ from compute_agent.model.guest import (
 from compute_agent.policy import POLICIES
 from compute_agent.policy.base import CpuSupply, GuestRequest, PlacementRefusal, ProviderDemand
 from compute_agent.policy.constrained import give_out, limits_of, refit_within
+from tests.compute_agent.builders import cpu_set
 from tests.compute_agent.inventory.machines import machine
 
 TOPOLOGY = machine(nodes=2, cores=4)
@@ -24,10 +25,6 @@ SETS = CpuSets(frozenset({1, 2, 5, 6}), frozenset({3, 7}), frozenset({3, 7}))
 SUPPLY = CpuSupply(TOPOLOGY, SETS)
 ALL = TOPOLOGY.online
 PLACING = ["static", "topology-aware"]
-
-
-def cpus(*numbers):
-    return frozenset(numbers)
 
 
 def pins(**by_number):
@@ -39,7 +36,7 @@ def pins(**by_number):
 def cells(*nodes):
     """Two guest CPUs for each of these nodes."""
     return PlacementConstraints(
-        cells=tuple(GuestCell(cpus(2 * n, 2 * n + 1), cpus(node)) for n, node in enumerate(nodes))
+        cells=tuple(GuestCell(cpu_set(2 * n, 2 * n + 1), cpu_set(node)) for n, node in enumerate(nodes))
     )
 
 
@@ -57,27 +54,27 @@ def place(request, policy="topology-aware", supply=SUPPLY):
     return POLICIES[policy](supply, request)
 
 
-class TestLimits:
+class TestConstraintLimits:
     """The CPUs that each guest CPU may use."""
 
     def test_nothing_is_demanded_and_nothing_limited(self):
         assert limits_of(TOPOLOGY, PlacementConstraints(), 2) == ()
-        assert limits_of(TOPOLOGY, PlacementConstraints(emulator=cpus(1)), 2) == (ALL, ALL)
+        assert limits_of(TOPOLOGY, PlacementConstraints(emulator=cpu_set(1)), 2) == (ALL, ALL)
 
     def test_strict_memory_keeps_guest_cpus_near(self):
-        assert limits_of(TOPOLOGY, PlacementConstraints(cpus(1)), 2) == (cpus(4, 5, 6, 7),) * 2
+        assert limits_of(TOPOLOGY, PlacementConstraints(cpu_set(1)), 2) == (cpu_set(4, 5, 6, 7),) * 2
 
     def test_each_cell_is_near_its_own_memory(self):
-        low, high = cpus(0, 1, 2, 3), cpus(4, 5, 6, 7)
+        low, high = cpu_set(0, 1, 2, 3), cpu_set(4, 5, 6, 7)
         assert limits_of(TOPOLOGY, cells(1, 0), 4) == (high, high, low, low)
         assert limits_of(TOPOLOGY, cells(1, 0), 1) == (high,)
 
     def test_nodes_without_cpus_limit_nothing(self):
-        assert limits_of(TOPOLOGY, PlacementConstraints(cpus(9)), 1) == (ALL,)
+        assert limits_of(TOPOLOGY, PlacementConstraints(cpu_set(9)), 1) == (ALL,)
 
     def test_pins_count_within_that(self):
-        demanded = PlacementConstraints(cpus(0), pins=((0, cpus(2, 5)), (7, cpus(1))))
-        assert limits_of(TOPOLOGY, demanded, 2) == (cpus(2), cpus(0, 1, 2, 3))
+        demanded = PlacementConstraints(cpu_set(0), pins=((0, cpu_set(2, 5)), (7, cpu_set(1))))
+        assert limits_of(TOPOLOGY, demanded, 2) == (cpu_set(2), cpu_set(0, 1, 2, 3))
 
 
 @pytest.mark.parametrize("policy", PLACING)
@@ -85,7 +82,7 @@ class TestPlaces:
     """Where guests with demands go."""
 
     def test_memory_of_a_node_brings_its_cpus(self, policy):
-        found = place(flat(2, pcpu=2, constraints=PlacementConstraints(cpus(1))), policy)
+        found = place(flat(2, pcpu=2, constraints=PlacementConstraints(cpu_set(1))), policy)
         assert (found.held, found.mems) == ({5, 6}, {1})
 
     def test_cells_get_cpus_of_their_nodes_in_their_order(self, policy):
@@ -95,31 +92,31 @@ class TestPlaces:
         assert found.mems == {0, 1}
 
     def test_two_of_four_zones_with_room_are_taken_as_the_cells_want_it(self, policy):
-        supply = CpuSupply(TOPOLOGY, CpuSets(cpus(0, 1, 2, 4, 5, 6), cpus(3, 7), cpus(3, 7)))
+        supply = CpuSupply(TOPOLOGY, CpuSets(cpu_set(0, 1, 2, 4, 5, 6), cpu_set(3, 7), cpu_set(3, 7)))
         found = place(flat(4, pcpu=4, constraints=cells(0, 1)), policy, supply)
-        assert [one <= cpus(0, 1, 2) for one in found.vcpu_cpus] == [True, True, False, False]
+        assert [one <= cpu_set(0, 1, 2) for one in found.vcpu_cpus] == [True, True, False, False]
 
     def test_pins_are_where_they_are_said_to_be(self, policy):
         found = place(flat(2, pcpu=2, constraints=pins(v0=[6], v1=[1])), policy)
-        assert (found.vcpu_cpus, found.dedicated) == ((cpus(6), cpus(1)), (6, 1))
+        assert (found.vcpu_cpus, found.dedicated) == ((cpu_set(6), cpu_set(1)), (6, 1))
 
     def test_a_mixed_guest_is_dedicated_where_its_pins_say(self, policy):
         found = place(flat(2, pcpu=1, vcpu=1, constraints=pins(v1=[2])), policy)
-        assert (found.vcpu_cpus, found.dedicated) == ((cpus(3, 7), cpus(2)), (2,))
+        assert (found.vcpu_cpus, found.dedicated) == ((cpu_set(3, 7), cpu_set(2)), (2,))
 
     def test_one_that_floats_does_so_within_its_limits(self, policy):
-        found = place(flat(2, vcpu=2, constraints=PlacementConstraints(cpus(1))), policy)
-        assert (found.vcpu_cpus, found.dedicated, found.mems) == ((cpus(7),) * 2, (), {1})
+        found = place(flat(2, vcpu=2, constraints=PlacementConstraints(cpu_set(1))), policy)
+        assert (found.vcpu_cpus, found.dedicated, found.mems) == ((cpu_set(7),) * 2, (), {1})
 
     def test_one_that_holds_nothing_floats_within_its_limits(self, policy):
-        found = place(GuestRequest("g", 1, constraints=PlacementConstraints(cpus(0))), policy)
-        assert found.vcpu_cpus == (cpus(3),)
+        found = place(GuestRequest("g", 1, constraints=PlacementConstraints(cpu_set(0))), policy)
+        assert found.vcpu_cpus == (cpu_set(3),)
 
     def test_an_emulator_with_a_cpu_of_its_own_is_where_it_is_pinned(self, policy):
-        demanded = PlacementConstraints(pins=((0, cpus(5)),), emulator=cpus(2))
+        demanded = PlacementConstraints(pins=((0, cpu_set(5)),), emulator=cpu_set(2))
         request = flat(1, pcpu=2, constraints=demanded, emulator_policy=EmulatorPolicy.ISOLATE)
         found = place(request, policy)
-        assert (found.vcpu_cpus, found.emulator_cpus, found.held) == ((cpus(5),), {2}, {2, 5})
+        assert (found.vcpu_cpus, found.emulator_cpus, found.held) == ((cpu_set(5),), {2}, {2, 5})
 
     @pytest.mark.parametrize(
         ("request_", "why"),
@@ -128,7 +125,7 @@ class TestPlaces:
             (flat(1, pcpu=1, constraints=pins(v0=[0])), "no 1 dedicated CPUs that are free in its zones"),
             (flat(2, pcpu=2, constraints=pins(v0=[1], v1=[1])), "no 2 dedicated CPUs"),
             (
-                flat(3, pcpu=3, constraints=PlacementConstraints(cpus(0))),
+                flat(3, pcpu=3, constraints=PlacementConstraints(cpu_set(0))),
                 "among the CPUs 0-3 that its guest CPUs",
             ),
             (flat(1, vcpu=1, constraints=pins(v0=[1])), "guest CPU 0 may use CPUs 1, and it floats on 3,7"),
@@ -141,7 +138,7 @@ class TestPlaces:
         assert why in found.reason
 
     def test_cpus_of_others_are_not_taken(self, policy):
-        supply = CpuSupply(TOPOLOGY, SETS, {"other": cpus(5)})
+        supply = CpuSupply(TOPOLOGY, SETS, {"other": cpu_set(5)})
         assert isinstance(place(flat(1, pcpu=1, constraints=pins(v0=[5])), policy, supply), PlacementRefusal)
         assert place(flat(1, pcpu=1, constraints=pins(v0=[5, 6])), policy, supply).held == {6}
 
@@ -155,29 +152,29 @@ def test_isolated_cores_are_chosen_within_the_limits():
         1,
         (ProviderDemand("h", topology.online, 2),),
         ThreadPolicy.ISOLATE,
-        constraints=PlacementConstraints(cpus(1)),
+        constraints=PlacementConstraints(cpu_set(1)),
     )
     found = place(request, supply=supply)
     assert found.held <= near
     assert (len(found.held), len(found.withheld), len(found.vcpu_cpus[0])) == (2, 1, 1)
 
 
-class TestRefit:
+class TestConstrainedRefit:
     """A guest that runs stays, as long as that is what its definition demands."""
 
     def test_it_stays_where_that_is_within_its_limits(self):
         request = flat(2, pcpu=2, constraints=pins(v0=[6, 5]))
-        current = CpuAssignment((cpus(6), cpus(1)), cpus(3, 7), (6, 1), mems=cpus(0, 1))
+        current = CpuAssignment((cpu_set(6), cpu_set(1)), cpu_set(3, 7), (6, 1), mems=cpu_set(0, 1))
         assert refit_within(SUPPLY, request, current) == current
 
     @pytest.mark.parametrize("demanded", [PlacementConstraints(), pins(v0=[1])])
     def test_it_does_not_stay_where_its_allocation_is_another_by_now(self, demanded):
         request = flat(1, pcpu=2, constraints=demanded)
-        assert refit_within(SUPPLY, request, CpuAssignment((cpus(1),), cpus(3, 7), (1,))) is None
+        assert refit_within(SUPPLY, request, CpuAssignment((cpu_set(1),), cpu_set(3, 7), (1,))) is None
 
     def test_it_goes_where_its_definition_says_by_now(self):
         request = flat(1, pcpu=1, constraints=pins(v0=[5]))
-        assert refit_within(SUPPLY, request, CpuAssignment((cpus(1),), cpus(3, 7), (1,))) is None
+        assert refit_within(SUPPLY, request, CpuAssignment((cpu_set(1),), cpu_set(3, 7), (1,))) is None
 
 
 SOME = st.frozensets(st.sampled_from(sorted(ALL)), min_size=1)
@@ -188,7 +185,7 @@ def cases(draw):
     limits = tuple(draw(st.lists(SOME, min_size=1, max_size=4)))
     zones = [
         (draw(st.frozensets(st.sampled_from([0, 1, 2, 4, 5, 6]))) & near, draw(st.integers(0, 2)))
-        for near in (cpus(0, 1, 2, 3), cpus(4, 5, 6, 7))
+        for near in (cpu_set(0, 1, 2, 3), cpu_set(4, 5, 6, 7))
     ]
     return zones, draw(st.frozensets(st.sampled_from([3, 7]))), limits
 

@@ -6,46 +6,49 @@ from hypothesis import strategies as st
 
 from compute_agent.model.cpuset import CpuSets
 from compute_agent.policy.policies import KernelPlacement, as_found
+from tests.compute_agent.builders import cpu_set
 
 SETS = CpuSets(frozenset(range(4)), frozenset(range(4, 8)), frozenset(range(4, 8)))
 SHARED, ALL = frozenset(range(4, 8)), frozenset(range(8))
 
 
-def cpus(*numbers):
-    return frozenset(numbers)
-
-
 def test_guest_cpus_that_are_pinned_within_the_dedicated_set_have_it_for_themselves():
-    found = as_found(SETS, 2, KernelPlacement(cpus(1, 3) | SHARED, {0: cpus(3), 1: cpus(1)}, SHARED, cpus(0)))
-    assert found.vcpu_cpus == (cpus(3), cpus(1))
+    found = as_found(
+        SETS, 2, KernelPlacement(cpu_set(1, 3) | SHARED, {0: cpu_set(3), 1: cpu_set(1)}, SHARED, cpu_set(0))
+    )
+    assert found.vcpu_cpus == (cpu_set(3), cpu_set(1))
     assert (found.dedicated, found.emulator_cpus, found.mems) == ((3, 1), SHARED, {0})
     assert found.given
 
 
 def test_an_emulator_with_a_cpu_of_its_own_has_that_too():
-    assert as_found(SETS, 1, KernelPlacement(cpus(1, 2), {0: cpus(1)}, cpus(2))).dedicated == (1, 2)
-    assert as_found(SETS, 1, KernelPlacement(cpus(1), {0: cpus(1)}, cpus(1))).dedicated == (1,)
+    assert as_found(SETS, 1, KernelPlacement(cpu_set(1, 2), {0: cpu_set(1)}, cpu_set(2))).dedicated == (1, 2)
+    assert as_found(SETS, 1, KernelPlacement(cpu_set(1), {0: cpu_set(1)}, cpu_set(1))).dedicated == (1,)
 
 
 def test_a_mixed_guest_floats_with_its_other_guest_cpus():
-    found = as_found(SETS, 2, KernelPlacement(cpus(1) | SHARED, {0: cpus(1), 1: SHARED}, SHARED))
-    assert (found.dedicated, found.vcpu_cpus) == ((1,), (cpus(1), SHARED))
+    found = as_found(SETS, 2, KernelPlacement(cpu_set(1) | SHARED, {0: cpu_set(1), 1: SHARED}, SHARED))
+    assert (found.dedicated, found.vcpu_cpus) == ((1,), (cpu_set(1), SHARED))
 
 
-@pytest.mark.parametrize("where", [SHARED, ALL, SETS.dedicated, cpus(3, 4)])
+@pytest.mark.parametrize("where", [SHARED, ALL, SETS.dedicated, cpu_set(3, 4)])
 def test_a_guest_without_pins_floats_where_it_is(where):
     found = as_found(SETS, 2, KernelPlacement(where, {0: where, 1: where}, where))
     assert (found.dedicated, found.cpus, found.emulator_cpus) == ((), where, where)
 
 
 def test_a_process_whose_threads_are_alike_is_where_they_are():
-    found = as_found(SETS, 2, KernelPlacement(cpus(1, 2)))
-    assert (found.vcpu_cpus, found.dedicated, found.emulator_cpus) == ((cpus(1, 2),) * 2, (1, 2), cpus(1, 2))
+    found = as_found(SETS, 2, KernelPlacement(cpu_set(1, 2)))
+    assert (found.vcpu_cpus, found.dedicated, found.emulator_cpus) == (
+        (cpu_set(1, 2),) * 2,
+        (1, 2),
+        cpu_set(1, 2),
+    )
 
 
 def test_where_the_sets_are_one_only_a_pin_to_one_cpu_is_a_guests_own():
     sets = CpuSets(ALL, ALL, ALL)
-    found = as_found(sets, 2, KernelPlacement(ALL, {0: cpus(1), 1: cpus(2, 3)}, ALL))
+    found = as_found(sets, 2, KernelPlacement(ALL, {0: cpu_set(1), 1: cpu_set(2, 3)}, ALL))
     assert found.dedicated == (1,)
 
 

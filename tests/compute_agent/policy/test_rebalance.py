@@ -20,7 +20,7 @@ SUPPLY = CpuSupply(TOPOLOGY, CpuSets(TOPOLOGY.online, frozenset(), frozenset()))
 POLICY = POLICIES["topology-aware"]
 
 
-class Host:
+class RebalancedHost:
     """Guests by name with their requests and assignments, and what they hold."""
 
     def __init__(self, **guests):
@@ -62,17 +62,17 @@ class Host:
     ],
 )
 def test_each_zone_crossed_has_its_cost(cpus, cost):
-    assert Host(a=cpus).cost() == cost
+    assert RebalancedHost(a=cpus).cost() == cost
 
 
 def test_a_shared_core_costs_each_of_the_guests():
-    host = Host(a=(0, 2), b=(1,), c=(3,))
+    host = RebalancedHost(a=(0, 2), b=(1,), c=(3,))
     costs = {name: place_cost(host.supply, host.requests[name], it) for name, it in host.assignments.items()}
     assert costs == {"a": 2.0, "b": 1.0, "c": 1.0}
 
 
 def test_a_guest_that_crosses_packages_is_brought_together():
-    host = Host(a=(0, 1, 16, 17))
+    host = RebalancedHost(a=(0, 1, 16, 17))
     move = host.move()
     assert move.guest == "a"
     assert place_cost(host.supply, host.requests["a"], move.assignment) == 0.0
@@ -80,17 +80,19 @@ def test_a_guest_that_crosses_packages_is_brought_together():
 
 
 def test_of_two_the_one_that_gains_more_is_moved():
-    host = Host(a=(0, 1, 8, 9), b=(4, 5, 24, 25))
+    host = RebalancedHost(a=(0, 1, 8, 9), b=(4, 5, 24, 25))
     assert host.move().guest == "b"
 
 
 def test_of_equals_the_first_is_moved():
-    assert Host(b=(0, 1, 8, 9), a=(16, 17, 24, 25)).move().guest == "b"
+    assert RebalancedHost(b=(0, 1, 8, 9), a=(16, 17, 24, 25)).move().guest == "b"
 
 
 def test_guests_that_stay_where_they_are_do_not_keep_others():
     """One with nothing to gain, one that the policy refuses, and one that it would put where it is."""
-    host = Host(well=(0, 1, 2, 3), refused=(4, 5, 8, 9), again=(12, 13, 16, 17), last=(20, 21, 28, 29))
+    host = RebalancedHost(
+        well=(0, 1, 2, 3), refused=(4, 5, 8, 9), again=(12, 13, 16, 17), last=(20, 21, 28, 29)
+    )
 
     def policy(supply, request):
         match request.guest:
@@ -116,14 +118,14 @@ def test_guests_that_stay_where_they_are_do_not_keep_others():
     ],
 )
 def test_a_move_costs_the_part_of_its_memory_that_the_guest_leaves(before, after, cost):
-    assignment = Host(a=(0, 1)).assignments["a"]
+    assignment = RebalancedHost(a=(0, 1)).assignments["a"]
     nodes = (replace(assignment, mems=frozenset(mems)) for mems in (before, after))
     assert move_cost(*nodes) == cost
 
 
 def test_memory_elsewhere_counts_against_a_move():
     """A guest alone in its place, all L3 domains of its node being broken: another node is not worth it."""
-    host = Host(a=(2, 3, 4, 5), b=(0,), c=(6,))
+    host = RebalancedHost(a=(2, 3, 4, 5), b=(0,), c=(6,))
     assert host.move(min_gain=1.0) is None
     unbound = replace(host.assignments["a"], mems=frozenset())
     guests = [(host.requests["a"], unbound)]
@@ -133,7 +135,7 @@ def test_memory_elsewhere_counts_against_a_move():
 
 
 def test_two_guests_on_one_core_are_parted():
-    host = Host(a=(0,), b=(1,))
+    host = RebalancedHost(a=(0,), b=(1,))
     host.requests["b"] = replace(host.requests["b"], thread_policy=ThreadPolicy.SPREAD)
     move = host.move()
     assert (move.guest, move.gain) == ("b", 1.0)
@@ -141,7 +143,7 @@ def test_two_guests_on_one_core_are_parted():
 
 
 def test_a_gain_below_the_threshold_moves_nobody():
-    host = Host(a=(2, 3, 4, 5))
+    host = RebalancedHost(a=(2, 3, 4, 5))
     assert host.move(min_gain=1.0).gain == 1.0
     assert host.move(min_gain=1.01) is None
 
@@ -150,11 +152,11 @@ def test_where_everything_is_well_the_policy_is_not_asked():
     def policy(supply, request):
         raise AssertionError
 
-    assert Host(a=(0, 1, 2, 3), b=(4, 5)).move(policy=policy) is None
+    assert RebalancedHost(a=(0, 1, 2, 3), b=(4, 5)).move(policy=policy) is None
 
 
 def test_a_refusal_moves_nobody():
-    host = Host(a=(0, 1, 16, 17))
+    host = RebalancedHost(a=(0, 1, 16, 17))
     host.requests["a"] = replace(host.requests["a"], demands=(ProviderDemand("host", frozenset({0}), 4),))
     assert host.move() is None
 
@@ -163,7 +165,7 @@ def test_a_refusal_moves_nobody():
 def hosts(draw):
     """Guests on CPUs that came about somehow."""
     cpus = draw(st.permutations(sorted(TOPOLOGY.online)))
-    host = Host()
+    host = RebalancedHost()
     for name in "abcdefgh"[: draw(st.integers(1, 8))]:
         count = draw(st.integers(1, 8))
         if count > len(cpus):

@@ -52,7 +52,7 @@ class Seen:
 
 
 @dataclass
-class Host:
+class SimulatedHost:
     """The kernel and Placement of the simulation. Usage is in cores and bytes, of ``cpus`` and ``memory``.
 
     Evicted guests are gone ``grace`` rounds later.
@@ -132,7 +132,7 @@ class Host:
 class Loop:
     """Host and executor, round after round, a second each."""
 
-    def __init__(self, host: Host, rules: QosRules, state: QosState | None = None) -> None:
+    def __init__(self, host: SimulatedHost, rules: QosRules, state: QosState | None = None) -> None:
         self.host = host
         self.rules = rules
         self.saved = state or QosState()

@@ -4,15 +4,19 @@ import threading
 import time
 
 from compute_agent.qos.evictor import EvictionFailedError, GuestEvictor
+from tests.waits import wait_for
 
 
 def finished(evictor, count=1):
     """What ended, waited for."""
     over = {}
-    deadline = time.monotonic() + 30
-    while len(over) < count and time.monotonic() < deadline:
+
+    def are_over():
+        nonlocal over
         over |= evictor.finished()
-        time.sleep(0.005)
+        return len(over) >= count
+
+    wait_for(are_over, f"{count} evictions are over", evidence=lambda: over)
     return over
 
 

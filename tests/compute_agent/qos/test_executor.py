@@ -50,7 +50,7 @@ class FakeActuator:
         return over
 
 
-class World:
+class ExecutedWorld:
     """An executor with all that is around it."""
 
     def __init__(self, by, state=None):
@@ -80,7 +80,7 @@ DOWN = line(throttle_down=7.2, throttle_up=5)
 
 
 def test_plan_is_carried_out_in_order_and_kept():
-    world = World(rules(line(evict=9, throttle_down=5.5, throttle_up=4, disable_scheduling=2)))
+    world = ExecutedWorld(rules(line(evict=9, throttle_down=5.5, throttle_up=4, disable_scheduling=2)))
     done = world.executor.round(snapshot(guest("a", 4.0), guest("b", 3.0), guest("c", 3.0)))
     assert world.actuator.calls == [("switch", True), ("evict", "a"), ("throttle", "b", 2.04)]
     assert [type(one) for one in done] == [SwitchScheduling, EvictAction, ThrottleAction]
@@ -91,7 +91,7 @@ def test_plan_is_carried_out_in_order_and_kept():
 
 
 def test_next_guest_is_taken_when_an_action_fails(caplog):
-    world = World(rules(DOWN))
+    world = ExecutedWorld(rules(DOWN))
     world.actuator.broken["a"] = OSError("cpu.max: Device or resource busy")
     with caplog.at_level(logging.ERROR):
         done = world.executor.round(snapshot(guest("a", 4.0), guest("b", 3.9)))
@@ -106,7 +106,7 @@ def test_next_guest_is_taken_when_an_action_fails(caplog):
 
 
 def test_round_ends_when_everything_fails():
-    world = World(rules(DOWN))
+    world = ExecutedWorld(rules(DOWN))
     world.actuator.broken = {name: RuntimeError("no") for name in "abc"}
     assert world.executor.round(snapshot(guest("a", 4.0), guest("b", 3.9), guest("c", 3.8))) == ()
     assert [call[1] for call in world.actuator.calls] == ["a", "b", "c"]
@@ -115,14 +115,14 @@ def test_round_ends_when_everything_fails():
 
 
 def test_failure_does_not_throttle_the_others_twice_when_everybody_is_throttled():
-    world = World(rules(line("psi", "cpu_pressure", throttle_down=20, throttle_up=5)))
+    world = ExecutedWorld(rules(line("psi", "cpu_pressure", throttle_down=20, throttle_up=5)))
     world.actuator.broken["a"] = OSError("no")
     world.executor.round(snapshot(guest("a"), guest("b"), host={MetricSeries("cpu_pressure"): 50.0}))
     assert world.actuator.calls == [("throttle", "a", 3.2), ("throttle", "b", 3.2)]
 
 
 def test_guest_that_ended_meanwhile_is_no_failure():
-    world = World(rules(DOWN))
+    world = ExecutedWorld(rules(DOWN))
     world.actuator.broken["a"] = GuestGoneError("guest a has ended")
     world.executor.round(snapshot(guest("a", 4.0), guest("b", 4.0)))
     assert world.actuator.calls == [("throttle", "a", 3.2)]
@@ -132,7 +132,7 @@ def test_guest_that_ended_meanwhile_is_no_failure():
 
 
 def test_switch_that_fails_is_tried_again_in_the_next_round():
-    world = World(rules(line(disable_scheduling=2)))
+    world = ExecutedWorld(rules(line(disable_scheduling=2)))
     world.actuator.broken[True] = OSError("placement is away")
     assert world.executor.round(snapshot(guest("a", 4.0))) == ()
     world.actuator.broken.clear()
@@ -140,17 +140,17 @@ def test_switch_that_fails_is_tried_again_in_the_next_round():
 
 
 def test_limit_is_saved_before_it_is_set_and_forgotten_after_it_is_taken_away():
-    world = World(rules(DOWN))
+    world = ExecutedWorld(rules(DOWN))
     world.executor.round(snapshot(guest("a", 4.0), guest("b", 4.0)))
     calls, state = world.saved[0]
     assert (calls, state.limit("a", QUOTA)) == (0, 3.2)
-    world = World(rules(DOWN), QosState((ThrottledGuest("a", QUOTA, 3.9),), scheduling_off=False))
+    world = ExecutedWorld(rules(DOWN), QosState((ThrottledGuest("a", QUOTA, 3.9),), scheduling_off=False))
     world.executor.round(snapshot(guest("a", 1.0)))
     assert [(calls, state.limit("a", QUOTA)) for calls, state in world.saved] == [(0, 3.9), (1, None)]
 
 
 def test_host_is_protected_although_the_state_cannot_be_saved(caplog):
-    world = World(rules(DOWN))
+    world = ExecutedWorld(rules(DOWN))
     world.full = True
     world.executor.round(snapshot(guest("a", 4.0), guest("b", 4.0)))
     assert world.actuator.calls == [("throttle", "a", 3.2)]
@@ -170,7 +170,7 @@ def test_after_a_restart_limits_are_set_again_and_evictions_go_on():
         (PendingEviction("c", "memory_usage"),),
         True,
     )
-    world = World(rules(DOWN), state)
+    world = ExecutedWorld(rules(DOWN), state)
     world.actuator.broken = {"gone": GuestGoneError("gone"), "bad": OSError("no")}
     world.executor.resume()
     assert world.actuator.calls == [
@@ -180,7 +180,7 @@ def test_after_a_restart_limits_are_set_again_and_evictions_go_on():
 
 
 def test_eviction_ends_when_the_guest_has_been_seen_off():
-    world = World(rules(line("m", "memory_usage", evict=5)))
+    world = ExecutedWorld(rules(line("m", "memory_usage", evict=5)))
     world.executor.round(snapshot(guest("a", 0.0, 6.0), guest("b", 0.0, 3.0)))
     world.executor.round(snapshot(guest("a", 0.0, 6.0), guest("b", 0.0, 3.0)))
     assert world.actuator.calls == [("evict", "a")]
@@ -190,7 +190,7 @@ def test_eviction_ends_when_the_guest_has_been_seen_off():
 
 
 def test_guest_that_left_after_it_was_measured_is_not_evicted_again():
-    world = World(rules(line("m", "memory_usage", evict=5)))
+    world = ExecutedWorld(rules(line("m", "memory_usage", evict=5)))
     both = guest("a", 0.0, 6.0), guest("b", 0.0, 3.0)
     world.executor.round(snapshot(*both))
     world.actuator.over = {"a": None}
@@ -200,7 +200,7 @@ def test_guest_that_left_after_it_was_measured_is_not_evicted_again():
 
 
 def test_next_guest_is_evicted_when_one_stays(caplog):
-    world = World(rules(line("m", "memory_usage", evict=5)))
+    world = ExecutedWorld(rules(line("m", "memory_usage", evict=5)))
     both = guest("a", 0.0, 6.0), guest("b", 0.0, 3.0)
     world.executor.round(snapshot(*both))
     world.actuator.over = {"a": RuntimeError("migrate ended with 1")}
@@ -216,7 +216,7 @@ def test_next_guest_is_evicted_when_one_stays(caplog):
 
 
 def test_preview_tells_once_and_does_nothing():
-    world = World(rules(line(throttle_down=7.2, throttle_up=5, disable_scheduling=2, preview=True)))
+    world = ExecutedWorld(rules(line(throttle_down=7.2, throttle_up=5, disable_scheduling=2, preview=True)))
     for _ in range(3):
         assert world.executor.round(snapshot(guest("a", 4.0), guest("b", 4.0))) == ()
     assert world.actuator.calls == []
@@ -229,7 +229,7 @@ def test_preview_tells_once_and_does_nothing():
 
 
 def test_lines_that_go_to_preview_give_back_what_they_took():
-    world = World(rules(DOWN))
+    world = ExecutedWorld(rules(DOWN))
     world.executor.round(snapshot(guest("a", 4.0), guest("b", 4.0)))
     world.executor.use(rules(line(throttle_down=7.2, throttle_up=5, preview=True)))
     assert world.executor.round(snapshot(guest("a", 3.2), guest("b", 4.1))) == (
@@ -251,7 +251,7 @@ def test_metric_of_another_package_brings_its_own_hands():
         line("disk", "disk_latency", throttle_down=9, throttle_up=5, evict=20),
         registry=MetricRegistry([*BUILT_IN, metric]),
     )
-    world = World(by)
+    world = ExecutedWorld(by)
     full = {knob: GuestAllotment(10.0, 1.0)}
     world.executor.round(snapshot(guest("a", entitlements=full, usage={series: 10.0}), host={series: 10.0}))
     assert told == [("a", "sda", 8.0)]
@@ -261,7 +261,9 @@ def test_metric_of_another_package_brings_its_own_hands():
 
 def test_relapses_are_forgiven_after_a_long_quiet():
     state = QosState(scheduling_off=False, relapses={"cpu_quota": 1}, giving_back=frozenset({"cpu_quota"}))
-    world = World(rules(line("psi", "cpu_pressure", throttle_down=7, throttle_up=5, cool_down=10)), state)
+    world = ExecutedWorld(
+        rules(line("psi", "cpu_pressure", throttle_down=7, throttle_up=5, cool_down=10)), state
+    )
     for time in (100.0, 139.0):
         world.executor.round(snapshot(guest("a", 1.0), time=time, host={PRESSURE: 1.0}))
         assert world.executor.state.relapses == {"cpu_quota": 1}
@@ -278,7 +280,7 @@ def test_relapses_are_forgiven_after_a_long_quiet():
     ],
 )
 def test_gauges_tell_what_is_in_force(name, value):
-    world = World(rules(line(evict=9, throttle_down=5.5, throttle_up=4, disable_scheduling=2)))
+    world = ExecutedWorld(rules(line(evict=9, throttle_down=5.5, throttle_up=4, disable_scheduling=2)))
     world.executor.round(snapshot(guest("a", 4.0), guest("b", 3.0), guest("c", 3.0)))
     assert world.registry.get_sample_value(name) == value
     usage = {"metric": "cpu_usage", "domain": ""}

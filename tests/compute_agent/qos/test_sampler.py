@@ -21,7 +21,7 @@ MEMORY_STAT = "anon 5000\nfile 3000\nshmem 1000\n"
 MEMINFO = "MemTotal:       1000 kB\nMemFree:         100 kB\nMemAvailable:    400 kB\n"
 
 
-class Tree:
+class SampledTree:
     """A root with /proc and two guests: `a` in a cgroup, `b` a bare process."""
 
     def __init__(self, root: Path) -> None:
@@ -60,7 +60,7 @@ class Tree:
 
 @pytest.fixture
 def tree(tmp_path):
-    return Tree(tmp_path)
+    return SampledTree(tmp_path)
 
 
 ALL = rules(

@@ -11,7 +11,7 @@ from compute_agent.qos.levers import ThrottleSteps
 from compute_agent.qos.state import QosState
 from tests.compute_agent.qos import chart
 from tests.compute_agent.qos.builders import line, rules
-from tests.compute_agent.qos.simulate import Host, Loop, SimulatedGuest
+from tests.compute_agent.qos.simulate import Loop, SimulatedGuest, SimulatedHost
 from tests.compute_agent.qos.worlds import COOL_DOWN, DOWN, SAMPLES, cpu_rules, host, picture
 
 QUIET_FROM, ROUNDS = 9000, 10_000
@@ -123,7 +123,7 @@ def test_steady_demand_above_the_line_is_settled_once(lines, noise):
     guests = {
         f"g{number:02}": SimulatedGuest(f"g{number:02}", 4.0, steady(3.5, number)) for number in range(16)
     }
-    loop = Loop(Host(64, 256, guests, own_use=1.0), rules(*lines, margin=0.1))
+    loop = Loop(SimulatedHost(64, 256, guests, own_use=1.0), rules(*lines, margin=0.1))
     history = loop.run(1500)
     assert acts(history[:50], ThrottleAction)
     # A little is given back where it is too much; nothing is taken again after that.
@@ -145,7 +145,7 @@ def test_guest_that_is_being_evicted_is_seen_off_by_the_next_agent():
         name: SimulatedGuest(name, 1.0, lambda second: 0.5, lambda second: 100.0) for name in ("a", "b", "c")
     }
     by = rules(line("memory", "memory_usage", evict=230, disable_scheduling=150, for_samples=2, cool_down=5))
-    loop = Loop(Host(64, 256, guests, grace=5), by)
+    loop = Loop(SimulatedHost(64, 256, guests, grace=5), by)
     loop.run(3)
     assert [eviction.guest for eviction in loop.saved.evictions] == ["a"]
     assert loop.host.scheduling_off

@@ -18,7 +18,7 @@ from tests.compute_agent.qos.chart import (
     Panel,
     draw,
 )
-from tests.compute_agent.qos.simulate import Demand, Host, Loop, SimulatedGuest
+from tests.compute_agent.qos.simulate import Demand, Loop, SimulatedGuest, SimulatedHost
 
 CPUS, MEMORY = 64.0, 256.0
 DOWN, UP, EVICT = 48.0, 44.0, 230.0
@@ -47,7 +47,7 @@ def steps(
     return demand
 
 
-def host(*, best_effort: int = 20, day: int = 0, until: int = 10**9, noise: float = 0.0) -> Host:
+def host(*, best_effort: int = 20, day: int = 0, until: int = 10**9, noise: float = 0.0) -> SimulatedHost:
     """A host with 4 dedicated guests and some best-effort ones, which want more than there is at times."""
     guests = {}
     for number in range(best_effort):
@@ -59,7 +59,7 @@ def host(*, best_effort: int = 20, day: int = 0, until: int = 10**9, noise: floa
         uuid = f"dedicated-{number}"
         cores = steps(100 + number, 3.0, 8.0, day=day, until=until, noise=noise)
         guests[uuid] = SimulatedGuest(uuid, 8.0, cores, lambda number: 30.0, "LSR", rank=20, protected=True)
-    return Host(CPUS, MEMORY, guests, own_use=1.0)
+    return SimulatedHost(CPUS, MEMORY, guests, own_use=1.0)
 
 
 def cpu_rules() -> QosRules:

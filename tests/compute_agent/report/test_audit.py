@@ -29,7 +29,7 @@ def kinds(guests, held, inactive=frozenset()):
     return [(finding.kind, finding.consumer) for finding in compare(guests, held, inactive)]
 
 
-def guest(uuid="a", vcpus=2, location=OWN, **fields):
+def audited_guest(uuid="a", vcpus=2, location=OWN, **fields):
     return AuditedGuest(uuid, uuid, vcpus, location, **fields)
 
 
@@ -44,11 +44,11 @@ class TestFindings:
     """What is told."""
 
     def test_nothing_is_wrong(self):
-        assert kinds([guest()], {"a": {"node": {"PCPU": 2}}}) == []
+        assert kinds([audited_guest()], {"a": {"node": {"PCPU": 2}}}) == []
 
     def test_each_side_may_lack_the_other(self):
         held = {"b": {"node": {"PCPU": 2}}}
-        assert compare([guest()], held, frozenset()) == [
+        assert compare([audited_guest()], held, frozenset()) == [
             AuditFinding(FindingKind.UNALLOCATED, "a", "a"),
             AuditFinding(FindingKind.UNUSED, "b", allocation=held["b"]),
         ]
@@ -59,7 +59,7 @@ class TestFindings:
     def test_guests_on_the_same_cpus_are_told_of_each_other(self):
         held = {uuid: {"node": {"PCPU": 2}} for uuid in "abc"}
         pins = {"a": {1, 2}, "b": {2, 3}, "c": {4}}
-        guests = [guest(uuid, held=frozenset(cpus)) for uuid, cpus in pins.items()]
+        guests = [audited_guest(uuid, held=frozenset(cpus)) for uuid, cpus in pins.items()]
         assert [(it.kind, it.consumer, it.detail) for it in compare(guests, held, frozenset())] == [
             (FindingKind.OVERLAP, "a", "CPU 2 also of guest b"),
             (FindingKind.OVERLAP, "b", "CPU 2 also of guest a"),
@@ -68,11 +68,11 @@ class TestFindings:
     def test_a_guest_that_migrates_is_a_pair(self):
         held = {"m": {"node": {"PCPU": 2}}}
         pair = AuditFinding(FindingKind.MIGRATING, "a", "a", held["m"], "held by consumer m")
-        assert compare([guest(migration="m")], held, frozenset(), {"m": "a"}) == [pair]
+        assert compare([audited_guest(migration="m")], held, frozenset(), {"m": "a"}) == [pair]
         assert compare([], held, frozenset(), {"m": "a"}) == [replace(pair, name="")]
 
     def test_a_refused_guest_is_told_with_the_reason(self):
-        (finding,) = compare([guest(refusal="no room")], {"a": {"node": {"PCPU": 2}}}, frozenset())
+        (finding,) = compare([audited_guest(refusal="no room")], {"a": {"node": {"PCPU": 2}}}, frozenset())
         assert (finding.kind, finding.detail) == (FindingKind.REFUSED, "no room")
 
     @pytest.mark.parametrize(
@@ -95,14 +95,14 @@ class TestFindings:
         ],
     )
     def test_amounts(self, fields, held, detail):
-        found = compare([guest(**fields)], {"a": {"node": held}}, frozenset())
+        found = compare([audited_guest(**fields)], {"a": {"node": held}}, frozenset())
         assert [finding.detail for finding in found] == ([detail] if detail else [])
 
     def test_amounts_are_summed_over_providers(self):
-        assert kinds([guest()], {"a": {"n0": {"PCPU": 1}, "n1": {"PCPU": 1}}}) == []
+        assert kinds([audited_guest()], {"a": {"n0": {"PCPU": 1}, "n1": {"PCPU": 1}}}) == []
 
     def test_siblings_that_are_kept_empty_may_be_held_or_not(self):
-        isolated = guest(location=CpuLocation(frozenset({0, 1, 2, 3}), frozenset(), 2))
+        isolated = audited_guest(location=CpuLocation(frozenset({0, 1, 2, 3}), frozenset(), 2))
         for pcpu, count in ((2, 0), (4, 0), (3, 1)):
             assert len(compare([isolated], {"a": {"node": {"PCPU": pcpu}}}, frozenset())) == count
 
@@ -126,10 +126,10 @@ class TestNeeds:
         ],
     )
     def test_amounts(self, fields, amounts):
-        assert needs(guest(**fields)) == amounts
+        assert needs(audited_guest(**fields)) == amounts
 
 
-class TestAllocations:
+class TestAuditedAllocations:
     """Where it is created."""
 
     NODES = (frozenset({0, 1, 2, 3}), frozenset({4, 5, 6, 7}))
@@ -156,18 +156,22 @@ class TestAllocations:
         return FreeCapacity(ProviderTree(nodes), inventories, held or {})
 
     def test_on_the_node_where_it_runs(self):
-        there = guest(location=CpuLocation(frozenset({5, 6}), frozenset(), 2), resources={"MEMORY_MB": 1024})
+        there = audited_guest(
+            location=CpuLocation(frozenset({5, 6}), frozenset(), 2), resources={"MEMORY_MB": 1024}
+        )
         assert allocation_for(there, self.free()) == {"n1": {"PCPU": 2, "MEMORY_MB": 1024}}
 
     def test_disk_is_the_hosts(self):
-        assert allocation_for(guest(resources={"DISK_GB": 20}), self.free())["root"] == {"DISK_GB": 20}
+        assert allocation_for(audited_guest(resources={"DISK_GB": 20}), self.free())["root"] == {
+            "DISK_GB": 20
+        }
 
     def test_on_both_nodes_if_it_runs_on_both(self):
-        there = guest(location=CpuLocation(frozenset({1, 5}), frozenset(), 2))
+        there = audited_guest(location=CpuLocation(frozenset({1, 5}), frozenset(), 2))
         assert allocation_for(there, self.free()) == {"n0": {"PCPU": 1}, "n1": {"PCPU": 1}}
 
     def test_a_guest_that_floats_everywhere_is_kept_together_where_there_is_room(self):
-        ordered = guest(
+        ordered = audited_guest(
             location=CpuLocation(floating=frozenset({3, 7})), dedicated=2, resources={"MEMORY_MB": 4096}
         )
         assert allocation_for(ordered, self.free({"x": {"n0": {"PCPU": 2}}})) == {
@@ -175,10 +179,10 @@ class TestAllocations:
         }
 
     def test_no_room_and_no_such_class(self):
-        assert allocation_for(guest(), self.free({"x": {"n0": {"PCPU": 3}, "n1": {"PCPU": 2}}})) == (
+        assert allocation_for(audited_guest(), self.free({"x": {"n0": {"PCPU": 3}, "n1": {"PCPU": 2}}})) == (
             "there is no room for 2 PCPU (free: h_0 0, h_1 1)"
         )
-        assert allocation_for(guest(resources={"VGPU": 1}), self.free()) == (
+        assert allocation_for(audited_guest(resources={"VGPU": 1}), self.free()) == (
             "there is no room for 1 VGPU (free: none)"
         )
 

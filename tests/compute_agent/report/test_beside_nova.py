@@ -42,13 +42,13 @@ def client(request, tmp_path_factory):
         yield client_of(url, tmp_path_factory.mktemp("agent"))
 
 
-class Host:
+class HostBesideNova:
     """A host with a nova-compute and an agent."""
 
     number = itertools.count(1)
 
     def __init__(self, client):
-        self.client = RecordingClient(client._adapter)
+        self.client = RecordingClient(client.adapter)
         self.id = next(self.number)
         self.name = f"compute{self.id}.example"
         self.own = f"11111111-1111-4000-8000-{self.id:012d}"
@@ -94,7 +94,7 @@ class Host:
     def candidates(self, query):
         """The classes by the last part of the provider's name, of each candidate on this host."""
         names = {each.uuid: name for name, each in self.shown().items()}
-        found = self.client._request(
+        found = self.client.send_request(
             "GET", f"/allocation_candidates?{query}", shape={"allocation_requests": [{}]}
         )["allocation_requests"]
         return [
@@ -106,7 +106,7 @@ class Host:
 
 @pytest.fixture
 def host(client):
-    return Host(client)
+    return HostBesideNova(client)
 
 
 def test_what_the_agent_offers_is_below_novas_root(host):

@@ -255,5 +255,5 @@ def test_a_large_answer_that_is_no_text_is_refused_without_guessing(serve, tmp_p
 def test_what_placement_options_say_of_tls_holds(tmp_path):
     more = "tls_min_version = 1.3\ntls_ciphers = ECDHE+AESGCM"
     client = make_client(tmp_path, "https://127.0.0.1:1", more)
-    adapter = client._adapter.session.session.get_adapter("https://127.0.0.1:1")
+    adapter = client.adapter.session.session.get_adapter("https://127.0.0.1:1")
     assert (str(adapter.tls_min_version), adapter.tls_ciphers) == ("1.3", "ECDHE+AESGCM")

@@ -156,8 +156,8 @@ def test_http_basic_credentials_are_sent(tmp_path, live_placement):
         f"[placement]\nauth_type = http_basic\nendpoint = {live_placement.url}\nusername = u\npassword = p\n"
     )
     seen = []
-    application = live_placement._application
-    live_placement._application = lambda environ, start: (
+    application = live_placement.application
+    live_placement.application = lambda environ, start: (
         seen.append(environ.get("HTTP_AUTHORIZATION")) or application(environ, start)
     )
     with pytest.raises(CredentialsError):  # the service knows tokens only

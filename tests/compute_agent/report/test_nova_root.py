@@ -26,11 +26,11 @@ class Providers:
     traits: frozenset[str] = frozenset({"COMPUTE_NODE", "COMPUTE_VOLUME_ATTACH"})
 
     def find(self, search: RootSearch) -> NovaRoot | None:
-        return find_root(cast(PlacementClient, _Client(self)), search)
+        return find_root(cast(PlacementClient, _RootClient(self)), search)
 
 
 @dataclass
-class _Client:
+class _RootClient:
     providers: Providers
 
     def provider_record(self, name: str) -> ProviderRecord | None:

@@ -17,8 +17,8 @@ from compute_agent.report.client import PlacementClient
 from compute_agent.report.plan import CreateTrait, SetTraits
 from compute_agent.report.reporter import MAX_ATTEMPTS, HostReporter
 from compute_agent.report.reshape import ReshapePlan
-from placement.api.middleware import build_application
-from placement.conf import new_config
+from tests.compute_agent.builders import hold_resources, release_resources
+from tests.placement.running import application
 
 ROOT = "11111111-0000-4000-8000-000000000001"
 NODE_0 = "11111111-0000-4000-8000-000000000002"
@@ -71,17 +71,6 @@ def client(request, client, monkeypatch):
 def idle(client):
     """What is asked for when nothing has changed."""
     return [("GET", f"/ext/v1/trees/{ROOT}" if client.has_trees() else "/resource_providers")]
-
-
-def claim(client, provider, resources):
-    body = {
-        "allocations": {provider: {"resources": resources}},
-        "project_id": "p",
-        "user_id": "u",
-        "consumer_generation": None,
-        "consumer_type": "INSTANCE",
-    }
-    client._request("PUT", f"/allocations/{CONSUMER}", body)
 
 
 def test_a_host_is_reported_once_and_then_nothing_is_written(client, memory, live_placement):
@@ -233,7 +222,7 @@ def test_after_four_conflicts_it_is_left_for_the_next_time(client, memory, monke
 def test_capacity_in_use_is_neither_removed_nor_counted_twice(client, memory):
     reporter = memory.reporter(client)
     reporter.report(numa_tree())
-    claim(client, NODE_0, {"PCPU": 2})
+    hold_resources(client, CONSUMER, {NODE_0: {"PCPU": 2}})
     report = reporter.report(flat_tree())
     assert len(report.refusals) == 2
     assert "in use" in report.refusals[0].reason.lower() or "allocations" in report.refusals[0].reason.lower()
@@ -241,7 +230,7 @@ def test_capacity_in_use_is_neither_removed_nor_counted_twice(client, memory):
     assert client.inventories(ROOT)[0].keys() == {"DISK_GB"}
     assert client.inventories(NODE_0)[0]["PCPU"]["total"] == 4
 
-    client._request("DELETE", f"/allocations/{CONSUMER}")
+    release_resources(client, CONSUMER)
     assert reporter.report(flat_tree()).refusals == ()
     assert client.inventories(ROOT)[0].keys() == {"DISK_GB", "PCPU"}
     assert [provider.uuid for provider in client.providers_in_tree(ROOT)] == [ROOT]
@@ -288,11 +277,7 @@ class TestStockServer:
 
     @pytest.fixture
     def placement_application(self, sqlite_url):
-        conf = new_config(config_files=[])
-        conf.set_override("auth_strategy", "noauth2", group="api")
-        conf.set_override("connection", sqlite_url, group="placement_database")
-        conf.set_override("additional_resource_classes", [], group="placement")
-        return build_application(conf)
+        return application(sqlite_url, placement={"additional_resource_classes": []})
 
     def test_custom_classes_stand_for_llc_and_mba(self, client, memory):
         tree = numa_tree(LLC=ProviderInventory(10, max_unit=10), MBA=ProviderInventory(100, max_unit=100))
@@ -310,7 +295,7 @@ def test_a_provider_that_goes_while_a_reshape_is_planned_holds_nothing(
     client, memory, live_placement, monkeypatch, gone
 ):
     memory.reporter(client).report(numa_tree())
-    claim(client, NODE_0, {"PCPU": 1})
+    hold_resources(client, CONSUMER, {NODE_0: {"PCPU": 1}})
 
     def removed(uuid):
         raise NotFoundError("GET", f"/resource_providers/{uuid}/allocations", "gone", status=404)
@@ -341,7 +326,7 @@ class TestWholeTrees:
         reporter = memory.reporter(client)
         reporter.report(numa_tree())
         reporter.report(numa_tree())
-        claim(client, NODE_0, {"PCPU": 1})
+        hold_resources(client, CONSUMER, {NODE_0: {"PCPU": 1}})
         live_placement.writes()
         assert reporter.report(numa_tree()).sent == 0
         assert live_placement.requests == idle(client)
@@ -425,7 +410,7 @@ class TestWholeTrees:
 def test_memory_becomes_huge_pages_as_far_as_nobody_holds_it(client, memory):
     reporter = memory.reporter(client)
     reporter.report(numa_tree(MEMORY_MB=ProviderInventory(8192, max_unit=8192)))
-    claim(client, NODE_0, {"MEMORY_MB": 7000})
+    hold_resources(client, CONSUMER, {NODE_0: {"MEMORY_MB": 7000}})
     pages = ProviderInventory(1024, max_unit=1024)
     tree = numa_tree(MEMORY_MB=ProviderInventory(6144, max_unit=6144), CUSTOM_HUGE_PAGES_2MB=pages)
 
@@ -438,7 +423,7 @@ def test_memory_becomes_huge_pages_as_far_as_nobody_holds_it(client, memory):
         assert reporter.report(tree).refusals == ()
         assert there() == (7000, 1024, 428)
         assert "7000 MEMORY_MB are held" in reporter.waiting.pages[0]
-    client._request("DELETE", f"/allocations/{CONSUMER}")
+    release_resources(client, CONSUMER)
     reporter.report(tree)
     assert there() == (6144, 1024, 0)
     assert reporter.waiting.pages == ()

@@ -13,11 +13,12 @@ from compute_agent.inventory.derive import SHAPES, InventorySettings, derive
 from compute_agent.inventory.resctrl import CacheDomain, CachePlatform
 from compute_agent.report.answers import ConflictError
 from compute_agent.report.capacity import CpuLocation
-from compute_agent.report.client import PlacementClient
 from compute_agent.report.reporter import MAX_ATTEMPTS, HostReporter
 from compute_agent.report.reshape import InfeasibleReshape
+from tests.compute_agent.builders import hold_resources
 from tests.compute_agent.inventory.machines import machine
 from tests.compute_agent.servers import client_of, running
+from tests.placement.builders import claim_body
 
 pytestmark = pytest.mark.slow
 
@@ -47,7 +48,7 @@ def client(server, tmp_path_factory):
     return client_of(server[1], tmp_path_factory.mktemp("agent"))
 
 
-class Host:
+class ServedHost:
     """A host of its own: its root's uuid and name, what its agent remembers, its guests."""
 
     number = itertools.count(1)
@@ -75,14 +76,7 @@ class Host:
         return f"22222222-0000-4000-8000-{self.id:06d}{number:06d}"
 
     def claim(self, number, holding, **fields):
-        body = {
-            "allocations": {uuid: {"resources": amounts} for uuid, amounts in holding.items()},
-            "project_id": "p",
-            "user_id": "u",
-            "consumer_generation": self.client.allocations(self.guest(number)).generation,
-            "consumer_type": "INSTANCE",
-        } | fields
-        self.client._request("PUT", f"/allocations/{self.guest(number)}", body)
+        hold_resources(self.client, self.guest(number), holding, **fields)
 
     def reshape(self, tree, locations):
         zones = {node.uuid: node.cpus for node in tree.nodes}
@@ -97,7 +91,7 @@ class Host:
 
     def shown(self):
         """Everything Placement shows of the host but generations."""
-        self.reporter._reader.reported.clear()
+        self.reporter.reader.reported.clear()
         return {
             uuid: (provider.name, provider.parent, provider.inventories, provider.traits)
             for uuid, provider in self.reporter.reported(self.root).items()
@@ -106,7 +100,7 @@ class Host:
 
 @pytest.fixture
 def host(client):
-    return Host(client)
+    return ServedHost(client)
 
 
 def expected(tree):
@@ -165,7 +159,7 @@ def test_from_flat_vcpu_to_pcpu_of_each_node(host, client):
     assert host.holds(3, numa) == {"NUMA_0": {"VCPU": 1}}
     assert host.holds(4, numa) == {"": {"DISK_GB": 2}}
     record = client.allocations(host.guest(1))
-    assert (record.project_id, record.user_id, record.consumer_type) == ("p", "u", "INSTANCE")
+    assert (record.project_id, record.user_id, record.consumer_type) == ("project", "user", "INSTANCE")
 
     report = host.reporter.report(numa)
     assert report.refusals == ()
@@ -205,15 +199,9 @@ def test_through_every_shape_and_back(host):
 
 def test_consumers_keep_their_types_and_those_without_have_none(host, client):
     host.reporter.report(host.tree("flat"))
-    old = PlacementClient(client._adapter)
-    old._microversion = "1.28"
-    body = {
-        "allocations": {host.root: {"resources": {"VCPU": 1}}},
-        "project_id": "p",
-        "user_id": "u",
-        "consumer_generation": None,
-    }
-    old._request("PUT", f"/allocations/{host.guest(1)}", body)
+    body = claim_body({host.root: {"VCPU": 1}})
+    del body["consumer_type"]
+    client.send_request("PUT", f"/allocations/{host.guest(1)}", body, "1.28")
     host.claim(2, {host.root: {"VCPU": 1}}, consumer_type="MIGRATION")
     numa = host.tree("numa")
     assert host.reshape(numa, {}).moves

@@ -10,8 +10,8 @@ from compute_agent.model.messages import ConfigError
 from compute_agent.report.answers import NotFoundError, UnavailableError
 from compute_agent.report.client import PlacementClient
 from placement.api import middleware
-from placement.conf import new_config
 from tests.compute_agent.conftest import LivePlacement
+from tests.placement.running import application
 
 SECRET = "hunter2"
 
@@ -83,13 +83,9 @@ def test_placement_goes_on_with_the_trace_and_the_id_of_a_request(traced, kept, 
 
     served = Kept()
     monkeypatch.setattr(middleware, "_tracing", lambda conf: ServiceTracing(served.processor, 0.0))
-    conf = new_config(config_files=[])
-    conf.set_override("auth_strategy", "noauth2", "api")
-    conf.set_override("connection", sqlite_url, "placement_database")
-    conf.set_override("enabled", True, "tracing")
-    server = LivePlacement(middleware.build_application(conf))
+    server = LivePlacement(application(sqlite_url, tracing={"enabled": True}))
     try:
-        traced._adapter.endpoint_override = server.url
+        traced.adapter.endpoint_override = server.url
         traced.known_traits()
     finally:
         server.stop()
@@ -104,14 +100,14 @@ def test_without_traces_a_refusal_is_in_the_log_with_the_id_that_placement_has_i
     client, live_placement, caplog
 ):
     ids = []
-    monitored = live_placement._application
+    monitored = live_placement.application
 
     def application(environ, start_response):
         ids.append(environ.get("HTTP_X_OPENSTACK_REQUEST_ID"))
         assert "HTTP_TRACEPARENT" not in environ
         return monitored(environ, start_response)
 
-    live_placement._application = application
+    live_placement.application = application
     caplog.set_level(logging.INFO, logger="compute_agent.report.transport")
     with pytest.raises(Exception, match="HTTP 400"):
         client.create_trait("NOT_CUSTOM")

@@ -9,6 +9,7 @@ from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNod
 from compute_agent.report.held_amounts import keep_withheld, most_reserved
 from compute_agent.report.plan import OwnedNames, ReportedProvider
 from compute_agent.report.reporter import HostReporter
+from tests.compute_agent.builders import hold_resources
 
 VCPU = ProviderInventory(16, 2, max_unit=16, allocation_ratio=4.0)
 OWNED = {"n": OwnedNames(frozenset({"VCPU"}), written=frozenset({("VCPU", "reserved", 2)}))}
@@ -84,14 +85,7 @@ def test_placement_takes_it_and_gives_no_more_out(client):
     node = replace(tree(12).root, uuid=uuid)
     derived = ProviderTree((node,))
     reporter.report(replace(derived, nodes=(replace(node, withheld={}),)))
-    body = {
-        "allocations": {uuid: {"resources": {"VCPU": 16}}},
-        "project_id": "p",
-        "user_id": "u",
-        "consumer_generation": None,
-        "consumer_type": "INSTANCE",
-    }
-    client._request("PUT", "/allocations/5b0c0000-0000-4000-8000-00000000aa02", body)
+    hold_resources(client, "5b0c0000-0000-4000-8000-00000000aa02", {uuid: {"VCPU": 16}})
     reporter.report(derived)
     assert client.inventories(uuid)[0]["VCPU"]["reserved"] == 12
     (said,) = reporter.waiting.withheld

@@ -23,7 +23,7 @@ NAME_WIDTH = 6
 
 
 @dataclass(frozen=True)
-class Machine:
+class FakeMachine:
     """What a synthetic tree offers; the defaults are a small Intel server. `mb` is its highest value."""
 
     l3: tuple[int, ...] = (0, 1)
@@ -43,13 +43,13 @@ class Machine:
     cpuinfo: str = "vendor_id\t: GenuineIntel\n"
 
 
-INTEL = Machine()
-INTEL_CDP = Machine(cdp=True, closids=8)
-INTEL_MBPS = Machine(mb=2**32 - 1)
-AMD = Machine(
+INTEL = FakeMachine()
+INTEL_CDP = FakeMachine(cdp=True, closids=8)
+INTEL_MBPS = FakeMachine(mb=2**32 - 1)
+AMD = FakeMachine(
     min_bits=0, shareable=0, sparse=True, mb=2048, mb_gran=1, mb_min=0, cpuinfo="vendor_id\t: AuthenticAMD\n"
 )
-ARM = Machine(
+ARM = FakeMachine(
     l3=(1, 17), ways=12, shareable=0, sparse=True, closids=32, mb_min=1, mb_gran=1, mb_closids=32,
     rmids=64, cpuinfo="CPU implementer\t: 0x41\n",
 )  # fmt: skip
@@ -76,7 +76,7 @@ class FakeResctrl(ResctrlFilesystem):
             (root / "mon_groups").mkdir(exist_ok=True)
 
     @classmethod
-    def of(cls, machine: Machine, root: Path) -> "FakeResctrl":
+    def of(cls, machine: FakeMachine, root: Path) -> "FakeResctrl":
         """A freshly mounted tree."""
         root.mkdir(parents=True)
         names = ("L3DATA", "L3CODE") if machine.cdp else ("L3",)

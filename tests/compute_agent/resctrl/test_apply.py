@@ -182,7 +182,7 @@ def test_an_empty_change_writes_nothing(files):
     assert files.log == []
 
 
-class Threads:
+class ChangingThreads:
     """Threads that appear while others are moved."""
 
     def __init__(self, *passes):
@@ -206,7 +206,7 @@ def alive(monkeypatch):
 
 def test_threads_are_moved_until_no_new_one_appears(files, alive):
     files.make_folder("a")
-    threads = Threads([1001], [1001, 1002, 1003], [1001, 1002, 1003, 1004])
+    threads = ChangingThreads([1001], [1001, 1002, 1003], [1001, 1002, 1003, 1004])
     assert groups.move_tasks(files, "a", threads) == 4
     assert groups.read_tasks(files, "a") == {1001, 1002, 1003, 1004}
     assert threads.asked == 4

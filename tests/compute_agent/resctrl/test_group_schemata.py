@@ -19,7 +19,7 @@ from tests.compute_agent.resctrl import fake
 CODE, DATA = WayRange(0, 25), WayRange(50, 100)
 
 
-class Tree:
+class SchemataTree:
     """A mount on which plans are carried out."""
 
     def __init__(self, files, cpuinfo=""):
@@ -45,7 +45,7 @@ class Tree:
 
 @pytest.fixture
 def cdp(tmp_path):
-    return Tree(fake.FakeResctrl.of(fake.INTEL_CDP, tmp_path / "tree"), fake.INTEL_CDP.cpuinfo)
+    return SchemataTree(fake.FakeResctrl.of(fake.INTEL_CDP, tmp_path / "tree"), fake.INTEL_CDP.cpuinfo)
 
 
 def test_code_and_data_have_masks_of_their_own(cdp):
@@ -92,7 +92,7 @@ def test_an_annotation_goes_before_the_code_of_a_class(cdp):
 
 
 def test_without_cdp_the_range_of_both_applies_and_it_is_said(tmp_path):
-    tree = Tree(fake.FakeResctrl.of(fake.INTEL, tmp_path / "tree"), fake.INTEL.cpuinfo)
+    tree = SchemataTree(fake.FakeResctrl.of(fake.INTEL, tmp_path / "tree"), fake.INTEL.cpuinfo)
     found = tree.sync({"A": ShareSpec(WayRange(0, 50), code=CODE, l2=CODE)})
     assert tree.masks("ours.class.A", "L3") == {"L3": {"ff"}}
     assert found.refused["ours.class.A"] == (

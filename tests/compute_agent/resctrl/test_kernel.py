@@ -25,6 +25,7 @@ from compute_agent.resctrl.platform import UNLIMITED_MBPS, CpuVendor
 from compute_agent.resctrl.resolution import GuestDemand, resolve_groups
 from compute_agent.resctrl.schemata import Schemata, WayMask
 from compute_agent.resctrl.share_spec import ShareSpec, WayRange
+from tests.waits import wait_for
 
 MOUNT = os.environ.get("RESCTRL_MOUNT")
 PREFIX = "test."
@@ -50,7 +51,7 @@ else:
     MACHINES = {"kernel": None}
 
 
-class Kernel:
+class ResctrlKernel:
     """A mount with what the library makes of it."""
 
     def __init__(self, files, cpuinfo, options):
@@ -109,12 +110,12 @@ def kernel(request, tmp_path):
     if MOUNT is None:
         machine = MACHINES[request.param]
         files = fake.FakeResctrl.of(machine, tmp_path / "resctrl")
-        yield Kernel(files, machine.cpuinfo, frozenset())
+        yield ResctrlKernel(files, machine.cpuinfo, frozenset())
         return
     files = Patient(Path(MOUNT))
     found = mount.find_mount(Path("/"))
     before = read_schemata(files, DEFAULT_GROUP)
-    yield Kernel(files, Path("/proc/cpuinfo").read_text(), found.options)
+    yield ResctrlKernel(files, Path("/proc/cpuinfo").read_text(), found.options)
     for name in read_groups(files).groups:
         if name != DEFAULT_GROUP:
             files.remove_folder(name)
@@ -153,9 +154,7 @@ def threads(pid):
 
 
 def wait_for_threads(process):
-    deadline = time.monotonic() + 60
-    while len(threads(process.pid)) < 9 and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_for(lambda: len(threads(process.pid)) >= 9)
 
 
 def test_the_platform_is_read_and_consistent(kernel):

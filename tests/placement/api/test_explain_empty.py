@@ -2,22 +2,21 @@
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
 from oslo_context import context
 
 from placement.api import service as service_module
-from placement.api.middleware import build_application
-from placement.conf import new_config
-from tests.placement.running import Admin
+from tests.placement.builders import make_provider
+from tests.placement.running import Admin, application
+from tests.waits import wait_for
 
 HOST = "4e8e5957-649f-477b-9e5b-f1f75b21c03c"
 EMPTY = "/allocation_candidates?resources=VCPU:9"
 
 
-class Told(logging.Handler):
+class ExplanationLines(logging.Handler):
     """The lines about empty answers, each with the id of the request that it is about."""
 
     def __init__(self) -> None:
@@ -29,10 +28,7 @@ class Told(logging.Handler):
         self.lines.append((record.getMessage(), "" if current is None else str(current.global_request_id)))
 
     def wait(self, count: int) -> list[tuple[str, str]]:
-        deadline = time.monotonic() + 30
-        while len(self.lines) < count:
-            assert time.monotonic() < deadline, self.lines
-            time.sleep(0.01)
+        wait_for(lambda: len(self.lines) >= count, f"{count} lines", evidence=lambda: self.lines)
         for thread in threading.enumerate():
             if thread.name == "explain":
                 thread.join(30)  # it is done with all but the last word
@@ -40,8 +36,8 @@ class Told(logging.Handler):
 
 
 @pytest.fixture
-def told() -> Iterator[Told]:
-    handler = Told()
+def told() -> Iterator[ExplanationLines]:
+    handler = ExplanationLines()
     level = service_module.LOG.level
     service_module.LOG.setLevel(logging.INFO)
     service_module.LOG.addHandler(handler)
@@ -53,15 +49,8 @@ def told() -> Iterator[Told]:
 @pytest.fixture
 def service(sqlite_url) -> Callable[..., Admin]:
     def start(**options: object) -> Admin:
-        conf = new_config(config_files=())
-        conf.set_override("connection", sqlite_url, "placement_database")
-        conf.set_override("auth_strategy", "noauth2", "api")
-        for name, value in options.items():
-            conf.set_override(name, value, "api")
-        admin = Admin(build_application(conf))
-        assert admin("POST", "/resource_providers", json={"name": "cn", "uuid": HOST}).status_code == 200
-        inventory = {"resource_class": "VCPU", "total": 8, "resource_provider_generation": 0}
-        assert admin("POST", f"/resource_providers/{HOST}/inventories", json=inventory).status_code == 201
+        admin = Admin(application(sqlite_url, api=options))
+        make_provider(admin, "cn", provider=HOST, VCPU=8)
         return admin
 
     return start

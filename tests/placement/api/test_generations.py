@@ -6,13 +6,13 @@ from uuid import uuid4
 
 import pytest
 
+from tests.placement.builders import claim_body, inventories_body, make_provider
 from tests.placement.running import Admin
 
-OWNER = {"project_id": "p", "user_id": "u", "consumer_type": "INSTANCE"}
 Amounts = dict[str, dict[str, int]]
 
 
-class Pair:
+class ProviderPair:
     """Two providers of a test's own, with something to give, and two consumers."""
 
     def __init__(self, admin: Admin) -> None:
@@ -20,9 +20,7 @@ class Pair:
         self.one, self.other = str(uuid4()), str(uuid4())
         self.guest, self.neighbour = str(uuid4()), str(uuid4())
         for uuid in (self.one, self.other):
-            self.expect(200, "POST", "/resource_providers", {"name": uuid, "uuid": uuid})
-            body = self.described(uuid, VCPU=8, DISK_GB=8)
-            self.expect(200, "PUT", f"/resource_providers/{uuid}/inventories", body)
+            make_provider(admin, uuid, provider=uuid, VCPU=8, DISK_GB=8)
 
     def expect(self, status: int, method: str, path: str, body: Any = None, version: str = "1.39") -> Any:
         headers = {"OpenStack-API-Version": f"placement {version}"}
@@ -37,13 +35,11 @@ class Pair:
         return self.generation(self.one), self.generation(self.other)
 
     def described(self, uuid: str, **totals: int) -> dict[str, Any]:
-        inventories = {name: {"total": total} for name, total in totals.items()}
-        return {"resource_provider_generation": self.generation(uuid), "inventories": inventories}
+        return inventories_body(self.generation(uuid), **totals)
 
     def claim(self, consumer: str, amounts: Amounts) -> dict[str, Any]:
         generation = self.send("GET", f"/allocations/{consumer}").json.get("consumer_generation")
-        allocations = {uuid: {"resources": resources} for uuid, resources in amounts.items()}
-        return {"allocations": allocations, "consumer_generation": generation, **OWNER}
+        return claim_body(amounts, generation)
 
     def put(self, consumer: str, amounts: Amounts) -> None:
         self.expect(204, "PUT", f"/allocations/{consumer}", self.claim(consumer, amounts))
@@ -60,7 +56,7 @@ class Pair:
 
 ALL = {"VCPU": 8, "DISK_GB": 8}
 ONE = {"VCPU": 1}
-STEPS: list[tuple[str, Callable[[Pair], Any], tuple[int, int]]] = [
+STEPS: list[tuple[str, Callable[[ProviderPair], Any], tuple[int, int]]] = [
     ("the same again", lambda p: p.put(p.guest, {p.one: ONE}), (1, 0)),
     ("to the other provider", lambda p: p.put(p.guest, {p.other: ONE}), (0, 1)),
     ("to both", lambda p: p.put(p.guest, {p.one: {"DISK_GB": 1}, p.other: ONE}), (1, 1)),
@@ -110,10 +106,10 @@ TRAITS: list[tuple[list[str], int]] = [
 
 @pytest.mark.parametrize(("step", "raised"), [pytest.param(*row[1:], id=row[0]) for row in STEPS])
 def test_generations_of_providers_go_up_as_clients_expect(
-    admin: Admin, step: Callable[[Pair], Any], raised: tuple[int, int]
+    admin: Admin, step: Callable[[ProviderPair], Any], raised: tuple[int, int]
 ) -> None:
     """The guest has something of the one provider, the neighbour of both."""
-    pair = Pair(admin)
+    pair = ProviderPair(admin)
     pair.post({pair.guest: {pair.one: ONE}, pair.neighbour: {pair.one: ONE, pair.other: ONE}})
     before = pair.generations()
     step(pair)
@@ -122,7 +118,7 @@ def test_generations_of_providers_go_up_as_clients_expect(
 
 
 def test_generations_stay_where_traits_do(admin: Admin) -> None:
-    pair = Pair(admin)
+    pair = ProviderPair(admin)
     path = f"/resource_providers/{pair.one}/traits"
     for traits, raised in TRAITS:
         before = pair.generation(pair.one)

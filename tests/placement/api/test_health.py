@@ -1,7 +1,6 @@
 """What `/healthcheck` says of the database: asked with a limit, by nobody who needs a token."""
 
 import socket
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import pytest
 
 from placement.api.middleware import wrap
 from placement.db import migration
+from tests.waits import wait_for
 
 
 @pytest.fixture
@@ -67,7 +67,4 @@ def test_a_database_with_another_schema_is_unhealthy_until_it_is_migrated(
     words = "the database does not have a schema that this version can work with"
     assert api.get("/healthcheck", status=503).text == words
     migration.upgrade(url)
-    deadline = time.monotonic() + 30
-    while api.get("/healthcheck", expect_errors=True).text != "OK":
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_for(lambda: api.get("/healthcheck", expect_errors=True).text == "OK")

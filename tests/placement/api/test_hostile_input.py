@@ -10,6 +10,7 @@ import pytest
 from werkzeug.test import TestResponse
 
 from tests.databases import DatabaseServer
+from tests.placement.builders import OWNER
 from tests.placement.running import Admin, application
 
 RP = "542df8ed-9be2-49b9-b4db-6d3183ff8ec8"
@@ -32,7 +33,7 @@ def service(database_server: DatabaseServer, database_template: str) -> Iterator
     for method, path, body in (
         ("POST", "/resource_providers", {"name": "host", "uuid": RP}),
         ("PUT", f"{PROVIDER}/inventories", {"resource_provider_generation": 0, "inventories": inventories}),
-        ("PUT", f"/allocations/{CONSUMER}", claim({RP: {"resources": {"DISK_GB": 1}}}, generation=None)),
+        ("PUT", f"/allocations/{CONSUMER}", claim_of({RP: {"resources": {"DISK_GB": 1}}}, generation=None)),
     ):
         answer = admin(method, path, json=body)
         assert answer.status_code < 300, answer.text
@@ -40,9 +41,9 @@ def service(database_server: DatabaseServer, database_template: str) -> Iterator
     database_server.drop_database(url)
 
 
-def claim(allocations: Any, generation: Any = 1, **others: Any) -> dict[str, Any]:
-    owner = {"project_id": "p", "user_id": "u", "consumer_type": "INSTANCE"}
-    return {"allocations": allocations, "consumer_generation": generation, **owner, **others}
+def claim_of(allocations: Any, generation: Any = 1, **others: Any) -> dict[str, Any]:
+    """The body of a claim with whatever stands for its allocations."""
+    return {"allocations": allocations, "consumer_generation": generation, **OWNER, **others}
 
 
 def raw(body: bytes | str, content_type: str = JSON) -> dict[str, Any]:
@@ -130,7 +131,7 @@ ROWS: list[tuple[str, str, str, dict[str, Any], int, str]] = [
     ),
     *(
         (f"allocations {value!r}", "PUT", f"/allocations/{CONSUMER}",
-         body(claim(value)), 400, "is not of type")
+         body(claim_of(value)), 400, "is not of type")
         for value in (None, True, 1, "x", [], {RP: None}, {RP: []}, {RP: {"resources": []}},
                       {RP: {"resources": {"VCPU": "1"}}}, {RP: {"resources": {"VCPU": True}}})
     ),
@@ -152,17 +153,17 @@ ROWS: list[tuple[str, str, str, dict[str, Any], int, str]] = [
     ),
     *(
         (f"generation {number} of a consumer", "PUT", f"/allocations/{CONSUMER}",
-         body(claim({}, "$N"), N=number), 409, "consumer generation conflict")
+         body(claim_of({}, "$N"), N=number), 409, "consumer generation conflict")
         for number in NUMBERS
     ),
     *(
         (f"amount {number}", "PUT", f"/allocations/{CONSUMER}",
-         body(claim({RP: {"resources": {"DISK_GB": "$N"}}}), N=number), status, text)
+         body(claim_of({RP: {"resources": {"DISK_GB": "$N"}}}), N=number), status, text)
         for number in NUMBERS
         for status, text in [(400, "less than the minimum") if number[0] == "-" else (409, "DISK_GB")]
     ),
     ("amount 0", "PUT", f"/allocations/{CONSUMER}",
-     body(claim({RP: {"resources": {"VCPU": 0}}})), 400, "minimum"),
+     body(claim_of({RP: {"resources": {"VCPU": 0}}})), 400, "minimum"),
     *(
         (f"{number} for a number", "POST", f"{PROVIDER}/inventories",
          body({"resource_class": "VGPU", "total": 1, "allocation_ratio": "$N"}, N=number),
@@ -193,17 +194,17 @@ ROWS: list[tuple[str, str, str, dict[str, Any], int, str]] = [
     ("header in trait", "PUT", "/",
      wire(b"/traits/CUSTOM_A\r\nSet-Cookie: a=b"), 400, "The trait is invalid"),
     ("class of an allocation with line feed", "PUT", f"/allocations/{CONSUMER}",
-     body(claim({RP: {"resources": {"VCPU\n": 1}}})), 400, "does not match any of the regexes"),
+     body(claim_of({RP: {"resources": {"VCPU\n": 1}}})), 400, "does not match any of the regexes"),
     ("type with line feed", "PUT", f"/allocations/{CONSUMER}",
-     body(claim({}, consumer_type="INSTANCE\n")), 400, "does not match"),
+     body(claim_of({}, consumer_type="INSTANCE\n")), 400, "does not match"),
     ("suffix with line feed", "PUT", f"/allocations/{CONSUMER}",
-     body(claim({}, mappings={"A\n": [RP]})), 400, "does not match any of the regexes"),
+     body(claim_of({}, mappings={"A\n": [RP]})), 400, "does not match any of the regexes"),
     ("long project", "PUT", f"/allocations/{CONSUMER}",
-     body(claim({}) | {"project_id": LONG}), 400, "too long"),
+     body(claim_of({}) | {"project_id": LONG}), 400, "too long"),
     ("NUL in user", "PUT", f"/allocations/{CONSUMER}",
-     body(claim({}) | {"user_id": "\0"}), 400, "characters"),
+     body(claim_of({}) | {"user_id": "\0"}), 400, "characters"),
     ("same provider twice", "PUT", f"/allocations/{CONSUMER}",
-     body(claim({RP: {"resources": {"VCPU": 1}}, RP.upper(): {"resources": {"VCPU": 1}}})),
+     body(claim_of({RP: {"resources": {"VCPU": 1}}, RP.upper(): {"resources": {"VCPU": 1}}})),
       400, "same thing"),
     ("same aggregate twice", "PUT", f"{PROVIDER}/aggregates",
      body({"resource_provider_generation": 2, "aggregates": [RP, RP.upper()]}), 400, "non-unique"),
@@ -228,8 +229,9 @@ ROWS: list[tuple[str, str, str, dict[str, Any], int, str]] = [
     ("rename of NUL", "PUT", "/", wire(b"/resource_classes/\0") | body({"name": "CUSTOM_B"})
      | version("placement 1.6"), 404, "No such resource class"),
     ("consumer of NUL", "DELETE", "/", wire(b"/allocations/\0"), 404, "No allocations for consumer"),
-    ("claim of NUL", "PUT", "/", wire(b"/allocations/\0") | body(claim({})), 400, "Malformed consumer_uuid"),
-    ("claim of nobody", "PUT", f"/allocations/{LONG}", body(claim({})), 400, "Malformed consumer_uuid"),
+    ("claim of NUL", "PUT", "/", wire(b"/allocations/\0") | body(claim_of({})), 400,
+     "Malformed consumer_uuid"),
+    ("claim of nobody", "PUT", f"/allocations/{LONG}", body(claim_of({})), 400, "Malformed consumer_uuid"),
     # queries
     ("broken UTF-8, raw", "GET", "/", wire(b"/resource_providers", b"name=\xff"), 400, "can't decode"),
     *(
@@ -459,7 +461,7 @@ def test_any_text_of_200_characters_is_a_name(service, name):
 @pytest.mark.parametrize("project", ["😀" * 255, "%", "a b&c=d", "\x7f\x01"])
 def test_any_text_of_255_characters_is_a_project(service, project):
     consumer = "c8e96ef0-6d1e-4f0c-8a23-0e0f4f4f0a22"
-    document = claim({RP: {"resources": {"DISK_GB": 1}}}, None) | {"project_id": project}
+    document = claim_of({RP: {"resources": {"DISK_GB": 1}}}, None) | {"project_id": project}
     assert service("PUT", f"/allocations/{consumer}", json=document).status_code == 204
     usages = service("GET", "/usages", query_string={"project_id": project}).json["usages"]
     assert usages == {"INSTANCE": {"consumer_count": 1, "DISK_GB": 1}}

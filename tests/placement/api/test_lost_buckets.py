@@ -9,19 +9,18 @@ from werkzeug.test import TestResponse
 
 from placement.cmd.manage import main
 from placement.db import buckets
+from tests.placement.builders import inventories_body, make_provider
 from tests.placement.running import Admin, application
 
 HOST = "542df8ed-9be2-49b9-b4db-6d3183ff8ec8"
 INVENTORIES = f"/resource_providers/{HOST}/inventories"
-VCPUS = {"resource_provider_generation": 0, "inventories": {"VCPU": {"total": 8}}}
+VCPUS = inventories_body(0, VCPU=8)
 
 
 @pytest.fixture
 def url(database_url: str) -> str:
     """A database with one host, which has VCPUs."""
-    admin = Admin(application(database_url))
-    assert admin("POST", "/resource_providers", json={"name": "host", "uuid": HOST}).status_code == 200
-    assert admin("PUT", INVENTORIES, json=VCPUS).status_code == 200
+    make_provider(Admin(application(database_url)), "host", provider=HOST, VCPU=8)
     return database_url
 
 

@@ -4,6 +4,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from tests.placement.builders import inventories_body, make_provider, put_allocation
 from tests.placement.running import Admin
 
 pytestmark = pytest.mark.slow
@@ -16,8 +17,7 @@ UUIDS = [str(UUID(int=number)) for number in range(1, MANY + 1)]
 @pytest.fixture
 def host(admin: Admin) -> str:
     uuid = str(uuid4())
-    assert admin("POST", "/resource_providers", json={"name": uuid, "uuid": uuid}).status_code == 200
-    return uuid
+    return make_provider(admin, uuid, provider=uuid)
 
 
 @pytest.mark.parametrize("kind", ["traits", "classes", "providers"])
@@ -27,14 +27,10 @@ def test_more_names_than_a_statement_takes_are_refused(admin: Admin, host: str, 
             body = {"resource_provider_generation": 0, "traits": [f"CUSTOM_{n}" for n in range(MANY)]}
             answer = admin("PUT", f"/resource_providers/{host}/traits", json=body)
         case "classes":
-            totals = {f"CUSTOM_{number}": {"total": 1} for number in range(MANY)}
-            body = {"resource_provider_generation": 0, "inventories": totals}
+            body = inventories_body(0, **{f"CUSTOM_{number}": 1 for number in range(MANY)})
             answer = admin("PUT", f"/resource_providers/{host}/inventories", json=body)
         case "providers":
-            allocations = {key: {"resources": {"VCPU": 1}} for key in UUIDS}
-            owner = {"project_id": "p", "user_id": "u", "consumer_type": "INSTANCE"}
-            body = {"allocations": allocations, "consumer_generation": None, **owner}
-            answer = admin("PUT", f"/allocations/{uuid4()}", json=body)
+            answer = put_allocation(admin, {key: {"VCPU": 1} for key in UUIDS})
     assert answer.status_code == 400, answer.text[:300]
     assert "names more things than can be handled at once" in answer.text
     assert admin("GET", f"/resource_providers/{host}/traits").json == {

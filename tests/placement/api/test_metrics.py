@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from placement.api.middleware import build_application
-from placement.conf import new_config
-from tests.placement.api.ext.asking import claim, host, wants
-from tests.placement.running import Admin
+from tests.placement.builders import make_provider, new_claim, post_claims
+from tests.placement.running import Admin, application
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -22,12 +20,8 @@ def make(sqlite_url) -> Callable[..., Admin]:
     """A worker with metrics, and these options of theirs."""
 
     def made(**options: object) -> Admin:
-        conf = new_config(config_files=())
-        conf.set_override("connection", options.pop("connection", sqlite_url), "placement_database")
-        conf.set_override("auth_strategy", "noauth2", "api")
-        for name, value in {"enabled": True, **options}.items():
-            conf.set_override(name, value, "metrics")
-        return Admin(build_application(conf))
+        url = str(options.pop("connection", sqlite_url))
+        return Admin(application(url, metrics={"enabled": True, **options}))
 
     return made
 
@@ -49,10 +43,10 @@ def resource(kind: str, host: str, resource_class: str) -> tuple[str, tuple[tupl
 
 def test_what_providers_have_is_told_as_by_openstack_exporter(make: Callable[..., Admin]) -> None:
     admin = make()
-    only = host(admin, 'cn"1\\', VCPU=8)
+    only = make_provider(admin, 'cn"1\\', VCPU=8)
     body = {"resource_provider_generation": 1, "total": 8, "reserved": 1, "allocation_ratio": 4.0}
     assert admin("PUT", f"/resource_providers/{only}/inventories/VCPU", json=body).status_code == 200
-    assert claim(admin, wants("resources=VCPU:3")).status_code == 201
+    assert post_claims(admin, new_claim("resources=VCPU:3")).status_code == 201
     told = scrape(admin)
     kinds = ("total", "reserved", "allocation_ratio", "usage")
     assert [told[resource(kind, 'cn"1\\', "VCPU")] for kind in kinds] == [8, 1, 4, 3]
@@ -62,12 +56,8 @@ def test_what_providers_have_is_told_as_by_openstack_exporter(make: Callable[...
 
 
 def test_a_worker_writes_its_model_file_and_when_is_told(sqlite_url: str, tmp_path: Path) -> None:
-    conf = new_config(config_files=())
-    conf.set_override("connection", sqlite_url, "placement_database")
-    conf.set_override("auth_strategy", "noauth2", "api")
-    conf.set_override("enabled", True, "metrics")
-    conf.set_override("model_file", str(tmp_path / "model"), "placement")
-    admin = Admin(build_application(conf))
+    kept = {"model_file": str(tmp_path / "model")}
+    admin = Admin(application(sqlite_url, metrics={"enabled": True}, placement=kept))
     admin("GET", "/resource_providers")
     for thread in threading.enumerate():
         if thread.name == "write model":
@@ -96,9 +86,9 @@ def test_requests_are_counted_by_operation_and_status(make: Callable[..., Admin]
 
 def test_no_more_series_than_are_allowed(make: Callable[..., Admin]) -> None:
     admin = make(max_provider_series=7)
-    host(admin, "one", VCPU=8)
+    make_provider(admin, "one", VCPU=8)
     assert resource("total", "one", "VCPU") in scrape(admin)
-    host(admin, "two", VCPU=8)
+    make_provider(admin, "two", VCPU=8)
     told = scrape(admin)
     assert resource("total", "one", "VCPU") not in told
     assert told["placement_provider_series_left_out", ()] == 8
@@ -135,7 +125,7 @@ def test_promtool_has_nothing_to_say_but_of_a_name_that_openstack_exporter_chose
     make: Callable[..., Admin],
 ) -> None:
     admin = make()
-    host(admin, "cn", VCPU=8)
+    make_provider(admin, "cn", VCPU=8)
     text = admin("GET", "/metrics").text
     (complaint,) = complaints(text)
     assert complaint.startswith("openstack_placement_resource_total ")

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.examples import examples
+from tests.placement.builders import OWNER, inventories_body, make_provider
 from tests.placement.running import Admin
 
-OWNER = {"project_id": "p", "user_id": "u", "consumer_type": "INSTANCE"}
 EXCEEDED = "The requested amount would exceed the capacity."
 Amounts = dict[str, dict[str, int]]
 
@@ -31,14 +31,12 @@ class Situation:
 
     def __post_init__(self) -> None:
         for provider in self.providers:
-            answer = self.admin("POST", "/resource_providers", json={"name": provider, "uuid": provider})
-            assert answer.status_code == 200
+            make_provider(self.admin, provider, provider=provider)
             self.describe(provider, {"VCPU": 8, "DISK_GB": 8})
 
     def inventories(self, provider: str, totals: dict[str, int]) -> dict[str, Any]:
         shown = self.admin("GET", f"/resource_providers/{provider}").json
-        inventories = {name: {"total": total} for name, total in totals.items()}
-        return {"resource_provider_generation": shown["generation"], "inventories": inventories}
+        return inventories_body(shown["generation"], **totals)
 
     def describe(self, provider: str, totals: dict[str, int]) -> None:
         """Change how much there is of everything."""

@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from placement.api.middleware import build_application
-from placement.conf import new_config
-from tests.placement.running import Admin
+from tests.placement.builders import OWNER, make_provider, put_allocation
+from tests.placement.running import Admin, application
 
 HOST = "00000001-0000-4000-8000-000000000000"
 GUEST = "00000001-0000-4000-8000-00000000c0de"
@@ -15,16 +14,9 @@ OLD = {"OpenStack-API-Version": "placement 1.7"}
 
 @pytest.fixture
 def admin(database_url: str) -> Admin:
-    conf = new_config(config_files=())
-    conf.set_override("connection", database_url, "placement_database")
-    conf.set_override("auth_strategy", "noauth2", "api")
-    conf.set_override("incomplete_consumer_project_id", "a project", "placement")
-    conf.set_override("incomplete_consumer_user_id", "a user", "placement")
-    admin = Admin(build_application(conf))
-    assert admin("POST", "/resource_providers", json={"name": "host", "uuid": HOST}).status_code == 200
-    inventories = {"resource_provider_generation": 0, "inventories": {"VCPU": {"total": 8}}}
-    path = f"/resource_providers/{HOST}/inventories"
-    assert admin("PUT", path, json=inventories).status_code == 200
+    incomplete = {"incomplete_consumer_project_id": "a project", "incomplete_consumer_user_id": "a user"}
+    admin = Admin(application(database_url, placement=incomplete))
+    make_provider(admin, "host", provider=HOST, VCPU=8)
     return admin
 
 
@@ -40,17 +32,10 @@ def shown(admin: Admin) -> dict[str, object]:
 
 def test_a_claim_without_an_owner_makes_the_consumer_that_of_the_options(admin: Admin) -> None:
     """As in OpenStack Placement, on which `nova-manage placement heal_allocations --force` relies."""
-    claim = {
-        "allocations": {HOST: {"resources": {"VCPU": 1}}},
-        "consumer_generation": None,
-        "project_id": "p",
-        "user_id": "u",
-        "consumer_type": "INSTANCE",
-    }
-    assert admin("PUT", f"/allocations/{GUEST}", json=claim).status_code == 204
-    assert shown(admin) == {"project_id": "p", "user_id": "u", "consumer_type": "INSTANCE"}
+    assert put_allocation(admin, {HOST: {"VCPU": 1}}, GUEST).status_code == 204
+    assert shown(admin) == OWNER
     assert admin("PUT", f"/allocations/{GUEST}", json=listed(9), headers=OLD).status_code == 409
-    assert shown(admin) == {"project_id": "p", "user_id": "u", "consumer_type": "INSTANCE"}
+    assert shown(admin) == OWNER
     assert admin("PUT", f"/allocations/{GUEST}", json=listed(2), headers=OLD).status_code == 204
     assert shown(admin) == {"project_id": "a project", "user_id": "a user", "consumer_type": "INSTANCE"}
     named = {**listed(2), "project_id": "p", "user_id": "u"}

@@ -5,6 +5,7 @@ from uuid import uuid4
 
 import pytest
 
+from tests.placement.builders import make_provider, put_allocation
 from tests.placement.running import Admin
 
 IN_USE = "Inventory for 'VCPU' on resource provider '{host}' in use."
@@ -22,21 +23,9 @@ GENERAL = {
 @pytest.fixture
 def host(admin: Admin) -> str:
     """A provider at generation 2 with eight VCPU, one of which is held."""
-    host, guest = str(uuid4()), str(uuid4())
-    inventories = {"resource_provider_generation": 0, "inventories": {"VCPU": {"total": 8}}}
-    claim = {
-        "allocations": {host: {"resources": {"VCPU": 1}}},
-        "consumer_generation": None,
-        "project_id": "p",
-        "user_id": "u",
-        "consumer_type": "INSTANCE",
-    }
-    for method, path, body in (
-        ("POST", "/resource_providers", {"name": host, "uuid": host}),
-        ("PUT", f"/resource_providers/{host}/inventories", inventories),
-        ("PUT", f"/allocations/{guest}", claim),
-    ):
-        assert admin(method, path, json=body).status_code < 300
+    uuid = str(uuid4())
+    host = make_provider(admin, uuid, provider=uuid, VCPU=8)
+    assert put_allocation(admin, {host: {"VCPU": 1}}).status_code == 204
     return host
 
 

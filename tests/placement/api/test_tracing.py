@@ -13,8 +13,7 @@ from werkzeug.test import Client
 
 from placement.api import middleware
 from placement.cmd import api
-from placement.conf import new_config
-from tests.placement.running import Admin
+from tests.placement.running import Admin, service_conf
 
 UUID = "11111111-0000-4000-8000-000000000001"
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -25,14 +24,10 @@ SECRET = "hunter2"
 
 @pytest.fixture
 def conf(sqlite_url):
-    conf = new_config(config_files=[])
-    conf.set_override("auth_strategy", "noauth2", "api")
-    conf.set_override("connection", sqlite_url, "placement_database")
-    conf.set_override("enabled", True, "tracing")
-    return conf
+    return service_conf(sqlite_url, tracing={"enabled": True})
 
 
-class Told:
+class TracedService:
     """A service whose spans are kept."""
 
     def __init__(self, conf, monkeypatch):
@@ -60,7 +55,7 @@ class Told:
 @pytest.fixture
 def told(conf, monkeypatch):
     pytest.importorskip("opentelemetry.sdk")
-    return Told(conf, monkeypatch)
+    return TracedService(conf, monkeypatch)
 
 
 def test_a_request_is_a_span_with_its_handlers_and_their_calls_of_the_database_within(told):
@@ -132,7 +127,7 @@ def test_a_long_path_is_told_in_part(told):
 def test_pages_of_the_console_are_named_so_whatever_they_ask_in_the_process(conf, monkeypatch):
     pytest.importorskip("opentelemetry.sdk")
     conf.set_override("enabled", True, "console")
-    told = Told(conf, monkeypatch)
+    told = TracedService(conf, monkeypatch)
     assert told.admin("GET", "/console/").status_code == 200
     *_, page, request = told.spans()
     assert (request.name, page.name) == ("GET /console", "console")
@@ -142,7 +137,7 @@ def test_pages_of_the_console_are_named_so_whatever_they_ask_in_the_process(conf
 def test_a_client_says_whether_its_trace_is_wanted(conf, monkeypatch, ratio, flags, are_told):
     pytest.importorskip("opentelemetry.sdk")
     conf.set_override("sample_ratio", ratio, "tracing")
-    told = Told(conf, monkeypatch)
+    told = TracedService(conf, monkeypatch)
     told.admin("GET", "/traits", headers={"traceparent": PARENT[:-2] + flags})
     assert bool(told.spans()) == are_told
 
@@ -153,7 +148,7 @@ def test_a_stranger_has_no_say_about_traces(conf, monkeypatch, path, ratio, trac
     pytest.importorskip("opentelemetry.sdk")
     conf.set_override("enabled", True, "console")
     conf.set_override("sample_ratio", ratio, "tracing")
-    told = Told(conf, monkeypatch)
+    told = TracedService(conf, monkeypatch)
     Client(told.app).get(path, headers={"traceparent": PARENT})
     spans = told.spans()
     assert len({span.context.trace_id for span in spans}) == traces
@@ -163,7 +158,7 @@ def test_a_stranger_has_no_say_about_traces(conf, monkeypatch, path, ratio, trac
 def test_of_others_the_wanted_part_leaves_traces(conf, monkeypatch):
     pytest.importorskip("opentelemetry.sdk")
     conf.set_override("sample_ratio", 0.0, "tracing")
-    told = Told(conf, monkeypatch)
+    told = TracedService(conf, monkeypatch)
     told.admin("GET", "/traits")
     assert told.spans() == []
 

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from contextlib import closing
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from placement.cmd.common import check_bind
 from placement.conf import installed_version, new_config
 from placement_extras.shadow import command
 from tests.ports import free_port
+from tests.waits import wait_for
 
 ROOT = Path(__file__).parents[3]
 
@@ -211,8 +211,8 @@ def test_the_server_answers_logs_and_stops_when_it_is_told(config_file, environ)
 
 def get(port, path, server, headers=None):
     """Status, body and request id; waits until the server listens."""
-    deadline = time.monotonic() + 60
-    while True:
+
+    def ask():
         try:
             with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
                 connection.request("GET", path, headers=headers or {})
@@ -220,8 +220,9 @@ def get(port, path, server, headers=None):
                 return answer.status, answer.read(), answer.headers["x-openstack-request-id"]
         except ConnectionError:
             assert server.poll() is None, server.communicate()[0]
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+            return None
+
+    return wait_for(ask, f"an answer to GET {path}")
 
 
 @pytest.mark.slow

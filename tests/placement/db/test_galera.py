@@ -13,6 +13,7 @@ from placement.db.engine import PoolOptions
 from placement.exceptions import Unavailable
 from tests.databases import ServerMissing
 from tests.databases.galera import Galera
+from tests.waits import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.mysql]
 
@@ -122,10 +123,7 @@ def test_a_node_that_is_cut_off_is_unavailable_and_right_when_it_is_back(
             pass
     finally:
         cluster.nodes[1].isolate(False)
-    deadline = time.monotonic() + 60
-    while not cluster.nodes[1].is_ready():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_for(cluster.nodes[1].is_ready)
     assert second.position() == first.position() != before
 
 

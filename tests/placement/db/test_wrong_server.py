@@ -13,7 +13,7 @@ from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.exceptions import Unavailable
 from tests import databases
 from tests.databases import ServerMissing
-from tests.databases.standby import Pair
+from tests.databases.standby import StandbyPair
 
 
 def touch(tx: WriteTransaction) -> None:
@@ -21,9 +21,9 @@ def touch(tx: WriteTransaction) -> None:
 
 
 @pytest.fixture(scope="module")
-def pair() -> Iterator[Pair]:
+def pair() -> Iterator[StandbyPair]:
     try:
-        made = Pair()
+        made = StandbyPair()
     except ServerMissing as error:
         pytest.skip(str(error))
     with made:
@@ -31,7 +31,7 @@ def pair() -> Iterator[Pair]:
 
 
 @pytest.fixture(scope="module")
-def of_both(pair: Pair) -> str:
+def of_both(pair: StandbyPair) -> str:
     """The URL of a database that names both servers."""
     url = pair.fresh_database()
     migration.upgrade(url)
@@ -56,7 +56,7 @@ def connections(port: int, name: str | None) -> int:
 @pytest.mark.postgresql
 @pytest.mark.parametrize("parameters", [{}, {"target_session_attrs": "any"}], ids=["default", "any"])
 def test_nobody_stays_on_a_standby_and_all_go_to_it_once_it_is_promoted(
-    pair: Pair, of_both: str, parameters: dict[str, str]
+    pair: StandbyPair, of_both: str, parameters: dict[str, str]
 ) -> None:
     url = only(of_both, pair.standby.port, **parameters)
     database = ServiceDatabase(url)

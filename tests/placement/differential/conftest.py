@@ -9,7 +9,7 @@ import pytest
 from benchmarks.reference import Reference, ReferenceMissing, install
 from tests.databases import DatabaseServer
 from tests.placement.differential.play import Names, Play
-from tests.placement.differential.services import Pair, running
+from tests.placement.differential.services import ServicePair, running
 
 _NUMBERS = itertools.count(1)
 
@@ -27,13 +27,13 @@ def reference() -> Reference:
 @pytest.fixture(scope="session")
 def pair(
     reference: Reference, database_server: DatabaseServer, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Pair]:
+) -> Iterator[ServicePair]:
     with running(database_server, tmp_path_factory.mktemp("differential"), reference) as pair:
         yield pair
 
 
 @pytest.fixture
-def play(pair: Pair) -> Play:
+def play(pair: ServicePair) -> Play:
     """A conversation with both."""
     return Play(pair)
 

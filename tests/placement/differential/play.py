@@ -6,7 +6,7 @@ from uuid import UUID
 
 from placement_extras.shadow.comparison import LeftBehind, differences, explain
 from placement_extras.shadow.exchange import is_write
-from tests.placement.differential.services import NEWEST, Exchange, Pair, Request, ShadowAnswer
+from tests.placement.differential.services import NEWEST, Exchange, Request, ServicePair, ShadowAnswer
 
 _TOLD: Final = 30  # of the requests before one that was answered in two ways
 
@@ -23,7 +23,7 @@ class Play:
     any more: whoever plays on must know.
     """
 
-    pair: Pair
+    pair: ServicePair
     #: whether a request can be wrong in several ways, so that the services may name one each
     several_faults: bool = False
     deviations: list[str] = field(default_factory=list)

@@ -49,11 +49,11 @@ class Exchange(exchange.ShadowExchange):
 
 
 @dataclass
-class Pair:
+class ServicePair:
     """Both services; what they answer can differ, and what is in their databases then, too."""
 
-    theirs: "Client"
-    ours: "Client"
+    theirs: "ServiceClient"
+    ours: "ServiceClient"
 
     def ask(self, request: Request) -> Exchange:
         """Send the request to both."""
@@ -61,7 +61,7 @@ class Pair:
 
 
 @dataclass
-class Client:
+class ServiceClient:
     """A connection to one of them."""
 
     port: int
@@ -107,12 +107,12 @@ class Client:
 
 
 @contextmanager
-def running(server: DatabaseServer, folder: Path, reference: Reference) -> Iterator[Pair]:
+def running(server: DatabaseServer, folder: Path, reference: Reference) -> Iterator[ServicePair]:
     """Both, each on a new database of the server."""
     with (
         OpenStack(server.fresh_database(), folder, 1, 1, reference) as theirs,
         Ours(server.fresh_database(), folder, 1, 1) as ours,
-        Client(theirs.port) as their_client,
-        Client(ours.port) as our_client,
+        ServiceClient(theirs.port) as their_client,
+        ServiceClient(ours.port) as our_client,
     ):
-        yield Pair(their_client, our_client)
+        yield ServicePair(their_client, our_client)

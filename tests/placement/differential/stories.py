@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from tests.placement.builders import claim_body, inventories_body
 from tests.placement.differential.play import Names, Play
 
 Amounts = dict[str, dict[str, int]]
@@ -20,33 +21,20 @@ def make(play: Play, names: Names, *parents: int | None, **totals: int) -> list[
     return made
 
 
-def inventories(play: Play, uuid: str, **totals: int | dict[str, Any]) -> dict[str, Any]:
+def present_inventories(play: Play, uuid: str, **totals: int | dict[str, Any]) -> dict[str, Any]:
     """All inventories of a provider, given as totals or whole, with its present generation."""
-    whole = {name: each if isinstance(each, dict) else {"total": each} for name, each in totals.items()}
-    return {"resource_provider_generation": play.generation(uuid), "inventories": whole}
+    return inventories_body(play.generation(uuid), **totals)
 
 
 def describe(play: Play, uuid: str, **totals: int | dict[str, Any]) -> None:
     """Make these the inventories of a provider."""
-    body = inventories(play, uuid, **totals)
+    body = present_inventories(play, uuid, **totals)
     assert play("PUT", f"/resource_providers/{uuid}/inventories", body).status == 200
-
-
-def claim(amounts: Amounts, generation: int | None = None, **others: Any) -> dict[str, Any]:
-    """The body of a claim, in the form since 1.38."""
-    return {
-        "allocations": {uuid: {"resources": resources} for uuid, resources in amounts.items()},
-        "consumer_generation": generation,
-        "project_id": "project",
-        "user_id": "user",
-        "consumer_type": "INSTANCE",
-        **others,
-    }
 
 
 def put(play: Play, consumer: str, amounts: Amounts, generation: int | None = None) -> int:
     """Claim, and return the status."""
-    return play("PUT", f"/allocations/{consumer}", claim(amounts, generation)).status
+    return play("PUT", f"/allocations/{consumer}", claim_body(amounts, generation)).status
 
 
 def listed(uuid: str, **resources: int) -> dict[str, Any]:

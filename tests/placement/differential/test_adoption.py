@@ -16,7 +16,8 @@ from placement_extras.migration.abandonment import AbandonWay, abandon
 from placement_extras.migration.adoption import adopt
 from placement_extras.shadow.comparison import comparable
 from tests.databases import DatabaseServer
-from tests.placement.differential.services import Client, Request, ShadowAnswer
+from tests.placement.builders import claim_body, inventories_body
+from tests.placement.differential.services import Request, ServiceClient, ShadowAnswer
 from tests.placement.running import Admin, application
 
 pytestmark = pytest.mark.slow
@@ -41,19 +42,13 @@ def stock(url: str, reference: Reference, tmp_path: Path) -> Iterator[OpenStack]
         yield service
 
 
-def claim(amount: int = 1, generation: int | None = None, host: int = 1) -> dict[str, Any]:
-    return {
-        "allocations": {uuid("a", host): {"resources": {"VCPU": amount}}},
-        "project_id": "red",
-        "user_id": "ann",
-        "consumer_type": "INSTANCE",
-        "consumer_generation": generation,
-    }
+def hold_vcpus(amount: int = 1, generation: int | None = None, host: int = 1) -> dict[str, Any]:
+    return claim_body({uuid("a", host): {"VCPU": amount}}, generation, project_id="red", user_id="ann")
 
 
-def inventories(generation: int, **totals: int) -> dict[str, Any]:
+def large_inventories(generation: int, **totals: int) -> dict[str, Any]:
     units = {name: {"total": total, "allocation_ratio": 1.1} for name, total in totals.items()}
-    return {"resource_provider_generation": generation, "inventories": units}
+    return inventories_body(generation, **units)
 
 
 def world() -> Iterator[Request]:
@@ -63,7 +58,7 @@ def world() -> Iterator[Request]:
         yield Request("POST", "/resource_providers", body)
     for number in (1, 2):
         yield Request(
-            "PUT", f"/resource_providers/{uuid('a', number)}/inventories", inventories(0, VCPU=1000)
+            "PUT", f"/resource_providers/{uuid('a', number)}/inventories", large_inventories(0, VCPU=1000)
         )
     for name in ("GONE", "OLD"):
         yield Request("PUT", f"/resource_classes/CUSTOM_{name}")
@@ -73,7 +68,7 @@ def world() -> Iterator[Request]:
     pool = {"resource_provider_generation": 2, "aggregates": [uuid("b", 1)]}
     yield Request("PUT", f"/resource_providers/{uuid('a', 1)}/aggregates", pool)
     for number in (1, 2):
-        yield Request("PUT", f"/allocations/{uuid('c', number)}", claim(4))
+        yield Request("PUT", f"/allocations/{uuid('c', number)}", hold_vcpus(4))
 
 
 #: each kind of write that a client can ask of it, when the world is as it was made
@@ -82,7 +77,7 @@ WRITES = {
     "rename a provider": Request("PUT", f"/resource_providers/{uuid('a', 3)}", {"name": "renamed"}),
     "delete a provider": Request("DELETE", f"/resource_providers/{uuid('a', 3)}"),
     "set inventories": Request(
-        "PUT", f"/resource_providers/{uuid('a', 2)}/inventories", inventories(1, VCPU=9)
+        "PUT", f"/resource_providers/{uuid('a', 2)}/inventories", large_inventories(1, VCPU=9)
     ),
     "add an inventory": Request(
         "POST",
@@ -107,15 +102,17 @@ WRITES = {
     "delete a class": Request("DELETE", "/resource_classes/CUSTOM_GONE"),
     "make a trait": Request("PUT", "/traits/CUSTOM_NEW"),
     "delete a trait": Request("DELETE", "/traits/CUSTOM_GONE"),
-    "claim": Request("PUT", f"/allocations/{uuid('c', 9)}", claim()),
-    "claim for several": Request("POST", "/allocations", {uuid("c", 8): claim(), uuid("c", 7): claim()}),
-    "change a claim": Request("PUT", f"/allocations/{uuid('c', 1)}", claim(5, 1)),
-    "empty a claim": Request("PUT", f"/allocations/{uuid('c', 2)}", {**claim(1, 1), "allocations": {}}),
+    "claim": Request("PUT", f"/allocations/{uuid('c', 9)}", hold_vcpus()),
+    "claim for several": Request(
+        "POST", "/allocations", {uuid("c", 8): hold_vcpus(), uuid("c", 7): hold_vcpus()}
+    ),
+    "change a claim": Request("PUT", f"/allocations/{uuid('c', 1)}", hold_vcpus(5, 1)),
+    "empty a claim": Request("PUT", f"/allocations/{uuid('c', 2)}", {**hold_vcpus(1, 1), "allocations": {}}),
     "release": Request("DELETE", f"/allocations/{uuid('c', 1)}"),
     "reshape": Request(
         "POST",
         "/reshaper",
-        {"inventories": {uuid("a", 2): inventories(1, VCPU=10)}, "allocations": {}},
+        {"inventories": {uuid("a", 2): large_inventories(1, VCPU=10)}, "allocations": {}},
     ),
 }
 
@@ -132,14 +129,14 @@ def contents(url: str, only: str = "") -> dict[str, list[str]]:
         }
 
 
-def fill(client: Client) -> None:
+def fill(client: ServiceClient) -> None:
     for request in world():
         answer = client.send(request)
         assert answer.status < 300, (str(request), answer)
 
 
 def test_a_stock_service_that_was_left_running_cannot_write(stock: OpenStack, url: str) -> None:
-    with Client(stock.port) as client:
+    with ServiceClient(stock.port) as client:
         fill(client)
         adopt(url, OWNER, [])
         before = contents(url)
@@ -147,20 +144,20 @@ def test_a_stock_service_that_was_left_running_cannot_write(stock: OpenStack, ur
         assert contents(url) == before
         assert {what: status for what, status in answers.items() if status < 500} == {}
         stock.restart()
-    with Client(stock.port) as client:
+    with ServiceClient(stock.port) as client:
         answers = {what: client.send(request).status for what, request in WRITES.items()}
         assert contents(url) == before
         assert {what: status for what, status in answers.items() if status < 500} == {}
         abandon(url, OWNER)
         stock.restart()
-    with Client(stock.port) as client:
+    with ServiceClient(stock.port) as client:
         answers = {what: client.send(request).status for what, request in WRITES.items()}
         refused = {what for what, status in answers.items() if status >= 300}
         assert "claim" not in refused
         assert "make a provider" not in refused
 
 
-class Guests(threading.Thread):
+class ChangingGuests(threading.Thread):
     """Claims for one new consumer after another, every third of which is released, until told to stop."""
 
     def __init__(self, port: int, kind: str) -> None:
@@ -175,7 +172,7 @@ class Guests(threading.Thread):
     def run(self) -> None:
         self._number = 0
         while not self.enough.is_set():
-            with Client(self._port) as client:
+            with ServiceClient(self._port) as client:
                 try:
                     self._work(client)
                 except (
@@ -183,11 +180,11 @@ class Guests(threading.Thread):
                 ):  # where its tables are gone, it tries again and again for more than a minute
                     self.refused.append(None)
 
-    def _work(self, client: Client) -> None:
+    def _work(self, client: ServiceClient) -> None:
         while not self.enough.is_set():
             self._number += 1
             consumer = uuid(self._kind, self._number)
-            body = claim(1, host=1 + self._number % 2)
+            body = hold_vcpus(1, host=1 + self._number % 2)
             answer = client.send(Request("PUT", f"/allocations/{consumer}", body))
             if answer.status != 204:
                 self.refused.append(answer)
@@ -201,9 +198,9 @@ class Guests(threading.Thread):
 
 
 def test_what_a_stock_service_confirmed_while_it_was_adopted_is_all_there(stock: OpenStack, url: str) -> None:
-    with Client(stock.port) as client:
+    with ServiceClient(stock.port) as client:
         fill(client)
-    guests = [Guests(stock.port, kind) for kind in "def"]
+    guests = [ChangingGuests(stock.port, kind) for kind in "def"]
     for each in guests:
         each.start()
     while sum(len(each.held) for each in guests) < 30:
@@ -243,7 +240,7 @@ def asked(ask: Any) -> dict[str, Any]:
 
 
 def test_a_stock_service_answers_with_what_was_carried_back(stock: OpenStack, url: str) -> None:
-    with Client(stock.port) as client:
+    with ServiceClient(stock.port) as client:
         fill(client)
         first = asked(lambda path, version: client.send(Request("GET", path, version=version)).body)
         adopt(url, OWNER, ["LLC"])
@@ -255,7 +252,7 @@ def test_a_stock_service_answers_with_what_was_carried_back(stock: OpenStack, ur
                 "/resource_providers",
                 {"name": "host4", "uuid": uuid("a", 4), "parent_provider_uuid": uuid("a", 3)},
             ),
-            ("PUT", f"/resource_providers/{uuid('a', 4)}/inventories", inventories(0, LLC=11, PCPU=8)),
+            ("PUT", f"/resource_providers/{uuid('a', 4)}/inventories", large_inventories(0, LLC=11, PCPU=8)),
             ("PUT", "/traits/CUSTOM_LATER", None),
             ("DELETE", "/traits/CUSTOM_GONE", None),
             ("DELETE", "/resource_classes/CUSTOM_GONE", None),
@@ -274,14 +271,14 @@ def test_a_stock_service_answers_with_what_was_carried_back(stock: OpenStack, ur
                 "PUT",
                 f"/allocations/{uuid('c', 3)}",
                 {
-                    **claim(),
+                    **hold_vcpus(),
                     "allocations": {uuid("a", 4): {"resources": {"PCPU": 2, "LLC": 3}}},
                     "project_id": "green",
                     "consumer_type": "VOLUME",
                 },
             ),
-            ("PUT", f"/allocations/{uuid('c', 1)}", claim(7, 1)),
-            ("PUT", f"/allocations/{uuid('c', 2)}", {**claim(1, 1), "allocations": {}}),
+            ("PUT", f"/allocations/{uuid('c', 1)}", hold_vcpus(7, 1)),
+            ("PUT", f"/allocations/{uuid('c', 2)}", {**hold_vcpus(1, 1), "allocations": {}}),
         )
         for method, path, body in later:
             answer = admin(method, path, **({} if body is None else {"json": body}))
@@ -298,11 +295,11 @@ def test_a_stock_service_answers_with_what_was_carried_back(stock: OpenStack, ur
         theirs = asked(lambda path, version: client.send(Request("GET", path, version=version)).body)
         assert {path: answer for path, answer in theirs.items() if answer != ours[path]} == {}
         # and it goes on where ours stopped
-        assert client.send(Request("PUT", f"/allocations/{uuid('c', 1)}", claim(8, 2))).status == 204
+        assert client.send(Request("PUT", f"/allocations/{uuid('c', 1)}", hold_vcpus(8, 2))).status == 204
         fresh = {"name": "host5", "uuid": uuid("a", 5)}
         assert client.send(Request("POST", "/resource_providers", fresh)).status == 200
         assert client.send(Request("PUT", "/resource_classes/CUSTOM_EVEN_LATER")).status == 201
         assert client.send(Request("PUT", "/traits/CUSTOM_EVEN_LATER")).status == 201
         stock.restart()
-    with Client(stock.port) as client:
+    with ServiceClient(stock.port) as client:
         assert client.send(Request("GET", f"/allocations/{uuid('c', 1)}")).body["consumer_generation"] == 3

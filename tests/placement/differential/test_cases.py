@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
+from tests.placement.builders import claim_body
 from tests.placement.differential.play import Names, Play
 from tests.placement.differential.stories import (
-    claim,
     describe,
-    inventories,
     listed,
     look,
     make,
+    present_inventories,
     put,
     set_aggregates,
 )
@@ -30,25 +30,29 @@ def test_claims_of_an_over_committed_provider(play: Play, names: Names) -> None:
     guest, migration, third, _ = names.consumers
     assert put(play, guest, {host: {"VCPU": 8}}) == 204
     describe(play, host, VCPU=4)
-    moved = {guest: claim({other: {"VCPU": 8}}, 1), migration: claim({host: {"VCPU": 8}})}
+    moved = {guest: claim_body({other: {"VCPU": 8}}, 1), migration: claim_body({host: {"VCPU": 8}})}
     assert play("POST", "/allocations", moved).status == 204
     assert put(play, guest, {other: {"VCPU": 8}, host: {"VCPU": 1}}, 2) == 409
     assert put(play, migration, {host: {"VCPU": 7}}, 1) == 204
     assert put(play, migration, {host: {"VCPU": 8}}, 2) == 409
     assert put(play, third, {host: {"VCPU": 1}}) == 409
-    swapped = {migration: claim({host: {"VCPU": 3}}, 2), third: claim({host: {"VCPU": 4}})}
+    swapped = {migration: claim_body({host: {"VCPU": 3}}, 2), third: claim_body({host: {"VCPU": 4}})}
     assert play("POST", "/allocations", swapped).status == 204
-    grown = {migration: claim({host: {"VCPU": 4}}, 3), third: claim({host: {"VCPU": 4}}, 1)}
+    grown = {migration: claim_body({host: {"VCPU": 4}}, 3), third: claim_body({host: {"VCPU": 4}}, 1)}
     assert play("POST", "/allocations", grown).status == 409
-    assert play("POST", "/allocations", {migration: claim({}, 3)}).status == 204
+    assert play("POST", "/allocations", {migration: claim_body({}, 3)}).status == 204
     describe(play, host, VCPU={"total": 8, "reserved": 6})
-    reshape = {"inventories": {host: inventories(play, host, VCPU=2)}}
+    reshape = {"inventories": {host: present_inventories(play, host, VCPU=2)}}
     assert (
-        play("POST", "/reshaper", {**reshape, "allocations": {third: claim({host: {"VCPU": 5}}, 1)}}).status
+        play(
+            "POST", "/reshaper", {**reshape, "allocations": {third: claim_body({host: {"VCPU": 5}}, 1)}}
+        ).status
         == 409
     )
     assert (
-        play("POST", "/reshaper", {**reshape, "allocations": {third: claim({host: {"VCPU": 3}}, 1)}}).status
+        play(
+            "POST", "/reshaper", {**reshape, "allocations": {third: claim_body({host: {"VCPU": 3}}, 1)}}
+        ).status
         == 204
     )
     look(play, [host, other], [guest, migration, third])
@@ -77,29 +81,32 @@ def test_reshapes(play: Play, names: Names) -> None:
     assert play("POST", "/reshaper", {"inventories": {}, "allocations": {}}, "1.30").status == 400
     assert put(play, guest, {host: {"VCPU": 1}}) == 204
     for totals, status in (({"DISK_GB": 8}, 409), ({}, 409), ({"VCPU": 9}, 204), ({"VCPU": 9}, 204)):
-        body = {"inventories": {host: inventories(play, host, **totals)}, "allocations": {}}
+        body = {"inventories": {host: present_inventories(play, host, **totals)}, "allocations": {}}
         assert play("POST", "/reshaper", body).status == status
         look(play, [host], [])
-    both = {host: inventories(play, host), other: inventories(play, other, VCPU=8)}
-    claims = {guest: claim({other: {"VCPU": 1}}, 1), neighbour: claim({other: {"VCPU": 1}})}
+    both = {host: present_inventories(play, host), other: present_inventories(play, other, VCPU=8)}
+    claims = {guest: claim_body({other: {"VCPU": 1}}, 1), neighbour: claim_body({other: {"VCPU": 1}})}
     assert play("POST", "/reshaper", {"inventories": both, "allocations": claims}).status == 204
     look(play, [host, other], [guest, neighbour])
     for uuid in (host, host):  # of nothing, to nothing
-        body = {"inventories": {uuid: inventories(play, uuid)}, "allocations": {}}
+        body = {"inventories": {uuid: present_inventories(play, uuid)}, "allocations": {}}
         assert play("POST", "/reshaper", body).status == 204
-    emptied = {"inventories": {host: inventories(play, host, VCPU=1)}, "allocations": {guest: claim({}, 2)}}
+    emptied = {
+        "inventories": {host: present_inventories(play, host, VCPU=1)},
+        "allocations": {guest: claim_body({}, 2)},
+    }
     assert play("POST", "/reshaper", emptied).status == 204
-    odd = inventories(
+    odd = present_inventories(
         play, host, VCPU={"total": 8, "reserved": 9}, DISK_GB={"total": 1, "allocation_ratio": -1.0}
     )
     assert play("POST", "/reshaper", {"inventories": {host: odd}, "allocations": {}}).status == 204
     stale = {"resource_provider_generation": 77, "inventories": {}}
     for wanted, claims in (
         ({host: stale}, {}),
-        ({host: stale}, {neighbour: claim({}, 77)}),
-        ({host: inventories(play, host)}, {neighbour: claim({}, 77)}),
+        ({host: stale}, {neighbour: claim_body({}, 77)}),
+        ({host: present_inventories(play, host)}, {neighbour: claim_body({}, 77)}),
         ({names.providers[4]: stale}, {}),
-        ({host: inventories(play, host, CUSTOM_UNKNOWN=1)}, {}),
+        ({host: present_inventories(play, host, CUSTOM_UNKNOWN=1)}, {}),
     ):
         assert play("POST", "/reshaper", {"inventories": wanted, "allocations": claims}).status in (400, 409)
     look(play, [host, other], [guest, neighbour])
@@ -135,11 +142,14 @@ def test_generations(play: Play, names: Names) -> None:
     for body in ({"name": names.name(host)}, {"name": f"{names.name(host)}-renamed"}):
         assert play("PUT", path, body).status == 200
     steps: list[dict[str, Any]] = [
-        {guest: claim({host: {"VCPU": 1}}), neighbour: claim({host: {"VCPU": 1}, other: {"VCPU": 1}})},
-        {guest: claim({host: {"VCPU": 1}}, 1)},
-        {guest: claim({other: {"VCPU": 1}}, 2)},
-        {guest: claim({}, 3), neighbour: claim({host: {"VCPU": 1}}, 1)},
-        {neighbour: claim({}, 2)},
+        {
+            guest: claim_body({host: {"VCPU": 1}}),
+            neighbour: claim_body({host: {"VCPU": 1}, other: {"VCPU": 1}}),
+        },
+        {guest: claim_body({host: {"VCPU": 1}}, 1)},
+        {guest: claim_body({other: {"VCPU": 1}}, 2)},
+        {guest: claim_body({}, 3), neighbour: claim_body({host: {"VCPU": 1}}, 1)},
+        {neighbour: claim_body({}, 2)},
     ]
     for claims in steps:
         assert play("POST", "/allocations", claims).status == 204
@@ -161,7 +171,7 @@ def test_capacities(play: Play, names: Names, version: str) -> None:
         (16, 20, -1.0),
     ):  # fmt: skip
         values = {"total": total, "reserved": reserved, "allocation_ratio": ratio}
-        play("PUT", path, inventories(play, host, VCPU=values), version)
+        play("PUT", path, present_inventories(play, host, VCPU=values), version)
         generation = play.generation(host)
         play("PUT", f"{path}/VCPU", {"resource_provider_generation": generation, **values}, version)
         play("POST", path, {"resource_class": "DISK_GB", **values}, version)
@@ -233,7 +243,7 @@ def test_stale_generations(play: Play, names: Names) -> None:
     assert put(play, guest, {host: {"VCPU": 1}}) == 204
     for known in (None, 0, 2):
         assert put(play, guest, {host: {"VCPU": 1}}, known) == 409
-        assert play("POST", "/allocations", {guest: claim({}, known)}).status == 409
+        assert play("POST", "/allocations", {guest: claim_body({}, known)}).status == 409
 
 
 def test_moves_in_trees(play: Play, names: Names) -> None:
@@ -356,18 +366,18 @@ def test_lists_of_allocations(play: Play, names: Names) -> None:
 def test_refusals_of_claims(play: Play, names: Names) -> None:
     host, other = make(play, names, None, VCPU=8)
     guest = names.consumers[0]
-    whole = claim({host: {"VCPU": 1}})
+    whole = claim_body({host: {"VCPU": 1}})
     for body in (
-        claim({host: {"VCPU": 9}}),
-        claim({host: {"VCPU": 0}}),
-        claim({host: {"VCPU": -1}}),
-        claim({host: {"VCPU": 2**31}}),
-        claim({host: {"vcpu": 1}}),
-        claim({host: {"DISK_GB": 1}}),
-        claim({host: {"CUSTOM_UNKNOWN": 1}}),
-        claim({host: {}}),
-        claim({"x": {"VCPU": 1}}),
-        claim({host: {"VCPU": 5}, other: {"VCPU": 9}}),
+        claim_body({host: {"VCPU": 9}}),
+        claim_body({host: {"VCPU": 0}}),
+        claim_body({host: {"VCPU": -1}}),
+        claim_body({host: {"VCPU": 2**31}}),
+        claim_body({host: {"vcpu": 1}}),
+        claim_body({host: {"DISK_GB": 1}}),
+        claim_body({host: {"CUSTOM_UNKNOWN": 1}}),
+        claim_body({host: {}}),
+        claim_body({"x": {"VCPU": 1}}),
+        claim_body({host: {"VCPU": 5}, other: {"VCPU": 9}}),
         {**whole, "project_id": ""},
         {**whole, "user_id": "x" * 256},
         {**whole, "consumer_type": "x"},

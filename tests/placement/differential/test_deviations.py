@@ -10,15 +10,15 @@ import pytest
 
 from placement_extras.shadow.comparison import Candidate, candidates, comparable
 from tests.databases import DatabaseServer
+from tests.placement.builders import claim_body
 from tests.placement.differential import table
 from tests.placement.differential.play import Names, Play
 from tests.placement.differential.services import Exchange, Request
 from tests.placement.differential.stories import (
-    claim,
     describe,
-    inventories,
     listed,
     make,
+    present_inventories,
     put,
     set_aggregates,
     set_traits,
@@ -110,7 +110,7 @@ def uuids(play: Play, names: Names) -> None:
     assert statuses(play.differ("GET", f"/resource_providers/{capital}")) == (404, 200)
     assert statuses(play.differ("GET", f"/resource_providers/{capital}/inventories")) == (404, 200)
     assert len(play.differ("GET", f"/resource_providers?uuid={capital}").ours.body["resource_providers"]) == 1
-    wanted = claim({capital: {"VCPU": 1}})
+    wanted = claim_body({capital: {"VCPU": 1}})
     assert statuses(play.differ("PUT", f"/allocations/{names.consumers[0]}", wanted)) == (400, 204)
     child = {"name": f"{host}-y", "uuid": names.providers[1], "parent_provider_uuid": capital}
     assert statuses(play.differ("POST", "/resource_providers", child)) == (400, 200)
@@ -122,7 +122,7 @@ def uuids(play: Play, names: Names) -> None:
 
 def not_uuids(play: Play, names: Names) -> None:
     (host,) = make(play, names, VCPU=8)
-    one = claim({host: {"VCPU": 1}})
+    one = claim_body({host: {"VCPU": 1}})
     assert statuses(play.differ("POST", "/allocations", {"a" * 36: one})) == (204, 400)
     spelt = "00000000-0000-0000-0000-0000000000AB"
     theirs, ours = statuses(play.differ("POST", "/allocations", {spelt: one, spelt.lower(): one}))
@@ -132,7 +132,7 @@ def not_uuids(play: Play, names: Names) -> None:
 
 def texts(play: Play, names: Names) -> None:
     (host,) = make(play, names, VCPU=8)
-    line_feed = {**claim({host: {"VCPU": 1}}), "consumer_type": "A\n"}
+    line_feed = {**claim_body({host: {"VCPU": 1}}), "consumer_type": "A\n"}
     assert statuses(play.differ("PUT", f"/allocations/{names.consumers[0]}", line_feed)) == (204, 400)
     assert statuses(play.differ("PUT", f"/traits/{names.traits[0]}%0A")) == (201, 400)
     exchange = play.differ("POST", "/resource_providers", {"name": f"{host}\0"})
@@ -148,7 +148,7 @@ def numbers(play: Play, names: Names) -> None:
 
 def classes(play: Play, names: Names) -> None:
     (host,) = make(play, names)
-    body = inventories(play, host, vcpu={"total": 1, "foo": 2})
+    body = present_inventories(play, host, vcpu={"total": 1, "foo": 2})
     exchange = play.differ("PUT", f"/resource_providers/{host}/inventories", body)
     assert statuses(exchange) == (400, 400)
     assert "No such resource class vcpu" in exchange.theirs.error["detail"]
@@ -158,7 +158,7 @@ def classes(play: Play, names: Names) -> None:
 def mappings(play: Play, names: Names) -> None:
     (host,) = make(play, names, VCPU=8)
     for wrong in ({"": ["x"]}, {"": []}, {"": "x"}, {"x y": [host]}):
-        body = claim({host: {"VCPU": 1}}, mappings=wrong)
+        body = claim_body({host: {"VCPU": 1}}, mappings=wrong)
         exchange = play.differ("PUT", f"/allocations/{names.consumers[0]}", body)
         assert exchange.ours.status == 400
 
@@ -310,11 +310,11 @@ def orphans(play: Play, names: Names) -> None:
     assert put(play, emptied, {}) == 204
     assert put(play, mistaken, {names.providers[4]: {"VCPU": 1}}) == 400
     for consumer in (emptied, mistaken):
-        exchange = play.differ("PUT", f"/allocations/{consumer}", claim({host: {"VCPU": 1}}))
+        exchange = play.differ("PUT", f"/allocations/{consumer}", claim_body({host: {"VCPU": 1}}))
         assert statuses(exchange) == (409, 204)
         assert "expected 0 but got None" in exchange.theirs.error["detail"]
     consumer = names.consumers[2]
-    refused = claim({names.providers[4]: {"VCPU": 1}}, consumer_type="MIGRATION")
+    refused = claim_body({names.providers[4]: {"VCPU": 1}}, consumer_type="MIGRATION")
     assert play("PUT", f"/allocations/{consumer}", refused).status == 400
     assert play("PUT", f"/allocations/{consumer}", listed(host, VCPU=1), "1.7").status == 204
     exchange = play.differ("GET", f"/allocations/{consumer}")

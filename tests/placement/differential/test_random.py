@@ -12,7 +12,7 @@ import pytest
 from tests.examples import examples
 from tests.placement.differential.generator import Generator
 from tests.placement.differential.play import Names, Play
-from tests.placement.differential.services import Pair, Request
+from tests.placement.differential.services import Request, ServicePair
 from tests.placement.differential.stories import look
 
 pytestmark = pytest.mark.slow
@@ -35,7 +35,7 @@ HARMLESS: Final = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(_FIRST, _FIRST + STORIES))
-def test_a_story_at_random_goes_as_it_goes_there(pair: Pair, seed: int) -> None:
+def test_a_story_at_random_goes_as_it_goes_there(pair: ServicePair, seed: int) -> None:
     play, names = Play(pair, several_faults=True), Names(1_000_000 + seed)
     generator = Generator(seed, names, play)
     try:
@@ -51,7 +51,7 @@ def test_a_story_at_random_goes_as_it_goes_there(pair: Pair, seed: int) -> None:
         _remove(pair, names)
 
 
-def _remove(pair: Pair, names: Names) -> None:
+def _remove(pair: ServicePair, names: Names) -> None:
     """Leave nothing that later stories would see."""
     for uuid in names.consumers:
         pair.ask(Request("DELETE", f"/allocations/{uuid}"))

@@ -9,9 +9,12 @@ from pathlib import Path
 
 from tests.databases import ServerMissing
 from tests.placement.failover import galera, postgresql
-from tests.placement.failover.outcome import SECONDS_REFUSED, SECONDS_STAYED, Outcome
+from tests.placement.failover.outcome import SECONDS_REFUSED, SECONDS_STAYED, FailoverOutcome
 
-RUNS: dict[str, Callable[[Path, int, int], Outcome]] = {"galera": galera.run, "postgresql": postgresql.run}
+RUNS: dict[str, Callable[[Path, int, int], FailoverOutcome]] = {
+    "galera": galera.run,
+    "postgresql": postgresql.run,
+}
 
 
 def main() -> int:

@@ -8,17 +8,18 @@ from pathlib import Path
 from placement.db import migration
 from tests.databases.balancer import Balancer, Health
 from tests.databases.galera import Galera, Node
-from tests.placement.failover.judge import Load
-from tests.placement.failover.outcome import Fault, Outcome
+from tests.placement.failover.judge import FailoverLoad
+from tests.placement.failover.outcome import FailoverOutcome, Fault
 from tests.placement.serving import service
+from tests.waits import wait_for
 
 _SECONDS_TO_RETURN = 60.0
 
 
-def run(folder: Path, faults: int, seed: int, *, workers: int = 2, options: str = "") -> Outcome:
+def run(folder: Path, faults: int, seed: int, *, workers: int = 2, options: str = "") -> FailoverOutcome:
     """Kill, freeze and cut off nodes, so many times in all, under load."""
     rng = random.Random(seed)
-    outcome = Outcome(f"Galera, 3 nodes, {faults} faults", seed)
+    outcome = FailoverOutcome(f"Galera, 3 nodes, {faults} faults", seed)
     print(f"seed {seed}", flush=True)
     with ExitStack() as stack:
         cluster = stack.enter_context(Galera())
@@ -31,7 +32,7 @@ def run(folder: Path, faults: int, seed: int, *, workers: int = 2, options: str 
             own.mkdir()
             address = stack.enter_context(Balancer(url, health, number))
             services.append(stack.enter_context(service(address.url, own, workers, database_options=options)))
-        load = Load(services, seed)
+        load = FailoverLoad(services, seed)
         outcome.judge = load.judge
         with load:
             time.sleep(1)
@@ -68,9 +69,9 @@ def _one(rng: random.Random, cluster: Galera) -> Fault:
 
 
 def _wait(node: Node) -> None:
-    deadline = time.monotonic() + _SECONDS_TO_RETURN
-    while not node.is_ready():
+    def has_returned() -> bool:
         if node.has_ended():
             node.start()
-        assert time.monotonic() < deadline, f"the node does not come back: {node.status()}"
-        time.sleep(0.1)
+        return node.is_ready()
+
+    wait_for(has_returned, "the node comes back", evidence=node.status, seconds=_SECONDS_TO_RETURN)

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import requests
 
-from tests.placement.serving import HEADERS, Service
+from tests.placement.serving import HEADERS, RunningService
 
 WRITERS: Final = 8
 CLASSES: Final = {"PCPU": 12, "LLC": 11}
@@ -39,7 +39,7 @@ class Answer:
 class Judge:
     """What all writers and the watch saw; they add to it from their threads."""
 
-    services: Sequence[Service]
+    services: Sequence[RunningService]
     answers: list[Answer] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
@@ -51,7 +51,7 @@ class Judge:
         self.wrong.append(f"{kind}: {text}")
 
 
-class Client:
+class JudgedClient:
     """Sends requests to the services, and tells the judge how they were answered."""
 
     def __init__(self, judge: Judge, rng: random.Random) -> None:
@@ -95,7 +95,7 @@ class Writer(threading.Thread):
         self._judge = judge
         self._rng = random.Random(f"{seed} {number}")
         self._shared = shared
-        self.client = Client(judge, self._rng)
+        self.client = JudgedClient(judge, self._rng)
         self.host = _make_provider(self.client, f"host-of-{number}", {"VCPU": 10_000})
         self.consumers = [f"{number:08d}-0000-4000-8000-{n:012d}" for n in range(6)]
         #: what each may hold; one thing only, unless the outcome of a request is open
@@ -163,14 +163,14 @@ class Writer(threading.Thread):
         return totals
 
 
-class Watch(threading.Thread):
+class FailoverWatch(threading.Thread):
     """Looks all the time, at any service, whether capacity is exceeded or a generation goes back."""
 
     def __init__(self, judge: Judge, providers: Sequence[str], seed: int) -> None:
         super().__init__(daemon=True)
         self._judge = judge
         self._providers = providers
-        self._client = Client(judge, random.Random(f"{seed} watch"))
+        self._client = JudgedClient(judge, random.Random(f"{seed} watch"))
 
     def run(self) -> None:
         newest: dict[str, int] = {}
@@ -189,15 +189,15 @@ class Watch(threading.Thread):
             self._judge.find("other", repr(error))
 
 
-class Load:
+class FailoverLoad:
     """The writers and the watch, as a context; afterwards the books are checked."""
 
-    def __init__(self, services: Sequence[Service], seed: int) -> None:
+    def __init__(self, services: Sequence[RunningService], seed: int) -> None:
         self.judge = Judge(services)
-        setup = Client(self.judge, random.Random(seed))
+        setup = JudgedClient(self.judge, random.Random(seed))
         self.shared = [_make_provider(setup, f"host-{number}", CLASSES) for number in range(4)]
         self._writers = [Writer(self.judge, number, self.shared, seed) for number in range(WRITERS)]
-        self._watch = Watch(self.judge, self.shared, seed)
+        self._watch = FailoverWatch(self.judge, self.shared, seed)
 
     def __enter__(self) -> Judge:
         for thread in (*self._writers, self._watch):
@@ -237,7 +237,7 @@ def longest_refusal(answers: Sequence[Answer], excused: Sequence[tuple[float, fl
     return longest
 
 
-def _make_provider(client: Client, name: str, totals: dict[str, int]) -> str:
+def _make_provider(client: JudgedClient, name: str, totals: dict[str, int]) -> str:
     made = client.ask(0, "POST", "/resource_providers", json={"name": name}).json()
     body = {
         "resource_provider_generation": 0,

@@ -28,7 +28,7 @@ class Fault:
 
 
 @dataclass
-class Outcome:
+class FailoverOutcome:
     """What was broken how often, how requests were answered, and what was wrong."""
 
     title: str

@@ -10,9 +10,9 @@ from typing import Final
 import psycopg
 
 from placement.db import migration
-from tests.databases.standby import Pair
-from tests.placement.failover.judge import Load
-from tests.placement.failover.outcome import Fault, Outcome
+from tests.databases.standby import StandbyPair
+from tests.placement.failover.judge import FailoverLoad
+from tests.placement.failover.outcome import FailoverOutcome, Fault
 from tests.placement.serving import service
 
 _OLDEST: Final = """
@@ -21,13 +21,13 @@ FROM pg_stat_activity WHERE datname LIKE 'placement%'
 """
 
 
-def run(folder: Path, faults: int, seed: int, *, workers: int = 2) -> Outcome:
+def run(folder: Path, faults: int, seed: int, *, workers: int = 2) -> FailoverOutcome:
     """Take the primary away, so many times in all, under load."""
     rng = random.Random(seed)
-    outcome = Outcome(f"PostgreSQL, primary and synchronous standby, {faults} promotions", seed)
+    outcome = FailoverOutcome(f"PostgreSQL, primary and synchronous standby, {faults} promotions", seed)
     print(f"seed {seed}", flush=True)
     with ExitStack() as stack:
-        pair = stack.enter_context(Pair())
+        pair = stack.enter_context(StandbyPair())
         url = pair.fresh_database()
         migration.upgrade(url)
         services = []
@@ -35,7 +35,7 @@ def run(folder: Path, faults: int, seed: int, *, workers: int = 2) -> Outcome:
             own = folder / f"service-{number}"
             own.mkdir()
             services.append(stack.enter_context(service(url, own, workers)))
-        load = Load(services, seed)
+        load = FailoverLoad(services, seed)
         outcome.judge = load.judge
         looking = threading.Thread(target=_look, args=(pair, outcome), daemon=True)
         with load:
@@ -49,7 +49,7 @@ def run(folder: Path, faults: int, seed: int, *, workers: int = 2) -> Outcome:
     return outcome
 
 
-def _one(rng: random.Random, pair: Pair, outcome: Outcome) -> Fault:
+def _one(rng: random.Random, pair: StandbyPair, outcome: FailoverOutcome) -> Fault:
     """Take the primary away, promote the standby, and bring the old primary back as the new standby."""
     fault = Fault(rng.choice(("crash", "shutdown", "freeze")), time.monotonic())
     match fault.kind:
@@ -71,7 +71,7 @@ def _one(rng: random.Random, pair: Pair, outcome: Outcome) -> Fault:
     return fault
 
 
-def _look(pair: Pair, outcome: Outcome) -> None:
+def _look(pair: StandbyPair, outcome: FailoverOutcome) -> None:
     """How long connections of services stay on a server that is a standby."""
     assert outcome.judge is not None
     while not outcome.judge.stopped.wait(0.1):

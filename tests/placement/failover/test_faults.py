@@ -8,7 +8,7 @@ import pytest
 
 from tests.databases import ServerMissing
 from tests.placement.failover import galera, postgresql
-from tests.placement.failover.outcome import Outcome
+from tests.placement.failover.outcome import FailoverOutcome
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.long]
     ],
 )
 def test_what_was_confirmed_is_there_at_once_whatever_fails(
-    run: Callable[..., Outcome], tmp_path: Path
+    run: Callable[..., FailoverOutcome], tmp_path: Path
 ) -> None:
     try:
         outcome = run(tmp_path, 2, random.randrange(1 << 32), workers=1)

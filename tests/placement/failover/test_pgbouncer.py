@@ -13,7 +13,7 @@ from placement.db import migration
 from tests.databases import ServerMissing
 from tests.databases.pgbouncer import PgBouncer
 from tests.databases.postgresql import PostgreSQL
-from tests.placement.failover.judge import Load
+from tests.placement.failover.judge import FailoverLoad
 from tests.placement.serving import service
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgresql]
@@ -47,7 +47,7 @@ def test_claims_by_several_workers_keep_the_books(url: str, tmp_path: Path) -> N
             own = tmp_path / name
             own.mkdir()
             services.append(stack.enter_context(service(url, own, 2)))
-        load = Load(services, 1)
+        load = FailoverLoad(services, 1)
         with load:
             time.sleep(6)
         load.check_books()

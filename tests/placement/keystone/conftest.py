@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.reference import ReferenceMissing
 from tests.keystone import Keystone
-from tests.placement.keystone.serving import Placement, authtoken, placement
+from tests.placement.keystone.serving import KeystonePlacement, authtoken, placement
 
 
 @pytest.fixture(scope="session")
@@ -23,7 +23,7 @@ def keystone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keystone]:
 
 
 @pytest.fixture(scope="module")
-def service(keystone: Keystone, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Placement]:
+def service(keystone: Keystone, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeystonePlacement]:
     """The service as most operators have it."""
     with placement(tmp_path_factory.mktemp("placement"), authtoken(keystone)) as running:
         yield running

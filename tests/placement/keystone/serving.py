@@ -1,8 +1,6 @@
 """The service, asking a Keystone about tokens."""
 
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +12,7 @@ import requests
 from placement.db import migration
 from tests.keystone import Keystone
 from tests.ports import free_port
+from tests.programs import run_program, wait_for_answer
 
 _SECONDS: Final = 120.0
 
@@ -39,7 +38,7 @@ def authtoken(keystone: Keystone, auth_url: str | None = None, timeout: int = 60
 
 
 @dataclass
-class Placement:
+class KeystonePlacement:
     """A running service."""
 
     base: str
@@ -60,7 +59,7 @@ class Placement:
 
 
 @contextmanager
-def placement(folder: Path, sections: str, workers: int = 1, threads: int = 4) -> Iterator[Placement]:
+def placement(folder: Path, sections: str, workers: int = 1, threads: int = 4) -> Iterator[KeystonePlacement]:
     """The service under its own web server, on an empty database, configured with these sections."""
     folder.mkdir(exist_ok=True)
     database = f"sqlite:///{folder}/placement.sqlite"
@@ -73,27 +72,15 @@ def placement(folder: Path, sections: str, workers: int = 1, threads: int = 4) -
     command = [sys.executable, "-m", "placement.cmd.api", "--config-file", str(config)]
     command += ["--bind", f"127.0.0.1:{port}", "--workers", str(workers), "--threads", str(threads)]
     log = folder / "log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
-    try:
-        running = Placement(f"http://127.0.0.1:{port}", log)
-        wait_for(lambda: _answers(running.base))
+    with run_program(command, log) as process:
+        running = KeystonePlacement(f"http://127.0.0.1:{port}", log)
+        wait_for_answer(running.base, process, log)
         yield running
-    finally:
-        process.terminate()
-        process.wait(_SECONDS)
 
 
-def wait_for(happens: Any) -> None:
-    """Return when it does."""
-    deadline = time.monotonic() + _SECONDS
-    while not happens():
-        assert time.monotonic() < deadline, "it does not happen"
-        time.sleep(0.05)
-
-
-def _answers(base: str) -> bool:
-    try:
-        return requests.get(base, timeout=5).ok
-    except requests.RequestException:
-        return False
+def read_refusal(answer: requests.Response) -> tuple[int, str]:
+    """Status and text of an error in the service's own format."""
+    (error,) = answer.json()["errors"]
+    assert error["status"] == answer.status_code
+    assert error["request_id"] == answer.headers["x-openstack-request-id"]
+    return answer.status_code, error["detail"]

@@ -12,18 +12,12 @@ from pathlib import Path
 import pytest
 
 from tests.keystone import CALLERS, PLACEMENT, Caller, Keystone
-from tests.placement.keystone.serving import Placement, authtoken, placement, wait_for
+from tests.placement.keystone.serving import KeystonePlacement, authtoken, placement, read_refusal
+from tests.waits import wait_for
 
 pytestmark = pytest.mark.slow
 
 AWAY = (503, "The Identity service is temporarily unavailable.")
-
-
-def refusal(answer):
-    """Status and text of an error in the service's own format."""
-    (error,) = answer.json()["errors"]
-    assert error["status"] == answer.status_code
-    return answer.status_code, error["detail"]
 
 
 def test_while_keystone_is_away_only_remembered_tokens_get_in(keystone: Keystone, tmp_path: Path) -> None:
@@ -34,7 +28,7 @@ def test_while_keystone_is_away_only_remembered_tokens_get_in(keystone: Keystone
             started = later.enter_context(placement(tmp_path / "during", authtoken(keystone)))
             assert started.status(remembered) == 503
             for _ in range(3):
-                assert refusal(running.ask("GET", "/resource_providers", new)) == AWAY
+                assert read_refusal(running.ask("GET", "/resource_providers", new)) == AWAY
                 assert running.status("gAAAAAB-no-token") == 503
                 assert running.status(remembered) == 200
                 assert running.status(None) == 401
@@ -48,7 +42,7 @@ def test_while_keystone_is_away_only_remembered_tokens_get_in(keystone: Keystone
             assert "Traceback" not in log
 
 
-def gets(running: Placement, token: str) -> bool:
+def gets(running: KeystonePlacement, token: str) -> bool:
     """Whether the token is good."""
     return running.status(token) == 200
 
@@ -90,7 +84,7 @@ def test_the_service_signs_in_anew_when_it_is_known_again(keystone: Keystone, tm
         wait_for(partial(gets, running, keystone.identity.token(CALLERS["admin"])))
         keystone.identity.change_password(own, "another")  # which voids its tokens, too
         token = keystone.identity.token(CALLERS["admin"])
-        assert refusal(running.ask("GET", "/traits", token)) == AWAY
+        assert read_refusal(running.ask("GET", "/traits", token)) == AWAY
         assert running.status("gAAAAAB-no-token") == 503
         assert "could not be asked" in running.log.read_text()
         keystone.identity.change_password(own, own.password)
@@ -184,7 +178,7 @@ def test_whatever_else_answers_lets_nobody_in(keystone: Keystone, tmp_path: Path
         for what, pretender.answer in NONSENSE.items():
             for _ in range(2):
                 answer = running.ask("GET", "/resource_providers", "gAAAAAB-any-token")
-                assert (what, refusal(answer)) == (what, AWAY)
+                assert (what, read_refusal(answer)) == (what, AWAY)
         pretender.answer = knows_no_token
         assert running.status("gAAAAAB-any-token") == 401
         assert running.status(None) == 401
@@ -196,7 +190,7 @@ def test_a_wrong_path_to_keystone_is_named_and_no_reason_to_refuse_tokens(
 ) -> None:
     with placement(tmp_path, authtoken(keystone, f"{keystone.url}/identity")) as running:
         token = keystone.identity.token(CALLERS["admin"])
-        assert refusal(running.ask("GET", "/resource_providers", token)) == AWAY
+        assert read_refusal(running.ask("GET", "/resource_providers", token)) == AWAY
         log = running.log.read_text()
         assert "no Identity service is where [keystone_authtoken] auth_url says" in log
         assert "(HTTP 404)" in log

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -18,7 +17,9 @@ from compute_agent.report.answers import CredentialsError, UnavailableError
 from compute_agent.report.client import PlacementClient
 from tests.keystone import CALLERS, REGION, Caller, Keystone
 from tests.placement.client.shell import client, run
-from tests.placement.keystone.serving import Placement, authtoken, placement, wait_for
+from tests.placement.keystone.serving import KeystonePlacement, authtoken, placement
+from tests.programs import run_program
+from tests.waits import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -29,7 +30,7 @@ OpenStack = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
-def service(keystone: Keystone, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Placement]:
+def service(keystone: Keystone, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeystonePlacement]:
     """The service, which is in the catalog."""
     with placement(tmp_path_factory.mktemp("placement"), authtoken(keystone)) as running:
         keystone.identity.service("placement", "placement", running.base)
@@ -78,7 +79,7 @@ def openstack(keystone: Keystone, tmp_path: Path) -> Iterator[OpenStack]:
         yield openstack
 
 
-def test_an_operator_works_with_a_clouds_yaml(service: Placement, openstack: OpenStack) -> None:
+def test_an_operator_works_with_a_clouds_yaml(service: KeystonePlacement, openstack: OpenStack) -> None:
     made = openstack("admin", f"resource provider create --uuid {HOST} host")
     assert (made["uuid"], made["name"], made["generation"]) == (HOST, "host", 0)
     (inventory,) = openstack("service", f"resource provider inventory set {HOST} --resource VCPU=8")
@@ -108,20 +109,17 @@ def agent_ini(keystone: Keystone, folder: Path, caller: Caller, **options: str) 
     return ini
 
 
-def test_an_agent_signs_in_and_reports(keystone: Keystone, service: Placement, tmp_path: Path) -> None:
+def test_an_agent_signs_in_and_reports(
+    keystone: Keystone, service: KeystonePlacement, tmp_path: Path
+) -> None:
     ini = agent_ini(keystone, tmp_path, CALLERS["service"])
     command = [sys.executable, "-m", "compute_agent.cmd.main", "--config-file", str(ini), "run"]
     token = keystone.identity.token(CALLERS["admin"])
-    with (tmp_path / "log").open("wb") as log:
-        agent = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-    try:
+    with run_program(command, tmp_path / "log"):
         wait_for(lambda: "VCPU" in classes_of(service, token, host_name()))
-    finally:
-        agent.terminate()
-        agent.wait(60)
 
 
-def classes_of(service: Placement, token: str, host: str) -> set[str]:
+def classes_of(service: KeystonePlacement, token: str, host: str) -> set[str]:
     """What the tree of the host offers."""
     found = service.ask("GET", "/resource_providers", token).json()["resource_providers"]
     roots = {each["uuid"] for each in found if each["name"] == host}
@@ -141,20 +139,22 @@ def agent(keystone: Keystone, tmp_path: Path) -> Callable[..., PlacementClient]:
     return signed_in
 
 
-def test_an_agent_without_the_role_is_told(service: Placement, agent: Callable[..., PlacementClient]) -> None:
+def test_an_agent_without_the_role_is_told(
+    service: KeystonePlacement, agent: Callable[..., PlacementClient]
+) -> None:
     with pytest.raises(CredentialsError, match="Policy does not allow"):
         agent(CALLERS["reader"]).resource_classes()
 
 
 def test_an_agent_with_a_wrong_password_is_told(
-    service: Placement, agent: Callable[..., PlacementClient]
+    service: KeystonePlacement, agent: Callable[..., PlacementClient]
 ) -> None:
     with pytest.raises(CredentialsError, match="requires authentication"):
         agent(CALLERS["service"], password="wrong").resource_classes()
 
 
 def test_an_agent_for_which_the_catalog_has_no_service_is_told_what_chooses_it(
-    service: Placement, agent: Callable[..., PlacementClient]
+    service: KeystonePlacement, agent: Callable[..., PlacementClient]
 ) -> None:
     with pytest.raises(UnavailableError, match=r"\[placement\] region_name"):
         agent(CALLERS["service"], region_name="Elsewhere").resource_classes()

@@ -10,7 +10,7 @@ from benchmarks.reference import ReferenceMissing, install
 from benchmarks.servers import OpenStack
 from placement.policies import list_rules
 from tests.keystone import CALLERS, Keystone
-from tests.placement.keystone.serving import Placement, authtoken, placement
+from tests.placement.keystone.serving import KeystonePlacement, authtoken, placement
 
 pytestmark = pytest.mark.slow
 
@@ -74,7 +74,7 @@ def test_each_rule_is_asked_for() -> None:
     assert {rule.name for rule in list_rules() if rule.name.startswith("placement:")} == REQUESTS.keys()
 
 
-class Stock(OpenStack):
+class StockRoles(OpenStack):
     """OpenStack Placement, configured as ours is."""
 
     sections = ""
@@ -96,17 +96,17 @@ def sections(keystone: Keystone, enforce_new_defaults: bool) -> str:
 
 
 @pytest.fixture(scope="module")
-def service(sections: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Placement]:
+def service(sections: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeystonePlacement]:
     with placement(tmp_path_factory.mktemp("ours"), sections) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def allowed(keystone: Keystone, service: Placement) -> dict[str, set[str]]:
+def allowed(keystone: Keystone, service: KeystonePlacement) -> dict[str, set[str]]:
     return ask_everything(keystone, service)
 
 
-def ask_everything(keystone: Keystone, service: Placement) -> dict[str, set[str]]:
+def ask_everything(keystone: Keystone, service: KeystonePlacement) -> dict[str, set[str]]:
     """Who may do what, by rule; nobody is told anything but yes or no."""
     found: dict[str, set[str]] = {rule: set() for rule in REQUESTS}
     project = keystone.identity.project("cloud")
@@ -138,9 +138,9 @@ def test_a_stock_service_lets_the_same_callers_in(
             reference = install()
         except ReferenceMissing as error:
             pytest.skip(str(error))
-        stock = Stock(f"sqlite:///{tmp_path}/stock.sqlite", tmp_path, 1, 4, reference)
+        stock = StockRoles(f"sqlite:///{tmp_path}/stock.sqlite", tmp_path, 1, 4, reference)
         stock.sections = sections
         stack.enter_context(stock)
-        there = ask_everything(keystone, Placement(f"http://127.0.0.1:{stock.port}", tmp_path))
+        there = ask_everything(keystone, KeystonePlacement(f"http://127.0.0.1:{stock.port}", tmp_path))
         theirs = [rule for rule in REQUESTS if not rule.startswith("placement:ext:")]
         assert {rule: there[rule] for rule in theirs} == {rule: allowed[rule] for rule in theirs}

@@ -5,33 +5,26 @@ import time
 import pytest
 
 from tests.keystone import CALLERS, Keystone, Memcached, MemcachedMissing
-from tests.placement.keystone.serving import Placement, authtoken, placement, wait_for
+from tests.placement.keystone.serving import KeystonePlacement, authtoken, placement, read_refusal
+from tests.waits import wait_for
 
 pytestmark = pytest.mark.slow
-
-
-def refusal(answer):
-    """Status and text of an error in the service's own format."""
-    (error,) = answer.json()["errors"]
-    assert error["status"] == answer.status_code
-    assert error["request_id"] == answer.headers["x-openstack-request-id"]
-    return answer.status_code, error["detail"]
 
 
 NOBODY = (401, "The request you have made requires authentication.")
 
 
-def test_without_a_good_token_nobody_gets_in(keystone: Keystone, service: Placement) -> None:
+def test_without_a_good_token_nobody_gets_in(keystone: Keystone, service: KeystonePlacement) -> None:
     good = keystone.identity.token(CALLERS["admin"])
     assert service.status(good) == 200
     for token in (None, "", "gAAAAAB-no-token", good[:-2]):
         answer = service.ask("GET", "/resource_providers", token)
-        assert refusal(answer) == NOBODY
+        assert read_refusal(answer) == NOBODY
         assert answer.headers["WWW-Authenticate"] == f'Keystone uri="{keystone.url}"'
 
 
 def test_a_token_is_good_until_it_expires_also_if_it_is_remembered(
-    keystone: Keystone, service: Placement
+    keystone: Keystone, service: KeystonePlacement
 ) -> None:
     token = keystone.identity.token(CALLERS["admin"], 4)
     assert service.status(token) == 200
@@ -41,7 +34,7 @@ def test_a_token_is_good_until_it_expires_also_if_it_is_remembered(
 
 
 def test_an_expired_token_is_good_with_the_token_of_a_service_alone(
-    keystone: Keystone, service: Placement
+    keystone: Keystone, service: KeystonePlacement
 ) -> None:
     token = keystone.identity.token(CALLERS["admin"], 1)
     time.sleep(2)
@@ -52,7 +45,7 @@ def test_an_expired_token_is_good_with_the_token_of_a_service_alone(
 
 
 def test_a_service_token_has_to_be_of_a_service_unless_the_operator_says_otherwise(
-    keystone: Keystone, service: Placement, tmp_path
+    keystone: Keystone, service: KeystonePlacement, tmp_path
 ) -> None:
     mine, of_a_reader = keystone.identity.token(CALLERS["admin"]), keystone.identity.token(CALLERS["reader"])
     assert service.status(mine, X_Service_Token=of_a_reader) == 401
@@ -64,7 +57,7 @@ def test_a_service_token_has_to_be_of_a_service_unless_the_operator_says_otherwi
 
 
 def test_the_roles_of_a_service_token_are_not_those_of_the_user(
-    keystone: Keystone, service: Placement
+    keystone: Keystone, service: KeystonePlacement
 ) -> None:
     assert (
         service.status(
@@ -76,7 +69,7 @@ def test_the_roles_of_a_service_token_are_not_those_of_the_user(
 
 
 def test_a_restricted_token_is_good_for_the_requests_that_it_names(
-    keystone: Keystone, service: Placement
+    keystone: Keystone, service: KeystonePlacement
 ) -> None:
     rule = ("placement", "GET", "/resource_providers")
     # keystone takes rules for services of its catalog alone
@@ -88,7 +81,7 @@ def test_a_restricted_token_is_good_for_the_requests_that_it_names(
 
 
 def test_a_revoked_token_is_believed_for_token_cache_time_at_most(
-    keystone: Keystone, service: Placement, tmp_path
+    keystone: Keystone, service: KeystonePlacement, tmp_path
 ):
     with placement(tmp_path, authtoken(keystone) + "token_cache_time = 2\n") as forgetful:
         token = keystone.identity.token(CALLERS["admin"])

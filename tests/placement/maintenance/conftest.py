@@ -3,10 +3,9 @@
 import pytest
 from webtest import TestApp as Client
 
-from placement.api.middleware import build_application
-from placement.conf import new_config
 from placement.db.database import ServiceDatabase
 from placement.store.consumers import ConsumerOwnership
+from tests.placement.running import application
 
 OWNER = ConsumerOwnership("lost-project", "lost-user", None)
 
@@ -19,15 +18,12 @@ def database(database_url):
     database.close()
 
 
-class Service:
+class MaintainedService:
     """One worker of the service on a database, asked over REST."""
 
     def __init__(self, url):
-        conf = new_config(config_files=[])
-        conf.set_override("auth_strategy", "noauth2", group="api")
-        conf.set_override("connection", url, group="placement_database")
         self._client = Client(
-            build_application(conf),
+            application(url),
             extra_environ={"HTTP_X_AUTH_TOKEN": "admin", "HTTP_OPENSTACK_API_VERSION": "placement 1.39"},
         )
 
@@ -57,4 +53,4 @@ class Service:
 @pytest.fixture
 def service(database_url):
     """A worker that runs on our database from before the test."""
-    return Service(database_url)
+    return MaintainedService(database_url)

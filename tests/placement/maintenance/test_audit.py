@@ -7,6 +7,7 @@ from placement.db import buckets
 from placement.db.tables import change_buckets
 from placement.maintenance.audit import AuditProblem, DatabaseFinding, audit
 from placement.maintenance.heal import heal
+from tests.placement.builders import claim_body, inventories_body
 from tests.placement.maintenance.conftest import OWNER
 from tests.placement_extras.migration.reference_world import uuid
 
@@ -28,17 +29,10 @@ def world(service):
     ):
         body = {"name": f"provider {number}", "uuid": name, "parent_provider_uuid": parent}
         assert service.post("/resource_providers", body) == 200
-    inventories = {"VCPU": {"total": 8}, "MEMORY_MB": {"total": 4096}}
-    body = {"resource_provider_generation": 0, "inventories": inventories}
+    body = inventories_body(0, VCPU=8, MEMORY_MB=4096)
     assert service.put(f"/resource_providers/{CHILD}/inventories", body) == 200
     for consumer, resources in ((SERVER, {"VCPU": 6, "MEMORY_MB": 1024}), (VOLUME, {"VCPU": 2})):
-        body = {
-            "allocations": {CHILD: {"resources": resources}},
-            "project_id": "red",
-            "user_id": "ann",
-            "consumer_type": "INSTANCE",
-            "consumer_generation": None,
-        }
+        body = claim_body({CHILD: resources}, project_id="red", user_id="ann")
         assert service.put(f"/allocations/{consumer}", body) == 204
     return service
 

@@ -30,14 +30,12 @@ from placement.store import (
     reservations,
     traits,
 )
-from placement.store.claims import ConsumerClaim
-from placement.store.consumers import ConsumerOwnership
-from placement.store.inventories import InventoryValues
 from tests.databases import DatabaseServer
+from tests.placement.store.builders import build_claim, inventory_values
 
 HOST = "00000001-0000-4000-8000-000000000000"
 CHILD = "00000002-0000-4000-8000-000000000000"
-FOUR = InventoryValues(total=4, reserved=0, min_unit=1, max_unit=4, step_size=1, allocation_ratio=1.0)
+FOUR = inventory_values(4)
 
 
 @pytest.fixture
@@ -175,9 +173,7 @@ def test_of_a_claim_nothing_but_the_usage_is_read(
         lambda conn, rows, *more: described.extend(rows) or read_some(conn, rows, *more),
     )
     for consumer, used in ((CHILD, 1), (HOST, 3)):
-        claim = ConsumerClaim(
-            consumer, {HOST: {"VCPU": used}}, None, ConsumerOwnership("project", "user", None)
-        )
+        claim = build_claim(consumer, {HOST: {"VCPU": used}})
         writer.write(lambda tx, claim=claim: allocations.replace(tx, [claim]))
     with model.fresh() as view:
         provider = view.snapshot.get(HOST)
@@ -322,7 +318,7 @@ def test_changes_that_are_gone_below_a_counter_that_is_beyond_are_noticed(
     database_server.restore(database_url, backup)
     steps += [20]
     claimed = HOST if lost == "a description under a later usage" else other
-    claim = ConsumerClaim(CHILD, {claimed: {"VCPU": 1}}, None, ConsumerOwnership("project", "user", None))
+    claim = build_claim(CHILD, {claimed: {"VCPU": 1}})
     writer.write(lambda tx: allocations.replace(tx, [claim]))
     with model.fresh() as view:
         shown = {each.uuid: (each.inventories["VCPU"].total, each.used.get("VCPU")) for each in view.snapshot}

@@ -16,16 +16,14 @@ from placement.read_model import rows
 from placement.read_model.feed import ReadModel
 from placement.read_model.model_file import ModelFile, ModelFileWriter
 from placement.store import allocations, classes, inventories, providers, traits
-from placement.store.claims import ConsumerClaim
-from placement.store.consumers import ConsumerOwnership
-from placement.store.inventories import InventoryValues
 from tests.databases import DatabaseServer
 from tests.placement.read_model.test_snapshot import content
+from tests.placement.store.builders import build_claim, inventory_values
 
 HOST = "00000001-0000-4000-8000-000000000000"
 CHILD = "00000002-0000-4000-8000-000000000000"
 OTHER = "00000003-0000-4000-8000-000000000000"
-FOUR = InventoryValues(total=4, reserved=0, min_unit=1, max_unit=4, step_size=1, allocation_ratio=1.0)
+FOUR = inventory_values(4)
 
 Start = Callable[[], ReadModel]
 
@@ -111,9 +109,7 @@ def change_much(tx: WriteTransaction) -> None:
     classes.create(tx, "CUSTOM_NEW")
     inventories.add(tx, OTHER, "CUSTOM_NEW", FOUR)
     traits.replace(tx, HOST, 0, ["COMPUTE_NODE"])
-    allocations.replace(
-        tx, [ConsumerClaim(OTHER, {CHILD: {"VCPU": 3}}, None, ConsumerOwnership("project", "user", None))]
-    )
+    allocations.replace(tx, [build_claim(OTHER, {CHILD: {"VCPU": 3}})])
 
 
 def test_nothing_is_read_where_nothing_changed(

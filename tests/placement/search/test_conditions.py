@@ -36,7 +36,7 @@ class EvenGeneration(ProviderCondition):
 class EvenGenerationOfKind(EvenGeneration):
     """As above, and wrong about what it reads: trees of a kind may differ in it."""
 
-    reads = "kind"
+    reads = ("traits",)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ def hosts() -> ModelSnapshot:
 def test_the_example_has_these_candidates_and_searches_two_trees() -> None:
     query, *candidates = literal(search.__doc__)
     with patch.object(
-        CompiledRequest, "_patterns", autospec=True, side_effect=CompiledRequest._patterns
+        CompiledRequest, "_find_patterns", autospec=True, side_effect=CompiledRequest._find_patterns
     ) as searched:
         assert ask(hosts(), query) == candidates
     assert searched.call_count == 2
@@ -46,7 +46,7 @@ def test_what_is_free_is_as_the_example_says() -> None:
 def test_a_contested_class_sets_the_third_tree_apart() -> None:
     query, *_ = literal(search.__doc__)
     with patch.object(
-        CompiledRequest, "_patterns", autospec=True, side_effect=CompiledRequest._patterns
+        CompiledRequest, "_find_patterns", autospec=True, side_effect=CompiledRequest._find_patterns
     ) as searched:
         ask(hosts(), f"{query}&resources_CPU2=VCPU:4&group_policy=none")
     assert searched.call_count == 3

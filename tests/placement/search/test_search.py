@@ -106,7 +106,7 @@ class TestOrder:
         assert len(set(map(tuple, answers))) > 1
 
 
-class TestLimits:
+class TestSearchLimits:
     @pytest.mark.parametrize(
         ("limit", "most", "expected"),
         [(None, -1, 6), (4, -1, 4), (None, 3, 3), (4, 3, 3), (3, 4, 3), (9, 9, 6)],

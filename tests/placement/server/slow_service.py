@@ -30,7 +30,7 @@ class _Known(worker.GatheringWorker):
         super().run()
 
 
-class _Service(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
+class _SlowService(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
     def load_config(self) -> None:
         """Called by gunicorn."""
         settings = {"bind": f"unix:{sys.argv[1]}", "workers": 1, "threads": 4, "worker_class": _Known}
@@ -72,4 +72,4 @@ if __name__ == "__main__":
     for name, value in json.loads(sys.argv[2]).items():
         module, _, attribute = name.partition(".")
         setattr(_MODULES[module], attribute, value)
-    _Service().run()
+    _SlowService().run()

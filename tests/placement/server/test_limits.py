@@ -2,7 +2,6 @@
 
 import json
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +12,8 @@ from typing import Any
 import pytest
 
 from tests.placement.server.slow_service import MIB
+from tests.programs import run_program
+from tests.waits import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -41,13 +42,16 @@ class Slow:
         return answer.partition(b"\r\n\r\n")[2]
 
     def state_when(self, proper: Callable[[Any], bool]) -> Any:
-        """What the worker knows as soon as it is as it should be, or what it is after a minute."""
-        deadline = time.monotonic() + 60
-        while True:
+        """What the worker knows as soon as it is as it should be."""
+        state: Any = None
+
+        def is_proper() -> bool:
+            nonlocal state
             state = json.loads(self.ask("/state"))
-            if proper(state) or time.monotonic() > deadline:
-                return state
-            time.sleep(0.1)
+            return proper(state)
+
+        wait_for(is_proper, "the state of the worker", evidence=lambda: state)
+        return state
 
 
 def get(path: str) -> bytes:
@@ -59,17 +63,10 @@ def slow(folder: Path, **limits: float) -> Iterator[Slow]:
     made = Slow(folder)
     given = json.dumps({name.replace("__", "."): value for name, value in limits.items()})
     command = [sys.executable, "-m", "tests.placement.server.slow_service", str(made.path), given]
-    with made.log.open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
-        deadline = time.monotonic() + 60
-        while "Listening at" not in made.log.read_text():  # the socket's file is there a little earlier
-            assert time.monotonic() < deadline, made.log.read_text()
-            time.sleep(0.1)
+    with run_program(command, made.log):
+        # The socket's file is there a little earlier.
+        wait_for(lambda: "Listening at" in made.log.read_text(), evidence=made.log.read_text)
         yield made
-    finally:
-        process.terminate()
-        process.wait(timeout=60)
 
 
 def answered(connections: list[socket.socket]) -> int:

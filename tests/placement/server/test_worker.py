@@ -1,10 +1,8 @@
 """The bundled server, with clients that are slow, hostile or gone."""
 
-import os
 import signal
 import socket
 import stat
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -19,7 +17,9 @@ import requests
 
 from placement.db import migration
 from tests.placement.hard_world import HARD, call, create, make_hard
-from tests.placement.serving import HEADERS, Service, service
+from tests.placement.serving import HEADERS, RunningService, service
+from tests.programs import run_program
+from tests.waits import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -27,7 +27,7 @@ TOKEN = b"X-Auth-Token: admin\r\nOpenStack-API-Version: placement 1.39\r\nConten
 
 
 @pytest.fixture
-def running(tmp_path: Path) -> Iterator[Service]:
+def running(tmp_path: Path) -> Iterator[RunningService]:
     """One worker, in which a search may take very long."""
     url = f"sqlite:///{tmp_path}/placement.sqlite"
     migration.upgrade(url)
@@ -35,30 +35,20 @@ def running(tmp_path: Path) -> Iterator[Service]:
         yield started
 
 
-def connect(service: Service, data: bytes = b"") -> socket.socket:
+def connect(service: RunningService, data: bytes = b"") -> socket.socket:
     address = urlsplit(service.base)
     made = socket.create_connection((address.hostname, address.port), timeout=60)
     made.sendall(data)
     return made
 
 
-def exchange(service: Service, data: bytes) -> bytes:
+def exchange(service: RunningService, data: bytes) -> bytes:
     """The first part of the answer to these bytes."""
     with connect(service, data) as made:
         return made.recv(65536)
 
 
-def log_says(folder: Path, words: str) -> bool:
-    """Whether the log of the service says so within a minute."""
-    deadline = time.monotonic() + 60
-    while words not in (folder / "service.log").read_text():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.1)
-    return True
-
-
-def test_slow_clients_keep_nobody_from_being_answered(running: Service) -> None:
+def test_slow_clients_keep_nobody_from_being_answered(running: RunningService) -> None:
     body = b"POST /resource_providers HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n" + TOKEN + b"\r\n{"
     with ExitStack() as stack:
         for _ in range(200):
@@ -75,7 +65,7 @@ def test_slow_clients_keep_nobody_from_being_answered(running: Service) -> None:
 
 
 @pytest.mark.parametrize("piece", [1, 7, 100, 10_000])
-def test_a_request_that_comes_in_pieces_is_answered(running: Service, piece: int) -> None:
+def test_a_request_that_comes_in_pieces_is_answered(running: RunningService, piece: int) -> None:
     body = b'{"name": "slow"}'
     request = b"POST /resource_providers HTTP/1.1\r\nHost: a\r\nConnection: close\r\n" + TOKEN
     for framing in (
@@ -92,7 +82,7 @@ def test_a_request_that_comes_in_pieces_is_answered(running: Service, piece: int
     assert names == {"slow", "more"}
 
 
-def test_several_requests_may_come_at_once(running: Service) -> None:
+def test_several_requests_may_come_at_once(running: RunningService) -> None:
     one = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
     last = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
     answer = b""
@@ -115,14 +105,14 @@ def test_several_requests_may_come_at_once(running: Service) -> None:
         (b"nonsense\r\n%b\r\n", 400),
     ],
 )
-def test_what_is_no_proper_request_is_refused(running: Service, data: bytes, status: int) -> None:
+def test_what_is_no_proper_request_is_refused(running: RunningService, data: bytes, status: int) -> None:
     assert exchange(running, data % TOKEN).startswith(b"HTTP/1.1 %d " % status)
 
 
 CHUNKED = b"POST /resource_providers HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n%b\r\n" % TOKEN
 
 
-def test_a_body_of_many_small_chunks_is_answered(running: Service) -> None:
+def test_a_body_of_many_small_chunks_is_answered(running: RunningService) -> None:
     name = b'{"name": "chunks"}'
     body = b"1\r\n \r\n" * 80_000 + b"%x\r\n%b\r\n0\r\n\r\n" % (len(name), name)
     assert exchange(running, CHUNKED + body).startswith(b"HTTP/1.1 200 ")
@@ -140,14 +130,14 @@ def test_a_body_of_many_small_chunks_is_answered(running: Service) -> None:
     ids=["chunks", "endless trailers", "long trailers"],
 )
 def test_a_chunked_body_beyond_the_limits_is_refused(
-    running: Service, body: bytes, status: int, reason: bytes
+    running: RunningService, body: bytes, status: int, reason: bytes
 ) -> None:
     answer = exchange(running, CHUNKED + body)
     assert answer.startswith(b"HTTP/1.1 %d " % status)
     assert reason in answer
 
 
-def test_no_client_says_where_the_service_is_mounted(running: Service) -> None:
+def test_no_client_says_where_the_service_is_mounted(running: RunningService) -> None:
     headers = {**HEADERS, "SCRIPT_NAME": "/elsewhere"}
     body = {"name": "host"}
     answer = requests.post(f"{running.base}/resource_providers", headers=headers, json=body, timeout=60)
@@ -155,17 +145,18 @@ def test_no_client_says_where_the_service_is_mounted(running: Service) -> None:
     assert answer.json()["links"][0]["href"].startswith("/resource_providers/")
 
 
-def test_a_search_ends_when_its_client_leaves(running: Service, tmp_path: Path) -> None:
+def test_a_search_ends_when_its_client_leaves(running: RunningService, tmp_path: Path) -> None:
     make_hard(running)
     with connect(running, b"GET %b HTTP/1.1\r\nHost: a\r\n%b\r\n" % (HARD.encode(), TOKEN)):
         time.sleep(1)
-    assert log_says(tmp_path, f'"GET {HARD[:30]}')
+    log = tmp_path / "service.log"
+    wait_for(lambda: f'"GET {HARD[:30]}' in log.read_text(), evidence=log.read_text)
     assert "status: 503" in next(
         line for line in (tmp_path / "service.log").read_text().splitlines() if HARD[:30] in line
     )
 
 
-def test_a_search_does_not_hold_up_the_end_of_the_service(running: Service) -> None:
+def test_a_search_does_not_hold_up_the_end_of_the_service(running: RunningService) -> None:
     make_hard(running)
     master = psutil.Process(running.master)
     with ThreadPoolExecutor(1) as others:
@@ -181,17 +172,13 @@ def test_a_socket_in_the_file_system_is_for_owner_and_group(tmp_path: Path) -> N
     config, path = tmp_path / "placement.conf", tmp_path / "socket"
     config.write_text(f"[placement_database]\nconnection = sqlite:///{tmp_path}/placement.sqlite\n")
     command = [sys.executable, "-m", "placement.cmd.api", "--config-file", str(config)]
-    process = subprocess.Popen([*command, "--bind", f"unix:{path}", "--workers", "1"], env={**os.environ})
-    try:
-        with socket.socket(socket.AF_UNIX) as made:
-            made.settimeout(60)
-            deadline = time.monotonic() + 60
-            while made.connect_ex(str(path)):
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
-            assert stat.S_IMODE(path.stat().st_mode) == 0o660
-            made.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-            assert made.recv(65536).startswith(b"HTTP/1.1 200 OK")
-    finally:
-        process.terminate()
-        process.wait(timeout=60)
+    log = tmp_path / "service.log"
+    with (
+        run_program([*command, "--bind", f"unix:{path}", "--workers", "1"], log),
+        socket.socket(socket.AF_UNIX) as made,
+    ):
+        made.settimeout(60)
+        wait_for(lambda: made.connect_ex(str(path)) == 0, evidence=log.read_text)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o660
+        made.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert made.recv(65536).startswith(b"HTTP/1.1 200 OK")

@@ -8,10 +8,10 @@ import pytest
 from placement.db.batch import StatementBatch
 from placement.db.database import ServiceDatabase
 from placement.store import classes, inventories, providers
-from placement.store.inventories import InventoryValues
+from tests.placement.store.builders import inventory_values
 
 HOST = "00000001-0000-4000-8000-000000000000"
-TEN = InventoryValues(total=10, reserved=0, min_unit=1, max_unit=10, step_size=1, allocation_ratio=1.0)
+TEN = inventory_values(10)
 
 
 @pytest.fixture

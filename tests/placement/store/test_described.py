@@ -13,14 +13,15 @@ from placement.read_model.feed import ReadModel
 from placement.read_model.provider import DISABLED, DISABLED_REASON
 from placement.store import aggregates, attributes, described, inventories, providers, traits
 from placement.store.inventories import InventoryValues
+from tests.placement.store.builders import inventory_values
 
 NEW = "00000002-0000-4000-8000-000000000000"
 NOBODY = "00000003-0000-4000-8000-000000000000"
 ZONES = [f"0000000{number}-0000-4000-8000-0000000000aa" for number in (1, 2)]
 AVX, VMX = "HW_CPU_X86_AVX2", "HW_CPU_X86_VMX"
-TEN = InventoryValues(total=10, reserved=1, min_unit=2, max_unit=8, step_size=2, allocation_ratio=1.5)
-NOTHING = InventoryValues(total=10, reserved=10, min_unit=1, max_unit=10, step_size=1, allocation_ratio=1.0)
-LESS = InventoryValues(total=10, reserved=11, min_unit=1, max_unit=10, step_size=1, allocation_ratio=1.0)
+TEN = inventory_values(10, reserved=1, min_unit=2, max_unit=8, step_size=2, allocation_ratio=1.5)
+NOTHING = inventory_values(10, reserved=10)
+LESS = inventory_values(10, reserved=11)
 Write = Callable[[WriteTransaction], object]
 COLUMNS = {
     tables.inventories: ("resource_class_id", *inventories.COLUMNS),

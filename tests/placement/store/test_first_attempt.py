@@ -8,43 +8,34 @@ from placement.db.database import ServiceDatabase
 from placement.db.engine import PoolOptions
 from placement.exceptions import ConcurrentUpdate, Conflict
 from placement.store import allocations, providers
-from placement.store.claims import ConsumerClaim
-from placement.store.consumers import ConsumerOwnership
+from tests.placement.store.builders import build_claim, read_holders
 
 CONSUMER = "00000001-0000-4000-8000-00000000c0de"
 OTHER = "00000002-0000-4000-8000-00000000c0de"
 NEW_HOST = "00000002-0000-4000-8000-000000000000"
 
 
-def claim(database: ServiceDatabase, host: str, *consumers: str, amount: int = 1) -> None:
-    claims = [
-        ConsumerClaim(consumer, {host: {"VCPU": amount}}, None, ConsumerOwnership("project", "user", None))
-        for consumer in consumers
-    ]
+def hold_vcpus(database: ServiceDatabase, host: str, *consumers: str, amount: int = 1) -> None:
+    claims = [build_claim(consumer, {host: {"VCPU": amount}}) for consumer in consumers]
     database.write(lambda tx: allocations.replace(tx, claims))
-
-
-def held(database: ServiceDatabase, host: str) -> dict[str, int]:
-    with database.read() as conn:
-        return {each.consumer: each.used for each in allocations.of_provider(conn, host)}
 
 
 @pytest.mark.parametrize("amount", [1, 11], ids=["that fits", "that is too much"])
 def test_a_consumer_that_is_not_new_is_a_generation_conflict(
     database: ServiceDatabase, host: str, amount: int
 ) -> None:
-    claim(database, host, CONSUMER)
+    hold_vcpus(database, host, CONSUMER)
     with pytest.raises(ConcurrentUpdate, match="expected 1 but got None"):
-        claim(database, host, OTHER, CONSUMER, amount=amount)
-    assert held(database, host) == {CONSUMER: 1}
+        hold_vcpus(database, host, OTHER, CONSUMER, amount=amount)
+    assert read_holders(database, host) == {CONSUMER: 1}
 
 
 def test_so_it_is_where_nothing_is_tried_again(database: ServiceDatabase, host: str) -> None:
-    claim(database, host, CONSUMER)
+    hold_vcpus(database, host, CONSUMER)
     without_retries = ServiceDatabase(database.url, PoolOptions(retries=0))
     try:
         with pytest.raises(ConcurrentUpdate, match="expected 1 but got None"):
-            claim(without_retries, host, CONSUMER)
+            hold_vcpus(without_retries, host, CONSUMER)
         with pytest.raises(Conflict, match="name: host already exists"):
             without_retries.write(lambda tx: providers.create(tx, NEW_HOST, "host", None))
     finally:
@@ -53,10 +44,10 @@ def test_so_it_is_where_nothing_is_tried_again(database: ServiceDatabase, host: 
 
 def test_a_consumer_whose_claim_is_refused_is_not_there(database: ServiceDatabase, host: str) -> None:
     with pytest.raises(Conflict, match="would exceed the capacity"):
-        claim(database, host, CONSUMER, OTHER, amount=6)
-    assert held(database, host) == {}
-    claim(database, host, CONSUMER, amount=6)
-    assert held(database, host) == {CONSUMER: 6}
+        hold_vcpus(database, host, CONSUMER, OTHER, amount=6)
+    assert read_holders(database, host) == {}
+    hold_vcpus(database, host, CONSUMER, amount=6)
+    assert read_holders(database, host) == {CONSUMER: 6}
 
 
 def test_of_those_who_make_one_consumer_at_once_one_succeeds(database: ServiceDatabase, host: str) -> None:
@@ -64,7 +55,7 @@ def test_of_those_who_make_one_consumer_at_once_one_succeeds(database: ServiceDa
 
     def attempt() -> None:
         try:
-            claim(database, host, CONSUMER)
+            hold_vcpus(database, host, CONSUMER)
             outcomes.append("claimed")
         except ConcurrentUpdate as error:
             outcomes.append(error.detail)
@@ -76,7 +67,7 @@ def test_of_those_who_make_one_consumer_at_once_one_succeeds(database: ServiceDa
         thread.join()
     refusal = "consumer generation conflict - expected 1 but got None"
     assert sorted(outcomes) == ["claimed", *[refusal] * 3]
-    assert held(database, host) == {CONSUMER: 1}
+    assert read_holders(database, host) == {CONSUMER: 1}
 
 
 def test_a_taken_uuid_and_a_taken_name_are_told_apart(database: ServiceDatabase, host: str) -> None:

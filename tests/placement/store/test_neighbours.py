@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.placement.builders import claim_body, inventories_body
 from tests.placement.running import Admin, application
 
 NUMBERS = (1, 2, 3)
@@ -23,7 +24,7 @@ TYPES = {1: "INSTANCE", 2: "MIGRATION", 3: "VOLUME"}
 SHARED_TRAIT = "HW_CPU_X86_AVX2"
 
 
-def host(number: int) -> str:
+def host_uuid(number: int) -> str:
     return f"{number}0000000-0000-4000-8000-00000000000a"
 
 
@@ -39,19 +40,13 @@ def aggregate(number: int) -> str:
     return f"{number}0000000-0000-4000-8000-00000000000d"
 
 
-def claim(number: int, on: int, generation: int | None, amount: int) -> dict[str, Any]:
-    return {
-        "allocations": {host(on): {"resources": {"VCPU": amount, f"CUSTOM_{NAMES[on]}": 1}}},
-        "project_id": PROJECTS[number],
-        "user_id": USERS[number],
-        "consumer_type": TYPES[number],
-        "consumer_generation": generation,
-    }
+def numbered_claim(number: int, on: int, generation: int | None, amount: int) -> dict[str, Any]:
+    owner = {"project_id": PROJECTS[number], "user_id": USERS[number], "consumer_type": TYPES[number]}
+    return claim_body({host_uuid(on): {"VCPU": amount, f"CUSTOM_{NAMES[on]}": 1}}, generation, **owner)
 
 
-def inventories(number: int, generation: int, *names: str) -> dict[str, Any]:
-    units = {name: {"total": 10 * number} for name in names}
-    return {"resource_provider_generation": generation, "inventories": units}
+def numbered_inventories(number: int, generation: int, *names: str) -> dict[str, Any]:
+    return inventories_body(generation, **dict.fromkeys(names, 10 * number))
 
 
 @pytest.fixture(scope="module")
@@ -70,21 +65,25 @@ def filled(migrated_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
         ask("PUT", f"/resource_classes/CUSTOM_UNUSED_{NAMES[number]}")
         ask("PUT", f"/traits/CUSTOM_{NAMES[number]}")
         ask("PUT", f"/traits/CUSTOM_UNUSED_{NAMES[number]}")
-        ask("POST", "/resource_providers", {"name": f"host{number}", "uuid": host(number)})
+        ask("POST", "/resource_providers", {"name": f"host{number}", "uuid": host_uuid(number)})
     for number in NUMBERS:
-        path = f"/resource_providers/{host(number)}"
+        path = f"/resource_providers/{host_uuid(number)}"
         ask(
-            "PUT", f"{path}/inventories", inventories(number, 0, "VCPU", "DISK_GB", f"CUSTOM_{NAMES[number]}")
+            "PUT",
+            f"{path}/inventories",
+            numbered_inventories(number, 0, "VCPU", "DISK_GB", f"CUSTOM_{NAMES[number]}"),
         )
         named = [SHARED_TRAIT, f"CUSTOM_{NAMES[number]}"]
         ask("PUT", f"{path}/traits", {"resource_provider_generation": 1, "traits": named})
         both = [aggregate(number), aggregate(9)]
         ask("PUT", f"{path}/aggregates", {"resource_provider_generation": 2, "aggregates": both})
-        ask("PUT", f"/allocations/{consumer(number)}", claim(number, number, None, number))
+        ask("PUT", f"/allocations/{consumer(number)}", numbered_claim(number, number, None, number))
     for number in (1, 3):
-        body = {"name": f"child{number}", "uuid": child(number), "parent_provider_uuid": host(number)}
+        body = {"name": f"child{number}", "uuid": child(number), "parent_provider_uuid": host_uuid(number)}
         ask("POST", "/resource_providers", body)
-        ask("PUT", f"/resource_providers/{child(number)}/inventories", inventories(number, 0, "PCPU"))
+        ask(
+            "PUT", f"/resource_providers/{child(number)}/inventories", numbered_inventories(number, 0, "PCPU")
+        )
     return file
 
 
@@ -115,12 +114,12 @@ def neighbours(everything: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _shown(admin: Admin, number: int) -> dict[str, Any]:
-    provider = f"/resource_providers/{host(number)}"
+    provider = f"/resource_providers/{host_uuid(number)}"
     parts = ("inventories", "traits", "aggregates", "usages", "allocations")
     paths = [
         provider,
         *(f"{provider}/{part}" for part in parts),
-        f"/resource_providers?in_tree={host(number)}",
+        f"/resource_providers?in_tree={host_uuid(number)}",
         f"/resource_providers?member_of={aggregate(number)}",
         f"/resource_providers?required=CUSTOM_{NAMES[number]}",
         f"/allocations/{consumer(number)}",
@@ -133,7 +132,7 @@ def _shown(admin: Admin, number: int) -> dict[str, Any]:
     ]
     answers = {path: admin("GET", path) for path in paths}
     return {
-        path.replace(host(number), "host").replace(consumer(number), "consumer"): _in_order(answer.json)
+        path.replace(host_uuid(number), "host").replace(consumer(number), "consumer"): _in_order(answer.json)
         if answer.is_json
         else answer.status_code
         for path, answer in answers.items()
@@ -168,7 +167,7 @@ def test_a_user_of_another_project_holds_nothing_in_it(url: str) -> None:
             assert bool(admin("GET", query).json["usages"]) == (number == other)
 
 
-SECOND = f"/resource_providers/{host(2)}"
+SECOND = f"/resource_providers/{host_uuid(2)}"
 GENERATION = 4  # of each host: inventories, traits, aggregates, a claim
 
 Changed = Callable[[dict[str, Any]], Any]
@@ -192,7 +191,7 @@ def totals(found: dict[str, Any]) -> dict[str, int]:
 
 WRITES: dict[str, tuple[str, str, Any, Changed, Any]] = {
     "inventories, one of which goes": (
-        "PUT", f"{SECOND}/inventories", inventories(4, GENERATION, "VCPU", "CUSTOM_B"),
+        "PUT", f"{SECOND}/inventories", numbered_inventories(4, GENERATION, "VCPU", "CUSTOM_B"),
         totals,
         {"VCPU": 40, "CUSTOM_B": 40},
     ),
@@ -229,7 +228,7 @@ WRITES: dict[str, tuple[str, str, Any, Changed, Any]] = {
         "PUT", SECOND, {"name": "renamed"}, part("/resource_providers/host", "name"), "renamed"
     ),
     "more of a claim": (
-        "PUT", f"/allocations/{consumer(2)}", claim(2, 2, 1, 5),
+        "PUT", f"/allocations/{consumer(2)}", numbered_claim(2, 2, 1, 5),
         part("/resource_providers/host/usages", "usages"), {"VCPU": 5, "CUSTOM_B": 1, "DISK_GB": 0},
     ),
     "no claim": (
@@ -250,8 +249,8 @@ WRITES: dict[str, tuple[str, str, Any, Changed, Any]] = {
     "a reshape": (
         "POST", "/reshaper",
         {
-            "inventories": {host(2): inventories(3, GENERATION, "VCPU", "CUSTOM_B")},
-            "allocations": {consumer(2): claim(2, 2, 1, 6)},
+            "inventories": {host_uuid(2): numbered_inventories(3, GENERATION, "VCPU", "CUSTOM_B")},
+            "allocations": {consumer(2): numbered_claim(2, 2, 1, 6)},
         },
         part("/resource_providers/host/usages", "usages"), {"VCPU": 6, "CUSTOM_B": 1},
     ),
@@ -293,18 +292,18 @@ def test_who_has_nothing_can_go_beside_those_who_have(url: str, before: dict[int
     assert admin("DELETE", "/traits/CUSTOM_B").status_code == 204
     assert admin("GET", SECOND).status_code == 404
     for number in (1, 3):
-        assert admin("DELETE", f"/resource_providers/{host(number)}").status_code == 409
+        assert admin("DELETE", f"/resource_providers/{host_uuid(number)}").status_code == 409
     assert neighbours(shown(url)) == neighbours(before)
 
 
 def test_a_host_that_moves_below_another_joins_its_tree(url: str, before: dict[int, dict[str, Any]]) -> None:
     admin = Admin(application(url))
-    body = {"name": "host2", "parent_provider_uuid": host(3)}
+    body = {"name": "host2", "parent_provider_uuid": host_uuid(3)}
     assert admin("PUT", SECOND, json=body).status_code == 200
     assert shown(url)[1] == before[1]
     for app in (admin, Admin(application(url))):
-        tree = app("GET", f"/resource_providers?in_tree={host(2)}").json["resource_providers"]
+        tree = app("GET", f"/resource_providers?in_tree={host_uuid(2)}").json["resource_providers"]
         assert {each["uuid"]: each["parent_provider_uuid"] for each in tree} == {
-            host(3): None, child(3): host(3), host(2): host(3)
+            host_uuid(3): None, child(3): host_uuid(3), host_uuid(2): host_uuid(3)
         }  # fmt: skip
-        assert {each["root_provider_uuid"] for each in tree} == {host(3)}
+        assert {each["root_provider_uuid"] for each in tree} == {host_uuid(3)}

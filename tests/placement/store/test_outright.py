@@ -9,13 +9,11 @@ from placement.exceptions import ConcurrentUpdate
 from placement.read_model.feed import ReadModel
 from placement.read_model.provider import Provider
 from placement.store import allocations, claim_commit, inventories, providers, traits
-from placement.store.claims import ConsumerClaim
-from placement.store.consumers import ConsumerOwnership
-from placement.store.inventories import InventoryValues
+from tests.placement.store.builders import build_claim, inventory_values
 
 CONSUMERS = tuple(f"0000000{number}-0000-4000-8000-00000000c0de" for number in range(1, 4))
 OTHER_HOST = "00000002-0000-4000-8000-000000000000"
-FOUR = InventoryValues(total=10, reserved=2, min_unit=1, max_unit=4, step_size=1, allocation_ratio=0.5)
+FOUR = inventory_values(10, reserved=2, max_unit=4, allocation_ratio=0.5)
 Write = Callable[[WriteTransaction], object]
 
 
@@ -24,21 +22,18 @@ def chosen(database: ServiceDatabase, host: str) -> dict[str, Provider]:
     """The host, of which one VCPU is used, and another one, as they are now."""
     database.write(lambda tx: providers.create(tx, OTHER_HOST, "other", None))
     database.write(lambda tx: inventories.replace_all(tx, OTHER_HOST, 0, {"VCPU": FOUR}))
-    database.write(lambda tx: allocations.replace(tx, [claim(CONSUMERS[2], {host: {"VCPU": 1}})]))
+    database.write(lambda tx: allocations.replace(tx, [build_claim(CONSUMERS[2], {host: {"VCPU": 1}})]))
     with ReadModel(database).fresh() as view:
         return {each.uuid: each for each in view.snapshot}
-
-
-def claim(
-    consumer: str, resources: dict[str, dict[str, int]], generation: int | None = None
-) -> ConsumerClaim:
-    return ConsumerClaim(consumer, resources, generation, ConsumerOwnership("project", "user", "INSTANCE"))
 
 
 def bind(
     database: ServiceDatabase, chosen: dict[str, Provider], *resources: dict[str, dict[str, int]]
 ) -> None:
-    claims = [claim(consumer, each) for consumer, each in zip(CONSUMERS, resources, strict=False)]
+    claims = [
+        build_claim(consumer, each, consumer_type="INSTANCE")
+        for consumer, each in zip(CONSUMERS, resources, strict=False)
+    ]
     database.write(lambda tx: claim_commit.bind(tx, claims, chosen))
 
 

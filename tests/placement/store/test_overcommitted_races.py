@@ -6,24 +6,22 @@ from collections.abc import Sequence
 from placement.db.database import ServiceDatabase
 from placement.exceptions import Conflict
 from placement.store import allocations, inventories
-from placement.store.claims import ConsumerClaim
-from placement.store.consumers import ANY_GENERATION, ConsumerOwnership
-from placement.store.inventories import InventoryValues
+from placement.store.consumers import ANY_GENERATION
+from tests.placement.store.builders import build_claim, inventory_values, read_holders
 
 ONE, OTHER = (f"{number:08d}-0000-4000-8000-00000000c0de" for number in range(2))
-OWNER = ConsumerOwnership("project", "user", None)
 
 
 def replace(database: ServiceDatabase, host: str, consumer: str, amount: int) -> None:
-    claim = ConsumerClaim(consumer, {host: {"VCPU": amount}}, ANY_GENERATION, OWNER)
+    claim = build_claim(consumer, {host: {"VCPU": amount}}, ANY_GENERATION)
     database.write(lambda tx: allocations.replace(tx, [claim]))
 
 
 def leave_four(database: ServiceDatabase, host: str) -> None:
     with database.read() as conn:
         (generation,) = {each.provider_generation for each in allocations.of_provider(conn, host)}
-    values = InventoryValues(total=4, reserved=0, min_unit=1, max_unit=100, step_size=1, allocation_ratio=1.0)
-    database.write(lambda tx: inventories.change(tx, host, generation, "VCPU", values))
+    four = inventory_values(4, max_unit=100)
+    database.write(lambda tx: inventories.change(tx, host, generation, "VCPU", four))
 
 
 def at_once(
@@ -52,11 +50,6 @@ def at_once(
     return accepted
 
 
-def held(database: ServiceDatabase, host: str) -> dict[str, int]:
-    with database.read() as conn:
-        return {each.consumer: each.used for each in allocations.of_provider(conn, host)}
-
-
 def test_what_one_gives_back_is_not_taken_by_another(database: ServiceDatabase, host: str) -> None:
     replace(database, host, ONE, 5)
     replace(database, host, OTHER, 5)
@@ -64,7 +57,7 @@ def test_what_one_gives_back_is_not_taken_by_another(database: ServiceDatabase, 
     for amount in range(4, 0, -1):
         accepted = at_once(database, host, [(ONE, amount), (OTHER, 6), (OTHER, 6), (OTHER, 6)])
         assert accepted == [(ONE, amount)]
-        assert held(database, host) == {ONE: amount, OTHER: 5}
+        assert read_holders(database, host) == {ONE: amount, OTHER: 5}
 
 
 def test_of_one_consumer_nobody_restores_what_has_been_given_back(
@@ -72,9 +65,9 @@ def test_of_one_consumer_nobody_restores_what_has_been_given_back(
 ) -> None:
     replace(database, host, ONE, 10)
     leave_four(database, host)
-    while (present := held(database, host)[ONE]) > 4:
+    while (present := read_holders(database, host)[ONE]) > 4:
         accepted = at_once(
             database, host, [(ONE, amount) for amount in (present, present - 1, present, 1 + present)]
         )
         assert (ONE, present + 1) not in accepted
-        assert held(database, host) == {ONE: min(amount for _, amount in accepted)}
+        assert read_holders(database, host) == {ONE: min(amount for _, amount in accepted)}

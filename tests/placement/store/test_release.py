@@ -15,13 +15,12 @@ from placement.exceptions import NotFound
 from placement.read_model.feed import ReadModel
 from placement.store import allocations, inventories, providers
 from placement.store.allocations import release
-from placement.store.claims import ConsumerClaim
-from placement.store.consumers import ANY_GENERATION, ConsumerOwnership
-from placement.store.inventories import InventoryValues
+from placement.store.consumers import ANY_GENERATION
+from tests.placement.store.builders import build_claim, inventory_values
 
 FIRST, SECOND = (f"{number:08d}-0000-4000-8000-00000000c0de" for number in (1, 2))
 HOSTS = [f"{number:08d}-0000-4000-8000-000000000000" for number in range(11, 14)]
-TEN = InventoryValues(total=10, reserved=0, min_unit=1, max_unit=10, step_size=1, allocation_ratio=1.0)
+TEN = inventory_values(10)
 
 
 @pytest.fixture
@@ -37,7 +36,7 @@ def claimed(database: ServiceDatabase) -> ServiceDatabase:
     database.write(fill)
     for consumer, hosts in ((FIRST, HOSTS[:2]), (SECOND, HOSTS[1:])):
         resources = {host: {"VCPU": 2, "DISK_GB": 1} for host in hosts}
-        claim = ConsumerClaim(consumer, resources, None, ConsumerOwnership("project", "user", None))
+        claim = build_claim(consumer, resources)
         database.write(lambda tx, claim=claim: allocations.replace(tx, [claim]))  # type: ignore[misc]
     return database
 
@@ -101,12 +100,7 @@ def test_a_model_that_follows_claims_and_releases_that_race_misses_none(claimed:
 
     def claim(round_: int) -> None:
         hosts = HOSTS[round_ % 3 :]
-        wanted = ConsumerClaim(
-            FIRST,
-            {host: {"VCPU": 1} for host in hosts},
-            ANY_GENERATION,
-            ConsumerOwnership("project", "user", None),
-        )
+        wanted = build_claim(FIRST, {host: {"VCPU": 1} for host in hosts}, ANY_GENERATION)
         claimed.write(lambda tx: allocations.replace(tx, [wanted]))
 
     def give_back(_: int) -> None:

@@ -7,14 +7,12 @@ import pytest
 from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.exceptions import InvalidRequest
 from placement.store import aggregates, allocations, inventories, providers, traits
-from placement.store.claims import ConsumerClaim
-from placement.store.consumers import ConsumerOwnership
-from placement.store.inventories import InventoryValues
+from tests.placement.store.builders import build_claim, inventory_values
 
 CONSUMER = "00000001-0000-4000-8000-00000000c0de"
 NEW_HOST = "00000002-0000-4000-8000-000000000000"
 ABOVE = "00000003-0000-4000-8000-000000000000"
-TEN = InventoryValues(total=10, reserved=0, min_unit=1, max_unit=10, step_size=1, allocation_ratio=1.0)
+TEN = inventory_values(10)
 Counted = Callable[[Callable[[WriteTransaction], object]], list[int]]
 
 
@@ -30,25 +28,25 @@ def counted(database: ServiceDatabase, batch_sizes: list[int]) -> Counted:
     return write
 
 
-def claim(host: str, generation: int | None = None, amount: int = 1) -> Callable[[WriteTransaction], None]:
+def claiming(host: str, generation: int | None = None, amount: int = 1) -> Callable[[WriteTransaction], None]:
     resources = {host: {"VCPU": amount, "DISK_GB": amount}}
-    wanted = ConsumerClaim(CONSUMER, resources, generation, ConsumerOwnership("project", "user", None))
+    wanted = build_claim(CONSUMER, resources, generation)
     return lambda tx: allocations.replace(tx, [wanted])
 
 
 def test_a_claim_of_a_new_consumer_takes_five_statements_in_two_batches(counted: Counted, host: str) -> None:
     # consumer, lock, supply; then allocations, generation
-    assert counted(claim(host)) == [3, 2]
+    assert counted(claiming(host)) == [3, 2]
 
 
 def test_a_claim_of_a_known_consumer_takes_three_batches(counted: Counted, host: str) -> None:
-    counted(claim(host))
+    counted(claiming(host))
     # consumer, what it holds; lock, old allocations, supply; new allocations, consumer, generation
-    assert counted(claim(host, generation=1, amount=2)) == [2, 3, 3]
+    assert counted(claiming(host, generation=1, amount=2)) == [2, 3, 3]
 
 
 def test_a_release_takes_six_statements_in_two_batches(counted: Counted, host: str) -> None:
-    counted(claim(host))
+    counted(claiming(host))
     # consumer, what it holds; lock, allocations, consumer, stamp
     assert counted(lambda tx: allocations.delete(tx, CONSUMER)) == [2, 4]
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import requests
 
-from tests.placement.serving import HEADERS, Service, service
+from tests.placement.serving import HEADERS, RunningService, service
 
 CLASSES = {"PCPU": 12, "LLC": 11}
 OWNER = {"project_id": "project", "user_id": "user", "consumer_type": "INSTANCE"}
@@ -25,10 +25,10 @@ Resources = dict[str, dict[str, int]]
 
 
 @dataclass
-class Client(threading.Thread):
+class StressClient(threading.Thread):
     """One client with its own consumers, asking for random claims until told to stop."""
 
-    service: Service
+    service: RunningService
     providers: list[str]
     number: int
     stopped: threading.Event
@@ -92,7 +92,7 @@ class Client(threading.Thread):
 
 
 @dataclass
-class Outcome:
+class StressOutcome:
     """What a run did and what was wrong."""
 
     answers: Counter[str]
@@ -101,12 +101,14 @@ class Outcome:
     failures: list[str]
 
 
-def run(url: str, folder: Path, *, seconds: float, kills: int, clients: int = 6, workers: int = 3) -> Outcome:
+def run(
+    url: str, folder: Path, *, seconds: float, kills: int, clients: int = 6, workers: int = 3
+) -> StressOutcome:
     """Load the service for ``seconds``, killing a worker ``kills`` times meanwhile, and check all books."""
     with service(url, folder, workers) as running:
         providers = _make_providers(running)
         stopped = threading.Event()
-        load = [Client(running, providers, number, stopped) for number in range(clients)]
+        load = [StressClient(running, providers, number, stopped) for number in range(clients)]
         watch = _Watch(running, providers, stopped)
         for thread in (*load, watch):
             thread.start()
@@ -123,10 +125,10 @@ def run(url: str, folder: Path, *, seconds: float, kills: int, clients: int = 6,
         failures = watch.failures + [each for client in load for each in client.failures]
         failures += _wrong_books(running, providers, load)
         answers = sum((client.answers for client in load), Counter())
-        return Outcome(answers, killed, time.monotonic() - began, failures)
+        return StressOutcome(answers, killed, time.monotonic() - began, failures)
 
 
-def _make_providers(running: Service) -> list[str]:
+def _make_providers(running: RunningService) -> list[str]:
     uuids = []
     for number in range(4):
         made = requests.post(
@@ -146,7 +148,7 @@ def _make_providers(running: Service) -> list[str]:
 class _Watch(threading.Thread):
     """Looks all the time whether capacity is exceeded or a generation goes back."""
 
-    service: Service
+    service: RunningService
     providers: list[str]
     stopped: threading.Event
     failures: list[str] = field(default_factory=list)
@@ -171,7 +173,7 @@ class _Watch(threading.Thread):
             time.sleep(0.02)
 
 
-def _wrong_books(running: Service, providers: list[str], load: list[Client]) -> list[str]:
+def _wrong_books(running: RunningService, providers: list[str], load: list[StressClient]) -> list[str]:
     """What does not add up in the end."""
     wrong = []
     totals: Counter[tuple[str, str]] = Counter()

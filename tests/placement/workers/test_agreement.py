@@ -16,10 +16,9 @@ import webtest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from placement.api.middleware import build_application
-from placement.conf import new_config
 from tests.databases import DatabaseServer
 from tests.examples import examples
+from tests.placement.running import application
 
 PROVIDERS = [f"{n:08d}-0000-4000-8000-000000000000" for n in range(5)]
 CONSUMERS = [f"{n:08d}-0000-4000-8000-00000000c0de" for n in range(4)]
@@ -36,11 +35,8 @@ QUERIES = [
 
 
 def worker(url: str) -> webtest.TestApp:
-    conf = new_config(config_files=[])
-    conf.set_override("connection", url, "placement_database")
-    conf.set_override("auth_strategy", "noauth2", "api")
     headers = {"HTTP_X_AUTH_TOKEN": "admin", "HTTP_OPENSTACK_API_VERSION": "placement 1.39"}
-    return webtest.TestApp(build_application(conf), extra_environ=headers)
+    return webtest.TestApp(application(url), extra_environ=headers)
 
 
 def shown(app: webtest.TestApp) -> dict[str, Any]:

@@ -20,7 +20,7 @@ import requests
 
 from tests.databases import DatabaseServer
 from tests.examples import examples
-from tests.placement.serving import HEADERS, Service, service
+from tests.placement.serving import HEADERS, RunningService, service
 
 pytestmark = pytest.mark.slow
 
@@ -49,7 +49,7 @@ class Race:
     fields: dict[str, Any] = field(default_factory=dict)
     project: str = field(default_factory=lambda: str(uuid4()))
 
-    def room(self, running: Service) -> int:
+    def room(self, running: RunningService) -> int:
         """How much could be claimed yet."""
         usages = running.get(f"/usages?project_id={self.project}")["usages"]
         used: int = sum(each.get("PCPU", 0) for each in usages.values())
@@ -73,10 +73,10 @@ def together() -> list[Race]:
 
 
 @dataclass
-class Client(threading.Thread):
+class ClaimClient(threading.Thread):
     """Claims until there is no room: one or two at once, in turn; half of the clients the fullest hosts."""
 
-    running: Service
+    running: RunningService
     race: Race
     order: dict[str, float]
     claimed: list[list[str]] = field(default_factory=list)
@@ -145,7 +145,7 @@ def owner(project: str) -> dict[str, str]:
     return {"project_id": project, "user_id": "user", "consumer_type": "INSTANCE"}
 
 
-def make_hosts(running: Service) -> list[str]:
+def make_hosts(running: RunningService) -> list[str]:
     """The uuids of the nodes that have what is claimed."""
     session = requests.Session()
     session.headers.update(HEADERS)
@@ -163,10 +163,10 @@ def make_hosts(running: Service) -> list[str]:
     return nodes
 
 
-def run(running: Service, races: list[Race], rng: random.Random) -> list[Client]:
+def run(running: RunningService, races: list[Race], rng: random.Random) -> list[ClaimClient]:
     """Have all clients claim until there is no room; meanwhile a worker is killed."""
     clients = [
-        Client(running, races[number % len(races)], {"pack": 1} if number // len(races) % 2 else {})
+        ClaimClient(running, races[number % len(races)], {"pack": 1} if number // len(races) % 2 else {})
         for number in range(CLIENTS)
     ]
     for client in clients:
@@ -183,7 +183,7 @@ def run(running: Service, races: list[Race], rng: random.Random) -> list[Client]
     return clients
 
 
-def held(running: Service, nodes: list[str]) -> Iterator[dict[str, int]]:
+def held(running: RunningService, nodes: list[str]) -> Iterator[dict[str, int]]:
     """By host what each consumer holds there."""
     for start in range(0, len(nodes), NODES):
         found: Counter[str] = Counter()
@@ -193,7 +193,7 @@ def held(running: Service, nodes: list[str]) -> Iterator[dict[str, int]]:
         yield found
 
 
-def give_back(running: Service, race: Race, consumers: list[str]) -> None:
+def give_back(running: RunningService, race: Race, consumers: list[str]) -> None:
     body = {each: {"allocations": {}, "consumer_generation": 1, **owner(race.project)} for each in consumers}
     answer = requests.post(f"{running.base}/allocations", headers=HEADERS, json=body, timeout=60)
     assert answer.status_code == 204, answer.text

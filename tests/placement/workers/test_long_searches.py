@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 import requests
 
-from placement.db import migration
 from tests.placement.hard_world import HARD, call, create, make_hard
 from tests.placement.search import packing
-from tests.placement.serving import HEADERS, Service, service
+from tests.placement.serving import HEADERS, RunningService, service
 
 pytestmark = pytest.mark.slow
 
@@ -19,14 +18,12 @@ EASY = "/allocation_candidates?resources=CUSTOM_A:1&limit=5"
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> str:
-    address = f"sqlite:///{tmp_path}/placement.sqlite"
-    migration.upgrade(address)
-    return address
+def url(sqlite_url: str) -> str:
+    return sqlite_url
 
 
 @pytest.fixture
-def running(url: str, tmp_path: Path) -> Iterator[Service]:
+def running(url: str, tmp_path: Path) -> Iterator[RunningService]:
     """One worker that lets searches take four seconds and 2 MiB, and a host for the hard question."""
     bounds = "candidates_deadline = 4\ncandidates_size = 2"
     with service(url, tmp_path, workers=1, api_options=bounds) as started:
@@ -34,13 +31,13 @@ def running(url: str, tmp_path: Path) -> Iterator[Service]:
         yield started
 
 
-def ask_in_background(others: ThreadPoolExecutor, service: Service, number: int) -> list[Future[Any]]:
+def ask_in_background(others: ThreadPoolExecutor, service: RunningService, number: int) -> list[Future[Any]]:
     return [
         others.submit(requests.get, service.base + HARD, headers=HEADERS, timeout=120) for _ in range(number)
     ]
 
 
-def test_others_are_answered_meanwhile_and_the_search_ends(running: Service) -> None:
+def test_others_are_answered_meanwhile_and_the_search_ends(running: RunningService) -> None:
     with ThreadPoolExecutor(2) as others:
         hard = ask_in_background(others, running, 2)
         answered = 0
@@ -61,7 +58,7 @@ def test_others_are_answered_meanwhile_and_the_search_ends(running: Service) -> 
         )
 
 
-def test_long_searches_leave_half_of_the_threads_to_others(running: Service) -> None:
+def test_long_searches_leave_half_of_the_threads_to_others(running: RunningService) -> None:
     with ThreadPoolExecutor(8) as others:
         hard = ask_in_background(others, running, 8)
         answered = 0
@@ -75,7 +72,7 @@ def test_long_searches_leave_half_of_the_threads_to_others(running: Service) -> 
     assert all("try again" in answer.json()["errors"][0]["detail"] for answer in refused)
 
 
-def test_an_incomplete_answer_says_so(running: Service) -> None:
+def test_an_incomplete_answer_says_so(running: RunningService) -> None:
     groups = "&".join(f"resources_{number}=CUSTOM_A:1" for number in range(12))
     path = f"/allocation_candidates?{groups}&group_policy=none"
     answer = requests.get(running.base + path, headers=HEADERS, timeout=120)

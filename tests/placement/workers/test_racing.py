@@ -12,7 +12,7 @@ import requests
 
 from tests.databases import DatabaseServer
 from tests.examples import examples
-from tests.placement.serving import HEADERS, Service, service
+from tests.placement.serving import HEADERS, RunningService, service
 
 pytestmark = pytest.mark.slow
 
@@ -23,10 +23,10 @@ HOST = "00000001-0000-4000-8000-0000000000aa"
 OWNER = {"project_id": "project", "user_id": "user", "consumer_type": "INSTANCE"}
 
 
-class Client(requests.Session):
+class RacingClient(requests.Session):
     """Sends requests and counts the answers."""
 
-    def __init__(self, running: Service, answers: Counter[tuple[str, int]]) -> None:
+    def __init__(self, running: RunningService, answers: Counter[tuple[str, int]]) -> None:
         super().__init__()
         self.headers.update(HEADERS)
         self._base = running.base
@@ -38,18 +38,18 @@ class Client(requests.Session):
 
 
 @pytest.fixture
-def running(database_server: DatabaseServer, database_url: str, tmp_path: Path) -> Iterator[Service]:
+def running(database_server: DatabaseServer, database_url: str, tmp_path: Path) -> Iterator[RunningService]:
     with service(database_url, tmp_path, 2) as running:
         yield running
 
 
-def race(running: Service, once: Callable[[Client, str], None]) -> Counter[tuple[str, int]]:
+def race(running: RunningService, once: Callable[[RacingClient, str], None]) -> Counter[tuple[str, int]]:
     """Every client does the same to the same few things; how often which request was answered how."""
     counted = []
 
     def run() -> None:
         answers: Counter[tuple[str, int]] = Counter()
-        client = Client(running, answers)
+        client = RacingClient(running, answers)
         for number in range(ROUNDS):
             once(client, UUIDS[number % len(UUIDS)])
         counted.append(answers)
@@ -63,8 +63,8 @@ def race(running: Service, once: Callable[[Client, str], None]) -> Counter[tuple
     return sum(counted, Counter())
 
 
-def test_providers_that_all_make_and_remove_at_once(running: Service) -> None:
-    def once(client: Client, uuid: str) -> None:
+def test_providers_that_all_make_and_remove_at_once(running: RunningService) -> None:
+    def once(client: RacingClient, uuid: str) -> None:
         client.ask("POST", "/resource_providers", json={"name": uuid, "uuid": uuid})
         client.ask("DELETE", f"/resource_providers/{uuid}")
 
@@ -75,14 +75,14 @@ def test_providers_that_all_make_and_remove_at_once(running: Service) -> None:
     assert running.get("/resource_providers")["resource_providers"] == []
 
 
-def test_consumers_that_all_make_and_remove_at_once(running: Service) -> None:
-    setup = Client(running, Counter())
+def test_consumers_that_all_make_and_remove_at_once(running: RunningService) -> None:
+    setup = RacingClient(running, Counter())
     setup.ask("POST", "/resource_providers", json={"name": "host", "uuid": HOST})
     inventory = {"resource_provider_generation": 0, "inventories": {"VCPU": {"total": 8}}}
     setup.ask("PUT", f"/resource_providers/{HOST}/inventories", json=inventory)
     body = {"allocations": {HOST: {"resources": {"VCPU": 1}}}, "consumer_generation": None, **OWNER}
 
-    def once(client: Client, uuid: str) -> None:
+    def once(client: RacingClient, uuid: str) -> None:
         client.ask("PUT", f"/allocations/{uuid}", json=body)
         client.ask("DELETE", f"/allocations/{uuid}")
 
@@ -93,10 +93,10 @@ def test_consumers_that_all_make_and_remove_at_once(running: Service) -> None:
 
 
 @pytest.mark.parametrize("kind", ["traits", "resource_classes"])
-def test_names_that_all_make_and_remove_at_once(running: Service, kind: str) -> None:
+def test_names_that_all_make_and_remove_at_once(running: RunningService, kind: str) -> None:
     names = {uuid: f"CUSTOM_{uuid[:8]}" for uuid in UUIDS}
 
-    def once(client: Client, uuid: str) -> None:
+    def once(client: RacingClient, uuid: str) -> None:
         client.ask("PUT", f"/{kind}/{names[uuid]}")
         client.ask("DELETE", f"/{kind}/{names[uuid]}")
 
@@ -108,14 +108,14 @@ def test_names_that_all_make_and_remove_at_once(running: Service, kind: str) -> 
     assert not {each if kind == "traits" else each["name"] for each in listed} & set(names.values())
 
 
-def test_claims_are_not_refused_while_other_names_come_and_go(running: Service) -> None:
-    setup = Client(running, Counter())
+def test_claims_are_not_refused_while_other_names_come_and_go(running: RunningService) -> None:
+    setup = RacingClient(running, Counter())
     setup.ask("POST", "/resource_providers", json={"name": "host", "uuid": HOST})
     inventory = {"resource_provider_generation": 0, "inventories": {"VCPU": {"total": 8}}}
     setup.ask("PUT", f"/resource_providers/{HOST}/inventories", json=inventory)
     allocations = {HOST: {"resources": {"VCPU": 1}}}
 
-    def once(client: Client, uuid: str) -> None:
+    def once(client: RacingClient, uuid: str) -> None:
         client.ask("PUT", "/resource_classes/CUSTOM_COMES")
         consumer = str(uuid4())
         body = {"allocations": allocations, "consumer_generation": None, **OWNER}

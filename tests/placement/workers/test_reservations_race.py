@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.databases import DatabaseServer
-from tests.placement.api.ext.asking import claim, host, refused, used, wants
+from tests.placement.builders import make_provider, new_claim, post_claims, read_error, read_usages
 from tests.placement.running import Admin, application
 
 RESERVATIONS = "/ext/v1/reservations"
@@ -50,7 +50,7 @@ def at_once(*works: Callable[[], None]) -> None:
 
 
 def test_each_gets_what_is_there_for_it_and_nobody_more(workers: list[Admin]) -> None:
-    hosts = [host(workers[0], f"cn{number}", VCPU=(RESERVED + BESIDE) // 2) for number in range(2)]
+    hosts = [make_provider(workers[0], f"cn{number}", VCPU=(RESERVED + BESIDE) // 2) for number in range(2)]
     half = f"resources=VCPU:{RESERVED // 2}"
     reservations = [reserve(workers[0], half, 3600) for _ in range(2)]
     claimed: Counter[str] = Counter()
@@ -58,11 +58,11 @@ def test_each_gets_what_is_there_for_it_and_nobody_more(workers: list[Admin]) ->
     def take(admin: Admin, reservation: str | None) -> None:
         more = {} if reservation is None else {"reservation": reservation}
         while True:
-            answer = claim(admin, wants("resources=VCPU:1"), **more)
+            answer = post_claims(admin, new_claim("resources=VCPU:1"), **more)
             if answer.status_code == 503:  # others were faster each time
                 continue
             if answer.status_code != 201:
-                status, code, _ = refused(answer)
+                status, code, _ = read_error(answer)
                 assert (status, code.removeprefix("placement.ext.")) in (
                     (409, "no_candidate"),
                     (409, "no_reservation"),
@@ -72,12 +72,12 @@ def test_each_gets_what_is_there_for_it_and_nobody_more(workers: list[Admin]) ->
 
     at_once(*(lambda a=admin, r=each: take(a, r) for admin in workers for each in (*reservations, None)))
     assert claimed == {"beside": BESIDE, **dict.fromkeys(reservations, RESERVED // 2)}
-    assert [used(workers[0], each)["VCPU"] for each in hosts] == [(RESERVED + BESIDE) // 2] * 2
+    assert [read_usages(workers[0], each)["VCPU"] for each in hosts] == [(RESERVED + BESIDE) // 2] * 2
     assert workers[1]("GET", RESERVATIONS).json == {"reservations": []}
 
 
 def test_what_expires_meanwhile_is_claimed_by_others_and_once(workers: list[Admin]) -> None:
-    only = host(workers[0], "cn", VCPU=RESERVED)
+    only = make_provider(workers[0], "cn", VCPU=RESERVED)
     for _ in range(RESERVED):
         reserve(workers[0], "resources=VCPU:1", 1.0)
     claimed: list[int] = []
@@ -86,11 +86,11 @@ def test_what_expires_meanwhile_is_claimed_by_others_and_once(workers: list[Admi
     def take(admin: Admin) -> None:
         while len(claimed) < RESERVED:
             assert time.monotonic() < end
-            answer = claim(admin, wants("resources=VCPU:1"))
+            answer = post_claims(admin, new_claim("resources=VCPU:1"))
             assert answer.status_code in (201, 409, 503), answer.json
             if answer.status_code == 201:
                 claimed.append(1)
 
     at_once(*(lambda a=admin: take(a) for admin in workers for _ in range(2)))
     assert len(claimed) == RESERVED
-    assert used(workers[1], only) == {"VCPU": RESERVED}
+    assert read_usages(workers[1], only) == {"VCPU": RESERVED}

@@ -11,6 +11,7 @@ from placement.db.database import ServiceDatabase
 from tests import databases
 from tests.databases import DatabaseServer
 from tests.databases.proxy import Proxy
+from tests.placement.builders import inventories_body, make_provider, put_allocation
 from tests.placement.running import Admin, application
 
 HOSTS = [f"{number:08d}-0000-4000-8000-000000000000" for number in (1, 2, 3)]
@@ -21,38 +22,30 @@ def workers(database_url: str) -> list[Admin]:
     """Two workers, which know three hosts of 60 VCPU; the first also knows what is used of them."""
     workers = [Admin(application(database_url)) for _ in range(2)]
     for uuid in HOSTS:
-        assert workers[0]("POST", "/resource_providers", json={"name": uuid, "uuid": uuid}).status_code == 200
-        put_inventories(workers[0], uuid, 0, VCPU=60)
+        make_provider(workers[0], uuid, provider=uuid, VCPU=60)
     for worker in workers:
-        assert used(worker) == [0, 0, 0]
+        assert read_used(worker) == [0, 0, 0]
     return workers
 
 
-def put_inventories(worker: Admin, uuid: str, generation: int, **totals: int) -> int:
-    inventories = {name: {"total": total} for name, total in totals.items()}
-    body = {"resource_provider_generation": generation, "inventories": inventories}
+def answer_to_inventories(worker: Admin, uuid: str, generation: int, **totals: int) -> int:
+    body = inventories_body(generation, **totals)
     return worker("PUT", f"/resource_providers/{uuid}/inventories", json=body).status_code
 
 
-def claim(worker: Admin, number: int, host: str, amount: int = 30) -> None:
-    body = {
-        "allocations": {host: {"resources": {"VCPU": amount}}},
-        "consumer_generation": None,
-        "project_id": "project",
-        "user_id": "user",
-        "consumer_type": "INSTANCE",
-    }
-    answer = worker("PUT", f"/allocations/{number:08d}-0000-4000-8000-00000000c0de", json=body)
+def hold_vcpus(worker: Admin, number: int, host: str, amount: int = 30) -> None:
+    consumer = f"{number:08d}-0000-4000-8000-00000000c0de"
+    answer = put_allocation(worker, {host: {"VCPU": amount}}, consumer)
     assert answer.status_code == 204, answer.text
 
 
-def used(worker: Admin) -> list[int]:
+def read_used(worker: Admin) -> list[int]:
     """How much VCPU is used of each host."""
     answers = [worker("GET", f"/resource_providers/{uuid}/usages").json for uuid in HOSTS]
     return [answer["usages"]["VCPU"] for answer in answers if answer]
 
 
-def inventories(worker: Admin, uuid: str) -> dict[str, int]:
+def read_totals(worker: Admin, uuid: str) -> dict[str, int]:
     answer = worker("GET", f"/resource_providers/{uuid}/inventories").json
     return {name: each["total"] for name, each in (answer or {})["inventories"].items()}
 
@@ -62,14 +55,14 @@ def test_usage_that_others_have_brought_to_as_many_changes_is_not_mistaken(
 ) -> None:
     first, second = workers
     backup = database_server.backup(database_url)
-    claim(first, 1, HOSTS[0])
-    assert used(first) == [30, 0, 0]
+    hold_vcpus(first, 1, HOSTS[0])
+    assert read_used(first) == [30, 0, 0]
     database_server.restore(database_url, backup)
-    claim(second, 2, HOSTS[1])
-    assert used(second) == [0, 30, 0]
-    assert used(first) == [0, 30, 0]
-    claim(second, 3, HOSTS[1])
-    assert used(first) == [0, 60, 0]
+    hold_vcpus(second, 2, HOSTS[1])
+    assert read_used(second) == [0, 30, 0]
+    assert read_used(first) == [0, 30, 0]
+    hold_vcpus(second, 3, HOSTS[1])
+    assert read_used(first) == [0, 60, 0]
 
 
 @pytest.mark.parametrize("changes", [1, 2, 3])
@@ -83,17 +76,17 @@ def test_a_bucket_that_others_have_brought_beyond_what_was_seen_is_read_anew(
         if buckets.bucket_of(uuid) == buckets.bucket_of(HOSTS[0])
     )
     first("POST", "/resource_providers", json={"name": "twin", "uuid": twin})
-    put_inventories(first, twin, 0, VCPU=60)
+    answer_to_inventories(first, twin, 0, VCPU=60)
     backup = database_server.backup(database_url)
-    claim(first, 1, HOSTS[0])
-    put_inventories(first, twin, 1, VCPU=40, DISK_GB=1)
-    assert used(first) == [30, 0, 0]
-    assert inventories(first, twin) == {"VCPU": 40, "DISK_GB": 1}
+    hold_vcpus(first, 1, HOSTS[0])
+    answer_to_inventories(first, twin, 1, VCPU=40, DISK_GB=1)
+    assert read_used(first) == [30, 0, 0]
+    assert read_totals(first, twin) == {"VCPU": 40, "DISK_GB": 1}
     database_server.restore(database_url, backup)
     for number in range(changes):
-        claim(second, 10 + number, twin, amount=1)
-    assert used(first) == [0, 0, 0]
-    assert inventories(first, twin) == {"VCPU": 60}
+        hold_vcpus(second, 10 + number, twin, amount=1)
+    assert read_used(first) == [0, 0, 0]
+    assert read_totals(first, twin) == {"VCPU": 60}
 
 
 def test_a_name_is_not_stored_under_the_number_that_it_had(
@@ -102,17 +95,17 @@ def test_a_name_is_not_stored_under_the_number_that_it_had(
     first, second = workers
     backup = database_server.backup(database_url)
     assert first("PUT", "/resource_classes/CUSTOM_GOLD").status_code == 201
-    assert put_inventories(first, HOSTS[0], 1, CUSTOM_GOLD=7) == 200
-    assert inventories(first, HOSTS[0]) == {"CUSTOM_GOLD": 7}
+    assert answer_to_inventories(first, HOSTS[0], 1, CUSTOM_GOLD=7) == 200
+    assert read_totals(first, HOSTS[0]) == {"CUSTOM_GOLD": 7}
     database_server.restore(database_url, backup)
     assert second("PUT", "/resource_classes/CUSTOM_LEAD").status_code == 201
-    assert put_inventories(first, HOSTS[0], 1, CUSTOM_GOLD=7) == 400
+    assert answer_to_inventories(first, HOSTS[0], 1, CUSTOM_GOLD=7) == 400
     assert second("PUT", "/resource_classes/CUSTOM_GOLD").status_code == 201
-    assert put_inventories(first, HOSTS[0], 1, CUSTOM_GOLD=7) == 200
-    assert put_inventories(first, HOSTS[1], 1, CUSTOM_LEAD=8) == 200
+    assert answer_to_inventories(first, HOSTS[0], 1, CUSTOM_GOLD=7) == 200
+    assert answer_to_inventories(first, HOSTS[1], 1, CUSTOM_LEAD=8) == 200
     for worker in workers:
-        assert inventories(worker, HOSTS[0]) == {"CUSTOM_GOLD": 7}
-        assert inventories(worker, HOSTS[1]) == {"CUSTOM_LEAD": 8}
+        assert read_totals(worker, HOSTS[0]) == {"CUSTOM_GOLD": 7}
+        assert read_totals(worker, HOSTS[1]) == {"CUSTOM_LEAD": 8}
 
 
 def test_names_that_are_gone_are_not_listed(
@@ -137,11 +130,11 @@ def test_names_of_this_version_that_a_backup_lacks_are_made_again(
     old.write(lambda tx: tx.conn.exec_driver_sql("DELETE FROM resource_classes WHERE name = 'LLC'").close())
     old.close()
     backup = database_server.backup(database_url)
-    assert put_inventories(first, HOSTS[0], 2, VCPU=1) == 200
-    assert inventories(first, HOSTS[0]) == {"VCPU": 1}
+    assert answer_to_inventories(first, HOSTS[0], 2, VCPU=1) == 200
+    assert read_totals(first, HOSTS[0]) == {"VCPU": 1}
     database_server.restore(database_url, backup)
-    assert inventories(first, HOSTS[0]) == {}  # by which it notices
-    assert put_inventories(first, HOSTS[0], 2, LLC=11) == 200
+    assert read_totals(first, HOSTS[0]) == {}  # by which it notices
+    assert answer_to_inventories(first, HOSTS[0], 2, LLC=11) == 200
 
 
 def test_a_new_epoch_makes_every_worker_read_what_was_changed_behind_its_back(
@@ -149,10 +142,10 @@ def test_a_new_epoch_makes_every_worker_read_what_was_changed_behind_its_back(
 ) -> None:
     behind = ServiceDatabase(database_url)
     behind.write(lambda tx: tx.conn.exec_driver_sql("UPDATE inventories SET total = 99").close())
-    assert inventories(workers[0], HOSTS[0]) == {"VCPU": 60}  # nobody told
+    assert read_totals(workers[0], HOSTS[0]) == {"VCPU": 60}  # nobody told
     behind.write(lambda tx: tx.renew_epoch())
     for worker in workers:
-        assert inventories(worker, HOSTS[0]) == {"VCPU": 99}
+        assert read_totals(worker, HOSTS[0]) == {"VCPU": 99}
     behind.close()
 
 
@@ -180,11 +173,11 @@ def set_counters(url: str, found: dict[str, list[tuple[int, ...]]]) -> None:
 def history_with_the_same_counters(workers: list[Admin], url: str, restore: Callable[[], None]) -> None:
     """Restore what was there before the first worker's claim, which the second one makes another one of."""
     first, second = workers
-    claim(first, 1, HOSTS[0])
-    assert used(first) == [30, 0, 0]
+    hold_vcpus(first, 1, HOSTS[0])
+    assert read_used(first) == [30, 0, 0]
     seen = counters(url)
     restore()
-    claim(second, 2, HOSTS[1])
+    hold_vcpus(second, 2, HOSTS[1])
     set_counters(url, seen)
     assert counters(url) == seen
 
@@ -200,7 +193,7 @@ def test_a_new_epoch_tells_a_history_of_the_same_counters(
     operator.write(lambda tx: tx.renew_epoch())
     operator.close()
     for worker in workers:
-        assert used(worker) == [0, 30, 0]
+        assert read_used(worker) == [0, 30, 0]
 
 
 def test_a_database_that_another_has_replaced_is_noticed_whatever_its_counters(
@@ -213,19 +206,19 @@ def test_a_database_that_another_has_replaced_is_noticed_whatever_its_counters(
         workers, database_url, lambda: database_server.replace(database_url, backup)
     )
     for worker in workers:
-        assert used(worker) == [0, 30, 0]
+        assert read_used(worker) == [0, 30, 0]
 
 
 def test_after_a_database_was_replaced_nobody_writes_to_the_old_one(
     workers: list[Admin], database_server: DatabaseServer, database_url: str
 ) -> None:
     backup = database_server.backup(database_url)
-    claim(workers[0], 1, HOSTS[0])
+    hold_vcpus(workers[0], 1, HOSTS[0])
     database_server.replace(database_url, backup)
     for number, worker in enumerate(workers):
-        claim(worker, 2 + number, HOSTS[1])
+        hold_vcpus(worker, 2 + number, HOSTS[1])
     for worker in [*workers, Admin(application(database_url))]:
-        assert used(worker) == [0, 60, 0]
+        assert read_used(worker) == [0, 60, 0]
 
 
 def test_a_server_with_the_same_tables_and_counters_is_another_one(
@@ -241,11 +234,11 @@ def test_a_server_with_the_same_tables_and_counters_is_another_one(
         other.replace(copy, database_server.backup(database_url))
         with Proxy(database_url) as address:
             worker = Admin(application(address.url))
-            assert used(worker) == [0, 0, 0]
-            claim(workers[0], 1, HOSTS[0])
+            assert read_used(worker) == [0, 0, 0]
+            hold_vcpus(workers[0], 1, HOSTS[0])
             seen = counters(database_url)
-            assert used(worker) == [30, 0, 0]
-            claim(Admin(application(copy)), 2, HOSTS[1])
+            assert read_used(worker) == [30, 0, 0]
+            hold_vcpus(Admin(application(copy)), 2, HOSTS[1])
             set_counters(copy, seen)
             address.lead_to(copy)
-            assert used(worker) == [0, 30, 0]
+            assert read_used(worker) == [0, 30, 0]

@@ -1,7 +1,6 @@
 """A database that does not answer: requests are told so within limits, and all is well when it does again."""
 
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,8 @@ import requests
 
 from tests.databases import DatabaseServer
 from tests.databases.proxy import Proxy
-from tests.placement.serving import HEADERS, Service, service
+from tests.placement.serving import HEADERS, RunningService, service
+from tests.waits import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +34,7 @@ def connect_timeout() -> int:
 
 
 @pytest.fixture
-def running(proxy: Proxy, tmp_path: Path, connect_timeout: int) -> Iterator[Service]:
+def running(proxy: Proxy, tmp_path: Path, connect_timeout: int) -> Iterator[RunningService]:
     """One worker that knows one host."""
     with service(proxy.url, tmp_path, 1, database_options=LIMITS.format(connect_timeout)) as running:
         assert ask(running, "POST", "/resource_providers", json={"name": "host", "uuid": HOST}) == 200
@@ -42,27 +42,30 @@ def running(proxy: Proxy, tmp_path: Path, connect_timeout: int) -> Iterator[Serv
         yield running
 
 
-def ask(running: Service, method: str, path: str, **options: Any) -> int:
+def ask(running: RunningService, method: str, path: str, **options: Any) -> int:
     return requests.request(
         method, running.base + path, headers=HEADERS, timeout=HANGING, **options
     ).status_code
 
 
-def put_inventory(running: Service, generation: int = 0) -> int:
+def put_inventory(running: RunningService, generation: int = 0) -> int:
     body = {"resource_provider_generation": generation, "inventories": {"VCPU": {"total": 8}}}
     return ask(running, "PUT", f"/resource_providers/{HOST}/inventories", json=body)
 
 
-def eventually(running: Service, path: str) -> int:
-    """The first answer that is not 503."""
-    deadline = time.monotonic() + HANGING
-    while (status := ask(running, "GET", path)) == 503 and time.monotonic() < deadline:
-        time.sleep(0.1)
+def status_after_outage(running: RunningService, path: str) -> int:
+    """The status of the first answer that is not 503."""
+
+    def ask_again() -> int | None:
+        return None if (status := ask(running, "GET", path)) == 503 else status
+
+    status = wait_for(ask_again, f"GET {path} is not answered with 503")
+    assert status is not None  # for types: the wait returns what is true
     return status
 
 
 def test_requests_are_told_so_and_succeed_when_the_network_carries_again(
-    proxy: Proxy, running: Service
+    proxy: Proxy, running: RunningService
 ) -> None:
     for first in ("read", "write"):
         proxy.swallow()
@@ -71,14 +74,14 @@ def test_requests_are_told_so_and_succeed_when_the_network_carries_again(
         assert put_inventory(running, 1) == 503
         assert ask(running, "GET", f"/allocations/{HOST}") == 503
         proxy.carry()
-        assert eventually(running, f"/resource_providers/{HOST}/inventories") == 200
+        assert status_after_outage(running, f"/resource_providers/{HOST}/inventories") == 200
     generation = running.get(f"/resource_providers/{HOST}")["generation"]
     assert put_inventory(running, generation) == 200
 
 
 @pytest.mark.parametrize("connect_timeout", [10])
 def test_one_request_waits_for_the_database_and_others_are_answered_meanwhile(
-    proxy: Proxy, running: Service
+    proxy: Proxy, running: RunningService
 ) -> None:
     proxy.swallow()
     assert ask(running, "GET", "/resource_providers") == 503  # now it is known
@@ -97,7 +100,7 @@ def test_one_request_waits_for_the_database_and_others_are_answered_meanwhile(
     for thread in waiting:
         thread.join()
     assert answers.count(503) >= 7
-    assert eventually(running, "/resource_providers") == 200
+    assert status_after_outage(running, "/resource_providers") == 200
 
 
 def test_a_worker_that_starts_meanwhile_answers_what_needs_no_database(proxy: Proxy, tmp_path: Path) -> None:
@@ -106,4 +109,4 @@ def test_a_worker_that_starts_meanwhile_answers_what_needs_no_database(proxy: Pr
         assert ask(running, "GET", "/") == 200
         assert ask(running, "GET", "/healthcheck") == 200
         proxy.carry()
-        assert eventually(running, "/resource_providers") == 200
+        assert status_after_outage(running, "/resource_providers") == 200

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,8 @@ import requests
 import sqlalchemy as sa
 
 from placement.db import buckets, migration
-from tests.placement.serving import HEADERS, Service, service
+from tests.placement.serving import HEADERS, RunningService, service
+from tests.waits import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -25,14 +25,11 @@ def migrate_elsewhere(url: str, revision: str) -> None:
     engine.dispose()
 
 
-def replace_worker(running: Service) -> None:
+def replace_worker(running: RunningService) -> None:
     """Kill the worker, and wait for the one that is started in its place."""
     (before,) = running.workers()
     os.kill(before, signal.SIGKILL)
-    deadline = time.monotonic() + 60
-    while running.workers() in ([], [before]):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for(lambda: running.workers() not in ([], [before]))
 
 
 @pytest.mark.parametrize("options", ["", "sync_on_startup = true"])

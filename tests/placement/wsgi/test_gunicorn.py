@@ -2,7 +2,6 @@
 
 import os
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from placement.db import migration
-from tests.placement.serving import Service
+from tests.placement.serving import RunningService
 from tests.ports import free_port
+from tests.programs import run_program
 
 pytestmark = pytest.mark.slow
 
@@ -36,16 +36,11 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     port = free_port()
     command = [sys.executable, "-m", "gunicorn", "placement.wsgi.api:application"]
     command += ["--bind", f"127.0.0.1:{port}", "--worker-class", request.param]
-    with (folder / "service.log").open("wb") as log:
-        environment = {**os.environ, "OS_PLACEMENT_CONFIG_DIR": str(folder)}
-        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
-    try:
-        Service(f"http://127.0.0.1:{port}", process.pid).wait(200)
+    environ = os.environ | {"OS_PLACEMENT_CONFIG_DIR": str(folder)}
+    with run_program(command, folder / "service.log", environ) as process:
+        RunningService(f"http://127.0.0.1:{port}", process.pid).wait(200)
         (folder / "port").write_text(str(port))
         yield folder
-    finally:
-        process.terminate()
-        process.wait(timeout=60)
 
 
 def exchange(server: Path, data: bytes) -> bytes:

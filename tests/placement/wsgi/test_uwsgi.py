@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import requests
 from benchmarks.reference import ReferenceMissing
 from placement.db import migration
 from tests.placement.wsgi.uwsgi import UWSGI, uwsgi
+from tests.waits import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -122,10 +122,7 @@ def test_a_killed_worker_is_replaced_and_knows_all(server: UWSGI) -> None:
     for worker in psutil.Process(server.process.pid).children():
         worker.send_signal(signal.SIGKILL)
     # uWSGI's master waits for ever for a worker that is told to end while it loads, so both are awaited.
-    deadline = time.monotonic() + 120
-    while server.log.read_text().count(READY) < started + 2:
-        assert time.monotonic() < deadline, server.log.read_text()
-        time.sleep(0.1)
+    wait_for(lambda: server.log.read_text().count(READY) >= started + 2, evidence=server.log.read_text)
     answer = requests.get(url, headers=ADMIN, timeout=60)
     assert {each["name"] for each in answer.json()["resource_providers"]} == names
 

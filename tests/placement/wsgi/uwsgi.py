@@ -5,17 +5,15 @@ import socket
 import struct
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import requests
-
 from benchmarks.reference import environment
 from tests.ports import free_port
+from tests.programs import wait_for_answer
 
 _REQUIREMENTS: Final = Path(__file__).with_name("requirements.txt")
 _SECONDS: Final = 120.0
@@ -122,11 +120,7 @@ def uwsgi(folder: Path, application: str, environ: Mapping[str, str], processes:
     )
     try:
         running = UWSGI(f"http://127.0.0.1:{port}", folder / "uwsgi.sock", log, process)
-        deadline = time.monotonic() + _SECONDS
-        while not _answers(running.base):
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.1)
+        wait_for_answer(running.base, process, log)
         yield running
     finally:
         process.terminate()
@@ -136,10 +130,3 @@ def uwsgi(folder: Path, application: str, environ: Mapping[str, str], processes:
             process.kill()
             process.wait()
             raise
-
-
-def _answers(base: str) -> bool:
-    try:
-        return requests.get(base, timeout=10).ok
-    except requests.RequestException:
-        return False

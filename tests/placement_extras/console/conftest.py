@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 from werkzeug.test import Client
 
-from placement.api.middleware import build_application
-from placement.conf import new_config
 from tests import browser
-from tests.placement.running import Admin
+from tests.placement.running import Admin, application
 from tests.placement_extras.console import browsing, world
 
 
@@ -20,11 +18,7 @@ def app(tmp_path_factory: pytest.TempPathFactory, migrated_file: Path) -> Any:
     """The service, which asks nobody who he is, and has a console."""
     file = tmp_path_factory.mktemp("console") / "placement.sqlite"
     shutil.copy(migrated_file, file)
-    conf = new_config(config_files=[])
-    conf.set_override("auth_strategy", "noauth2", "api")
-    conf.set_override("connection", f"sqlite:///{file}", "placement_database")
-    conf.set_override("enabled", True, "console")
-    made = build_application(conf)
+    made = application(f"sqlite:///{file}", console={"enabled": True})
     world.make(Admin(made))
     return made
 

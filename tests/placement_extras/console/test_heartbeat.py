@@ -7,7 +7,7 @@ import pytest
 from placement_extras.console import fleet
 from tests.placement.running import Admin
 from tests.placement_extras.console import world
-from tests.placement_extras.console.test_questions import text_of
+from tests.placement_extras.console.pages import read_answer
 
 
 @pytest.fixture
@@ -31,15 +31,15 @@ def told(app):
 
 def test_a_silent_agent_is_seen_in_the_fleet_and_on_its_host(client, told):
     uuid = world.uuid_of("edge-1")
-    assert "agent reported does not say" in text_of(client, f"providers/{uuid}")
+    assert "agent reported does not say" in read_answer(client, f"providers/{uuid}")
     told("edge-1", 60, 1800)
-    assert "edge-1 open" in text_of(client, "", name="edge-1")
-    assert "is silent" not in text_of(client, f"providers/{uuid}")
+    assert "edge-1 open" in read_answer(client, "", name="edge-1")
+    assert "is silent" not in read_answer(client, f"providers/{uuid}")
     told("edge-1", 3600, 1800)
-    fleet = text_of(client, "", state="silent")
+    fleet = read_answer(client, "", state="silent")
     assert "1 host of 8" in fleet
     assert "edge-1 silent" in fleet
-    page = text_of(client, f"providers/{uuid}")
+    page = read_answer(client, f"providers/{uuid}")
     assert "edge-1 silent" in page
     assert "The agent of this host is silent: it should have reported by" in page
     stamp = time.strftime("%Y-%m-%d", time.gmtime(time.time() - 3600))
@@ -48,11 +48,13 @@ def test_a_silent_agent_is_seen_in_the_fleet_and_on_its_host(client, told):
 
 def test_a_disabled_host_with_a_silent_agent_is_disabled(client, told):
     told("compute-9_NUMA0", 3600, 1800)
-    assert "compute-9 5 providers, 2 NUMA nodes disabled" in text_of(client, "", name="compute-9")
-    assert "The agent of this host is silent" in text_of(client, f"providers/{world.uuid_of('compute-9')}")
+    assert "compute-9 5 providers, 2 NUMA nodes disabled" in read_answer(client, "", name="compute-9")
+    assert "The agent of this host is silent" in read_answer(
+        client, f"providers/{world.uuid_of('compute-9')}"
+    )
 
 
 def test_what_is_no_time_says_nothing(app, client, told):
     told("edge-1", 60, 1800)
     world.follow(Admin(app), "edge-1", {fleet.REPORTED_AT: 1.0, fleet.REPORT_DUE: "soon"})
-    assert "edge-1 open" in text_of(client, "", name="edge-1")
+    assert "edge-1 open" in read_answer(client, "", name="edge-1")

@@ -12,7 +12,6 @@ from flask import render_template
 from werkzeug.test import Client
 
 from placement.api.middleware import build_application
-from placement.conf import new_config
 from placement.policies import ext
 from placement.read_model.provider import Inventory, Provider
 from placement.read_model.snapshot import ModelSnapshot
@@ -20,7 +19,9 @@ from placement_extras import console
 from placement_extras.console import fleet
 from placement_extras.console.app import create_app
 from placement_extras.console.page_request import PageRequest
+from tests.placement.running import service_conf
 from tests.placement_extras.console import world
+from tests.placement_extras.console.pages import read_page
 
 ADMIN = {"X-Auth-Token": "admin"}
 READER = {"X-Auth-Token": "somebody:project", "X-Roles": "reader,member"}
@@ -29,16 +30,8 @@ NONE: frozenset[str] = frozenset()
 ALL = ["/console/", HOST]
 
 
-def text_of(client: Client, path: str, **options) -> str:
-    answer = client.get(path, **options)
-    assert answer.status_code == HTTPStatus.OK, answer.text
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", answer.text)).replace("\N{NO-BREAK SPACE}", " ")
-
-
 def test_the_console_is_there_only_where_it_is_enabled(sqlite_url):
-    conf = new_config(config_files=[])
-    conf.set_override("auth_strategy", "noauth2", "api")
-    conf.set_override("connection", sqlite_url, "placement_database")
+    conf = service_conf(sqlite_url)
     assert console.APPLICATION.maker(conf) is None
     off = Client(build_application(conf))
     answer = off.get("/console/", headers={"X-Auth-Token": "admin"})
@@ -54,7 +47,7 @@ def test_what_only_begins_like_the_console_belongs_to_the_api(client):
 def test_the_console_begins_with_the_fleet(client):
     answer = client.get("/console")
     assert (answer.status_code, answer.headers["Location"]) == (HTTPStatus.FOUND, "/console/")
-    text = text_of(client, "/console/")
+    text = read_page(client, "/console/")
     assert "8 hosts" in text
     assert text.index("compute-2 ") < text.index("compute-10 ")
 
@@ -126,7 +119,7 @@ def test_why_a_host_is_disabled_is_for_who_may_read_attributes(client, monkeypat
 
 
 def test_a_host_shows_its_providers_as_they_are_nested_and_who_holds_what(client):
-    text = text_of(client, HOST)
+    text = read_page(client, HOST)
     assert "16 of 24 8 used" in text
     assert "95 GiB of 127 GiB 32 GiB used, 1 GiB of 128 GiB reserved, in steps of 2" in text
     assert "shares with ceph" in text
@@ -136,7 +129,7 @@ def test_a_host_shows_its_providers_as_they_are_nested_and_who_holds_what(client
 
 
 def test_the_page_of_a_part_shows_that_part_alone(client):
-    text = text_of(client, f"/console/providers/{world.uuid_of('compute-1_NUMA1')}")
+    text = read_page(client, f"/console/providers/{world.uuid_of('compute-1_NUMA1')}")
     assert "compute-1_NUMA1_L3_0" in text
     assert "compute-1_NUMA0" not in text
     assert world.uuid_of("guest-2") in text
@@ -144,7 +137,7 @@ def test_the_page_of_a_part_shows_that_part_alone(client):
 
 
 def test_hosts_without_cpus_or_memory_strand_what_else_is_free(client):
-    text = text_of(client, "/console/?resource_class=MEMORY_MB&state=full")
+    text = read_page(client, "/console/?resource_class=MEMORY_MB&state=full")
     assert "1 host of 8" in text
     assert "238 GiB free" not in text.split("Hosts")[0].split("stranded 238 GiB")[0]
 

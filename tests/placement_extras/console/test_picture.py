@@ -8,7 +8,7 @@ from placement.read_model.provider import Inventory, Provider
 from placement_extras.console import host
 from placement_extras.console.host import ConsumerHolding, InventoryStock, ProviderNodeView
 from tests.placement_extras.console import world
-from tests.placement_extras.console.test_pages import text_of
+from tests.placement_extras.console.pages import read_page
 
 NOBODY: frozenset[str] = frozenset()
 
@@ -85,4 +85,4 @@ def test_the_page_of_a_host_draws_it(client):
     assert f"8 PCPU: 1, {world.uuid_of('guest-1')}</title>" in page
     assert 'aria-label="LLC of compute-1_NUMA0_L3_0: 4 of 14 held"' in page
     assert "style=" not in page
-    assert "How much of each inventory" in text_of(client, f"/console/providers/{host}")
+    assert "How much of each inventory" in read_page(client, f"/console/providers/{host}")

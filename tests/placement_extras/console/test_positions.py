@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 from placement.read_model.provider import Provider
 from placement_extras.console import host
 from tests.placement_extras.console import world
-from tests.placement_extras.console.test_pages import text_of
+from tests.placement_extras.console.pages import read_page
 
 
 def test_a_host_whose_agent_says_it_shows_cpus_ways_and_watermarks(client):
     address = f"/console/providers/{world.uuid_of('compute-1')}"
-    text = text_of(client, address)
+    text = read_page(client, address)
     assert "1: CPUs 4-7,28-31 ways of L3 0" in text
     assert f"{world.uuid_of('nobody')} : CPUs 8" in text
     assert "busy cpu_usage: throttle_down 90 %" in text

@@ -3,7 +3,6 @@
 import re
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import urlencode
 
 import pytest
 from werkzeug.test import Client
@@ -13,20 +12,16 @@ from placement_extras.console import questions
 from placement_extras.console.forms import PLAIN_COOKIE
 from tests.placement.running import Admin
 from tests.placement_extras.console import world
+from tests.placement_extras.console.pages import read_answer
 
 READER = {"X-Auth-Token": f"somebody:{world.PROJECT}", "X-Roles": "reader,member"}
 EDGE = world.uuid_of("edge-1")
 
 
-def text_of(client: Client, path: str, status: HTTPStatus = HTTPStatus.OK, /, **parameters: str) -> str:
-    answer = client.get(f"/console/{path}?{urlencode(parameters)}")
-    assert answer.status_code == status, answer.text
-    text = re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", answer.text))
-    return text.replace("\N{NO-BREAK SPACE}", " ").replace("&#34;", '"').replace("&#39;", "'")
-
-
 def test_candidates_of_a_query_are_drawn_by_host(client):
-    text = text_of(client, "candidates", query="resources=VCPU:2,MEMORY_MB:1024\nroot_required=CUSTOM_GOLD")
+    text = read_answer(
+        client, "candidates", query="resources=VCPU:2,MEMORY_MB:1024\nroot_required=CUSTOM_GOLD"
+    )
     assert "on 1 host" in text
     assert "compute-3 …_NUMA0 2 VCPU of 64 free 1 GiB MEMORY_MB of 127 GiB free" in text
     assert "compute-1" not in text
@@ -34,18 +29,20 @@ def test_candidates_of_a_query_are_drawn_by_host(client):
 
 def test_a_whole_address_will_do_as_a_query(client):
     address = "http://placement/allocation_candidates?resources=VCPU:2&root_required=CUSTOM_GOLD"
-    assert "on 1 host" in text_of(client, "candidates", query=address)
+    assert "on 1 host" in read_answer(client, "candidates", query=address)
 
 
 def test_candidates_of_a_flavor_are_those_that_nova_asks_for(client):
-    text = text_of(client, "candidates", vcpus="4", ram="4096", disk="10", specs="hw:cpu_policy=dedicated")
+    text = read_answer(
+        client, "candidates", vcpus="4", ram="4096", disk="10", specs="hw:cpu_policy=dedicated"
+    )
     assert "4 PCPU of 16 free" in text
     assert "compute-9" not in text  # which is disabled
     assert "Rechenzentrum" in text
 
 
 def test_why_there_is_no_candidate_is_said_and_shown(client):
-    text = text_of(client, "candidates", query="resources=PCPU:30")
+    text = read_answer(client, "candidates", query="resources=PCPU:30")
     assert "There is no candidate" in text
     assert "asking for 24 PCPU would leave" in text
     assert "For 30 PCPU" in text
@@ -67,17 +64,17 @@ def test_why_there_is_no_candidate_is_said_and_shown(client):
     ],
 )
 def test_what_is_wrong_with_a_question_is_said_above_the_answer(client, parameters, said):
-    text = text_of(client, "candidates", HTTPStatus.BAD_REQUEST, **parameters)
+    text = read_answer(client, "candidates", HTTPStatus.BAD_REQUEST, **parameters)
     assert said in text
     assert "Find candidates" in text
 
 
 def test_capacity_is_counted_with_and_without_hosts(client):
     flavors = "small=resources=PCPU:4,MEMORY_MB:8192\nlarge=resources=VCPU:64,MEMORY_MB:65536"
-    text = text_of(client, "capacity", flavors=flavors)
+    text = read_answer(client, "capacity", flavors=flavors)
     assert "small" in text
     before = int(re.search(r"small (\d+) fit", text)[1])
-    text = text_of(client, "capacity", flavors=flavors, without="compute-1", displaced="on", moves="on")
+    text = read_answer(client, "capacity", flavors=flavors, without="compute-1", displaced="on", moves="on")
     assert int(re.search(r"small (\d+) fit", text)[1]) < before
     assert "Of 2 consumers 2 have a place on the others" in text
     assert "None is needed" in text
@@ -94,25 +91,25 @@ def test_capacity_is_counted_with_and_without_hosts(client):
     ],
 )
 def test_what_is_wrong_with_flavors_or_hosts_is_said(client, parameters, said):
-    assert said in text_of(client, "capacity", HTTPStatus.BAD_REQUEST, **parameters)
+    assert said in read_answer(client, "capacity", HTTPStatus.BAD_REQUEST, **parameters)
 
 
 def test_names_are_listed_with_how_many_have_them(client):
-    text = text_of(client, "names")
+    text = read_answer(client, "names")
     assert "PCPU standard 12 6" in text
     assert "CUSTOM_GOLD custom 1 1" in text
     assert "HW_CPU_X86_AVX2" not in text
-    assert "HW_CPU_X86_AVX2 standard 0 0" in text_of(client, "names", text="avx2")
+    assert "HW_CPU_X86_AVX2 standard 0 0" in read_answer(client, "names", text="avx2")
 
 
 def test_a_consumer_is_found_by_its_uuid_and_shows_what_it_holds(client):
     guest = world.uuid_of("guest-1")
     answer = client.get(f"/console/consumers?uuid={guest.upper()}")
     assert answer.headers["Location"] == f"/console/consumers/{guest}"
-    text = text_of(client, f"consumers/{guest}")
+    text = read_answer(client, f"consumers/{guest}")
     assert f"INSTANCE project {world.PROJECT}" in text
     assert "compute-1_NUMA0 compute-1 32 GiB MEMORY_MB 8 PCPU" in text
-    assert "That is no uuid" in text_of(client, "consumers", uuid="x")
+    assert "That is no uuid" in read_answer(client, "consumers", uuid="x")
     assert client.get(f"/console/consumers/{EDGE}").status_code == HTTPStatus.NOT_FOUND
     assert client.get("/console/consumers/x").status_code == HTTPStatus.NOT_FOUND
 
@@ -157,7 +154,7 @@ def test_a_host_is_disabled_with_a_reason_and_enabled_again(app, client):
     assert now["traits"] == ["COMPUTE_NODE", "COMPUTE_STATUS_DISABLED"]
     assert now["attributes"] == {"console.disabled_by": "admin", "console.disabled_reason": "new memory"}
     assert now["inventories"] == before["inventories"]
-    assert "New guests are kept away: new memory (admin)" in text_of(client, f"providers/{EDGE}")
+    assert "New guests are kept away: new memory (admin)" in read_answer(client, f"providers/{EDGE}")
     assert "disabled already" in change(client, do="disable", reason="x").text
     assert change(client, do="enable").status_code == HTTPStatus.SEE_OTHER
     after = admin("GET", f"/ext/v1/trees/{EDGE}").json["resource_providers"][0]
@@ -173,7 +170,7 @@ def test_who_takes_the_trait_away_takes_the_reason_with_it(app, client):
         admin("PUT", path, json={"resource_provider_generation": generation, "traits": traits})
     now = admin("GET", f"/ext/v1/trees/{EDGE}").json["resource_providers"][0]
     assert now["attributes"] == {}
-    assert "but not by the console" in text_of(client, f"providers/{EDGE}")
+    assert "but not by the console" in read_answer(client, f"providers/{EDGE}")
     admin("DELETE", path)
     generation = admin("GET", path).json["resource_provider_generation"]
     admin("PUT", path, json={"resource_provider_generation": generation, "traits": ["COMPUTE_NODE"]})
@@ -181,7 +178,7 @@ def test_who_takes_the_trait_away_takes_the_reason_with_it(app, client):
 
 def test_what_others_disabled_is_not_enabled_here(client):
     host = f"/console/providers/{world.uuid_of('compute-9')}"
-    assert "but not by the console" in text_of(client, f"providers/{world.uuid_of('compute-9')}")
+    assert "but not by the console" in read_answer(client, f"providers/{world.uuid_of('compute-9')}")
     mark = form(client, f"/console/providers/{EDGE}")
     answer = client.post(f"{host}/scheduling", data={"mark": mark, "do": "enable"})
     assert answer.status_code == HTTPStatus.BAD_REQUEST
@@ -200,11 +197,11 @@ def test_a_host_is_not_disabled_without_a_reason_nor_by_another_site_nor_by_who_
     assert client.get(path).status_code == HTTPStatus.METHOD_NOT_ALLOWED
     client.delete_cookie(PLAIN_COOKIE)
     assert client.post(path, data=data).status_code == HTTPStatus.FORBIDDEN
-    assert "Keep new guests away" in text_of(client, f"providers/{EDGE}")
+    assert "Keep new guests away" in read_answer(client, f"providers/{EDGE}")
 
 
 def test_an_administrator_sees_the_reservations_of_all_projects(app, client, monkeypatch):
-    assert "Reservations Nothing is reserved." in text_of(client, "consumers")
+    assert "Reservations Nothing is reserved." in read_answer(client, "consumers")
     monkeypatch.setattr("placement_extras.console.consumers._PER_PAGE", 1)
     admin, made = Admin(app), []
     for number, project in enumerate((world.PROJECT, world.OTHER_PROJECT)):
@@ -214,11 +211,11 @@ def test_an_administrator_sees_the_reservations_of_all_projects(app, client, mon
         assert admin("POST", "/ext/v1/reservations", json=body).status_code == HTTPStatus.CREATED
         made.append((uuid, project, f"group-{number}"))
     (first, second) = sorted(made)
-    text = text_of(client, "consumers")
+    text = read_answer(client, "consumers")
     assert " ".join(first) in text
     assert second[0] not in text
-    assert " ".join(second) in text_of(client, "consumers", after=first[0])
-    assert f"{first[0]}" in text_of(client, f"consumers/{first[0]}")
+    assert " ".join(second) in read_answer(client, "consumers", after=first[0])
+    assert f"{first[0]}" in read_answer(client, f"consumers/{first[0]}")
     for uuid, _, _ in made:
         assert admin("DELETE", f"/ext/v1/reservations/{uuid}").status_code == HTTPStatus.NO_CONTENT
 
@@ -256,7 +253,7 @@ LOGGED = (
 def test_a_query_is_found_in_what_was_pasted(client, pasted):
     text = pasted.format(*(ASKED for _ in range(pasted.count("{}"))))
     assert questions.query_of(text) == ASKED
-    assert "on 6 hosts" in text_of(client, "candidates", query=text)
+    assert "on 6 hosts" in read_answer(client, "candidates", query=text)
 
 
 def test_lines_below_an_address_go_on_with_parameters():
@@ -271,14 +268,14 @@ def test_the_parameters_of_a_command_of_curl_may_be_options():
 
 
 def test_a_command_of_curl_with_half_a_quote_is_refused(client):
-    text = text_of(
+    text = read_answer(
         client, "candidates", HTTPStatus.BAD_REQUEST, query="curl 'http://a/allocation_candidates?"
     )
     assert "A quote is not closed" in text
 
 
 def test_a_flavor_for_which_no_moves_make_room_is_said_to_be_one(client):
-    text = text_of(client, "capacity", flavors="a=resources=LLC:9999", moves="1")
+    text = read_answer(client, "capacity", flavors="a=resources=LLC:9999", moves="1")
     assert "Moves that make room for one more a No moves make room" in text
 
 
@@ -319,7 +316,7 @@ def test_a_line_that_is_no_flavor_is_said_to_be_none(client, line, words):
 )
 def test_what_is_not_understood_of_a_flavor_is_said(client, page, asked):
     warning = "hw:cpu_polic is no extra spec that Nova knows: did you mean hw:cpu_policy?"
-    assert warning in text_of(client, page, **asked)
+    assert warning in read_answer(client, page, **asked)
 
 
 def test_a_number_is_digits_of_ascii():

@@ -10,7 +10,8 @@ from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement_extras.console import settings
 from tests.placement_extras.console import world
-from tests.placement_extras.console.test_pages import READER, text_of
+from tests.placement_extras.console.pages import read_page
+from tests.placement_extras.console.test_pages import READER
 
 HOSTS = st.lists(
     st.tuples(
@@ -101,7 +102,7 @@ def test_pages_go_on_where_the_last_one_ended():
 def test_what_a_host_says_is_shown_as_text_and_odd_values_break_nothing(client):
     answer = client.get("/console/settings")
     assert "&lt;b&gt;[compute] cpu_dedicated_set&lt;/b&gt;: CPU 99" in answer.text
-    text = text_of(client, "/console/settings")
+    text = read_page(client, "/console/settings")
     assert "edge 7 4 1 1 0" in text
     assert "compute-2 edge 6 It has not taken up generation 7 so far." in text
     assert "compute-10 edge 8 It is ahead of its group" in text
@@ -112,8 +113,8 @@ def test_what_a_host_says_is_shown_as_text_and_odd_values_break_nothing(client):
 
 
 def test_the_page_of_a_host_tells_it_too_for_who_may_read_attributes(client):
-    text = text_of(client, f"/console/providers/{world.uuid_of('compute-1')}")
+    text = read_page(client, f"/console/providers/{world.uuid_of('compute-1')}")
     assert "settings of the fleet for edge generation 7" in text
-    text = text_of(client, f"/console/providers/{world.uuid_of(world.LONG)}")
+    text = read_page(client, f"/console/providers/{world.uuid_of(world.LONG)}")
     assert "does not follow the settings of its group: the revision" in text
     assert client.get("/console/settings", headers=READER).status_code == HTTPStatus.FORBIDDEN

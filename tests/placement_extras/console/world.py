@@ -3,6 +3,7 @@
 import uuid
 from typing import Any
 
+from tests.placement.builders import put_allocation
 from tests.placement.running import Admin
 
 _NAMESPACE = uuid.UUID("3d0c6a52-4f29-4a3c-9a4e-0f8a2f0d7c11")
@@ -116,14 +117,9 @@ def follow(admin: Admin, name: str, attributes: dict[str, str | float]) -> None:
 
 
 def claim(admin: Admin, name: str, amounts: dict[str, dict[str, int]], project: str = PROJECT) -> None:
-    body = {
-        "allocations": {uuid_of(host): {"resources": resources} for host, resources in amounts.items()},
-        "project_id": project,
-        "user_id": "0a1b2c3d4e5f60718293a4b5c6d7e8f9",
-        "consumer_type": "INSTANCE",
-        "consumer_generation": None,
-    }
-    _ok(admin("PUT", f"/allocations/{uuid_of(name)}", json=body))
+    held = {uuid_of(host): resources for host, resources in amounts.items()}
+    owner = {"project_id": project, "user_id": "0a1b2c3d4e5f60718293a4b5c6d7e8f9"}
+    _ok(put_allocation(admin, held, uuid_of(name), **owner))
 
 
 def _ok(answer: Any) -> None:

@@ -4,11 +4,16 @@ import logging
 
 import pytest
 
-from placement.api.middleware import build_application
-from placement.conf import new_config
 from placement.db import migration
-from tests.placement.api.ext.test_claims import claim, held, host, refused, used, wants
-from tests.placement.running import Admin
+from tests.placement.builders import (
+    make_provider,
+    new_claim,
+    post_claims,
+    read_allocations,
+    read_error,
+    read_usages,
+)
+from tests.placement.running import Admin, application
 
 FLAVOR = {"vcpus": 4, "ram": 2048, "disk": 10, "swap": 1500}
 SIZES = {"MEMORY_MB": 8192, "DISK_GB": 100}
@@ -21,12 +26,7 @@ def url(sqlite_url):
 
 def serving(url, config_files=(), **options):
     """The service with these options of ``[flavors]``."""
-    conf = new_config(config_files=config_files)
-    conf.set_override("connection", url, "placement_database")
-    conf.set_override("auth_strategy", "noauth2", "api")
-    for name, value in options.items():
-        conf.set_override(name, value, "flavors")
-    return Admin(build_application(conf))
+    return Admin(application(url, config_files, flavors=options))
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def refusing(tmp_path_factory):
 
 def asks(flavor=FLAVOR, **specs):
     """A claim of a new consumer."""
-    claimed = wants("", flavor={**flavor, "extra_specs": specs})
+    claimed = new_claim("", flavor={**flavor, "extra_specs": specs})
     del claimed["query"]
     return claimed
 
@@ -60,42 +60,42 @@ def have(admin, uuid, *traits):
 
 
 def test_a_flavor_is_claimed_as_what_nova_would_ask_for(admin):
-    uuid = host(admin, "cn", VCPU=8, **SIZES)
+    uuid = make_provider(admin, "cn", VCPU=8, **SIZES)
     wanted = asks()
-    answer = claim(admin, wanted)
+    answer = post_claims(admin, wanted)
     assert answer.status_code == 201
     expected = {"VCPU": 4, "MEMORY_MB": 2048, "DISK_GB": 12}
     assert answer.json["claims"][0]["allocations"] == {uuid: {"resources": expected}}
-    assert held(admin, wanted["consumer_uuid"])["allocations"][uuid]["resources"] == expected
+    assert read_allocations(admin, wanted["consumer_uuid"])["allocations"][uuid]["resources"] == expected
 
 
 def test_dedicated_cpus_and_traits_decide_where_it_goes(admin):
-    host(admin, "shared", VCPU=8, **SIZES)
-    threaded = host(admin, "threaded", PCPU=8, **SIZES)
+    make_provider(admin, "shared", VCPU=8, **SIZES)
+    threaded = make_provider(admin, "threaded", PCPU=8, **SIZES)
     have(admin, threaded, "HW_CPU_HYPERTHREADING", "CUSTOM_GOLD")
-    whole = host(admin, "whole", PCPU=8, **SIZES)
+    whole = make_provider(admin, "whole", PCPU=8, **SIZES)
     have(admin, whole, "CUSTOM_GOLD")
     specs = {"hw:cpu_policy": "dedicated", "hw:cpu_thread_policy": "isolate", "trait:CUSTOM_GOLD": "required"}
-    answer = claim(admin, asks(**specs))
+    answer = post_claims(admin, asks(**specs))
     assert (answer.status_code, answer.json["claims"][0]["root_provider_uuid"]) == (201, whole)
     assert answer.json["claims"][0]["allocations"][whole]["resources"]["PCPU"] == 4
 
 
 def test_no_guest_goes_to_a_host_whose_service_is_disabled(admin):
-    have(admin, host(admin, "cn", VCPU=8, **SIZES), "COMPUTE_STATUS_DISABLED")
-    answer = claim(admin, asks())
-    assert refused(answer)[:2] == (409, "placement.ext.no_candidate")
+    have(admin, make_provider(admin, "cn", VCPU=8, **SIZES), "COMPUTE_STATUS_DISABLED")
+    answer = post_claims(admin, asks())
+    assert read_error(answer)[:2] == (409, "placement.ext.no_candidate")
     assert "COMPUTE_STATUS_DISABLED" in answer.json["errors"][0]["explanation"]["sentence"]
 
 
 def test_a_flavor_and_a_query_are_claimed_together(admin):
-    host(admin, "cn", VCPU=8, **SIZES)
-    assert claim(admin, asks(), wants("resources=VCPU:5")).status_code == 409
-    assert claim(admin, asks(), wants("resources=VCPU:4")).status_code == 201
+    make_provider(admin, "cn", VCPU=8, **SIZES)
+    assert post_claims(admin, asks(), new_claim("resources=VCPU:5")).status_code == 409
+    assert post_claims(admin, asks(), new_claim("resources=VCPU:4")).status_code == 201
 
 
 def test_a_flavor_of_which_there_can_be_no_guest_is_refused(admin):
-    status, code, detail = refused(claim(admin, asks(**{"hw:numa_nodes": "3"})))
+    status, code, detail = read_error(post_claims(admin, asks(**{"hw:numa_nodes": "3"})))
     assert (status, code) == (400, "placement.ext.invalid_flavor")
     assert detail == (
         "No guest can have this flavor and image: 4 CPUs and 2048 MiB cannot be parted into 3 nodes."
@@ -124,20 +124,20 @@ def test_a_flavor_of_which_there_can_be_no_guest_is_refused(admin):
 )
 @pytest.mark.parametrize("path", ["claims", "explanations", "capacity"])
 def test_what_is_no_flavor_is_refused(refusing, path, fields, said):
-    claimed = wants("")
+    claimed = new_claim("")
     del claimed["query"]
     bodies = {
         "claims": {"claims": [{**claimed, **fields}]},
         "explanations": fields,
         "capacity": {"flavors": [{"name": "small", **fields}]},
     }
-    status, code, detail = refused(refusing("POST", f"/ext/v1/{path}", json=bodies[path]))
+    status, code, detail = read_error(refusing("POST", f"/ext/v1/{path}", json=bodies[path]))
     assert (status, code) == (400, "placement.undefined_code")
     assert said in detail
 
 
 def test_a_flavor_is_explained(admin):
-    host(admin, "cn", VCPU=8, **SIZES)
+    make_provider(admin, "cn", VCPU=8, **SIZES)
     specs = {"hw:cpu_policy": "dedicated"}
     answer = admin("POST", "/ext/v1/explanations", json={"flavor": {**FLAVOR, "extra_specs": specs}})
     assert answer.status_code == 200
@@ -146,7 +146,7 @@ def test_a_flavor_is_explained(admin):
 
 
 def test_flavors_are_counted(admin):
-    host(admin, "cn", VCPU=8, **SIZES)
+    make_provider(admin, "cn", VCPU=8, **SIZES)
     flavors = [{"name": "small", "flavor": FLAVOR}, {"name": "tiny", "query": "resources=VCPU:1"}]
     answer = admin("POST", "/ext/v1/capacity", json={"flavors": flavors, "microversion": "1.30"})
     assert answer.status_code == 200
@@ -156,16 +156,16 @@ def test_flavors_are_counted(admin):
 
 def test_a_flavor_to_count_that_cannot_be_is_named(admin):
     flavors = [{"name": "odd", "flavor": {**FLAVOR, "extra_specs": {"hw:cpu_policy": "own"}}}]
-    status, code, detail = refused(admin("POST", "/ext/v1/capacity", json={"flavors": flavors}))
+    status, code, detail = read_error(admin("POST", "/ext/v1/capacity", json={"flavors": flavors}))
     assert (status, code) == (400, "placement.ext.invalid_flavor")
     assert detail.startswith("Flavor 'odd': No guest can have this flavor and image: hw:cpu_policy cannot be")
 
 
 def test_what_is_ignored_of_a_flavor_is_logged(admin, caplog):
-    host(admin, "cn", VCPU=8, **SIZES)
+    make_provider(admin, "cn", VCPU=8, **SIZES)
     logger = "placement_extras.flavors.form"
     with caplog.at_level(logging.WARNING, logger):
-        assert claim(admin, asks(**{"resources:vgpu": "1"})).status_code == 201
+        assert post_claims(admin, asks(**{"resources:vgpu": "1"})).status_code == 201
     warnings = [record.getMessage() for record in caplog.records if record.name == logger]
     assert warnings == [
         "Of a flavor was ignored, as Nova does: resources:vgpu names no resource class: did you mean VGPU?"
@@ -190,7 +190,7 @@ def bodies(**specs):
 
 @pytest.mark.parametrize("path", bodies())
 def test_what_is_not_understood_of_a_flavor_is_answered(admin, path):
-    host(admin, "cn", VCPU=8, **SIZES)
+    make_provider(admin, "cn", VCPU=8, **SIZES)
     for specs, warnings in ((WARNED, [WARNING]), ({}, [])):
         body, of_flavor = bodies(**specs)[path]
         answer = admin("POST", f"/ext/v1/{path}", json=body)
@@ -200,25 +200,25 @@ def test_what_is_not_understood_of_a_flavor_is_answered(admin, path):
 
 @pytest.mark.parametrize("path", bodies())
 def test_what_is_not_understood_of_a_flavor_is_refused_if_so_asked(admin, path):
-    host(admin, "cn", VCPU=8, **SIZES)
+    make_provider(admin, "cn", VCPU=8, **SIZES)
     body, _ = bodies(**WARNED)[path]
     strict = [{**each, "strict": True} for each in body["claims"]] if path == "claims" else None
     answer = admin("POST", f"/ext/v1/{path}", json={"claims": strict} if strict else {**body, "strict": True})
-    status, code, detail = refused(answer)
+    status, code, detail = read_error(answer)
     assert (status, code) == (400, "placement.ext.invalid_flavor")
     assert f"The flavor is not understood: {WARNING}" in detail
 
 
 def test_a_refused_claim_says_what_was_ignored(admin):
-    host(admin, "cn", VCPU=2, **SIZES)
-    answer = claim(admin, asks(**WARNED))
-    assert refused(answer)[2].endswith(f" Of the flavor was ignored: {WARNING}.")
+    make_provider(admin, "cn", VCPU=2, **SIZES)
+    answer = post_claims(admin, asks(**WARNED))
+    assert read_error(answer)[2].endswith(f" Of the flavor was ignored: {WARNING}.")
     assert answer.json["errors"][0]["explanation"]["warnings"] == [WARNING]
 
 
 @pytest.mark.parametrize("path", bodies())
 def test_cache_that_a_flavor_asks_for_is_what_it_gets(admin, path):
-    host(admin, "without", VCPU=8, **SIZES)
+    make_provider(admin, "without", VCPU=8, **SIZES)
     body, _ = bodies(**{"resources:LLC": "4"})[path]
     first = admin("POST", f"/ext/v1/{path}", json=body)
     if path in ("claims", "reservations"):
@@ -227,7 +227,7 @@ def test_cache_that_a_flavor_asks_for_is_what_it_gets(admin, path):
         assert first.json["flavors"][0]["fits"] == 0
     else:
         assert first.json["fitting_hosts"] == 0
-    cached = host(admin, "cached", VCPU=8, LLC=10, **SIZES)
+    cached = make_provider(admin, "cached", VCPU=8, LLC=10, **SIZES)
     second = admin("POST", f"/ext/v1/{path}", json=body)
     assert second.status_code in (200, 201)
     if path == "claims":
@@ -250,14 +250,14 @@ def test_cache_that_a_flavor_asks_for_is_what_it_gets(admin, path):
 )
 def test_options_say_what_hosts_are_asked_for_beside(url, option, trait, image):
     flavor = {**FLAVOR, "image": image}
-    uuid = host(serving(url), "cn", VCPU=8, **SIZES)
-    assert claim(serving(url), asks(flavor)).status_code == 201
+    uuid = make_provider(serving(url), "cn", VCPU=8, **SIZES)
+    assert post_claims(serving(url), asks(flavor)).status_code == 201
     filtered = serving(url, **{option: True})
-    answer = claim(filtered, asks(flavor))
-    assert refused(answer)[:2] == (409, "placement.ext.no_candidate")
+    answer = post_claims(filtered, asks(flavor))
+    assert read_error(answer)[:2] == (409, "placement.ext.no_candidate")
     assert trait in answer.json["errors"][0]["explanation"]["sentence"]
     have(filtered, uuid, trait)
-    assert claim(filtered, asks(flavor)).status_code == 201
+    assert post_claims(filtered, asks(flavor)).status_code == 201
 
 
 def test_pci_devices_come_from_providers_with_the_class_of_their_alias(url, tmp_path):
@@ -269,14 +269,14 @@ def test_pci_devices_come_from_providers_with_the_class_of_their_alias(url, tmp_
     )
     admin = serving(url, config_files=[str(conf)])
     assert admin("PUT", "/resource_classes/CUSTOM_A100").status_code == 201
-    root = host(admin, "cn", VCPU=8, **SIZES)
+    root = make_provider(admin, "cn", VCPU=8, **SIZES)
     gpu = admin("POST", "/resource_providers", json={"name": "gpu", "parent_provider_uuid": root}).json[
         "uuid"
     ]
     body = {"resource_provider_generation": 0, "inventories": {"CUSTOM_A100": {"total": 2}}}
     assert admin("PUT", f"/resource_providers/{gpu}/inventories", json=body).status_code == 200
     have(admin, gpu, "CUSTOM_GOLD")
-    answer = claim(admin, asks(**{"pci_passthrough:alias": "gpu:2"}))
+    answer = post_claims(admin, asks(**{"pci_passthrough:alias": "gpu:2"}))
     assert answer.status_code == 201
     (claimed,) = answer.json["claims"]
     assert claimed["allocations"][gpu] == {"resources": {"CUSTOM_A100": 2}}
@@ -291,11 +291,11 @@ def test_a_pci_alias_that_is_there_twice_keeps_the_service_from_starting(url, tm
 
 
 def test_dedicated_cpus_fall_back_to_shared_ones_if_so_configured(url):
-    uuid = host(serving(url), "old", VCPU=8, **SIZES)
+    uuid = make_provider(serving(url), "old", VCPU=8, **SIZES)
     pinned = asks(**{"hw:cpu_policy": "dedicated"})
-    assert refused(claim(serving(url), pinned))[:2] == (409, "placement.ext.no_candidate")
+    assert read_error(post_claims(serving(url), pinned))[:2] == (409, "placement.ext.no_candidate")
     falling = serving(url, disable_fallback_pcpu_query=False)
-    answer = claim(falling, pinned)
+    answer = post_claims(falling, pinned)
     assert (answer.status_code, answer.json["claims"][0]["allocations"][uuid]["resources"]["VCPU"]) == (
         201,
         4,
@@ -304,26 +304,26 @@ def test_dedicated_cpus_fall_back_to_shared_ones_if_so_configured(url):
 
 def test_a_host_that_has_dedicated_cpus_goes_before_one_to_fall_back_to(url):
     falling = serving(url, disable_fallback_pcpu_query=False)
-    old, new = host(falling, "old", VCPU=8, **SIZES), host(falling, "new", PCPU=6, **SIZES)
+    old, new = make_provider(falling, "old", VCPU=8, **SIZES), make_provider(falling, "new", PCPU=6, **SIZES)
     pinned = [asks(**{"hw:cpu_policy": "dedicated"}) for _ in range(3)]
-    answer = claim(falling, *pinned)
+    answer = post_claims(falling, *pinned)
     assert answer.status_code == 201
     assert [each["root_provider_uuid"] for each in answer.json["claims"]] == [new, old, old]
 
 
 def test_one_falls_back_where_another_one_cannot(url):
     falling = serving(url, disable_fallback_pcpu_query=False)
-    old, new = host(falling, "old", VCPU=8, **SIZES), host(falling, "new", PCPU=4, **SIZES)
-    answer = claim(falling, asks(**{"hw:cpu_policy": "dedicated"}), wants("resources=PCPU:4"))
+    old, new = make_provider(falling, "old", VCPU=8, **SIZES), make_provider(falling, "new", PCPU=4, **SIZES)
+    answer = post_claims(falling, asks(**{"hw:cpu_policy": "dedicated"}), new_claim("resources=PCPU:4"))
     assert answer.status_code == 201
     assert [each["root_provider_uuid"] for each in answer.json["claims"]] == [old, new]
 
 
 def test_hosts_to_fall_back_to_are_alternates_after_those_with_dedicated_cpus(url):
     falling = serving(url, disable_fallback_pcpu_query=False)
-    old = host(falling, "old", VCPU=8, **SIZES)
-    new = {host(falling, f"new-{number}", PCPU=8, **SIZES) for number in range(2)}
-    answer = claim(falling, {**asks(**{"hw:cpu_policy": "dedicated"}), "alternates": 5})
+    old = make_provider(falling, "old", VCPU=8, **SIZES)
+    new = {make_provider(falling, f"new-{number}", PCPU=8, **SIZES) for number in range(2)}
+    answer = post_claims(falling, {**asks(**{"hw:cpu_policy": "dedicated"}), "alternates": 5})
     (claimed,) = answer.json["claims"]
     roots = [claimed["root_provider_uuid"], *(each["root_provider_uuid"] for each in claimed["alternates"])]
     assert (set(roots[:2]), roots[2:]) == (new, [old])
@@ -331,26 +331,26 @@ def test_hosts_to_fall_back_to_are_alternates_after_those_with_dedicated_cpus(ur
 
 def test_what_is_fallen_back_to_may_have_nothing_to_split(url):
     falling = serving(url, disable_fallback_pcpu_query=False)
-    old = host(falling, "old", VCPU=8, DISK_GB=100)
+    old = make_provider(falling, "old", VCPU=8, DISK_GB=100)
     pinned = asks({**FLAVOR, "ram": 0}, **{"hw:cpu_policy": "dedicated"})
-    answer = claim(falling, {**pinned, "topology": "best-effort"})
+    answer = post_claims(falling, {**pinned, "topology": "best-effort"})
     assert (answer.status_code, answer.json["claims"][0]["root_provider_uuid"]) == (201, old)
 
 
 def test_all_or_none_of_those_that_fall_back_are_claimed(url):
     falling = serving(url, disable_fallback_pcpu_query=False)
-    old, new = host(falling, "old", VCPU=8, **SIZES), host(falling, "new", PCPU=6, **SIZES)
+    old, new = make_provider(falling, "old", VCPU=8, **SIZES), make_provider(falling, "new", PCPU=6, **SIZES)
     pinned = [asks(**{"hw:cpu_policy": "dedicated"}) for _ in range(4)]
-    assert refused(claim(falling, *pinned))[:2] == (409, "placement.ext.no_candidate")
-    assert [used(falling, each)["MEMORY_MB"] for each in (old, new)] == [0, 0]
-    assert claim(falling, *pinned[:3]).status_code == 201
+    assert read_error(post_claims(falling, *pinned))[:2] == (409, "placement.ext.no_candidate")
+    assert [read_usages(falling, each)["MEMORY_MB"] for each in (old, new)] == [0, 0]
+    assert post_claims(falling, *pinned[:3]).status_code == 201
 
 
 def test_where_falling_back_does_not_help_either_the_explanation_is_of_both(url):
     falling = serving(url, disable_fallback_pcpu_query=False)
-    host(falling, "old", VCPU=2, **SIZES)
-    answer = claim(falling, asks(**{"hw:cpu_policy": "dedicated"}))
-    assert refused(answer)[:2] == (409, "placement.ext.no_candidate")
+    make_provider(falling, "old", VCPU=2, **SIZES)
+    answer = post_claims(falling, asks(**{"hw:cpu_policy": "dedicated"}))
+    assert read_error(answer)[:2] == (409, "placement.ext.no_candidate")
     explanation = answer.json["errors"][0]["explanation"]
     assert explanation["sentence"].startswith("0 of 1 host: 1 has no PCPU")
     assert (
@@ -363,8 +363,8 @@ def test_where_falling_back_does_not_help_either_the_explanation_is_of_both(url)
 
 def test_what_a_flavor_falls_back_to_is_explained_and_counted(url):
     falling = serving(url, disable_fallback_pcpu_query=False)
-    host(falling, "old", VCPU=9, **SIZES)
-    host(falling, "new", PCPU=4, **SIZES)
+    make_provider(falling, "old", VCPU=9, **SIZES)
+    make_provider(falling, "new", PCPU=4, **SIZES)
     flavor = {**FLAVOR, "extra_specs": {"hw:cpu_policy": "dedicated"}}
     explained = falling("POST", "/ext/v1/explanations", json={"flavor": flavor}).json
     assert (explained["fitting_hosts"], explained["fallback"]["fitting_hosts"]) == (1, 1)
@@ -378,8 +378,8 @@ def test_what_a_flavor_falls_back_to_is_explained_and_counted(url):
 
 def test_together_flavors_fit_where_they_fall_back_to_too(url):
     falling = serving(url, disable_fallback_pcpu_query=False)
-    host(falling, "old", VCPU=9, **SIZES)
-    host(falling, "new", PCPU=4, **SIZES)
+    make_provider(falling, "old", VCPU=9, **SIZES)
+    make_provider(falling, "new", PCPU=4, **SIZES)
     flavor = {**FLAVOR, "extra_specs": {"hw:cpu_policy": "dedicated"}}
     body = {"flavors": [{"name": "pinned", "flavor": flavor, "proportion": 1}]}
     body["flavors"].append({"name": "cpu", "query": "resources=VCPU:1", "proportion": 1})
@@ -393,7 +393,7 @@ def test_together_flavors_fit_where_they_fall_back_to_too(url):
 
 def test_no_moves_are_needed_where_a_flavor_can_fall_back(url):
     falling = serving(url, disable_fallback_pcpu_query=False)
-    host(falling, "old", VCPU=4, **SIZES)
+    make_provider(falling, "old", VCPU=4, **SIZES)
     flavor = {**FLAVOR, "extra_specs": {"hw:cpu_policy": "dedicated"}}
     body = {"flavors": [{"name": "pinned", "flavor": flavor}], "moves": True}
     (told,) = falling("POST", "/ext/v1/capacity", json=body).json["flavors"]

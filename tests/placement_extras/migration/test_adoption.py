@@ -12,7 +12,7 @@ from placement.exceptions import Conflict, Unavailable
 from placement_extras.migration.abandonment import AbandonWay, abandon
 from placement_extras.migration.adoption import adopt, drop_stock, require_means
 from placement_extras.migration.stock_database import open_source
-from tests.placement.maintenance.conftest import OWNER, Service
+from tests.placement.maintenance.conftest import OWNER, MaintainedService
 from tests.placement_extras.migration import reference_world as world
 
 NEW_HOST, NEW_SERVER = world.uuid("a", 77), world.uuid("c", 77)
@@ -64,7 +64,7 @@ def test_everything_is_taken_over_and_the_old_tables_are_kept(stock):
     after = contents(stock.url)
     assert {name: after[f"stock_{name}"] for name in before} == before
     assert migration.require_schema(stock.url) == migration.newest()
-    service = Service(stock.url)
+    service = MaintainedService(stock.url)
     held = service.get(f"/allocations/{world.SERVER}")
     assert held["consumer_generation"] == 5
     assert held["allocations"][world.NUMA] == {"generation": 3, "resources": {"VCPU": 4}}
@@ -75,12 +75,12 @@ def test_everything_is_taken_over_and_the_old_tables_are_kept(stock):
 def test_nothing_written_and_the_old_tables_are_what_they_were(stock):
     before, named = contents(stock.url), names(stock.url)
     adopted(stock)
-    Service(stock.url).get("/resource_providers")
+    MaintainedService(stock.url).get("/resource_providers")
     assert abandon(stock.url, OWNER).changes == ()
     assert contents(stock.url) == before
     assert names(stock.url) == named
     adopted(stock)
-    assert Service(stock.url).get(f"/allocations/{world.SERVER}")["consumer_generation"] == 5
+    assert MaintainedService(stock.url).get(f"/allocations/{world.SERVER}")["consumer_generation"] == 5
 
 
 def write(service):
@@ -131,7 +131,7 @@ def _sorted(answer):
 
 def test_what_was_written_since_is_named_and_nothing_is_done(stock):
     adopted(stock)
-    service = Service(stock.url)
+    service = MaintainedService(stock.url)
     write(service)
     before, seen = contents(stock.url), asked(service)
     with pytest.raises(Conflict) as refused:
@@ -146,7 +146,7 @@ def test_what_was_written_since_is_named_and_nothing_is_done(stock):
 
 def test_what_was_written_since_is_carried_back(stock):
     adopted(stock)
-    service = Service(stock.url)
+    service = MaintainedService(stock.url)
     write(service)
     seen = asked(service)
     outcome = abandon(stock.url, OWNER, AbandonWay.CARRY_BACK)
@@ -155,12 +155,12 @@ def test_what_was_written_since_is_carried_back(stock):
     assert migration.version(stock.url) == adoption.REVISIONS[-1]
     assert not {name for name in contents(stock.url) if name.startswith(("stock_", "adopted_", "change"))}
     adopted(stock)
-    assert asked(Service(stock.url)) == seen
+    assert asked(MaintainedService(stock.url)) == seen
 
 
 def test_a_name_in_other_capitals_is_carried_back_or_refused_with_what_to_do(stock):
     adopted(stock)
-    service = Service(stock.url)
+    service = MaintainedService(stock.url)
     assert service.post("/resource_providers", {"name": "HOST", "uuid": NEW_HOST}) == 200
     if make_url(stock.url).get_backend_name() == "mysql":
         refused = (
@@ -171,27 +171,27 @@ def test_a_name_in_other_capitals_is_carried_back_or_refused_with_what_to_do(sto
         assert service.put(f"/resource_providers/{NEW_HOST}", {"name": "another"}) == 200
     assert abandon(stock.url, OWNER, AbandonWay.CARRY_BACK).changes
     adopted(stock)
-    assert Service(stock.url).get(f"/resource_providers/{NEW_HOST}")["uuid"] == NEW_HOST
+    assert MaintainedService(stock.url).get(f"/resource_providers/{NEW_HOST}")["uuid"] == NEW_HOST
 
 
 def test_what_was_written_since_is_forgotten_if_that_is_wanted(stock):
     before = contents(stock.url)
     adopted(stock)
-    write(Service(stock.url))
+    write(MaintainedService(stock.url))
     abandon(stock.url, OWNER, AbandonWay.DISCARD)
     assert contents(stock.url) == before
 
 
 def test_a_provider_that_was_made_anew_under_its_uuid_is_carried_back(stock):
     adopted(stock)
-    service = Service(stock.url)
+    service = MaintainedService(stock.url)
     assert service.delete(f"/resource_providers/{world.NAMELESS}") == 204
     assert service.post("/resource_providers", {"name": "numa2", "uuid": world.NAMELESS}) == 200
     body = {"resource_provider_generation": 0, "inventories": {"VCPU": {"total": 8}}}
     assert service.put(f"/resource_providers/{world.NAMELESS}/inventories", body) == 200
     abandon(stock.url, OWNER, AbandonWay.CARRY_BACK)
     adopted(stock)
-    service = Service(stock.url)
+    service = MaintainedService(stock.url)
     assert service.get(f"/resource_providers/{world.NAMELESS}")["name"] == "numa2"
     answer = service.get(f"/resource_providers/{world.NAMELESS}/inventories")
     assert answer["inventories"]["VCPU"]["total"] == 8
@@ -201,7 +201,7 @@ def test_a_worker_that_runs_on_says_that_the_database_was_given_back_and_serves_
     stock, caplog
 ):
     adopted(stock)
-    service = Service(stock.url)
+    service = MaintainedService(stock.url)
     service.get("/resource_providers")
     abandon(stock.url, OWNER)
     for _ in range(2):
@@ -236,17 +236,17 @@ def test_consumer_types_that_an_old_schema_has_no_place_for_are_named(reference_
     reference.fill()
     reference.at_revision(adoption.REVISIONS[0])
     adopted(reference)
-    write(Service(reference.url))
+    write(MaintainedService(reference.url))
     outcome = abandon(reference.url, OWNER, AbandonWay.CARRY_BACK)
     assert "consumer type: the old schema has none, 1 consumers lose theirs" in outcome.notes
     adopted(reference)
-    held = Service(reference.url).get(f"/allocations/{NEW_SERVER}")
+    held = MaintainedService(reference.url).get(f"/allocations/{NEW_SERVER}")
     assert (held["consumer_type"], held["project_id"]) == ("unknown", "green")
 
 
 def test_consumers_in_groups_are_counted_on_the_way_back_and_their_allocations_are_carried(stock):
     adopted(stock)
-    service = Service(stock.url)
+    service = MaintainedService(stock.url)
     wanted = {
         "consumer_uuid": NEW_SERVER,
         "consumer_generation": None,
@@ -261,13 +261,13 @@ def test_consumers_in_groups_are_counted_on_the_way_back_and_their_allocations_a
     assert outcome.notes == ("groups of claims: OpenStack Placement has none, 1 consumers leave theirs",)
     assert "consumer_groups" not in names(stock.url)
     adopted(stock)
-    (held,) = Service(stock.url).get(f"/allocations/{NEW_SERVER}")["allocations"].values()
+    (held,) = MaintainedService(stock.url).get(f"/allocations/{NEW_SERVER}")["allocations"].values()
     assert held["resources"] == {"MEMORY_MB": 256}
 
 
 def test_reservations_that_go_on_without_an_end_are_named(stock):
     adopted(stock)
-    service = Service(stock.url)
+    service = MaintainedService(stock.url)
     write(service)
     body = {"query": "resources=VCPU:1", "project_id": "green", "user_id": "green", "expires_in": 3600}
     uuid = "7d9f3a52-1c64-4f0e-9a7e-000000000001"
@@ -278,7 +278,7 @@ def test_reservations_that_go_on_without_an_end_are_named(stock):
     )
     assert said in abandon(stock.url, OWNER, AbandonWay.CARRY_BACK).notes
     adopted(stock)
-    assert Service(stock.url).get(f"/allocations/{uuid}")["consumer_type"] == "RESERVATION"
+    assert MaintainedService(stock.url).get(f"/allocations/{uuid}")["consumer_type"] == "RESERVATION"
 
 
 def test_what_belongs_to_nothing_is_refused_and_nothing_is_changed(stock):
@@ -387,4 +387,4 @@ def test_of_two_who_adopt_at_once_both_succeed(stock):
     for process in processes:
         process.join(120)
     assert [process.exitcode for process in processes] == [0, 0]
-    assert Service(stock.url).get(f"/allocations/{world.SERVER}")["consumer_generation"] == 5
+    assert MaintainedService(stock.url).get(f"/allocations/{world.SERVER}")["consumer_generation"] == 5

@@ -18,7 +18,7 @@ from placement_extras.migration.abandonment import AbandonWay, abandon
 from placement_extras.migration.adoption import adopt, drop_stock
 from placement_extras.migration.content import compare, of_ours, portable
 from placement_extras.migration.stock_database import open_source
-from tests.placement.maintenance.conftest import OWNER, Service
+from tests.placement.maintenance.conftest import OWNER, MaintainedService
 from tests.placement_extras.migration import reference_world as world
 from tests.placement_extras.migration.test_adoption import contents, write
 
@@ -34,7 +34,7 @@ def _adopt(url):
 
 def _adopt_and_write(url):
     _adopt(url)
-    write(Service(url))
+    write(MaintainedService(url))
 
 
 def _carry_back(url):

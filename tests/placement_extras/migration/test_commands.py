@@ -108,10 +108,10 @@ def test_sync_adopts_where_the_options_say_so(manage, again):
 
 
 def test_a_service_adopts_when_it_starts_only_where_the_options_say_so(stock):
-    closed = Admin(application(stock, sync_on_startup=True))
+    closed = Admin(application(stock, placement_database={"sync_on_startup": True}))
     assert closed("GET", "/resource_providers").status_code == 503
     assert migration.version(stock) == LAST
-    admin = Admin(application(stock, sync_on_startup=True, adopt=True))
+    admin = Admin(application(stock, placement_database={"sync_on_startup": True, "adopt": True}))
     held = admin("GET", f"/allocations/{world.SERVER}").json
     assert held["consumer_generation"] == 5
 

@@ -10,7 +10,7 @@ from placement.db.tables import change_buckets, resource_classes, resource_provi
 from placement.exceptions import Conflict, InvalidRequest, Unavailable
 from placement_extras.migration import importer
 from placement_extras.migration.stock_database import StockContent, open_source
-from tests.placement.maintenance.conftest import OWNER, Service
+from tests.placement.maintenance.conftest import OWNER, MaintainedService
 from tests.placement_extras.migration import reference_world as world
 
 SPELLED_BY_US = "bbbbbbbb-0000-4000-8000-000000000002"
@@ -192,7 +192,7 @@ def test_doing_it_again_changes_nothing(imported, database, reference):
 
 
 def test_a_fresh_worker_shows_the_same_as_the_one_that_ran(imported, database_url):
-    fresh = Service(database_url)
+    fresh = MaintainedService(database_url)
     for path in (
         "/resource_providers",
         "/resource_classes",

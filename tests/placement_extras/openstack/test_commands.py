@@ -32,7 +32,7 @@ TREES = {FIRST: {FIRST: "web1"}, SECOND: {SECOND: "web2", NODE: "web2_NUMA_0"}}
 OWNER = ("--project-id", "web", "--user-id", "ann")
 
 
-class Client:
+class CommandClient:
     """Stands for that of osc-placement: answers with these texts, and remembers what was asked."""
 
     def __init__(self, *answers: str) -> None:
@@ -58,7 +58,7 @@ class Client:
         return SimpleNamespace(content=b"some", json=lambda: {"resource_providers": found})
 
 
-def run(kind: type[command.Command], client: Client, *arguments: str) -> tuple[Any, str]:
+def run(kind: type[command.Command], client: CommandClient, *arguments: str) -> tuple[Any, str]:
     """What the command shows, and what it says beside."""
     app = SimpleNamespace(client_manager=SimpleNamespace(placement=client), stderr=io.StringIO())
     made = kind(app, None)
@@ -88,7 +88,7 @@ def claims(**fields: Any) -> str:
 
 def test_a_claim_is_shown_with_its_score_its_end_and_its_alternates() -> None:
     end = "2026-12-24T18:00:00.000Z"
-    client = Client(claims(expires_at=end, alternates=[choice(SECOND, 0.25)], **choice(FIRST, 0.5)))
+    client = CommandClient(claims(expires_at=end, alternates=[choice(SECOND, 0.25)], **choice(FIRST, 0.5)))
     asked = ("resources=VCPU:2", *OWNER, "--order", "pack=1", "--alternates", "1", "--expires-in", "60")
     (columns, rows), said = run(CreateClaim, client, *asked, "--topology", "best-effort")
     assert columns[:4] == ("#", "host", "resource_provider", "resources")
@@ -104,7 +104,7 @@ def test_a_claim_is_shown_with_its_score_its_end_and_its_alternates() -> None:
 
 
 def test_a_dry_run_does_not_look_like_a_claim() -> None:
-    client = Client(claims())
+    client = CommandClient(claims())
     (_, rows), said = run(CreateClaim, client, "resources=VCPU:2", *OWNER, "--dry-run")
     assert rows == [(0, "web1", FIRST, "VCPU=2", None, None, None, None)]
     assert said == "Nothing was claimed: this is what would be.\n"
@@ -139,21 +139,21 @@ def test_a_dry_run_does_not_look_like_a_claim() -> None:
 def test_what_is_not_understood_of_a_flavor_is_said(
     kind: type[command.Command], arguments: tuple[str, ...], answer: dict[str, Any]
 ) -> None:
-    client = Client(json.dumps(answer))
+    client = CommandClient(json.dumps(answer))
     _, said = run(kind, client, *arguments, "--vcpus", "2", "--ram", "1", "--property", "hw:x=1")
     name = "guest: " if kind is ShowCapacity else ""
     assert f"Warning: {name}hw:x is none.\n" in said
 
 
 def test_a_policy_without_a_group_is_refused_before_anything_is_claimed() -> None:
-    client = Client()
+    client = CommandClient()
     with pytest.raises(exceptions.CommandError, match="give its name with --group"):
         run(CreateClaim, client, "resources=VCPU:2", *OWNER, "--policy", "affinity")
     assert client.asked == []
 
 
 def test_the_policy_of_a_group_is_anti_affinity_unless_it_is_said() -> None:
-    client = Client(claims())
+    client = CommandClient(claims())
     run(CreateClaim, client, "resources=VCPU:2", *OWNER, "--group", "web")
     assert client.asked[0][2]["claims"][0]["group"] == {"name": "web", "policy": "anti-affinity"}
 
@@ -161,32 +161,32 @@ def test_the_policy_of_a_group_is_anti_affinity_unless_it_is_said() -> None:
 def test_a_claim_is_confirmed_under_the_generation_that_its_consumer_has() -> None:
     held = json.dumps({"allocations": {}, "consumer_generation": 3})
     confirmed = {"consumer_uuid": GUEST, "consumer_generation": 4, "expires_at": None}
-    client = Client(held, json.dumps({"claim": confirmed}))
+    client = CommandClient(held, json.dumps({"claim": confirmed}))
     (columns, row), _ = run(ConfirmClaim, client, GUEST)
     assert (columns, row) == (("consumer", "generation", "expires_at"), (GUEST, 4, None))
     assert client.asked[1] == ("PUT", f"/ext/v1/claims/{GUEST}", {"consumer_generation": 3})
-    client = Client(json.dumps({"claim": confirmed}))
+    client = CommandClient(json.dumps({"claim": confirmed}))
     run(ConfirmClaim, client, GUEST, "--generation", "2", "--expires-in", "60")
     assert client.asked[0][2] == {"consumer_generation": 2, "expires_in": 60.0}
 
 
 def test_an_endpoint_that_is_no_service_is_told_as_that() -> None:
     with pytest.raises(exceptions.CommandError, match=r"See whether the endpoint .* is its address"):
-        run(CreateClaim, Client("<html>"), "resources=VCPU:2", *OWNER)
+        run(CreateClaim, CommandClient("<html>"), "resources=VCPU:2", *OWNER)
 
 
 def test_who_asks_in_two_ways_is_told_of_both() -> None:
     asked = ("resources=VCPU:1", "--vcpus", "3", "--ram", "1")
     expected = "given is the query resources=VCPU:1 and a flavor with vcpus and ram"
     with pytest.raises(exceptions.CommandError, match=expected):
-        run(ExplainAllocationCandidates, Client(), *asked)
+        run(ExplainAllocationCandidates, CommandClient(), *asked)
     with pytest.raises(exceptions.CommandError, match="given is none of them"):
-        run(ExplainAllocationCandidates, Client())
+        run(ExplainAllocationCandidates, CommandClient())
 
 
 def test_a_file_that_is_not_there_is_named_once() -> None:
     with pytest.raises(exceptions.CommandError) as refused:
-        run(ExplainAllocationCandidates, Client(), "--flavor-file", "nowhere.json")
+        run(ExplainAllocationCandidates, CommandClient(), "--flavor-file", "nowhere.json")
     assert str(refused.value) == "nowhere.json: No such file or directory"
 
 
@@ -195,27 +195,27 @@ def test_topologies_are_those_that_the_service_has() -> None:
 
 
 def test_hosts_are_given_by_their_names_too() -> None:
-    client = Client(claims(**choice(NODE, None)))
+    client = CommandClient(claims(**choice(NODE, None)))
     hosts = ("--only", "web1", "--only", "web2_NUMA_0", "--avoid", GUEST)
     (_, rows), _ = run(CreateClaim, client, "resources=VCPU:2", *OWNER, *hosts)
     assert rows[0][:3] == (0, "web2", NODE)
     (sent,) = client.asked[0][2]["claims"]
     assert (sent["only"], sent["avoid"]) == ([FIRST, SECOND], [GUEST])
-    capacity = Client(json.dumps({"flavors": [], "together": None}))
+    capacity = CommandClient(json.dumps({"flavors": [], "together": None}))
     run(ShowCapacity, capacity, "resources=VCPU:2", "--without", "web1")
     assert capacity.asked[0][2]["without"] == [FIRST]
     with pytest.raises(exceptions.CommandError, match="no resource provider of the name web3"):
-        run(ShowCapacity, Client(), "resources=VCPU:2", "--without", "web3")
+        run(ShowCapacity, CommandClient(), "resources=VCPU:2", "--without", "web3")
 
 
 def test_a_reservation_is_shown_with_the_names_of_its_hosts() -> None:
     reservation = dict.fromkeys(SHOWN) | {"allocations": {NODE: {}, FIRST: {}}}
-    (columns, row), _ = run(ShowReservation, Client(json.dumps({"reservation": reservation})), GUEST)
+    (columns, row), _ = run(ShowReservation, CommandClient(json.dumps({"reservation": reservation})), GUEST)
     assert dict(zip(columns, row, strict=True))["hosts"] == ["web1", "web2"]
 
 
 def test_names_that_may_not_be_seen_are_empty_and_the_claim_is_shown() -> None:
-    class Narrow(Client):
+    class Narrow(CommandClient):
         @staticmethod
         def providers(**_: str) -> Any:
             raise exceptions.Forbidden(403, "not for you")
@@ -235,7 +235,7 @@ def test_names_that_may_not_be_seen_are_empty_and_the_claim_is_shown() -> None:
     ],
 )
 def test_why_a_service_is_not_available_is_said(body: dict[str, Any], told: str) -> None:
-    class Unavailable(Client):
+    class Unavailable(CommandClient):
         def request(self, method: str, path: str, **options: Any) -> Any:
             answer = requests.Response()
             answer.status_code, answer.headers["Content-Type"] = 503, "application/json"

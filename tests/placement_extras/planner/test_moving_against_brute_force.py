@@ -31,7 +31,7 @@ Amounts = frozenset[tuple[int, str, int]]
 
 
 @dataclass(frozen=True)
-class Cloud:
+class RandomCloud:
     """A snapshot, and what the consumers hold who use it."""
 
     snapshot: ModelSnapshot
@@ -44,7 +44,7 @@ class Cloud:
 
 
 @st.composite
-def clouds(draw: st.DrawFn) -> Cloud:
+def clouds(draw: st.DrawFn) -> RandomCloud:
     """Two to four hosts, of nodes or not, perhaps with a pool of disk, and up to six guests on them."""
     pooled = draw(st.integers(0, 3)) == 0
     specs = [Spec("pool", None, {"DISK_GB": draw(st.integers(1, 6))}, [SHARES], ["rack"])] if pooled else []
@@ -75,7 +75,7 @@ def clouds(draw: st.DrawFn) -> Cloud:
         snapshot = using(snapshot, [taken])
     asks = {"VCPU": draw(st.integers(1, 4)), "MEMORY_MB": draw(st.integers(1, 4))}
     required = draw(st.sampled_from(((), (), (frozenset({"T1"}),))))
-    return Cloud(snapshot, tuple(held), CandidatesRequest((RequestGroup("", asks, required=required),)))
+    return RandomCloud(snapshot, tuple(held), CandidatesRequest((RequestGroup("", asks, required=required),)))
 
 
 def using(snapshot: ModelSnapshot, taken: Collection[Amounts], times: int = 1) -> ModelSnapshot:
@@ -109,7 +109,7 @@ def test_a_bound_by_volume_counts_no_room_of_hosts_that_take_no_guest() -> None:
     assert found.fit == FitBounds(1, 1)
 
 
-def most_placed(cloud: Cloud, guests: Collection[HostedConsumer], drained: int) -> int:
+def most_placed(cloud: RandomCloud, guests: Collection[HostedConsumer], drained: int) -> int:
     """For how many of them there is a place elsewhere, of all ways to place them."""
     left = using(cloud.snapshot, [amounts_of(each.held) for each in guests], -1)
     rest = brute.without(left, [drained])
@@ -126,13 +126,15 @@ def most_placed(cloud: Cloud, guests: Collection[HostedConsumer], drained: int) 
     return max(states.values())
 
 
-def has_place(cloud: Cloud, guests: Collection[HostedConsumer], drained: int, guest: HostedConsumer) -> bool:
+def has_place(
+    cloud: RandomCloud, guests: Collection[HostedConsumer], drained: int, guest: HostedConsumer
+) -> bool:
     """Whether there is a place elsewhere for one of them, if nobody else needs one."""
     left = using(cloud.snapshot, [amounts_of(each.held) for each in guests], -1)
     return bool(brute.choices(brute.without(left, [drained]), guest.request))
 
 
-def fewest_moves(cloud: Cloud) -> int | None:
+def fewest_moves(cloud: RandomCloud) -> int | None:
     """By how many moves there is room, of all orders of all moves; None if by none."""
     snapshot = cloud.snapshot
     empty = brute.when_nothing_is_used(snapshot)
@@ -175,14 +177,14 @@ def fits(bare: ModelSnapshot, taken: Collection[Amounts]) -> bool:
     return all(each.free(name) >= 0 for each in found for name in each.inventories)
 
 
-def room(cloud: Cloud) -> MigrationPlan:
+def room(cloud: RandomCloud) -> MigrationPlan:
     board = ClusterSimulation(cloud.snapshot, SearchBudget())
     return make_room(board, cloud.request, nearest(board, cloud.request), cloud.guests, all_known=True)
 
 
 @exhaustive
 @given(clouds())
-def test_as_many_of_a_drained_host_have_a_place_elsewhere_as_can_have_one(cloud: Cloud) -> None:
+def test_as_many_of_a_drained_host_have_a_place_elsewhere_as_can_have_one(cloud: RandomCloud) -> None:
     for root in brute.roots(cloud.snapshot):
         members = {each.id for each in cloud.snapshot if each.root_id == root.id}
         guests = [each for each in cloud.guests if any(slot[0] in members for slot in each.held)]
@@ -200,7 +202,7 @@ def test_as_many_of_a_drained_host_have_a_place_elsewhere_as_can_have_one(cloud:
 
 @exhaustive
 @given(clouds())
-def test_room_is_made_by_the_fewest_moves_there_are(cloud: Cloud) -> None:
+def test_room_is_made_by_the_fewest_moves_there_are(cloud: RandomCloud) -> None:
     expected = fewest_moves(cloud)
     found = room(cloud)
     if expected is None:
@@ -220,7 +222,7 @@ def test_room_is_made_by_the_fewest_moves_there_are(cloud: Cloud) -> None:
             assert expected is None
 
 
-def assert_possible(cloud: Cloud, found: MigrationPlan) -> None:
+def assert_possible(cloud: RandomCloud, found: MigrationPlan) -> None:
     """There is room for each move at its time, and for the flavor after them, at the host that is named."""
     assert found.moves is not None
     assert found.host is not None

@@ -2,11 +2,9 @@
 
 import pytest
 
-from placement.api.middleware import build_application
-from placement.conf import new_config
 from placement.db import migration
 from placement_extras.planner import handler
-from tests.placement.api.ext.asking import claim, wants
+from tests.placement.builders import make_provider, new_claim, post_claims, read_error
 from tests.placement.running import Admin, application
 
 PATH = "/ext/v1/capacity"
@@ -28,13 +26,10 @@ def url(tmp_path_factory):
     migration.upgrade(url)
     admin = Admin(application(url))
     for uuid, name, disk in ((FIRST, "cn1", 35), (SECOND, "cn2", 25)):
-        assert admin("POST", "/resource_providers", json={"name": name, "uuid": uuid}).status_code == 200
-        inventories = {"VCPU": {"total": 8}, "DISK_GB": {"total": disk}}
-        body = {"resource_provider_generation": 0, "inventories": inventories}
-        assert admin("PUT", f"/resource_providers/{uuid}/inventories", json=body).status_code == 200
+        make_provider(admin, name, provider=uuid, VCPU=8, DISK_GB=disk)
     body = {"resource_provider_generation": 1, "aggregates": [RACK]}
     assert admin("PUT", f"/resource_providers/{FIRST}/aggregates", json=body).status_code == 200
-    claimed = claim(admin, wants("resources=DISK_GB:20", only=[SECOND]))
+    claimed = post_claims(admin, new_claim("resources=DISK_GB:20", only=[SECOND]))
     assert claimed.status_code == 201
     return url
 
@@ -42,11 +37,6 @@ def url(tmp_path_factory):
 @pytest.fixture(scope="module")
 def admin(url):
     return Admin(application(url))
-
-
-def refused(answer):
-    (error,) = answer.json["errors"]
-    return answer.status_code, error["code"], error["detail"]
 
 
 def test_it_says_how_many_fit_and_what_is_stranded_where_none_does(admin):
@@ -103,7 +93,7 @@ def test_hosts_may_be_left_aside(admin):
 def test_queries_are_in_the_grammar_of_their_microversion(admin):
     flavor = {"name": "groups", "query": "resources=VCPU:1&resources1=VCPU:1"}
     assert admin("POST", PATH, json={"flavors": [flavor], "microversion": "1.25"}).status_code == 200
-    status, _, detail = refused(admin("POST", PATH, json={"flavors": [flavor], "microversion": "1.24"}))
+    status, _, detail = read_error(admin("POST", PATH, json={"flavors": [flavor], "microversion": "1.24"}))
     assert status == 400
     assert "Flavor 'groups': " in detail
     assert "'resources1' was unexpected" in detail
@@ -130,7 +120,7 @@ def test_queries_are_in_the_grammar_of_their_microversion(admin):
     ],
 )
 def test_what_cannot_be_counted_is_refused(admin, body, said):
-    status, code, detail = refused(admin("POST", PATH, json=body))
+    status, code, detail = read_error(admin("POST", PATH, json=body))
     assert (status, code) == (400, "placement.undefined_code")
     assert said in detail
 
@@ -231,7 +221,7 @@ def test_hosts_are_short_of_what_a_full_pool_had_for_them(crowded):
     for uuid, generation in ((POOL, 2), (FIRST, 2), (SECOND, 3)):
         body = {"resource_provider_generation": generation, "aggregates": [RACK]}
         assert crowded("PUT", f"/resource_providers/{uuid}/aggregates", json=body).status_code == 200
-    assert claim(crowded, wants("resources=DISK_GB:20", only=[POOL])).status_code == 201
+    assert post_claims(crowded, new_claim("resources=DISK_GB:20", only=[POOL])).status_code == 201
     (flavor,) = crowded("POST", PATH, json={"flavors": [SMALL]}).json["flavors"]
     assert (flavor["fits"], flavor["hosts"], flavor["open_hosts"]) == (0, 2, 0)
     assert {tuple(each["resource_classes"]): each["hosts"] for each in flavor["short"]} == {
@@ -242,19 +232,15 @@ def test_hosts_are_short_of_what_a_full_pool_had_for_them(crowded):
 def test_nobody_is_to_be_displaced_by_more_than_may_be_read(crowded, monkeypatch):
     monkeypatch.setattr(handler, "MAX_HELD", 1)
     body = {"flavors": [SMALL], "displaced": True, "without": [SECOND]}
-    assert "hold more than 1 amounts: name fewer hosts" in refused(crowded("POST", PATH, json=body))[2]
+    assert "hold more than 1 amounts: name fewer hosts" in read_error(crowded("POST", PATH, json=body))[2]
     # moves are looked for among those that are known
     (flavor,) = crowded("POST", PATH, json={"flavors": [FOUR], "moves": True}).json["flavors"]
     assert flavor["moves"]["at_least"] == 1
 
 
 def test_what_takes_too_long_is_refused_with_the_flavor_to_blame(sqlite_url):
-    conf = new_config(config_files=())
-    conf.set_override("connection", sqlite_url, "placement_database")
-    conf.set_override("auth_strategy", "noauth2", "api")
-    conf.set_override("capacity_deadline", 0.05, "api")
-    admin = Admin(build_application(conf))
-    assert admin("POST", "/resource_providers", json={"name": "cn", "uuid": FIRST}).status_code == 200
+    admin = Admin(application(sqlite_url, api={"capacity_deadline": 0.05}))
+    make_provider(admin, "cn", provider=FIRST)
     for number in range(12):  # there are very many ways to have twelve groups there
         child = {"name": f"numa{number}", "parent_provider_uuid": FIRST}
         uuid = admin("POST", "/resource_providers", json=child).json["uuid"]
@@ -263,7 +249,7 @@ def test_what_takes_too_long_is_refused_with_the_flavor_to_blame(sqlite_url):
         assert admin("PUT", path, json=inventories).status_code == 200
     groups = "&".join(f"resources{number}=VCPU:{number}" for number in range(1, 13))
     many = {"name": "many", "query": f"{groups}&group_policy=none"}
-    status, code, detail = refused(admin("POST", PATH, json={"flavors": [many]}))
+    status, code, detail = read_error(admin("POST", PATH, json={"flavors": [many]}))
     assert (status, code) == (400, "placement.ext.search_too_long")
     assert "flavor 'many' was being counted" in detail
     assert "[api] capacity_deadline" in detail
@@ -271,4 +257,4 @@ def test_what_takes_too_long_is_refused_with_the_flavor_to_blame(sqlite_url):
 
 def test_it_takes_the_rights_of_a_service(admin):
     answer = admin("POST", PATH, json={"flavors": [SMALL]}, headers={"X-Roles": "reader"})
-    assert refused(answer)[::2] == (403, "Policy does not allow placement:ext:capacity to be performed.")
+    assert read_error(answer)[::2] == (403, "Policy does not allow placement:ext:capacity to be performed.")

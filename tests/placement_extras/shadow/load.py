@@ -20,7 +20,7 @@ from tests import databases
 from tests.placement.differential import generator
 from tests.placement.differential.generator import Generator
 from tests.placement.differential.play import Names
-from tests.placement.differential.services import Client
+from tests.placement.differential.services import ServiceClient
 from tests.placement_extras.shadow.processes import Shadow, Talk, services, shadow
 
 _IN_A_WORLD: Final = 150
@@ -28,7 +28,7 @@ _PAUSE: Final = 0.02
 
 
 @dataclass
-class Load:
+class ShadowLoad:
     """What all clients share: how many requests are left, and which worlds there are."""
 
     shadow: Shadow
@@ -41,7 +41,7 @@ class Load:
     def work(self, number: int) -> None:
         """One client; neighbours in number meet in every second world."""
         chosen = random.Random(f"{self.seed}-{number}")
-        with Client(self.shadow.port) as client:
+        with ServiceClient(self.shadow.port) as client:
             talk, world = Talk(client), 0
             while self._goes_on(talk):
                 world += 1
@@ -80,7 +80,7 @@ def main() -> int:
         services(server, Path(folder), install()) as both,
         shadow(*both, Path(folder), "--stock-database", both[0]._url, "--copy-after", "5") as running,
     ):
-        load = Load(running, arguments.requests, arguments.seed)
+        load = ShadowLoad(running, arguments.requests, arguments.seed)
         threads = [threading.Thread(target=load.work, args=(each,)) for each in range(arguments.clients)]
         began = time.monotonic()
         for thread in threads:

@@ -4,13 +4,11 @@ import json
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
-from urllib.error import URLError
 from urllib.request import urlopen
 
 from benchmarks.reference import Reference
@@ -18,8 +16,10 @@ from benchmarks.servers import OpenStack, Ours, Service
 from placement_extras.shadow.comparison import comparable
 from tests.databases import DatabaseServer
 from tests.placement.differential.play import Names
-from tests.placement.differential.services import Client, Request, ShadowAnswer
+from tests.placement.differential.services import Request, ServiceClient, ShadowAnswer
 from tests.ports import free_port
+from tests.programs import wait_for_answer
+from tests.waits import wait_for
 
 _SECONDS: Final = 60.0
 _CLASSES: Final = threading.Lock()
@@ -66,7 +66,7 @@ class Shadow:
         paths = [path for path in paths if not any(each in path for each in doubts)]
         if not doubts:
             paths += ["/resource_providers", "/traits?name=startswith:CUSTOM_"]
-        with Client(self.stock.port) as stock, Client(self.ours.port) as ours:
+        with ServiceClient(self.stock.port) as stock, ServiceClient(self.ours.port) as ours:
             for path in paths:
                 there, here = (each.send(Request("GET", path)) for each in (stock, ours))
                 assert (there.status, path) == (here.status, path), doubts
@@ -78,17 +78,6 @@ class Shadow:
         self.process.terminate()
         self.process.wait(_SECONDS)
         return self.log.read_text()
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    """:raises AssertionError: it did not come true in time."""
-    deadline = time.monotonic() + _SECONDS
-    while time.monotonic() < deadline:
-        with suppress(URLError, ConnectionError):
-            if condition():
-                return
-        time.sleep(0.05)
-    raise AssertionError("it did not come true")
 
 
 @contextmanager
@@ -127,8 +116,9 @@ def shadow(stock: Service, ours: Service, folder: Path, *options: str) -> Iterat
         )
     started = Shadow(stock, ours, port, report_port, process, log)
     try:
+        wait_for_answer(f"http://127.0.0.1:{report_port}/report.json", process, log)
         wait_for(lambda: started.report()["phase"] == "comparing")
-        wait_for(lambda: _answers(port))
+        wait_for_answer(f"http://127.0.0.1:{port}/", process, log)
         yield started
     finally:
         process.terminate()
@@ -138,16 +128,11 @@ def shadow(stock: Service, ours: Service, folder: Path, *options: str) -> Iterat
         process.wait()
 
 
-def _answers(port: int) -> bool:
-    with Client(port) as client:
-        return client.send(Request("GET", "/")).status == 200
-
-
 @dataclass
 class Talk:
     """A client: what a generator of requests asks for what a client would know."""
 
-    client: Client
+    client: ServiceClient
     requests: int = 0
 
     def ask(self, request: Request) -> ShadowAnswer:

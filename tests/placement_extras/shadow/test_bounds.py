@@ -11,7 +11,7 @@ from placement_extras.shadow.copy_queue import FULL, BacklogBounds, ByteBacklog,
 from placement_extras.shadow.exchange import MirroredRequest, ReceivedAnswer, ShadowRequest
 from placement_extras.shadow.follower import FollowerSettings, ShadowFollower
 from placement_extras.shadow.proxy import InFlight
-from tests.placement_extras.shadow.processes import wait_for
+from tests.waits import wait_for
 
 KEY = b"key"
 KILOBYTES = 10_000

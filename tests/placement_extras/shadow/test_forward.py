@@ -18,7 +18,7 @@ from tests.ports import free_port
 
 
 @dataclass
-class Stock:
+class AnsweringStock:
     """A server that answers what it is told, and keeps what it was asked."""
 
     answers: dict[str, tuple[int, list[tuple[str, str]], bytes]] = field(default_factory=dict)
@@ -29,8 +29,8 @@ class Stock:
 
 
 @pytest.fixture
-def stock() -> Iterator[Stock]:
-    stock = Stock()
+def stock() -> Iterator[AnsweringStock]:
+    stock = AnsweringStock()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -80,7 +80,7 @@ def stock() -> Iterator[Stock]:
 
 
 @dataclass
-class Client:
+class ForwardClient:
     """Calls the application as a server does."""
 
     application: RequestForwarder
@@ -111,14 +111,14 @@ class Client:
 
 
 @pytest.fixture
-def client(stock: Stock) -> Client:
+def client(stock: AnsweringStock) -> ForwardClient:
     copies: list[MirroredRequest] = []
-    return Client(
+    return ForwardClient(
         RequestForwarder(f"http://127.0.0.1:{stock.port}/placement", InFlight(copies.append), 4, 10.0), copies
     )
 
 
-def test_an_answer_comes_as_it_is(client: Client, stock: Stock) -> None:
+def test_an_answer_comes_as_it_is(client: ForwardClient, stock: AnsweringStock) -> None:
     content = json.dumps({"name": "ä"}).encode() + b"  \n"
     headers = [
         ("Content-Type", "application/json"),
@@ -139,7 +139,7 @@ def test_an_answer_comes_as_it_is(client: Client, stock: Stock) -> None:
     assert (copy.received.status, copy.received.content) == (404, content)
 
 
-def test_a_request_goes_there_as_it_is(client: Client, stock: Stock) -> None:
+def test_a_request_goes_there_as_it_is(client: ForwardClient, stock: AnsweringStock) -> None:
     client(
         "PUT",
         "/allocations/x",
@@ -160,7 +160,9 @@ def test_a_request_goes_there_as_it_is(client: Client, stock: Stock) -> None:
     assert not {"te", "user-agent", "accept-encoding"} & sent.keys()
 
 
-def test_a_compressed_answer_is_passed_on_so_and_compared(client: Client, stock: Stock) -> None:
+def test_a_compressed_answer_is_passed_on_so_and_compared(
+    client: ForwardClient, stock: AnsweringStock
+) -> None:
     content = gzip.compress(b'{"traits": []}')
     stock.answers["/placement/traits"] = (
         200,
@@ -174,10 +176,12 @@ def test_a_compressed_answer_is_passed_on_so_and_compared(client: Client, stock:
     assert copy.received.answer().body == {"traits": []}
 
 
-def test_a_stock_service_that_is_away_is_named(client: Client) -> None:
+def test_a_stock_service_that_is_away_is_named(client: ForwardClient) -> None:
     port = free_port()
     copies: list[MirroredRequest] = []
-    away = Client(RequestForwarder(f"http://127.0.0.1:{port}", InFlight(copies.append), 4, 10.0), copies)
+    away = ForwardClient(
+        RequestForwarder(f"http://127.0.0.1:{port}", InFlight(copies.append), 4, 10.0), copies
+    )
     status, _, body = away("GET", "/")
     assert status == "502 Bad Gateway"
     assert str(port) in json.loads(body)["errors"][0]["detail"]
@@ -185,7 +189,7 @@ def test_a_stock_service_that_is_away_is_named(client: Client) -> None:
 
 
 def test_a_read_is_sent_again_when_the_connection_breaks_and_a_write_is_not(
-    client: Client, stock: Stock
+    client: ForwardClient, stock: AnsweringStock
 ) -> None:
     stock.break_off = 1
     assert client("GET", "/traits")[0] == "200 OK"
@@ -195,7 +199,9 @@ def test_a_read_is_sent_again_when_the_connection_breaks_and_a_write_is_not(
     assert [each.missed for each in client.copies] == ["", NO_ANSWER]
 
 
-def test_reads_share_a_connection_and_writes_have_their_own(client: Client, stock: Stock) -> None:
+def test_reads_share_a_connection_and_writes_have_their_own(
+    client: ForwardClient, stock: AnsweringStock
+) -> None:
     for _ in range(3):
         client("GET", "/traits")
     assert stock.connections == 1
@@ -204,7 +210,7 @@ def test_reads_share_a_connection_and_writes_have_their_own(client: Client, stoc
     assert stock.connections == 3
 
 
-def test_a_client_that_leaves_has_written_all_the_same(client: Client, stock: Stock) -> None:
+def test_a_client_that_leaves_has_written_all_the_same(client: ForwardClient, stock: AnsweringStock) -> None:
     client("PUT", "/traits/CUSTOM_A", read=False)
     client("GET", "/traits", read=False)
     written, left = client.copies
@@ -212,7 +218,7 @@ def test_a_client_that_leaves_has_written_all_the_same(client: Client, stock: St
     assert (left.missed, left.received) == (CLIENT_LEFT, None)
 
 
-def test_what_is_too_long_is_passed_on_and_not_kept(client: Client, stock: Stock) -> None:
+def test_what_is_too_long_is_passed_on_and_not_kept(client: ForwardClient, stock: AnsweringStock) -> None:
     long = b"x" * (MAX_KEPT + 1)
     stock.answers["/placement/long"] = (200, [], long)
     assert client("GET", "/long")[2] == long
@@ -222,19 +228,19 @@ def test_what_is_too_long_is_passed_on_and_not_kept(client: Client, stock: Stock
     assert [each.received for each in client.copies] == [None, None]
 
 
-def test_an_answer_without_a_body_is_none(client: Client, stock: Stock) -> None:
+def test_an_answer_without_a_body_is_none(client: ForwardClient, stock: AnsweringStock) -> None:
     stock.answers["/placement/allocations/x"] = (204, [], b"")
     status, _, body = client("DELETE", "/allocations/x")
     assert (status, body) == ("204 No Content", b"")
     assert client("HEAD", "/")[2] == b""
 
 
-def test_a_request_in_pieces_arrives_whole(client: Client, stock: Stock) -> None:
+def test_a_request_in_pieces_arrives_whole(client: ForwardClient, stock: AnsweringStock) -> None:
     status, _, _ = client("PUT", "/x", b"abc", HTTP_TRANSFER_ENCODING="chunked", CONTENT_LENGTH="")
     assert status == "200 OK"
     assert stock.asked[0][3] == b"abc"
 
 
-def test_the_absolute_form_of_a_target_is_understood(client: Client, stock: Stock) -> None:
+def test_the_absolute_form_of_a_target_is_understood(client: ForwardClient, stock: AnsweringStock) -> None:
     client("GET", "http://placement.example.org/traits?name=x")
     assert stock.asked[0][1] == "/placement/traits?name=x"

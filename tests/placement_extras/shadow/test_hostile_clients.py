@@ -4,7 +4,6 @@ import http.client
 import multiprocessing
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -13,6 +12,8 @@ import pytest
 
 from placement_extras.shadow.proxy import ProxySettings, serve
 from tests.ports import free_port
+from tests.programs import is_answering
+from tests.waits import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -21,7 +22,7 @@ SECONDS = 30.0
 
 
 @dataclass
-class Stock:
+class TerseStock:
     """What the proxy sends, request by request as a server takes them; breaks off where ``path`` says so."""
 
     port: int
@@ -55,22 +56,22 @@ def no_log() -> None:
 
 
 @pytest.fixture(scope="module")
-def answering() -> Iterator[Stock]:
+def answering() -> Iterator[TerseStock]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        stock = Stock(listener.getsockname()[1])
+        stock = TerseStock(listener.getsockname()[1])
         threading.Thread(target=stock.serve, args=(listener,), daemon=True).start()
         yield stock
 
 
 @pytest.fixture
-def stock(answering: Stock, proxy: int) -> Stock:
+def stock(answering: TerseStock, proxy: int) -> TerseStock:
     """Who was asked nothing yet."""
     answering.asked.clear()
     return answering
 
 
 @pytest.fixture(scope="module")
-def proxy(answering: Stock, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+def proxy(answering: TerseStock, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """The port of the process that answers clients; nobody compares."""
     context = multiprocessing.get_context("spawn")
     theirs, ours = context.Pipe(duplex=False)
@@ -83,23 +84,13 @@ def proxy(answering: Stock, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     process.start()
     theirs.close()
     try:
-        deadline = time.monotonic() + SECONDS
-        while not answers(port):
-            assert time.monotonic() < deadline, process.exitcode
-            time.sleep(0.1)
+        wait_for(lambda: is_answering(f"http://127.0.0.1:{port}/"), evidence=lambda: process.exitcode)
         yield port
     finally:
         ours.close()
         process.join(SECONDS)
         process.kill()
         process.join()
-
-
-def answers(port: int) -> bool:
-    try:
-        return get(port, "/") == (200, b"ok")
-    except OSError:
-        return False
 
 
 def get(port: int, path: str) -> tuple[int, bytes]:
@@ -132,7 +123,7 @@ def sent(port: int, data: bytes) -> bytes:
     ],
 )
 def test_clients_that_say_half_of_a_request_keep_nobody_waiting(
-    proxy: int, stock: Stock, beginning: bytes
+    proxy: int, stock: TerseStock, beginning: bytes
 ) -> None:
     with ExitStack() as stack:
         for _ in range(2 * THREADS):
@@ -143,7 +134,7 @@ def test_clients_that_say_half_of_a_request_keep_nobody_waiting(
     assert set(stock.lines) == {"GET /quick HTTP/1.1"}
 
 
-def test_of_two_lengths_of_a_body_the_stock_service_gets_one(proxy: int, stock: Stock) -> None:
+def test_of_two_lengths_of_a_body_the_stock_service_gets_one(proxy: int, stock: TerseStock) -> None:
     hidden = b"0\r\n\r\nGET /hidden HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
     chunked = b"%x\r\n%s\r\n0\r\n\r\n" % (len(hidden), hidden)
     for method in (b"GET", b"PUT"):
@@ -155,7 +146,7 @@ def test_of_two_lengths_of_a_body_the_stock_service_gets_one(proxy: int, stock: 
         assert int(headers.get("Content-Length", 0)) == len(body)
 
 
-def test_what_a_client_means_for_the_proxy_alone_is_not_passed_on(proxy: int, stock: Stock) -> None:
+def test_what_a_client_means_for_the_proxy_alone_is_not_passed_on(proxy: int, stock: TerseStock) -> None:
     head = b"GET /own HTTP/1.1\r\nHost: x\r\nConnection: close, X-Hop\r\nX-Hop: 1\r\nX-End: 2\r\n\r\n"
     assert sent(proxy, head).endswith(b"ok")
     ((_, headers, _),) = stock.asked

@@ -20,8 +20,9 @@ from tests.placement.differential import generator
 from tests.placement.differential.conftest import reference  # noqa: F401  # a fixture
 from tests.placement.differential.generator import Generator
 from tests.placement.differential.play import Names
-from tests.placement.differential.services import Client, Request
-from tests.placement_extras.shadow.processes import Shadow, Talk, services, shadow, wait_for
+from tests.placement.differential.services import Request, ServiceClient
+from tests.placement_extras.shadow.processes import Shadow, Talk, services, shadow
+from tests.waits import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -60,7 +61,7 @@ def sensible(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def work(shadow: Shadow, seed: int, number: int, counts: list[int]) -> None:
     """Requests at random about the things of that number."""
-    with Client(shadow.port) as client:
+    with ServiceClient(shadow.port) as client:
         talk = Talk(client)
         requests = Generator(seed, Names(number), talk)  # type: ignore[arg-type]  # it asks for generations only
         for request in requests.setting():
@@ -119,9 +120,9 @@ def test_nobody_notices_that_ours_is_away(small: Shadow) -> None:
 
 
 def test_what_differs_is_in_the_report_and_in_what_is_printed_at_the_end(small: Shadow) -> None:
-    with Client(small.ours.port) as aside:
+    with ServiceClient(small.ours.port) as aside:
         aside.send(Request("PUT", "/traits/CUSTOM_ASIDE"))
-    with Client(small.port) as client:
+    with ServiceClient(small.port) as client:
         assert client.send(Request("PUT", "/traits/CUSTOM_SAME")).status == 201
         assert client.send(Request("PUT", "/traits/CUSTOM_ASIDE")).status == 201
     wait_for(lambda: small.report()["operations"].get("PUT /traits/{}", {}).get("different") == 1)
@@ -137,10 +138,10 @@ def test_what_differs_is_in_the_report_and_in_what_is_printed_at_the_end(small: 
 
 
 def test_a_provider_whose_uuid_the_stock_service_chose_is_the_same_in_ours(small: Shadow) -> None:
-    with Client(small.port) as client:
+    with ServiceClient(small.port) as client:
         made = client.send(Request("POST", "/resource_providers", {"name": "host"})).body["uuid"]
     wait_for(lambda: small.report()["operations"].get("POST /resource_providers", {}).get("same") == 1)
-    with Client(small.ours.port) as ours:
+    with ServiceClient(small.ours.port) as ours:
         assert ours.send(Request("GET", f"/resource_providers/{made}")).body["name"] == "host"
 
 
@@ -151,7 +152,7 @@ def test_requests_go_on_when_the_comparing_process_dies(small: Shadow) -> None:
         if _listens(int(pid), small.report_port)
     )
     os.kill(comparing, signal.SIGKILL)
-    with Client(small.port) as client:
+    with ServiceClient(small.port) as client:
         for number in range(20):
             assert client.send(Request("PUT", f"/traits/CUSTOM_DEAD_{number}")).status == 201
     wait_for(lambda: "requests are passed on and not compared; start anew" in small.log.read_text())
@@ -172,7 +173,7 @@ def test_a_proxy_that_was_killed_answers_again_and_the_report_says_so(small: Sha
 
 def _status(shadow: Shadow) -> int:
     try:
-        with Client(shadow.port) as client:
+        with ServiceClient(shadow.port) as client:
             return client.send(Request("GET", "/traits?name=in:COMPUTE_NODE")).status
     except ConnectionError:
         return 0
@@ -187,7 +188,7 @@ def test_ours_that_hangs_delays_nobody(small: Shadow) -> None:
     for worker in workers:
         worker.suspend()
     try:
-        with Client(small.port) as client:
+        with ServiceClient(small.port) as client:
             for number in range(20):
                 assert client.send(Request("PUT", f"/traits/CUSTOM_HANGS_{number}")).status == 201
     finally:

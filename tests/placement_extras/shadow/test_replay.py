@@ -299,7 +299,7 @@ def test_what_ours_does_not_answer_is_missed() -> None:
     assert [player.outcomes[each].parts for each in (0, 1)] == [False, True]
 
 
-class World:
+class ReplayWorld:
     """A service of two pools: claims while there is room, and a name that is changed with a generation."""
 
     def __init__(self) -> None:
@@ -334,7 +334,7 @@ class World:
 def test_a_random_history_ends_in_the_same_world(seed: int, requests: int, together: int) -> None:
     """Each request happens at one moment between its beginning and its end, and ends are in any order."""
     chosen = random.Random(seed)
-    stock, ours = World(), World()
+    stock, ours = ReplayWorld(), ReplayWorld()
     player = Player(lambda copy: ours.answer(copy.request.method, copy.request.path))
     flying: dict[int, tuple[str, str, set[int]]] = {}
     done: dict[int, ReceivedAnswer] = {}
@@ -365,7 +365,7 @@ def test_a_random_history_ends_in_the_same_world(seed: int, requests: int, toget
         assert set(player.verdicts().values()) <= {ReplayVerdict.SAME}
 
 
-def _request(chosen: random.Random, world: World, busy: set[str]) -> tuple[str, str]:
+def _request(chosen: random.Random, world: ReplayWorld, busy: set[str]) -> tuple[str, str]:
     """No two at once about one consumer: nothing that is answered would tell which came first."""
     consumer = chosen.choice([each for each in CONSUMERS if each not in busy])
     pool = chosen.choice("xy")

@@ -13,7 +13,7 @@ from compute_agent.model.messages import DriverError
 EOF = 1
 
 
-class Asked:
+class AskedConnection:
     """A connection of libvirt-python whose listing waits until it is told to go on."""
 
     def __init__(self):
@@ -52,7 +52,7 @@ def connections(monkeypatch):
     made = []
 
     def connect(uri):
-        made.append(Asked())
+        made.append(AskedConnection())
         return made[-1].handle
 
     library = SimpleNamespace(

@@ -1,6 +1,6 @@
 """Block I/O of domains: what is set where, and whose it is."""
 
-import time
+from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -11,8 +11,8 @@ from compute_agent.drivers.libvirt.domain_definition import DomainBlockIo, parse
 from compute_agent.drivers.libvirt.driver import LibvirtDriver
 from compute_agent.model.resource import BlockIo, DeviceRates
 from tests.compute_agent.libvirtd import CGROUPS, Libvirtd, LibvirtMissing
+from tests.waits import wait_for
 
-SECONDS = 20
 XML = """
 <domain>
   <blkiotune>
@@ -112,10 +112,7 @@ class TestRealDomain:
         try:
             for one in (driver, other):
                 domain.setBlockIoTune("hda", {"read_bytes_sec": 5}, libvirtd.libvirt.VIR_DOMAIN_AFFECT_LIVE)
-                deadline = time.monotonic() + SECONDS
-                while not one.blockio_drift(guest, self.WANTED):
-                    assert time.monotonic() < deadline
-                    time.sleep(0.02)
+                wait_for(partial(one.blockio_drift, guest, self.WANTED))
                 assert one.apply_blockio(guest, self.WANTED)
                 assert self.limits(libvirtd, domain)[0] == [1 << 20, 2 << 20, 0, 50]
         finally:
@@ -221,10 +218,7 @@ class TestHostDevices:
         changes = [{"device_write_bytes_sec": f"{device},7"}]
         for change in changes if weight is None else [*changes, {"weight": 500}]:
             domain.setBlkioParameters(change, libvirt.VIR_DOMAIN_AFFECT_LIVE)
-            deadline = time.monotonic() + SECONDS
-            while not driver.blockio_drift(guest, wanted):
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
+            wait_for(partial(driver.blockio_drift, guest, wanted))
             assert driver.apply_blockio(guest, wanted)
             assert self.kernel(server, domain, number) == (weight, str(2 << 20))
 

@@ -8,7 +8,6 @@ import queue
 import re
 import signal
 import threading
-import time
 import uuid
 
 import pytest
@@ -27,6 +26,7 @@ from compute_agent.model.guest import (
 )
 from compute_agent.model.messages import DriverError, GuestGoneError
 from tests.compute_agent.libvirtd import Libvirtd, thread_cpus
+from tests.waits import wait_for
 
 SECONDS = 20
 ZERO, ONE = frozenset({0}), frozenset({1})
@@ -76,13 +76,6 @@ def watched(libvirtd):
 @pytest.fixture
 def driver(watched):
     return watched.driver
-
-
-def wait_for(condition):
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.01)
 
 
 def sockets():
@@ -790,12 +783,13 @@ class TestChangesOfTheDefinition:
             libvirtd.run()
         domain.pinEmulator((True, True), libvirtd.libvirt.VIR_DOMAIN_AFFECT_CONFIG)
         events = [it.guest.uuid for it in driver._table.all()]
-        deadline = time.monotonic() + SECONDS
-        while not driver.definition_drift(guest, APART):
-            assert time.monotonic() < deadline
+
+        def drifts():
             for uid in events:
                 driver._messages.put(uid)  # more than are handled meanwhile
-            time.sleep(0.001)
+            return driver.definition_drift(guest, APART)
+
+        wait_for(drifts, pause=0.001)
 
     def test_shares_of_an_operator_count_as_soon_as_they_are_seen(self, driver, domain, guest, libvirtd):
         if not libvirtd.has_cgroups:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from werkzeug.test import TestResponse
 
-from tests.placement.api.ext.asking import claim, host, refused, wants
+from tests.placement.builders import make_provider, new_claim, post_claims, read_error
 from tests.placement.running import Admin, application
 
 NOBODY = "00000000-0000-4000-8000-00000000dead"
@@ -31,7 +31,7 @@ def chosen(answer: TestResponse) -> str:
 def test_strings_and_numbers_are_kept_with_a_provider_and_seen_by_every_worker(
     admin: Admin, url: str
 ) -> None:
-    only, other = host(admin, "cn", VCPU=8), Admin(application(url))
+    only, other = make_provider(admin, "cn", VCPU=8), Admin(application(url))
     assert other("GET", path(only)).json == {"attributes": {}, "resource_provider_generation": 1}
     values = {"price": 0.1, "rack": "r12", "power": 450, "empty": "", "least": -1e300, "slots": 2**53}
     answer = put(admin, only, **values)
@@ -43,9 +43,9 @@ def test_strings_and_numbers_are_kept_with_a_provider_and_seen_by_every_worker(
 
 
 def test_a_stale_generation_and_an_unknown_provider_are_refused(admin: Admin) -> None:
-    only = host(admin, "cn", VCPU=8)
+    only = make_provider(admin, "cn", VCPU=8)
     assert put(admin, only, price=1).status_code == 200
-    assert refused(put(admin, only, 1, price=2))[:2] == (409, "placement.concurrent_update")
+    assert read_error(put(admin, only, 1, price=2))[:2] == (409, "placement.concurrent_update")
     assert admin("GET", path(only)).json["attributes"] == {"price": 1}
     assert put(admin, NOBODY, 1, price=2).status_code == 404
     assert admin("GET", path(NOBODY)).status_code == 404
@@ -68,13 +68,13 @@ def test_a_stale_generation_and_an_unknown_provider_are_refused(admin: Admin) ->
     ],
 )
 def test_what_is_no_name_or_no_value_or_too_much_is_refused(admin: Admin, attributes: dict[str, Any]) -> None:
-    only = host(admin, "cn", VCPU=8)
+    only = make_provider(admin, "cn", VCPU=8)
     assert put(admin, only, **attributes).status_code == 400
     assert admin("GET", path(only)).json["attributes"] == {}
 
 
 def test_a_provider_goes_with_its_attributes(admin: Admin) -> None:
-    only = host(admin, "cn", VCPU=8)
+    only = make_provider(admin, "cn", VCPU=8)
     assert put(admin, only, price=1).status_code == 200
     assert admin("DELETE", f"/resource_providers/{only}").status_code == 204
     again = {"name": "cn", "uuid": only}
@@ -83,13 +83,13 @@ def test_a_provider_goes_with_its_attributes(admin: Admin) -> None:
 
 
 def test_claims_go_by_a_number_low_or_high(admin: Admin) -> None:
-    hosts = {price: host(admin, f"cn{price}", VCPU=8) for price in (3, 1, 2)}
+    hosts = {price: make_provider(admin, f"cn{price}", VCPU=8) for price in (3, 1, 2)}
     for price, each in hosts.items():
         assert put(admin, each, price=price).status_code == 200
     for weight, best in ((-1, 1), (1, 3)):
-        answer = claim(
+        answer = post_claims(
             admin,
-            wants("resources=VCPU:1", order={"attribute:price": weight}, alternates=5),
+            new_claim("resources=VCPU:1", order={"attribute:price": weight}, alternates=5),
             dry_run=True,
         )
         (found,) = answer.json["claims"]
@@ -100,38 +100,44 @@ def test_claims_go_by_a_number_low_or_high(admin: Admin) -> None:
 
 
 def test_hosts_without_the_number_come_last_whatever_else_counts(admin: Admin) -> None:
-    dear, none, text = host(admin, "dear", VCPU=2), host(admin, "none", VCPU=99), host(admin, "text", VCPU=99)
-    cheap = host(admin, "cheap", VCPU=1)
+    dear, none, text = (
+        make_provider(admin, "dear", VCPU=2),
+        make_provider(admin, "none", VCPU=99),
+        make_provider(admin, "text", VCPU=99),
+    )
+    cheap = make_provider(admin, "cheap", VCPU=1)
     for each, price in ((dear, 9), (cheap, 1), (text, "much")):
         assert put(admin, each, price=price).status_code == 200
     order = {"attribute:price": -1, "spread": 1000}
-    assert chosen(claim(admin, wants("resources=VCPU:2", order=order))) == dear
-    assert chosen(claim(admin, wants("resources=VCPU:2", order=order))) in (none, text)
+    assert chosen(post_claims(admin, new_claim("resources=VCPU:2", order=order))) == dear
+    assert chosen(post_claims(admin, new_claim("resources=VCPU:2", order=order))) in (none, text)
 
 
 def test_a_number_of_the_root_holds_for_its_zones_and_one_of_their_own_comes_first(admin: Admin) -> None:
-    near, far = host(admin, "near"), host(admin, "far")
+    near, far = make_provider(admin, "near"), make_provider(admin, "far")
     assert put(admin, near, power=5).status_code == 200
     assert put(admin, far, power=9).status_code == 200
-    zones = {root: host(admin, f"zone{root}", parent=root, VCPU=8) for root in (near, far)}
+    zones = {root: make_provider(admin, f"zone{root}", parent=root, VCPU=8) for root in (near, far)}
     wanted = {"query": "resources=VCPU:1", "order": {"attribute:power": -1}}
-    assert chosen(claim(admin, wants(**wanted), dry_run=True)) == near
+    assert chosen(post_claims(admin, new_claim(**wanted), dry_run=True)) == near
     assert put(admin, zones[far], power=1).status_code == 200
-    assert chosen(claim(admin, wants(**wanted), dry_run=True)) == far
+    assert chosen(post_claims(admin, new_claim(**wanted), dry_run=True)) == far
     assert put(admin, zones[far]).status_code == 200
-    assert chosen(claim(admin, wants(**wanted), dry_run=True)) == near
+    assert chosen(post_claims(admin, new_claim(**wanted), dry_run=True)) == near
 
 
 def test_only_attributes_are_better_low_and_somebody_has_them(admin: Admin) -> None:
-    host(admin, "cn", VCPU=8)
-    assert claim(admin, wants("resources=VCPU:1", order={"pack": -1})).status_code == 400
-    assert claim(admin, wants("resources=VCPU:1", order={"attribute:": 1})).status_code == 400
-    assert claim(admin, wants("resources=VCPU:1", order={"attribute:nowhere": 1})).status_code == 400
+    make_provider(admin, "cn", VCPU=8)
+    assert post_claims(admin, new_claim("resources=VCPU:1", order={"pack": -1})).status_code == 400
+    assert post_claims(admin, new_claim("resources=VCPU:1", order={"attribute:": 1})).status_code == 400
+    assert (
+        post_claims(admin, new_claim("resources=VCPU:1", order={"attribute:nowhere": 1})).status_code == 400
+    )
 
 
 def test_distances_that_are_reported_decide_over_which_zones_a_claim_is_split(admin: Admin) -> None:
-    root = host(admin, "cn")
-    zones = [host(admin, f"cn_{number}", parent=root, PCPU=4) for number in range(4)]
+    root = make_provider(admin, "cn")
+    zones = [make_provider(admin, f"cn_{number}", parent=root, PCPU=4) for number in range(4)]
     for each in zones:
         body = {"traits": ["HW_NUMA_ROOT"], "resource_provider_generation": 1}
         assert admin("PUT", f"/resource_providers/{each}/traits", json=body).status_code == 200
@@ -142,7 +148,7 @@ def test_distances_that_are_reported_decide_over_which_zones_a_claim_is_split(ad
             for other in range(4)
         }
         assert put(admin, uuid, **told).status_code == 200
-    wanted = wants("resources=PCPU:8", topology="best-effort", order={"distance": 1})
-    (found,) = claim(admin, wanted, dry_run=True).json["claims"]
+    wanted = new_claim("resources=PCPU:8", topology="best-effort", order={"distance": 1})
+    (found,) = post_claims(admin, wanted, dry_run=True).json["claims"]
     assert found["allocations"].keys() == {zones[1], zones[3]}
     assert found["score"]["criteria"]["distance"] == pytest.approx(10 / 12)

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from placement.api.middleware import build_application
-from placement.conf import new_config
 from placement.db.database import ServiceDatabase
 from placement.store.changes import KEPT
-from tests.placement.api.ext.asking import claim, host, refused, wants
+from tests.placement.builders import make_provider, new_claim, post_claims, read_error
 from tests.placement.running import Admin, application
+from tests.waits import wait_for
 
 PATH = "/ext/v1/changes"
 
@@ -24,11 +23,7 @@ def admin(url: str) -> Admin:
 
 def waiting(url: str, requests: int) -> Admin:
     """A worker in which so many requests may wait."""
-    conf = new_config(config_files=())
-    conf.set_override("connection", url, "placement_database")
-    conf.set_override("auth_strategy", "noauth2", "api")
-    conf.set_override("waiting_requests", requests, "api")
-    return Admin(build_application(conf))
+    return Admin(application(url, api={"waiting_requests": requests}))
 
 
 def begin(admin: Admin) -> str:
@@ -50,9 +45,9 @@ def seen(answer: dict[str, Any]) -> dict[str, str]:
 
 
 def test_what_changed_is_told_once_by_any_worker(admin: Admin, url: str) -> None:
-    quiet = host(admin, "quiet", VCPU=8)
+    quiet = make_provider(admin, "quiet", VCPU=8)
     cursor = begin(admin)
-    busy = host(admin, "busy", VCPU=8)
+    busy = make_provider(admin, "busy", VCPU=8)
     other = Admin(application(url))
     first = since(other, cursor)
     assert seen(first) == {busy: "description"}
@@ -63,11 +58,11 @@ def test_what_changed_is_told_once_by_any_worker(admin: Admin, url: str) -> None
 
 
 def test_usage_is_told_with_all_who_hold_something(admin: Admin) -> None:
-    only = host(admin, "cn", VCPU=8)
+    only = make_provider(admin, "cn", VCPU=8)
     cursor = begin(admin)
-    consumers = [wants("resources=VCPU:1") for _ in range(2)]
+    consumers = [new_claim("resources=VCPU:1") for _ in range(2)]
     uuids = sorted(each["consumer_uuid"] for each in consumers)
-    assert claim(admin, *consumers).status_code == 201
+    assert post_claims(admin, *consumers).status_code == 201
     found = since(admin, cursor)
     assert seen(found) == {only: "usage"}
     assert found["resource_providers"][0]["consumers"] == [{"uuid": each, "generation": 1} for each in uuids]
@@ -77,7 +72,7 @@ def test_usage_is_told_with_all_who_hold_something(admin: Admin) -> None:
 
 
 def test_deleted_providers_are_told_and_those_made_again_twice(admin: Admin) -> None:
-    gone, again = host(admin, "gone"), host(admin, "again")
+    gone, again = make_provider(admin, "gone"), make_provider(admin, "again")
     cursor = begin(admin)
     for each in (gone, again):
         assert admin("DELETE", f"/resource_providers/{each}").status_code == 204
@@ -90,9 +85,9 @@ def test_deleted_providers_are_told_and_those_made_again_twice(admin: Admin) -> 
 
 def test_pages_tell_all_and_nothing_twice(admin: Admin) -> None:
     cursor = begin(admin)
-    hosts = {host(admin, f"cn{number}", VCPU=8) for number in range(12)}
-    together = [wants("resources=VCPU:8") for _ in range(12)]
-    assert claim(admin, *together).status_code == 201  # all are stamped by one transaction
+    hosts = {make_provider(admin, f"cn{number}", VCPU=8) for number in range(12)}
+    together = [new_claim("resources=VCPU:8") for _ in range(12)]
+    assert post_claims(admin, *together).status_code == 201  # all are stamped by one transaction
     told: list[str] = []
     more = True
     while more:
@@ -114,14 +109,14 @@ def test_a_cursor_that_is_none_is_refused(admin: Admin) -> None:
 
 
 def test_a_cursor_of_another_epoch_or_history_is_gone(admin: Admin, url: str) -> None:
-    host(admin, "cn", VCPU=8)
+    make_provider(admin, "cn", VCPU=8)
     ahead = begin(admin)
     database = ServiceDatabase(url)
     try:
         database.write(lambda tx: tx.renew_epoch())
     finally:
         database.close()
-    status, code, detail = refused(admin("GET", PATH, query_string={"since": ahead}))
+    status, code, detail = read_error(admin("GET", PATH, query_string={"since": ahead}))
     assert (status, code) == (410, "placement.ext.cursor_too_old")
     assert "another history or epoch" in detail
     assert "Ask without since" in detail
@@ -138,7 +133,7 @@ def test_a_cursor_from_before_too_many_deletions_is_gone(
         assert admin("POST", "/resource_providers", json={"name": "cn", "uuid": uuid}).status_code == 200
         assert admin("DELETE", f"/resource_providers/{uuid}").status_code == 204
         after.append(begin(admin))
-    assert refused(admin("GET", PATH, query_string={"since": cursor}))[0] == 410
+    assert read_error(admin("GET", PATH, query_string={"since": cursor}))[0] == 410
     assert since(admin, after[1])["deleted_resource_providers"] == [uuid]
     assert KEPT == 64
 
@@ -154,14 +149,14 @@ def test_who_waits_is_answered_when_something_changes(admin: Admin, url: str) ->
     other = Admin(application(url))
     cursor = begin(admin)
     thread, results = in_background(lambda: since(admin, cursor, wait=60))
-    only = host(other, "cn", VCPU=8)
+    only = make_provider(other, "cn", VCPU=8)
     thread.join(timeout=55)
     assert not thread.is_alive()
     assert seen(results[0]) == {only: "description"}
 
 
 def test_who_waits_in_vain_is_answered_with_nothing(admin: Admin) -> None:
-    host(admin, "cn", VCPU=8)
+    make_provider(admin, "cn", VCPU=8)
     cursor = begin(admin)
     found = since(admin, cursor, wait=1)
     assert (found["resource_providers"], found["more"]) == ([], False)
@@ -182,11 +177,12 @@ def test_only_so_many_wait(url: str) -> None:
             time.sleep(0.01)
 
     thread, results = in_background(wait)
-    end = time.monotonic() + 60
-    while "Retry-After" not in admin("GET", PATH, query_string={"since": cursor, "wait": 1}).headers:
-        assert time.monotonic() < end
-        time.sleep(0.5)  # nobody has the place now: the other one can take it
-    only = host(admin, "cn", VCPU=8)
+
+    def is_taken() -> bool:
+        return "Retry-After" in admin("GET", PATH, query_string={"since": cursor, "wait": 1}).headers
+
+    wait_for(is_taken, "the place is taken", pause=0.5)  # nobody has it meanwhile: the other one can take it
+    only = make_provider(admin, "cn", VCPU=8)
     thread.join(timeout=55)
     assert seen(results[0]) == {only: "description"}
     assert "Retry-After" not in admin("GET", PATH, query_string={"since": cursor, "wait": 1}).headers

@@ -4,7 +4,14 @@ import uuid
 
 import pytest
 
-from tests.placement.api.ext.asking import claim, host, refused, used, wants
+from tests.placement.builders import (
+    make_provider,
+    new_claim,
+    post_claims,
+    read_allocations,
+    read_error,
+    read_usages,
+)
 from tests.placement.running import Admin, application
 
 PATH = "/ext/v1/claims"
@@ -15,15 +22,11 @@ def admin(sqlite_url):
     return Admin(application(sqlite_url))
 
 
-def held(admin, consumer):
-    return admin("GET", f"/allocations/{consumer}").json
-
-
 def test_what_is_found_is_held(admin):
-    host(admin, "small", VCPU=2)
-    big = host(admin, "big", VCPU=8, MEMORY_MB=1024)
-    wanted = wants("resources1=VCPU:4,MEMORY_MB:512")
-    answer = claim(admin, wanted)
+    make_provider(admin, "small", VCPU=2)
+    big = make_provider(admin, "big", VCPU=8, MEMORY_MB=1024)
+    wanted = new_claim("resources1=VCPU:4,MEMORY_MB:512")
+    answer = post_claims(admin, wanted)
     assert answer.status_code == 201
     allocations = {big: {"resources": {"VCPU": 4, "MEMORY_MB": 512}}}
     assert answer.json["claims"] == [
@@ -39,65 +42,68 @@ def test_what_is_found_is_held(admin):
             "alternates": [],
         }
     ]
-    found = held(admin, wanted["consumer_uuid"])
+    found = read_allocations(admin, wanted["consumer_uuid"])
     assert found["allocations"][big]["resources"] == allocations[big]["resources"]
     shown = [found[name] for name in ("consumer_generation", "consumer_type", "project_id", "user_id")]
     assert shown == [1, "INSTANCE", "project", "user"]
 
 
 def test_without_a_candidate_it_is_said_why_and_nothing_is_held(admin, caplog):
-    host(admin, "cn", VCPU=8)
-    wanted = wants("resources=VCPU:9")
+    make_provider(admin, "cn", VCPU=8)
+    wanted = new_claim("resources=VCPU:9")
     with caplog.at_level("INFO", "placement.api.errors"):
-        answer = claim(admin, wanted)
+        answer = post_claims(admin, wanted)
     why = "0 of 1 host: 1 has less than 9 VCPU free (most: 8 on cn); asking for 8 VCPU would leave 1 host"
     detail = f"There is no candidate for consumer {wanted['consumer_uuid']}: {why}."
-    assert refused(answer) == (409, "placement.ext.no_candidate", detail)
+    assert read_error(answer) == (409, "placement.ext.no_candidate", detail)
     assert [line.getMessage() for line in caplog.records if "Refused" in line.msg] == [f"Refused: {detail}"]
     explanation = answer.json["errors"][0]["explanation"]
     assert (explanation["sentence"], explanation["fitting_hosts"]) == (why, 0)
-    assert held(admin, wanted["consumer_uuid"]) == {"allocations": {}}
+    assert read_allocations(admin, wanted["consumer_uuid"]) == {"allocations": {}}
 
 
 def test_all_that_there_is_can_be_claimed_and_no_more(admin):
-    hosts = [host(admin, f"cn{number}", VCPU=4) for number in range(5)]
-    answers = [claim(admin, wants("resources=VCPU:2")).status_code for _ in range(11)]
+    hosts = [make_provider(admin, f"cn{number}", VCPU=4) for number in range(5)]
+    answers = [post_claims(admin, new_claim("resources=VCPU:2")).status_code for _ in range(11)]
     assert answers == [201] * 10 + [409]
-    assert [used(admin, each) for each in hosts] == [{"VCPU": 4}] * 5
+    assert [read_usages(admin, each) for each in hosts] == [{"VCPU": 4}] * 5
 
 
 def test_the_limit_of_the_query_does_not_matter(admin):
-    host(admin, "cn", VCPU=4)
+    make_provider(admin, "cn", VCPU=4)
     assert (
-        claim(admin, wants("resources=VCPU:2&limit=1"), wants("resources=VCPU:2&limit=1")).status_code == 201
+        post_claims(
+            admin, new_claim("resources=VCPU:2&limit=1"), new_claim("resources=VCPU:2&limit=1")
+        ).status_code
+        == 201
     )
 
 
 def test_a_consumer_changes_what_it_holds_and_needs_no_room_for_both(admin):
-    only = host(admin, "cn", VCPU=8)
-    wanted = wants("resources=VCPU:6")
-    assert claim(admin, wanted).status_code == 201
-    stale = claim(admin, {**wanted, "query": "resources=VCPU:8"})
-    assert refused(stale)[:2] == (409, "placement.concurrent_update")
-    answer = claim(admin, {**wanted, "query": "resources=VCPU:8", "consumer_generation": 1})
+    only = make_provider(admin, "cn", VCPU=8)
+    wanted = new_claim("resources=VCPU:6")
+    assert post_claims(admin, wanted).status_code == 201
+    stale = post_claims(admin, {**wanted, "query": "resources=VCPU:8"})
+    assert read_error(stale)[:2] == (409, "placement.concurrent_update")
+    answer = post_claims(admin, {**wanted, "query": "resources=VCPU:8", "consumer_generation": 1})
     assert (answer.status_code, answer.json["claims"][0]["consumer_generation"]) == (201, 2)
-    assert used(admin, only) == {"VCPU": 8}
-    assert held(admin, wanted["consumer_uuid"])["consumer_generation"] == 2
+    assert read_usages(admin, only) == {"VCPU": 8}
+    assert read_allocations(admin, wanted["consumer_uuid"])["consumer_generation"] == 2
 
 
 def test_several_are_claimed_together_or_not_at_all(admin):
-    one, other = host(admin, "one", VCPU=8), host(admin, "other", VCPU=4)
-    three = [wants("resources=VCPU:4") for _ in range(3)]
-    assert claim(admin, *three, wants("resources=VCPU:1")).status_code == 409
-    assert (used(admin, one), used(admin, other)) == ({"VCPU": 0}, {"VCPU": 0})
-    assert claim(admin, *three).status_code == 201
-    assert (used(admin, one), used(admin, other)) == ({"VCPU": 8}, {"VCPU": 4})
+    one, other = make_provider(admin, "one", VCPU=8), make_provider(admin, "other", VCPU=4)
+    three = [new_claim("resources=VCPU:4") for _ in range(3)]
+    assert post_claims(admin, *three, new_claim("resources=VCPU:1")).status_code == 409
+    assert (read_usages(admin, one), read_usages(admin, other)) == ({"VCPU": 0}, {"VCPU": 0})
+    assert post_claims(admin, *three).status_code == 201
+    assert (read_usages(admin, one), read_usages(admin, other)) == ({"VCPU": 8}, {"VCPU": 4})
 
 
 def test_the_explanation_of_several_is_that_of_the_one_which_has_no_place(admin):
-    host(admin, "cn", VCPU=8)
-    wanted = [wants("resources=VCPU:5"), wants("resources=VCPU:5")]
-    status, code, detail = refused(claim(admin, *wanted))
+    make_provider(admin, "cn", VCPU=8)
+    wanted = [new_claim("resources=VCPU:5"), new_claim("resources=VCPU:5")]
+    status, code, detail = read_error(post_claims(admin, *wanted))
     assert (status, code) == (409, "placement.ext.no_candidate")
     assert f"claim 2 of 2, consumer {wanted[1]['consumer_uuid']}: 0 of 1 host" in detail
     assert "(most: 3 on cn)" in detail
@@ -105,96 +111,100 @@ def test_the_explanation_of_several_is_that_of_the_one_which_has_no_place(admin)
 
 def test_many_that_are_too_many_are_refused_without_trying_every_way(admin):
     for number in range(12):
-        host(admin, f"cn{number}", VCPU=4)
-    answer = claim(admin, *[wants("resources=VCPU:1") for _ in range(49)])
-    assert refused(answer)[:2] == (409, "placement.ext.no_candidate")
-    assert claim(admin, *[wants("resources=VCPU:1") for _ in range(48)]).status_code == 201
+        make_provider(admin, f"cn{number}", VCPU=4)
+    answer = post_claims(admin, *[new_claim("resources=VCPU:1") for _ in range(49)])
+    assert read_error(answer)[:2] == (409, "placement.ext.no_candidate")
+    assert post_claims(admin, *[new_claim("resources=VCPU:1") for _ in range(48)]).status_code == 201
 
 
 def test_a_place_that_another_one_needs_is_left_to_it(admin):
-    host(admin, "small", VCPU=4)
-    big = host(admin, "big", VCPU=8)
+    make_provider(admin, "small", VCPU=4)
+    big = make_provider(admin, "big", VCPU=8)
     for _ in range(8):  # whichever host is looked at first
-        answer = claim(admin, wants("resources=VCPU:4"), wants("resources=VCPU:8"), dry_run=True)
+        answer = post_claims(
+            admin, new_claim("resources=VCPU:4"), new_claim("resources=VCPU:8"), dry_run=True
+        )
         assert answer.status_code == 200
         assert answer.json["claims"][1]["root_provider_uuid"] == big
 
 
 def test_a_dry_run_claims_nothing(admin):
-    only = host(admin, "cn", VCPU=4)
-    wanted = wants("resources=VCPU:4")
-    answer = claim(admin, wanted, dry_run=True)
+    only = make_provider(admin, "cn", VCPU=4)
+    wanted = new_claim("resources=VCPU:4")
+    answer = post_claims(admin, wanted, dry_run=True)
     assert (answer.status_code, answer.json["claims"][0]["root_provider_uuid"]) == (200, only)
-    assert held(admin, wanted["consumer_uuid"]) == {"allocations": {}}
+    assert read_allocations(admin, wanted["consumer_uuid"]) == {"allocations": {}}
 
 
 def test_hosts_are_chosen_from_only_and_not_from_avoid(admin):
-    hosts = {host(admin, f"cn{number}", VCPU=1) for number in range(4)}
+    hosts = {make_provider(admin, f"cn{number}", VCPU=1) for number in range(4)}
     first, second, third, fourth = sorted(hosts)
-    answer = claim(
-        admin, wants("resources=VCPU:1", only=[first]), wants("resources=VCPU:1", avoid=[second, third])
+    answer = post_claims(
+        admin,
+        new_claim("resources=VCPU:1", only=[first]),
+        new_claim("resources=VCPU:1", avoid=[second, third]),
     )
     assert [each["root_provider_uuid"] for each in answer.json["claims"]] == [first, fourth]
 
 
 def test_why_there_is_no_candidate_is_said_of_the_hosts_that_may_be_chosen(admin):
-    small, large = host(admin, "small", VCPU=4), host(admin, "large", VCPU=8)
-    detail = refused(claim(admin, wants("resources=VCPU:9", avoid=[large])))[2]
+    small, large = make_provider(admin, "small", VCPU=4), make_provider(admin, "large", VCPU=8)
+    detail = read_error(post_claims(admin, new_claim("resources=VCPU:9", avoid=[large])))[2]
     why = "0 of 1 host: 1 has less than 9 VCPU free (most: 4 on small); asking for 4 VCPU would leave 1 host"
     assert detail.endswith(f": {why}; 1 host is left out by avoid.")
-    answer = claim(admin, wants("resources=VCPU:5", only=[small]))
-    detail = refused(answer)[2]
+    answer = post_claims(admin, new_claim("resources=VCPU:5", only=[small]))
+    detail = read_error(answer)[2]
     assert "asking for 4 VCPU would leave 1 host; 1 host is left out by only" in detail
     explanation = answer.json["errors"][0]["explanation"]
     assert detail.endswith(f": {explanation['sentence']}.")
     assert [explanation[name] for name in ("hosts", "fitting_hosts")] == [1, 0]
     assert [each["fits"] for each in explanation["largest"]] == [4]
-    detail = refused(claim(admin, wants("resources=VCPU:1", only=[small], avoid=[small])))[2]
+    detail = read_error(post_claims(admin, new_claim("resources=VCPU:1", only=[small], avoid=[small])))[2]
     assert detail.endswith(": no host may be chosen: 1 host is left out by only, 1 by avoid.")
 
 
 def test_why_does_not_count_on_a_pool_that_is_avoided(admin):
     aggregate = str(uuid.uuid4())
-    in_rack(admin, host(admin, "cn", VCPU=8), aggregate)
-    pool = in_rack(admin, host(admin, "pool", DISK_GB=100), aggregate, "MISC_SHARES_VIA_AGGREGATE")
-    answer = claim(admin, wants("resources=VCPU:1,DISK_GB:10", avoid=[pool]))
+    in_rack(admin, make_provider(admin, "cn", VCPU=8), aggregate)
+    pool = in_rack(admin, make_provider(admin, "pool", DISK_GB=100), aggregate, "MISC_SHARES_VIA_AGGREGATE")
+    answer = post_claims(admin, new_claim("resources=VCPU:1,DISK_GB:10", avoid=[pool]))
     explanation = answer.json["errors"][0]["explanation"]
     assert explanation["fitting_hosts"] == 0
     assert [each["changes"][0]["names"] for each in explanation["relaxations"]] == [["DISK_GB"]]
 
 
 def test_only_and_avoid_name_roots(admin):
-    root = host(admin, "cn", VCPU=8)
-    child = host(admin, "child", parent=root, PCPU=8)
+    root = make_provider(admin, "cn", VCPU=8)
+    child = make_provider(admin, "child", parent=root, PCPU=8)
     for name in ("only", "avoid"):
         for other in (child, SAME):
             for dry_run in (False, True):
-                wanted = wants("resources=VCPU:1", **{name: [root, other]})
-                status, code, detail = refused(claim(admin, wanted, dry_run=dry_run))
+                wanted = new_claim("resources=VCPU:1", **{name: [root, other]})
+                status, code, detail = read_error(post_claims(admin, wanted, dry_run=dry_run))
                 assert (status, code) == (400, "placement.undefined_code")
                 assert detail == f"There is no root provider {other}, which {name} names."
 
 
 def test_an_order_goes_by_a_number_that_a_provider_has(admin):
-    root = host(admin, "cn", VCPU=8)
+    root = make_provider(admin, "cn", VCPU=8)
     body = {"attributes": {"price": 1, "room": "b"}, "resource_provider_generation": 1}
     assert admin("PUT", f"/ext/v1/resource_providers/{root}/attributes", json=body).status_code == 200
-    assert claim(admin, wants("resources=VCPU:1", order={"attribute:price": -1})).status_code == 201
+    assert post_claims(admin, new_claim("resources=VCPU:1", order={"attribute:price": -1})).status_code == 201
     for name in ("prise", "room"):
-        answer = claim(admin, wants("resources=VCPU:1", order={"pack": 1, f"attribute:{name}": -1}))
+        answer = post_claims(admin, new_claim("resources=VCPU:1", order={"pack": 1, f"attribute:{name}": -1}))
         detail = f"No provider has a number called {name} among its attributes, by which the order goes."
-        assert refused(answer) == (400, "placement.undefined_code", detail)
+        assert read_error(answer) == (400, "placement.undefined_code", detail)
 
 
 def test_nothing_is_taken_from_a_shared_pool_that_is_avoided(admin):
     aggregate = str(uuid.uuid4())
-    compute = host(admin, "cn", VCPU=8)
-    pools = [host(admin, f"pool{number}", DISK_GB=100) for number in range(2)]
+    compute = make_provider(admin, "cn", VCPU=8)
+    pools = [make_provider(admin, f"pool{number}", DISK_GB=100) for number in range(2)]
     in_rack(admin, compute, aggregate)
     for each in pools:
         in_rack(admin, each, aggregate, "MISC_SHARES_VIA_AGGREGATE")
     for avoided, left in (pools, pools[::-1]):
-        answer = claim(admin, wants("resources=VCPU:1,DISK_GB:10", avoid=[avoided]))
+        answer = post_claims(admin, new_claim("resources=VCPU:1,DISK_GB:10", avoid=[avoided]))
         assert set(answer.json["claims"][0]["allocations"]) == {compute, left}
         assert answer.json["claims"][0]["root_provider_uuid"] == compute
 
@@ -209,12 +219,12 @@ def in_rack(admin, provider, rack, *traits):
 
 
 def test_alternates_are_on_other_hosts(admin):
-    hosts = {host(admin, f"cn{number}", VCPU=8) for number in range(4)}
-    (answer,) = claim(admin, wants("resources=VCPU:1", alternates=2)).json["claims"]
+    hosts = {make_provider(admin, f"cn{number}", VCPU=8) for number in range(4)}
+    (answer,) = post_claims(admin, new_claim("resources=VCPU:1", alternates=2)).json["claims"]
     roots = [each["root_provider_uuid"] for each in (answer, *answer["alternates"])]
     assert len(roots) == len(set(roots)) == 3
     assert all(each["allocations"][each["root_provider_uuid"]] for each in answer["alternates"])
-    (answer,) = claim(admin, wants("resources=VCPU:1", alternates=100)).json["claims"]
+    (answer,) = post_claims(admin, new_claim("resources=VCPU:1", alternates=100)).json["claims"]
     roots = [each["root_provider_uuid"] for each in (answer, *answer["alternates"])]
     assert sorted(roots) == sorted(hosts)
 
@@ -223,26 +233,31 @@ def test_alternates_are_on_as_many_hosts_as_there_are_where_some_choices_are_avo
     """One whose first choice takes of what is avoided has its turn after others had a second one."""
     racks = {"left": str(uuid.uuid4()), "right": str(uuid.uuid4())}
     pools = [
-        in_rack(admin, host(admin, f"pool{number}", DISK_GB=100), racks[rack], "MISC_SHARES_VIA_AGGREGATE")
+        in_rack(
+            admin,
+            make_provider(admin, f"pool{number}", DISK_GB=100),
+            racks[rack],
+            "MISC_SHARES_VIA_AGGREGATE",
+        )
         for number, rack in enumerate(("left", "left", "right", "right"))
     ]
     hosts = {
-        in_rack(admin, host(admin, f"cn{number}", VCPU=8), racks[rack])
+        in_rack(admin, make_provider(admin, f"cn{number}", VCPU=8), racks[rack])
         for number, rack in enumerate(("right", "right", "left"))
     }
     for _ in range(12):
-        wanted = wants("resources=VCPU:1,DISK_GB:10", alternates=2, avoid=pools[:1])
-        (answer,) = claim(admin, wanted, dry_run=True).json["claims"]
+        wanted = new_claim("resources=VCPU:1,DISK_GB:10", alternates=2, avoid=pools[:1])
+        (answer,) = post_claims(admin, wanted, dry_run=True).json["claims"]
         roots = [each["root_provider_uuid"] for each in (answer, *answer["alternates"])]
         assert sorted(roots) == sorted(hosts)
 
 
 def test_the_best_by_the_order_is_claimed_and_scores_are_shown(admin):
-    host(admin, "free", VCPU=8)
-    full = host(admin, "full", VCPU=4)
-    (answer,) = claim(admin, wants("resources=VCPU:2", order={"pack": 2, "zones": 1}, alternates=1)).json[
-        "claims"
-    ]
+    make_provider(admin, "free", VCPU=8)
+    full = make_provider(admin, "full", VCPU=4)
+    (answer,) = post_claims(
+        admin, new_claim("resources=VCPU:2", order={"pack": 2, "zones": 1}, alternates=1)
+    ).json["claims"]
     assert answer["root_provider_uuid"] == full
     assert answer["score"] == {"total": 2.0, "criteria": {"pack": 0.5, "zones": 1.0}}
     (other,) = answer["alternates"]
@@ -251,9 +266,9 @@ def test_the_best_by_the_order_is_claimed_and_scores_are_shown(admin):
 
 @pytest.mark.parametrize("version", ["1.0", "1.39"])
 def test_the_microversion_of_the_client_does_not_matter(admin, version):
-    host(admin, "cn", VCPU=8)
+    make_provider(admin, "cn", VCPU=8)
     headers = {"OpenStack-API-Version": f"placement {version}"}
-    body = {"claims": [wants("resources1=VCPU:1")]}
+    body = {"claims": [new_claim("resources1=VCPU:1")]}
     assert admin("POST", PATH, json=body, headers=headers).status_code == 201
 
 
@@ -266,51 +281,51 @@ SAME = str(uuid.uuid4())
         ({}, "'claims' is a required property"),
         ({"claims": []}, "should be non-empty"),
         (
-            {"claims": [wants("resources=VCPU:1") for _ in range(65)]},
+            {"claims": [new_claim("resources=VCPU:1") for _ in range(65)]},
             "65 items are too many, 64 may be given",
         ),
-        ({"claims": [wants("resources=VCPU:1")], "dry_run": 1}, "is not of type 'boolean'"),
-        ({"claims": [wants("resources=VCPU:1", flavors={})]}, "'flavors' was unexpected"),
-        ({"claims": [wants("resources=VCPU:1", consumer_type="x")]}, "does not match"),
-        ({"claims": [wants("resources=VCPU:1", only=[])]}, "should be non-empty"),
+        ({"claims": [new_claim("resources=VCPU:1")], "dry_run": 1}, "is not of type 'boolean'"),
+        ({"claims": [new_claim("resources=VCPU:1", flavors={})]}, "'flavors' was unexpected"),
+        ({"claims": [new_claim("resources=VCPU:1", consumer_type="x")]}, "does not match"),
+        ({"claims": [new_claim("resources=VCPU:1", only=[])]}, "should be non-empty"),
         (
-            {"claims": [wants("resources=VCPU:1"), {}]},
+            {"claims": [new_claim("resources=VCPU:1"), {}]},
             "schema['properties']['claims']['items'] (item 2 of 'claims')",
         ),
         (
-            {"claims": [wants("resources=VCPU:1", avoid=[SAME, "cn"])]},
+            {"claims": [new_claim("resources=VCPU:1", avoid=[SAME, "cn"])]},
             "(item 1 of 'claims', item 2 of 'avoid')",
         ),
-        ({"claims": [wants("resources=VCPU:1", only=None)]}, "None is not of type 'array'"),
-        ({"claims": [wants("resources=VCPU:1", group=None)]}, "None is not of type 'object'"),
-        ({"claims": [wants("resources=VCPU:1", avoid=["cn"])]}, "is not a 'uuid'"),
+        ({"claims": [new_claim("resources=VCPU:1", only=None)]}, "None is not of type 'array'"),
+        ({"claims": [new_claim("resources=VCPU:1", group=None)]}, "None is not of type 'object'"),
+        ({"claims": [new_claim("resources=VCPU:1", avoid=["cn"])]}, "is not a 'uuid'"),
         (
-            {"claims": [wants("resources=VCPU:1", order={"price": 1})]},
+            {"claims": [new_claim("resources=VCPU:1", order={"price": 1})]},
             "'price' is not a criterion: pack, spread",
         ),
         (
-            {"claims": [wants("resources=VCPU:1", order={"pack": -1})]},
+            {"claims": [new_claim("resources=VCPU:1", order={"pack": -1})]},
             "The weight of pack is below zero, which is for attributes alone",
         ),
-        ({"claims": [wants("resources=VCPU:1", alternates=101)]}, "greater than the maximum of 100"),
-        ({"claims": [wants("resources=VCPU:1", consumer_uuid=SAME)] * 2}, "by claim 1 and claim 2."),
-        ({"claims": [wants("resources=CUSTOM_NONE:1")]}, "No such resource class CUSTOM_NONE"),
+        ({"claims": [new_claim("resources=VCPU:1", alternates=101)]}, "greater than the maximum of 100"),
+        ({"claims": [new_claim("resources=VCPU:1", consumer_uuid=SAME)] * 2}, "by claim 1 and claim 2."),
+        ({"claims": [new_claim("resources=CUSTOM_NONE:1")]}, "No such resource class CUSTOM_NONE"),
         (
-            {"claims": [wants("resources=VCPU:1&resources1=VCPU:1", microversion="1.24")]},
+            {"claims": [new_claim("resources=VCPU:1&resources1=VCPU:1", microversion="1.24")]},
             "'resources1' was unexpected",
         ),
     ],
 )
 def test_what_is_no_claim_is_refused(admin, body, said):
-    status, code, detail = refused(admin("POST", PATH, json=body))
+    status, code, detail = read_error(admin("POST", PATH, json=body))
     assert (status, code) == (400, "placement.undefined_code")
     assert said in detail
 
 
 def test_it_takes_the_rights_of_a_service(admin):
-    body = {"claims": [wants("resources=VCPU:1")]}
+    body = {"claims": [new_claim("resources=VCPU:1")]}
     answer = admin("POST", PATH, json=body, headers={"X-Roles": "reader"})
-    assert refused(answer)[::2] == (
+    assert read_error(answer)[::2] == (
         403,
         "Policy does not allow placement:ext:claims:create to be performed.",
     )
@@ -318,13 +333,10 @@ def test_it_takes_the_rights_of_a_service(admin):
 
 def with_nodes(admin, name, *free):
     """A host with NUMA nodes that have so much PCPU; their uuids."""
-    root = admin("POST", "/resource_providers", json={"name": name}).json["uuid"]
+    root = make_provider(admin, name)
     nodes = []
     for number, total in enumerate(free):
-        body = {"name": f"{name}_{number}", "parent_provider_uuid": root}
-        node = admin("POST", "/resource_providers", json=body).json["uuid"]
-        body = {"resource_provider_generation": 0, "inventories": {"PCPU": {"total": total}}}
-        assert admin("PUT", f"/resource_providers/{node}/inventories", json=body).status_code == 200
+        node = make_provider(admin, f"{name}_{number}", parent=root, PCPU=total)
         body = {"resource_provider_generation": 1, "traits": ["HW_NUMA_ROOT"]}
         assert admin("PUT", f"/resource_providers/{node}/traits", json=body).status_code == 200
         nodes.append(node)
@@ -333,35 +345,39 @@ def with_nodes(admin, name, *free):
 
 def test_dedicated_cpus_are_split_where_the_topology_allows_it(admin):
     nodes = with_nodes(admin, "cn", 4, 4)
-    assert refused(claim(admin, wants("resources=PCPU:8")))[1] == "placement.ext.no_candidate"
-    status, code, detail = refused(claim(admin, wants("resources=PCPU:8", topology="single-numa")))
+    assert read_error(post_claims(admin, new_claim("resources=PCPU:8")))[1] == "placement.ext.no_candidate"
+    status, code, detail = read_error(
+        post_claims(admin, new_claim("resources=PCPU:8", topology="single-numa"))
+    )
     assert (status, code) == (409, "placement.ext.no_candidate")
     assert detail.endswith(
         ": by topology single-numa there is no place, best-effort would do, asking for 4 PCPU would leave"
         " 1 host; without a topology 0 of 1 host: 1 has no NUMA node with 8 PCPU free (most: 4 on cn)."
     )
-    answer = claim(admin, wants("resources=PCPU:9", topology="best-effort"))
-    assert "best-effort there is no place, asking for 8 PCPU would leave 1 host; " in refused(answer)[2]
+    answer = post_claims(admin, new_claim("resources=PCPU:9", topology="best-effort"))
+    assert "best-effort there is no place, asking for 8 PCPU would leave 1 host; " in read_error(answer)[2]
     explanation = answer.json["errors"][0]["explanation"]
     changes = [each["changes"] for each in explanation["relaxations"]]
     assert changes == [[{"condition": "resources", "group": "", "names": ["PCPU"], "amount": 8}]]
     assert (explanation["largest"], explanation["incomplete"]) == ([], [])
-    wanted = wants("resources=PCPU:8", topology="restricted", order={"zones": 1})
-    answer = claim(admin, wanted)
+    wanted = new_claim("resources=PCPU:8", topology="restricted", order={"zones": 1})
+    answer = post_claims(admin, wanted)
     assert answer.status_code == 201
     (made,) = answer.json["claims"]
     assert made["allocations"] == {each: {"resources": {"PCPU": 4}} for each in nodes}
     assert made["mappings"] == {"": nodes}
     assert made["score"]["criteria"] == {"zones": 0.5}
-    assert [used(admin, each) for each in nodes] == [{"PCPU": 4}] * 2
-    moved = claim(
+    assert [read_usages(admin, each) for each in nodes] == [{"PCPU": 4}] * 2
+    moved = post_claims(
         admin, {**wanted, "consumer_generation": 1, "query": "resources=PCPU:2", "topology": "spread"}
     )
     assert [each["resources"] for each in moved.json["claims"][0]["allocations"].values()] == [
         {"PCPU": 1}
     ] * 2
-    detail = refused(
-        claim(admin, wants("resources=PCPU:3", topology="single-numa", avoid=[made["root_provider_uuid"]]))
+    detail = read_error(
+        post_claims(
+            admin, new_claim("resources=PCPU:3", topology="single-numa", avoid=[made["root_provider_uuid"]])
+        )
     )[2]
     assert detail.endswith(": no host may be chosen: 1 host is left out by avoid.")
 
@@ -376,50 +392,52 @@ def test_dedicated_cpus_are_split_where_the_topology_allows_it(admin):
     ],
 )
 def test_a_topology_that_makes_no_sense_is_refused(admin, fields, why):
-    status, _, detail = refused(claim(admin, {**wants("resources=PCPU:1"), **fields}))
+    status, _, detail = read_error(post_claims(admin, {**new_claim("resources=PCPU:1"), **fields}))
     assert status == 400
     assert why in detail
 
 
 def test_more_than_an_allocation_can_have_is_refused_before_it_is_looked_for(admin):
-    host(admin, "cn", VCPU=8)
+    make_provider(admin, "cn", VCPU=8)
     detail = "Requested resource VCPU requires amount <= 2147483647. Got: 18446744073709551616."
-    answer = claim(admin, wants("resources=VCPU:18446744073709551616"))
-    assert refused(answer) == (400, "placement.undefined_code", detail)
-    assert refused(claim(admin, wants("resources=VCPU:2147483647")))[:2] == (
+    answer = post_claims(admin, new_claim("resources=VCPU:18446744073709551616"))
+    assert read_error(answer) == (400, "placement.undefined_code", detail)
+    assert read_error(post_claims(admin, new_claim("resources=VCPU:2147483647")))[:2] == (
         409,
         "placement.ext.no_candidate",
     )
 
 
 def test_an_order_has_so_many_criteria_at_most(admin):
-    root = host(admin, "cn", VCPU=8)
+    root = make_provider(admin, "cn", VCPU=8)
     order = {f"attribute:a{number}": 1 for number in range(32)}
     body = {"attributes": {f"a{number}": 1 for number in range(32)}, "resource_provider_generation": 1}
     assert admin("PUT", f"/ext/v1/resource_providers/{root}/attributes", json=body).status_code == 200
-    assert claim(admin, wants("resources=VCPU:1", order=order)).status_code == 201
-    status, _, detail = refused(claim(admin, wants("resources=VCPU:1", order={**order, "pack": 1})))
+    assert post_claims(admin, new_claim("resources=VCPU:1", order=order)).status_code == 201
+    status, _, detail = read_error(
+        post_claims(admin, new_claim("resources=VCPU:1", order={**order, "pack": 1}))
+    )
     assert status == 400
     assert "33 properties are too many, 32 may be given" in detail
 
 
 def test_a_claim_makes_no_consumer_that_looks_like_a_reservation(admin):
-    host(admin, "cn", VCPU=8)
-    wanted = wants("resources=VCPU:1", consumer_type="RESERVATION")
-    status, _, detail = refused(claim(admin, wanted))
+    make_provider(admin, "cn", VCPU=8)
+    wanted = new_claim("resources=VCPU:1", consumer_type="RESERVATION")
+    status, _, detail = read_error(post_claims(admin, wanted))
     assert status == 400
     assert "which only POST /ext/v1/reservations makes" in detail
-    assert held(admin, wanted["consumer_uuid"]) == {"allocations": {}}
-    assert claim(admin, {**wanted, "consumer_type": "INSTANCE"}).status_code == 201
-    status, _, detail = refused(claim(admin, {**wanted, "consumer_generation": 1}))
+    assert read_allocations(admin, wanted["consumer_uuid"]) == {"allocations": {}}
+    assert post_claims(admin, {**wanted, "consumer_type": "INSTANCE"}).status_code == 201
+    status, _, detail = read_error(post_claims(admin, {**wanted, "consumer_generation": 1}))
     assert (status, "which only POST /ext/v1/reservations makes" in detail) == (400, True)
 
 
 @pytest.mark.parametrize("which", ["only", "avoid"])
 def test_so_many_hosts_may_be_named_at_most(admin, which):
-    host(admin, "cn", VCPU=8)
+    make_provider(admin, "cn", VCPU=8)
     hosts = [str(uuid.UUID(int=number)) for number in range(1025)]
-    status, _, detail = refused(claim(admin, wants("resources=VCPU:1", **{which: hosts})))
+    status, _, detail = read_error(post_claims(admin, new_claim("resources=VCPU:1", **{which: hosts})))
     assert (status, which in detail, "1024" in detail) == (400, True, True)
-    detail = refused(claim(admin, wants("resources=VCPU:1", **{which: hosts[1:]})))[2]
+    detail = read_error(post_claims(admin, new_claim("resources=VCPU:1", **{which: hosts[1:]})))[2]
     assert detail == f"There is no root provider {hosts[1]}, which {which} names."  # so many are looked up

@@ -3,6 +3,7 @@
 import pytest
 
 from placement.db import migration
+from tests.placement.builders import make_provider, read_error
 from tests.placement.running import Admin, application
 
 HOST = "4e8e5957-649f-477b-9e5b-f1f75b21c03c"
@@ -14,15 +15,8 @@ def admin(tmp_path_factory):
     url = f"sqlite:///{tmp_path_factory.mktemp('ext')}/placement.sqlite"
     migration.upgrade(url)
     admin = Admin(application(url))
-    assert admin("POST", "/resource_providers", json={"name": "cn", "uuid": HOST}).status_code == 200
-    inventory = {"resource_class": "VCPU", "total": 8, "resource_provider_generation": 0}
-    assert admin("POST", f"/resource_providers/{HOST}/inventories", json=inventory).status_code == 201
+    make_provider(admin, "cn", provider=HOST, VCPU=8)
     return admin
-
-
-def refused(answer):
-    (error,) = answer.json["errors"]
-    return answer.status_code, error["code"], error["detail"]
 
 
 def test_an_explanation_says_what_would_fit(admin):
@@ -41,7 +35,7 @@ def test_an_explanation_says_what_would_fit(admin):
 def test_the_query_is_in_the_grammar_of_its_microversion(admin):
     query = "resources=VCPU:1&resources1=VCPU:1"
     assert admin("POST", PATH, json={"query": query, "microversion": "1.25"}).status_code == 200
-    status, code, detail = refused(admin("POST", PATH, json={"query": query, "microversion": "1.24"}))
+    status, code, detail = read_error(admin("POST", PATH, json={"query": query, "microversion": "1.24"}))
     assert (status, code) == (400, "placement.undefined_code")
     assert "'resources1' was unexpected" in detail
 
@@ -80,14 +74,14 @@ def test_the_microversion_of_the_client_does_not_matter(admin, version):
     ],
 )
 def test_what_is_no_query_is_refused(admin, body, said):
-    status, code, detail = refused(admin("POST", PATH, json=body))
+    status, code, detail = read_error(admin("POST", PATH, json=body))
     assert (status, code) == (400, "placement.undefined_code")
     assert said in detail
 
 
 def test_it_takes_the_rights_of_a_service(admin):
     answer = admin("POST", PATH, json={"query": "resources=VCPU:1"}, headers={"X-Roles": "reader"})
-    assert refused(answer)[::2] == (
+    assert read_error(answer)[::2] == (
         403,
         "Policy does not allow placement:ext:explanations:list to be performed.",
     )

@@ -13,8 +13,16 @@ from placement.db import engine
 from placement.db.database import ServiceDatabase
 from placement.db.engine import PoolOptions
 from placement.db.tables import reservations
-from tests.placement.api.ext.asking import claim, host, refused, used, wants
+from tests.placement.builders import (
+    make_provider,
+    new_claim,
+    post_claims,
+    put_allocation,
+    read_error,
+    read_usages,
+)
 from tests.placement.running import Admin, application
+from tests.waits import wait_for
 
 PATH = "/ext/v1/reservations"
 GONE = "there never was one, or it expired, or all of it was taken"
@@ -43,10 +51,7 @@ def let_expire(admin: Admin, reservation: str) -> None:
         if status != 400:
             break
     assert status == 200
-    end = time.monotonic() + 60
-    while admin("GET", f"{PATH}/{reservation}").status_code != 404:
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    wait_for(lambda: admin("GET", f"{PATH}/{reservation}").status_code == 404)
 
 
 def seconds_left(shown: dict[str, Any]) -> float:
@@ -54,20 +59,8 @@ def seconds_left(shown: dict[str, Any]) -> float:
     return (datetime.fromisoformat(shown["expires_at"]) - datetime.now(UTC)).total_seconds()
 
 
-def put(admin: Admin, provider: str, **resources: int) -> TestResponse:
-    """What PUT /allocations of a new consumer is answered."""
-    body = {
-        "allocations": {provider: {"resources": resources}},
-        "project_id": "project",
-        "user_id": "user",
-        "consumer_generation": None,
-        "consumer_type": "INSTANCE",
-    }
-    return admin("PUT", f"/allocations/{uuid.uuid4()}", json=body)
-
-
 def test_what_is_reserved_is_held_for_a_project_until_a_time(admin: Admin) -> None:
-    only = host(admin, "cn", VCPU=8, MEMORY_MB=1024)
+    only = make_provider(admin, "cn", VCPU=8, MEMORY_MB=1024)
     chosen = str(uuid.uuid4())
     answer = reserve(admin, "resources=VCPU:6,MEMORY_MB:512", uuid=chosen)
     assert answer.headers["Location"].endswith(f"{PATH}/{chosen}")
@@ -83,20 +76,23 @@ def test_what_is_reserved_is_held_for_a_project_until_a_time(admin: Admin) -> No
     assert 3500 < seconds_left(shown) <= 3600
     held = admin("GET", f"/allocations/{chosen}").json
     assert (held["consumer_type"], held["allocations"][only]["resources"]["VCPU"]) == ("RESERVATION", 6)
-    assert put(admin, only, VCPU=3).status_code == 409
-    assert refused(claim(admin, wants("resources=VCPU:3")))[:2] == (409, "placement.ext.no_candidate")
-    status, code, detail = refused(reserve(admin, "resources=VCPU:3"))
+    assert put_allocation(admin, {only: {"VCPU": 3}}).status_code == 409
+    assert read_error(post_claims(admin, new_claim("resources=VCPU:3")))[:2] == (
+        409,
+        "placement.ext.no_candidate",
+    )
+    status, code, detail = read_error(reserve(admin, "resources=VCPU:3"))
     assert (status, code) == (409, "placement.ext.no_candidate")
     assert detail.startswith("There is no candidate for the reservation: 0 of 1 host: ")
 
 
 def test_it_may_end_at_a_time_that_is_in_the_future(admin: Admin) -> None:
-    host(admin, "cn", VCPU=8)
+    make_provider(admin, "cn", VCPU=8)
     at = datetime.now(UTC).replace(microsecond=0, tzinfo=None) + timedelta(days=2)
     shown = reserve(admin, "resources=VCPU:1", expires_at=f"{at.isoformat()}Z").json["reservation"]
     assert shown["expires_at"] == f"{at.isoformat()}.000Z"
     past = reserve(admin, "resources=VCPU:1", expires_at="2020-01-01T00:00:00Z")
-    assert refused(past)[::2] == (
+    assert read_error(past)[::2] == (
         400,
         "A reservation has to end in the future, by the clock of the database.",
     )
@@ -116,7 +112,7 @@ def test_it_may_end_at_a_time_that_is_in_the_future(admin: Admin) -> None:
     ],
 )
 def test_what_says_no_end_or_no_sense_is_refused(admin: Admin, fields: dict[str, Any]) -> None:
-    host(admin, "cn", VCPU=8)
+    make_provider(admin, "cn", VCPU=8)
     assert reserve(admin, "resources=VCPU:1", **fields).status_code == 400
 
 
@@ -128,49 +124,53 @@ def test_what_a_time_or_a_group_looks_like_is_told(admin: Admin) -> None:
 
 
 def test_a_claim_takes_from_a_reservation_all_that_it_takes(admin: Admin) -> None:
-    other, only = host(admin, "other", VCPU=8), host(admin, "cn", VCPU=8)
+    other, only = make_provider(admin, "other", VCPU=8), make_provider(admin, "cn", VCPU=8)
     reservation = reserved(admin, "resources=VCPU:6", only=[only])
-    answer = claim(admin, wants("resources=VCPU:4"), reservation=reservation)
+    answer = post_claims(admin, new_claim("resources=VCPU:4"), reservation=reservation)
     assert answer.json["claims"][0]["allocations"] == {only: {"resources": {"VCPU": 4}}}
     shown = admin("GET", f"{PATH}/{reservation}").json["reservation"]
     assert (shown["allocations"], shown["generation"]) == ({only: {"resources": {"VCPU": 2}}}, 2)
-    assert (used(admin, only), used(admin, other)) == ({"VCPU": 6}, {"VCPU": 0})
-    status, code, detail = refused(claim(admin, wants("resources=VCPU:3"), reservation=reservation))
+    assert (read_usages(admin, only), read_usages(admin, other)) == ({"VCPU": 6}, {"VCPU": 0})
+    status, code, detail = read_error(
+        post_claims(admin, new_claim("resources=VCPU:3"), reservation=reservation)
+    )
     assert (status, code) == (409, "placement.ext.no_candidate")
     assert f"within the reservation, which holds 2 VCPU of {only}." in detail
-    assert used(admin, only) == {"VCPU": 6}
+    assert read_usages(admin, only) == {"VCPU": 6}
 
 
 def test_a_reservation_of_which_all_was_taken_is_gone(admin: Admin) -> None:
-    only = host(admin, "cn", VCPU=8)
+    only = make_provider(admin, "cn", VCPU=8)
     reservation = reserved(admin, "resources=VCPU:8")
-    answer = claim(admin, wants("resources=VCPU:4"), wants("resources=VCPU:4"), reservation=reservation)
+    answer = post_claims(
+        admin, new_claim("resources=VCPU:4"), new_claim("resources=VCPU:4"), reservation=reservation
+    )
     assert answer.status_code == 201
-    assert refused(admin("GET", f"{PATH}/{reservation}")) == (
+    assert read_error(admin("GET", f"{PATH}/{reservation}")) == (
         404,
         "placement.undefined_code",
         f"No reservation {reservation}: {GONE}.",
     )
-    assert used(admin, only) == {"VCPU": 8}
-    late = refused(claim(admin, wants("resources=VCPU:1"), reservation=reservation))
+    assert read_usages(admin, only) == {"VCPU": 8}
+    late = read_error(post_claims(admin, new_claim("resources=VCPU:1"), reservation=reservation))
     assert late[:2] == (409, "placement.ext.no_reservation")
 
 
 def test_what_is_left_may_be_less_than_can_be_had_at_once(admin: Admin) -> None:
-    only = host(admin, "cn", VCPU=8)
+    only = make_provider(admin, "cn", VCPU=8)
     body = {"resource_provider_generation": 1, "total": 8, "min_unit": 3}
     assert admin("PUT", f"/resource_providers/{only}/inventories/VCPU", json=body).status_code == 200
     reservation = reserved(admin, "resources=VCPU:5")
-    assert claim(admin, wants("resources=VCPU:3"), reservation=reservation).status_code == 201
+    assert post_claims(admin, new_claim("resources=VCPU:3"), reservation=reservation).status_code == 201
     shown = admin("GET", f"{PATH}/{reservation}").json["reservation"]
     assert shown["allocations"] == {only: {"resources": {"VCPU": 2}}}
 
 
 def test_a_claim_of_another_project_is_told_of_no_reservation(admin: Admin) -> None:
-    host(admin, "cn", VCPU=8)
+    make_provider(admin, "cn", VCPU=8)
     reservation = reserved(admin, "resources=VCPU:4")
     answers = [
-        refused(claim(admin, wants("resources=VCPU:1", project_id="other"), reservation=each))
+        read_error(post_claims(admin, new_claim("resources=VCPU:1", project_id="other"), reservation=each))
         for each in (reservation, NOBODY)
     ]
     assert [answer[:2] for answer in answers] == [(409, "placement.ext.no_reservation")] * 2
@@ -178,13 +178,16 @@ def test_a_claim_of_another_project_is_told_of_no_reservation(admin: Admin) -> N
 
 
 def test_only_members_take_from_a_reservation_for_a_group(admin: Admin) -> None:
-    only = host(admin, "cn", VCPU=8)
+    only = make_provider(admin, "cn", VCPU=8)
     reservation = reserved(admin, "resources=VCPU:4", group="web")
     web, db = ({"name": name, "policy": "affinity"} for name in ("web", "db"))
-    for wanted in (wants("resources=VCPU:1"), wants("resources=VCPU:1", group=db)):
-        answer = refused(claim(admin, wanted, reservation=reservation))
+    for wanted in (new_claim("resources=VCPU:1"), new_claim("resources=VCPU:1", group=db)):
+        answer = read_error(post_claims(admin, wanted, reservation=reservation))
         assert answer[:2] == (409, "placement.ext.no_reservation")
-    assert claim(admin, wants("resources=VCPU:3", group=web), reservation=reservation).status_code == 201
+    assert (
+        post_claims(admin, new_claim("resources=VCPU:3", group=web), reservation=reservation).status_code
+        == 201
+    )
     shown = admin("GET", f"{PATH}/{reservation}").json["reservation"]
     assert (shown["group"], shown["allocations"][only]["resources"]) == ("web", {"VCPU": 1})
     assert admin("GET", f"{PATH}?group=db").json["reservations"] == []
@@ -192,34 +195,37 @@ def test_only_members_take_from_a_reservation_for_a_group(admin: Admin) -> None:
 
 
 def test_a_dry_run_takes_nothing_and_sees_only_what_is_reserved(admin: Admin) -> None:
-    one, other = host(admin, "one", VCPU=8), host(admin, "other", VCPU=8)
+    one, other = make_provider(admin, "one", VCPU=8), make_provider(admin, "other", VCPU=8)
     reservation = reserved(admin, "resources=VCPU:4", only=[other])
     for _ in range(4):
-        answer = claim(admin, wants("resources=VCPU:4"), reservation=reservation, dry_run=True)
+        answer = post_claims(admin, new_claim("resources=VCPU:4"), reservation=reservation, dry_run=True)
         assert answer.json["claims"][0]["root_provider_uuid"] == other
-    assert claim(admin, wants("resources=VCPU:4", only=[one]), reservation=reservation).status_code == 409
-    assert used(admin, other) == {"VCPU": 4}
+    assert (
+        post_claims(admin, new_claim("resources=VCPU:4", only=[one]), reservation=reservation).status_code
+        == 409
+    )
+    assert read_usages(admin, other) == {"VCPU": 4}
 
 
 def test_a_reservation_does_not_claim_from_itself(admin: Admin) -> None:
-    host(admin, "cn", VCPU=8)
+    make_provider(admin, "cn", VCPU=8)
     reservation = reserved(admin, "resources=VCPU:4")
-    own = wants("resources=VCPU:1", consumer_uuid=reservation, consumer_generation=1)
-    assert claim(admin, own, reservation=reservation).status_code == 400
+    own = new_claim("resources=VCPU:1", consumer_uuid=reservation, consumer_generation=1)
+    assert post_claims(admin, own, reservation=reservation).status_code == 400
 
 
 def test_what_expired_is_free_for_candidates(admin: Admin) -> None:
-    only = host(admin, "cn", VCPU=8)
+    only = make_provider(admin, "cn", VCPU=8)
     reservation = reserved(admin, "resources=VCPU:8")
     query = "/allocation_candidates?resources=VCPU:8"
     assert admin("GET", query).json["allocation_requests"] == []
     let_expire(admin, reservation)
     assert list(admin("GET", query).json["provider_summaries"]) == [only]
-    assert used(admin, only) == {"VCPU": 0}
+    assert read_usages(admin, only) == {"VCPU": 0}
 
 
 def test_what_expired_is_not_shown(admin: Admin) -> None:
-    host(admin, "cn1", VCPU=4)
+    make_provider(admin, "cn1", VCPU=4)
     reservation = reserved(admin, "resources=VCPU:4")
     let_expire(admin, reservation)
     assert admin("GET", f"/allocations/{reservation}").json == {"allocations": {}}
@@ -227,19 +233,19 @@ def test_what_expired_is_not_shown(admin: Admin) -> None:
 
 
 def test_what_expired_is_free_for_claims(admin: Admin) -> None:
-    host(admin, "cn", VCPU=8)
+    make_provider(admin, "cn", VCPU=8)
     let_expire(admin, reserved(admin, "resources=VCPU:8"))
-    assert claim(admin, wants("resources=VCPU:8")).status_code == 201
+    assert post_claims(admin, new_claim("resources=VCPU:8")).status_code == 201
 
 
 def test_what_expired_is_free_for_allocations_of_placement(admin: Admin) -> None:
-    only = host(admin, "cn", VCPU=8)
+    only = make_provider(admin, "cn", VCPU=8)
     let_expire(admin, reserved(admin, "resources=VCPU:8"))
-    assert put(admin, only, VCPU=8).status_code == 204
+    assert put_allocation(admin, {only: {"VCPU": 8}}).status_code == 204
 
 
 def test_what_expired_keeps_no_inventory_and_no_provider(admin: Admin) -> None:
-    only = host(admin, "cn", VCPU=8)
+    only = make_provider(admin, "cn", VCPU=8)
     path = f"/resource_providers/{only}"
     first = reserved(admin, "resources=VCPU:1")
     assert admin("DELETE", f"{path}/inventories/VCPU").status_code == 409
@@ -254,22 +260,22 @@ def test_what_expired_keeps_no_inventory_and_no_provider(admin: Admin) -> None:
 
 
 def test_a_refusal_that_no_reservation_is_to_blame_for_writes_nothing(admin: Admin, url: str) -> None:
-    only = host(admin, "cn", VCPU=8)
+    only = make_provider(admin, "cn", VCPU=8)
     reserved(admin, "resources=VCPU:8")
     database = ServiceDatabase(url)
     try:
         before = database.position()
-        assert put(admin, only, VCPU=1).status_code == 409
+        assert put_allocation(admin, {only: {"VCPU": 1}}).status_code == 409
         assert database.position() == before
     finally:
         database.close()
 
 
 def test_an_expired_one_is_none_to_claim_from_to_change_or_to_delete(admin: Admin) -> None:
-    host(admin, "cn", VCPU=8)
+    make_provider(admin, "cn", VCPU=8)
     reservation = reserved(admin, "resources=VCPU:8")
     let_expire(admin, reservation)
-    taken = refused(claim(admin, wants("resources=VCPU:1"), reservation=reservation))
+    taken = read_error(post_claims(admin, new_claim("resources=VCPU:1"), reservation=reservation))
     assert taken[:2] == (409, "placement.ext.no_reservation")
     body = {"generation": 2, "expires_in": 60}
     assert admin("PUT", f"{PATH}/{reservation}", json=body).status_code == 404
@@ -281,53 +287,56 @@ def test_an_expired_one_is_none_to_claim_from_to_change_or_to_delete(admin: Admi
 def test_clocks_of_workers_do_not_matter(
     admin: Admin, url: str, skew: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    only = host(admin, "cn", VCPU=8)
+    only = make_provider(admin, "cn", VCPU=8)
     reservation = reserved(admin, "resources=VCPU:8", expires_in=1800)
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + skew)
     skewed = Admin(application(url))
-    assert claim(skewed, wants("resources=VCPU:1")).status_code == 409
-    assert put(skewed, only, VCPU=1).status_code == 409
+    assert post_claims(skewed, new_claim("resources=VCPU:1")).status_code == 409
+    assert put_allocation(skewed, {only: {"VCPU": 1}}).status_code == 409
     assert skewed("GET", f"{PATH}/{reservation}").status_code == 200
     let_expire(admin, reservation)
-    assert claim(skewed, wants("resources=VCPU:4")).status_code == 201
+    assert post_claims(skewed, new_claim("resources=VCPU:4")).status_code == 201
     made = reserve(skewed, "resources=VCPU:4", expires_in=1800).json["reservation"]
     assert 1700 < seconds_left(made) <= 1800
 
 
 def test_a_worker_that_starts_later_knows_what_expired(admin: Admin, url: str) -> None:
-    only = host(admin, "cn", VCPU=8)
+    only = make_provider(admin, "cn", VCPU=8)
     let_expire(admin, reserved(admin, "resources=VCPU:8"))
-    assert used(Admin(application(url)), only) == {"VCPU": 0}
+    assert read_usages(Admin(application(url)), only) == {"VCPU": 0}
 
 
 def test_more_than_are_given_back_at_once(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("placement.store.reservations._AT_ONCE", 2)
-    only = host(admin, "cn", VCPU=8)
+    only = make_provider(admin, "cn", VCPU=8)
     for reservation in [reserved(admin, "resources=VCPU:1") for _ in range(7)]:
         let_expire(admin, reservation)
-    assert claim(admin, wants("resources=VCPU:8")).status_code == 201
-    assert used(admin, only) == {"VCPU": 8}
+    assert post_claims(admin, new_claim("resources=VCPU:8")).status_code == 201
+    assert read_usages(admin, only) == {"VCPU": 8}
 
 
 def test_one_that_is_prolonged_stays(admin: Admin) -> None:
-    host(admin, "cn", VCPU=8)
+    make_provider(admin, "cn", VCPU=8)
     reservation = reserved(admin, "resources=VCPU:8", expires_in=0.3)
     path = f"{PATH}/{reservation}"
     stale = admin("PUT", path, json={"generation": 7, "expires_in": 60})
     answer = admin("PUT", path, json={"generation": 1, "expires_in": 3600})
     if answer.status_code == 200:  # else the machine was too slow for that
-        assert refused(stale)[:2] == (409, "placement.concurrent_update")
+        assert read_error(stale)[:2] == (409, "placement.concurrent_update")
         time.sleep(0.35)
         assert answer.json["reservation"]["generation"] == 2
-        assert refused(claim(admin, wants("resources=VCPU:1")))[:2] == (409, "placement.ext.no_candidate")
+        assert read_error(post_claims(admin, new_claim("resources=VCPU:1")))[:2] == (
+            409,
+            "placement.ext.no_candidate",
+        )
 
 
 def test_a_deleted_one_holds_nothing(admin: Admin, url: str) -> None:
-    only = host(admin, "cn", VCPU=8)
+    only = make_provider(admin, "cn", VCPU=8)
     reservation = reserved(admin, "resources=VCPU:8")
     assert admin("DELETE", f"{PATH}/{reservation}").status_code == 204
-    assert used(admin, only) == {"VCPU": 0}
+    assert read_usages(admin, only) == {"VCPU": 0}
     assert admin("GET", f"/allocations/{reservation}").json == {"allocations": {}}
     assert rows(url) == 0
     other = reserved(admin, "resources=VCPU:8")
@@ -337,22 +346,22 @@ def test_a_deleted_one_holds_nothing(admin: Admin, url: str) -> None:
 
 
 def test_a_consumer_that_is_something_else_now_does_not_expire(admin: Admin) -> None:
-    only = host(admin, "cn", VCPU=8)
+    only = make_provider(admin, "cn", VCPU=8)
     reservation = reserved(admin, "resources=VCPU:8", expires_in=600)
     assert hold(admin, reservation, only, 1, "INSTANCE") == 204
     assert admin("GET", f"{PATH}/{reservation}").status_code == 404
     assert admin("DELETE", f"{PATH}/{reservation}").status_code == 404
-    assert used(admin, only) == {"VCPU": 8}
+    assert read_usages(admin, only) == {"VCPU": 8}
     # nor is it one again because somebody says so
     assert hold(admin, reservation, only, 2, "RESERVATION") == 204
     assert admin("GET", f"{PATH}/{reservation}").status_code == 404
 
 
 def test_a_reservation_that_a_claim_makes_a_guest_is_none_any_more(admin: Admin, url: str) -> None:
-    only = host(admin, "cn", VCPU=8)
+    only = make_provider(admin, "cn", VCPU=8)
     reservation = reserved(admin, "resources=VCPU:8", expires_in=600)
-    guest = {**wants("resources=VCPU:8"), "consumer_uuid": reservation, "consumer_generation": 1}
-    assert claim(admin, guest).status_code == 201
+    guest = {**new_claim("resources=VCPU:8"), "consumer_uuid": reservation, "consumer_generation": 1}
+    assert post_claims(admin, guest).status_code == 201
     assert rows(url) == 0
     assert hold(admin, reservation, only, 2, "RESERVATION") == 204
     assert admin("GET", f"{PATH}/{reservation}").status_code == 404
@@ -385,7 +394,7 @@ def reader(admin: Admin, path: str, project: str = "project") -> TestResponse:
 
 
 def test_pages_follow_each_other(admin: Admin) -> None:
-    host(admin, "cn", VCPU=8)
+    make_provider(admin, "cn", VCPU=8)
     ours = sorted(reserved(admin, "resources=VCPU:1") for _ in range(5))
     theirs = reserved(admin, "resources=VCPU:1", project_id="other")
     everything = admin("GET", PATH).json
@@ -400,7 +409,7 @@ def test_pages_follow_each_other(admin: Admin) -> None:
 
 
 def test_a_reader_sees_its_own_project_alone(admin: Admin) -> None:
-    host(admin, "cn", VCPU=8)
+    make_provider(admin, "cn", VCPU=8)
     ours, theirs = (
         reserved(admin, "resources=VCPU:1"),
         reserved(admin, "resources=VCPU:1", project_id="other"),
@@ -409,7 +418,7 @@ def test_a_reader_sees_its_own_project_alone(admin: Admin) -> None:
     assert reader(admin, f"{PATH}?project_id=other").status_code == 403
     assert reader(admin, f"{PATH}/{ours}").json["reservation"]["uuid"] == ours
     hidden, missing = reader(admin, f"{PATH}/{theirs}"), reader(admin, f"{PATH}/{NOBODY}")
-    assert refused(hidden)[2].replace(theirs, NOBODY) == refused(missing)[2]
+    assert read_error(hidden)[2].replace(theirs, NOBODY) == read_error(missing)[2]
     assert reader(admin, PATH, project="").status_code in (401, 403)
     headers = {"X-Auth-Token": "ann:project", "X-Roles": "reader"}
     for method, path in (("POST", PATH), ("PUT", f"{PATH}/{ours}"), ("DELETE", f"{PATH}/{ours}")):
@@ -422,7 +431,7 @@ def test_a_query_that_is_none_is_refused(admin: Admin) -> None:
 
 
 def test_a_reservation_until_the_last_moment_that_there_is_is_shown(admin):
-    host(admin, "cn", VCPU=8)
+    make_provider(admin, "cn", VCPU=8)
     last = "9999-12-31T23:59:59.999999Z"
     only = reserved(admin, "resources=VCPU:1", expires_at=last)
     (listed,) = admin("GET", PATH).json["reservations"]
@@ -430,7 +439,7 @@ def test_a_reservation_until_the_last_moment_that_there_is_is_shown(admin):
 
 
 def test_a_project_with_a_blank_at_the_end_is_another_one(admin):
-    host(admin, "cn", VCPU=8)
+    make_provider(admin, "cn", VCPU=8)
     owned = {each: reserved(admin, "resources=VCPU:1", project_id=each) for each in ("web", "web ", "wéb ")}
     for project, only in owned.items():
         asked = admin("GET", PATH, query_string={"project_id": project})
@@ -443,7 +452,7 @@ def test_a_project_with_a_blank_at_the_end_is_another_one(admin):
 def test_the_answer_shows_what_was_made_even_if_it_has_expired_by_then(
     admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    provider = host(admin, "cn", VCPU=8)
+    provider = make_provider(admin, "cn", VCPU=8)
     write = ServiceDatabase.write
 
     def slowly(self: ServiceDatabase, work: Any) -> Any:

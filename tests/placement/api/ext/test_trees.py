@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from werkzeug.test import TestResponse
 
-from tests.placement.api.ext.asking import claim, refused, wants
+from tests.placement.builders import new_claim, post_claims, read_error
 from tests.placement.running import Admin, application
 
 ROOT = "11111111-0000-4000-8000-000000000001"
@@ -85,12 +85,12 @@ def test_a_host_is_made_in_one_request_and_is_what_ordinary_requests_show(admin:
     kept = other("GET", f"/ext/v1/resource_providers/{NODE}/attributes").json["attributes"]
     assert kept == {"memory_tier": 4, "rack": "r1"}
     assert list(shown(other, CACHE)) == [ROOT, NODE, CACHE]
-    assert claim(other, wants("resources=PCPU:2,DISK_GB:1", microversion="1.39")).status_code == 201
+    assert post_claims(other, new_claim("resources=PCPU:2,DISK_GB:1", microversion="1.39")).status_code == 201
 
 
 def test_the_same_again_changes_nothing_whatever_generation_is_given(admin: Admin) -> None:
     post(admin, *host())
-    assert claim(admin, wants("resources=PCPU:2")).status_code == 201  # another generation
+    assert post_claims(admin, new_claim("resources=PCPU:2")).status_code == 201  # another generation
     before = shown(admin)
     assert before[NODE]["generation"] == 1
     for generation in (None, 0, 7):
@@ -136,7 +136,7 @@ def test_who_does_not_know_a_provider_as_it_is_changes_nothing_at_all(
         described(OTHER, ROOT),
         described(NODE, ROOT, generation, traits=[]),
     )
-    status, code, detail = refused(answer)
+    status, code, detail = read_error(answer)
     assert (status, code) == (409, STALE)
     assert NODE in detail
     assert shown(admin) == before
@@ -145,7 +145,7 @@ def test_who_does_not_know_a_provider_as_it_is_changes_nothing_at_all(
 def test_a_provider_that_went_away_is_not_made_again(admin: Admin) -> None:
     post(admin, *host())
     assert admin("DELETE", f"/resource_providers/{CACHE}").status_code == 204
-    status, code, detail = refused(post(admin, *host(0)))
+    status, code, detail = read_error(post(admin, *host(0)))
     assert (status, code) == (409, STALE)
     assert CACHE in detail
     assert generations(post(admin, *host())) == {CACHE: 0, NODE: 0, ROOT: 0}
@@ -165,7 +165,7 @@ def test_providers_are_neither_moved_nor_renamed(admin: Admin, elsewhere: dict[s
     post(admin, *host())
     post(admin, described(OTHER))
     before = shown(admin)
-    status, code, detail = refused(post(admin, elsewhere))
+    status, code, detail = read_error(post(admin, elsewhere))
     assert (status, code) == (409, STALE)
     assert elsewhere["uuid"] in detail
     assert shown(admin) == before
@@ -174,7 +174,7 @@ def test_providers_are_neither_moved_nor_renamed(admin: Admin, elsewhere: dict[s
 def test_a_root_is_not_put_below_a_provider_that_is_to_be_made(admin: Admin) -> None:
     post(admin, *host())
     answer = post(admin, described(OTHER), described(ROOT, OTHER, 0))
-    assert refused(answer)[:2] == (409, STALE)
+    assert read_error(answer)[:2] == (409, STALE)
     assert admin("GET", f"/resource_providers/{OTHER}").status_code == 404
 
 
@@ -220,7 +220,7 @@ def test_a_host_beside_another_service_leaves_the_root_alone(admin: Admin) -> No
 def test_what_is_no_tree_is_refused_and_nothing_is_made(
     admin: Admin, providers: list[Any], sentence: str
 ) -> None:
-    status, _, detail = refused(post(admin, *providers))
+    status, _, detail = read_error(post(admin, *providers))
     assert status == 400
     assert sentence in detail
     assert admin("GET", "/resource_providers").json["resource_providers"] == []
@@ -229,8 +229,8 @@ def test_what_is_no_tree_is_refused_and_nothing_is_made(
 def test_what_leaves_less_than_nothing_is_refused(admin: Admin) -> None:
     inventory = {"VCPU": {"total": 1, "reserved": 2}}
     answer = post(admin, described(ROOT), {**described(NODE, ROOT), "inventories": inventory})
-    assert refused(answer)[0] == 400
-    assert NODE in refused(answer)[2]
+    assert read_error(answer)[0] == 400
+    assert NODE in read_error(answer)[2]
     assert admin("GET", "/resource_providers").json["resource_providers"] == []
 
 
@@ -241,7 +241,7 @@ def test_the_name_of_somebody_else_is_refused(admin: Admin, url: str, name: str)
     if name != "taken" and not url.startswith("mysql"):
         assert answer.status_code == 200  # which is another name, except to MariaDB
         return
-    status, code, detail = refused(answer)
+    status, code, detail = read_error(answer)
     assert (status, code) == (409, "placement.duplicate_name")
     assert NODE in detail
     assert OTHER in detail
@@ -250,12 +250,12 @@ def test_the_name_of_somebody_else_is_refused(admin: Admin, url: str, name: str)
 
 def test_an_inventory_that_is_in_use_stays_and_with_it_all_else(admin: Admin) -> None:
     post(admin, *host())
-    assert claim(admin, wants("resources=PCPU:2")).status_code == 201
+    assert post_claims(admin, new_claim("resources=PCPU:2")).status_code == 201
     before = shown(admin)
     answer = post(
         admin, described(ROOT, None, 0, traits=[]), described(NODE, ROOT, 1, inventories={"VCPU": 4})
     )
-    status, code, detail = refused(answer)
+    status, code, detail = read_error(answer)
     assert (status, code) == (409, "placement.inventory.inuse")
     assert f"Inventory for 'PCPU' on resource provider '{NODE}' in use" in detail
     assert shown(admin) == before
@@ -286,7 +286,7 @@ def test_of_two_who_describe_a_host_differently_at_once_one_loses(url: str) -> N
         each.join(60)
     assert sorted(each.status_code for each in answers) == [200, 409]
     (lost,) = (each for each in answers if each.status_code == 409)
-    assert refused(lost)[1] in (STALE, "placement.duplicate_name")
+    assert read_error(lost)[1] in (STALE, "placement.duplicate_name")
     totals = {
         each["inventories"]["VCPU"]["total"]
         for provider, each in shown(Admin(application(url))).items()
@@ -315,7 +315,7 @@ def test_another_tag_tells_that_anything_shown_changed(admin: Admin, url: str, w
     place = f"/resource_providers/{NODE}"
     generation = {"resource_provider_generation": 0}
     if what == "claim":
-        answer = claim(admin, wants("resources=PCPU:2"))
+        answer = post_claims(admin, new_claim("resources=PCPU:2"))
     elif what == "traits":
         answer = admin("PUT", f"{place}/traits", json={**generation, "traits": []})
     elif what == "rename":
@@ -336,8 +336,8 @@ def test_allocations_are_shown_to_who_asks_and_tell_by_the_tag(admin: Admin) -> 
     path = f"/ext/v1/trees/{ROOT}?allocations=true"
     first = admin("GET", path)
     assert [each["allocations"] for each in first.json["resource_providers"]] == [{}, {}, {}]
-    wanted = wants("resources=PCPU:2")
-    assert claim(admin, wanted).status_code == 201
+    wanted = new_claim("resources=PCPU:2")
+    assert post_claims(admin, wanted).status_code == 201
     second = admin("GET", path, headers={"If-None-Match": first.headers["ETag"]})
     consumer = wanted["consumer_uuid"]
     shown_last = {each["uuid"]: each for each in second.json["resource_providers"]}
@@ -348,10 +348,10 @@ def test_allocations_are_shown_to_who_asks_and_tell_by_the_tag(admin: Admin) -> 
     third = admin("GET", path, headers={"If-None-Match": second.headers["ETag"]})
     assert third.status_code == 200
     assert "allocations" not in shown(admin)[ROOT]
-    assert refused(admin("GET", f"{path}&more=1"))[0] == 400
-    assert refused(admin("GET", f"/ext/v1/trees/{ROOT}?allocations=yes"))[0] == 400
+    assert read_error(admin("GET", f"{path}&more=1"))[0] == 400
+    assert read_error(admin("GET", f"/ext/v1/trees/{ROOT}?allocations=yes"))[0] == 400
 
 
 def test_there_is_no_tree_of_a_provider_that_does_not_exist(admin: Admin) -> None:
-    assert refused(admin("GET", f"/ext/v1/trees/{ROOT}"))[0] == 404
-    assert refused(admin("GET", "/ext/v1/trees/none"))[0] == 404
+    assert read_error(admin("GET", f"/ext/v1/trees/{ROOT}"))[0] == 404
+    assert read_error(admin("GET", "/ext/v1/trees/none"))[0] == 404

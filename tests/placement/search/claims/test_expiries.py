@@ -7,15 +7,18 @@ from datetime import UTC, datetime
 import pytest
 import sqlalchemy as sa
 
-from tests.placement.api.ext.asking import claim, host, refused, used, wants
+from tests.placement.builders import (
+    claim_body,
+    make_provider,
+    new_claim,
+    post_claims,
+    put_allocation,
+    read_error,
+    read_usages,
+)
 from tests.placement.running import Admin, application
 
 SOON = 60.0
-
-
-@pytest.fixture
-def admin(database_url: str) -> Admin:
-    return Admin(application(database_url))
 
 
 def let_pass(database_url: str, seconds: float = 2 * SOON) -> None:
@@ -29,20 +32,20 @@ def let_pass(database_url: str, seconds: float = 2 * SOON) -> None:
 
 def made(admin: Admin, provider: str, **fields: object) -> str:
     """The uuid of a consumer that holds what expires."""
-    wanted = wants("resources=VCPU:4", expires_in=SOON, **fields)
-    answer = claim(admin, wanted)
+    wanted = new_claim("resources=VCPU:4", expires_in=SOON, **fields)
+    answer = post_claims(admin, wanted)
     assert answer.status_code == 201, answer.text
     (shown,) = answer.json["claims"]
     seconds = datetime.fromisoformat(shown["expires_at"]).timestamp() - time.time()
     assert 0 < seconds <= SOON + 5
-    assert used(admin, provider) == {"VCPU": 4}
+    assert read_usages(admin, provider) == {"VCPU": 4}
     return str(wanted["consumer_uuid"])
 
 
 def test_a_dry_run_tells_when_it_would_be_gone(admin: Admin) -> None:
-    host(admin, "cn", VCPU=8)
-    wanted = [wants("resources=VCPU:4", expires_in=SOON), wants("resources=VCPU:4")]
-    answer = claim(admin, *wanted, dry_run=True)
+    make_provider(admin, "cn", VCPU=8)
+    wanted = [new_claim("resources=VCPU:4", expires_in=SOON), new_claim("resources=VCPU:4")]
+    answer = post_claims(admin, *wanted, dry_run=True)
     expires_at, never = (each["expires_at"] for each in answer.json["claims"])
     assert 0 < datetime.fromisoformat(expires_at).timestamp() - time.time() <= SOON + 5
     assert never is None
@@ -57,27 +60,12 @@ def put(
     admin: Admin, provider: str, amount: int, consumer: str | None = None, generation: int | None = None
 ) -> int:
     """The status of the answer to ``PUT /allocations``."""
-    body = {
-        "allocations": {provider: {"resources": {"VCPU": amount}}},
-        "consumer_generation": generation,
-        "consumer_type": "INSTANCE",
-        "project_id": "project",
-        "user_id": "user",
-    }
-    return admin("PUT", f"/allocations/{consumer or uuid.uuid4()}", json=body).status_code
+    return put_allocation(admin, {provider: {"VCPU": amount}}, consumer, generation).status_code
 
 
 def post(admin: Admin, provider: str, amount: int, consumer: str, generation: int | None) -> int:
     """The status of the answer to ``POST /allocations`` for one consumer."""
-    body = {
-        consumer: {
-            "allocations": {provider: {"resources": {"VCPU": amount}}},
-            "consumer_generation": generation,
-            "consumer_type": "INSTANCE",
-            "project_id": "project",
-            "user_id": "user",
-        }
-    }
+    body = {consumer: claim_body({provider: {"VCPU": amount}}, generation)}
     return admin("POST", "/allocations", json=body).status_code
 
 
@@ -87,11 +75,11 @@ def elsewhere(database_url: str) -> Admin:
 
 
 def test_who_is_not_confirmed_is_in_nobodys_way(admin: Admin, database_url: str) -> None:
-    provider = host(admin, "cn", VCPU=4)
+    provider = make_provider(admin, "cn", VCPU=4)
     consumer = made(admin, provider)
-    assert refused(claim(admin, wants("resources=VCPU:1")))[1] == "placement.ext.no_candidate"
+    assert read_error(post_claims(admin, new_claim("resources=VCPU:1")))[1] == "placement.ext.no_candidate"
     let_pass(database_url)
-    assert claim(elsewhere(database_url), wants("resources=VCPU:4")).status_code == 201
+    assert post_claims(elsewhere(database_url), new_claim("resources=VCPU:4")).status_code == 201
     assert admin("GET", f"/allocations/{consumer}").json == {"allocations": {}}
     assert confirm(admin, consumer)[0] == 404
 
@@ -99,7 +87,7 @@ def test_who_is_not_confirmed_is_in_nobodys_way(admin: Admin, database_url: str)
 def test_what_expired_is_shown_nowhere_before_anybody_has_given_it_back(
     admin: Admin, database_url: str
 ) -> None:
-    provider = host(admin, "cn", VCPU=4)
+    provider = make_provider(admin, "cn", VCPU=4)
     changes = f"/ext/v1/changes?since={admin('GET', '/ext/v1/changes').json['cursor']}"
     consumer = made(admin, provider)
     usages = "/usages?project_id=project"
@@ -119,7 +107,7 @@ def test_what_expired_is_shown_nowhere_before_anybody_has_given_it_back(
 
 
 def test_who_expired_may_come_again_as_new(admin: Admin, database_url: str) -> None:
-    provider = host(admin, "cn", VCPU=8)
+    provider = make_provider(admin, "cn", VCPU=8)
     consumer = made(admin, provider)
     assert put(admin, provider, 4, consumer) == 409
     let_pass(database_url)
@@ -131,7 +119,7 @@ def test_who_expired_may_come_again_as_new(admin: Admin, database_url: str) -> N
 def test_an_expired_claim_is_not_there_for_who_knows_its_generation(
     admin: Admin, database_url: str, ask: str
 ) -> None:
-    provider = host(admin, "cn", VCPU=8)
+    provider = make_provider(admin, "cn", VCPU=8)
     consumer = made(admin, provider)
     let_pass(database_url)
     if ask == "put":
@@ -141,15 +129,15 @@ def test_an_expired_claim_is_not_there_for_who_knows_its_generation(
     elif ask == "confirm":
         assert confirm(admin, consumer)[0] == 404
     else:
-        wanted = wants("resources=VCPU:4", consumer_uuid=consumer, consumer_generation=1)
-        answer = claim(admin, wanted, dry_run=ask == "dry run")
-        assert refused(answer)[:2] == (409, "placement.concurrent_update")
+        wanted = new_claim("resources=VCPU:4", consumer_uuid=consumer, consumer_generation=1)
+        answer = post_claims(admin, wanted, dry_run=ask == "dry run")
+        assert read_error(answer)[:2] == (409, "placement.concurrent_update")
     assert admin("GET", f"/allocations/{consumer}").json == {"allocations": {}}
 
 
 @pytest.mark.parametrize("ask", ["put", "post", "claim", "before generations"])
 def test_an_expired_claim_is_made_as_new_at_once(admin: Admin, database_url: str, ask: str) -> None:
-    provider = host(admin, "cn", VCPU=8)
+    provider = make_provider(admin, "cn", VCPU=8)
     consumer = made(admin, provider)
     let_pass(database_url)
     if ask == "put":
@@ -157,7 +145,7 @@ def test_an_expired_claim_is_made_as_new_at_once(admin: Admin, database_url: str
     elif ask == "post":
         assert post(admin, provider, 4, consumer, None) == 204
     elif ask == "claim":
-        assert claim(admin, wants("resources=VCPU:4", consumer_uuid=consumer)).status_code == 201
+        assert post_claims(admin, new_claim("resources=VCPU:4", consumer_uuid=consumer)).status_code == 201
     else:
         body = {
             "allocations": [{"resource_provider": {"uuid": provider}, "resources": {"VCPU": 4}}],
@@ -172,31 +160,31 @@ def test_an_expired_claim_is_made_as_new_at_once(admin: Admin, database_url: str
 
 
 def test_an_expired_claim_cannot_be_deleted(admin: Admin, database_url: str) -> None:
-    consumer = made(admin, host(admin, "cn", VCPU=8))
+    consumer = made(admin, make_provider(admin, "cn", VCPU=8))
     let_pass(database_url)
     assert admin("DELETE", f"/allocations/{consumer}").status_code == 404
 
 
 def test_put_allocations_finds_the_room_too(admin: Admin, database_url: str) -> None:
-    provider = host(admin, "cn", VCPU=4)
+    provider = make_provider(admin, "cn", VCPU=4)
     made(admin, provider)
     let_pass(database_url)
     assert put(elsewhere(database_url), provider, 4) == 204
 
 
 def test_who_is_confirmed_stays(admin: Admin, database_url: str) -> None:
-    provider = host(admin, "cn", VCPU=4)
+    provider = make_provider(admin, "cn", VCPU=4)
     consumer = made(admin, provider)
     shown = {"consumer_uuid": consumer, "consumer_generation": 2, "expires_at": None}
     assert confirm(admin, consumer) == (200, shown)
     assert confirm(admin, consumer)[0] == 404  # nothing is to be confirmed any more
     let_pass(database_url)
-    assert claim(elsewhere(database_url), wants("resources=VCPU:1")).status_code == 409
+    assert post_claims(elsewhere(database_url), new_claim("resources=VCPU:1")).status_code == 409
     assert admin("GET", f"/allocations/{consumer}").json["consumer_generation"] == 2
 
 
 def test_who_asks_for_longer_has_longer(admin: Admin, database_url: str) -> None:
-    provider = host(admin, "cn", VCPU=4)
+    provider = make_provider(admin, "cn", VCPU=4)
     consumer = made(admin, provider)
     status, shown = confirm(admin, consumer, expires_in=5 * SOON)
     assert isinstance(shown, dict)
@@ -204,31 +192,31 @@ def test_who_asks_for_longer_has_longer(admin: Admin, database_url: str) -> None
     end = datetime.fromisoformat(shown["expires_at"]).astimezone(UTC)
     assert end.timestamp() > time.time() + 3 * SOON
     let_pass(database_url)
-    assert claim(elsewhere(database_url), wants("resources=VCPU:1")).status_code == 409
+    assert post_claims(elsewhere(database_url), new_claim("resources=VCPU:1")).status_code == 409
     let_pass(database_url, 10 * SOON)
-    assert claim(elsewhere(database_url), wants("resources=VCPU:1")).status_code == 201
+    assert post_claims(elsewhere(database_url), new_claim("resources=VCPU:1")).status_code == 201
 
 
 def test_an_old_generation_confirms_nothing(admin: Admin) -> None:
-    consumer = made(admin, host(admin, "cn", VCPU=4))
+    consumer = made(admin, make_provider(admin, "cn", VCPU=4))
     answer = admin("PUT", f"/ext/v1/claims/{consumer}", json={"consumer_generation": 7})
-    assert refused(answer)[:2] == (409, "placement.concurrent_update")
+    assert read_error(answer)[:2] == (409, "placement.concurrent_update")
 
 
 @pytest.mark.parametrize("again", ["put", "claim"])
 def test_whoever_writes_its_allocations_confirms_it(admin: Admin, database_url: str, again: str) -> None:
-    provider = host(admin, "cn", VCPU=4)
+    provider = make_provider(admin, "cn", VCPU=4)
     consumer = made(admin, provider)
     if again == "put":
         assert put(admin, provider, 3, consumer, 1) == 204
     else:
-        wanted = wants("resources=VCPU:3", consumer_uuid=consumer, consumer_generation=1)
-        assert claim(admin, wanted).json["claims"][0]["expires_at"] is None
+        wanted = new_claim("resources=VCPU:3", consumer_uuid=consumer, consumer_generation=1)
+        assert post_claims(admin, wanted).json["claims"][0]["expires_at"] is None
     assert confirm(admin, consumer, consumer_generation=2)[0] == 404
-    assert claim(admin, wants("resources=VCPU:1", expires_in=SOON)).status_code == 201
+    assert post_claims(admin, new_claim("resources=VCPU:1", expires_in=SOON)).status_code == 201
     let_pass(database_url)
-    assert claim(elsewhere(database_url), wants("resources=VCPU:2")).status_code == 409
-    assert used(admin, provider) == {"VCPU": 3}
+    assert post_claims(elsewhere(database_url), new_claim("resources=VCPU:2")).status_code == 409
+    assert read_usages(admin, provider) == {"VCPU": 3}
     engine = sa.create_engine(database_url)
     with engine.connect() as conn:  # what counted no more was tidied away
         assert conn.execute(sa.text("SELECT COUNT(*) FROM claim_expiries")).scalar_one() == 0
@@ -236,30 +224,30 @@ def test_whoever_writes_its_allocations_confirms_it(admin: Admin, database_url: 
 
 
 def test_one_that_was_renewed_by_a_claim_expires_then(admin: Admin, database_url: str) -> None:
-    provider = host(admin, "cn", VCPU=4)
+    provider = make_provider(admin, "cn", VCPU=4)
     consumer = made(admin, provider)
-    wanted = wants("resources=VCPU:3", consumer_uuid=consumer, consumer_generation=1, expires_in=SOON)
-    assert claim(admin, wanted).json["claims"][0]["expires_at"] is not None
+    wanted = new_claim("resources=VCPU:3", consumer_uuid=consumer, consumer_generation=1, expires_in=SOON)
+    assert post_claims(admin, wanted).json["claims"][0]["expires_at"] is not None
     let_pass(database_url)
-    assert claim(elsewhere(database_url), wants("resources=VCPU:4")).status_code == 201
+    assert post_claims(elsewhere(database_url), new_claim("resources=VCPU:4")).status_code == 201
 
 
 def test_members_of_groups_that_expire_leave(admin: Admin, database_url: str) -> None:
     group = {"name": "web", "policy": "anti-affinity"}
-    made(admin, host(admin, "cn", VCPU=4), group=group)
+    made(admin, make_provider(admin, "cn", VCPU=4), group=group)
     let_pass(database_url)
-    assert claim(elsewhere(database_url), wants("resources=VCPU:1", group=group)).status_code == 201
+    assert post_claims(elsewhere(database_url), new_claim("resources=VCPU:1", group=group)).status_code == 201
 
 
 @pytest.mark.parametrize("fields", [{"expires_in": 0}, {"expires_in": 1e9}, {"expires_in": "soon"}])
 def test_times_that_make_no_sense_are_refused(admin: Admin, fields: dict[str, object]) -> None:
-    host(admin, "cn", VCPU=4)
-    assert claim(admin, wants("resources=VCPU:1", **fields)).status_code == 400
+    make_provider(admin, "cn", VCPU=4)
+    assert post_claims(admin, new_claim("resources=VCPU:1", **fields)).status_code == 400
     assert admin("PUT", "/ext/v1/claims/none", json={"consumer_generation": 1}).status_code == 404
 
 
 def test_a_claim_shows_when_it_expires_until_it_stays_or_is_gone(admin: Admin, database_url: str) -> None:
-    provider = host(admin, "cn", VCPU=8)
+    provider = make_provider(admin, "cn", VCPU=8)
     consumer = made(admin, provider)
     shown = admin("GET", f"/ext/v1/claims/{consumer}").json["claim"]
     assert (shown["consumer_uuid"], shown["consumer_generation"]) == (consumer, 1)
@@ -275,6 +263,6 @@ def test_a_claim_shows_when_it_expires_until_it_stays_or_is_gone(admin: Admin, d
 
 def made_beside(admin: Admin) -> str:
     """The uuid of a consumer that holds the rest, which expires."""
-    wanted = wants("resources=VCPU:4", expires_in=SOON)
-    assert claim(admin, wanted).status_code == 201
+    wanted = new_claim("resources=VCPU:4", expires_in=SOON)
+    assert post_claims(admin, wanted).status_code == 201
     return str(wanted["consumer_uuid"])

@@ -1,6 +1,5 @@
 """Claims of members of a group: kept together or apart, on each database, although others join meanwhile."""
 
-import uuid
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,39 +11,22 @@ from placement.search.claims import service
 from placement.search.claims.claim import WantedClaim
 from placement.search.claims.placing import PlacedClaim
 from placement.store.groups import Members
-from tests.placement.running import Admin, application
+from tests.placement.builders import OWNER, make_provider, new_claim, post_claims, put_allocation, read_error
+from tests.placement.running import Admin
 
-OWNER = {"consumer_type": "INSTANCE", "project_id": "project", "user_id": "user"}
 NO_CANDIDATE = "placement.ext.no_candidate"
 
 
 @pytest.fixture
-def admin(database_url: str) -> Admin:
-    return Admin(application(database_url))
-
-
-@pytest.fixture
 def hosts(admin: Admin) -> list[str]:
-    return [host(admin, name) for name in ("one", "two", "three")]
-
-
-def host(admin: Admin, name: str, total: int = 4, resource_class: str = "VCPU") -> str:
-    made = str(admin("POST", "/resource_providers", json={"name": name}).json["uuid"])
-    body = {"resource_provider_generation": 0, "inventories": {resource_class: {"total": total}}}
-    assert admin("PUT", f"/resource_providers/{made}/inventories", json=body).status_code == 200
-    return made
+    return [make_provider(admin, name, VCPU=4) for name in ("one", "two", "three")]
 
 
 def member(policy: str = "", *, query: str = "resources=VCPU:1", **fields: Any) -> dict[str, Any]:
     """A claim of a new consumer, which joins the group ``web`` if there is a policy."""
     limit = {"max_per_root": fields.pop("max_per_root")} if "max_per_root" in fields else {}
     group = {"group": {"name": "web", "policy": policy, **limit}} if policy else {}
-    consumer = {"consumer_uuid": str(uuid.uuid4()), "consumer_generation": None}
-    return {**consumer, "query": query, **OWNER, **group, **fields}
-
-
-def claim(admin: Admin, *claims: dict[str, Any], **fields: Any) -> TestResponse:
-    return admin("POST", "/ext/v1/claims", json={"claims": claims, **fields})
+    return new_claim(query, **group, **fields)
 
 
 def roots(answer: TestResponse) -> list[str]:
@@ -52,25 +34,15 @@ def roots(answer: TestResponse) -> list[str]:
     return [each["root_provider_uuid"] for each in answer.json["claims"]]
 
 
-def refused(answer: TestResponse) -> tuple[int, str, str]:
-    (error,) = answer.json["errors"]
-    return answer.status_code, error.get("code", ""), error["detail"]
-
-
 def put(admin: Admin, consumer: str, provider: str, generation: int | None) -> None:
-    body = {
-        "allocations": {provider: {"resources": {"VCPU": 1}}},
-        "consumer_generation": generation,
-        **OWNER,
-    }
-    answer = admin("PUT", f"/allocations/{consumer}", json=body)
+    answer = put_allocation(admin, {provider: {"VCPU": 1}}, consumer, generation)
     assert answer.status_code == 204, answer.text
 
 
 def test_affinity_keeps_on_one_host(admin: Admin, hosts: list[str]) -> None:
-    first = roots(claim(admin, member("affinity")))
-    assert roots(claim(admin, *[member("affinity") for _ in range(3)])) == first * 3
-    status, code, detail = refused(claim(admin, member("affinity")))
+    first = roots(post_claims(admin, member("affinity")))
+    assert roots(post_claims(admin, *[member("affinity") for _ in range(3)])) == first * 3
+    status, code, detail = read_error(post_claims(admin, member("affinity")))
     assert (status, code) == (409, NO_CANDIDATE)
     why = "0 of 1 host: 1 has less than 1 VCPU free (most: 0 on "
     assert why in detail
@@ -78,98 +50,102 @@ def test_affinity_keeps_on_one_host(admin: Admin, hosts: list[str]) -> None:
 
 
 def test_anti_affinity_keeps_apart(admin: Admin, hosts: list[str]) -> None:
-    found = roots(claim(admin, member("anti-affinity"))) + roots(
-        claim(admin, *[member("anti-affinity") for _ in range(2)])
+    found = roots(post_claims(admin, member("anti-affinity"))) + roots(
+        post_claims(admin, *[member("anti-affinity") for _ in range(2)])
     )
     assert sorted(found) == sorted(hosts)
-    status, code, detail = refused(claim(admin, member("anti-affinity")))
+    status, code, detail = read_error(post_claims(admin, member("anti-affinity")))
     assert (status, code) == (409, NO_CANDIDATE)
     assert detail.endswith(": no host may be chosen: 3 hosts are left out by its group.")
-    assert roots(claim(admin, member()))  # others do not care
+    assert roots(post_claims(admin, member()))  # others do not care
 
 
 def test_so_many_may_be_on_one_host(admin: Admin, hosts: list[str]) -> None:
-    found = roots(claim(admin, *[member("anti-affinity", max_per_root=2) for _ in range(6)]))
+    found = roots(post_claims(admin, *[member("anti-affinity", max_per_root=2) for _ in range(6)]))
     assert sorted(found) == sorted(hosts * 2)
-    assert refused(claim(admin, member("anti-affinity", max_per_root=2)))[:2] == (409, NO_CANDIDATE)
-    assert roots(claim(admin, member("anti-affinity", max_per_root=3)))
+    assert read_error(post_claims(admin, member("anti-affinity", max_per_root=2)))[:2] == (409, NO_CANDIDATE)
+    assert roots(post_claims(admin, member("anti-affinity", max_per_root=3)))
 
 
 def test_soft_policies_are_kept_as_far_as_there_is_room(admin: Admin, hosts: list[str]) -> None:
-    found = roots(claim(admin, *[member("soft-anti-affinity") for _ in range(6)]))
+    found = roots(post_claims(admin, *[member("soft-anti-affinity") for _ in range(6)]))
     assert sorted(found) == sorted(hosts * 2)
-    (first,) = roots(claim(admin, member("soft-affinity", only=[hosts[0]])))
-    answer = claim(admin, member("soft-affinity"))
+    (first,) = roots(post_claims(admin, member("soft-affinity", only=[hosts[0]])))
+    answer = post_claims(admin, member("soft-affinity"))
     assert roots(answer) == [first]
     assert answer.json["claims"][0]["score"] == {
         "total": pytest.approx(3 / 7),
         "criteria": {"group": pytest.approx(3 / 7)},
     }
-    assert roots(claim(admin, member("soft-affinity")))[0] != first  # which is full
-    answer = claim(admin, member("soft-affinity", order={"group": 0, "spread": 1}, only=hosts[1:]))
+    assert roots(post_claims(admin, member("soft-affinity")))[0] != first  # which is full
+    answer = post_claims(admin, member("soft-affinity", order={"group": 0, "spread": 1}, only=hosts[1:]))
     assert answer.json["claims"][0]["score"]["criteria"]["spread"] == 0.25
 
 
 def test_members_leave_with_their_last_allocation(admin: Admin, hosts: list[str]) -> None:
     wanted = [member("anti-affinity") for _ in hosts]
-    found = dict(zip(roots(claim(admin, *wanted)), wanted, strict=True))
+    found = dict(zip(roots(post_claims(admin, *wanted)), wanted, strict=True))
     gone = hosts[1]
     assert admin("DELETE", f"/allocations/{found[gone]['consumer_uuid']}").status_code == 204
-    assert roots(claim(admin, member("anti-affinity"))) == [gone]
+    assert roots(post_claims(admin, member("anti-affinity"))) == [gone]
 
 
 def test_members_that_others_move_stay_members(admin: Admin, hosts: list[str]) -> None:
     first, second = member("anti-affinity"), member("anti-affinity")
-    assert roots(claim(admin, {**first, "only": hosts[:1]}, {**second, "only": hosts[1:2]})) == hosts[:2]
+    assert (
+        roots(post_claims(admin, {**first, "only": hosts[:1]}, {**second, "only": hosts[1:2]})) == hosts[:2]
+    )
     # nobody asks the group: both are on one host now
     put(admin, first["consumer_uuid"], hosts[1], 1)
     there = hosts[1:2]
-    assert refused(claim(admin, member("anti-affinity", only=there, max_per_root=2)))[1] == NO_CANDIDATE
-    assert roots(claim(admin, member("anti-affinity", only=there, max_per_root=3))) == there
-    assert roots(claim(admin, member("anti-affinity", only=hosts[:1]))) == hosts[:1]
+    assert (
+        read_error(post_claims(admin, member("anti-affinity", only=there, max_per_root=2)))[1] == NO_CANDIDATE
+    )
+    assert roots(post_claims(admin, member("anti-affinity", only=there, max_per_root=3))) == there
+    assert roots(post_claims(admin, member("anti-affinity", only=hosts[:1]))) == hosts[:1]
 
 
 def test_a_member_may_move_and_leaves_if_the_claim_names_no_group(admin: Admin, hosts: list[str]) -> None:
     wanted = [member("anti-affinity") for _ in hosts]
-    found = dict(zip(roots(claim(admin, *wanted)), wanted, strict=True))
+    found = dict(zip(roots(post_claims(admin, *wanted)), wanted, strict=True))
     moving = {**found[hosts[0]], "consumer_generation": 1}
-    assert roots(claim(admin, moving)) == [hosts[0]]  # it is not in its own way
-    assert refused(claim(admin, member("anti-affinity")))[1] == NO_CANDIDATE
+    assert roots(post_claims(admin, moving)) == [hosts[0]]  # it is not in its own way
+    assert read_error(post_claims(admin, member("anti-affinity")))[1] == NO_CANDIDATE
     del moving["group"]
-    assert roots(claim(admin, {**moving, "consumer_generation": 2, "only": [hosts[0]]})) == [hosts[0]]
-    assert roots(claim(admin, member("anti-affinity"))) == [hosts[0]]
+    assert roots(post_claims(admin, {**moving, "consumer_generation": 2, "only": [hosts[0]]})) == [hosts[0]]
+    assert roots(post_claims(admin, member("anti-affinity"))) == [hosts[0]]
 
 
 def test_all_of_a_group_have_a_place_or_none(admin: Admin, hosts: list[str]) -> None:
     wanted = [member("anti-affinity") for _ in range(4)]
-    status, code, detail = refused(claim(admin, *wanted))
+    status, code, detail = read_error(post_claims(admin, *wanted))
     assert (status, code) == (409, NO_CANDIDATE)
     assert "claim 4 of 4" in detail
     for each in wanted:
         assert admin("GET", f"/allocations/{each['consumer_uuid']}").json == {"allocations": {}}
     # together they fit on the largest host alone
-    large = host(admin, "large", 8)
-    assert roots(claim(admin, *[member("affinity") for _ in range(6)])) == [large] * 6
+    large = make_provider(admin, "large", VCPU=8)
+    assert roots(post_claims(admin, *[member("affinity") for _ in range(6)])) == [large] * 6
 
 
 def test_who_shares_a_pool_is_not_on_one_host(admin: Admin, hosts: list[str]) -> None:
-    pool = host(admin, "pool", 100, "DISK_GB")
+    pool = make_provider(admin, "pool", DISK_GB=100)
     traits = {"traits": ["MISC_SHARES_VIA_AGGREGATE"], "resource_provider_generation": 1}
     assert admin("PUT", f"/resource_providers/{pool}/traits", json=traits).status_code == 200
     for provider, generation in ((pool, 2), *[(each, 1) for each in hosts]):
         body = {"aggregates": [hosts[0]], "resource_provider_generation": generation}
         assert admin("PUT", f"/resource_providers/{provider}/aggregates", json=body).status_code == 200
     query = "resources=VCPU:1,DISK_GB:10"
-    found = roots(claim(admin, *[member("anti-affinity", query=query) for _ in range(3)]))
+    found = roots(post_claims(admin, *[member("anti-affinity", query=query) for _ in range(3)]))
     assert sorted(found) == sorted(hosts)
-    _, code, detail = refused(claim(admin, member("anti-affinity", query=query)))
+    _, code, detail = read_error(post_claims(admin, member("anti-affinity", query=query)))
     assert code == NO_CANDIDATE
     # the pool is the one host where nobody of the group is
     why = "0 of 1 host: 1 has no VCPU; leaving out VCPU would leave 1 host"
     assert detail.endswith(f": {why}; 3 hosts are left out by its group.")
     alone = member("anti-affinity", query="resources=DISK_GB:10", avoid=hosts)
-    assert roots(claim(admin, alone)) == [pool]
-    assert roots(claim(admin, member("affinity", query=query)))[0] in hosts
+    assert roots(post_claims(admin, alone)) == [pool]
+    assert roots(post_claims(admin, member("affinity", query=query)))[0] in hosts
 
 
 def pool(admin: Admin, members: Sequence[str], **totals: int) -> str:
@@ -190,36 +166,36 @@ def pool(admin: Admin, members: Sequence[str], **totals: int) -> str:
 
 
 def test_beside_a_pool_only_hosts_that_the_policy_leaves_are_spoken_of(admin: Admin) -> None:
-    small, large = host(admin, "small", 2), host(admin, "large", 8)
+    small, large = make_provider(admin, "small", VCPU=2), make_provider(admin, "large", VCPU=8)
     pool(admin, [small, large], DISK_GB=100)
-    assert roots(claim(admin, member("affinity", only=[small]))) == [small]
-    answer = claim(admin, member("affinity", query="resources=VCPU:4,DISK_GB:1"))
-    status, code, detail = refused(answer)
+    assert roots(post_claims(admin, member("affinity", only=[small]))) == [small]
+    answer = post_claims(admin, member("affinity", query="resources=VCPU:4,DISK_GB:1"))
+    status, code, detail = read_error(answer)
     assert (status, code) == (409, NO_CANDIDATE)
     # without VCPU it would be on the pool alone, which the group does not allow
     (helping,) = answer.json["errors"][0]["explanation"]["relaxations"]
     assert [(each["names"], each["amount"]) for each in helping["changes"]] == [(["VCPU"], 1)]
     assert "0 of 1 host: 1 " in detail
     assert detail.endswith("; asking for 1 VCPU would leave 1 host; 2 hosts are left out by its group.")
-    assert roots(claim(admin, member("affinity", query="resources=VCPU:1,DISK_GB:1"))) == [small]
+    assert roots(post_claims(admin, member("affinity", query="resources=VCPU:1,DISK_GB:1"))) == [small]
 
 
 @pytest.mark.parametrize("policy", ["affinity", "anti-affinity"])
 def test_who_joins_between_the_look_and_the_write_is_seen(
     admin: Admin, hosts: list[str], monkeypatch: pytest.MonkeyPatch, policy: str
 ) -> None:
-    write, others = service.ClaimService._bind, list[str]()
+    write, others = service.ClaimService._write_claims, list[str]()
 
     def slow_write(self: service.ClaimService, placed: Sequence[PlacedClaim], *more: Any) -> dict[str, float]:
         if not others:
             others.append("")  # that one is written without delay
             mine = placed[0].choice.root.uuid
             apart = {"only": [mine]} if policy == "anti-affinity" else {"avoid": [mine]}
-            others[0] = roots(claim(admin, member(policy, **apart)))[0]
+            others[0] = roots(post_claims(admin, member(policy, **apart)))[0]
         return write(self, placed, *more)
 
-    monkeypatch.setattr(service.ClaimService, "_bind", slow_write)
-    (found,) = roots(claim(admin, member(policy)))
+    monkeypatch.setattr(service.ClaimService, "_write_claims", slow_write)
+    (found,) = roots(post_claims(admin, member(policy)))
     assert (found == others[0]) == (policy == "affinity")
 
 
@@ -228,24 +204,24 @@ def test_that_nothing_is_found_is_not_said_of_members_that_have_left(
 ) -> None:
     """Members and providers are read one after the other: both together may never have been true."""
     wanted = [member("anti-affinity", only=[each]) for each in hosts[:2]]
-    assert roots(claim(admin, *wanted)) == hosts[:2]
-    read, done = service.ClaimService._members, list[str]()
+    assert roots(post_claims(admin, *wanted)) == hosts[:2]
+    read, done = service.ClaimService._group_members, list[str]()
 
     def slow_read(self: service.ClaimService, asked: Sequence[WantedClaim]) -> Members:
         found = read(self, asked)
         if not done:
             done.append("")
             assert admin("DELETE", f"/allocations/{wanted[0]['consumer_uuid']}").status_code == 204
-            assert roots(claim(admin, member(query="resources=VCPU:4", only=hosts[2:]))) == hosts[2:]
+            assert roots(post_claims(admin, member(query="resources=VCPU:4", only=hosts[2:]))) == hosts[2:]
         return found
 
-    monkeypatch.setattr(service.ClaimService, "_members", slow_read)
-    assert roots(claim(admin, member("anti-affinity"))) == hosts[:1]
+    monkeypatch.setattr(service.ClaimService, "_group_members", slow_read)
+    assert roots(post_claims(admin, member("anti-affinity"))) == hosts[:1]
 
 
 def test_the_table_is_empty_when_all_are_gone(admin: Admin, hosts: list[str], database_url: str) -> None:
     wanted = [member("anti-affinity") for _ in hosts]
-    roots(claim(admin, *wanted))
+    roots(post_claims(admin, *wanted))
     put(admin, wanted[0]["consumer_uuid"], hosts[0], 1)
     engine = sa.create_engine(database_url)
     with engine.connect() as conn:
@@ -276,6 +252,6 @@ def test_the_table_is_empty_when_all_are_gone(admin: Admin, hosts: list[str], da
     ],
 )
 def test_groups_that_make_no_sense_are_refused(admin: Admin, fields: dict[str, Any], why: str) -> None:
-    status, _, detail = refused(claim(admin, member(**fields)))
+    status, _, detail = read_error(post_claims(admin, member(**fields)))
     assert status == 400
     assert why in detail

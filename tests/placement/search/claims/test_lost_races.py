@@ -1,7 +1,6 @@
 """Somebody else is faster between the look and the write: the claim goes elsewhere, or is told the truth."""
 
 import math
-import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -9,32 +8,10 @@ import pytest
 from werkzeug.test import TestResponse
 
 from placement.search.claims import service
+from tests.placement.builders import OWNER, make_provider, new_claim, post_claims, put_allocation
 from tests.placement.running import Admin, application
 
-OWNER = {"consumer_type": "INSTANCE", "project_id": "project", "user_id": "user"}
 Change = Callable[[Admin, str], TestResponse]
-
-
-@pytest.fixture
-def admin(database_url: str) -> Admin:
-    return Admin(application(database_url))
-
-
-def host(admin: Admin, name: str, total: int = 4) -> str:
-    made = str(admin("POST", "/resource_providers", json={"name": name}).json["uuid"])
-    body = {"resource_provider_generation": 0, "inventories": {"VCPU": {"total": total}}}
-    assert admin("PUT", f"/resource_providers/{made}/inventories", json=body).status_code == 200
-    return made
-
-
-def wants(query: str = "resources=VCPU:4", **fields: Any) -> dict[str, Any]:
-    return {
-        "consumer_uuid": str(uuid.uuid4()),
-        "consumer_generation": None,
-        "query": query,
-        **OWNER,
-        **fields,
-    }
 
 
 def after_each_look(
@@ -55,8 +32,7 @@ def after_each_look(
 
 
 def take_all(admin: Admin, chosen: str) -> TestResponse:
-    body = {"allocations": {chosen: {"resources": {"VCPU": 4}}}, "consumer_generation": None, **OWNER}
-    return admin("PUT", f"/allocations/{uuid.uuid4()}", json=body)
+    return put_allocation(admin, {chosen: {"VCPU": 4}})
 
 
 def add_trait(admin: Admin, chosen: str) -> TestResponse:
@@ -78,7 +54,7 @@ def disable(admin: Admin, chosen: str) -> TestResponse:
 
 
 def another_parent(admin: Admin, chosen: str) -> TestResponse:
-    above = host(admin, "above", 1)
+    above = make_provider(admin, "above", VCPU=1)
     body = {"name": "below", "parent_provider_uuid": above}
     return admin("PUT", f"/resource_providers/{chosen}", json=body)
 
@@ -95,10 +71,10 @@ def done(change: Change, admin: Admin) -> Callable[[str], None]:
 def test_who_loses_a_race_goes_elsewhere(
     admin: Admin, monkeypatch: pytest.MonkeyPatch, change: Change
 ) -> None:
-    hosts = {host(admin, "one"), host(admin, "other")}
+    hosts = {make_provider(admin, "one", VCPU=4), make_provider(admin, "other", VCPU=4)}
     lost = after_each_look(monkeypatch, done(change, admin))
-    wanted = wants("resources=VCPU:4&required=!HW_CPU_X86_AVX")
-    answer = admin("POST", "/ext/v1/claims", json={"claims": [wanted]})
+    wanted = new_claim("resources=VCPU:4&required=!HW_CPU_X86_AVX")
+    answer = post_claims(admin, wanted)
     assert answer.status_code == 201, answer.text
     (left,) = hosts - set(lost)
     held = admin("GET", f"/allocations/{wanted['consumer_uuid']}").json["allocations"]
@@ -108,9 +84,9 @@ def test_who_loses_a_race_goes_elsewhere(
 def test_a_host_that_became_part_of_another_is_looked_at_again(
     admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    only = host(admin, "cn")
+    only = make_provider(admin, "cn", VCPU=4)
     after_each_look(monkeypatch, done(another_parent, admin))
-    answer = admin("POST", "/ext/v1/claims", json={"claims": [wants()]})
+    answer = post_claims(admin, new_claim())
     (above,) = (
         each["uuid"]
         for each in admin("GET", "/resource_providers").json["resource_providers"]
@@ -123,9 +99,9 @@ def test_a_host_that_became_part_of_another_is_looked_at_again(
 def test_no_candidate_is_said_if_the_last_place_is_gone(
     admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    host(admin, "cn")
+    make_provider(admin, "cn", VCPU=4)
     after_each_look(monkeypatch, done(take_all, admin))
-    answer = admin("POST", "/ext/v1/claims", json={"claims": [wants()]})
+    answer = post_claims(admin, new_claim())
     (error,) = answer.json["errors"]
     assert (answer.status_code, error["code"]) == (409, "placement.ext.no_candidate")
     assert "(most: 0 on cn)" in error["detail"]
@@ -135,9 +111,9 @@ def test_who_is_too_slow_each_time_is_told_to_try_later(
     admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(20):
-        host(admin, f"cn{number}")
+        make_provider(admin, f"cn{number}", VCPU=4)
     lost = after_each_look(monkeypatch, done(take_all, admin), times=20)
-    answer = admin("POST", "/ext/v1/claims", json={"claims": [wants()]})
+    answer = post_claims(admin, new_claim())
     assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
     assert len(lost) == 12  # one by an old state
     assert "Others were faster each of 11 times" in answer.json["errors"][0]["detail"]
@@ -146,21 +122,21 @@ def test_who_is_too_slow_each_time_is_told_to_try_later(
 def test_what_was_known_a_moment_ago_refuses_nobody(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
     """Places are looked for by an old state first, and then by what is there now."""
     monkeypatch.setattr(service, "_RECENT", math.inf)
-    only = host(admin, "cn")
+    only = make_provider(admin, "cn", VCPU=4)
     assert (
         admin("GET", "/allocation_candidates?resources=VCPU:1").status_code == 200
     )  # the state that is old from now on
     taken = take_all(admin, only)
     assert taken.status_code == 204
-    refused = admin("POST", "/ext/v1/claims", json={"claims": [wants()]})
+    refused = post_claims(admin, new_claim())
     assert refused.status_code == 409
     assert "(most: 0 on cn)" in refused.json["errors"][0]["detail"]
-    other = host(admin, "other")
-    placed = admin("POST", "/ext/v1/claims", json={"claims": [wants()]})
+    other = make_provider(admin, "other", VCPU=4)
+    placed = post_claims(admin, new_claim())
     assert [each["root_provider_uuid"] for each in placed.json["claims"]] == [other]
     assert admin("PUT", "/traits/CUSTOM_NEW").status_code == 201
     unmet = admin(
-        "POST", "/ext/v1/claims", json={"claims": [wants(query="resources=VCPU:1&required=CUSTOM_NEW")]}
+        "POST", "/ext/v1/claims", json={"claims": [new_claim(query="resources=VCPU:1&required=CUSTOM_NEW")]}
     )
     assert unmet.status_code == 409
 
@@ -169,22 +145,22 @@ def test_who_may_not_try_again_is_not_sent_away_because_of_an_old_state(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service, "_RECENT", math.inf)
-    admin = Admin(application(database_url, retries=0))
-    only = host(admin, "cn")
+    admin = Admin(application(database_url, placement={"allocation_conflict_retry_count": 0}))
+    only = make_provider(admin, "cn", VCPU=4)
     path = "/allocation_candidates?resources=VCPU:1"
     assert admin("GET", path).status_code == 200  # the state that is old from now on
     assert take_all(admin, only).status_code == 204
-    other = host(admin, "other")
-    placed = admin("POST", "/ext/v1/claims", json={"claims": [wants()]})
+    other = make_provider(admin, "other", VCPU=4)
+    placed = post_claims(admin, new_claim())
     assert [each["root_provider_uuid"] for each in placed.json["claims"]] == [other]
 
 
 def test_of_several_nothing_is_written_if_one_loses_a_race(
     admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hosts = [host(admin, "one"), host(admin, "other")]
+    hosts = [make_provider(admin, "one", VCPU=4), make_provider(admin, "other", VCPU=4)]
     after_each_look(monkeypatch, done(take_all, admin))
-    wanted = [wants(), wants()]
+    wanted = [new_claim(), new_claim()]
     assert admin("POST", "/ext/v1/claims", json={"claims": wanted}).status_code == 409
     for each in wanted:
         assert admin("GET", f"/allocations/{each['consumer_uuid']}").json == {"allocations": {}}
@@ -195,15 +171,15 @@ def test_of_several_nothing_is_written_if_one_loses_a_race(
 def test_a_consumer_that_somebody_else_made_meanwhile_is_not_taken_over(
     admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    host(admin, "cn", 8)
-    wanted = wants()
+    make_provider(admin, "cn", VCPU=8)
+    wanted = new_claim()
 
     def make(chosen: str) -> None:
         body = {"allocations": {chosen: {"resources": {"VCPU": 1}}}, "consumer_generation": None, **OWNER}
         assert admin("PUT", f"/allocations/{wanted['consumer_uuid']}", json=body).status_code == 204
 
     after_each_look(monkeypatch, make)
-    answer = admin("POST", "/ext/v1/claims", json={"claims": [wanted]})
+    answer = post_claims(admin, wanted)
     (error,) = answer.json["errors"]
     assert (answer.status_code, error["code"]) == (409, "placement.concurrent_update")
 
@@ -212,15 +188,15 @@ def test_a_consumer_that_somebody_else_made_meanwhile_is_not_taken_over(
 def test_who_does_not_know_the_consumer_is_told_so_before_anybody_finds_out_why_there_is_no_place(
     admin: Admin, monkeypatch: pytest.MonkeyPatch, generation: int | None
 ) -> None:
-    host(admin, "cn")
-    wanted = wants()
-    assert admin("POST", "/ext/v1/claims", json={"claims": [wanted]}).status_code == 201
+    make_provider(admin, "cn", VCPU=4)
+    wanted = new_claim()
+    assert post_claims(admin, wanted).status_code == 201
 
     def explain(*_: Any) -> None:
         raise AssertionError("nobody asked")
 
     monkeypatch.setattr(service, "refusal", explain)
     again = {**wanted, "query": "resources=VCPU:9", "consumer_generation": generation}
-    answer = admin("POST", "/ext/v1/claims", json={"claims": [again]})
+    answer = post_claims(admin, again)
     (error,) = answer.json["errors"]
     assert (answer.status_code, error["code"]) == (409, "placement.concurrent_update")

@@ -2,7 +2,7 @@
 
 from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import SearchBudget
-from placement.search.diagnosis.equivalence import LikeTrees, sort_anew, sort_out
+from placement.search.equivalence import LikeTrees, sort_anew, sort_out
 from placement.search.request import CandidatesRequest, RequestGroup
 from tests.placement.search.snapshots import Spec, build, inventory
 

@@ -1,26 +1,78 @@
-"""Hosts among which nothing that a request asks for tells a difference: they are looked at once."""
+"""Equivalence: which trees, and which providers, are the same to a request; each class is searched once.
 
-from collections.abc import Hashable, Iterable
+Three classes of trees exist, from what is the same for every request to what is the same for one:
+
+- :class:`~placement.read_model.trees.TreeStructure` and :class:`~placement.read_model.trees.TreeClass` do not
+  depend on a request. The read model interns them, as thousands of hosts differ in names and usage alone.
+- A :class:`~placement.search.compiled_request.CompiledRequest` stands for the trees of one structure in which
+  all is equal that the conditions of a request read: these have the same candidates, by position.
+- A :class:`TreeKin`, and the :class:`LikeTrees` in it, ignore providers that have nothing of what is asked
+  for. They are coarser, since positions do not matter to an explanation; and they hold for every weaker
+  request, too, which is asked when clauses are left out.
+
+All keys come from what conditions say that they read: :func:`tree_reader` for trees, :func:`provider_reader`
+for providers. A condition with an attribute of its own needs a line in ``_OF_TREES`` only to be fast.
+"""
+
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from operator import attrgetter, le
-from typing import Final
+from typing import Any, Final
 
 from placement.read_model.provider import Inventory, Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import HostTree, TreeLayout, TreeStructure, Where, picker
 from placement.search.budget import SearchBudget
-from placement.search.conditions import HasTraits, InAggregates, InTree, ProviderCondition, needs_of
-from placement.search.diagnosis.clauses import pieces
+from placement.search.conditions import ProviderCondition, all_conditions, group_conditions, needs_of
 from placement.search.request import CandidatesRequest
 from placement.search.roots import SharingProviders
 from placement.search.rules import RequestRules
 
 _TREES: Final = 64
-"""How many trees are looked at between two looks at the budget."""
+"""Trees that are looked at between two looks at the budget."""
+_OF_TREES: Final = {"traits": "kind", "aggregates": "aggregates", "root.aggregates": "aggregates"}
+"""Attribute of a tree that has, for all its providers, what they have by the other name.
+
+Any other attribute is taken to differ from tree to tree."""
+
+
+def tree_reader(conditions: Iterable[ProviderCondition]) -> Callable[[HostTree], Any]:
+    """A function that returns a key of a tree.
+
+    Trees of one key have one structure, and meet the conditions at the same positions.
+    """
+    reads = {_OF_TREES.get(name, "root.id") for each in conditions for name in each.reads}
+    # a kind has one structure, and one key less is faster for each of thousands of trees
+    return attrgetter(*sorted(reads if "kind" in reads else {"shape", *reads}))
+
+
+def root_reader(conditions: Iterable[ProviderCondition]) -> Callable[[Provider], Any]:
+    """A function that returns a key of a root: roots of equal keys meet the same conditions.
+
+    It is called for each tree that a search looks at, so that it is one call of C code.
+    """
+    reads = {name.removeprefix("root.") for each in conditions for name in each.reads}
+    return attrgetter(*sorted(reads)) if reads else _read_nothing
+
+
+def provider_reader(conditions: Iterable[ProviderCondition]) -> Callable[[Provider, Provider], Hashable]:
+    """A function that returns a key of a provider with its root: equal ones meet the same conditions."""
+    reads = {name for each in conditions for name in each.reads}
+    of_root = sorted([name.removeprefix("root.") for name in reads if name.startswith("root.")])
+    own = sorted([name for name in reads if not name.startswith("root.")])
+    read_own = attrgetter(*own) if own else _read_nothing
+    if not of_root:
+        return lambda provider, _: read_own(provider)
+    read_root = attrgetter(*of_root)
+    return lambda provider, root: (read_own(provider), read_root(root))
+
+
+def _read_nothing(_: object) -> Hashable:
+    return None
 
 
 class AskedAmounts:
-    """What a request says about its parts together, and all amounts of it.
+    """The rules of a request for its parts together, and all its amounts.
 
     :param where: where trees are looked at, if not where this request asks for something.
     """
@@ -40,39 +92,41 @@ class AskedAmounts:
         self._portions: dict[TreeStructure, Hashable] = {}
 
     def portions(self, shape: TreeStructure, layout: TreeLayout) -> Hashable:
-        """By amount whether those who have the class give it in one go; of sums of amounts in which steps."""
+        """Whether providers give each amount in one go, and in which steps they give sums of amounts."""
+        # by structure: thousands of trees have the same, and this looks at each inventory
         found = self._portions.get(shape)
         if found is None:
             given = [
-                shape.any_gives(name, amount) or self._gives(shape, layout, name, amount)
+                # True stands for all inventories, so that structures of different sizes may be equal
+                shape.any_gives(name, amount) or self._portions_given(shape, layout, name, amount)
                 for name, amount in self.amounts
             ]
             summed = [
                 # where every single amount is given, and all of them at once, so is every sum
                 (given.count(True) == len(given) and shape.any_gives(name, asked))
-                or self._steps(shape, layout, name, asked)
+                or self._portions_summed(shape, layout, name, asked)
                 for name, asked in self.rules.contested.items()
             ]
             found = self._portions[shape] = (*given, *summed)
         return found
 
-    def _gives(self, shape: TreeStructure, layout: TreeLayout, name: str, amount: int) -> Hashable:
+    def _portions_given(self, shape: TreeStructure, layout: TreeLayout, name: str, amount: int) -> Hashable:
         return tuple(
             [
                 (each.min_unit <= amount, amount <= each.max_unit, amount % each.step_size == 0)
-                for each in self._inventories(shape, layout, name)
+                for each in self._inventories_of(shape, layout, name)
             ]
         )
 
-    def _steps(self, shape: TreeStructure, layout: TreeLayout, name: str, asked: int) -> Hashable:
+    def _portions_summed(self, shape: TreeStructure, layout: TreeLayout, name: str, asked: int) -> Hashable:
         return tuple(
             [
                 (each.min_unit, min(each.max_unit, asked), each.step_size)
-                for each in self._inventories(shape, layout, name)
+                for each in self._inventories_of(shape, layout, name)
             ]
         )
 
-    def _inventories(self, shape: TreeStructure, layout: TreeLayout, name: str) -> list[Inventory]:
+    def _inventories_of(self, shape: TreeStructure, layout: TreeLayout, name: str) -> list[Inventory]:
         return [shape.portions[slot] for slot in layout.slots_of(self._ranks[name])]
 
 
@@ -83,14 +137,11 @@ def _is_about_all(request: CandidatesRequest) -> bool:
     a ``same_subtree`` a group is none where it asks for no resources.)
     """
     named = frozenset[str]().union(*request.same_subtrees)
+    # without a subtree rule every provider of a candidate gives something
     return bool(named) and (
         request.group_policy == "isolate"
         or any(
-            not group.resources
-            or group.required
-            or group.forbidden
-            or group.member_of
-            or group.forbidden_aggregates
+            not group.resources or group_conditions(group)
             for group in request.groups
             if group.suffix in named
         )
@@ -124,6 +175,7 @@ class TreeKin:
             for rank in ranks:
                 slot = self.slots[at, names[rank]] = len(self.slots)
                 self.having.setdefault(names[rank], []).append((at, slot))
+        # contested classes are compared by amount, all others only by whether it is enough
         contested = request.rules.contested
         asked = sorted(
             (slot, amount)
@@ -134,6 +186,7 @@ class TreeKin:
         self.shared = shared
         #: by what matters of what is free
         self.alike: dict[Hashable, LikeTrees] = {}
+        # one amount for each slot, in order, is the common case, where nothing has to be picked
         slots = [slot for slot, _ in asked]
         #: None where it is one amount for each slot
         self._pick = None if slots == [*range(len(self.slots))] else picker(slots)
@@ -143,18 +196,19 @@ class TreeKin:
         ]
 
     def free(self, tree: HostTree) -> tuple[int, ...]:
-        """What is free of one of them, by slot."""
+        """The free amounts of one of the trees, by slot."""
         return tree.shape.layout(self.where).pick(tree.free)
 
     def providers(self, tree: HostTree) -> tuple[Provider, ...]:
-        """Those of one of them, and what shares with it, by position."""
+        """The providers of one of the trees, and those that share with it, by position."""
         members = tree.members
         return *[members[at] for at in tree.shape.layout(self.where).positions], *self.shared
 
     def of(self, tree: HostTree, layout: TreeLayout) -> "LikeTrees":
-        """Those of the trees that are like this one."""
+        """The trees that are like this one."""
         free = layout.pick(tree.free)
         pick = self._pick
+        # le and map in C: this is the inner loop of explanations
         key: Hashable = tuple(map(le, self._amounts, free if pick is None else pick(free)))
         if self._contested:
             # the same as the lesser of what is free, but no less than 0, and of what is asked for
@@ -177,7 +231,7 @@ class LikeTrees:
 
     @property
     def shared(self) -> tuple[Provider, ...]:
-        """What shares with each of them."""
+        """The providers that share with each of them."""
         return self.kin.shared
 
 
@@ -199,6 +253,7 @@ def sort_anew(
     for group in groups:
         budget.spend(1 + len(group.trees) // 8)
         for tree in group.trees:
+            # the layout of the whole request, as parts of it are compared by the same positions
             layout = tree.shape.layout(where)
             key = (group.kin, asked.portions(tree.shape, layout))
             kin = kins.get(key)
@@ -217,16 +272,20 @@ def sort_out(
     """
     asked = AskedAmounts(snapshot, request, budget)
     sharing = SharingProviders(snapshot, budget)
-    named = {
-        member.root_id
-        for condition in asked.rules.conditions
-        if isinstance(condition, InTree) and (member := snapshot.get(condition.uuid))
-    }
-    conditions = pieces(request)
+    named: set[int] = set()
+    conditions: list[ProviderCondition] = []
+    for atom in dict.fromkeys(
+        [each for stated in all_conditions(request, asked.rules.needs) for each in stated.atoms()]
+    ):
+        members = atom.named_providers(snapshot)
+        if members is None:
+            conditions.append(atom)
+        else:  # the trees of these are told apart by themselves, and no others
+            named.update([snapshot.providers[each].root_id for each in members])
     met_in = [each.met_in(snapshot) for each in conditions]
     telling = _roots_telling(snapshot, conditions)
     budget.spend(len(telling) // 16)
-    read = attrgetter(*sorted({"shape"} | {each.reads for each in conditions}))
+    read = tree_reader(conditions)
     #: by all that matters of trees but what is free a number, and that by where it is found
     numbers: dict[Hashable, int] = {}
     met: dict[Hashable, tuple[int, TreeLayout]] = {}
@@ -236,6 +295,7 @@ def sort_out(
         if number % _TREES == 0:
             budget.spend(_TREES)
         tells = tree.root.id in telling
+        # trees with none of the names are told apart by their structure alone
         looked_at = read(tree) if tells else tree.shape
         known = met.get(looked_at)
         if known is None:
@@ -247,9 +307,11 @@ def sort_out(
                 for met_at in met_in:
                     found = met_at(tree)
                     features.append(tuple([found[at] for at in layout.positions]))
+            # a number in place of a long tuple, which would be hashed for each tree
             known = met[looked_at] = numbers.setdefault(tuple(features), len(numbers)), layout
         key: Hashable
         key, layout = known
+        # what shares with a tree, and being named, differ from tree to tree and are not in the number
         if sharing.providers or named:
             if sharing.providers:
                 shared = tuple(sharing.with_tree(tree.root.id)[0])
@@ -269,11 +331,8 @@ def _roots_telling(snapshot: ModelSnapshot, conditions: Iterable[ProviderConditi
     """
     found: set[int] = set()
     for each in conditions:
-        if isinstance(each, HasTraits):
-            index, names = snapshot.by_trait, each.forbidden.union(*each.required)
-        elif isinstance(each, InAggregates):
-            index, names = snapshot.by_aggregate, each.forbidden.union(*each.member_of)
-        else:
+        if each.index is None:
             return set(snapshot.trees)
-        found.update(*[snapshot.roots_having(index, name).ids for name in names])
+        index = getattr(snapshot, each.index)
+        found.update(*[snapshot.roots_having(index, name).ids for names in each.sets for name in names])
     return found

@@ -1,14 +1,13 @@
 """A pipeline on a fake host of two NUMA nodes: CPUs 1, 2, 5 and 6 are dedicated, 3 and 7 shared."""
 
-from compute_agent.controllers.cpu import CpusetController
 from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
 from compute_agent.model.cpuset import CpuSets
 from compute_agent.model.guest import GuestSettings
 from compute_agent.pipeline.events import StartGuest
 from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.metrics import AgentMetrics
-from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.policy import POLICIES
+from tests.compute_agent.builders import make_pipeline, read_metric
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.inventory.machines import machine
 
@@ -24,7 +23,7 @@ WORLD = HostState(TOPOLOGY, SETS, TREE, POLICIES["topology-aware"])
 ALL = TOPOLOGY.online
 
 
-class Rig:
+class FakeHost:
     """A pipeline on a fake host whose events are handled here and now."""
 
     def __init__(self, world=WORLD):
@@ -36,8 +35,7 @@ class Rig:
 
     def new_pipeline(self, world=WORLD):
         """As after a restart of the agent."""
-        controllers = (CpusetController(self.driver),)
-        self.pipeline = GuestPipeline(world, self.driver, controllers, self._save, self.metrics)
+        self.pipeline = make_pipeline(world, self.driver, self.metrics, self._save)
 
     def _save(self, guests, unclaimed, migrations):
         if self.full_disk:
@@ -61,4 +59,4 @@ class Rig:
         return set(self.driver.observed_cpus(self.driver.running[uuid]))
 
     def metric(self, name, **labels):
-        return self.metrics.registry.get_sample_value(f"compute_agent_{name}", labels)
+        return read_metric(self.metrics, name, **labels)

@@ -1,0 +1,65 @@
+"""What tests of the agent make again and again: guests, and what consumers hold at a Placement.
+
+Hosts are made by :mod:`tests.compute_agent.inventory.machines`, drivers by :mod:`tests.compute_agent.fakes`,
+pipelines on a fake host by :mod:`tests.compute_agent.pipeline.fake_host`.
+"""
+
+from compute_agent.controllers.cpu import CpusetController
+from compute_agent.model.guest import Guest, GuestSettings
+from compute_agent.pipeline.metrics import AgentMetrics
+from compute_agent.pipeline.worker import GuestPipeline
+from compute_agent.report.transport import UNTYPED_MICROVERSION
+from tests.placement.builders import claim_body
+
+
+def cpu_set(*numbers):
+    """The CPUs of these numbers."""
+    return frozenset(numbers)
+
+
+def make_pipeline(world, driver, metrics=None, save=lambda *saved: None):
+    """A pipeline that pins guests; what it would save is forgotten unless ``save`` keeps it."""
+    return GuestPipeline(world, driver, (CpusetController(driver),), save, metrics or AgentMetrics())
+
+
+def build_guest(uuid, *, pid=100, driver="fake", cgroup="", **settings):
+    """A guest that is named by its uuid, with these settings."""
+    return Guest(uuid, driver, uuid, pid, GuestSettings(**settings), cgroup)
+
+
+def hold_resources(client, consumer, amounts, **fields):
+    """Have a consumer hold these amounts by provider and resource class and nothing else, or nothing at all.
+
+    :raises PlacementError: it is refused.
+    """
+    held = {provider: resources for provider, resources in amounts.items() if resources}
+    body = claim_body(held, client.allocations(consumer).generation, **fields)
+    client.send_request("PUT", f"/allocations/{consumer}", body)
+
+
+def hold_untyped(client, consumer, amounts):
+    """The same for a consumer that has no type, as clients before microversion 1.38 have it."""
+    body = claim_body(amounts, client.allocations(consumer).generation)
+    del body["consumer_type"]
+    client.send_request("PUT", f"/allocations/{consumer}", body, UNTYPED_MICROVERSION)
+
+
+def release_resources(client, consumer):
+    """Have a consumer hold nothing any more.
+
+    :raises NotFoundError: it holds nothing.
+    """
+    client.send_request("DELETE", f"/allocations/{consumer}")
+
+
+def find_view(pipeline, uuid):
+    """What a pipeline shows of a guest.
+
+    :raises StopIteration: there is no such guest.
+    """
+    return next(view for view in pipeline.views() if view.guest.uuid == uuid)
+
+
+def read_metric(metrics, name, **labels):
+    """The value of a series of the agent; None if there is none."""
+    return metrics.registry.get_sample_value(f"compute_agent_{name}", labels)
