@@ -16,8 +16,8 @@ from oslo_config import cfg
 from compute_agent.agent.host_access import HostResctrl
 from compute_agent.conf import find_unknown_options
 from compute_agent.conf.cpu_class import CPU_CLASS
-from compute_agent.conf.guests import FOLLOW
 from compute_agent.conf.interference import INTERFERENCE
+from compute_agent.conf.policy import FOLLOW
 from compute_agent.conf.qos import interference_sections
 from compute_agent.controllers.cpu_class import CpuClassClaim, decide
 from compute_agent.drivers.factory import unlimited

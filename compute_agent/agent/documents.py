@@ -51,7 +51,7 @@ def guest_document(view: GuestView, claim_expires: float | None = None) -> dict[
         "name": view.guest.name,
         "pid": view.guest.pid,
         "vcpus": view.guest.settings.vcpus,
-        "kind": _kind(view),
+        "kind": _guest_kind(view),
         "cpus": "" if assignment is None else cpuset.format(assignment.cpus),
         "vcpu_cpus": [] if assignment is None else [cpuset.format(cpus) for cpus in assignment.vcpu_cpus],
         "emulator_cpus": "" if assignment is None else cpuset.format(assignment.emulator_cpus),
@@ -60,7 +60,7 @@ def guest_document(view: GuestView, claim_expires: float | None = None) -> dict[
         "numa_nodes": "" if assignment is None else cpuset.format(assignment.mems),
         "cpu_numa_nodes": cpuset.format(view.cpu_nodes),
         "allocation": view.allocation,
-        "claim_expires": "" if claim_expires is None else _time(claim_expires),
+        "claim_expires": "" if claim_expires is None else _iso_time(claim_expires),
         "migration": "" if view.migration is None else view.migration.consumer,
         "thread_policy": view.guest.settings.thread_policy.value,
         "emulator_policy": view.guest.settings.emulator_policy.value,
@@ -81,7 +81,7 @@ def guest_document(view: GuestView, claim_expires: float | None = None) -> dict[
     }
 
 
-def _time(seconds: float) -> str:
+def _iso_time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat("T", "seconds")
 
 
@@ -120,7 +120,7 @@ def move_document(view: GuestView, to: CpuAssignment | None, outcome: str) -> di
     }
 
 
-def _kind(view: GuestView) -> str:
+def _guest_kind(view: GuestView) -> str:
     if view.assignment is None or not view.assignment.dedicated:
         if view.allocation is None:
             return "unknown"
@@ -206,11 +206,11 @@ def group_documents(controller: ResctrlController, views: Iterable[GuestView]) -
             "kind": _group_kind(host, group, classes),
             "qos_class": ", ".join(classes.get(group.name, ())),
             "guests": sorted(guests[group.name]),
-            "threads": _threads(control, group),
+            "threads": _thread_count(control, group),
             "schemata": str(group.schemata).splitlines(),
-            "ways": {cache: len(cache_mask(host.platform, group.schemata, cache)) for cache in _l3(host)},
+            "ways": {cache: len(cache_mask(host.platform, group.schemata, cache)) for cache in _l3_ids(host)},
             "llc_kib": _llc_kib(host, group),
-            "bandwidth_percent": _percents(host, group),
+            "bandwidth_percent": _bandwidth_percents(host, group),
             "mode": printable(group.mode),
             "monitoring_groups": len(group.monitoring_groups),
             "refused": list(controller.refused.get(group.name, ())),
@@ -227,14 +227,14 @@ def _group_kind(host: ResctrlLayout, group: ControlGroup, classes: Iterable[str]
     return "class" if group.name in classes else "guest"
 
 
-def _threads(control: ResctrlHandle, group: ControlGroup) -> int | None:
+def _thread_count(control: ResctrlHandle, group: ControlGroup) -> int | None:
     try:
         return len(read_tasks(control.files, group.name))
     except ResctrlError:  # pseudo-locked, or just gone
         return None
 
 
-def _l3(host: ResctrlLayout) -> tuple[int, ...]:
+def _l3_ids(host: ResctrlLayout) -> tuple[int, ...]:
     return host.platform.l3.ids if host.platform.l3 else ()
 
 
@@ -242,12 +242,12 @@ def _llc_kib(host: ResctrlLayout, group: ControlGroup) -> dict[int, int]:
     sizes = host.platform.l3.way_bytes if host.platform.l3 else {}
     return {
         cache: len(cache_mask(host.platform, group.schemata, cache)) * sizes[cache] // 1024
-        for cache in _l3(host)
+        for cache in _l3_ids(host)
         if cache in sizes
     }
 
 
-def _percents(host: ResctrlLayout, group: ControlGroup) -> dict[int, int]:
+def _bandwidth_percents(host: ResctrlLayout, group: ControlGroup) -> dict[int, int]:
     """By MB domain."""
     engine, values = host.codec, group.schemata.lines.get("MB", {})
     return (
@@ -271,11 +271,11 @@ def watermark_rows(status: WatermarkStatus) -> list[dict[str, Any]]:
         for domain in domains or [""]:
             for action in WatermarkAction:
                 if watermark.threshold(action) is not None:
-                    rows.append(_row(status, watermark, action, domain))
+                    rows.append(_watermark_row(status, watermark, action, domain))
     return rows
 
 
-def _row(
+def _watermark_row(
     status: WatermarkStatus, watermark: WatermarkSection, action: WatermarkAction, domain: str
 ) -> dict[str, Any]:
     snapshot = status.snapshot
@@ -294,9 +294,9 @@ def _row(
         "mode": "preview" if watermark.preview else "act",
         "action": action.value,
         "line": str(watermark.threshold(action)),
-        "amount": _rounded(amount),
-        "usage": _rounded(usage),
-        "gap": _rounded(gap) if gap is not None and gap > 0 else None,
+        "amount": _rounded_amount(amount),
+        "usage": _rounded_amount(usage),
+        "gap": _rounded_amount(gap) if gap is not None and gap > 0 else None,
         "streak": 0 if watched is None else watched.samples,
         "for_samples": watermark.for_samples,
         "in_force": [] if watermark.preview else list(_in_force(status, watermark, metric, action, domain)),
@@ -337,7 +337,7 @@ def _kept_away(status: WatermarkStatus, watermark: WatermarkSection, domain: str
         yield f"new guests are kept away for {max(left, 0):.0f} s more"
 
 
-def _rounded(amount: float | None) -> float | None:
+def _rounded_amount(amount: float | None) -> float | None:
     return None if amount is None else round(amount, 3)
 
 

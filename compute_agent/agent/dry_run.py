@@ -1,4 +1,4 @@
-"""What the agent would change: on its next start, or with another configuration. Nothing is written.
+"""Changes that the agent would make: on its next start, or with another configuration. Nothing is written.
 
 The real worker decides, from the current state of the driver, the kernel and Placement. A recorder takes the
 place of each controller and notes the calls; the driver and Placement are only read. The same code tells
@@ -8,23 +8,25 @@ whether the host can run with a configuration at all.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final, cast
 
 from oslo_config import cfg
 
-from compute_agent.agent.configured_host import NOBODY, build_controllers, build_world, configured_host
-from compute_agent.agent.host_access import GUESTS_FOLDER, STATE_FILE, HostResctrl, open_resctrl
+from compute_agent.agent.configured_host import (
+    NOBODY,
+    ControllerFactory,
+    build_controllers,
+    build_world,
+    configured_host,
+)
+from compute_agent.agent.host_access import GUESTS_FOLDER, STATE_FILE, open_resctrl
 from compute_agent.agent.parameters import SetSchema, load
 from compute_agent.agent.protocol import RequestError
 from compute_agent.conf import written
-from compute_agent.controllers.base import GuestTarget, KernelController
-from compute_agent.controllers.cpu_class import CpuClassController
-from compute_agent.controllers.resctrl import ResctrlController
+from compute_agent.controllers.base import GuestTarget, KernelController, PlannedChange, ReleaseItem
 from compute_agent.drivers.base import GuestDriver, Listener
 from compute_agent.drivers.factory import choose, libvirtd_is_usable, open_driver
 from compute_agent.fleet.guests import parse
@@ -41,11 +43,10 @@ from compute_agent.loops.audit import by_consumer, locate
 from compute_agent.loops.base import KeptFile
 from compute_agent.loops.limits import Limits, lowest_of
 from compute_agent.loops.reclaimed import first_tree
-from compute_agent.model import cpuset
 from compute_agent.model.cpuset import FormerValues
-from compute_agent.model.messages import ConfigError, DriverError, GuestGoneError, called
+from compute_agent.model.guest import Guest
+from compute_agent.model.messages import ConfigError, DriverError, called
 from compute_agent.pipeline import state
-from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.state import AgentState
 from compute_agent.pipeline.worker import GuestPipeline
@@ -85,15 +86,6 @@ PLACEMENT: Final = "placement"
 _TRAITS_IN_A_ROW: Final = 4
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedChange:
-    """One change: ``where`` (placement, or the name of a controller), whose, and what."""
-
-    where: str
-    subject: str
-    change: str
-
-
 def of_move(move: AllocationMove, names: Mapping[str, str]) -> PlannedChange:
     """A part of an allocation that goes elsewhere; ``names`` are those of providers by uuid."""
     source = f"{move.source_class} {move.source_amount} of {names.get(move.source, move.source)}"
@@ -104,7 +96,7 @@ def of_move(move: AllocationMove, names: Mapping[str, str]) -> PlannedChange:
 def of_action(
     action: Action, reported: Mapping[str, ReportedProvider], names: Mapping[str, str]
 ) -> Iterator[PlannedChange]:
-    """What a request would change."""
+    """The changes of one request to Placement."""
     match action:
         case CreateResourceClass(name):
             yield PlannedChange(PLACEMENT, name, "resource class, new")
@@ -122,7 +114,8 @@ def of_action(
             before = reported[uuid].inventories if uuid in reported else {}
             for name in sorted({*before, *inventories}):
                 if before.get(name) != inventories.get(name):
-                    change = f"{name} {_amounts(before.get(name))} -> {_amounts(inventories.get(name))}"
+                    old, new = _inventory_text(before.get(name)), _inventory_text(inventories.get(name))
+                    change = f"{name} {old} -> {new}"
                     yield PlannedChange(PLACEMENT, names.get(uuid, uuid), change)
         case SetTraits(uuid, traits):
             had = reported[uuid].traits if uuid in reported else frozenset[str]()
@@ -131,7 +124,7 @@ def of_action(
                 yield PlannedChange(PLACEMENT, names.get(uuid, uuid), f"traits {' '.join(few).strip()}")
 
 
-def _amounts(inventory: ProviderInventory | None) -> str:
+def _inventory_text(inventory: ProviderInventory | None) -> str:
     """An inventory in short: its total, and what is not as usual."""
     if inventory is None:
         return "none"
@@ -144,7 +137,7 @@ def _amounts(inventory: ProviderInventory | None) -> str:
 def look_up_owner(
     conf: cfg.ConfigOpts, client: PlacementClient, state: AgentState, own: str
 ) -> tuple[RootOwner, str, str]:
-    """Whose the root is, that in words, and why Placement cannot be asked, empty if it can be.
+    """The owner of the root, that in words, and why Placement cannot be asked, empty if it can be.
 
     ``own`` is the uuid of the agent's own root.
     """
@@ -168,16 +161,13 @@ def look_up_owner(
     return RootOwner(True, found), root, ""
 
 
-Build = Callable[[cfg.ConfigOpts, HostResctrl, HostState], object]
-
-
 def try_configuration(
-    options: cfg.ConfigOpts, owner: RootOwner | None = None, build: Build | None = None
+    options: cfg.ConfigOpts, owner: RootOwner | None = None, factory: ControllerFactory | None = None
 ) -> None:
     """Make what follows from a configuration on this host, and drop it. Nothing changes.
 
-    :param owner: whose the root provider is; without it what the configuration says.
-    :param build: makes what needs a running agent.
+    :param owner: the owner of the root provider; without it the configuration says.
+    :param factory: makes the controllers, which need the driver of a running agent.
     :raises ConfigError: the agent would refuse it.
     :raises OSError: the host cannot be read.
     """
@@ -186,8 +176,8 @@ def try_configuration(
         host = configured_host(options, load_registry(), root=owner, root_uuid=NOBODY)
         parse_cpu_classes(options)
         _check_guests(options, host.settings.classes.classes.keys(), parse_blockio_classes(options).keys())
-        if build is not None:
-            build(options, host.resctrl, host.world)
+        if factory is not None:
+            factory.build(options, host.resctrl, host.world)
     except (PlacementError, IdentityError, FleetError, RequestError, cfg.Error) as error:
         raise ConfigError(str(error)) from error
 
@@ -214,10 +204,10 @@ _READS: Final = frozenset(
         *("vcpu_affinity", "emulator_affinity", "cpu_limits", "memory_nodes"),
     }
 )
-"""What may be asked of a driver."""
+"""The methods of a driver that change nothing."""
 
 _SECONDS: Final = 60.0
-"""How long the worker may take; it waits for nobody but libvirtd."""
+"""How long the worker may take; it waits for libvirtd alone."""
 
 
 def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
@@ -245,7 +235,7 @@ def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
         if driver.outage:
             raise DriverError(driver.outage)
         controllers = build_controllers(conf, driver, resctrl, world, _KeptValues(saved), AgentMetrics())
-        recorders = [RecordingController(each, driver) for each in controllers]
+        recorders = [RecordingController(each) for each in controllers]
         pipeline = GuestPipeline(
             world, cast(GuestDriver, _ReadOnlyDriver(driver)), recorders, lambda *saved: None, AgentMetrics()
         )
@@ -280,7 +270,7 @@ def _in_placement(
     pipeline: GuestPipeline,
     nameless: Path | None,
 ) -> Iterator[PlannedChange]:
-    """What would be sent, and the worker knows what guests hold. ``nameless`` is a folder without a uuid."""
+    """Changes in Placement; then the worker knows allocations. ``nameless`` is a folder without a uuid."""
     world = pipeline.world
     first = first_tree(world.tree, conf)
     try:
@@ -310,78 +300,54 @@ def _in_placement(
         yield PlannedChange(PLACEMENT, world.tree.root.name, reason)
 
 
-class RecordingController:
+class RecordingController(KernelController):
     """Stands in for a controller: remembers what that was to bring about."""
 
-    refused: Mapping[str, Sequence[str]] = MappingProxyType({})
-
-    def __init__(self, controller: KernelController, driver: GuestDriver) -> None:
+    def __init__(self, controller: KernelController) -> None:
         self.name, self.acts_early = controller.name, controller.acts_early
+        self.refused = {}
         self._controller = controller
-        self._driver = driver
-        self._targets: dict[str, GuestTarget] = {}
         self._together: tuple[Sequence[GuestTarget], Sequence[ProviderNode]] = ((), ())
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Remember what concerns all guests together."""
+        """Remember the guests as they should be; called again whenever one becomes another."""
         self._together = targets, zones
 
     def drifted(self, target: GuestTarget) -> str | None:
-        """Nothing is repaired."""
+        """None: the kernel is compared by plan() alone."""
         return None
 
     def apply(self, target: GuestTarget) -> bool:
-        """Remember what a guest should be."""
-        self._targets[target.guest.uuid] = target
+        """False: sync() has remembered each guest as it should be."""
         return False
 
     def planned_changes(self) -> Iterator[PlannedChange]:
-        """What the controller would change, as far as kernel and targets differ."""
-        if isinstance(self._controller, ResctrlController):
-            for step in self._controller.plan(*self._together):
-                change = f"{type(step).__name__.lower()} {getattr(step, 'schemata', '')}".strip()
-                yield PlannedChange(self.name, step.group or "(default)", change)
-            return
-        if isinstance(self._controller, CpuClassController):
-            for cpus, change in self._controller.plan(self._together[0]):
-                yield PlannedChange(self.name, cpus, change)
-            return
-        for target in sorted(self._targets.values(), key=lambda target: target.guest.uuid):
-            try:
-                difference = self._controller.drifted(target)
-                if difference is not None:
-                    yield PlannedChange(self.name, str(target.guest), self._words(target, difference))
-            except GuestGoneError:
-                continue
-            except (DriverError, OSError) as error:
-                yield PlannedChange(self.name, str(target.guest), f"cannot be done: {error}")
+        """The changes of the controller, as far as kernel and targets differ."""
+        return self._controller.plan(*self._together)
 
-    def _words(self, target: GuestTarget, difference: str) -> str:
-        if self.name != "cpuset" or target.assignment is None:
-            return difference
-        goes = target.assignment
-        kind = "dedicated" if goes.dedicated else "shared"
-        has = cpuset.format(self._driver.observed_cpus(target.guest))
-        text = f"CPUs {has} -> {kind} CPUs {cpuset.format(goes.cpus)}"
-        if goes.emulator_cpus <= goes.cpus:
-            return text
-        return f"{text}, emulator CPUs {cpuset.format(goes.emulator_cpus)}"
+    def plan(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> Iterator[PlannedChange]:
+        """The plan of the controller itself."""
+        return self._controller.plan(targets, zones)
+
+    def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
+        """No items, as nothing was changed."""
+        return iter(())
 
 
 class _KeptValues:
-    """What an agent has kept of former values; nothing more is."""
+    """The former values that an agent has kept; no more are kept."""
 
     def __init__(self, saved: state.AgentState) -> None:
         self.former_values = saved.former_values
 
     def keep_former_values(self, former: FormerValues) -> None:
-        """Nothing is kept, as nothing is changed."""
+        """Keep nothing, as nothing is changed."""
 
 
 class _ReadOnlyDriver:
-    """A driver that can be asked and not told.
+    """A driver that is read and not changed.
 
-    Ends of guests are not heard of: who does forgets their records.
+    It reports no ends of guests: a driver that does forgets their records.
     """
 
     def __init__(self, driver: GuestDriver) -> None:
@@ -393,7 +359,7 @@ class _ReadOnlyDriver:
         return getattr(self._driver, name)
 
     def watch(self, listener: Listener) -> None:
-        """Nobody is told."""
+        """Report nothing."""
 
 
 class _ReadOnlyClient(PlacementClient):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from oslo_config import cfg
+from prometheus_client import Gauge
 
 from compute_agent.drivers.base import GuestDriver
 from compute_agent.drivers.factory import DriverLock, choose, libvirtd_is_usable, lock_for, open_driver
@@ -44,7 +45,7 @@ def check_state_folder(conf: cfg.ConfigOpts) -> str:
     :raises ConfigError: others may write there, so that the agent of any user would refuse it.
     """
     folder = Path(conf.state_path)
-    if reason := _fault(folder, check_folder):
+    if reason := _folder_fault(folder, check_folder):
         return reason
     there = next(part for part in (folder.absolute(), *folder.absolute().parents) if part.exists())
     if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
@@ -58,12 +59,12 @@ def make_state_folder(conf: cfg.ConfigOpts) -> Path:
     :raises ConfigError: it cannot be had, or others may write there.
     """
     folder = Path(conf.state_path)
-    if reason := _fault(folder, secure_folder):
+    if reason := _folder_fault(folder, secure_folder):
         raise ConfigError(reason)
     return folder
 
 
-def _fault(folder: Path, see_to: Callable[[Path], None]) -> str:
+def _folder_fault(folder: Path, see_to: Callable[[Path], None]) -> str:
     """Why the folder, or that of guests in it, cannot be had; empty if both can.
 
     :raises ConfigError: others may write there.
@@ -184,5 +185,9 @@ def open_host_driver(
     except OSError as error:
         LOG.error("The driver cannot be remembered: %s; will be tried again with the next guest", error)
         metrics.state_failures.inc()
-    metrics.driver_up.set_function(lambda: not driver.outage)
+    Gauge(
+        "compute_agent_driver_up",
+        "Whether what the guests depend on (libvirtd) can be asked (1) or not (0).",
+        registry=metrics.registry,
+    ).set_function(lambda: not driver.outage)
     return HostDriver(driver, lock, choice.notice)

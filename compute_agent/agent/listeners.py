@@ -5,9 +5,8 @@ from __future__ import annotations
 import io
 import json
 import logging
-import threading
 from collections.abc import Callable, Iterable
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from wsgiref.types import StartResponse, WSGIEnvironment
 
@@ -16,8 +15,25 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from compute_agent.agent.api import OPEN_METHODS, ApiMethods
 from compute_agent.agent.protocol import LimitedThreads, SocketServer, socket_path
+from compute_agent.threads import ThreadSpec, start_thread
 
 LOG = logging.getLogger(__name__)
+
+SOCKET_THREAD: Final = ThreadSpec(
+    "socket",
+    "when a connection comes, and each half second to end those that say nothing",
+    "accepts connections of the UNIX socket",
+    "that of the open connections",
+    "nothing of the agent: each connection has a thread",
+)
+
+HTTP_THREAD: Final = ThreadSpec(
+    "http",
+    "when a connection comes, and each half second to end those that say nothing",
+    "accepts connections for health and metrics",
+    "that of the open connections",
+    "nothing of the agent: each connection has a thread",
+)
 
 Health = Callable[[], tuple[bool, dict[str, Any]]]
 
@@ -32,14 +48,14 @@ class _MetricsHandler(WSGIRequestHandler):
     timeout = 10
 
     def handle(self) -> None:
-        """Answer one request. Who says nothing, or goes away in the middle, is let go without a word."""
+        """Answer one request. A client that says nothing, or goes away in the middle, costs no log line."""
         try:
             super().handle()
         except OSError as error:
             LOG.debug("The connection from %s ended: %s", self.client_address[0], error)
 
     def get_stderr(self) -> TextIO:
-        """Nothing is shown: all that fails beside the answer's own making is that nobody takes it."""
+        """A buffer that is dropped: only a client that went away makes wsgiref write there."""
         return io.StringIO()
 
     def log_message(self, format: str, *args: Any) -> None:
@@ -58,7 +74,7 @@ class HttpServer:
         self._health = health
         try:
             self._server = make_server(
-                address, port, self._serve, server_class=_MetricsServer, handler_class=_MetricsHandler
+                address, port, self._serve_request, server_class=_MetricsServer, handler_class=_MetricsHandler
             )
         except OSError as error:
             raise OSError(
@@ -66,8 +82,7 @@ class HttpServer:
                 f"cannot listen on {address} port {port}: {error.strerror or error}; [daemon] http_port and"
                 " http_address say where, 0 switches it off",
             ) from error
-        self._thread = threading.Thread(target=self._server.serve_forever, name="http", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(HTTP_THREAD, self._server.serve_forever)
 
     @property
     def port(self) -> int:
@@ -80,15 +95,15 @@ class HttpServer:
         self._server.server_close()
         self._thread.join()
 
-    def _serve(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+    def _serve_request(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         try:
-            return self._answer(environ, start_response)
+            return self._answer_request(environ, start_response)
         except Exception:
             LOG.exception("A request for %s could not be answered", environ.get("PATH_INFO"))
             start_response("500 Internal Server Error", [("Content-Type", "text/plain")])
             return [b"the log of the agent tells more\n"]
 
-    def _answer(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+    def _answer_request(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         match environ.get("PATH_INFO"):
             case "/metrics":
                 metrics: Iterable[bytes] = self._metrics(environ, start_response)
@@ -118,7 +133,7 @@ class AgentListeners:
         :raises OSError: an address or the socket cannot be had.
         """
         self._server = SocketServer(socket_path(options), methods.table(), OPEN_METHODS)
-        threading.Thread(target=self._server.serve_forever, name="socket", daemon=True).start()
+        start_thread(SOCKET_THREAD, self._server.serve_forever)
         self._http: HttpServer | None = None
         daemon = options.daemon
         if daemon.http_port:
@@ -129,7 +144,7 @@ class AgentListeners:
                 raise
 
     def close(self) -> None:
-        """Answer nobody any more."""
+        """Stop both."""
         self._server.shutdown()
         self._server.server_close()
         if self._http is not None:

@@ -155,14 +155,14 @@ class RateLimitedHandler(logging.Handler):
         self._said[key] = now
         if before is not None:
             record = copy.copy(record)
-            record.msg, record.args = f"{_shortened(record.getMessage())} ({self._again(key)})", ()
+            record.msg, record.args = f"{_shortened_text(record.getMessage())} ({self._count_again(key)})", ()
             record.exc_info = record.exc_text = None
         self._pass_on(record)
 
-    def _again(self, key: tuple[str, str]) -> str:
+    def _count_again(self, key: tuple[str, str]) -> str:
         count = self._silent.pop(key, 0)
         return f"and {count} more like it since the last time" if count else "again"
 
 
-def _shortened(text: str) -> str:
+def _shortened_text(text: str) -> str:
     return text if len(text) <= _SHORT else f"{text[:_SHORT]}..."

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Protocol
+
+from prometheus_client import CollectorRegistry, Gauge
 
 from compute_agent.agent.protocol import RequestError
 from compute_agent.loops.reporting import DISABLE_SERVICE, ReportLoop
@@ -17,24 +18,44 @@ from compute_agent.report.root_provider import Causes, DisableCause, HostMainten
 LOG = logging.getLogger(__name__)
 
 ANSWER_SECONDS: Final = 20.0
-"""How long it is waited for Placement; it is told later otherwise."""
+"""How long Placement is waited for; it is told later otherwise."""
+
+
+class MaintenanceStore(Protocol):
+    """Keeps what an operator said."""
+
+    def keep_maintenance(self, said: HostMaintenance) -> None:
+        """Keep it durably.
+
+        :raises OSError:
+        """
+        ...
 
 
 class MaintenanceMode:
-    """The operator's switch. What was said is kept before it is done, and outlives the agent."""
+    """The operator's switch. It is kept before it takes effect, and outlives the agent."""
 
     def __init__(
-        self, said: HostMaintenance | None, keep: Callable[[HostMaintenance], None], reports: ReportLoop
+        self,
+        said: HostMaintenance | None,
+        store: MaintenanceStore,
+        reports: ReportLoop,
+        registry: CollectorRegistry,
     ) -> None:
-        """``said`` is what ``keep`` was last called with, which has to keep it durably or raise OSError."""
+        """``said`` is what ``store`` kept last."""
         self._said = said
-        self._keep = keep
+        self._store = store
         self._reports = reports
         self._lock = threading.Lock()
+        Gauge(
+            "compute_agent_host_disabled",
+            "Whether an operator keeps new guests away from this host (1): compute-agent host disable.",
+            registry=registry,
+        ).set_function(lambda: self.is_on)
 
     @property
     def is_on(self) -> bool:
-        """Whether new guests are kept away for maintenance; as Placement has it, if nobody remembers."""
+        """Whether new guests are kept away for maintenance; Placement tells if the state file does not."""
         if self._said is not None:
             return self._said.off
         return DisableCause.MAINTENANCE in (self._reports.root_traits or ())
@@ -51,14 +72,14 @@ class MaintenanceMode:
             since = self._said.since if again and self._said is not None else time.time()
             said = HostMaintenance(off, reason, since)
             try:
-                self._keep(said)
+                self._store.keep_maintenance(said)
             except OSError as error:
                 raise RequestError(f"nothing is changed, as it cannot be remembered: {error}") from error
             self._said = said
-            LOG.info("The host was %s by an operator%s", _verb(off), f": {reason}" if reason else "")
+            LOG.info("The host was %s by an operator%s", _switch_verb(off), f": {reason}" if reason else "")
             self._reports.switch_scheduling(DisableCause.MAINTENANCE, off)
         if not self._reports.wait_for_switch(ANSWER_SECONDS):
-            LOG.warning("Placement has not been told yet that the host was %s", _verb(off))
+            LOG.warning("Placement has not been told yet that the host was %s", _switch_verb(off))
         return self.document()
 
     def document(self) -> dict[str, Any]:
@@ -75,12 +96,12 @@ class MaintenanceMode:
         }
 
 
-def _verb(off: bool) -> str:
+def _switch_verb(off: bool) -> str:
     return "disabled" if off else "enabled"
 
 
 def causes_kept(state: AgentState, has_watermarks: bool) -> Causes:
-    """Why new guests were kept away when the agent ended, and still are until somebody says otherwise."""
+    """Causes for which new guests were kept away when the agent ended, and are until something changes."""
     # Where nothing can switch it off nothing has to be waited for until it may be switched on again.
     by_watermarks = state.qos.scheduling_off if has_watermarks else False
     by_operator = None if state.maintenance is None else state.maintenance.off

@@ -20,10 +20,12 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from compute_agent.files import check_folder
+from compute_agent.threads import ONCE, ThreadSpec, start_thread
 
 if TYPE_CHECKING:
     from oslo_config import cfg
@@ -32,6 +34,15 @@ LOG = logging.getLogger(__name__)
 
 _SECONDS_TO_END: Final = 1.0
 """For a thread whose connection was hung up; it mostly is in no call that takes time."""
+
+
+CONNECTION_THREAD: Final = ThreadSpec(
+    "connection",
+    ONCE,
+    "serves one connection of the UNIX socket, or one request for health or metrics",
+    "that of the open connections",
+    "methods of the agent: the worker, Placement, the driver, resctrl",
+)
 
 
 class LimitedThreads(socketserver.ThreadingMixIn):
@@ -71,12 +82,12 @@ class LimitedThreads(socketserver.ThreadingMixIn):
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serve a connection in a thread of its own, or refuse it."""
         with self._guard:
-            admitted = self._admit()
+            admitted = self._admit_connection()
             if admitted:
                 self._open.add(request)
                 self._waited_for[request] = time.monotonic() + self.receive_timeout
         if admitted:
-            super().process_request(request, client_address)
+            start_thread(CONNECTION_THREAD, partial(self.process_request_thread, request, client_address))
             return
         LOG.warning("%s has %d connections and refuses another", type(self).__name__, self.max_connections)
         request.setblocking(False)
@@ -108,7 +119,7 @@ class LimitedThreads(socketserver.ThreadingMixIn):
 
     # Inner parts, under the guard
 
-    def _admit(self) -> bool:
+    def _admit_connection(self) -> bool:
         if len(self._open) < self.max_connections:
             return True
         oldest = next(iter(self._waited_for), None)
@@ -200,21 +211,23 @@ class SocketServer(LimitedThreads, socketserver.UnixStreamServer):
 
     def refuse(self, connection: socket.socket) -> None:
         """Say that there are too many connections."""
-        connection.send(_line({"error": f"the agent has {self.max_connections} requests in hand: try again"}))
+        connection.send(
+            _answer_line({"error": f"the agent has {self.max_connections} requests in hand: try again"})
+        )
 
     def answer(self, line: bytes, user: int) -> bytes:
         """The answer to one request line of a user."""
         method = ""
         try:
-            method, serve, params = self._understand(line, user)
-            return _line({"result": serve(params)})
+            method, serve, params = self._parse_request(line, user)
+            return _answer_line({"result": serve(params)})
         except RequestError as error:
-            return _line({"error": str(error)})
+            return _answer_line({"error": str(error)})
         except Exception as error:
             LOG.exception("Method %s failed", method)
-            return _line({"error": f"internal error: {type(error).__name__}: {error}"})
+            return _answer_line({"error": f"internal error: {type(error).__name__}: {error}"})
 
-    def _understand(self, line: bytes, user: int) -> tuple[str, Method, dict[str, Any]]:
+    def _parse_request(self, line: bytes, user: int) -> tuple[str, Method, dict[str, Any]]:
         """Method and parameters of a request.
 
         :raises RequestError: also if it is not for this user.
@@ -236,7 +249,7 @@ class SocketServer(LimitedThreads, socketserver.UnixStreamServer):
         return method, serve, params
 
 
-def _line(answer: Mapping[str, Any]) -> bytes:
+def _answer_line(answer: Mapping[str, Any]) -> bytes:
     return json.dumps(answer).encode() + b"\n"
 
 

@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from oslo_config import cfg
+from prometheus_client import Gauge
 
 from compute_agent.agent import host_access, logs
 from compute_agent.agent.config_warnings import config_warnings
-from compute_agent.agent.configured_host import ConfiguredHost, build_world, configured_host
-from compute_agent.agent.host_access import HostDriver, HostResctrl
+from compute_agent.agent.configured_host import (
+    ConfiguredHost,
+    ControllerFactory,
+    build_world,
+    configured_host,
+)
+from compute_agent.agent.dry_run import try_configuration
+from compute_agent.agent.host_access import HostDriver
 from compute_agent.conf import written
 from compute_agent.conf.restart_only import keep_started
-from compute_agent.controllers.base import KernelController
 from compute_agent.fleet.kept import KEPT
 from compute_agent.host.kernel_files import read_optional
 from compute_agent.host.reader import read_topology
 from compute_agent.inventory.provider_files import files_in
 from compute_agent.inventory.provider_tree import IdentityError
-from compute_agent.loops.base import ReloadedConfiguration
+from compute_agent.loops.base import ConfigurationInForce
 from compute_agent.loops.reporting import RootWatch
 from compute_agent.model import cpuset
 from compute_agent.model.messages import ConfigError
@@ -42,14 +47,13 @@ _HUGE_PAGES: Final = "node/node*/hugepages/hugepages-*/nr_hugepages"
 def host_signature(conf: cfg.ConfigOpts) -> tuple[Any, ...]:
     """Something cheap to ask for that changes when the host does.
 
-    It changes with a configuration file, that of the fleet and those that add to providers, with what CPUs
-    and NUMA nodes are online, with the pools of huge pages where these are offered, and with what others have
-    in resctrl.
+    It changes with each file of the configuration, of the fleet and of providers. It changes with the online
+    CPUs and NUMA nodes, with pools of huge pages where these are offered, and with foreign resctrl groups.
     """
     system = Path(conf.host.root) / "sys/devices/system"
     pools = sorted(system.glob(_HUGE_PAGES)) if conf.compute.huge_pages else ()
     return (
-        *((path, _stamp(path)) for path in (*written.files_of(conf), *_other_files(conf))),
+        *((path, _file_stamp(path)) for path in (*written.files_of(conf), *_other_files(conf))),
         *(read_optional(f"{system}/{name}") for name in ("cpu/online", "node/online")),
         *(read_optional(str(pool)) for pool in pools),
         host_access.signature(conf),
@@ -57,7 +61,7 @@ def host_signature(conf: cfg.ConfigOpts) -> tuple[Any, ...]:
 
 
 def _other_files(conf: cfg.ConfigOpts) -> tuple[Path, ...]:
-    """Those that add to providers, and what is kept of the fleet, of which there may be nothing so far."""
+    """Files that add to providers, and the kept revision of the fleet, which may not exist so far."""
     of_fleet = (Path(conf.state_path) / KEPT,) if conf.fleet.group else ()
     location = conf.compute.provider_config_location
     try:
@@ -66,7 +70,7 @@ def _other_files(conf: cfg.ConfigOpts) -> tuple[Path, ...]:
         return of_fleet  # told when it is read
 
 
-def _stamp(path: Path) -> tuple[int, int, int] | None:
+def _file_stamp(path: Path) -> tuple[int, int, int] | None:
     try:
         status = path.stat()
     except OSError:
@@ -79,9 +83,17 @@ LOG = logging.getLogger(__name__)
 WORKER_SECONDS: Final = 60.0
 """How long the worker is waited for."""
 
-ConfLoader = Callable[[], cfg.ConfigOpts]
 
-BuildControllers = Callable[[cfg.ConfigOpts, HostResctrl, HostState], tuple[KernelController, ...]]
+class ConfigurationLoader(Protocol):
+    """Reads the configuration of the agent."""
+
+    def __call__(self) -> cfg.ConfigOpts:
+        """The options that the files have.
+
+        :raises cfg.Error:
+        :raises ConfigError:
+        """
+        ...
 
 
 def check_dedicated_online(before: HostState, after: HostState) -> None:
@@ -105,35 +117,37 @@ class ConfigReloader:
 
     def __init__(
         self,
-        load_conf: ConfLoader,
+        load_conf: ConfigurationLoader,
         registry: MetricRegistry,
-        build_controllers: BuildControllers,
+        factory: ControllerFactory,
         root: RootWatch,
         driver: HostDriver,
         pipeline: GuestPipeline,
         metrics: AgentMetrics,
         host: ConfiguredHost,
-        conf: ReloadedConfiguration,
-        reload_loops: Callable[[ReloadedConfiguration], None],
+        in_force: ConfigurationInForce,
     ) -> None:
-        """``host`` and ``conf`` are what the agent starts with; ``registry`` has the metrics of watermarks.
+        """``host`` is what the agent starts with; ``registry`` has the metrics of watermarks.
 
         :raises ConfigError: a class of block I/O cannot be.
         :raises OSError: a file of the host went away meanwhile.
         """
         self._load_conf = load_conf
         self._registry = registry
-        self._build_controllers = build_controllers
+        self._factory = factory
         self._root = root
         self._driver = driver
         self._pipeline = pipeline
-        self._metrics = metrics
-        self._reload_loops = reload_loops
+        self._refused = Gauge(
+            "compute_agent_configuration_refused",
+            "Whether the configuration as it is now was refused (1), so that an older one is in force.",
+            registry=metrics.registry,
+        )
         self._lock = threading.Lock()
-        self.conf = conf
+        self._in_force = in_force
         self.resctrl = host.resctrl
         self.error = ""
-        """Why the configuration is refused that the files have now; empty if it is in force."""
+        """Why the configuration of the files is refused; empty if it is in force."""
         self._waiting: list[str] = []
         """Options that were changed and wait for a restart, a sentence each."""
         self._config_warnings = self._warnings_of(host)
@@ -143,30 +157,30 @@ class ConfigReloader:
 
     @property
     def warnings(self) -> list[str]:
-        """How the driver was chosen, what waits for a restart, what of the configuration has no effect."""
+        """Sentences on the choice of the driver, and on options that wait for a restart or have no effect."""
         return [*filter(None, [self._driver.notice]), *self._waiting, *self._config_warnings]
 
     def look(self) -> None:
-        """Look whether configuration or hardware changed since the last time, and take that up."""
-        signature = host_signature(self.conf.options)
+        """Look whether configuration or hardware changed since the last time, and apply that."""
+        signature = host_signature(self._in_force.current.options)
         if signature != self._signature:
             self._signature = signature
             self.reload()
 
     def reload(self) -> None:
-        """Read configuration and host anew. A configuration to refuse changes nothing but is reported."""
+        """Read configuration and host again. A refused configuration changes nothing and is reported."""
         self.error = self._take_up()
-        self._metrics.configuration_refused.set(bool(self.error))
+        self._refused.set(bool(self.error))
         if self.error:
             LOG.error("The old configuration stays: %s", self.error)
         else:
             LOG.info("Configuration and host read anew")
 
     def _take_up(self) -> str:
-        """Work by the configuration and the host as they are now. Returns why that cannot be."""
+        """Work by the current configuration and host. Returns why that cannot be."""
         try:
             options = self._load_conf()
-            waiting = keep_started(self.conf.options, options)
+            waiting = keep_started(self._in_force.current.options, options)
             topology = read_topology(Path(options.host.root))
             client = PlacementClient.from_conf(options)
         except (cfg.Error, ConfigError, PlacementError, OSError) as error:
@@ -175,14 +189,14 @@ class ConfigReloader:
             self._root.reload(options)
             host = configured_host(options, self._registry, topology, root=self._root.owner, acting=True)
             check_dedicated_online(self._pipeline.world, host.world)
-            controllers = self._build_controllers(options, host.resctrl, host.world)
+            controllers = self._factory.build(options, host.resctrl, host.world)
             warnings = self._warnings_of(host)
         except (ConfigError, IdentityError, cfg.Error, OSError) as error:
-            # Guests keep running on what there is; the report stays as it was until somebody decides.
+            # Guests keep running on what there is; the report stays as it was until an operator decides.
             self._pipeline.submit(WorldChanged(replace(self._pipeline.world, topology=topology)))
             return str(error)
         with self._lock:
-            self.conf = host.configuration(client, controllers)
+            self._in_force.current = host.configuration(client, controllers)
             self._config_warnings, self._waiting = warnings, waiting
             logs.set_level(options)
             for warning in self.warnings:
@@ -191,8 +205,9 @@ class ConfigReloader:
             if off != self.resctrl.off:
                 LOG.info("Cache and bandwidth control is %s", f"off: {off}" if off else "on")
             self.resctrl = host.resctrl
+            # The worker first: loops must not ask controllers that it does not have.
             self._pipeline.submit(WorldChanged(host.world, controllers)).result()
-            self._reload_loops(self.conf)
+            self._in_force.reload()
         return ""
 
     def use_root(self, owner: RootOwner) -> None:
@@ -203,15 +218,24 @@ class ConfigReloader:
         :raises TimeoutError: the worker has no time.
         """
         with self._lock:
-            options = self.conf.options
+            conf = self._in_force.current
+            options = conf.options
             world = build_world(options, control=self.resctrl.control, root=owner)
             if owner.beside == self._pipeline.world.tree.beside:
                 self._pipeline.submit(WorldChanged(world)).result(WORKER_SECONDS)
                 return
-            controllers = self._build_controllers(options, self.resctrl, world)
-            self.conf = replace(self.conf, controllers=controllers)
+            controllers = self._factory.build(options, self.resctrl, world)
+            self._in_force.current = replace(conf, controllers=controllers)
             self._pipeline.submit(WorldChanged(world, controllers)).result(WORKER_SECONDS)
-            self._reload_loops(self.conf)
+            self._in_force.reload()
+
+    def check(self, options: cfg.ConfigOpts, /) -> None:
+        """Try a configuration on this host, which does not change. For any thread.
+
+        :raises ConfigError: the agent would refuse it.
+        :raises OSError: the host cannot be read.
+        """
+        try_configuration(options, self._root.owner, self._factory)
 
     def _warnings_of(self, host: ConfiguredHost) -> list[str]:
         return config_warnings(host.options, host.settings.rules, host.resctrl, self._driver.driver.name)

@@ -7,25 +7,26 @@ the watermarks hold a guest down, it has a part of its class: of its weight, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
-from compute_agent.controllers.base import GuestTarget
-from compute_agent.drivers.base import GuestDriver
+from compute_agent.controllers.base import GuestController, GuestTarget, ReleaseItem, items_by_guest
+from compute_agent.drivers.base import BlockIoTuning
 from compute_agent.host.block_devices import BlockDevices
 from compute_agent.inventory.provider_tree import ProviderNode
+from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.model.resource import BLOCKIO, GUEST_DISKS, BlockIo, BlockIoClass, ThrottleControl
 
 
-class BlockIoController:
+class BlockIoController(GuestController):
     """Sets weights, rates and latencies through the driver."""
 
     name = "blockio"
-    acts_early = False
 
     def __init__(
         self,
-        driver: GuestDriver,
+        driver: BlockIoTuning,
         classes: Mapping[str, BlockIoClass],
         read_devices: Callable[[], BlockDevices],
     ) -> None:
@@ -36,26 +37,26 @@ class BlockIoController:
         self._devices = BlockDevices()
         self._resolved: Mapping[str, BlockIo] = {}
         self.refused: Mapping[str, Sequence[str]] = {}
-        self._look()
+        self._read_classes()
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
         """Look which devices there are, and who does not get all of its class."""
-        self._look()
-        found = {target.guest.uuid: self._missing(target) for target in targets}
+        self._read_classes()
+        found = {target.guest.uuid: self._missing_parts(target) for target in targets}
         self.refused = {uuid: reasons for uuid, reasons in found.items() if reasons}
 
-    def _look(self) -> None:
+    def _read_classes(self) -> None:
         if self._classes:
             self._devices = self._read_devices()
         self._resolved = {name: resolve(one, self._devices) for name, one in self._classes.items()}
 
     def drifted(self, target: GuestTarget) -> str | None:
         """What the guest has instead; None if it has what it should have."""
-        return self._driver.blockio_drift(target.guest, self._wanted(target)) or None
+        return self._driver.blockio_drift(target.guest, self._wanted_blockio(target)) or None
 
     def apply(self, target: GuestTarget) -> bool:
         """Set what differs. True if anything did."""
-        wanted = self._wanted(target)
+        wanted = self._wanted_blockio(target)
         limited = wanted if ThrottleControl(BLOCKIO) in target.limits else None
         if limited is not None and not (limited.rates and limited.devices):
             reasons = self._driver.blockio_missing(target.guest, BlockIo(limited.weight))
@@ -63,12 +64,22 @@ class BlockIoController:
                 raise DriverError(f"guest {target.guest} cannot be limited: {'; '.join(reasons)}")
         return self._driver.apply_blockio(target.guest, wanted)
 
-    def _wanted(self, target: GuestTarget) -> BlockIo | None:
+    def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
+        """Weights, rates and latencies, as far as they are the agent's."""
+
+        def of_guest(guest: Guest) -> Iterator[ReleaseItem]:
+            if has := self._driver.blockio_drift(guest, None):
+                give_back = partial(self._driver.apply_blockio, guest, None)
+                yield ReleaseItem("block I/O", str(guest), has, give_back)
+
+        return items_by_guest(guests, "block I/O", of_guest)
+
+    def _wanted_blockio(self, target: GuestTarget) -> BlockIo | None:
         wanted = self._resolved.get(target.guest.settings.blockio_class)
         percent = target.limits.get(ThrottleControl(BLOCKIO))
         return wanted if percent is None else (wanted or BlockIo()).scaled(percent)
 
-    def _missing(self, target: GuestTarget) -> list[str]:
+    def _missing_parts(self, target: GuestTarget) -> list[str]:
         """Why a guest does not get all of its class."""
         name = target.guest.settings.blockio_class
         if not name:

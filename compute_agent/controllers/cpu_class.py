@@ -1,4 +1,6 @@
-"""Which CPUs work by which class, and what that means for files of the kernel: pure functions.
+"""Controller ``cpu_class``: how fast CPUs work, and how deep they sleep, by the guests that hold them.
+
+decide() says which CPUs work by which class, and what that means for files of the kernel. It is pure.
 
 Nouns: a *claim* is a set of CPUs with the class that they ask for; claims are in order, the strongest first.
 A *domain* is a set of CPUs with one frequency. What shares a domain cannot differ, so the first claim with a
@@ -9,8 +11,6 @@ With claims ``2-3 fast``, ``4-7 idle`` and domains ``2-3``, ``4-5``, ``6-7`` eac
 domain ``2-7`` all of it is ``fast``, and CPUs 4-7 have the idle states of ``idle``.
 
 Always: what no claim of a class reaches is as it was found; the same claims lead to the same files.
-
-Controller ``cpu_class``: how fast CPUs work, and how deep they sleep, by the guests that hold them.
 
 A class is a section ``[cpu_class:NAME]``. A class of guests names one for the dedicated CPUs of its guests;
 ``idle`` is that of dedicated CPUs that nobody holds, ``shared`` that of shared CPUs. What files held before
@@ -28,9 +28,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol
 
+from prometheus_client import CollectorRegistry, Gauge
+
 from compute_agent.conf.cpu_class import CPU_CLASS
-from compute_agent.controllers.base import GuestTarget, KernelController
-from compute_agent.drivers.base import GuestDriver
+from compute_agent.controllers.base import GuestTarget, KernelController, PlannedChange, ReleaseItem
+from compute_agent.drivers.base import RunningGuests
 from compute_agent.host import cpu_power, kernel_files
 from compute_agent.host.cpu_power import CpuPower, FrequencyDomain, UncoreDomain, read_cpu_power
 from compute_agent.inventory.provider_tree import ProviderNode
@@ -45,6 +47,7 @@ from compute_agent.model.cpuset import (
     NamedFrequency,
     named,
 )
+from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError
 
 _ONE_PREFERENCE: Final = {"intel_pstate", "amd-pstate-epp"}
@@ -123,25 +126,27 @@ def decide(power: CpuPower, claims: Sequence[CpuClassClaim]) -> CpuClassPlan:
     """What the files of a host are to hold for these claims."""
     maker = _PlanBuilder()
     for domain in power.frequency_domains:
-        if (claim := _winner(claims, domain.cpus)) is not None:
-            maker.decide(domain.folder, domain.cpus, claim, maker.frequency(domain, claim.cpu_class))
-    for uncore in power.uncore_domains:
-        if (claim := _winner(claims, uncore.cpus)) is not None:
-            maker.decide(uncore.folder, uncore.cpus, claim, maker.uncore(uncore, claim.cpu_class))
+        if (claim := _winning_claim(claims, domain.cpus)) is not None:
+            maker.decide(domain.folder, domain.cpus, claim, maker.frequency_texts(domain, claim.cpu_class))
+    for beside in power.uncore_domains:
+        if (claim := _winning_claim(claims, beside.cpus)) is not None:
+            maker.decide(beside.folder, beside.cpus, claim, maker.uncore_texts(beside, claim.cpu_class))
     has_frequency = frozenset[int]().union(*(domain.cpus for domain in power.frequency_domains))
     for cpu in sorted({cpu for claim in claims for cpu in claim.cpus}):
         claim = next(claim for claim in claims if cpu in claim.cpus)
-        maker.idle(cpu, claim, power.idle_states.get(cpu, {}))
+        maker.disable_states(cpu, claim, power.idle_states.get(cpu, {}))
         if claim.cpu_class is not None and cpu not in has_frequency:
             maker.without_frequency(cpu, claim.cpu_class)
     if not power.uncore_domains:
         for claim in claims:
             if claim.cpu_class and (claim.cpu_class.min_uncore or claim.cpu_class.max_uncore):
-                maker.miss(claim.cpu_class, "uncore frequencies cannot be set on this host", claim.cpus)
+                maker.note_missing(
+                    claim.cpu_class, "uncore frequencies cannot be set on this host", claim.cpus
+                )
     return maker.plan()
 
 
-def _winner(claims: Sequence[CpuClassClaim], cpus: frozenset[int]) -> CpuClassClaim | None:
+def _winning_claim(claims: Sequence[CpuClassClaim], cpus: frozenset[int]) -> CpuClassClaim | None:
     return next((claim for claim in claims if not claim.cpus.isdisjoint(cpus)), None)
 
 
@@ -166,7 +171,7 @@ class _PlanBuilder:
             },
         )
 
-    def miss(self, cpu_class: CpuClass, reason: str, cpus: Iterable[int]) -> None:
+    def note_missing(self, cpu_class: CpuClass, reason: str, cpus: Iterable[int]) -> None:
         """Note what some CPUs cannot have of a class."""
         self._missing[cpu_class.name][f"[{CPU_CLASS}{cpu_class.name}] {reason}"].update(cpus)
 
@@ -182,7 +187,7 @@ class _PlanBuilder:
             if folder.rpartition("/")[2].startswith("policy"):
                 self._classes[claim.cpu_class.name] |= cpus
 
-    def frequency(self, domain: FrequencyDomain, wanted: CpuClass | None) -> Iterator[tuple[str, str]]:
+    def frequency_texts(self, domain: FrequencyDomain, wanted: CpuClass | None) -> Iterator[tuple[str, str]]:
         """What a domain of frequency is to have."""
         if wanted is None:
             return
@@ -192,34 +197,34 @@ class _PlanBuilder:
                 yield cpu_power.GOVERNOR, governor
             else:
                 there = ", ".join(domain.governors) or "none"
-                self.miss(wanted, f"governor = {governor}: the kernel has {there} here", domain.cpus)
+                self.note_missing(wanted, f"governor = {governor}: the kernel has {there} here", domain.cpus)
         if preference is not None:
             text = f"energy_performance_preference = {preference}"
             if preference not in domain.preferences:
                 there = ", ".join(domain.preferences) or "none"
-                self.miss(wanted, f"{text}: the kernel has {there} here", domain.cpus)
+                self.note_missing(wanted, f"{text}: the kernel has {there} here", domain.cpus)
             elif governor == "performance" != preference and domain.driver in _ONE_PREFERENCE:
-                self.miss(
+                self.note_missing(
                     wanted,
                     f"{text}: {domain.driver} takes none but performance with that governor",
                     domain.cpus,
                 )
             else:
                 yield cpu_power.PREFERENCE, preference
-        yield from self._bounds(
+        yield from self._bound_texts(
             wanted, domain, domain.base_khz, ("", wanted.min_frequency, wanted.max_frequency),
             (cpu_power.MIN_FREQUENCY, cpu_power.MAX_FREQUENCY),
         )  # fmt: skip
 
-    def uncore(self, domain: UncoreDomain, wanted: CpuClass | None) -> Iterator[tuple[str, str]]:
+    def uncore_texts(self, domain: UncoreDomain, wanted: CpuClass | None) -> Iterator[tuple[str, str]]:
         """What is beside the cores is to have."""
         if wanted is not None:
-            yield from self._bounds(
+            yield from self._bound_texts(
                 wanted, domain, None, ("uncore_", wanted.min_uncore, wanted.max_uncore),
                 (cpu_power.MIN_UNCORE, cpu_power.MAX_UNCORE),
             )  # fmt: skip
 
-    def idle(self, cpu: int, claim: CpuClassClaim, states: Mapping[str, str]) -> None:
+    def disable_states(self, cpu: int, claim: CpuClassClaim, states: Mapping[str, str]) -> None:
         """Which idle states a CPU is not to have."""
         if claim.frozen:
             self._frozen.update(states.values())
@@ -231,15 +236,17 @@ class _PlanBuilder:
                     self._settings[path] = FileSetting("1", frozenset({cpu}), wanted.name)
                 else:
                     there = ", ".join(states) or "none"
-                    self.miss(wanted, f"disabled_c_states = {state}: the kernel has {there} here", [cpu])
+                    self.note_missing(
+                        wanted, f"disabled_c_states = {state}: the kernel has {there} here", [cpu]
+                    )
 
     def without_frequency(self, cpu: int, wanted: CpuClass) -> None:
         """A CPU whose frequency the kernel does not set, as in most virtual machines."""
         self._classes[wanted.name].add(cpu)
         if wanted.governor or wanted.energy_preference or wanted.min_frequency or wanted.max_frequency:
-            self.miss(wanted, "governor, frequencies: the kernel has no cpufreq here", [cpu])
+            self.note_missing(wanted, "governor, frequencies: the kernel has no cpufreq here", [cpu])
 
-    def _bounds(
+    def _bound_texts(
         self,
         wanted: CpuClass,
         domain: FrequencyDomain | UncoreDomain,
@@ -259,17 +266,21 @@ class _PlanBuilder:
             khz = known[bound] if isinstance(bound, NamedFrequency) else bound
             text = f"{option} = {bound}"
             if bound is not None and khz is None:
-                self.miss(wanted, f"{text}: the kernel does not tell that frequency here", domain.cpus)
+                self.note_missing(
+                    wanted, f"{text}: the kernel does not tell that frequency here", domain.cpus
+                )
             elif khz is not None and domain.min_khz is not None and domain.max_khz is not None:
                 within = min(max(khz, domain.min_khz), domain.max_khz)
                 if within != khz:
-                    self.miss(wanted, f"{text}: it is {within} kHz, as the CPUs cannot do that", domain.cpus)
+                    self.note_missing(
+                        wanted, f"{text}: it is {within} kHz, as the CPUs cannot do that", domain.cpus
+                    )
                 khz = within
             found.append(khz)
         low, high = found
         if low is not None and high is not None and low > high:
             reason = f"{prefix}min_frequency is above {prefix}max_frequency: both are {high} kHz"
-            self.miss(wanted, reason, domain.cpus)
+            self.note_missing(wanted, reason, domain.cpus)
             low = high
         yield from ((file, str(khz)) for file, khz in zip(files, (low, high), strict=True) if khz is not None)
 
@@ -323,6 +334,9 @@ class CpuClasses:
     cpu_sets: CpuSets
 
 
+NO_CPU_CLASSES: Final = CpuClasses({}, {}, CpuSets(frozenset(), frozenset(), frozenset()))
+
+
 @dataclass(frozen=True, slots=True)
 class CpuClassStatus:
     """Which CPUs work by which class, and what of the classes is not in force, a sentence each."""
@@ -350,7 +364,7 @@ class KernelFiles:
         kernel_files.write_text(f"{self.root}/{path}", text)
 
 
-class CpuClassController:
+class CpuClassController(KernelController):
     """Sets governors, frequencies, energy preferences and idle states, all of the host together."""
 
     name = "cpu_class"
@@ -358,7 +372,7 @@ class CpuClassController:
 
     def __init__(
         self,
-        driver: GuestDriver,
+        driver: RunningGuests,
         configured: CpuClasses,
         store: FormerStore,
         files: KernelFiles,
@@ -381,10 +395,10 @@ class CpuClassController:
 
         :raises OSError: what files hold cannot be kept; nothing is written then.
         """
-        plan, wanted = self._decide(targets)
-        former = self._former()
+        plan, wanted = self._decide_files(targets)
+        former = self._former_values()
         if not wanted:
-            self._show(plan, (), targets)
+            self._show_status(plan, (), targets)
             return
         has = {path: text for path in wanted if (text := self._files.read(path)) is not None}
         fresh = {path: has[path] for path in plan.settings if path in has and path not in former.values}
@@ -395,7 +409,7 @@ class CpuClassController:
         failures: dict[str, str] = {}
         back: set[str] = set()
         for names in _by_folder(path for path in wanted if path in has):
-            failed = self._bring({path: wanted[path].text for path in names}, has)
+            failed = self._write_folder({path: wanted[path].text for path in names}, has)
             errors = {path for path, (_, is_error) in failed.items() if is_error}
             failures |= {
                 path: reason
@@ -410,7 +424,7 @@ class CpuClassController:
         self._in_force = {
             path: setting.text for path, setting in plan.settings.items() if path not in failures
         }
-        self._show(plan, _sentences(wanted, failures), targets)
+        self._show_status(plan, _refusal_sentences(wanted, failures), targets)
 
     def drifted(self, target: GuestTarget) -> str | None:
         """Nothing: sync() has looked at all CPUs, and repaired them."""
@@ -420,27 +434,45 @@ class CpuClassController:
         """Nothing is left to do for a guest alone."""
         return False
 
-    def plan(self, targets: Sequence[GuestTarget]) -> Iterator[tuple[str, str]]:
-        """What sync() would change: CPUs, and what; nothing is done."""
-        _, wanted = self._decide(targets)
+    def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
+        """All files that were written to, as one thing: what they held before belongs together."""
+        if values := self._store.former_values.values:
+            detail = f"{len(values)} files of frequencies and idle states"
+            yield ReleaseItem("CPU classes", "host", detail, self._give_back)
+
+    def _give_back(self) -> None:
+        """Write back what files held before the first class of CPUs.
+
+        :raises DriverError: the kernel does not take all of it.
+        :raises OSError:
+        """
+        # As on a host without classes, whatever the configuration says: sync() writes back the rest.
+        unconfigured = CpuClassController(self._driver, NO_CPU_CLASSES, self._store, self._files)
+        unconfigured.sync((), ())
+        if unconfigured.status.refusals:
+            raise DriverError("; ".join(unconfigured.status.refusals))
+
+    def plan(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> Iterator[PlannedChange]:
+        """What sync() would change, by the CPUs that it concerns."""
+        _, wanted = self._decide_files(targets)
         found: dict[str, set[int]] = defaultdict(set)
         for path, setting in wanted.items():
             has = self._files.read(path)
             if has is not None and has != setting.text:
-                found[f"{_file(path)} {has} -> {setting.text}"] |= setting.cpus
+                found[f"{_file_name(path)} {has} -> {setting.text}"] |= setting.cpus
         for change, cpus in sorted(found.items()):
-            yield (named(frozenset(cpus)) if cpus else "host"), change
+            yield PlannedChange(self.name, named(frozenset(cpus)) if cpus else "host", change)
 
-    def _decide(self, targets: Sequence[GuestTarget]) -> tuple[CpuClassPlan, dict[str, FileSetting]]:
+    def _decide_files(self, targets: Sequence[GuestTarget]) -> tuple[CpuClassPlan, dict[str, FileSetting]]:
         """The plan, and what files are to hold: those of the plan, and those to be as they were found."""
-        former = self._former()
+        former = self._former_values()
         configured = self._configured
         if not configured.classes and not former.values:
             return CpuClassPlan(), {}
         claims = make_claims(
             targets, configured.cpu_sets, configured.bindings, configured.classes, bool(self._driver.lost())
         )
-        plan = decide(self._layout(), claims)
+        plan = decide(self._power_layout(), claims)
         back = {
             path: FileSetting(text, frozenset())
             for path, text in former.values.items()
@@ -448,20 +480,20 @@ class CpuClassController:
         }
         return plan, {**back, **plan.settings}
 
-    def _former(self) -> FormerValues:
+    def _former_values(self) -> FormerValues:
         """What is kept, of this boot: a reboot gave back everything."""
         boot = self._files.read(_BOOT_ID) or ""
         former = self._store.former_values
         return former if former.boot == boot else FormerValues(boot)
 
-    def _layout(self) -> CpuPower:
+    def _power_layout(self) -> CpuPower:
         """Domains and idle states, read again when CPUs or drivers have changed."""
         seen = tuple(map(self._files.read, (_ONLINE, _DRIVER)))
         if seen != self._seen:
             self._seen, self._power = seen, read_cpu_power(self._files.root)
         return self._power
 
-    def _bring(self, texts: Mapping[str, str], has: Mapping[str, str]) -> dict[str, tuple[str, bool]]:
+    def _write_folder(self, texts: Mapping[str, str], has: Mapping[str, str]) -> dict[str, tuple[str, bool]]:
         """Write what differs of one folder. What still does, why, and whether the kernel refused it."""
         now: dict[str, str | None] = {path: has[path] for path in texts}
         errors: dict[str, str] = {}
@@ -470,7 +502,7 @@ class CpuClassController:
             if not differing:
                 break
             errors = {}
-            for path in sorted(differing, key=_rank):
+            for path in sorted(differing, key=_write_rank):
                 try:
                     self._files.write(path, texts[path])
                 except OSError as error:
@@ -488,7 +520,7 @@ class CpuClassController:
                 LOG.warning("%s was %s in place of %s: repaired", path, has[path], text)
                 self._count_drift()
 
-    def _show(
+    def _show_status(
         self, plan: CpuClassPlan, failures: Iterable[tuple[str, str]], targets: Sequence[GuestTarget]
     ) -> None:
         """Tell who has which class, and what cannot be had: guests of theirs, the operator of all."""
@@ -511,17 +543,13 @@ class CpuClassController:
         self.refused = refused
 
 
-def give_back(driver: GuestDriver, store: FormerStore, files: KernelFiles) -> None:
-    """Write back what files held before the first class of CPUs.
+class ControllersInForce(Protocol):
+    """Who knows the controllers that the worker has now: a reload replaces them."""
 
-    :raises DriverError: the kernel does not take all of it.
-    :raises OSError:
-    """
-    nothing = CpuClasses({}, {}, CpuSets(frozenset(), frozenset(), frozenset()))
-    controller = CpuClassController(driver, nothing, store, files)
-    controller.sync((), ())
-    if controller.status.refusals:
-        raise DriverError("; ".join(controller.status.refusals))
+    @property
+    def controllers(self) -> tuple[KernelController, ...]:
+        """The controllers in force."""
+        ...
 
 
 def cpu_class_status(controllers: Iterable[KernelController]) -> CpuClassStatus:
@@ -530,18 +558,29 @@ def cpu_class_status(controllers: Iterable[KernelController]) -> CpuClassStatus:
     return next(found, CpuClassStatus({}))
 
 
-def _sentences(wanted: Mapping[str, FileSetting], failures: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def count_refusals(registry: CollectorRegistry, controllers: ControllersInForce) -> None:
+    """Register the gauge of what of the classes is not in force, of the controllers at each look."""
+    Gauge(
+        "compute_agent_cpu_class_refusals",
+        "Settings of classes of CPUs that are not in force; `compute-agent status` says why.",
+        registry=registry,
+    ).set_function(lambda: len(cpu_class_status(controllers.controllers).refusals))
+
+
+def _refusal_sentences(
+    wanted: Mapping[str, FileSetting], failures: Mapping[str, str]
+) -> Iterator[tuple[str, str]]:
     """What is not in force, by class, a sentence for all CPUs of which it is the same."""
     together: dict[tuple[str, str], set[int]] = defaultdict(set)
     for path, reason in failures.items():
         setting = wanted[path]
-        where = path if not setting.cpus else _file(path)
+        where = path if not setting.cpus else _file_name(path)
         together[setting.cpu_class, f"{where} = {setting.text}: {reason}"] |= setting.cpus
     for (name, sentence), cpus in together.items():
         yield name, f"{named(frozenset(cpus))}: {sentence}" if cpus else sentence
 
 
-def _file(path: str) -> str:
+def _file_name(path: str) -> str:
     """The name of a file, with that of its idle state."""
     name = path.rpartition("/")[2]
     return f"{path.split('/')[-2]}/{name}" if name == cpu_power.DISABLE else name
@@ -554,6 +593,6 @@ def _by_folder(paths: Iterable[str]) -> Iterator[list[str]]:
     yield from folders.values()
 
 
-def _rank(path: str) -> int:
+def _write_rank(path: str) -> int:
     name = path.rpartition("/")[2]
     return _ORDER.index(name) if name in _ORDER else len(_ORDER)

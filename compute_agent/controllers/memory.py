@@ -1,9 +1,10 @@
-"""Controller ``memory``: the memory of a guest comes from the NUMA nodes that it holds memory of.
+"""Controllers ``memory`` and ``memory_limit``: where the memory of a guest comes from, and how much it gets.
 
-That is what its allocation says, by the providers of its ``MEMORY_MB``: also of guests that float over CPUs
-of other nodes, and of nodes without CPUs. Where the allocation says no node (a flat tree), that of guests
-with dedicated CPUs comes from the nodes of these, and that of others from any. Huge pages that a guest has
-taken stay where they are: which node they come from is said when the guest is started.
+Controller ``memory``: the memory of a guest comes from the NUMA nodes that it holds memory of. That is what
+its allocation says, by the providers of its ``MEMORY_MB``: also of guests that float over CPUs of other
+nodes, and of nodes without CPUs. Where the allocation says no node (a flat tree), that of guests with
+dedicated CPUs comes from the nodes of these, and that of others from any. Huge pages that a guest has taken
+stay where they are: which node they come from is said when the guest is started.
 
 Controller ``memory_limit``: how much memory a guest gets, and who gives way when there is none left.
 
@@ -22,27 +23,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
-from compute_agent.controllers.base import GuestTarget
-from compute_agent.drivers.base import UNLIMITED, GuestDriver, MemoryLimits
+from compute_agent.controllers.base import (
+    PINS,
+    GuestController,
+    GuestTarget,
+    ReleaseItem,
+    items_by_guest,
+)
+from compute_agent.drivers.base import UNLIMITED, MemoryLimits, MemoryTuning
 from compute_agent.inventory.provider_tree import ProviderNode
 from compute_agent.inventory.traits import memory_trait
 from compute_agent.model import cpuset
-from compute_agent.model.guest import Allocation, MemoryType
+from compute_agent.model.guest import Allocation, Guest, MemoryType
 from compute_agent.model.messages import GuestGoneError
 from compute_agent.model.resource import HUGE_PAGES, MEMORY, RECLAIMED_MEMORY, MemoryShare
 
 
-class MemoryController:
+class MemoryController(GuestController):
     """Binds memory through the driver. That of a guest without an assignment stays as it is."""
 
     name = "memory"
-    acts_early = False
 
     def __init__(
-        self, driver: GuestDriver, memory_types: Mapping[int, MemoryType] = MappingProxyType({})
+        self, driver: MemoryTuning, memory_types: Mapping[int, MemoryType] = MappingProxyType({})
     ) -> None:
         """``memory_types`` are the kinds of memory of the host's NUMA nodes."""
         self._driver = driver
@@ -51,10 +58,10 @@ class MemoryController:
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
         """Find those who do not get the kind of memory that they ask for."""
-        found = {target.guest.uuid: self._refusal(target) for target in targets}
+        found = {target.guest.uuid: self._type_refusal(target) for target in targets}
         self.refused = {uuid: (reason,) for uuid, reason in found.items() if reason}
 
-    def _refusal(self, target: GuestTarget) -> str:
+    def _type_refusal(self, target: GuestTarget) -> str:
         wanted, place = target.guest.settings.memory_type, target.assignment
         if wanted is MemoryType.ANY or place is None:
             return ""
@@ -62,8 +69,8 @@ class MemoryController:
         if place.mems and not others:
             return ""
         return (
-            f"it asks for memory of type {wanted}, and gets that of NUMA nodes {_text(place.mems)}: let it"
-            f" hold MEMORY_MB of a provider with the trait {memory_trait(wanted)}"
+            f"it asks for memory of type {wanted}, and gets that of NUMA nodes {_nodes_text(place.mems)}:"
+            f" let it hold MEMORY_MB of a provider with the trait {memory_trait(wanted)}"
         )
 
     def drifted(self, target: GuestTarget) -> str | None:
@@ -73,7 +80,7 @@ class MemoryController:
         has = self._driver.memory_nodes(target.guest, target.assignment.mems)
         if has is None:
             return None
-        return f"memory from NUMA nodes {_text(has)} in place of {_text(target.assignment.mems)}"
+        return f"memory from NUMA nodes {_nodes_text(has)} in place of {_nodes_text(target.assignment.mems)}"
 
     def apply(self, target: GuestTarget) -> bool:
         """Bind memory, or lift what binds it. True if anything had to be changed."""
@@ -81,26 +88,41 @@ class MemoryController:
             return False
         return self._driver.bind_memory(target.guest, target.assignment.mems)
 
+    def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
+        """What binds the memory of each guest to NUMA nodes."""
 
-def _text(nodes: frozenset[int]) -> str:
+        def of_guest(guest: Guest) -> Iterator[ReleaseItem]:
+            nodes = self._driver.memory_nodes(guest, frozenset())
+            if nodes is not None:
+                detail = f"memory of NUMA nodes {cpuset.format(nodes)}"
+                yield ReleaseItem(
+                    PINS, str(guest), detail, partial(self._driver.bind_memory, guest, frozenset())
+                )
+
+        return items_by_guest(guests, PINS, of_guest)
+
+
+def _nodes_text(nodes: frozenset[int]) -> str:
     return cpuset.format(nodes) or "any"
 
 
 _MIB: Final = 1 << 20
 
+_NO_LIMITS: Final = MemoryLimits(UNLIMITED, UNLIMITED, 0, 0, ())
+"""Memory as the kernel gives it to a new group; no pages: limits of huge pages that are the agent's go."""
+
 PageLimits = tuple[tuple[int, int], ...]
 """The size of huge pages in KiB, and the bytes that a guest may have in such."""
 
 
-class MemoryLimitController:
+class MemoryLimitController(GuestController):
     """Sets limits and protection of memory through the driver."""
 
     name = "memory_limit"
-    acts_early = False
 
     def __init__(
         self,
-        driver: GuestDriver,
+        driver: MemoryTuning,
         classes: Mapping[str, MemoryShare],
         overhead_mb: int,
         limits_pages: bool = False,
@@ -117,11 +139,11 @@ class MemoryLimitController:
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
         """Find those who use more than they may have: they are not killed for that."""
-        found = {target.guest.uuid: tuple(self._refusals(target)) for target in targets}
+        found = {target.guest.uuid: tuple(self._limit_refusals(target)) for target in targets}
         self.refused = {uuid: reasons for uuid, reasons in found.items() if reasons}
 
-    def _refusals(self, target: GuestTarget) -> Iterator[str]:
-        limits = self._limits(target)
+    def _limit_refusals(self, target: GuestTarget) -> Iterator[str]:
+        limits = self._target_limits(target)
         try:
             if used := self._used_beyond(target, limits):
                 maximum = limits.maximum or 0
@@ -150,18 +172,29 @@ class MemoryLimitController:
 
     def drifted(self, target: GuestTarget) -> str | None:
         """Which limits the guest has instead; None if it has those that it should have."""
-        if self._driver.memory_limits(target.guest, self._limits(target)) is None:
+        if self._driver.memory_limits(target.guest, self._target_limits(target)) is None:
             return None  # mostly, and then nobody has to know how much is used
-        wanted = self._wanted(target)
+        wanted = self._wanted_limits(target)
         has = self._driver.memory_limits(target.guest, wanted)
         return None if has is None else f"memory {_limit_text(has)} in place of {_limit_text(wanted)}"
 
     def apply(self, target: GuestTarget) -> bool:
         """Set what differs. True if anything did."""
-        return self._driver.limit_memory(target.guest, self._wanted(target))
+        return self._driver.limit_memory(target.guest, self._wanted_limits(target))
 
-    def _wanted(self, target: GuestTarget) -> MemoryLimits:
-        limits = self._limits(target)
+    def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
+        """Limits and protection of memory, as far as they are the agent's."""
+
+        def of_guest(guest: Guest) -> Iterator[ReleaseItem]:
+            has = self._driver.memory_limits(guest, _NO_LIMITS)
+            if has is not None:
+                give_back = partial(self._driver.limit_memory, guest, _NO_LIMITS)
+                yield ReleaseItem(PINS, str(guest), f"memory {_limit_text(has)}", give_back)
+
+        return items_by_guest(guests, PINS, of_guest)
+
+    def _wanted_limits(self, target: GuestTarget) -> MemoryLimits:
+        limits = self._target_limits(target)
         if self._used_beyond(target, limits):
             limits = replace(limits, maximum=None)
         if limits.huge_pages:  # the kernel takes no limit below what is used
@@ -170,7 +203,7 @@ class MemoryLimitController:
             limits = replace(limits, huge_pages=tuple(pages))
         return limits
 
-    def _limits(self, target: GuestTarget) -> MemoryLimits:
+    def _target_limits(self, target: GuestTarget) -> MemoryLimits:
         if target.allocation is None:
             return MemoryLimits()
         share = self._classes.get(target.guest.settings.qos_class, MemoryShare())

@@ -1,8 +1,7 @@
-"""What guests may have of caches and memory bandwidth.
+"""Controller ``resctrl``: the cache ways and the memory bandwidth of guests.
 
-It is translated from allocations, annotations and limits to the terms of the resctrl library.
-
-Controller ``resctrl``: the cache ways and the memory bandwidth of guests.
+demands() translates allocations, annotations and limits to the terms of the resctrl library, which decides;
+the controller has the kernel follow.
 """
 
 from __future__ import annotations
@@ -10,12 +9,19 @@ from __future__ import annotations
 import errno
 import functools
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
-from compute_agent.controllers.base import GuestTarget, KernelController
-from compute_agent.drivers.base import GuestDriver
+from compute_agent.controllers.base import (
+    GuestTarget,
+    KernelController,
+    PlannedChange,
+    ReleaseItem,
+    failed_item,
+)
+from compute_agent.drivers.base import GuestThreads
 from compute_agent.inventory.provider_tree import ProviderNode
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest import Allocation, Guest
@@ -32,6 +38,7 @@ from compute_agent.resctrl import apply, groups
 from compute_agent.resctrl.filesystem import ResctrlError
 from compute_agent.resctrl.groups import DEFAULT_GROUP, ResctrlGroups, read_groups
 from compute_agent.resctrl.layout import ResctrlLayout, cache_mask
+from compute_agent.resctrl.monitoring import monitoring_group
 from compute_agent.resctrl.mount import ResctrlHandle
 from compute_agent.resctrl.plan import GroupPlan, PlanStep, RemoveGroup, make_plan
 from compute_agent.resctrl.resolution import GroupResolution, GuestDemand, resolve_groups, share_groups
@@ -60,7 +67,7 @@ def demands(
     domains = {caches[zone.uuid]: zone.cpus for zone in zones if zone.uuid in caches}
     found, faults = [], {}
     for target in targets:
-        demand, reasons = _demand(target, caches, host, present)
+        demand, reasons = _guest_demand(target, caches, host, present)
         if target.assignment is not None and target.assignment.given:
             demand = _at_its_caches(demand, target.assignment.cpus, domains)
         found.append(demand)
@@ -69,18 +76,18 @@ def demands(
     return CacheDemands(tuple(found), faults)
 
 
-def _demand(
+def _guest_demand(
     target: GuestTarget, caches: Mapping[str, int], host: ResctrlLayout, present: ResctrlGroups
 ) -> tuple[GuestDemand, tuple[str, ...]]:
     uuid, settings = target.guest.uuid, target.guest.settings
     reasons: list[str] = []
     if target.allocation is None:
-        ways, bandwidth = _kept(uuid, host, present)
+        ways, bandwidth = _kept_amounts(uuid, host, present)
         reserved = bool(ways or bandwidth)
     else:
         reserved = any(resources.get(RESCTRL_GROUP) for resources in target.allocation.values())
-        ways = _amounts(target.allocation, _WAYS, caches, reasons)
-        bandwidth = _amounts(target.allocation, _BANDWIDTH, caches, reasons)
+        ways = _cache_amounts(target.allocation, _WAYS, caches, reasons)
+        bandwidth = _cache_amounts(target.allocation, _BANDWIDTH, caches, reasons)
     wish = ShareSpec()
     try:
         wish = _parse_annotation(settings.resctrl)
@@ -93,8 +100,8 @@ def _demand(
         bandwidth=bandwidth,
         share=wish,
         priority=settings.priority,
-        way_limits=_limits(target.limits, CACHE_WAYS),
-        bandwidth_limits=_limits(target.limits, MEMORY_BANDWIDTH),
+        way_limits=_control_limits(target.limits, CACHE_WAYS),
+        bandwidth_limits=_control_limits(target.limits, MEMORY_BANDWIDTH),
         reserved=reserved,
     )
     return demand, tuple(reasons)
@@ -120,7 +127,7 @@ def at_its_caches(amounts: Mapping[int, int], shares: Mapping[int, int]) -> dict
     return found
 
 
-def _amounts(
+def _cache_amounts(
     allocation: Allocation, names: Sequence[str], caches: Mapping[str, int], reasons: list[str]
 ) -> dict[int, int]:
     """The amounts of a resource class by L3 cache id."""
@@ -134,7 +141,9 @@ def _amounts(
     return found
 
 
-def _kept(uuid: str, host: ResctrlLayout, present: ResctrlGroups) -> tuple[dict[int, int], dict[int, int]]:
+def _kept_amounts(
+    uuid: str, host: ResctrlLayout, present: ResctrlGroups
+) -> tuple[dict[int, int], dict[int, int]]:
     """The ways and the bandwidth that the own group of a guest has now, if it has one."""
     group = present.groups.get(host.guest_group(uuid))
     if group is None:
@@ -154,12 +163,14 @@ def _kept(uuid: str, host: ResctrlLayout, present: ResctrlGroups) -> tuple[dict[
     return ways, bandwidth
 
 
-def _limits(limits: Mapping[ThrottleControl, float], lever: str) -> dict[int, int]:
+def _control_limits(limits: Mapping[ThrottleControl, float], lever: str) -> dict[int, int]:
     """The limits of one lever by L3 cache id, in whole percents or ways."""
     return {int(knob.domain): int(limit) for knob, limit in limits.items() if knob.lever == lever}
 
 
 LOG = logging.getLogger(__name__)
+
+_GROUPS_KIND: Final = "cache and bandwidth"
 
 ATTEMPTS: Final = 4
 """How often groups are planned anew when the kernel has no room for one, before it is left for later."""
@@ -192,7 +203,7 @@ class _RoundOutcome:
         return found
 
 
-class ResctrlController:
+class ResctrlController(KernelController):
     """Keeps the groups of one mount, and the threads of guests in them.
 
     All state is in the kernel. What is in memory saves work when nothing has changed, and tells whether it
@@ -202,7 +213,9 @@ class ResctrlController:
     name = "resctrl"
     acts_early = True
 
-    def __init__(self, driver: GuestDriver, control: ResctrlHandle, classes: Mapping[str, ShareSpec]) -> None:
+    def __init__(
+        self, driver: GuestThreads, control: ResctrlHandle, classes: Mapping[str, ShareSpec]
+    ) -> None:
         """``classes`` are the shares of the QoS classes."""
         self._driver = driver
         self.control = control
@@ -219,7 +232,7 @@ class ResctrlController:
         """The group of each guest, as of the last sync()."""
         self.class_groups: Mapping[str, str] | None = None
         """The group of each class, as of the last sync(); None before the first."""
-        self.refused: Mapping[str, tuple[str, ...]] = {}
+        self.refused: Mapping[str, Sequence[str]] = {}
         """What guests (and, by the names of their groups, classes) do not get, and why."""
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
@@ -230,7 +243,7 @@ class ResctrlController:
         """
         self._tasks.clear()
         self._repaired = frozenset()
-        present = self._read()
+        present = self._read_present()
         host = self.control.build_layout(present)
         of_classes = share_groups(host, self.classes, present).by_class
         self.class_groups, self._common = of_classes, frozenset((DEFAULT_GROUP, *of_classes.values()))
@@ -244,27 +257,51 @@ class ResctrlController:
             self._repaired = frozenset(step.group for step in plan.steps if not isinstance(step, RemoveGroup))
         self._wanted = wanted
         self.membership = resolution.membership
-        self.refused = _joined(_joined(wanted.faults, resolution.refused), outcome.refused)
+        self.refused = _joined_reasons(_joined_reasons(wanted.faults, resolution.refused), outcome.refused)
         self._lacking = frozenset(resolution.refused)
-        self._warn(plan)
+        self._warn_once(plan)
         self._move_all(targets)
         if outcome.complete:
-            self._synced = (wanted, self._read() if plan.steps else present)
+            self._synced = (wanted, self._read_present() if plan.steps else present)
         if outcome.held_up:
             raise DriverError("; ".join(map(str, outcome.held_up.values())))
 
-    def plan(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> tuple[PlanStep, ...]:
-        """What sync() would do to groups; nothing is done.
+    def plan(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> Iterator[PlannedChange]:
+        """What sync() would do to groups.
 
         :raises OSError:
         :raises DriverError:
         """
-        present = self._read()
+        present = self._read_present()
         host = self.control.build_layout(present)
-        wanted = demands(targets, zones, host, present)
-        return make_plan(
-            host, present, resolve_groups(host, self.classes, wanted.demands, present, None)
-        ).steps
+        wanted = demands(targets, zones, host, present).demands
+        resolved = resolve_groups(host, self.classes, wanted, present, None)
+        for step in make_plan(host, present, resolved).steps:
+            change = f"{type(step).__name__.lower()} {getattr(step, 'schemata', '')}".strip()
+            yield PlannedChange(self.name, _shown_group(step.group), change)
+
+    def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
+        """Monitoring groups, then all other groups together: the default group gets what they leave."""
+        try:
+            yield from self._release_groups()
+        except (BadSchemataError, OSError) as error:
+            yield failed_item(_GROUPS_KIND, self.name, error)
+
+    def _release_groups(self) -> Iterator[ReleaseItem]:
+        control = self.control
+        present = read_groups(control.files)
+        for name in present.default_group.monitoring_groups:
+            if control.is_ours(name):
+                path = monitoring_group(DEFAULT_GROUP, name)
+                yield ReleaseItem("monitoring", name, "", partial(groups.remove_group, control.files, path))
+        host = control.build_layout(present)
+        # As for a host that has neither guests nor classes: the default group gets all that is not others'.
+        steps = make_plan(host, present, resolve_groups(host, {}, (), present)).steps
+        if steps:
+            ours = ", ".join(sorted(name for name in present.groups if control.is_ours(name)))
+            detail = f"{len(steps)} changes of resctrl groups"
+            give_back = partial(_give_back_groups, control, steps)
+            yield ReleaseItem(_GROUPS_KIND, ours or "default group", detail, give_back)
 
     def drifted(self, target: GuestTarget) -> str | None:
         """Whether somebody changed the guest's group, or has moved its threads."""
@@ -272,11 +309,13 @@ class ResctrlController:
         if group is None:
             return None  # sync() has failed and is called again
         if group in self._repaired:
-            return f"its resctrl group {_shown(group)} had been changed"
-        outside = self._outside(target.guest, group)
+            return f"its resctrl group {_shown_group(group)} had been changed"
+        outside = self._threads_outside(target.guest, group)
         if not outside:
             return None
-        return f"{len(outside)} threads outside of resctrl group {_shown(group)}, such as {min(outside)}"
+        return (
+            f"{len(outside)} threads outside of resctrl group {_shown_group(group)}, such as {min(outside)}"
+        )
 
     def apply(self, target: GuestTarget) -> bool:
         """Move the guest's threads into its group, until none is new. True if any had to be moved."""
@@ -285,13 +324,13 @@ class ResctrlController:
         if group is None:
             self._placed[guest.uuid] = None  # sync() moves it when it succeeds
             return False
-        moved = self._move(guest, group)
+        moved = self._move_guest(guest, group)
         limited = any(knob.lever in (CACHE_WAYS, MEMORY_BANDWIDTH) for knob in target.limits)
         if limited and guest.uuid in self._lacking and group in self._common:
             raise DriverError(f"guest {guest} cannot be limited: {'; '.join(self.refused[guest.uuid])}")
         return moved
 
-    def _read(self) -> ResctrlGroups:
+    def _read_present(self) -> ResctrlGroups:
         try:
             return read_groups(self.control.files)
         except BadSchemataError as error:
@@ -309,7 +348,7 @@ class ResctrlController:
                 LOG.debug("resctrl: %s", step)
             exclusive = {name: group.exclusive.keys() for name, group in resolution.groups.items()}
             held_up = apply.apply_plan(control.files, plan.steps, control.codec, exclusive)
-            present = self._read()
+            present = self._read_present()
             unmade = {name: error for name, error in held_up.items() if name not in present.groups}
             if not unmade or attempt == ATTEMPTS - 1:
                 break
@@ -331,7 +370,7 @@ class ResctrlController:
             if before == self.membership[uuid]:
                 continue
             try:
-                self._move(guests[uuid], self.membership[uuid])
+                self._move_guest(guests[uuid], self.membership[uuid])
             except GuestGoneError:
                 continue
             except (DriverError, OSError) as error:
@@ -339,14 +378,14 @@ class ResctrlController:
         if failure is not None:
             raise failure
 
-    def _move(self, guest: Guest, group: str) -> bool:
+    def _move_guest(self, guest: Guest, group: str) -> bool:
         moved = groups.move_tasks(self.control.files, group, lambda: self._driver.thread_ids(guest))
         self._placed[guest.uuid] = group
         if moved:
             self._tasks.clear()
         return moved > 0
 
-    def _outside(self, guest: Guest, group: str) -> frozenset[int]:
+    def _threads_outside(self, guest: Guest, group: str) -> frozenset[int]:
         """The threads of a guest that are not in its group."""
         files = self.control.files
         if group not in self._tasks:
@@ -358,7 +397,7 @@ class ResctrlController:
             outside = (outside & self._driver.thread_ids(guest)) - self._tasks[group]
         return outside
 
-    def _warn(self, plan: GroupPlan) -> None:
+    def _warn_once(self, plan: GroupPlan) -> None:
         """Log what is new of what the operator should know."""
         texts = {
             f"resctrl group {printable(one.foreign)}, which is not ours, can fill ways of L3 cache"
@@ -376,13 +415,22 @@ class ResctrlController:
         self._warned = frozenset(texts)
 
 
-def _joined(
+def _give_back_groups(control: ResctrlHandle, steps: Sequence[PlanStep]) -> None:
+    """Carry out what gives ways and bandwidth back.
+
+    :raises ResctrlError: that of the first group that the kernel holds up; the others are given back.
+    """
+    for error in apply.apply_plan(control.files, steps, control.codec).values():
+        raise error
+
+
+def _joined_reasons(
     one: Mapping[str, tuple[str, ...]], other: Mapping[str, tuple[str, ...]]
 ) -> dict[str, tuple[str, ...]]:
     return {name: (*one.get(name, ()), *other.get(name, ())) for name in sorted({*one, *other})}
 
 
-def _shown(group: str) -> str:
+def _shown_group(group: str) -> str:
     return group or "(default)"
 
 

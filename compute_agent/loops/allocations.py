@@ -15,12 +15,15 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
+
+from prometheus_client import Gauge
 
 from compute_agent.events.event import EventKind, EventRecorder
+from compute_agent.loops.base import ConfigurationInForce
 from compute_agent.model.guest import Allocation, ConsumerAllocations, GuestHolding
 from compute_agent.model.messages import DriverError
 from compute_agent.pipeline.events import AllocationsRead
@@ -45,6 +48,17 @@ from compute_agent.report.reporter import HoldingsListing
 LOG = logging.getLogger(__name__)
 
 
+class HistoryStore(Protocol):
+    """Keeps what is known of Placement's history."""
+
+    def keep_history(self, history: PlacementHistory) -> None:
+        """Keep it durably.
+
+        :raises OSError:
+        """
+        ...
+
+
 class HistoryWatch:
     """Whether losses are believed. Judged by the report thread, asked by any."""
 
@@ -52,21 +66,22 @@ class HistoryWatch:
         self,
         metrics: AgentMetrics,
         saved: PlacementHistory | None = None,
-        keep: Callable[[PlacementHistory], None] = lambda history: None,
+        store: HistoryStore | None = None,
         recorder: EventRecorder | None = None,
     ) -> None:
-        """``saved`` is what ``keep`` was last called with, which has to keep it durably.
-
-        It may raise OSError.
-        """
+        """``saved`` is what ``store`` kept last; without a store nothing outlives the process."""
         self._history = saved or PlacementHistory()
-        self._keep = keep
+        self._store = store
         self._recorder = recorder or EventRecorder()
-        self._metrics = metrics
+        self._older = Gauge(
+            "compute_agent_placement_older",
+            "Whether Placement has an older copy of its database (1), so that guests keep what they hold.",
+            registry=metrics.registry,
+        )
         self._evidence = ""
-        self._losses: tuple[AllocationLoss, ...] = ()
+        self._find_losses: tuple[AllocationLoss, ...] = ()
         self._lock = threading.Lock()
-        metrics.placement_older.set(self.older is not None)
+        self._older.set(self.older is not None)
 
     @property
     def older(self) -> OlderCopy | None:
@@ -86,7 +101,7 @@ class HistoryWatch:
     @property
     def losses(self) -> tuple[AllocationLoss, ...]:
         """The losses that were not believed at the last look."""
-        return self._losses
+        return self._find_losses
 
     def note(self, evidence: str) -> None:
         """Count this, if it says anything, at the next judgement."""
@@ -102,10 +117,10 @@ class HistoryWatch:
         with self._lock:
             if self.older is None:
                 if reason := why_older(self._evidence, losses, holding):
-                    self._begin(OlderCopy(reason, time.time()), losses)
+                    self._begin_older(OlderCopy(reason, time.time()), losses)
             elif not losses:
-                self._end("all guests hold what they did again")
-            self._losses = tuple(losses) if self.older is not None else ()
+                self._end_older("all guests hold what they did again")
+            self._find_losses = tuple(losses) if self.older is not None else ()
             return self.older is not None
 
     def settle(self, generations: Generations, holders: Mapping[str, ConsumerOwner]) -> None:
@@ -115,7 +130,7 @@ class HistoryWatch:
         """
         with self._lock:
             self._evidence = ""
-            self._change(replace(self._history, generations=dict(generations), holders=dict(holders)))
+            self._change_history(replace(self._history, generations=dict(generations), holders=dict(holders)))
 
     def accept(self) -> None:
         """Believe what Placement says from now on.
@@ -125,8 +140,8 @@ class HistoryWatch:
         with self._lock:
             self._evidence = ""
             if self.older is not None:
-                self._end("an operator accepted what it says")
-            self._losses = ()
+                self._end_older("an operator accepted what it says")
+            self._find_losses = ()
 
     def document(self) -> dict[str, Any]:
         """What ``status`` shows of it."""
@@ -134,12 +149,12 @@ class HistoryWatch:
         return {
             "placement_history": "goes on" if older is None else "older",
             "placement_history_reason": "" if older is None else older.reason,
-            "guests_kept": [loss.uuid for loss in self._losses],
+            "guests_kept": [loss.uuid for loss in self._find_losses],
         }
 
-    def _begin(self, older: OlderCopy, losses: Sequence[AllocationLoss]) -> None:
-        self._change(replace(self._history, older=older))
-        self._metrics.placement_older.set(1)
+    def _begin_older(self, older: OlderCopy, losses: Sequence[AllocationLoss]) -> None:
+        self._change_history(replace(self._history, older=older))
+        self._older.set(1)
         self._recorder.record(
             LOG.error,
             EventKind.HISTORY,
@@ -151,25 +166,28 @@ class HistoryWatch:
             len(losses),
         )
 
-    def _end(self, why: str) -> None:
-        self._change(replace(self._history, older=None))
-        self._metrics.placement_older.set(0)
+    def _end_older(self, why: str) -> None:
+        self._change_history(replace(self._history, older=None))
+        self._older.set(0)
         self._recorder.record(
             LOG.info, EventKind.HISTORY, None, "What Placement says of guests is believed again: %s", why
         )
 
-    def _change(self, history: PlacementHistory) -> None:
+    def _change_history(self, history: PlacementHistory) -> None:
         if history != self._history:
-            self._keep(history)
+            if self._store is not None:
+                self._store.keep_history(history)
             self._history = history
 
 
 class ClaimWatch:
     """The claims that expire. Looked at by the report thread, asked by any."""
 
-    def __init__(self, confirms: Callable[[], bool], recorder: EventRecorder | None = None) -> None:
-        """``confirms`` says whether claims are to be confirmed, by the configuration in force."""
-        self._confirms = confirms
+    def __init__(
+        self, in_force: ConfigurationInForce | None = None, recorder: EventRecorder | None = None
+    ) -> None:
+        """``in_force`` says whether claims are to be confirmed; without it none is."""
+        self._in_force = in_force
         self._recorder = recorder or EventRecorder()
         self._asked: dict[str, Allocation] = {}
         self._expiring: Mapping[str, float] = {}
@@ -197,17 +215,23 @@ class ClaimWatch:
                 continue
             try:
                 claim = client.expiring_claim(uuid)
-                if claim is not None and not (self._confirms() and self._confirm(client, view, claim)):
+                if claim is not None and not (
+                    self._confirms_claims and self._confirm_claim(client, view, claim)
+                ):
                     expiring[uuid] = time.time() + claim.seconds
                     if uuid not in self._expiring:
-                        self._warn(view, claim)
+                        self._warn_expiry(view, claim)
             except UnavailableError:
                 raise
             except PlacementError as error:
                 LOG.warning("Whether the claim of guest %s expires is not known: %s", view.guest, error)
         self._asked, self._expiring = asked, expiring
 
-    def _confirm(self, client: PlacementClient, view: GuestView, claim: ExpiringClaim) -> bool:
+    @property
+    def _confirms_claims(self) -> bool:
+        return self._in_force is not None and bool(self._in_force.current.options.guests.confirm_claims)
+
+    def _confirm_claim(self, client: PlacementClient, view: GuestView, claim: ExpiringClaim) -> bool:
         """Whether the claim stays; one that somebody else changes at the same time is looked at again."""
         try:
             client.confirm_claim(view.guest.uuid, claim.generation)
@@ -219,7 +243,7 @@ class ClaimWatch:
         self._recorder.tell(LOG.info, EventKind.CLAIM, view.guest, message, claim.seconds)
         return True
 
-    def _warn(self, view: GuestView, claim: ExpiringClaim) -> None:
+    def _warn_expiry(self, view: GuestView, claim: ExpiringClaim) -> None:
         self._recorder.tell(
             LOG.warning,
             EventKind.CLAIM,
@@ -274,14 +298,14 @@ def allocations_read(
     if any(view.allocation != {} for view in views if view.guest.uuid in records):
         # What they held may have gone to migrations, and that after some of the listing was made.
         held = allocations_by_consumer(client, providers)
-    found = _holdings(client, world, views, records, held, known)
+    found = _find_holdings(client, world, views, records, held, known)
     changed = {
         view.guest.uuid: holding
         for view in views
         if (holding := found.get(view.guest.uuid)) is not None
         and (view.allocation is None or holding != GuestHolding(view.allocation, view.migration))
     }
-    losses = _losses(views, changed)
+    losses = _find_losses(views, changed)
     if watch is not None and watch.withholds(losses, sum(bool(view.allocation) for view in views)):
         changed = {uuid: changed[uuid] for uuid in changed.keys() - {loss.uuid for loss in losses}}
         held = {**known, **held}
@@ -308,7 +332,7 @@ def hand_over(pipeline: GuestPipeline, event: AllocationsRead) -> None:
         raise DriverError(f"the agent is busy: no answer within {_ANSWER_SECONDS:g} s") from error
 
 
-def _losses(views: Iterable[GuestView], changed: Mapping[str, GuestHolding]) -> list[AllocationLoss]:
+def _find_losses(views: Iterable[GuestView], changed: Mapping[str, GuestHolding]) -> list[AllocationLoss]:
     """The guests that held something and hold something else now, whoever holds it for them."""
     return [
         AllocationLoss(view.guest.uuid, view.guest.name, view.allocation, now)
@@ -327,7 +351,7 @@ def _holds_the_same(view: GuestView, held: Held) -> bool:
     return own != view.allocation == held.get(view.migration.consumer, {})
 
 
-def _holdings(
+def _find_holdings(
     client: PlacementClient,
     world: HostState,
     views: Iterable[GuestView],
@@ -341,7 +365,9 @@ def _holdings(
     spoken_for = {view.guest.uuid for view in views}
     spoken_for |= {it.migration.consumer for it in views if it.migration and it.guest.uuid not in records}
     free = {consumer: allocation for consumer, allocation in held.items() if consumer not in spoken_for}
-    suitable = {view.guest.uuid: _suitable(world, view, free) for view in waiting if view.allocation is None}
+    suitable = {
+        view.guest.uuid: _suitable_claims(world, view, free) for view in waiting if view.allocation is None
+    }
     wanted = [view.allocation for view in waiting if view.allocation]
     current = {view.migration.consumer for view in waiting if view.migration}
     claims = []
@@ -350,29 +376,33 @@ def _holdings(
             record = client.allocations(consumer)
             if part := world.own_part(record.resources):
                 new = known.get(consumer) != part
-                claims.append(MigrationClaim(consumer, part, _owner(record), record.consumer_type, new))
+                claims.append(
+                    MigrationClaim(consumer, part, _record_owner(record), record.consumer_type, new)
+                )
     moved = []
     for view in waiting:
         uuid = view.guest.uuid
         own, migration = world.own_part(records[uuid].resources), view.migration
         consumer = "" if migration is None else migration.consumer
-        owner = _owner(records[uuid])
+        owner = _record_owner(records[uuid])
         moved.append(MovedGuest(uuid, view.allocation, own, consumer, owner, suitable.get(uuid, frozenset())))
     return resolve(moved, claims)
 
 
-def _owner(record: ConsumerAllocations) -> Owner | None:
+def _record_owner(record: ConsumerAllocations) -> Owner | None:
     if record.project_id is None or record.user_id is None:
         return None
     return record.project_id, record.user_id
 
 
-def _suitable(world: HostState, view: GuestView, claims: Held) -> frozenset[str]:
+def _suitable_claims(world: HostState, view: GuestView, claims: Held) -> frozenset[str]:
     """The consumers whose claims are what a guest needs where it runs."""
-    return frozenset(consumer for consumer, allocation in claims.items() if _suits(world, view, allocation))
+    return frozenset(
+        consumer for consumer, allocation in claims.items() if _suits_guest(world, view, allocation)
+    )
 
 
-def _suits(world: HostState, view: GuestView, allocation: Allocation) -> bool:
+def _suits_guest(world: HostState, view: GuestView, allocation: Allocation) -> bool:
     request = request_for(world, view.guest, allocation)
     if view.assignment is None or not view.assignment.held:
         return request.pcpu == 0 and sum(demand.vcpu for demand in request.demands) == request.vcpus

@@ -19,6 +19,7 @@ from compute_agent.drivers.base import GuestDriver, GuestFlavor
 from compute_agent.events.event import EventKind as EventKind
 from compute_agent.events.event import EventRecorder, NamedSubject
 from compute_agent.loops.allocations import allocations_by_consumer, allocations_read, hand_over
+from compute_agent.loops.base import WakeReport
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest import (
     Allocation,
@@ -76,6 +77,21 @@ def by_consumer(locations: Mapping[str, CpuLocation], views: Iterable[GuestView]
     """
     through = {view.guest.uuid: view.migration.consumer for view in views if view.migration is not None}
     return {through.get(uuid, uuid): location for uuid, location in locations.items()}
+
+
+class ConsumerLocations:
+    """Locations of the guests of one host by consumer, read at each call."""
+
+    def __init__(self, driver: GuestDriver, pipeline: GuestPipeline) -> None:
+        self._driver = driver
+        self._pipeline = pipeline
+
+    def __call__(self) -> Mapping[str, CpuLocation]:
+        """Where guests run now, by the consumer that holds their CPUs.
+
+        :raises DriverError: as long as that cannot be learnt.
+        """
+        return by_consumer(locate(self._driver, self._pipeline.world), self._pipeline.views())
 
 
 def from_affinities(
@@ -141,7 +157,7 @@ class HostAuditor:
         pipeline: GuestPipeline,
         driver: GuestDriver,
         client: PlacementClient,
-        changed: Callable[[], None],
+        changed: WakeReport,
         recorder: EventRecorder | None = None,
         holders: Mapping[str, ConsumerOwner] = MappingProxyType({}),
     ) -> None:
@@ -172,10 +188,10 @@ class HostAuditor:
         guests = {guest.uuid: guest for guest in self._audited_guests()}
         inventories = {uuid: provider.inventories for uuid, provider in reported.items()}
         free = FreeCapacity(reader.server_tree(world.tree), inventories, held)
-        findings = compare(guests.values(), held, self._inactive(), self._pipeline.migrations)
+        findings = compare(guests.values(), held, self._inactive_guests(), self._pipeline.migrations)
         for finding in findings:
             if finding.kind is FindingKind.UNALLOCATED:  # no other guest is to get what is known to be held
-                _take(free, guests[finding.consumer].known)
+                _take_amounts(free, guests[finding.consumer].known)
         outcomes = []
         for finding in findings:
             if options.consumers and finding.consumer not in options.consumers:
@@ -184,9 +200,9 @@ class HostAuditor:
                 case kind if world.tree.beside and kind in _NOVA_REMEDIES:
                     outcome = AuditOutcome(finding, _NOVA_REMEDIES[kind])
                 case FindingKind.UNALLOCATED:
-                    outcome = self._create(finding, guests[finding.consumer], free, options)
+                    outcome = self._create_allocation(finding, guests[finding.consumer], free, options)
                 case FindingKind.UNUSED:
-                    outcome = self._delete(finding, options)
+                    outcome = self._delete_allocation(finding, options)
                 case FindingKind.STRAY:
                     outcome = AuditOutcome(finding, _MOVE)
                 case _:
@@ -218,7 +234,7 @@ class HostAuditor:
         found = []
         for guest in self._driver.guests():
             try:
-                flavor = self._flavor(guest)
+                flavor = self._read_flavor(guest)
             except GuestGoneError:
                 continue
             self._flavors[guest.uuid] = flavor
@@ -226,10 +242,10 @@ class HostAuditor:
             found.append(_audited_guest(guest, flavor, views.get(guest.uuid), location))
         return found
 
-    def _flavor(self, guest: Guest) -> GuestFlavor:
+    def _read_flavor(self, guest: Guest) -> GuestFlavor:
         return GuestFlavor() if (flavors := self._driver.flavors) is None else flavors.flavor(guest)
 
-    def _inactive(self) -> frozenset[str]:
+    def _inactive_guests(self) -> frozenset[str]:
         """Guests that belong here without being seen to run: what they hold is not given away."""
         flavors = self._driver.flavors
         inactive = frozenset[str]() if flavors is None else flavors.inactive()
@@ -237,11 +253,11 @@ class HostAuditor:
 
     def _is_here(self, consumer: str) -> bool:
         running = {guest.uuid for guest in self._driver.guests()}
-        return consumer in running or consumer in self._inactive()
+        return consumer in running or consumer in self._inactive_guests()
 
     # What is done
 
-    def _create(
+    def _create_allocation(
         self, finding: AuditFinding, guest: AuditedGuest, free: FreeCapacity, options: HealOptions
     ) -> AuditOutcome:
         allocation = allocation_for(guest, free)
@@ -258,11 +274,11 @@ class HostAuditor:
 
         outcome = self._carry_out(guest.uuid, decide, options.heal, options.dry_run)
         if not guest.known:
-            _take(free, allocation)
+            _take_amounts(free, allocation)
         return AuditOutcome(replace(finding, allocation=allocation), _HEAL, outcome)
 
-    def _delete(self, finding: AuditFinding, options: HealOptions) -> AuditOutcome:
-        age = self._age(finding)
+    def _delete_allocation(self, finding: AuditFinding, options: HealOptions) -> AuditOutcome:
+        age = self._finding_age(finding)
         outcome = self._carry_out(
             finding.consumer,
             lambda record: delete(record, finding, age, options),
@@ -271,14 +287,14 @@ class HostAuditor:
         )
         return AuditOutcome(replace(finding, detail=f"without a guest for {age:.0f} s"), _DELETE, outcome)
 
-    def _age(self, finding: AuditFinding) -> float:
+    def _finding_age(self, finding: AuditFinding) -> float:
         """For how many seconds an allocation is known to have been as it is, without a guest."""
         known = self._pipeline.unclaimed.get(finding.consumer)
         if known is None or known.allocation != finding.allocation:
             return 0.0
         return time.monotonic() - known.since
 
-    def _record(self, consumer: str) -> ConsumerRecord:
+    def _read_record(self, consumer: str) -> ConsumerRecord:
         """What is known of a consumer now: what it holds before who is there."""
         holds = self._client.allocations(consumer)
         return ConsumerRecord(holds, self._pipeline.world.own_part(holds.resources), self._is_here(consumer))
@@ -291,7 +307,7 @@ class HostAuditor:
             return ""
         reason = ""
         for _ in range(MAX_ATTEMPTS):
-            wanted = decide(self._record(consumer))
+            wanted = decide(self._read_record(consumer))
             if isinstance(wanted, str):
                 return wanted
             if dry_run:
@@ -343,7 +359,7 @@ def _location_of(assignment: CpuAssignment) -> CpuLocation:
     return CpuLocation(assignment.held, assignment.cpus - assignment.held, vcpus if alone else 0)
 
 
-def _take(free: FreeCapacity, allocation: Allocation) -> None:
+def _take_amounts(free: FreeCapacity, allocation: Allocation) -> None:
     for provider, amounts in allocation.items():
         for name, amount in amounts.items():
             free.take(provider, name, amount)

@@ -9,9 +9,7 @@ A kept file holds what a loop has learnt, so that the next start goes on with it
 from __future__ import annotations
 
 import logging
-import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Generic, Protocol, TypeVar
@@ -21,6 +19,7 @@ from oslo_config import cfg
 from compute_agent.controllers.base import KernelController
 from compute_agent.files import UnsafeFileError, put_aside, read_own, write_durably
 from compute_agent.interference.watch import InterferenceWatch
+from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.qos.settings import QosSettings
 from compute_agent.report.client import PlacementClient
 from compute_agent.resctrl.mount import ResctrlHandle
@@ -30,7 +29,7 @@ from compute_agent.resctrl.mount import ResctrlHandle
 class ReloadedConfiguration:
     """A configuration that was found to be good, and what was made of it on this host.
 
-    ``options`` are those of the files, ``client`` is the way to Placement, ``settings`` are those of the
+    ``options`` are those of the files, and ``client`` is the way to Placement. ``settings`` are those of the
     watermarks, ``watches`` those of interference. ``control`` is the mount of resctrl, if there is one.
     """
 
@@ -43,10 +42,10 @@ class ReloadedConfiguration:
 
 
 class AgentLoop(Protocol):
-    """A thread of the agent."""
+    """A part of the agent with a thread."""
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         ...
 
     def reload(self, conf: ReloadedConfiguration) -> None:
@@ -54,87 +53,50 @@ class AgentLoop(Protocol):
         ...
 
     def stop(self) -> None:
-        """End; what hangs is not waited for for long."""
+        """Stop the thread. A thread that hangs is waited for a few seconds at most."""
         ...
 
 
-class RoundsThread:
-    """Begun and ended from any thread. What goes wrong in a round is tried again in the next."""
+class ConfigurationInForce:
+    """The configuration by which the agent works, for all parts that go by it. Read by any thread.
 
-    def __init__(
-        self,
-        name: str,
-        round_: Callable[[], None],
-        is_needed: Callable[[], bool],
-        pause: Callable[[float], float],
-        failed: Callable[[bool], None],
-        begin: Callable[[], None] = lambda: None,
-        rest: Callable[[], None] = lambda: None,
-        keep: Callable[[], None] = lambda: None,
-    ) -> None:
-        """``pause`` says how many seconds are between a round, which took so many, and the next.
+    Made before the loops, which follow it; so a reload, which is made before them, too, has to know none.
+    """
 
-        ``failed`` is called while an exception of a round is handled, and told whether it is another one than
-        the last time. ``begin`` and ``rest`` are called when the thread begins and when there is nothing to
-        do any more; neither may call anything of this. ``keep`` is the last that a thread does which was
-        stopped.
-        """
-        self._name = name
-        self._round = round_
-        self._is_needed = is_needed
-        self._pause = pause
-        self._failed = failed
-        self._begin = begin
-        self._rest = rest
-        self._keep = keep
-        self._lock = threading.Lock()
-        self._stopped = threading.Event()
-        self._thread: threading.Thread | None = None
+    def __init__(self, conf: ReloadedConfiguration) -> None:
+        self.current = conf
+        """Replaced as a whole, so that no thread sees options of one and controllers of another."""
+        self._followers: tuple[AgentLoop, ...] = ()
 
     @property
-    def is_running(self) -> bool:
-        """Whether there is something to do, and it has not been stopped."""
-        return self._thread is not None
+    def controllers(self) -> tuple[KernelController, ...]:
+        """The controllers that the worker has."""
+        return self.current.controllers
 
-    def start(self) -> None:
-        """Begin, if there is anything to do: to be called whenever there may be, unless it was stopped."""
-        with self._lock:
-            if self._thread is None and not self._stopped.is_set() and self._is_needed():
-                self._begin()
-                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                thread.start()
-                self._thread = thread  # which waits for the lock before it looks
+    def follow(self, loops: Sequence[AgentLoop]) -> None:
+        """Have these loops reload with each configuration from now on, in this order."""
+        self._followers = tuple(loops)
 
-    def stop(self, timeout: float) -> None:
-        """End for good. What hangs, whatever it is, is waited for ``timeout`` seconds at most."""
-        self._stopped.set()  # without the lock, which who hangs may have
-        thread = self._thread
-        if thread is not None:
-            thread.join(timeout)
+    def reload(self) -> None:
+        """Have all loops go by the current configuration; after the worker has its controllers."""
+        for loop in self._followers:
+            loop.reload(self.current)
 
-    def _run(self) -> None:
-        failure = ""
-        while self._goes_on():
-            began = time.monotonic()
-            try:
-                self._round()
-                failure = ""
-            except Exception as error:
-                self._failed(repr(error) != failure)
-                failure = repr(error)
-            self._stopped.wait(self._pause(time.monotonic() - began))
-        if self._stopped.is_set():
-            self._keep()
 
-    def _goes_on(self) -> bool:
-        with self._lock:
-            if not self._stopped.is_set() and self._is_needed():
-                return True
-            # First: who asks for more later gets another thread, whatever goes wrong here.
-            self._thread = None
-            if not self._stopped.is_set():
-                self._rest()
-            return False
+class WakeReport(Protocol):
+    """Has the host reported soon. Called from any thread, and returns at once."""
+
+    def __call__(self) -> None:
+        """Wake the thread of reports."""
+        ...
+
+
+class TreeAddition(Protocol):
+    """A part that adds to the provider tree what changes from report to report."""
+
+    def offering(self, tree: ProviderTree) -> ProviderTree:
+        """The tree with that added; called by the thread of reports, and to show the inventory."""
+        ...
 
 
 T = TypeVar("T")
@@ -142,7 +104,7 @@ T = TypeVar("T")
 LOG = logging.getLogger(__name__)
 
 SAVE_SECONDS: Final = 300.0
-"""What was learnt in so many seconds a crash may cost; what others were told is saved before."""
+"""Seconds of learning that a crash may cost. Values that were reported are saved before."""
 
 
 class KeptFile(Generic[T]):
@@ -157,7 +119,7 @@ class KeptFile(Generic[T]):
         self._failure = ""
 
     def load(self) -> T | None:
-        """What is in the file; None where it cannot be used. One with other content is put aside."""
+        """The content; None where it cannot be used. A file with other content is put aside."""
         try:
             return self._parse(read_own(self._path))
         except FileNotFoundError:
@@ -173,7 +135,7 @@ class KeptFile(Generic[T]):
         return None
 
     def look(self) -> T | None:
-        """As load(), for who just looks: what cannot be used is left alone."""
+        """The content, as by load(); a file that cannot be used is left alone."""
         try:
             return self._parse(read_own(self._path))
         except (OSError, ValueError):
@@ -197,13 +159,13 @@ class KeptFile(Generic[T]):
 
 FIRST_PAUSE: Final = 1.0
 _SPREAD: Final = 0.1
-"""Intervals differ by so much: hosts that were all started at once drift apart within some rounds."""
+"""Part by which intervals differ: hosts that were started together drift apart within some rounds."""
 _LEAST: Final = 0.5
 """The least part of a pause after failures."""
 
 
 def pause(failures: int, interval: float, longest: float, draw: Callable[[], float]) -> float:
-    """Seconds until the next report, after so many failures in a row.
+    """Seconds until the next report, after a number of failures in a row.
 
     After none it is the ``interval``, more or less by a tenth. After failures it doubles each time, up to the
     ``longest``, and is any part of that from the half upwards.

@@ -9,7 +9,7 @@ import time
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Final
 
-from compute_agent.drivers.base import GuestDriver
+from compute_agent.drivers.base import RunningGuests
 from compute_agent.loops.base import ReloadedConfiguration
 from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError
@@ -37,7 +37,7 @@ class GuestEvictions:
         self,
         settings: QosSettings,
         pipeline: GuestPipeline,
-        driver: GuestDriver,
+        driver: RunningGuests,
         client: PlacementClient,
     ) -> None:
         self._settings = settings

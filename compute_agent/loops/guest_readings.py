@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from compute_agent.drivers.base import GuestDriver
+from compute_agent.drivers.base import GuestThreads
 from compute_agent.host.cycles import CycleCounters, PerfEvents, ThreadCycles
 from compute_agent.interference.reading import GuestReading, GuestSamples
 from compute_agent.loops.usage import CacheEntitlements, SubjectFactory
@@ -53,7 +53,7 @@ class GuestReader:
 
     def __init__(
         self,
-        driver: GuestDriver,
+        driver: GuestThreads,
         classes: Callable[[], QosClasses],
         root: str = "/",
         cache: CacheReader | None = None,

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
 
-from compute_agent.drivers.base import GuestDriver
+from compute_agent.drivers.base import GuestThreads
 from compute_agent.events.event import EventRecorder
 from compute_agent.interference.cases import VERDICTS, CaseVerdict
 from compute_agent.interference.decide import CaseDecision, InterferenceState, advance
@@ -21,13 +21,14 @@ from compute_agent.interference.state import FILE, dump, limits, parse
 from compute_agent.interference.suspects import CORRELATION_SECONDS
 from compute_agent.interference.telemetry import InterferenceTelemetry
 from compute_agent.interference.watch import InterferenceWatch
-from compute_agent.loops.base import KeptFile, ReloadedConfiguration, RoundsThread
+from compute_agent.loops.base import KeptFile, ReloadedConfiguration
 from compute_agent.loops.cache_entitlements import open_entitlements
 from compute_agent.loops.guest_readings import GuestReader
 from compute_agent.loops.limits import LimitBook
 from compute_agent.model.messages import GuestGoneError
 from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.qos.rounds import CacheReader
+from compute_agent.threads import ONCE, PeriodicTask, ThreadSpec, run_aside
 
 LOG = logging.getLogger(__name__)
 
@@ -37,6 +38,22 @@ INTERVAL: Final = 10.0
 OWNER: Final = "interference"
 """In the book of limits."""
 
+INTERFERENCE_THREAD: Final = ThreadSpec(
+    "interference",
+    INTERVAL,
+    "samples guests while interference is watched for, and limits the guests that disturb others",
+    "that of the book of limits",
+    "files of the host and of guests; the worker",
+)
+
+ESCALATE_THREAD: Final = ThreadSpec(
+    "escalate",
+    ONCE,
+    "runs the command of ``escalate_command``",
+    "none",
+    "the operator's command",
+)
+
 
 class InterferenceLoop:
     """The loop. Its thread runs while there are watches, or something is still to be given back."""
@@ -45,7 +62,7 @@ class InterferenceLoop:
         self,
         conf: ReloadedConfiguration,
         pipeline: GuestPipeline,
-        driver: GuestDriver,
+        driver: GuestThreads,
         book: LimitBook,
         recorder: EventRecorder,
         registry: CollectorRegistry,
@@ -76,12 +93,12 @@ class InterferenceLoop:
         self._untold: frozenset[str] = frozenset()
         self._owing = False
         """Whether something could not be given back yet."""
-        self._thread = RoundsThread(
-            "interference",
+        self._thread = PeriodicTask(
+            INTERFERENCE_THREAD,
             self.round,
-            self._is_needed,
             lambda took: INTERVAL,
             self._failed,
+            is_needed=self._is_needed,
             rest=self._rest,
             keep=self._save,
         )
@@ -182,9 +199,7 @@ class InterferenceLoop:
     ) -> None:
         case = decision.case
         if decision.what is CaseVerdict.ESCALATE and watch is not None:
-            threading.Thread(
-                target=self._escalate, args=(decision, watch, sample), name="escalate", daemon=True
-            ).start()
+            run_aside(ESCALATE_THREAD, partial(self._escalate, decision, watch, sample))
             return
         if decision.acts:
             try:

@@ -9,17 +9,18 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from oslo_config import cfg
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from compute_agent.inventory.derive import BESIDE
 from compute_agent.inventory.options import hypervisor_name
 from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.loops.allocations import ClaimWatch, HistoryWatch, allocations_read, hand_over
-from compute_agent.loops.base import ReloadedConfiguration, pause
+from compute_agent.loops.base import ReloadedConfiguration, TreeAddition, pause
 from compute_agent.model.messages import ConfigError, DriverError, called
 from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.metrics import AgentMetrics
@@ -45,8 +46,43 @@ from compute_agent.report.root_provider import (
     is_novas,
     owner_of,
 )
+from compute_agent.threads import PeriodicTask, ThreadSpec, WakeSignal, log_failures
 
 LOG = logging.getLogger(__name__)
+
+
+class NovaRootStore(Protocol):
+    """Keeps which root provider of nova-compute the agent works below."""
+
+    def keep_nova_root(self, root: NovaRoot | None) -> None:
+        """Keep it durably.
+
+        :raises OSError:
+        """
+        ...
+
+
+class RootUser(Protocol):
+    """Has the whole agent work with another root provider."""
+
+    def use_root(self, owner: RootOwner) -> None:
+        """Work with it from now on; the worker has its host by it when this returns.
+
+        :raises ConfigError: the configuration does not fit that root.
+        :raises TimeoutError: the worker has no time.
+        """
+        ...
+
+
+class LocationReader(Protocol):
+    """Tells where guests really are."""
+
+    def __call__(self) -> Mapping[str, CpuLocation]:
+        """Their locations by consumer.
+
+        :raises DriverError: as long as that cannot be learnt.
+        """
+        ...
 
 
 class RootWatch:
@@ -58,20 +94,17 @@ class RootWatch:
         own: str,
         last: NovaRoot | None,
         decided: bool,
-        keep: Callable[[NovaRoot | None], None],
-        use: Callable[[RootOwner], None],
+        store: NovaRootStore,
     ) -> None:
-        """``own`` is the uuid of the agent's own root, ``last`` what ``keep`` was last called with.
+        """``own`` is the uuid of the agent's own root, ``last`` what ``store`` kept last.
 
-        ``decided``: the agent has reported a root of its own before. ``use`` has the whole agent work with
-        another root.
+        ``decided``: the agent has reported a root of its own before.
         """
         self._options = options
         self._own = own
         self._last = last
         self._decided = decided
-        self._keep = keep
-        self._use = use
+        self._store = store
         self._contested = False
 
     @property
@@ -83,8 +116,8 @@ class RootWatch:
         """Go by another configuration from now on."""
         self._options = options
 
-    def follow(self, client: PlacementClient, reporter: HostReporter, world: HostState) -> None:
-        """Find the root, and have the agent work with it if ``world`` has another.
+    def follow(self, client: PlacementClient, reporter: HostReporter, world: HostState) -> RootOwner | None:
+        """Find the root. Its owner, if the agent has to work with another root than ``world`` has.
 
         :raises RootMissingError: nova-compute has to make it first.
         :raises PlacementError:
@@ -93,16 +126,17 @@ class RootWatch:
         shape = self._options.compute.provider_tree
         if shape not in (None, BESIDE):
             self._warn_if_contested(shape, reporter)
-            self._remember(None)
+            self._remember_root(None)
         elif shape == BESIDE or self._last or not self._decided or self._is_taken(reporter):
-            self._remember(self._find(client, reporter, shape))
+            self._remember_root(self._find_root(client, reporter, shape))
         self._decided = True
         owner = self.owner
-        if _differs(world, owner):
-            if owner.novas is not None:
-                root = called(owner.novas.name, owner.novas.uuid)
-                LOG.info("The root provider is nova-compute's, %s: what the agent offers is below it", root)
-            self._use(owner)
+        if not _differs_from(world, owner):
+            return None
+        if owner.novas is not None:
+            root = called(owner.novas.name, owner.novas.uuid)
+            LOG.info("The root provider is nova-compute's, %s: what the agent offers is below it", root)
+        return owner
 
     def _is_taken(self, reporter: HostReporter) -> bool:
         """Whether the agent's own root is one that nova-compute writes, too."""
@@ -119,7 +153,9 @@ class RootWatch:
             )
         self._contested = contested
 
-    def _find(self, client: PlacementClient, reporter: HostReporter, shape: str | None) -> NovaRoot | None:
+    def _find_root(
+        self, client: PlacementClient, reporter: HostReporter, shape: str | None
+    ) -> NovaRoot | None:
         name = hypervisor_name(self._options)
         last = NovaRoot(self._own, name) if self._last is None and self._is_taken(reporter) else self._last
         search = RootSearch(name, self._own, True if shape == BESIDE else None, last)
@@ -137,13 +173,13 @@ class RootWatch:
             LOG.warning("The provider %s of nova-compute is called %s now", last.name, found.name)
         return found
 
-    def _remember(self, root: NovaRoot | None) -> None:
+    def _remember_root(self, root: NovaRoot | None) -> None:
         if root != self._last:
-            self._keep(root)
+            self._store.keep_nova_root(root)
             self._last = root
 
 
-def _differs(world: HostState, owner: RootOwner) -> bool:
+def _differs_from(world: HostState, owner: RootOwner) -> bool:
     root = world.tree.root
     present = (world.root_known, world.tree.beside)
     return present != (owner.known, owner.beside) or (
@@ -176,6 +212,43 @@ class ReportStatus:
     away: bool = False
 
 
+REPORT_THREAD: Final = ThreadSpec(
+    "report",
+    "``[compute] update_resources_interval``, sooner after a failure; at once when something changed",
+    "reports the host to Placement, and reads allocations",
+    "one for a report, which reshapes by command and accepted allocations take, too",
+    "Placement; the worker; with another root provider the controllers and all loops",
+)
+
+
+class ReportMetrics:
+    """Counts what comes of reports."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.reports = Counter(
+            "compute_agent_reports",
+            "Comparisons of the host with what Placement knows, by outcome.",
+            ["outcome"],
+            registry=registry,
+        )
+        self.refused_changes = Gauge(
+            "compute_agent_refused_changes",
+            "Changes of inventory that Placement refused in the last report.",
+            registry=registry,
+        )
+        self.last_report = Gauge(
+            "compute_agent_last_report_timestamp_seconds",
+            "When the last report to Placement was complete; before the first, when the agent started.",
+            registry=registry,
+        )
+        self.last_report.set_to_current_time()
+        self.placement_up = Gauge(
+            "compute_agent_placement_up",
+            "Whether Placement answered the last report (1) or not (0).",
+            registry=registry,
+        )
+
+
 class ReportLoop:
     """Reports at once when woken, else every ``interval`` seconds, and sooner after a failure."""
 
@@ -187,35 +260,42 @@ class ReportLoop:
         metrics: AgentMetrics,
         interval: float,
         max_pause: float,
-        locate: Callable[[], Mapping[str, CpuLocation]] = dict,
+        locate: LocationReader = dict,
         causes: Causes | None = None,
         root: RootWatch | None = None,
-        offering: Callable[[ProviderTree], ProviderTree] = lambda tree: tree,
+        root_user: RootUser | None = None,
+        additions: Sequence[TreeAddition] = (),
         history: HistoryWatch | None = None,
         claims: ClaimWatch | None = None,
+        signal: WakeSignal | None = None,
     ) -> None:
-        """``locate`` tells where the guests really are; it may raise DriverError.
+        """Prepare reports with ``reporter``, at most ``max_pause`` seconds apart after failures.
 
-        ``causes`` are the causes for which new guests are kept away, until switch_scheduling() says something
-        else. ``root`` tells whose the root provider is; without it, it is the agent's own. ``offering``
-        gives a tree what changes from report to report. ``history`` says whether losses of
-        guests are believed, ``claims`` sees to those that expire.
+        :param locate: tells where the guests really are.
+        :param causes: for which new guests are kept away, until switch_scheduling() says something else.
+        :param root: tells whose the root provider is; without it, it is the agent's own.
+        :param root_user: works with the root that ``root`` finds.
+        :param additions: add to the tree, in this order.
+        :param history: says whether losses of guests are believed.
+        :param claims: sees to claims that expire.
+        :param signal: wakes the thread; parts that were made before have it.
         """
         self.history = history or HistoryWatch(metrics)
-        self.claims = claims or ClaimWatch(lambda: False)
+        self.claims = claims or ClaimWatch()
         self._root = root
+        self._root_user = root_user
         self._reporter = reporter
         self._client = client
         self._pipeline = pipeline
-        self._metrics = metrics
+        self._metrics = ReportMetrics(metrics.registry)
         self._interval = interval
         self._max_pause = max_pause
         self.status = ReportStatus()
         self._next_client: PlacementClient | None = None
-        self._wake = threading.Event()
-        self._stopped = False
+        self._failures = 0
+        """Reports in a row that failed."""
         self._locate = locate
-        self._offering = offering
+        self._additions = tuple(additions)
         self._causes = dict(causes or {})
         self._granted: Causes = {}
         """The causes that Placement was told of last."""
@@ -224,7 +304,13 @@ class ReportLoop:
         self._has_tried = threading.Event()
         self._tree_at_start = pipeline.world.tree
         self._derived: ProviderTree | None = None
-        self._thread = threading.Thread(target=self._run, name="report", daemon=True)
+        self._thread = PeriodicTask(
+            REPORT_THREAD,
+            self._report_round,
+            self._report_pause,
+            log_failures(LOG, "The report failed"),
+            signal=signal,
+        )
 
     def start(self) -> None:
         """Begin, with a report at once."""
@@ -232,7 +318,7 @@ class ReportLoop:
 
     def wake(self) -> None:
         """Report now: something changed."""
-        self._wake.set()
+        self._thread.wake()
 
     def switch_scheduling(self, cause: DisableCause, off: bool) -> None:
         """Have Placement keep new guests away from this host for a cause, or not any more.
@@ -260,7 +346,12 @@ class ReportLoop:
     @property
     def offered_tree(self) -> ProviderTree:
         """The tree that is reported: that of the world, with what changes from report to report."""
-        return self._offering(self._pipeline.world.tree)
+        return self._with_additions(self._pipeline.world.tree)
+
+    def _with_additions(self, tree: ProviderTree) -> ProviderTree:
+        for addition in self._additions:
+            tree = addition.offering(tree)
+        return tree
 
     @property
     def root_traits(self) -> frozenset[str] | None:
@@ -278,18 +369,17 @@ class ReportLoop:
 
     def stop(self, timeout: float = 2.0) -> None:
         """End the loop; a request that hangs is not waited for longer than ``timeout`` seconds."""
-        self._stopped = True
-        self._wake.set()
-        self._thread.join(timeout)
+        self._thread.stop(timeout)
 
-    def _run(self) -> None:
-        failures = 0
-        while not self._stopped:
-            self._wake.clear()
-            failures = 0 if self.once() else failures + 1
-            seconds = pause(failures, self._interval, self._max_pause, random.random)
-            LOG.debug("The next report is due in %g s", seconds)
-            self._wake.wait(seconds)
+    def _report_round(self) -> None:
+        self._failures += 1  # until it succeeds, also where it raises what nothing expects
+        if self.once():
+            self._failures = 0
+
+    def _report_pause(self, took: float) -> float:
+        seconds = pause(self._failures, self._interval, self._max_pause, random.random)
+        LOG.debug("The next report is due in %g s", seconds)
+        return seconds
 
     def reshape(self, dry_run: bool) -> ReshapePlan | InfeasibleReshape:
         """Move what guests hold to where the tree has it now, then report; with ``dry_run`` just the plan.
@@ -299,16 +389,18 @@ class ReportLoop:
         """
         with self._turn:
             self._take_client()
-            planned = self._plan(self._reporter.plan_reshape if dry_run else self._reporter.reshape)
+            planned = self._plan_reshape(self._reporter.plan_reshape if dry_run else self._reporter.reshape)
         if not dry_run and isinstance(planned, ReshapePlan):
             self.once()
         return planned
 
-    def _plan(self, how: Callable[..., ReshapePlan | InfeasibleReshape]) -> ReshapePlan | InfeasibleReshape:
+    def _plan_reshape(
+        self, how: Callable[..., ReshapePlan | InfeasibleReshape]
+    ) -> ReshapePlan | InfeasibleReshape:
         world = self._pipeline.world
         return how(world.tree, self._locate(), world.zone_cpus)
 
-    def _report(self) -> ReportOutcome:
+    def _report_host(self) -> ReportOutcome:
         """Report the host.
 
         What would have to move under guests waits for a reshape: that is made at the start of the agent or by
@@ -318,7 +410,9 @@ class ReportLoop:
         if tree != self._derived:
             at_start = self._derived is None and tree == self._tree_at_start
             try:
-                planned = self._plan(self._reporter.reshape if at_start else self._reporter.plan_reshape)
+                planned = self._plan_reshape(
+                    self._reporter.reshape if at_start else self._reporter.plan_reshape
+                )
             except UnavailableError:
                 raise
             except (PlacementError, DriverError) as error:
@@ -333,7 +427,7 @@ class ReportLoop:
                     " --dry-run, then compute-agent reshape, or restart the agent"
                 )
                 return ReportOutcome(refusals=(ReportRefusal(planned, reason),))
-        report = self._reporter.report(self._offering(tree))
+        report = self._reporter.report(self._with_additions(tree))
         if not report.refusals:
             self._derived = tree
         return report
@@ -342,7 +436,7 @@ class ReportLoop:
         """One report and one look at allocations. False if anything failed or was refused."""
         with self._turn:
             try:
-                return self._once()
+                return self._report_once()
             finally:
                 self._has_tried.set()
 
@@ -352,16 +446,16 @@ class ReportLoop:
             self._client = client
             self._reporter.use(client)
 
-    def _once(self) -> bool:
+    def _report_once(self) -> bool:
         self._take_client()
         report, reason, away = ReportOutcome(), "", False
         try:
             with round_deadline(), self._client.spans.work("report"):
                 self._follow_root()
                 try:
-                    report = self._report()
+                    report = self._report_host()
                 finally:  # a host that cannot be reported as it is may be overloaded nevertheless
-                    self._grant()
+                    self._grant_switches()
                 self._read_allocations()
         except RootMissingError as error:
             self._await_root(str(error))
@@ -382,7 +476,7 @@ class ReportLoop:
             # Whatever was read so far may be the cause: the next round starts without it.
             self._reporter.forget()
         if reason:
-            self._failed(reason, away)
+            self._note_failure(reason, away)
             return False
         self._metrics.placement_up.set(1)
         self._metrics.last_report.set_to_current_time()
@@ -410,7 +504,9 @@ class ReportLoop:
         if self._root is None:
             return
         before = self._pipeline.world.tree
-        self._root.follow(self._client, self._reporter, self._pipeline.world)
+        owner = self._root.follow(self._client, self._reporter, self._pipeline.world)
+        if owner is not None and self._root_user is not None:
+            self._root_user.use_root(owner)
         if self._derived is None and before == self._tree_at_start:
             self._tree_at_start = self._pipeline.world.tree  # the agent starts with what it finds out
 
@@ -423,7 +519,7 @@ class ReportLoop:
         self._metrics.reports.labels("waiting").inc()
         self.status = replace(self.status, up=True, last_error="", away=False, refusals=(), waiting=reason)
 
-    def _grant(self) -> None:
+    def _grant_switches(self) -> None:
         """Tell Placement whether new guests are to be kept away.
 
         nova-compute decides that where the root is its own: it takes the trait away that it did not set.
@@ -441,7 +537,7 @@ class ReportLoop:
                 self._granted = causes
                 self._switch.notify_all()
 
-    def _failed(self, reason: str, away: bool) -> None:
+    def _note_failure(self, reason: str, away: bool) -> None:
         """Say it where it is new: that a peer is away once, though it refuses, resets and hangs in turns."""
         if away and self.status.away:
             if reason != self.status.last_error:
@@ -460,10 +556,10 @@ class ReportLoop:
         event = allocations_read(self._client, self._pipeline, self._reporter.offering, listing, self.history)
         if event is not None:
             self._pipeline.submit(event)
-        self.history.settle(generations, self._holders())
+        self.history.settle(generations, self._current_holders())
         self.claims.look(self._client, self._pipeline.views())
 
-    def _holders(self) -> dict[str, ConsumerOwner]:
+    def _current_holders(self) -> dict[str, ConsumerOwner]:
         """Whose the guests are that hold something; those that are known are not asked for again."""
         known = self.history.holders
         holding = {view.guest.uuid for view in self._pipeline.views() if view.allocation}
@@ -490,7 +586,7 @@ class ReportLoop:
             self.history.accept()
             if event is not None:
                 hand_over(self._pipeline, event)
-            self.history.settle(self._reporter.take_evidence()[1], self._holders())
+            self.history.settle(self._reporter.take_evidence()[1], self._current_holders())
             return losses
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from compute_agent.drivers.base import GuestDriver
-from compute_agent.loops.base import ReloadedConfiguration, RoundsThread
+from compute_agent.drivers.base import GuestThreads
+from compute_agent.loops.base import ReloadedConfiguration
 from compute_agent.loops.cache_entitlements import open_entitlements
 from compute_agent.loops.evictions import GuestEvictions
 from compute_agent.loops.limits import LimitBook, Limits
@@ -26,6 +26,7 @@ from compute_agent.qos.snapshot import UsageSnapshot
 from compute_agent.qos.state import QosState
 from compute_agent.qos.streaks import Streaks
 from compute_agent.qos.telemetry import ThrottleTelemetry
+from compute_agent.threads import PeriodicTask, ThreadSpec
 
 LOG = logging.getLogger(__name__)
 
@@ -34,6 +35,14 @@ SwitchScheduling = Callable[[bool], None]
 
 OWNER: Final = "watermarks"
 """In the book of limits."""
+
+WATERMARKS_THREAD: Final = ThreadSpec(
+    "watermarks",
+    "``[qos] interval``, while there are watermarks or something is to be given back",
+    "measures use, throttles and evicts guests, and keeps new guests away",
+    "that of the book of limits",
+    "files of the host and of guests; the worker; wakes ``report``",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +63,7 @@ class WatermarkLoop:
         settings: QosSettings,
         state: QosState,
         pipeline: GuestPipeline,
-        driver: GuestDriver,
+        driver: GuestThreads,
         evictions: GuestEvictions,
         switch_scheduling: SwitchScheduling,
         save: Save,
@@ -88,12 +97,12 @@ class WatermarkLoop:
             telemetry,
         )
         self._resumed = False
-        self._thread = RoundsThread(
-            "watermarks",
+        self._thread = PeriodicTask(
+            WATERMARKS_THREAD,
             self.round,
-            self._is_needed,
             lambda took: max(0.0, self._settings.interval - took),
             self._failed,
+            is_needed=self._is_needed,
             begin=self._sample_anew,
         )
         self._latest: tuple[UsageSnapshot | None, Streaks] = (None, {})

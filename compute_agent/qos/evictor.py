@@ -6,12 +6,23 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Final
+
+from compute_agent.threads import ONCE, ThreadSpec, run_aside
 
 LOG = logging.getLogger(__name__)
 
 _AT_A_TIME: Final = 8
 """Guests that are stopped together; the others wait."""
+
+EVICTION_THREAD: Final = ThreadSpec(
+    "evict",
+    ONCE,
+    "stops one guest, and gives its allocation back as soon as Placement takes it",
+    f"a semaphore of {_AT_A_TIME}",
+    "the driver or the operator's command; the worker; Placement",
+)
 
 
 class EvictionFailedError(Exception):
@@ -43,9 +54,7 @@ class GuestEvictor:
         """Have a guest leave, in a way of its own if ``stop`` is one; nothing if it is on its way already."""
         if guest not in self._running:
             self._running.add(guest)
-            threading.Thread(
-                target=self._see_off, args=(guest, stop or self._stop), name=f"evict-{guest}", daemon=True
-            ).start()
+            run_aside(EVICTION_THREAD, partial(self._see_off, guest, stop or self._stop), f"-{guest}")
 
     def finished(self) -> dict[str, Exception | None]:
         """The guests that have left since the last call (None), or that stay, and why."""

@@ -4,12 +4,14 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 import uuid
 
 import pytest
 import requests
 
 from compute_agent import conf as agent_conf
+from compute_agent.agent import assembly, host_access
 from compute_agent.agent.protocol import RequestError, ask
 from compute_agent.agent.reloading import host_signature
 from compute_agent.agent.service import HostAgent
@@ -17,6 +19,7 @@ from compute_agent.locks import LockedError
 from compute_agent.model.messages import ConfigError, DriverError
 from compute_agent.pipeline.events import ReconcileGuests
 from tests.compute_agent.builders import hold_resources
+from tests.doc.extensions import threads
 from tests.waits import wait_for
 
 pytestmark = pytest.mark.slow
@@ -52,6 +55,10 @@ class RunningAgent:
     def claim_on(self, consumer, resources):
         """Claim resources by provider; raises PlacementError if the service refuses."""
         hold_resources(self.client, consumer, resources)
+
+    def reports(self):
+        """How many reports went well."""
+        return self.agent.metrics.registry.get_sample_value("compute_agent_reports_total", {"outcome": "ok"})
 
     def close(self):
         for guest in self.agent.driver.guests():
@@ -225,9 +232,9 @@ def test_options_that_wait_for_a_restart_keep_their_values_and_are_said(rig, tmp
         f"log_file = {tmp_path / 'log'}",
         daemon="http_port = 1\nhttp_address = 127.0.0.2",
     )
-    reports = rig.agent.metrics.reports.labels("ok")._value.get()
+    reports = rig.reports()
     rig.agent.reload()
-    rig.wait_for(lambda: rig.agent.metrics.reports.labels("ok")._value.get() > reports)
+    rig.wait_for(lambda: rig.reports() > reports)
     status = rig.ask("status")
     assert status["config_error"] == ""
     assert [line.partition(" was changed, and takes effect when")[0] for line in status["warnings"]] == [
@@ -317,3 +324,21 @@ def test_a_guest_that_cannot_be_stopped_is_told(rig, monkeypatch):
         patched.setattr(rig.agent.driver, "stop", fail)
         with pytest.raises(RequestError, match="it does not want to"):
             rig.ask("guest.stop", guest=guest["uuid"])
+
+
+def test_every_thread_of_a_running_agent_has_a_role(rig):
+    roles = tuple(role.name for _, role in threads.roles())
+    # The service of the test is in this process, too: its server's threads have names that Python makes up.
+    agents = [one.name for one in threading.enumerate() if not one.name.startswith(("MainThread", "Thread-"))]
+    assert {"worker", "report", "socket", "events"} <= set(agents)
+    assert [name for name in agents if not name.startswith(roles)] == []
+
+
+def test_an_assembly_that_fails_closes_the_driver(tmp_path, write_ini, monkeypatch):
+    closed = []
+    monkeypatch.setattr(assembly, "FleetLoop", lambda *arguments: 1 / 0)
+    monkeypatch.setattr(host_access.HostDriver, "close", lambda driver: closed.append(driver.driver.name))
+    ini = write_ini()
+    with pytest.raises(ZeroDivisionError):
+        HostAgent(lambda: agent_conf.load([], [str(ini)]))
+    assert closed == ["process"]

@@ -73,8 +73,9 @@ class ReclaimingHost:
         clock = lambda: self.now  # noqa: E731
         metrics = AgentMetrics()
         self.registry = metrics.registry
-        self.loop = ReclaimLoop(self.conf(), self.pipeline, self.driver, recorder, metrics, clock, clock)
-        self.loop.changed = self.wake
+        self.loop = ReclaimLoop(
+            self.conf(), self.pipeline, self.driver, recorder, metrics, clock, clock, self.wake
+        )
 
     def wake(self):
         self.wakes += 1

@@ -40,8 +40,11 @@ class ReclaimReporting:
             metrics,
             60,
             300,
-            offering=lambda tree: with_offers(tree, self.offers),
+            additions=(self,),
         )
+
+    def offering(self, tree):
+        return with_offers(tree, self.offers)
 
     def reserved(self):
         reported = self.reporter.reported(ROOT)

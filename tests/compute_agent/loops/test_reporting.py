@@ -158,7 +158,7 @@ def test_a_peer_that_is_away_in_several_ways_is_told_once(rig, client, monkeypat
         def follow(*_):
             raise UnavailableError("GET", "/ext/v1", reason)
 
-        monkeypatch.setattr(rig.loop, "_report", follow)
+        monkeypatch.setattr(rig.loop, "_report_host", follow)
         assert not rig.loop.once()
 
     with caplog.at_level(logging.INFO, "compute_agent"):
