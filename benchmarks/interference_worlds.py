@@ -12,9 +12,9 @@ import random
 from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass, field
 
-from compute_agent.interference.reading import GuestReading, GuestSamples
 from compute_agent.model.resource import CACHE_WAYS, CPU_QUOTA, MEMORY_BANDWIDTH, ThrottleControl
-from compute_agent.qos.snapshot import GuestAllotment, GuestUsage
+from compute_agent.throttling.interference.signals import GuestReading, GuestSamples
+from compute_agent.usage.snapshot import GuestAllotment, GuestUsage
 
 STEP = 10.0
 """Seconds."""

@@ -33,7 +33,6 @@ from compute_agent.controllers.cpu_class import KernelFiles, give_back
 from compute_agent.drivers.base import CpuLimits, CpuSettings, GuestDriver
 from compute_agent.files import remove_durably, write_durably
 from compute_agent.host.reader import read_topology
-from compute_agent.interference.state import FILE as INTERFERENCE_FILE
 from compute_agent.inventory import provider_tree
 from compute_agent.locks import LockedError
 from compute_agent.loops.allocations import allocations_by_consumer
@@ -43,7 +42,6 @@ from compute_agent.model.messages import DriverError, GuestGoneError, called
 from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.state import StateFile, lock_state_folder
-from compute_agent.qos.state import QosState
 from compute_agent.report.answers import NotFoundError, PlacementError
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.plan import Ownership, ReportedProvider
@@ -56,6 +54,8 @@ from compute_agent.resctrl.mount import ResctrlHandle
 from compute_agent.resctrl.plan import PlanStep, make_plan
 from compute_agent.resctrl.resolution import resolve_groups
 from compute_agent.resctrl.schemata import BadSchemataError
+from compute_agent.throttling.state_file import ThrottlingFile, forget_interference
+from compute_agent.throttling.watermarks.state import WatermarkState
 
 LOG = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ def unmark(folder: Path) -> None:
 
     :raises OSError:
     """
-    remove_durably(folder / INTERFERENCE_FILE)
+    forget_interference(folder)
     remove_durably(folder / MARK_FILE)
 
 
@@ -157,6 +157,7 @@ class HostRelease:
         control: ResctrlHandle | None,
         client: PlacementClient,
         state: StateFile,
+        throttling: ThrottlingFile,
         root_uuid: str,
         online: frozenset[int],
         options: ReleaseOptions,
@@ -172,6 +173,7 @@ class HostRelease:
         self._control = control
         self._client = client
         self._state = state
+        self._throttling = throttling
         self._root_uuid = root_uuid
         self._online = online
         self._options = options
@@ -299,11 +301,11 @@ class HostRelease:
         reported = reporter.reported(self._root_uuid)
         yield from self._of_providers(reported)
         root = reported.get(self._root_uuid)
-        said, state = self._state.state.maintenance, self._state.state.qos
+        said, state = self._state.state.maintenance, self._throttling.state.watermarks
         marked = root is not None and bool(root.traits & MARKS) and not self._beside
         if (
             marked
-            or state != QosState(scheduling_off=state.scheduling_off)
+            or state != WatermarkState(scheduling_off=state.scheduling_off)
             or (said is not None and said.off)
         ):
             name = self._root_uuid if root is None else called(root.name, root.uuid)
@@ -316,7 +318,7 @@ class HostRelease:
 
     def _let_in(self, reporter: HostReporter) -> None:
         """The state first: an agent that worked here again would go by it."""
-        self._state.keep_qos(QosState(scheduling_off=False))
+        self._throttling.keep_watermarks(WatermarkState(scheduling_off=False))
         self._state.keep_maintenance(HostMaintenance(False))
         if not self._beside:
             with contextlib.suppress(NotFoundError):  # the provider is gone, and its traits with it
@@ -406,6 +408,7 @@ def survey(
     control: ResctrlHandle | None,
     client: PlacementClient,
     state: StateFile,
+    throttling: ThrottlingFile,
     options: ReleaseOptions,
     files: KernelFiles,
 ) -> list[ReleaseRow]:
@@ -413,7 +416,7 @@ def survey(
     options = replace(options, given=world.follows)
     root, online = world.tree.root.uuid, world.topology.online
     return HostRelease(
-        driver, control, client, state, root, online, options, world.tree.beside, files
+        driver, control, client, state, throttling, root, online, options, world.tree.beside, files
     ).survey()
 
 
@@ -447,6 +450,7 @@ def open_release(conf: cfg.ConfigOpts, options: ReleaseOptions, lock_timeout: fl
                 open_resctrl(conf).control,
                 PlacementClient.from_conf(conf),
                 state,
+                ThrottlingFile(folder, state),
                 own if owner.novas is None else owner.novas.uuid,
                 read_topology(Path(conf.host.root)).online,
                 replace(options, given=policy_of(conf, owner.beside) == FOLLOW),

@@ -38,6 +38,7 @@ from compute_agent.agent.maintenance import MaintenanceMode, causes_kept
 from compute_agent.agent.protocol import RequestError
 from compute_agent.agent.release import refuse_if_released
 from compute_agent.agent.reloading import ConfigReloader, ConfLoader
+from compute_agent.classes.blockio_classes import parse_blockio_classes
 from compute_agent.controllers.base import KernelController
 from compute_agent.controllers.cpu_class import CpuClassStatus, KernelFiles, cpu_class_status
 from compute_agent.controllers.resctrl import resctrl_of
@@ -51,32 +52,32 @@ from compute_agent.loops.allocations import ClaimWatch, HistoryWatch
 from compute_agent.loops.arrivals import GuestEvents, PreStartHook
 from compute_agent.loops.audit import AuditOutcome, HostAuditor, by_consumer, locate
 from compute_agent.loops.base import AgentLoop, ReloadedConfiguration
-from compute_agent.loops.cache_entitlements import open_entitlements
 from compute_agent.loops.events import EventLog, OomEvents
-from compute_agent.loops.evictions import GuestEvictions
 from compute_agent.loops.fleet import FleetGuests, FleetLoop, Set
 from compute_agent.loops.host_attributes import AgentHeartbeats, PositionReporter
-from compute_agent.loops.interference import InterferenceLoop
-from compute_agent.loops.limits import LimitBook
 from compute_agent.loops.monitoring import CacheMonitoring, MonitorTargets
 from compute_agent.loops.reclaimed import ReclaimLoop
 from compute_agent.loops.reporting import ReportLoop, RootWatch
+from compute_agent.loops.throttling import InterferenceLoop, WatermarkLoop
 from compute_agent.loops.usage import CpuUse
-from compute_agent.loops.watermarks import WatermarkLoop
 from compute_agent.monitoring.reading import MonitorTarget
 from compute_agent.pipeline.events import ReconcileGuests
 from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.state import StateFile, lock_state_folder
 from compute_agent.pipeline.worker import GuestPipeline
-from compute_agent.qos.blockio import parse_blockio_classes
-from compute_agent.qos.metrics import load_registry
-from compute_agent.qos.telemetry import ThrottleTelemetry
 from compute_agent.report.audit import HealOptions
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.plan import Ownership
 from compute_agent.report.reporter import HostReporter
 from compute_agent.report.root_provider import Causes, DisableCause
+from compute_agent.throttling.arbiter import LimitArbiter
+from compute_agent.throttling.evictions import GuestEvictions, GuestEvictor
+from compute_agent.throttling.executor import ThrottleExecutor
+from compute_agent.throttling.state_file import ThrottlingFile
+from compute_agent.throttling.telemetry import ThrottleTelemetry
+from compute_agent.throttling.watermarks.metrics import load_registry
+from compute_agent.usage.subjects import open_allotments
 
 LOOK_SECONDS: Final = 1.0
 """How often configuration files and hardware are looked at for changes."""
@@ -173,6 +174,7 @@ class AgentLoops:
         pipeline: GuestPipeline,
         driver: GuestDriver,
         state: StateFile,
+        throttling: ThrottlingFile,
         metrics: AgentMetrics,
         events: EventLog,
         recorder: EventRecorder,
@@ -219,30 +221,29 @@ class AgentLoops:
         )
         self._targets = MonitorTargets(driver)
         self.monitoring = CacheMonitoring(conf, self._monitored, registry)
-        self.limits = LimitBook(pipeline)
+        self.limits = LimitArbiter(pipeline)
+        evictions = GuestEvictions(conf.settings, pipeline, driver, conf.client)
+        executor = ThrottleExecutor(
+            conf.settings.rules.registry,
+            self.limits,
+            GuestEvictor(evictions.stop_guest, evictions.give_back),
+            partial(self.reports.switch_scheduling, DisableCause.WATERMARK),
+            ThrottleTelemetry(registry, recorder, self.reclaimed.blame),
+        )
         self.watermarks = WatermarkLoop(
             conf.settings,
-            saved.qos,
+            throttling,
             pipeline,
             driver,
-            GuestEvictions(conf.settings, pipeline, driver, conf.client),
-            partial(self.reports.switch_scheduling, DisableCause.WATERMARK),
-            state.keep_qos,
-            ThrottleTelemetry(registry, recorder, self.reclaimed.blame),
-            book=self.limits,
+            executor,
+            self.limits,
+            evictions,
             root=conf.options.host.root,
             cache=self.monitoring.reader,
-            cache_entitlements=open_entitlements(conf.controllers, lambda: pipeline.world.zones),
+            cache_allotments=open_allotments(conf.controllers, lambda: pipeline.world.zones),
         )
         self.interference = InterferenceLoop(
-            conf,
-            pipeline,
-            driver,
-            self.limits,
-            recorder,
-            registry,
-            self.monitoring.reader,
-            blame=self.reclaimed.blame,
+            conf, throttling, pipeline, driver, executor, self.limits, self.monitoring.reader
         )
         self.oom = OomEvents(driver, recorder, registry, conf.options.host.root)
         self.arrivals = GuestEvents(pipeline, conf.client, self.reports.wake)
@@ -328,6 +329,7 @@ class HostAgent:
     def _assemble(self, folder: Path, options: cfg.ConfigOpts) -> None:
         """Make the parts; under the lock of the state folder."""
         self._state = StateFile(folder / STATE_FILE)
+        self._throttling = ThrottlingFile(folder, self._state)
         saved, registry = self._state.state, load_registry()
         root = RootWatch(
             options,
@@ -368,11 +370,16 @@ class HostAgent:
             self.pipeline,
             self.driver,
             self._state,
+            self._throttling,
             self.metrics,
             self._events,
             self._recorder,
             root,
-            causes_kept(saved, bool(host.settings.rules.watermarks)),
+            causes_kept(
+                saved,
+                self._throttling.state.watermarks.scheduling_off,
+                bool(host.settings.rules.watermarks),
+            ),
             lambda wanted: try_configuration(wanted, root.owner, self._build_controllers),
             self._set_guest,
         )
@@ -407,7 +414,7 @@ class HostAgent:
         self.pipeline.start(
             saved.guests,
             self._loops.arrivals.report,
-            self._loops.limits.combined(),
+            self._loops.limits.combined_limits(),
             saved.unclaimed,
             saved.migrations,
         )
@@ -502,7 +509,9 @@ class HostAgent:
         """What there is to give back when this host is left."""
         files, control = KernelFiles(Path(self.options.host.root)), self._reloading.resctrl.control
         world = self.pipeline.world
-        return release.survey(world, self.driver, control, self.client, self._state, options, files)
+        return release.survey(
+            world, self.driver, control, self.client, self._state, self._throttling, options, files
+        )
 
     def _set_guest(self, guest: str, values: Mapping[str, Any]) -> str:
         try:

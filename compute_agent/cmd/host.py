@@ -23,6 +23,7 @@ from compute_agent.agent.configured_host import (
 from compute_agent.agent.dry_run import look_up_owner
 from compute_agent.agent.host_access import STATE_FILE, check_state_folder, offered, open_resctrl
 from compute_agent.agent.protocol import DaemonUnreachableError, RequestError
+from compute_agent.classes.guest_classes import parse_classes
 from compute_agent.cmd.base import AgentLister, Commands, ShowOne, columns
 from compute_agent.cmd.drawn import offer
 from compute_agent.conf import find_unknown_options
@@ -32,7 +33,6 @@ from compute_agent.drivers.factory import choose, libvirtd_is_usable
 from compute_agent.host.memory import overlaps
 from compute_agent.host.reader import read_topology
 from compute_agent.host.topology import HostTopology
-from compute_agent.interference.watch import parse_watches
 from compute_agent.inventory import options, provider_tree
 from compute_agent.inventory.cpu_pools import Positions
 from compute_agent.inventory.cpu_sets import resolve
@@ -46,14 +46,13 @@ from compute_agent.model.messages import ConfigError
 from compute_agent.pipeline import state
 from compute_agent.pipeline.placer import stray_warning
 from compute_agent.pipeline.state import AgentState
-from compute_agent.qos.classes import parse_classes
-from compute_agent.qos.metrics import load_registry
-from compute_agent.qos.settings import read_settings
 from compute_agent.report.answers import PlacementError
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.plan import to_api
 from compute_agent.report.root_provider import RootOwner, owner_of, whose
 from compute_agent.resctrl.share_spec import ShareSpec
+from compute_agent.throttling.settings import build_rules, read_settings
+from compute_agent.throttling.watermarks.metrics import load_registry
 
 MISTAKEN: Final = 3
 """Exit status of a check of a configuration that the agent starts with, and that is not as it is meant."""
@@ -66,7 +65,7 @@ class HostShow(ShowOne):
         """Read the host."""
         conf = self.load_conf()
         topology = read_topology(Path(conf.host.root))
-        platform = offered(open_resctrl(conf).control, parse_classes(conf).wishes)
+        platform = offered(open_resctrl(conf).control, parse_classes(conf).share_specs)
         return columns(
             {
                 "architecture": topology.architecture,
@@ -179,7 +178,7 @@ class ConfigCheck(ShowOne):
         conf = self.load_conf()
         topology = read_topology(Path(conf.host.root))
         sets = CpuSets(frozenset(), frozenset(), frozenset())
-        wishes: dict[str, ShareSpec] = {}
+        shares: dict[str, ShareSpec] = {}
         tree, rules, client = None, None, None
         warnings = []
         try:
@@ -195,9 +194,10 @@ class ConfigCheck(ShowOne):
         except PlacementError as error:
             self._refusals.append(str(error))
         try:
-            qos = read_settings(conf, load_registry())
-            wishes, rules = qos.classes.wishes, qos.rules
-            parse_watches(conf, qos.classes)
+            registry, classes = load_registry(), parse_classes(conf)
+            shares = classes.share_specs
+            rules = build_rules(conf, registry, classes)
+            read_settings(conf, registry)
         except ConfigError as error:
             self._refusals.append(str(error))
         try:
@@ -211,13 +211,13 @@ class ConfigCheck(ShowOne):
         driver = choose(conf.guests.driver, libvirtd_is_usable(conf.libvirt.uri), "", 0).name
         warnings += config_warnings(conf, rules, resctrl, driver)
         try:
-            platform = offered(resctrl.control, wishes)
+            platform = offered(resctrl.control, shares)
             settings = dataclasses.replace(options.settings(conf), provider_tree=_shape(conf, owner))
             name = options.hypervisor_name(conf) if owner.beside else options.root_name(conf)
             root_uuid = owner.novas.uuid if owner.novas is not None else _own_uuid(conf)
             positions: Positions = {}
             if rules is not None:
-                _, positions, ignored = pools_of(conf, qos.classes.classes, sets, topology, owner.beside)
+                _, positions, ignored = pools_of(conf, classes.classes, sets, topology, owner.beside)
                 warnings += ignored
             derived = derive(topology, sets, settings, root_uuid, name, platform, positions)
             files = options.provider_configs(conf)

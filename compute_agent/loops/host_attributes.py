@@ -12,11 +12,11 @@ from compute_agent.inventory.attributes import GuestCpuMap, described, heartbeat
 from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.loops.base import ReloadedConfiguration
 from compute_agent.pipeline.guest_cache import GuestView
-from compute_agent.qos.watermarks import WatermarkAction, WatermarkSection
 from compute_agent.resctrl.filesystem import ResctrlError
 from compute_agent.resctrl.groups import read_groups
 from compute_agent.resctrl.layout import cache_mask
 from compute_agent.resctrl.schemata import BadSchemataError
+from compute_agent.throttling.watermarks.sections import WatermarkAction, WatermarkSection
 
 LOG = logging.getLogger(__name__)
 

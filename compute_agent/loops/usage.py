@@ -10,22 +10,16 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Final
 
-from compute_agent.drivers import procfs
+from compute_agent.classes.guest_classes import QosClasses
 from compute_agent.drivers.base import GuestDriver
 from compute_agent.host.memory import NODE_FOLDER
 from compute_agent.host.proc_stat import busy_parts, parse_cpu_times, stolen_parts
 from compute_agent.loops.base import ReloadedConfiguration
 from compute_agent.model.guest import BEST_EFFORT
-from compute_agent.model.resource import MEMORY, RECLAIMED_MEMORY, RECLAIMED_VCPU, ThrottleControl
+from compute_agent.model.resource import MEMORY, RECLAIMED_MEMORY, RECLAIMED_VCPU
 from compute_agent.pipeline.events import UseMeasured
 from compute_agent.pipeline.guest_cache import GuestView
 from compute_agent.pipeline.worker import GuestPipeline
-from compute_agent.qos.classes import QosClasses
-from compute_agent.qos.rounds import MeasuredGuest, MeasuringRound
-from compute_agent.qos.snapshot import GuestAllotment
-from compute_agent.qos.sources import guests
-from compute_agent.qos.sources.guests import parse_resident
-from compute_agent.qos.subjects import build_subject
 from compute_agent.reclaim.zone import (
     MIB,
     GuestUse,
@@ -37,47 +31,8 @@ from compute_agent.reclaim.zone import (
     parse_swapped,
     used_part,
 )
-
-CacheEntitlements = Callable[[GuestView], Mapping[ThrottleControl, GuestAllotment]]
-"""What a guest may use of cache ways and memory bandwidth, by L3 domain."""
-
-
-class SubjectFactory:
-    """Makes subjects of guests; remembers when they started."""
-
-    def __init__(self, driver: GuestDriver, cache_entitlements: CacheEntitlements | None = None) -> None:
-        """Without ``cache_entitlements`` caches and bandwidth cannot be controlled here."""
-        self._driver = driver
-        self.cache_entitlements = cache_entitlements
-        self._started: dict[tuple[str, int], float] = {}
-
-    def build(self, views: Sequence[GuestView], classes: QosClasses) -> list[MeasuredGuest]:
-        """The guests as they are measured and decided about."""
-        known = self._started
-        keys = [(view.guest.uuid, view.guest.pid) for view in views]
-        # that of a process that is gone does not matter any more
-        self._started = {key: known[key] if key in known else procfs.began(key[1]) or 0.0 for key in keys}
-        return [self._subject(view, classes) for view in views]
-
-    def _subject(self, view: GuestView, classes: QosClasses) -> MeasuredGuest:
-        guest = view.guest
-        return build_subject(
-            guest,
-            classes,
-            dedicated=may_be_dedicated(view),
-            started=self._started[guest.uuid, guest.pid],
-            cgroup=guest.cgroup,
-            pids=() if guest.cgroup else tuple(self._driver.processes(guest)),
-            caches=self.cache_entitlements(view) if self.cache_entitlements else None,
-        )
-
-
-def may_be_dedicated(view: GuestView) -> bool:
-    """Whether a guest has CPUs of its own, or could have: what it holds is not known."""
-    if view.allocation is None or (view.assignment is not None and view.assignment.held):
-        return True
-    return any("PCPU" in amounts for amounts in view.allocation.values())
-
+from compute_agent.usage.rounds import MeasuredGuest, MeasuringRound, guest_cpu_use, parse_resident
+from compute_agent.usage.subjects import SubjectFactory
 
 LOG = logging.getLogger(__name__)
 
@@ -146,9 +101,9 @@ class CpuUse:
             self._tell({})
             return
         window = policy.load_minutes * 60
-        subjects = self._subjects.build(self._pipeline.views(), self._conf.settings.classes)
+        subjects = self._subjects.build_subjects(self._pipeline.views(), self._conf.settings.classes)
         this = MeasuringRound(now, self._conf.options.host.root, subjects)
-        use = guests.cpu(this, self._before)
+        use = guest_cpu_use(this, self._before)
         if self._before is not None and now > self._before.time:
             self._averages = smooth(self._averages, use, now - self._before.time, window)
         this.close()
@@ -200,11 +155,13 @@ class HostUseReader:
     def read(self, wall: float) -> HostUse | None:
         """What was used since the read before, at ``wall`` (seconds since the epoch); None the first time."""
         views = self._pipeline.views()
-        now = MeasuringRound(self._monotonic(), self._root, self._subjects.build(views, self._classes()))
+        now = MeasuringRound(
+            self._monotonic(), self._root, self._subjects.build_subjects(views, self._classes())
+        )
         path = f"{now.root}/proc/stat"
         last = self._before
         before = None if last is None else last.round
-        cores = guests.cpu(now, before)
+        cores = guest_cpu_use(now, before)
         times = now.parsed(path, parse_cpu_times)
         now.close()
         reclaimed = frozenset(view.guest.uuid for view in views if lives_on_rest(view))
@@ -280,7 +237,9 @@ class MemoryReader:
         """
         views = self._pipeline.views()
         nodes = [node.id for node in self._pipeline.world.topology.numa_nodes]
-        now = MeasuringRound(time.monotonic(), self._root, self._subjects.build(views, self._classes()))
+        now = MeasuringRound(
+            time.monotonic(), self._root, self._subjects.build_subjects(views, self._classes())
+        )
         # The host first: who ends before its turn is not known, and with it not what the others use.
         paths = {node: f"{now.root}/{NODE_FOLDER}/node{node}/meminfo" for node in nodes}
         found = {node: now.parsed(path, parse_node_use) for node, path in paths.items()}

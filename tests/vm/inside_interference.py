@@ -20,7 +20,7 @@ from compute_agent import conf as agent_conf
 from compute_agent.agent import service
 from compute_agent.agent.protocol import ask
 from compute_agent.events.store import FILE, read_events
-from compute_agent.loops import interference
+from compute_agent.loops import throttling
 from compute_agent.resctrl import schemata
 from tests.vm import inside_machine
 from tests.vm.inside_machine import BASE_INI, CGROUP, FOLDER, RESCTRL, SOCKET, SPIN, Rest, uid, wait_for
@@ -72,10 +72,10 @@ class Fast(service.HostAgent):
 
     def __init__(self):
         super().__init__(lambda: agent_conf.load([], [str(FOLDER / "agent.ini")]))
-        interference.INTERVAL = 10.0 / SPEED
+        throttling.INTERVAL = 10.0 / SPEED
         loop = self.loop = self._loops.interference
         loop._clock = lambda: time.monotonic() * SPEED
-        self._read, loop._reader.read = loop._reader.read, self._sample
+        self._read, loop._reader.read_guests = loop._reader.read_guests, self._sample
 
     def _sample(self, views, online, signals, now, caches):
         """By the true clock, told as of the fast one."""
@@ -160,20 +160,22 @@ def test_who_takes_too_much_is_limited_in_the_kernel_and_has_all_back(signal):
         loop = agent.loop
 
         def told():
-            return f"{read_events(FOLDER / 'state' / FILE)} {measured(loop)} {loop._state.cases}"
+            return f"{read_events(FOLDER / 'state' / FILE)} {measured(loop)} {loop._trigger.state.cases}"
 
-        wait_for(lambda: any(track.baseline.count > 35 for track in loop._state.tracks.values()), told)
+        wait_for(
+            lambda: any(track.baseline.count > 35 for track in loop._trigger.state.tracks.values()), told
+        )
         before = world.share()
         world.freeze(False)
         wait_for(lambda: world.share() < before, told)
-        wait_for(lambda: any(case.guilty for case in loop._state.cases), told)
+        wait_for(lambda: any(case.guilty for case in loop._trigger.state.cases), told)
 
         def calm(case):  # for so long that no further step is tried
             return case.phase == "hold" and loop._clock() - case.since > 90
 
-        lowest = wait_for(lambda: any(map(calm, loop._state.cases)) and min(world.seen), told)
+        lowest = wait_for(lambda: any(map(calm, loop._trigger.state.cases)) and min(world.seen), told)
         world.freeze(True)
-        wait_for(lambda: not loop._state.cases, told)
+        wait_for(lambda: not loop._trigger.state.cases, told)
         wait_for(lambda: world.share() == before, told)
         events = [
             (one.kind, one.text)

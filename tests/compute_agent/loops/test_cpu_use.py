@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from compute_agent.classes.guest_classes import QosClass, QosClasses
 from compute_agent.loops.usage import CpuAverage, CpuUse, smooth
 from compute_agent.model.guest import Guest
 from compute_agent.pipeline.guest_cache import GuestView
-from compute_agent.qos.classes import QosClass, QosClasses
 
 
 def test_averages_follow_use_and_forget_who_is_gone():
