@@ -178,7 +178,7 @@ evict = 100%
 
 def loop_cost(guests: int, rounds: int, folder: Path) -> LoopCost:
     """Rounds of the daemon's loop over idle guests, first below the line, then above it with everybody at
-    the lowest_limit, so that nobody is left to be throttled.
+    the lowest limit, so that nobody is left to be throttled.
     """
     host = Overload(folder)
     host.registry, host.driver = MetricRegistry(), _GroupDriver(TOPOLOGY.online, folder)
@@ -212,7 +212,7 @@ def _rounds(host: Overload, rounds: int) -> float:
 
 
 def _plan_far_above(guests: int) -> None:
-    """A plan in which every guest goes to its lowest_limit and the host is still above its line."""
+    """A plan in which every guest goes to its lowest limit and the host is still above its line."""
     everybody = {
         f"g{number}": SimulatedGuest(f"g{number}", 4.0, lambda second: 3.9) for number in range(guests)
     }
