@@ -34,6 +34,7 @@ def _blockio_class(name: str, options: Any) -> BlockIoClass:
     section = class_section(BLOCKIO_CLASS, name)
     rates = DeviceRates(*(_device_rate(section, option, options[option]) for option in _RATES))
     latency = options.latency_ms
+    # io.max and io.latency of the kernel are lines of devices; a weight is one for all.
     if (rates or latency) and not options.devices:
         raise ConfigError(
             f"{section} devices: rates and latency are of devices: name some of /sys/block, such as vda or"
@@ -43,6 +44,7 @@ def _blockio_class(name: str, options: Any) -> BlockIoClass:
         name,
         options.weight,
         rates,
+        # The kernel counts in microseconds.
         None if latency is None else round(latency * 1000),
         tuple(options.devices),
     )

@@ -29,6 +29,7 @@ def parse_cpu_classes(conf: cfg.ConfigOpts) -> dict[str, CpuClass]:
 
 def _cpu_class(name: str, options: Any) -> CpuClass:
     section = class_section(CPU_CLASS, name)
+    # Written to sysfs as it is: a line end would be a second write.
     for option in ("governor", "energy_performance_preference"):
         _check_word(section, option, options[option])
     for state in options.disabled_c_states:
@@ -83,6 +84,7 @@ def _always_exceeds(low: Bound, high: Bound) -> bool:
     if isinstance(low, NamedFrequency) and isinstance(high, NamedFrequency):
         return order.index(low) > order.index(high)
     return (
+        # A word against a number: only the processor knows, and its controller says so.
         not isinstance(low, NamedFrequency | None)
         and not isinstance(high, NamedFrequency | None)
         and low > high
@@ -113,6 +115,7 @@ def _cpu_pool(name: str, options: Any, guest_classes: Collection[str]) -> CpuPoo
         )
     if options.per_node and not numbers:
         raise ConfigError(f"{section} per_node: it goes with dedicated_cpus and shared_cpus; remove it")
+    # A pool for a class that nobody has would stay empty, and its CPUs unused.
     if unknown := sorted(set(options.guest_classes) - set(guest_classes)):
         raise ConfigError(
             f"{section} guest_classes: there is no class {', '.join(unknown)}; there are"

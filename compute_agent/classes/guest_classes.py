@@ -106,10 +106,12 @@ def parse_classes(conf: cfg.ConfigOpts) -> QosClasses:
         section, rank = class_section(QOS_CLASS, name), ranks[name]
         # A class that gives way no later than BE lives on the rest as BE does, and is killed as early.
         like = DEFAULT_SHARES[BEST_EFFORT] if rank <= ranks[BEST_EFFORT] else MemoryShare()
+        # A section of a default class changes what it says, and leaves the rest.
         default = classes.get(name, QosClass(name, rank, memory=like))
         share = _share_spec(section, options).overlaid_on(default.share)
         cpu_class = _cpu_class(conf, name, options.cpu_class)
         classes[name] = QosClass(name, rank, share, _memory_share(options, default.memory), cpu_class)
+    # A misspelt name would protect every guest, or none.
     highest = classes.get(conf.qos.highest_class)
     if highest is None:
         raise ConfigError(
@@ -124,6 +126,7 @@ def _class_ranks(conf: cfg.ConfigOpts) -> dict[str, int]:
     for name, options in qos_class_sections(conf):
         section = class_section(QOS_CLASS, name)
         rank = ranks.get(name) if options.rank is None else options.rank
+        # Without a rank nothing says whether it gives way before or after BE.
         if rank is None:
             raise ConfigError(f"{section} rank: a class of another name than BE, LS or LSR needs one")
         ranks[name] = rank
@@ -149,6 +152,7 @@ def _memory_share(options: cfg.ConfigOpts.GroupAttr, default: MemoryShare) -> Me
 
 
 def _share_spec(section: str, options: cfg.ConfigOpts.GroupAttr) -> ShareSpec:
+    # The name of the option that is read, for the message if it is refused.
     option = ""
     try:
         option, text = "llc_range", options.llc_range
@@ -179,6 +183,7 @@ def parse_annotation(text: str) -> ShareSpec:
         body = json.loads(text, object_pairs_hook=_no_duplicates)
     except BadShareError:
         raise
+    # An annotation is a tenant's text: brackets without end are no reason to end the agent.
     except RecursionError as error:
         raise BadShareError("the annotation is nested too deeply") from error
     except ValueError as error:  # also numbers of thousands of digits
@@ -214,6 +219,7 @@ def _annotation_part(
         if key not in override:
             raise BadShareError(f"{where} has no {key}")
         cache = _whole_number(f"{where}.cacheid", override.get("cacheid", 0))
+        # Two values for one cache: the guest would get one of them by chance.
         if cache in per_cache:
             raise BadShareError(f"{where}: cache {cache} is named twice")
         per_cache[cache] = parse(f"{where}.{key}", override[key])

@@ -1,7 +1,7 @@
 """The loops of throttling: measure, have a trigger decide and the executor act, and rest.
 
-Each trigger has a thread of its own: a metric of another package that hangs must not keep interference from being
-given back, and the other way round.
+Each trigger has a thread of its own: a metric of another package that hangs must not keep interference from
+being given back, and the other way round.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from compute_agent.usage.subjects import CacheAllotments, SubjectFactory, open_a
 LOG = logging.getLogger(__name__)
 
 INTERVAL: Final = 10.0
-"""Seconds between two samples of interference: shorter ones would be noise, and a trial takes seven of them."""
+"""Seconds between two samples of interference: shorter ones would be noise, and a trial takes seven of
+them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class WatermarkStatus:
 
 
 class WatermarkLoop:
-    """Rounds of the watermarks. The thread runs while there are some, or something is still to be given back."""
+    """Rounds of watermarks, in a thread that runs while there are some, or something is to be given back."""
 
     def __init__(
         self,
@@ -147,22 +148,26 @@ class WatermarkLoop:
         if not self._pipeline.has_taken_over:
             return
         settings, trigger = self._settings, self._trigger
+        # In the round, not at the reload: one round goes by one configuration.
         trigger.use_rules(settings.rules)
+        # Once, and not before guests are known: limits of unknown guests would be forgotten.
         if not self._resumed:
             trigger.resume_actions()
             self._resumed = True
         views = self._pipeline.views()
         self._keep_limits()
-        # Before measuring: a guest that was rebooted has no limit, and would be throttled by more than it needs.
+        # Before measuring: a guest that was rebooted has no limit, and would be throttled by more than it
+        # needs.
         self._arbiter.repair_limits(views)
         subjects = self._subjects.build_subjects(views, settings.classes)
         snapshot = self._sampler.take_snapshot(settings.rules, subjects, time.monotonic())
         trigger.run_round(snapshot)
+        # One assignment, so that other threads see both of one round.
         self._latest = (snapshot, trigger.all_streaks)
 
 
 class InterferenceLoop:
-    """Rounds of interference. The thread runs while there are watches, or something is still to be given back."""
+    """Rounds of interference, in a thread that runs while there are watches, or limits to be given back."""
 
     def __init__(
         self,
@@ -277,6 +282,7 @@ class InterferenceLoop:
         self._warn_untold(sample)
         self._trigger.use_watches(watches, conf.settings.rules.steps)
         self._trigger.run_round(sample)
+        # After acting: cases that were closed without a guest have no limit to take away.
         self._keep_limits()
 
     def _warn_untold(self, sample: GuestSamples) -> None:

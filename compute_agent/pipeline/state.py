@@ -45,11 +45,11 @@ class AgentState:
 
     ``driver`` is the name of the one whose the guests are; empty: not known. ``maintenance`` None: nobody has
     said anything, as far as is known. ``unclaimed`` is what consumers without a guest hold of this host,
-    ``migrations`` whose migrations some of these consumers are. ``nova_root`` is the root provider of
-    nova-compute, as it was found last; None: there was none. ``former_values`` are those of kernel files that
-    the agent has written to for classes of CPUs. ``history`` is whether Placement goes on from what was seen.
-    ``former_watermarks`` is the JSON of the part in which former releases kept limits and evictions, as long as it
-    has not been taken over by the state file of throttling; None: there is none.
+    ``migrations`` whose migrations some of these consumers are. ``nova_root`` is the root provider of nova-
+    compute, as it was found last; None: there was none. ``former_values`` are those of kernel files that the
+    agent has written to for classes of CPUs. ``history`` is whether Placement goes on from what was seen.
+    ``former_watermarks`` is the JSON of the part in which former releases kept limits and evictions, as long
+    as it has not been taken over by the state file of throttling; None: there is none.
     """
 
     guests: Mapping[str, SavedGuest] = field(default_factory=dict)
@@ -237,7 +237,8 @@ def dump(state: AgentState) -> bytes:
             "holders": {uuid: asdict(holder) for uuid, holder in sorted(state.history.holders.items())},
         },
     }
-    # An older release that runs again reads "qos" and acts by it: the part must be gone once another file has it.
+    # An older release that runs again reads "qos" and acts by it: the part must be gone once another file has
+    # it.
     if state.former_watermarks is not None:
         data["qos"] = state.former_watermarks
     # As one line: with indentation json does not use its encoder in C, and each start of a guest writes all.

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from compute_agent.model.resource import ThrottleControl
 
+# Nested, not by pair: the worker is asked guest by guest.
 GuestLimits = dict[str, dict[ThrottleControl, float]]
 """Limits by guest and control, in the unit of the control's lever."""
 
@@ -72,4 +73,5 @@ def takes_away(action: WatermarkAct) -> bool:
 
     Such an action is in the state file before it is carried out, and is all that a preview shows.
     """
+    # Letting new guests in takes nothing from any.
     return action.off if isinstance(action, SwitchScheduling) else not isinstance(action, RestoreAction)

@@ -47,6 +47,7 @@ class LimitArbiter:
         # Held until the worker has answered: between a lowest limit that was computed and its event another
         # trigger must not compute its own, or the older one might be in force.
         with self._lock:
+            # Replaced as a whole, so that a failure can put it back.
             before = self._wanted.get(owner, {})
             of_guest = {**before.get(guest, {})}
             of_guest.pop(knob, None)
@@ -71,6 +72,7 @@ class LimitArbiter:
         A guest may have been rebooted, and an answer may have come too late to be heard.
         """
         refused = {}
+        # For the log, which names guests as operators do.
         guests = {view.guest.uuid: view.guest for view in views}
         with self._lock:
             for event in limit_differences(self._combine_limits(), views):
@@ -85,6 +87,7 @@ class LimitArbiter:
                         LOG.warning(
                             "The limit of guest %s cannot be set right: %s", guests[event.uuid], error
                         )
+            # Only failures of this time: one that comes back after a success is logged again.
             self._refused = refused
         return not refused
 
@@ -99,6 +102,7 @@ def lowest_of(wanted: Iterable[Mapping[str, Mapping[ThrottleControl, float]]]) -
         for guest, of_guest in limits.items():
             lowest = found.setdefault(guest, {})
             for knob, limit in of_guest.items():
+                # The lowest protects the host and the victim both; a sum would punish the guest twice.
                 lowest[knob] = min(limit, lowest.get(knob, limit))
     return found
 

@@ -1,4 +1,4 @@
-"""Evictions: guests are asked to leave, seen off, and what they hold of this host is given back to Placement."""
+"""Evictions: guests are asked to leave, seen off, and their part of this host given back to Placement."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from compute_agent.throttling.settings import ThrottlingSettings
 LOG = logging.getLogger(__name__)
 
 _AT_A_TIME: Final = 8
-"""Guests that are stopped together; the others wait, so that a round of evictions takes not all of libvirtd."""
+"""Guests that are stopped together; the others wait, so that a round of evictions takes not all of
+libvirtd."""
 
 _ANSWER_SECONDS: Final = 50.0
 _POLL_SECONDS: Final = 0.1
@@ -48,7 +49,8 @@ May be repeated.
 class GuestEvictor:
     """Evictions in progress, each in a thread of its own. For one thread.
 
-    An agent that ends does not wait for them: the next one finds them in the state file, and begins them again.
+    An agent that ends does not wait for them: the next one finds them in the state file, and begins them
+    again.
     """
 
     def __init__(self, stop: StopGuest, give_back: Callable[[str], None]) -> None:
@@ -126,6 +128,7 @@ class GuestEvictions:
         :raises CommandFailedError:
         :raises DriverError:
         """
+        # It may have ended by itself, or under the former agent.
         guest = self._running_guest(uuid)
         if guest is None:
             return
@@ -138,6 +141,7 @@ class GuestEvictions:
             # A migration, say, that ended with an error after the guest had arrived elsewhere.
             LOG.info("Guest %s has left, though: %s", guest, error)
         deadline = time.monotonic() + self._settings.evict_grace
+        # A driver that has asked is not believed: the guest may ignore it, and its command may do nothing.
         while self._still_runs(guest):
             if time.monotonic() >= deadline:
                 raise EvictionFailedError("it still runs, though it was told to leave")
@@ -149,7 +153,8 @@ class GuestEvictions:
     def give_back(self, uuid: str) -> None:
         """Take this host's part of a guest's allocation from it.
 
-        What it holds elsewhere, such as shared disk, stays. Tries until Placement takes it, or the agent ends.
+        What it holds elsewhere, such as shared disk, stays. Tries until Placement takes it, or the agent
+        ends.
 
         :raises EvictionFailedError: the agent ends, or Placement refuses.
         """
@@ -179,8 +184,10 @@ class GuestEvictions:
         client = self._client
         held = client.allocations(uuid)
         ours = self._pipeline.world.own_part(held.resources)
+        # Given back before, or moved away: a write would only cost a conflict.
         if not ours:
             return
+        # Nova deletes it when the instance goes, and would miss it before.
         if self._pipeline.world.tree.beside:
             LOG.info("Guest %s keeps its allocation: that is Nova's, as the guest is", name)
             return
@@ -195,6 +202,7 @@ class GuestEvictions:
     def _still_runs(self, guest: Guest) -> bool:
         """Whether this very guest runs, not another one of its consumer."""
         now = self._running_guest(guest.uuid)
+        # A guest that was started again meanwhile is not the one that was told to leave.
         return now is not None and now.pid == guest.pid
 
     def _running_guest(self, uuid: str) -> Guest | None:

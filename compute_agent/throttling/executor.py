@@ -1,8 +1,8 @@
 """The executor: carries out what triggers decide, one round of one trigger at a time.
 
-A round shows what sections in preview would do, then plans, saves, acts, and plans again without the guests for
-which an action failed. What takes something from guests is durable before it is done: a crash meanwhile must
-leave no limit that no agent knows of.
+A round shows what sections in preview would do, then plans, saves, acts, and plans again without the guests
+for which an action failed. What takes something from guests is durable before it is done: a crash meanwhile
+must leave no limit that no agent knows of.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class ThrottleExecutor:
         switch_scheduling: Callable[[bool], None],
         telemetry: ThrottleTelemetry,
     ) -> None:
-        """``switch_scheduling`` keeps new guests away (True) or lets them in; it raises an exception if it fails.
+        """``switch_scheduling`` keeps new guests away (True) or lets them in, or raises an exception.
 
         ``registry`` has the levers and evictions that metrics of other packages bring with them.
         """
@@ -98,6 +98,7 @@ class ThrottleExecutor:
         self._arbiter = arbiter
         self._evictor = evictor
         self._switch_scheduling = switch_scheduling
+        # By trigger: each has rounds of its own.
         self._previewed: dict[str, frozenset[Hashable]] = {}
         self._save_failure = ""
 
@@ -106,10 +107,13 @@ class ThrottleExecutor:
 
         An action that fails for one guest is reported and counted, and does not keep others from being done.
         """
+        # First: a preview shows what would be done of this host, not of what this round leaves of it.
         self._show_preview(trigger.owner, trigger.preview_actions())
         done: list[A] = []
         again = True
         while again:
+            # Again only after a failure: what a success leaves to be done is for the next round, which
+            # measures.
             actions = trigger.plan_actions()
             self.save_state(trigger, actions)
             again = False
@@ -121,7 +125,8 @@ class ThrottleExecutor:
         return tuple(done)
 
     def save_state(self, trigger: ThrottleTrigger[A], actions: Sequence[A] = ()) -> None:
-        """Have a trigger keep its state. A full disk is reported once, and costs no protection of the host."""
+        """Have a trigger keep its state. A full disk is reported once, and does not end the round."""
+        # A host that is overloaded while its disk is full needs its limits all the same.
         try:
             trigger.save_state(actions)
             self._save_failure = ""
@@ -134,6 +139,7 @@ class ThrottleExecutor:
         self, owner: str, throttles: Iterable[ThrottledGuest], evictions: Iterable[PendingEviction]
     ) -> None:
         """Put limits of a former agent into effect again, and go on with its evictions."""
+        # In the state and perhaps not in the kernel: the former agent may have died between the two.
         for one in throttles:
             try:
                 self._set_limit(owner, one.guest, one.knob, one.limit)
@@ -148,6 +154,7 @@ class ThrottleExecutor:
 
     def finished_evictions(self, pending: Iterable[PendingEviction]) -> Mapping[str, Exception | None]:
         """The guests that have left since the last call (None), and those that stay, with the reason."""
+        # The evictor knows guests; the state knows for what they were to leave.
         metrics = {one.guest: one.metric for one in pending}
         finished = self._evictor.finished_evictions()
         for guest, error in finished.items():
@@ -168,6 +175,7 @@ class ThrottleExecutor:
                 case CaseDecision(what=CaseVerdict.ESCALATE):
                     self._begin_escalation(action)
                     return True  # reported when the command has ended
+                # A verdict is reported, and no more.
                 case CaseDecision() if not action.changes_limit:
                     pass
                 case ThrottleAction() | RestoreAction() | CaseDecision():
@@ -181,6 +189,7 @@ class ThrottleExecutor:
         return True
 
     def _set_limit(self, owner: str, guest: str, knob: ThrottleControl, limit: float | None) -> None:
+        # A lever of another package has hands of its own; the worker knows none of its limits.
         lever = self._registry.levers.get(knob.lever)
         if lever is not None and lever.set_limit is not None:
             lever.set_limit(guest, knob.domain, limit)
@@ -188,7 +197,8 @@ class ThrottleExecutor:
             self._arbiter.set_limit(owner, guest, knob, limit)
 
     def _begin_eviction(self, guest: str, metric: str) -> None:
-        # A state may name a metric of a package that is not installed any more: its guest leaves the usual way.
+        # A state may name a metric of a package that is not installed any more: its guest leaves the usual
+        # way.
         described = self._registry.get(metric)
         self._evictor.begin_eviction(guest, described.evict if described else None)
 
@@ -199,6 +209,7 @@ class ThrottleExecutor:
     def _escalate(self, decision: CaseDecision) -> None:
         assert decision.watch is not None, "a decision to escalate is one of a watch"
         assert decision.watch.escalate is not None, "without a command nothing is escalated"
+        # An operator's program may do anything; its failure is an event, and never one of the agent.
         try:
             decision.watch.escalate(decision.guest)
         except Exception as error:
@@ -213,6 +224,7 @@ class ThrottleExecutor:
         for key, action in shown.items():
             if key not in before:
                 self.telemetry.record_action(action, EventOutcome.PREVIEW)
+        # Only of the latest round: what stops and begins again is reported again.
         self._previewed[owner] = frozenset(shown)
 
 

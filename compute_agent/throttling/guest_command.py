@@ -1,4 +1,4 @@
-"""Commands of the operator about one guest: to make it leave, or to have something done about it elsewhere."""
+"""Commands of the operator about one guest: to make it leave, or to have it moved elsewhere."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ _PIECE_BYTES: Final = 1 << 16
 _PASSED_ON: Final = frozenset(
     {"HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TMPDIR", "TZ", "USER", "XDG_RUNTIME_DIR"}
 )
-"""Variables of the agent that commands have, too: not OS_PASSWORD, nor those of systemd, such as NOTIFY_SOCKET."""
+"""Variables of the agent that commands have, too: not OS_PASSWORD, nor those of systemd, such as
+NOTIFY_SOCKET."""
 
 
 class CommandFailedError(Exception):
-    """A command that could not be run, took too long, or ended with another status than 0: the text says which."""
+    """A command that could not be run, took too long, or ended with a status other than 0."""
 
 
 GuestCommand = Callable[[str], None]
@@ -52,12 +53,14 @@ def guest_command(command: str, timeout: float) -> GuestCommand:
         try:
             process = subprocess.Popen(
                 [*words, guest],
+                # A program that asks would wait for an answer for ever.
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 env={name: value for name, value in os.environ.items() if name in _PASSED_ON},
                 start_new_session=True,  # a group of its own, which can be killed as a whole
             )
+        # Checked at the start as well, and the file may be gone since.
         except OSError as error:
             raise CommandFailedError(f"{words[0]} cannot be run: {error}") from error
         with process:
@@ -84,6 +87,7 @@ def _last_output(process: subprocess.Popen[bytes], deadline: float) -> str:
         selector.register(process.stdout, selectors.EVENT_READ)
         while True:
             left = deadline - time.monotonic()
+            # Silence does not end the wait, the deadline does: output may come in drops.
             if left <= 0 or not selector.select(left):
                 raise subprocess.TimeoutExpired(process.args, left)
             if not (piece := os.read(process.stdout.fileno(), _PIECE_BYTES)):
@@ -101,6 +105,7 @@ def missing_program(command: str) -> str:
         words = shlex.split(command)
     except ValueError:
         return ""
+    # An empty command is refused elsewhere, with its own words.
     if not words or shutil.which(words[0]):
         return ""
     if os.path.dirname(words[0]):

@@ -1,4 +1,4 @@
-"""Levers: how guests are throttled, by limits that go down and up by steps, and what is left of a guest's use.
+"""Levers: limits that go down and up by steps, and the use that a limit leaves to a guest.
 
 All of this is arithmetic, for watermarks and interference alike; an executor sets the limits.
 """
@@ -44,6 +44,7 @@ def lowest_limit(entitlement: GuestAllotment, steps: ThrottleSteps) -> float:
 
 def step_down(limit: float | None, entitlement: GuestAllotment, steps: ThrottleSteps) -> float | None:
     """The next lower limit (``limit`` None: not throttled yet); None at the floor."""
+    # The first step goes down from all that the guest may use.
     present = entitlement.full if limit is None else limit
     # Downwards to a whole granule: upwards, a step of a small limit would end where it began.
     wanted = math.floor(present * (1 - steps.step) / entitlement.granule + _TOLERANCE) * entitlement.granule
@@ -66,8 +67,8 @@ StepUp = Callable[[float, GuestAllotment, ThrottleSteps], float | None]
 class ThrottleLever:
     """One way to throttle. ``metric`` is the metric that it limits directly.
 
-    ``set_limit`` (guest, domain, limit or None) sets a limit that no controller of the agent can set, for metrics
-    of other packages. It raises an exception when it fails.
+    ``set_limit`` (guest, domain, limit or None) sets a limit that no controller of the agent can set, for
+    metrics of other packages. It raises an exception when it fails.
     """
 
     name: str

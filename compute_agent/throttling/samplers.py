@@ -1,6 +1,7 @@
 """Samplers: what the triggers see of a host, from files to frozen values, once a round.
 
-Watermarks get a snapshot with the metrics that they name, interference a sample with the signals of each guest.
+Watermarks get a snapshot with the metrics that they name, interference a sample with the signals of each
+guest.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ MAX_SECONDS: Final = 60.0
 """Between two reads; a mean over a longer time would hide what happened in it."""
 
 MAX_THREADS: Final = 256
-"""A guest with more threads is read by that many of them, those with the lowest ids: the same in each round."""
+"""A guest with more threads is read by that many of them, those with the lowest ids: the same in each
+round."""
 
 Waits = Mapping[int, int]
 """Nanoseconds that threads have waited for a CPU, by thread id."""
@@ -43,6 +45,7 @@ Waits = Mapping[int, int]
 
 def parse_schedstat(text: str) -> int:
     """Nanoseconds that a thread has waited for a CPU (Documentation/scheduler/sched-stats.rst)."""
+    # Time on a CPU, time runnable and waiting, time slices: the second is the one.
     return int(text.split()[1])
 
 
@@ -106,6 +109,7 @@ class GuestReader:
             time, self._root, self._subjects.build_subjects(views, self._classes()), self._cache
         )
         before = self._before
+        # Always: every signal needs to know which guests work at all.
         cores = guest_cpu_use(now, before)
         # Threads cost a file each: they are read only for signals that need them.
         by_thread = not {"run_delay", "cpi"}.isdisjoint(signals)
@@ -119,12 +123,15 @@ class GuestReader:
             frozenset().union(*(own.ids for own in threads.values())) if "cpi" in signals else frozenset()
         )
         counted = self.cycles.read(counting)
+        # None before, or long before: the values are kept, and make no sample.
         elapsed = 0.0 if before is None else time - before.time
         readings = {}
         for view, subject in zip(views, now.subjects, strict=True):
             uuid = view.guest.uuid
             own = threads.get(uuid, _SampledThreads())
+            # By thread: a sum over all would fall when one of them ends.
             waited = _grown_waits(self._waits.get(uuid, {}), waits.get(uuid, {}))
+            # A guest without an assignment runs wherever the kernel puts it.
             cpus = online if view.assignment is None else view.assignment.cpus & online
             readings[uuid] = GuestReading(
                 subject.facts,
@@ -149,6 +156,7 @@ class GuestReader:
             found = self._driver.vcpu_threads(view.guest)
         except DriverError:  # it has ended, or libvirtd is away
             return _SampledThreads()
+        # A database with thousands of threads would cost the agent more than all other guests.
         if len(found) <= MAX_THREADS:
             return _SampledThreads(found)
         return _SampledThreads(frozenset(heapq.nsmallest(MAX_THREADS, found)), len(found) / MAX_THREADS)
@@ -178,6 +186,7 @@ def _grown_waits(first: Waits, last: Waits) -> int | None:
 def _guest_pressure(
     resource: str, subject: MeasuredGuest, now: MeasuringRound, before: MeasuringRound | None
 ) -> float | None:
+    # The host's pressure is no guest's: without a cgroup nothing is known.
     if not subject.cgroup:
         return None
     return pressure_share(f"{subject.cgroup}/{resource}.pressure", now, before)
@@ -217,6 +226,7 @@ class MetricSampler:
         host: dict[MetricSeries, float] = {}
         capacity: dict[MetricSeries, float] = {}
         usage: dict[str, dict[MetricSeries, float]] = {subject.facts.uuid: {} for subject in subjects}
+        # Each metric once, though several watermarks may name it.
         for metric in needed_metrics(rules):
             measured = _measure_metric(metric, now, self._before)
             host |= {MetricSeries(metric.name, domain): used for domain, used in measured.host.items()}
@@ -224,6 +234,7 @@ class MetricSampler:
                 MetricSeries(metric.name, domain): amount for domain, amount in measured.capacity.items()
             }
             for guest, by_domain in measured.guests.items():
+                # A measure of another package may name guests that are not there.
                 if guest in usage:
                     usage[guest] |= {
                         MetricSeries(metric.name, domain): used for domain, used in by_domain.items()
@@ -231,6 +242,7 @@ class MetricSampler:
         # In the first round every rate is missing.
         if self._before is not None:
             self._log_missing({one.metric for one in rules.watermarks} - {one.metric for one in host})
+        # Its files are of this moment; only parsed values serve the next round.
         now.close()
         self._before = now
         guests = {
@@ -252,6 +264,7 @@ def needed_metrics(rules: WatermarkRules) -> list[WatermarkMetric]:
     names: dict[str, None] = {}
     for watermark in rules.watermarks:
         lever = rules.registry[watermark.metric].lever
+        # The lever's own metric, too: what a limit leaves is computed from its use.
         names |= {watermark.metric: None} | ({lever.metric: None} if lever else {})
     return [rules.registry[name] for name in names if name in rules.registry]
 

@@ -48,6 +48,7 @@ def read_settings(conf: cfg.ConfigOpts, registry: MetricRegistry) -> ThrottlingS
 
     :raises ConfigError: naming section and option of a contradiction.
     """
+    # First: watermarks and watches name classes, and refuse those that there are not.
     classes = parse_classes(conf)
     return ThrottlingSettings(
         build_rules(conf, registry, classes),
@@ -67,6 +68,7 @@ def build_rules(conf: cfg.ConfigOpts, registry: MetricRegistry, classes: QosClas
     return WatermarkRules(
         registry,
         parse_watermarks(conf, registry, classes),
+        # Options are percent, as operators write them; decisions take shares.
         ThrottleSteps(conf.qos.step / 100, conf.qos.min_share / 100),
         conf.qos.margin / 100,
     )
@@ -82,6 +84,7 @@ def parse_watches(conf: cfg.ConfigOpts, classes: QosClasses) -> tuple[Interferen
 
 def _read_watch(name: str, options: Any, classes: QosClasses) -> InterferenceWatch:
     section = f"[{INTERFERENCE}{name}]"
+    # The option has no default: a signal is a choice of what to act for.
     if options.signal is None:
         raise ConfigError(f"{section} signal: which one is not said; there are {', '.join(SIGNALS)}")
     for option in ("victims", "consenting"):
@@ -107,6 +110,7 @@ def _read_watch(name: str, options: Any, classes: QosClasses) -> InterferenceWat
 def _read_command(option: str, command: str | None, timeout: float) -> GuestCommand | None:
     if command is None:
         return None
+    # Words are split here, so that an unbalanced quote is refused at the start and not at the first eviction.
     try:
         return guest_command(command, timeout)
     except ValueError as error:

@@ -1,16 +1,16 @@
-"""The state file of throttling: limits, evictions, the scheduling switch, cases, and what was learnt of guests.
+"""The state file of throttling: limits, evictions, the scheduling switch, cases and baselines.
 
-JSON with a version and a checksum, replaced as a whole. Losing it costs little: limits that it does not know are
-taken away in the first round, the scheduling switch is set explicitly, and baselines are learnt again.
+JSON with a version and a checksum, replaced as a whole. Losing it costs little: limits that it does not know
+are taken away in the first round, the scheduling switch is set explicitly, and baselines are learnt again.
 
 Former releases
-    They kept watermarks in a part of the agent's ``state.json``, and interference in ``interference.json``. Both
-    are taken over at the start, and removed as soon as this file is durable. An older release that runs again
-    after that finds neither, which is as if its state had been lost: it takes away all limits, lets new guests
-    in or keeps them away by its own first round, asks guests again that were leaving only if usage is still
-    above the line, and learns baselines for five minutes. It must not find them as they once were: it would limit
-    and stop guests for reasons that are long over. This file stays meanwhile, and an upgrade after that takes
-    over what the older release has written, part by part.
+    They kept watermarks in a part of the agent's ``state.json``, and interference in ``interference.json``.
+    Both are taken over at the start, and removed as soon as this file is durable. An older release that runs
+    again after that finds neither, which is as if its state had been lost: it takes away all limits, lets new
+    guests in or keeps them away by its own first round, asks guests again that were leaving only if usage is
+    still above the line, and learns baselines for five minutes. It must not find them as they once were: it
+    would limit and stop guests for reasons that are long over. This file stays meanwhile, and an upgrade
+    after that takes over what the older release has written, part by part.
 """
 
 from __future__ import annotations
@@ -97,6 +97,7 @@ class ThrottlingFile:
         self._clock = clock
         self._lock = threading.Lock()
         self._state = _load_state(self._path, clock())
+        # None: the file is made by the first write, even where the state is empty.
         self._saved: ThrottlingState | None = self._state if self._path.exists() else None
         self._learnt_at = clock()
         #: What is to be removed of former releases; tried with each write, until it is.
@@ -126,15 +127,19 @@ class ThrottlingFile:
         :raises OSError: the next call tries again.
         """
         with self._lock:
+            # Always in memory, so that a write of the other trigger takes it along.
             self._state = replace(self._state, interference=state)
             saved = InterferenceState() if self._saved is None else self._saved.interference
+            # A clock that went back would put off the next save for as long.
             due = not 0 <= self._clock() - self._learnt_at < SAVE_SECONDS
             if learnt or due or (state.cases, state.pairs) != (saved.cases, saved.pairs):
                 self._learnt_at = self._clock()
                 self._write()
 
     def _write(self) -> None:
+        # A sync costs milliseconds to seconds, and a round of each second mostly changes nothing.
         if self._state != self._saved:
+            # At once or not at all, as a rename: a crash leaves the old content or the new one.
             write_durably(self._path, dump_state(self._state, self._clock()))
             self._saved = self._state
         self._remove_former()
@@ -142,8 +147,8 @@ class ThrottlingFile:
     def _take_over(self, former_file: Path, former: FormerState) -> None:
         """Make the parts of a former release parts of this file.
 
-        They are removed once this file is durable, not before: a crash in between leaves both, and the next start
-        takes over the same again.
+        They are removed once this file is durable, not before: a crash in between leaves both, and the next
+        start takes over the same again.
         """
         watermarks, interference = former.former_watermarks, _read_former(former_file, self._clock())
         if watermarks is None and interference is None:
@@ -162,6 +167,7 @@ class ThrottlingFile:
             LOG.info("The state of throttling is in %s from now on", self._path)
 
     def _remove_former(self) -> None:
+        # One by one, and again from where it broke off: each may be done twice, none may be left out.
         while self._leftovers:
             self._leftovers[0]()
             del self._leftovers[0]
@@ -172,8 +178,9 @@ def merge_former(
 ) -> ThrottlingState:
     """The state with the parts of a former release, each None where there is none.
 
-    They are newer: this release removes them as it starts. A former release that has left a part on watermarks
-    and no file of interference had nobody limited: cases of before are over, and baselines are still good.
+    They are newer: this release removes them as it starts. A former release that has left a part on
+    watermarks and no file of interference had nobody limited: cases of before are over, and baselines are
+    still good.
     """
     if interference is None and watermarks is not None:
         interference = replace(state.interference, cases=())
@@ -184,7 +191,7 @@ def merge_former(
 
 
 def look_up_state(folder: Path, former_watermarks: Any = None) -> ThrottlingState:
-    """The state that a start would find in a folder, for a reader: nothing is put aside, taken over or removed.
+    """The state that a start would find in a folder; nothing is put aside, taken over or removed.
 
     What cannot be used is an empty state.
 
@@ -197,6 +204,7 @@ def look_up_state(folder: Path, former_watermarks: Any = None) -> ThrottlingStat
         raise
     except (OSError, ValueError):
         state = ThrottlingState()
+    # Whatever is wrong with it, a start would go on without it.
     try:
         interference = _parse_former(read_own(folder / FORMER_FILE), now)
     except (OSError, ValueError):
@@ -236,6 +244,7 @@ def parse_state(content: bytes, now: float) -> ThrottlingState:
 
 
 def _read_document(document: Any, now: float) -> ThrottlingState:
+    # Over the parsed data, so that white space does not matter.
     data: Mapping[str, Any] = document["data"]
     if document["sha256"] != _checksum(data):
         raise ValueError("the checksum does not match")

@@ -50,7 +50,7 @@ class ThrottleTelemetry:
         recorder: EventRecorder | None = None,
         blame: Blame = _blame_nothing,
     ) -> None:
-        """``blame`` is called for each guest that was throttled, evicted or found guilty; it must not wait."""
+        """``blame`` is called for a guest that was throttled, evicted or found guilty; it must not wait."""
         self._recorder = recorder or EventRecorder()
         self._blame = blame
         self._lock = threading.Lock()
@@ -106,7 +106,7 @@ class ThrottleTelemetry:
         )
 
     def name_guests(self, owner: str, names: Mapping[str, str], staying: Iterable[str] = ()) -> None:
-        """Replace the names by uuid that a trigger knows; those of guests in ``staying`` are kept as they were."""
+        """Replace the names by uuid that a trigger knows; guests in ``staying`` keep theirs."""
         with self._lock:
             before = self._names.get(owner, {})
             kept = {guest: before[guest] for guest in staying if guest in before}
@@ -115,6 +115,7 @@ class ThrottleTelemetry:
     def subject_of(self, guest: str) -> NamedSubject:
         """A guest as logs and events name it."""
         with self._lock:
+            # Names of tenants may be empty; another trigger may know more.
             name = next((names[guest] for names in self._names.values() if names.get(guest)), "")
         return NamedSubject(guest, name)
 
@@ -136,6 +137,7 @@ class ThrottleTelemetry:
         for series, used in snapshot.host.items():
             self._usage.labels(*series).set(used)
         self._shown = set(snapshot.host)
+        # Guests, not limits: one guest may have limits of several controls.
         self._throttled.set(len({one.guest for one in state.throttles}))
         self._evicting.set(len(state.evictions))
         self._closed.set(bool(state.scheduling_off))
@@ -145,6 +147,7 @@ class ThrottleTelemetry:
     ) -> None:
         """Set the gauges of interference at the end of a round."""
         self._limited.set(len({case.suspect for case in state.cases if case.limit is not None}))
+        # Sections that are gone must not keep their last value.
         self._disturbed.clear()
         for watch in watches:
             disturbed = {
@@ -163,6 +166,7 @@ class ThrottleTelemetry:
         """
         by_name = {watch.name: watch for watch in watches}
         cases = [self._case_row(case, by_name.get(case.watch), state, now) for case in state.cases]
+        # A pair with a case has a row already, which says more.
         open_pairs = {(case.watch, case.victim, case.suspect) for case in state.cases}
         return cases + [
             self._pair_row(*pair, ", ".join(_remembered_facts(record, now)) or "forgotten")
@@ -199,8 +203,10 @@ class ThrottleTelemetry:
         kind = _event_kind(action)
         guest = "" if isinstance(action, SwitchScheduling) else action.guest
         metric = action.metric if isinstance(action, EvictAction | ThrottleAction) else ""
+        # Counted each time, though logged once: a rate shows that a failure goes on.
         self._actions.labels(kind, metric, outcome).inc()
         subject = self.subject_of(guest) if guest else None
+        # The uuid is what actions know; people want the name beside it.
         text = str(action).replace(guest, str(subject), 1) if guest else str(action)
         if outcome is EventOutcome.FAILED:
             # An action that is tried in each round need not be reported in each.
@@ -211,6 +217,7 @@ class ThrottleTelemetry:
             self._failures[kind, guest] = reason
             return
         self._failures.pop((kind, guest), None)
+        # Giving back, previews and failures have cost the guest nothing.
         if metric and outcome is EventOutcome.DONE:
             self._blame(guest, metric, "")
         message = "Preview: %s" if outcome is EventOutcome.PREVIEW else "Watermark: %s"
@@ -229,6 +236,7 @@ class ThrottleTelemetry:
         why = _decision_reason(decision)
         message = "Preview: %s: %s" if outcome is EventOutcome.PREVIEW else "Interference: %s: %s"
         self._recorder.record(LOG.info, kind, subject, message, text, why, reason=why, outcome=outcome)
+        # A trial blames nobody yet: it may end in an acquittal.
         if decision.what in VERDICTS and decision.watch is not None:
             self._blame(case.suspect, decision.watch.signal.lever.metric, decision.watch.signal.name)
 

@@ -1,7 +1,7 @@
 """The triggers of throttling: watermarks of the host, and interference between guests.
 
-Each keeps the state of its pure decisions (``watermarks.plan``, ``interference.decisions``) from round to round,
-and has the executor carry them out.
+Each keeps the state of its pure decisions (``watermarks.plan``, ``interference.decisions``) from round to
+round, and has the executor carry them out.
 """
 
 from __future__ import annotations
@@ -85,16 +85,23 @@ class WatermarkTrigger:
     def run_round(self, snapshot: UsageSnapshot) -> tuple[WatermarkAct, ...]:
         """Take one snapshot, act, and return the actions that were done."""
         names = {guest.uuid: guest.name for guest in snapshot.guests.values()}
+        # Guests that are leaving are not in the snapshot any more when their end is reported.
         self._executor.telemetry.name_guests(self.owner, names, self.state.evicting_guests)
+        # Before planning: a guest that stays is left alone, and another one taken in this round.
         gone = self._settle_evictions(snapshot.time)
         self.state = self.state.with_guests(snapshot.guests)
         rules = self._acting_rules
+        # A series that vanished while guests are throttled for it must be seen as missing, or nothing would
+        # give back.
         expected = rules.throttled_series(self.state)
         self._streaks = observe_usage(self._streaks, rules.watermarks, snapshot, expected)
+        # After the streaks, which say how long it has been quiet.
         self.state = forgive_relapses(rules, snapshot, self._streaks, self.state)
         self._snapshot = self._expected = snapshot
         self._tried = set()
         done = self._executor.run_round(self)
+        # Only now: while it counts as being evicted, no other guest is evicted for what it still seems to
+        # use.
         for guest in gone:
             self.state = self.state.without_eviction(guest)
         self._executor.save_state(self)
@@ -107,6 +114,7 @@ class WatermarkTrigger:
         """The actions that watermarks in preview would take now."""
         rules, snapshot = self._rules.with_preview(preview=True), self._snapshot
         self._preview_streaks = observe_usage(self._preview_streaks, rules.watermarks, snapshot)
+        # By the real state: a guest that is throttled already would not be throttled by as much.
         plan = make_plan(rules, snapshot, self._preview_streaks, self.state)
         return tuple(filter(takes_away, plan))
 
@@ -123,6 +131,8 @@ class WatermarkTrigger:
         if self._tried:
             # The switch was in the first plan of this round, whether it succeeded or not.
             plan = tuple(action for action in plan if not isinstance(action, SwitchScheduling))
+        # For an operator who wonders why nothing happens: at DEBUG each round says what is above, and for how
+        # long.
         if above := [
             f"{watch.watermark} {watch.action}" for watch, one in self._streaks.items() if one.samples
         ]:
@@ -136,8 +146,10 @@ class WatermarkTrigger:
         if succeeded:
             before, self.state = self.state, self.state.after_action(action)
             self._expected = _expected_snapshot(self._acting_rules, self._expected, before, action)
+        # No other guest can be taken in its place; the next round tries it again.
         if isinstance(action, SwitchScheduling):
             return False
+        # Succeeded or not: a guest is acted on once in a round.
         self._tried.add(action.guest)
         return not succeeded
 
@@ -155,6 +167,7 @@ class WatermarkTrigger:
         Returns the guests that have left: the snapshot may still have them, so that they count as being
         evicted in this round.
         """
+        # By the clock of snapshots, which simulations turn as well.
         self._backoff = {guest: until for guest, until in self._backoff.items() if until > time}
         gone = []
         for guest, error in self._executor.finished_evictions(self.state.evictions).items():
@@ -197,8 +210,10 @@ class InterferenceTrigger:
     def run_round(self, sample: GuestSamples) -> None:
         """Take one sample, decide, and act."""
         names = {guest: one.facts.name for guest, one in sample.readings.items()}
+        # A victim that has gone is named when its case is closed.
         in_cases = {guest for case in self.state.cases for guest in (case.victim, case.suspect)}
         self._executor.telemetry.name_guests(self.owner, names, in_cases)
+        # Correlations need no more, and memory is that of the agent.
         recent = (one for one in self._samples if one.time > sample.time - CORRELATION_SECONDS)
         self._samples = (*recent, sample)
         self.state, self._decisions = advance_state(self._watches, self._steps, self.state, self._samples)

@@ -48,8 +48,8 @@ class CacheReader(Protocol):
 class MeasuringRound:
     """The host at ``time`` (monotonic seconds), read below ``root`` as far as measures ask for it.
 
-    A result is kept, so that the next round can tell what has changed since. A closed round reads nothing more:
-    the files are of another time by then. Measures of other packages use this class, too.
+    A result is kept, so that the next round can tell what has changed since. A closed round reads nothing
+    more: the files are of another time by then. Measures of other packages use this class, too.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class MeasuringRound:
         self._closed = False
 
     def parsed(self, path: str, parse: Callable[[str], T]) -> T | None:
-        """The result of ``parse`` for a file; None if it is missing or ``parse`` raises ValueError, LookupError.
+        """The result of ``parse`` for a file; None if it is missing, or for a ValueError or LookupError.
 
         A file may vanish at any time, and old kernels lack some.
         """
@@ -77,6 +77,7 @@ class MeasuringRound:
 
     def cache(self) -> CacheReading:
         """The latest counters of resctrl; empty where there is none."""
+        # Empty before it is read, so that a failure is not tried again by the next metric.
         if self._cache is None:
             self._cache = CacheReading()
             if self._reader is not None and not self._closed:
@@ -132,6 +133,7 @@ def parse_host_stat(text: str) -> AllCpus:
             cpus += 1
         elif together:
             break  # the rest is long on hosts with many interrupts
+    # A container may mount a /proc of its own with other content.
     if not together:
         raise ValueError("there is no line of all CPUs")
     return AllCpus(parse_line(together), max(cpus, 1))
@@ -146,6 +148,7 @@ def parse_meminfo(text: str) -> HostMemory:
             sizes[name] = int(rest.split()[0]) * 1024
     available = sizes.get("MemAvailable")
     if available is None:
+        # Slab is left out: nothing says which of it could be taken back.
         available = sizes["MemFree"] + sizes.get("Buffers", 0) + sizes.get("Cached", 0)
     return HostMemory(sizes["MemTotal"], max(0, sizes["MemTotal"] - available))
 
@@ -176,6 +179,7 @@ def stolen_share(now: MeasuringRound, before: MeasuringRound | None) -> float | 
     last, first = _all_cpus(now, before)
     if last is None or first is None:
         return None
+    # Counters of a virtual machine may go back after a migration.
     if last.times.total <= first.times.total or last.times.stolen < first.times.stolen:
         return None
     return min(100.0, 100 * (last.times.stolen - first.times.stolen) / (last.times.total - first.times.total))
@@ -248,6 +252,7 @@ def guest_memory_use(now: MeasuringRound) -> dict[str, float]:
 
 def _cpu_seconds(now: MeasuringRound, subject: MeasuredGuest) -> dict[Hashable, float]:
     """CPU time by where it was counted: the cgroup, or each process, which a start time tells from others."""
+    # The group first: it has processes that come and go between two rounds.
     if subject.cgroup:
         seconds = now.parsed(f"{subject.cgroup}/cpu.stat", parse_cpu_stat)
         if seconds is not None:
@@ -271,6 +276,7 @@ def _held_memory(now: MeasuringRound, subject: MeasuredGuest) -> int | None:
         held = now.parsed(f"{subject.cgroup}/memory.current", int)
         if held is not None:
             return max(0, held - (now.parsed(f"{subject.cgroup}/memory.stat", parse_page_cache) or 0))
+    # Pages that processes share are counted in each: an upper bound, without reading every mapping.
     resident = [now.parsed(f"{now.root}/proc/{pid}/statm", parse_resident) for pid in subject.pids]
     known = [size for size in resident if size is not None]
     return sum(known) if known else None

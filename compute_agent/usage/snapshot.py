@@ -33,6 +33,7 @@ class GuestAllotment:
     per_unit: float | None = 1.0
 
     def __post_init__(self) -> None:
+        # A limit of one granule must be possible, or no step would ever end.
         if not 0 < self.granule <= self.full:
             raise ValueError(f"a granule of {self.granule} is not within what there is, {self.full}")
 
@@ -59,7 +60,7 @@ class GuestUsage:
 
 @dataclass(frozen=True, slots=True)
 class UsageSnapshot:
-    """One round. ``host`` is the usage of the whole host, ``capacity`` the amount of 100 %, where it is known.
+    """One round. ``host`` is the usage of the whole host, ``capacity`` the amount of 100 % where it is known.
 
     ``time`` is in seconds of a monotonic clock.
     """
@@ -77,12 +78,14 @@ class UsageSnapshot:
         for series, amount in usage.items():
             if series in host:
                 host[series] += amount - before.usage.get(series, 0.0)
+        # A copy: plans try several futures of one snapshot.
         guests = dict(self.guests)
         guests[guest] = replace(before, usage={**before.usage, **usage})
         return replace(self, host=host, guests=guests)
 
     def without_guest(self, guest: str, metrics: Iterable[str]) -> UsageSnapshot:
         """The snapshot if a guest had gone, and its use of ``metrics`` with it."""
+        # Zero first, so that the host loses its use by the same sum.
         freed = {series: 0.0 for series in self.guests[guest].usage if series.metric in metrics}
         gone = self.with_usage(guest, freed)
         return replace(gone, guests={uuid: one for uuid, one in gone.guests.items() if uuid != guest})

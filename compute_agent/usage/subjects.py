@@ -50,11 +50,13 @@ def build_subject(
         uuid=guest.uuid,
         name=guest.name,
         qos_class=settings.qos_class,
+        # Copied from the class, so that decisions need no classes.
         rank=classes.rank_of(settings.qos_class),
         priority=settings.priority,
         protected=classes.is_protected(settings.qos_class, dedicated),
         started=started,
         entitlements={
+            # Every guest can use all of its CPUs and disks: these two controls are there on each host.
             ThrottleControl(CPU_QUOTA): GuestAllotment(float(settings.vcpus)),
             ThrottleControl(BLOCKIO): GuestAllotment(100.0, 1.0, per_unit=None),
             **(caches or {}),
@@ -68,7 +70,7 @@ CacheAllotments = Callable[[GuestView], Mapping[ThrottleControl, GuestAllotment]
 
 
 class SubjectFactory:
-    """Makes subjects of guests; keeps when they started, as /proc would be read for each guest in each round."""
+    """Makes subjects of guests, and keeps when they started, which /proc tells only guest by guest."""
 
     def __init__(self, driver: GuestDriver, cache_allotments: CacheAllotments | None = None) -> None:
         """Without ``cache_allotments`` caches and bandwidth cannot be controlled here."""
@@ -92,6 +94,7 @@ class SubjectFactory:
             dedicated=may_be_dedicated(view),
             started=self._started[guest.uuid, guest.pid],
             cgroup=guest.cgroup,
+            # A cgroup counts processes that have ended as well; without one they are read one by one.
             pids=() if guest.cgroup else tuple(self._driver.processes(guest)),
             caches=self.cache_allotments(view) if self.cache_allotments else None,
         )
@@ -102,6 +105,7 @@ def may_be_dedicated(view: GuestView) -> bool:
     # Unknown counts as dedicated: a guest that must not be throttled would be, until Placement answers.
     if view.allocation is None or (view.assignment is not None and view.assignment.held):
         return True
+    # By the allocation where there is no assignment yet: a guest that has just started.
     return any("PCPU" in amounts for amounts in view.allocation.values())
 
 
@@ -145,9 +149,10 @@ class CacheControlAllotments:
         self._host = control.build_layout(self._present)
 
     def __call__(self, view: GuestView) -> dict[ThrottleControl, GuestAllotment]:
-        """By L3 cache; empty for a guest whose allocation is not known."""
+        """Allotments by L3 cache; empty for a guest whose allocation is not known."""
         if view.allocation is None:
             return {}
+        # The controller's own function says what a guest demands: two rules would differ some day.
         target = GuestTarget(view.guest, view.assignment, frozenset(), view.allocation)
         (demand,) = demands((target,), self._zones(), self._host, self._present).demands
         wish = demand.share.overlaid_on(self._classes.get(demand.qos_class, ShareSpec()))
@@ -162,6 +167,7 @@ class CacheControlAllotments:
             shared = division.open_ways(NO_WAYS).percent_range(
                 asked.first, asked.last, division.rules.min_bits
             )
+            # Ways that it holds for itself, else those that its class may share.
             full = demand.ways.get(cache) or len(shared)
             if control and full:
                 size = control.way_bytes.get(cache)
@@ -182,6 +188,7 @@ class CacheControlAllotments:
                 engine.encode_percent(domain, engine.min_percent)
             except BandwidthUnknownError:
                 continue  # this platform has no limit but 100 %
+            # What it holds, else what its class may have, else all.
             full = demand.bandwidth.get(cache) or wish.percent_on(domain) or 100
             step = float(min(engine.percent_step, full))
             knob = ThrottleControl(MEMORY_BANDWIDTH, str(cache))

@@ -2,16 +2,17 @@
 
 Nouns
     A *signal* measures how a guest suffers (waiting for CPUs, say); a greater value is worse, and each signal
-    has a lever that helps. A *watch* is a section of the configuration: a signal, and the classes of victims. The *baseline* of a guest is the usual value of its signal, learnt from itself. A sample above its
+    has a lever that helps. A *watch* is a section of the configuration: a signal, and the classes of victims.
+    The *baseline* of a guest is the usual value of its signal, learnt from itself. A sample above its
     *threshold* is a *violation*; half a minute of nothing else makes it a *victim*. A *suspect* is a guest
     that may be limited for it, shares the resource, and used more of it whenever the victim suffered more. A
-    *case* is one about a victim and a suspect: a *trial*, a *verdict*, and if that is guilty a *hold*
-    and giving back.
+    *case* is one about a victim and a suspect: a *trial*, a *verdict*, and if that is guilty a *hold* and
+    giving back.
 
 Who does what
     ``signals`` make values of readings, and name the watches. ``evidence`` has baselines, violations and
-    suspects. ``cases`` says how a case goes on, and ``decisions`` puts all of that together: state and samples
-    in, ``state`` and decisions out. An executor carries the decisions out.
+    suspects. ``cases`` says how a case goes on, and ``decisions`` puts all of that together: state and
+    samples in, ``state`` and decisions out. An executor carries the decisions out.
 
 A worked example
     A web server waits 2 % of its time for CPUs, 8 % at most. A batch job on the same CPUs begins to burn four

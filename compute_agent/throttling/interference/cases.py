@@ -1,4 +1,4 @@
-"""Cases: one victim, one suspect, one control. A case goes in with the levels of its victim, a case comes out."""
+"""Cases: one victim, one suspect, one control. A case and levels go in, a case and decisions come out."""
 
 from __future__ import annotations
 
@@ -47,6 +47,7 @@ class CaseVerdict(enum.StrEnum):
     NOT_GUILTY = "not guilty"
     RELAPSE = "relapse"
     GIVE_BACK = "give back"
+    # Without a verdict, or after one: nothing is in force any more.
     CLOSE = "close"
     ESCALATE = "escalate"
     PREVIEW = "preview"
@@ -81,11 +82,13 @@ class InterferenceCase:
     exhausted: bool = False
 
     def is_settled(self, time: float) -> bool:
-        """Whether this suspect can give no more, and its trial is long over: only then another one is tried."""
+        """Whether this suspect can give no more, a while after its trial: only then another one is tried."""
+        # As long as a further step may help, another suspect would share the blame for it.
         return self.phase is CasePhase.HOLD and self.exhausted and time - self.since >= TRIAL_SECONDS
 
     def is_overdue(self, time: float) -> bool:
         """Whether giving back is so late that trials of others wait for it."""
+        # A trial ends by itself; only giving back can be kept waiting.
         match self.phase:
             case CasePhase.HOLD:
                 due = self.since + _hold_seconds(self)
@@ -103,9 +106,9 @@ class InterferenceCase:
 
 @dataclass(frozen=True, slots=True)
 class CaseDecision:
-    """A decision about a case, which is as it is after it. ``watch`` is that of the case, if its section is left.
+    """A decision, with the case as it is after it.
 
-    ``level`` is that of the victim's signal.
+    ``level`` is that of the victim's signal, ``watch`` that of the case if its section is still there.
     """
 
     what: CaseVerdict
@@ -126,6 +129,7 @@ class CaseDecision:
     @property
     def limit(self) -> float | None:
         """The limit that the suspect is to have from now on."""
+        # These take the limit away whatever depth the case still shows.
         gone = self.what in (CaseVerdict.CLOSE, CaseVerdict.NOT_GUILTY)
         return None if gone else self.case.limit
 
@@ -142,7 +146,7 @@ class CaseDecision:
 
 @dataclass(frozen=True, slots=True)
 class VictimLevels:
-    """The victim at present: levels of the two windows of a trial (None: not known), and of the latest window.
+    """The victim at present: levels of both windows of a trial (None: not known), and of the latest window.
 
     It ``suffers`` if that is above its threshold, and that ``lasts`` if it was for all of the window.
     """
@@ -175,16 +179,21 @@ def advance_case(
     match case.phase:
         case CasePhase.TRIAL if elapsed >= TRIAL_SECONDS:
             return _judge_trial(case, seen, lower, time, tries)
+        # A victim that suffers for a whole window in the hold needs more than was taken.
         case CasePhase.HOLD if (
             elapsed >= WINDOW_SECONDS and seen.lasts and not case.exhausted and not waits and tries
         ):
             return _try_further(case, seen.latest, lower, time)
+        # The level at the end of the hold is what a relapse is compared with.
         case CasePhase.HOLD if elapsed >= _hold_seconds(case) and not waits:
             return _give_back(replace(case, before=seen.latest or 0.0), time)
+        # Before giving back more; and the last step again, not another one: that one has helped before.
         case CasePhase.RETURN if elapsed >= RETURN_SECONDS and has_relapsed(case, seen):
             depth, relapses = min(case.depth + 1, len(case.limits)), min(case.relapses + 1, MAX_RELAPSES)
             held = replace(case, depth=depth, relapses=relapses, phase=CasePhase.HOLD, since=time)
+            # Another step may help by now: the suspect does more than it did.
             return replace(held, exhausted=False), (CaseVerdict.RELAPSE,)
+        # Only a while after the last step was given back, so that a relapse can still be seen.
         case CasePhase.RETURN if elapsed >= RETURN_SECONDS and not case.depth:
             return None, (CaseVerdict.CLOSE,)
         case CasePhase.RETURN if elapsed >= RETURN_SECONDS and not waits:
@@ -194,6 +203,7 @@ def advance_case(
 
 def has_improved(case: InterferenceCase, seen: VictimLevels) -> bool:
     """Whether the victim was better off in both windows."""
+    # Relative to the level before: a trial is about this step, not about the threshold.
     line = case.before * (1 - IMPROVEMENT)
     return all(level is not None and level <= line for level in (seen.first, seen.second))
 
@@ -209,6 +219,7 @@ def has_relapsed(case: InterferenceCase, seen: VictimLevels) -> bool:
 
 
 def _hold_seconds(case: InterferenceCase) -> float:
+    # A suspect that begins again and again is held longer each time, instead of being tried each time.
     return HOLD_SECONDS * 2.0 ** min(case.relapses, MAX_RELAPSES)
 
 
@@ -216,12 +227,14 @@ def _judge_trial(
     case: InterferenceCase, seen: VictimLevels, lower: float | None, time: float, tries: bool
 ) -> Turn:
     if has_improved(case, seen):
+        # A further step that helps is no further verdict.
         first = () if case.guilty else (CaseVerdict.GUILTY,)
         case = replace(case, guilty=True, phase=CasePhase.HOLD, since=time)
         if not seen.lasts or not tries:
             return case, first
         after, whats = _try_further(case, seen.second, lower, time)
         return after, (*first, *whats)
+    # Nothing helped: the limit goes at once, and the pair is left alone.
     if case.depth == 1:
         return None, (CaseVerdict.NOT_GUILTY,)
     # The last step made no difference, but those before it did: they stay, and no further one is tried.
@@ -234,6 +247,7 @@ def _try_further(case: InterferenceCase, level: float | None, lower: float | Non
     """Another step, tried as the first was, from the present level; none at the lowest limit."""
     if lower is None or level is None:
         return replace(case, exhausted=True), ()
+    # Steps that were given back are forgotten: the next ones go down from the present limit.
     limits = (*case.limits[: case.depth], lower)
     after = replace(case, before=level, limits=limits, depth=len(limits), phase=CasePhase.TRIAL, since=time)
     return after, (CaseVerdict.FURTHER,)

@@ -62,6 +62,7 @@ def observe_signals(
     watches: Sequence[InterferenceWatch], state: InterferenceState, now: GuestSamples
 ) -> dict[SignalKey, SignalTrack]:
     """The tracks with another sample; tracks of guests that are gone are dropped."""
+    # By signal, not by watch: two sections of one signal share what is learnt.
     signals = {watch.signal.name: watch.signal for watch in watches}
     disturbed = {case.victim for case in state.cases}
     found = {key: track for key, track in state.tracks.items() if key.guest in now.readings}
@@ -89,6 +90,7 @@ def _advance_cases(
     now = samples[-1]
     acting = {watch.name: watch for watch in watches if not watch.preview}
     tried = any(case.phase is CasePhase.TRIAL for case in state.cases)
+    # A limit that should be gone comes before a new trial.
     tries = not any(case.is_overdue(now.time) for case in state.cases)
     cases: list[InterferenceCase] = []
     pairs, decisions = dict(state.pairs), []
@@ -108,6 +110,7 @@ def _advance_cases(
             continue
         track = state.tracks.get(SignalKey(case.victim, watch.signal.name, case.knob.domain), SignalTrack())
         seen = _victim_levels(case, watch.signal, track, samples)
+        # Computed here, since a case knows neither allotments nor the size of steps.
         lower = watch.signal.lever.down(case.limit, suspect.facts.entitlements[case.knob], steps)
         # Two changes at a time, and nothing could tell which of them helped.
         waits = tried and case.phase is not CasePhase.TRIAL
@@ -115,6 +118,7 @@ def _advance_cases(
         level = track.mean_level(now.time)
         if after is not None:
             cases.append(after)
+            # A step further in this round is a trial for the cases after it.
             tried = tried or after.phase is CasePhase.TRIAL
         # These two speak of the level that the trial began with, and not of that of a further step.
         judged = (CaseVerdict.GUILTY, CaseVerdict.NOT_GUILTY)
@@ -126,6 +130,7 @@ def _advance_cases(
         if not VERDICTS.isdisjoint(verdicts):
             pair = _case_pair(case)
             record = pairs.get(pair, PairRecord()).with_verdict(now.time)
+            # Once a day: the command may need longer than the next verdict.
             if record.verdicts >= watch.escalate_after and watch.escalate and not record.escalated:
                 decisions.append(CaseDecision(CaseVerdict.ESCALATE, after or case, level))
                 record = replace(record, escalated=True)
@@ -142,6 +147,7 @@ def _open_cases(
     """Open cases: one trial, unless there is one already, and those that watches in preview would open."""
     now, decisions = samples[-1], []
     pairs, cases = state.pairs, state.cases
+    # One trial on a host at a time, or nothing could tell whose limit helped.
     free = not any(case.phase is CasePhase.TRIAL or case.is_overdue(now.time) for case in cases)
     for watch, key, level in _find_victims(watches, state, now):
         if not watch.preview and not free:
@@ -150,7 +156,8 @@ def _open_cases(
         if case is None:
             continue
         if watch.preview:
-            # Left alone as after an acquittal, so that a preview is reported once an hour and not every round.
+            # Left alone as after an acquittal, so that a preview is reported once an hour and not every
+            # round.
             pairs = put_aside(pairs, case, now.time)
             decisions.append(CaseDecision(CaseVerdict.PREVIEW, case, level))
         else:
@@ -166,6 +173,7 @@ def _find_victims(
     found = []
     for watch in watches:
         for key, track in state.tracks.items():
+            # All tracks are of guests in this sample.
             reading = now.readings[key.guest]
             if (
                 key.signal == watch.signal.name
@@ -217,6 +225,7 @@ def _first_limit(
     used, full = signal.amounts(suspect).get(knob.domain), entitlement.full
     if used is not None and entitlement.per_unit is not None:
         full = min(full, used / entitlement.per_unit)
+    # From what it uses: a guest that may have 16 cores and uses 4 would not notice a step to 13.
     limit = signal.lever.down(full, entitlement, steps)
     for _ in range(signal.first_steps - 1):
         limit = (limit and signal.lever.down(limit, entitlement, steps)) or limit

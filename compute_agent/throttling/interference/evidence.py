@@ -15,23 +15,26 @@ from compute_agent.model.resource import ThrottleControl
 from compute_agent.throttling.interference.signals import GuestReading, GuestSamples, InterferenceWatch
 
 HALF_LIFE: Final = 360
-"""Samples after which one counts half: an hour, so that a day's rhythm is followed and a disturbance is not."""
+"""Samples after which one counts half: an hour, so that a day's rhythm is followed and a disturbance is
+not."""
 
 LEARNING: Final = 30
 """Samples before a baseline says anything: five minutes."""
 
 SIGMAS: Final = 2.0
-"""Above the mean. Alone it would make a victim of one quiet guest in forty samples; see ``least`` and ``share``."""
+"""Above the mean. Alone it would make a victim of one quiet guest in forty samples; see ``least`` and
+``share``."""
 
 WINDOW_SECONDS: Final = 30.0
 """The window of means, and the time that a guest has to suffer: three samples, and the one before them."""
 
+# An exponential mean needs two numbers for each guest, where a window of an hour would need 360.
 _ALPHA: Final = 1 - 0.5 ** (1 / HALF_LIFE)
 
 
 @dataclass(frozen=True, slots=True)
 class SignalBaseline:
-    """Mean and variance, to which older samples contribute less; ``count`` is that of samples, up to HALF_LIFE."""
+    """Mean and variance, to which older samples contribute less; ``count`` of samples, up to HALF_LIFE."""
 
     mean: float = 0.0
     variance: float = 0.0
@@ -50,10 +53,12 @@ class SignalBaseline:
         """The baseline with another sample."""
         # At first each sample counts as much as all before it do: a plain mean, until enough are there.
         weight = max(_ALPHA, 1 / (self.count + 1))
+        # Welford's update with weights: no sum of squares, which would lose digits.
         delta = value - self.mean
         return SignalBaseline(
             self.mean + weight * delta,
             (1 - weight) * (self.variance + weight * delta * delta),
+            # Beyond that the weight is constant, and the count of no use.
             min(self.count + 1, HALF_LIFE),
         )
 
@@ -74,10 +79,13 @@ class SignalTrack:
     def with_sample(self, time: float, value: float, least: float, share: float, learns: bool) -> SignalTrack:
         """The track with another sample; without ``learns`` it leaves the baseline as it is.
 
-        A violation counts no more than the threshold: a level that becomes usual becomes the baseline, but slowly.
+        A violation counts no more than the threshold: a level that becomes usual becomes the baseline, but
+        slowly.
         """
+        # Judged by the baseline of before: a violation must not excuse itself.
         baseline = self.baseline
         threshold = baseline.violation_threshold(least, share) if baseline.is_usable else math.inf
+        # Of one window, as older samples are in the baseline.
         recent = tuple(one for one in self.recent if one[0] > time - WINDOW_SECONDS)
         # A gap in the samples ends a violation: nothing is known of the time between.
         since = min(self.since, time) if recent else time
@@ -85,6 +93,7 @@ class SignalTrack:
             baseline.with_value(min(value, threshold)) if learns else baseline,
             threshold,
             (*recent, (time, value)),
+            # One calm sample begins the count again: only a disturbance that lasts is acted on.
             since if value > threshold else math.inf,
         )
 
@@ -114,7 +123,8 @@ CORRELATION_SECONDS: Final = 600.0
 """Sixty samples: enough to tell a cause from chance, and short enough to be about this disturbance."""
 
 MIN_CORRELATION: Final = 0.35
-"""Of what chance leaves (see :func:`least_correlation`); chosen with seeds 1 and 2 of benchmarks.interference."""
+"""Of what chance leaves (see :func:`least_correlation`); chosen with seeds 1 and 2 of
+benchmarks.interference."""
 
 LEAST_PART: Final = 0.5
 """The part of what the likeliest suspect explains; one that explains less is not tried in its place."""
@@ -140,8 +150,10 @@ def find_suspects(
 ) -> list[SuspectGuest]:
     """All suspects in the newest of ``samples``, the likeliest first."""
     now = samples[-1]
+    # Classes and CPUs as they are now: a guest that has moved away is no suspect.
     reading = now.readings[victim]
     signal = watch.signal
+    # Samples without the victim say nothing of it.
     kept = [one for one in samples if one.time > now.time - CORRELATION_SECONDS and victim in one.readings]
     suffered = [signal.values(one.readings[victim]).get(domain) for one in kept]
     found = []
@@ -154,22 +166,28 @@ def find_suspects(
             if value is not None and (amount := _used_amount(watch, sample, guest, domain)) is not None
         ]
         correlation, part = _correlate(pairs)
+        # The sure part, so that a suspect with few samples needs a stronger correlation.
         if least_correlation(correlation, len(pairs)) >= MIN_CORRELATION:
             found.append(SuspectGuest(guest, correlation, part))
+    # Several batch jobs often begin together: the correlation of a small one is as good, and its part is not.
     most = max((one.part for one in found), default=0.0)
     likely = [one for one in found if one.part >= LEAST_PART * most]
+    # The uuid last, so that a restart tries the same one.
     return sorted(likely, key=lambda one: (-one.part, one.guest))
 
 
 def may_be_limited(watch: InterferenceWatch, victim: GuestReading, other: GuestReading, domain: str) -> bool:
-    """Whether a guest may be limited for a victim: unprotected, of a lower class, and on the same resource."""
+    """Whether a guest may be limited for a victim: unprotected, of a lower class, on the same resource."""
     mine, its = victim.facts, other.facts
+    # Never for a guest that gives way earlier: that would turn the classes upside down.
     lower = its.rank < mine.rank or (its.rank == mine.rank and its.qos_class in watch.consenting)
     return (
         its.uuid != mine.uuid
         and not its.protected
         and lower
         and ThrottleControl(watch.signal.lever.name, domain) in its.entitlements
+        # On a domain both have an allotment of the same cache; else they have to share CPUs. A victim whose
+        # CPUs are not known may be anywhere.
         and (bool(domain) or not (reach := watch.signal.reach(victim)) or not other.cpus.isdisjoint(reach))
     )
 

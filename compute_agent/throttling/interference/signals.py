@@ -19,11 +19,11 @@ from compute_agent.usage.snapshot import GuestUsage
 class GuestReading:
     """One guest. A value that is None or missing is not known.
 
-    ``facts`` are its class and allotments. ``cpus`` are those that it may run on, ``near`` with them those that
-    share an L3 cache with one of them; ``limited``: some limit is in force for it.
-    ``cpu`` and ``delay`` are the cores that it used and waited for; pressures are in percent of the time,
-    ``io`` in bytes a second, ``cpi`` are cycles for each instruction. ``bandwidth`` (bytes a second) and
-    ``occupancy`` (bytes) are by L3 cache id as text.
+    ``facts`` are its class and allotments. ``cpus`` are those that it may run on, ``near`` with them those
+    that share an L3 cache with one of them; ``limited``: some limit is in force for it. ``cpu`` and ``delay``
+    are the cores that it used and waited for; pressures are in percent of the time, ``io`` in bytes a second,
+    ``cpi`` are cycles for each instruction. ``bandwidth`` (bytes a second) and ``occupancy`` (bytes) are by
+    L3 cache id as text.
     """
 
     facts: GuestUsage
@@ -52,7 +52,8 @@ DomainValues = Mapping[str, float]
 """By domain: an L3 cache id as text, or "" for the host as a whole."""
 
 MIN_CPU: Final = 0.25
-"""Cores that a guest has to want: a ratio of two small numbers is noise, and would make a victim of an idle guest."""
+"""Cores that a guest has to want: a ratio of two small numbers is noise, and would make a victim of an
+idle guest."""
 
 _MIN_BANDWIDTH: Final = 50e6
 """Bytes a second, likewise."""
@@ -69,8 +70,8 @@ class InterferenceSignal:
     ``values`` are those of a guest in a sample. ``amounts`` are what a guest takes of the resource, and
     ``lever`` limits that. A violation is at least ``least`` above the mean, in the unit of the signal, and at
     least ``share`` of the mean above it. ``unit`` and ``scale`` are for people, as is what it ``needs``.
-    ``first_steps`` are taken at once to begin with, where one would hardly be seen.
-    Where values are of the host as a whole, a guest that runs on none of the CPUs of ``reach`` has no part in it.
+    ``first_steps`` are taken at once to begin with, where one would hardly be seen. Where values are of the
+    host as a whole, a guest that runs on none of the CPUs of ``reach`` has no part in it.
     """
 
     name: str
@@ -101,6 +102,7 @@ def _run_delay(reading: GuestReading) -> DomainValues:
 
 
 def _cpu_pressure(reading: GuestReading) -> DomainValues:
+    # A pressure of a guest that hardly runs is one of its start and end.
     return _whole_host(reading.cpu_pressure) if (reading.cpu or 0.0) >= MIN_CPU else {}
 
 
@@ -114,6 +116,7 @@ def _cycles_signal(reading: GuestReading) -> DomainValues:
 
 def _bandwidth_cost(reading: GuestReading) -> DomainValues:
     """CPU time for each gigabyte from memory: an answer that is late keeps a CPU busy."""
+    # Time per byte, not bytes: a victim that is slowed down moves less, and would look calm.
     if (cpu := reading.cpu or 0.0) < MIN_CPU:
         return {}
     return {domain: 1e9 * cpu / rate for domain, rate in reading.bandwidth.items() if rate >= _MIN_BANDWIDTH}
@@ -121,6 +124,7 @@ def _bandwidth_cost(reading: GuestReading) -> DomainValues:
 
 def _miss_rate(reading: GuestReading) -> DomainValues:
     """Gigabytes from memory for each second of CPU: a line that the cache has lost comes from there."""
+    # Per CPU time, so that a victim that simply works more does not look disturbed.
     if (cpu := reading.cpu or 0.0) < MIN_CPU:
         return {}
     return {domain: rate / cpu / 1e9 for domain, rate in reading.bandwidth.items() if rate >= _MIN_BANDWIDTH}
@@ -156,11 +160,14 @@ SIGNALS: Final[Mapping[str, InterferenceSignal]] = {
     one.name: one
     for one in (
         InterferenceSignal(
+            # A tenth of the time is what a guest notices; a quarter of the mean is beyond the usual ups and
+            # downs.
             *("run_delay", "waits for CPUs", levers.CPU_QUOTA, _run_delay, _cpu_use, 0.1, 0.25),
             needs="/proc/PID/schedstat (CONFIG_SCHED_INFO)",
             scale=100,
         ),
         InterferenceSignal(
+            # The same in percent, as the kernel counts pressures.
             *("cpu_pressure", "is under CPU pressure", levers.CPU_QUOTA, _cpu_pressure, _cpu_use, 10.0, 0.25),
             needs="guests in a cgroup v2 of their own with cpu.pressure",
         ),
@@ -217,6 +224,7 @@ class InterferenceWatch:
     signal: InterferenceSignal
     preview: bool = True
     victims: frozenset[str] = frozenset()
+    # Empty: nobody has agreed to be limited for an equal.
     consenting: frozenset[str] = frozenset()
     escalate_after: int = 3
     escalate: Callable[[str], None] | None = None

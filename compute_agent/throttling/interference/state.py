@@ -53,8 +53,10 @@ class PairRecord:
 
     def with_verdict(self, time: float) -> PairRecord:
         """The record with another verdict."""
+        # A day from the first verdict, not a sliding one: one number instead of a list of times.
         if self.verdicts and time - self.since < DAY_SECONDS:
             return replace(self, verdicts=self.verdicts + 1)
+        # Another day may escalate again.
         return PairRecord(self.aside_until, 1, time)
 
 
@@ -76,6 +78,7 @@ class InterferenceState:
 
     def without_case(self, case: InterferenceCase) -> InterferenceState:
         """The state when a case could not be carried out: the pair is left alone for a while."""
+        # By suspect and control: the phase may have changed since the decision.
         cases = tuple(one for one in self.cases if (one.suspect, one.knob) != (case.suspect, case.knob))
         return replace(self, cases=cases, pairs=put_aside(self.pairs, case, case.since))
 
@@ -94,6 +97,7 @@ def state_to_json(state: InterferenceState, now: float) -> dict[str, Any]:
     return {
         "cases": [
             [
+                # Rows, not objects: hundreds of baselines are written each time.
                 *(case.watch, case.victim, case.suspect, *case.knob, case.correlation, case.before),
                 *(list(case.limits), case.depth, case.phase, now - case.since, case.relapses),
                 *(case.guilty, case.exhausted),
@@ -105,6 +109,7 @@ def state_to_json(state: InterferenceState, now: float) -> dict[str, Any]:
             for pair, one in state.pairs.items()
         ],
         "baselines": [
+            # Recent samples are not kept: after a restart they would be of another time.
             [*key, track.baseline.mean, track.baseline.variance, track.baseline.count]
             for key, track in state.tracks.items()
         ],
@@ -127,6 +132,7 @@ def _case_from_row(row: Any, now: float) -> InterferenceCase:
     watch, victim, suspect, lever, domain, correlation, before, *more = row
     taken, depth, phase, age, relapses, guilty, exhausted = more
     steps = tuple(number(one, 1e6) for one in taken)
+    # A limit of 0 would stop the suspect, and a depth beyond the steps has no limit.
     if not steps or min(steps) <= 0 or not 0 <= _whole_count(depth) <= len(steps):
         raise ValueError(f"{taken!r}, {depth!r} are no limits")
     case = InterferenceCase(
@@ -144,7 +150,8 @@ def _case_from_row(row: Any, now: float) -> InterferenceCase:
         guilty is True,
         exhausted is True,
     )
-    # Whether a trial helped cannot be judged by samples that another agent had: it is given back, from its level.
+    # Whether a trial helped cannot be judged by samples that another agent had: it is given back, from its
+    # level.
     return case if case.phase is not CasePhase.TRIAL else replace(case, phase=CasePhase.RETURN, since=now)
 
 

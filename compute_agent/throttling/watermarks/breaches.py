@@ -44,6 +44,7 @@ class ThresholdStreak:
     quiet_since: float = 0.0
 
 
+# By watch, since each domain is confirmed and becomes quiet by itself.
 Streaks = Mapping[WatermarkWatch, ThresholdStreak]
 
 
@@ -53,19 +54,23 @@ def observe_usage(
     snapshot: UsageSnapshot,
     expected: Iterable[MetricSeries] = (),
 ) -> dict[WatermarkWatch, ThresholdStreak]:
-    """What is known after another snapshot, of all domains that have been seen or are ``expected``.
+    """The streaks after another snapshot, of all domains that have been seen or are ``expected``.
 
     A round without a sample changes nothing, as one reading may fail; when there are ``for_samples`` of them,
     or more, the watermark is not watched any more, and does not count as in breach.
     """
     after: dict[WatermarkWatch, ThresholdStreak] = {}
     for watermark in watermarks:
+        # A domain that is missing in this round keeps its streak: one reading may fail.
         domains = {one.domain for one in (*snapshot.host, *expected) if one.metric == watermark.metric}
         domains |= {watch.domain for watch in streaks if watch.watermark == watermark.name}
         for action in ABOVE:
+            # Before the first sample the whole host stands for all domains, so that quiet is counted from the
+            # start.
             for domain in domains or {""}:
                 watch = WatermarkWatch(watermark.name, action, domain)
                 if watermark.threshold(action) is not None:
+                    # Quiet from now on, not since ever: nothing is known of the time before.
                     before = streaks.get(watch, ThresholdStreak(quiet_since=snapshot.time))
                     after[watch] = _next_streak(before, watermark, watch, snapshot)
     return after
@@ -76,10 +81,12 @@ def _next_streak(
 ) -> ThresholdStreak:
     usage = snapshot.host.get(MetricSeries(watermark.metric, watch.domain))
     amount = watermark.threshold_amount(watch.action, snapshot, watch.domain)
+    # Relative thresholds have no amount where the capacity is not known.
     if usage is None or amount is None:
         unseen = before.unseen + 1
         samples = 0 if unseen >= watermark.for_samples else before.samples
         return replace(before, unseen=unseen, samples=samples)
+    # Strictly above: a line at 100 % is never reached by a host that is just full.
     if usage > amount:
         return ThresholdStreak(before.samples + 1, 0, snapshot.time)
     return ThresholdStreak(0, 0, before.quiet_since)
@@ -98,6 +105,7 @@ def is_overloaded(streaks: Streaks) -> bool:
     return any(
         streak.samples > 0
         for watch, streak in streaks.items()
+        # That new guests are kept away says nothing against giving back.
         if watch.action is not WatermarkAction.DISABLE_SCHEDULING
     )
 
@@ -109,6 +117,7 @@ def is_blind(streak: ThresholdStreak, watermark: WatermarkSection) -> bool:
 
 def is_quiet(streak: ThresholdStreak, watermark: WatermarkSection, time: float, cool_down: float) -> bool:
     """Whether it has been quiet long enough to give something back, as far as can be seen."""
+    # Unseen for one round is no quiet; unseen for good must not keep guests throttled for ever.
     seen = streak.unseen == 0 or is_blind(streak, watermark)
     return seen and streak.samples == 0 and time - streak.quiet_since >= cool_down
 
@@ -121,7 +130,7 @@ _TOLERANCE: Final = 1e-9
 class ThresholdExceeded:
     """Usage that is above a watermark's threshold for an action, which is at ``amount``.
 
-    ``target`` is where it should come to: the threshold, less the margin. What is above it is the gap.
+    ``target`` is the usage to reach: the threshold, less the margin. The usage above it is the gap.
     """
 
     action: WatermarkAction
@@ -139,7 +148,7 @@ class ThresholdExceeded:
 
     @property
     def used_lever(self) -> ThrottleLever:
-        """What guests are throttled with."""
+        """The lever that guests are throttled with."""
         assert self.metric.lever is not None, "such a threshold is refused when it is read"
         return self.metric.lever
 
@@ -150,6 +159,7 @@ class ThresholdExceeded:
 
     def is_closed(self, usage: float) -> bool:
         """Whether a usage is down to the target."""
+        # Else a gap of a billionth would cost a guest another step.
         return usage <= self.target + _TOLERANCE * max(1.0, abs(self.target))
 
     def find_candidates(self, snapshot: UsageSnapshot, untouchable: frozenset[str]) -> list[GuestUsage]:
@@ -159,11 +169,12 @@ class ThresholdExceeded:
             for guest in snapshot.guests.values()
             if guest.uuid not in untouchable
             and self.watermark.selector.selects_guest(guest)
+            # Without an allotment of the control no limit is known to be one.
             and (self.action is WatermarkAction.EVICT or self.used_knob in guest.entitlements)
         ]
 
     def is_measured(self, guest: GuestUsage) -> bool:
-        """Whether it is known what a guest uses."""
+        """Whether the use of a guest is known."""
         if (
             self.action is WatermarkAction.THROTTLE_DOWN
             and self.used_lever.guest_consumption(guest, self.series.domain) is None
@@ -177,8 +188,8 @@ def find_breaches(
 ) -> list[ThresholdExceeded]:
     """The watermarks that usage has been above for long enough, and still is in ``snapshot``.
 
-    Those of the highest action priority come first, and of one metric the lowest threshold, which decides;
-    those above it matter only where they select guests that it does not.
+    The highest action priority comes first, and of one metric the lowest threshold, which decides; thresholds
+    above it matter only where they select guests that it does not.
     """
     found = []
     for watermark in rules.watermarks:
@@ -194,6 +205,7 @@ def find_breaches(
                 continue
             metric, target = rules.registry[watermark.metric], amount - (usage - amount) * rules.margin
             found.append(ThresholdExceeded(action, watermark, metric, series, amount, target))
+    # The name last, so that two rounds of one host agree.
     return sorted(
         found, key=lambda one: (-one.metric.action_priority, one.series, one.amount, one.watermark.name)
     )

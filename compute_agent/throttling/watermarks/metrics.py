@@ -1,7 +1,7 @@
 """Metrics that watermarks can name: how each is measured, and which guests are acted on first for its sake.
 
-Another package offers a :class:`WatermarkMetric` under the entry point group ``compute_agent.qos.metrics``; no
-code here needs to know of it. The names that such a package needs are in :mod:`compute_agent.qos.metrics`.
+Another package offers a :class:`WatermarkMetric` under the entry point group ``compute_agent.qos.metrics``;
+no code here needs to know of it. The names that such a package needs are in :mod:`compute_agent.qos.metrics`.
 
 An order of guests is a list of comparisons, of which the first difference decides. A comparison is a key: the
 guest with the smaller one is acted on first. Guests that are equal in everything come in the order of their
@@ -36,6 +36,7 @@ Sorter = tuple[Comparison, ...]
 
 def by_class(guest: GuestUsage, series: MetricSeries) -> float:
     """Lowest class first."""
+    # A rank, as names of classes have no order.
     return guest.rank
 
 
@@ -46,6 +47,7 @@ def by_priority(guest: GuestUsage, series: MetricSeries) -> float:
 
 def by_running_time(guest: GuestUsage, series: MetricSeries) -> float:
     """Youngest first."""
+    # The youngest has the least work to lose.
     return -guest.started
 
 
@@ -63,6 +65,7 @@ def by_cpu_use(guest: GuestUsage, series: MetricSeries) -> float:
 def by_best_effort_ratio(guest: GuestUsage, series: MetricSeries) -> float:
     """Largest ratio of CPU use to what was promised first."""
     promised = sum(one.full for knob, one in guest.entitlements.items() if knob.lever == "cpu_quota")
+    # A guest that was promised nothing cannot have more than that.
     return by_cpu_use(guest, series) / promised if promised else 0.0
 
 
@@ -130,6 +133,7 @@ def memory_usage(now: MeasuringRound, before: MeasuringRound | None) -> MetricUs
 
 def memory_bandwidth(now: MeasuringRound, before: MeasuringRound | None) -> MetricUsage:
     """Memory bandwidth in bytes a second, by L3 cache."""
+    # Read once a round for both metrics of caches.
     cache = now.cache()
     return MetricUsage(cache.bandwidth, cache.guest_bandwidth, cache.bandwidth_capacity)
 
@@ -152,16 +156,19 @@ def best_effort_cpu(now: MeasuringRound, before: MeasuringRound | None) -> Metri
         for subject in now.subjects
         if not subject.facts.protected
     }
+    # Of guests that were measured alone: the others would lower the percentage by their promise.
     used = {guest: cores for guest, cores in rounds.guest_cpu_use(now, before).items() if promised.get(guest)}
     total = sum(promised[guest] for guest in used)
     shares = {guest: 100 * cores / total for guest, cores in used.items()}
+    # None, not 0: without a best-effort guest nothing is used, and nothing is known either.
     return host_usage(sum(shares.values()) if shares else None, shares, 100.0)
 
 
 def pressure_measure(resource: str) -> Measure:
     """The pressure on ``resource`` (cpu, memory, io), in percent of the time.
 
-    Of guests none: a cgroup reports how much a guest suffers by a pressure, not how much of it the guest causes.
+    Of guests none: a cgroup reports how much a guest suffers by a pressure, not how much of it the guest
+    causes.
     """
 
     def measure_pressure(now: MeasuringRound, before: MeasuringRound | None) -> MetricUsage:
@@ -189,8 +196,8 @@ class WatermarkMetric:
     - ``action_priority``: 0 (lowest) to 10; metrics of a higher one are seen to first.
     - ``measure`` tells its usage from two rounds.
     - ``sorter``: the order in which guests are acted on; None: the general order.
-    - ``lever``: guests are throttled with it, and its step functions throttle and restore; None: guests are not
-      throttled. ``throttle_quantified``: the amount that a throttle frees can be computed.
+    - ``lever``: guests are throttled with it, and its step functions throttle and restore; None: guests are
+      not throttled. ``throttle_quantified``: the amount that a throttle frees can be computed.
     - ``evictable``: guests can be evicted for its sake. ``evict_quantified``: the amount that this frees can
       be computed. ``evict`` makes a guest leave in a way of this metric's own (called with its uuid, from a
       thread; raises an exception when it fails); None: the agent's way.
@@ -208,10 +215,12 @@ class WatermarkMetric:
     evict: Callable[[str], None] | None = None
 
     def __post_init__(self) -> None:
+        # It is an option's value, a label of Prometheus and a word of the log.
         if not re.fullmatch(r"[a-z][a-z0-9_]*", self.name, re.ASCII):
             raise ValueError(f"{self.name!r} is no name of a metric: small letters, digits and _")
         if not 0 <= self.action_priority <= 10:
             raise ValueError(f"{self.name}: action_priority {self.action_priority} is not within 0..10")
+        # A contradiction within a package is found when it is loaded, and not by the first plan.
         if self.throttle_quantified and not self.can_throttle:
             raise ValueError(f"{self.name}: what a throttle frees is known, but it cannot throttle")
         if (self.evict_quantified or self.evict) and not self.evictable:
@@ -232,7 +241,8 @@ BUILT_IN: Final = (
         "cpu_usage", MetricUnit.CORES, 7, cpu_usage, CPU_ORDER,
         CPU_QUOTA, throttle_quantified=True, evictable=True, evict_quantified=True,
     ),
-    # A guest that leaves takes with it what it was promised as well, so that an eviction may even raise the ratio.
+    # A guest that leaves takes with it what it was promised as well, so that an eviction may even raise the
+    # ratio.
     WatermarkMetric(
         "best_effort_cpu", MetricUnit.PERCENT, 6, best_effort_cpu, CPU_ORDER,
         CPU_QUOTA, throttle_quantified=True,
@@ -246,13 +256,15 @@ BUILT_IN: Final = (
         "llc_occupancy", MetricUnit.BYTES, 4, llc_occupancy, combined_order(by_usage),
         CACHE_WAYS, throttle_quantified=True,
     ),
-    # Waiting for CPUs or disks ends when guests are slowed down; memory comes back only from guests that leave.
+    # Waiting for CPUs or disks ends when guests are slowed down; memory comes back only from guests that
+    # leave.
     WatermarkMetric("cpu_pressure", MetricUnit.PERCENT, 3, pressure_measure("cpu"), CPU_ORDER, CPU_QUOTA),
     WatermarkMetric(
         "memory_pressure", MetricUnit.PERCENT, 2, pressure_measure("memory"), None, CPU_QUOTA, evictable=True
     ),
     WatermarkMetric("io_pressure", MetricUnit.PERCENT, 1, pressure_measure("io"), None, BLOCKIO),
-    # A host that is a virtual machine itself: no guest of it can give back the time that others beside it take.
+    # A host that is a virtual machine itself: no guest of it can give back the time that others beside it
+    # take.
     WatermarkMetric(
         "cpu_steal", MetricUnit.PERCENT, 0, cpu_steal, CPU_ORDER, CPU_QUOTA, evictable=True
     ),
@@ -306,9 +318,11 @@ def load_registry() -> MetricRegistry:
 
     One that cannot be used is left out after a log line, so that only a watermark that names it is refused.
     """
+    # First the built-in ones: a package must not replace what operators know by that name.
     registry = MetricRegistry()
     extensions: ExtensionManager[Any] = ExtensionManager(
         ENTRY_POINTS,
+        # Without it stevedore would log with its own words, and no remedy.
         on_load_failure_callback=lambda manager, point, error: LOG.error(
             "The metric %s of %s cannot be loaded: %s", point.name, point.value, error
         ),

@@ -103,6 +103,7 @@ class WatermarkSection:
 
         None if there is none or it is not known.
         """
+        # Capacities differ between domains: a share of a cache is one of that cache.
         threshold = self.threshold(action)
         capacity = snapshot.capacity.get(MetricSeries(self.metric, domain))
         return None if threshold is None else threshold.absolute_amount(capacity)
@@ -142,6 +143,7 @@ def parse_threshold(text: str, unit: MetricUnit) -> WatermarkThreshold:
     :raises ValueError:
     """
     match = _THRESHOLD.fullmatch(text.strip())
+    # Hundreds of digits are infinite as a float, and above every usage.
     if match is None or not math.isfinite(float(match[1])):
         raise ValueError(f"{text!r} is no threshold: a number such as 12, 1.5, 12G or 80% is needed")
     value, suffix = float(match[1]), match[2]
@@ -152,18 +154,20 @@ def parse_threshold(text: str, unit: MetricUnit) -> WatermarkThreshold:
         if value > 100 and unit != MetricUnit.PERCENT:
             raise ValueError(f"{text.strip()} is more than there is")
         return WatermarkThreshold(value, relative=unit != MetricUnit.PERCENT)
+    # 12G cores would be read as twelve billion.
     if suffix and unit not in (MetricUnit.BYTES, MetricUnit.BYTES_PER_SECOND):
         raise ValueError(f"{suffix} is for bytes, and the metric is in {unit or 'another unit'}")
     return WatermarkThreshold(value * 1024 ** _POWERS[suffix])
 
 
 def check_together(watermarks: Iterable[WatermarkSection]) -> None:
-    """Compare the watermarks of each metric: those in preview among themselves, so that they can be tried out.
+    """Compare the watermarks of each metric; those in preview only with each other.
 
     :raises ConfigError: watermarks of one metric contradict each other.
     """
     by_metric: dict[tuple[str, bool], list[WatermarkSection]] = {}
     for watermark in watermarks:
+        # Trying a line must not be refused for contradicting the line that it is to replace.
         by_metric.setdefault((watermark.metric, watermark.preview), []).append(watermark)
     for same in by_metric.values():
         _check_same_kind(same)
@@ -176,11 +180,13 @@ def check_together(watermarks: Iterable[WatermarkSection]) -> None:
             raise ConfigError(
                 f"{_option_name(up[0], WatermarkAction.THROTTLE_UP)}: nothing is throttled for {up[0].metric}"
             )
+        # Nothing would ever be below, and the guests throttled until the agent is configured otherwise.
         if down is not None and up is None:
             raise ConfigError(
                 f"{_option_name(down[0], WatermarkAction.THROTTLE_DOWN)}: without a throttle_up for"
                 f" {down[0].metric} guests would stay throttled"
             )
+        # At the same amount guests would be throttled and given back in turn.
         for action in (WatermarkAction.THROTTLE_DOWN, WatermarkAction.EVICT):
             above = _lowest_threshold(same, action)
             if up is not None and above is not None and up[1].value >= above[1].value:
@@ -204,6 +210,7 @@ def _check_watermark(watermark: WatermarkSection) -> None:
     if len({threshold.relative for _, threshold in thresholds}) > 1:
         listed = ", ".join(f"{action} = {threshold}" for action, threshold in thresholds)
         raise ConfigError(f"[{WATERMARK}{watermark.name}] mixes percentages and amounts: {listed}")
+    # Within one section; another one may evict guests that this one does not throttle.
     if watermark.throttle_down and watermark.evict and watermark.evict.value < watermark.throttle_down.value:
         raise ConfigError(
             f"{_option_name(watermark, WatermarkAction.EVICT)} = {watermark.evict} is below"
@@ -218,6 +225,7 @@ def _check_same_kind(watermarks: Sequence[WatermarkSection]) -> None:
             threshold = watermark.threshold(action)
             if threshold is not None:
                 kinds.setdefault(threshold.relative, watermark)
+    # The lowest line decides, and a percentage is not lower or higher than an amount.
     if len(kinds) > 1:
         raise ConfigError(
             f"[{WATERMARK}{kinds[True].name}] has percentages of {watermarks[0].metric} and"
@@ -306,6 +314,7 @@ class WatermarkRules:
 
     def after_eviction(self, snapshot: UsageSnapshot, guest: str) -> UsageSnapshot:
         """The snapshot without a guest. Metrics of which that cannot be computed keep their value."""
+        # It has left since its eviction began.
         if guest not in snapshot.guests:
             return snapshot
         return snapshot.without_guest(
@@ -338,6 +347,7 @@ class WatermarkRules:
         # A guest of which nothing is known is given back all the same: a throttle must end.
         if not use:
             return snapshot
+        # At worst: the guest may have waited for just this, and use all of it at once.
         share = taken_by(use, before, after, one.entitlements[knob]) / use
         return self._with_scaled_use(snapshot, one, knob, share)
 
@@ -356,6 +366,7 @@ class WatermarkRules:
         usage = {}
         for metric in self.registry.metrics_moved_by(knob.lever):
             series = MetricSeries(metric.name, knob.domain)
+            # A metric that is not measured of this guest is not expected to change with it.
             if series in guest.usage:
                 usage[series] = guest.usage[series] * share
         return snapshot.with_usage(guest.uuid, usage)
@@ -374,6 +385,7 @@ def find_unenforceable(
     """
     for watermark in watermarks:
         section, lever = f"[{WATERMARK}{watermark.name}]", registry[watermark.metric].lever
+        # One reason is enough: a metric that is not measured has no throttling either.
         if reason := unmeasured_metrics.get(watermark.metric):
             yield f"{section} metric = {watermark.metric}: nothing is ever done, as {reason}"
         elif watermark.throttle_down and lever and (reason := unusable_levers.get(lever.name)):

@@ -82,6 +82,7 @@ class WatermarkState:
             case SwitchScheduling():
                 return replace(self, scheduling_off=action.off)
             case EvictAction():
+                # A plan that is made again may name a guest whose eviction has begun.
                 if action.guest in self.evicting_guests:
                     return self
                 return replace(
@@ -93,6 +94,7 @@ class WatermarkState:
                 throttles = (*others, ThrottledGuest(action.guest, action.knob, action.limit))
                 return replace(self._after_relapse(action.knob.lever), throttles=throttles)
             case RestoreAction():
+                # Remembered until the next throttle of this lever, which is then a relapse.
                 giving_back = self.giving_back | {action.knob.lever}
                 return replace(self, throttles=self._throttles_after(action), giving_back=giving_back)
 
@@ -102,6 +104,7 @@ class WatermarkState:
 
     def with_guests(self, guests: Collection[str]) -> WatermarkState:
         """The state without throttles of guests that are not there any more."""
+        # Evictions stay: a guest that is gone has still to be seen off, with its allocation.
         throttles = tuple(one for one in self.throttles if one.guest in guests)
         return self if throttles == self.throttles else replace(self, throttles=throttles)
 
@@ -116,7 +119,7 @@ class WatermarkState:
         return tuple(one for one in self.throttles if (one.guest, one.knob) != (guest, knob))
 
     def _throttles_after(self, action: RestoreAction) -> tuple[ThrottledGuest, ...]:
-        """The throttles after giving back, in the old order: a guest that got a step is still next in the row."""
+        """The throttles after giving back, in the old order: a guest that got a step is still next."""
         if action.limit is None:
             return self._throttles_without(action.guest, action.knob)
         return tuple(
@@ -125,6 +128,7 @@ class WatermarkState:
         )
 
     def _after_relapse(self, lever: str) -> WatermarkState:
+        # The first throttle, or one more of the same overload.
         if lever not in self.giving_back:
             return self
         count = min(self.relapses.get(lever, 0) + 1, MAX_RELAPSES)
@@ -134,6 +138,8 @@ class WatermarkState:
 def state_to_json(state: WatermarkState) -> dict[str, Any]:
     """The state for the state file."""
     return {
+        # Lists in the order of fields, as former releases wrote them: they are taken over without another
+        # parser.
         "throttles": [[one.guest, *one.knob, one.limit] for one in state.throttles],
         "evictions": [[one.guest, one.metric] for one in state.evictions],
         "scheduling_off": state.scheduling_off,
@@ -146,6 +152,7 @@ def state_from_json(content: Any) -> WatermarkState:
     :raises ValueError: it is not one.
     """
     try:
+        # Checked one by one: a guest would be limited, or ended, by what another program wrote here.
         throttles = tuple(
             ThrottledGuest(text(guest), ThrottleControl(text(lever), text(domain)), _positive_limit(limit))
             for guest, lever, domain, limit in content["throttles"]
@@ -154,6 +161,7 @@ def state_from_json(content: Any) -> WatermarkState:
             PendingEviction(text(guest), text(metric)) for guest, metric in content["evictions"]
         )
         off = content["scheduling_off"]
+        # 0 and 1 pass as well, which mean the same.
         if off not in (True, False, None):
             raise ValueError(f"scheduling_off is {off!r}")
         return WatermarkState(throttles, evictions, off)
