@@ -111,6 +111,7 @@ lint: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.style
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix-only .

@@ -15,11 +15,14 @@ import alerts
 import commands
 import deviations
 import floors
+import glossary
 import notes
 import options
 import policies
 import rest
+import sequences
 import sources
+import tables
 
 ROOT: Final = Path(__file__).parents[2]
 
@@ -34,6 +37,9 @@ GENERATORS: Final[Mapping[str, Callable[..., str]]] = {
     "alerts": lambda group: alerts.page(ROOT / "etc/prometheus/placement-compute.rules.yaml", group),
     "deviations": lambda: deviations.page(ROOT / "doc" / "reference" / "deviations.yaml"),
     "floors": floors.page,
+    "glossary": lambda: glossary.page(ROOT / "doc" / "developer" / "glossary.yaml"),
+    "tables": lambda: tables.page(ROOT / "doc" / "developer" / "data-model.yaml"),
+    "flows": lambda: sequences.page(ROOT / "doc" / "developer" / "flows.yaml"),
     "rest": lambda: rest.page(ROOT / "api-ref"),
     "notes": lambda: notes.page(ROOT),
 }

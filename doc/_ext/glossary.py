@@ -1,0 +1,34 @@
+"""The terms of `glossary.yaml`, and the names of one word that are allowed, as tables."""
+
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+_HEAD: Final = "| our word | what it means | the field's word | used in |\n| --- | --- | --- | --- |\n"
+
+
+def page(source: Path) -> str:
+    """A table of the terms, and lists of the bare nouns and verbs."""
+    glossary = yaml.safe_load(source.read_text(encoding="utf-8"))
+    terms = sorted(glossary["terms"], key=lambda term: term["term"].lower())
+    words = sorted(word for line in glossary["words"] for word in line)
+    return (
+        _HEAD
+        + "".join(map(_row, terms))
+        + "\n## Names of one word\n\nA class has one of these names or a name of two words: "
+        + _listed(sorted(glossary["nouns"]))
+        + ".\n\nA function or method has a name of two words, or one of these where its class or module "
+        + "makes the object plain: "
+        + _listed(words)
+        + ".\n"
+    )
+
+
+def _row(term: dict[str, Any]) -> str:
+    cells = (term["term"], term["means"], term["field"], term["used in"])
+    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |\n"
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)

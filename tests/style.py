@@ -1,0 +1,269 @@
+"""Check what a pattern can find of the page of style: ``python -m tests.style``, a part of ``make lint``.
+
+``doc/developer/style.md`` has the rules with examples. They apply to docstrings, comments, help of options
+and commands, and the names of tests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+ROOT: Final = Path(__file__).parents[1]
+FOLDERS: Final = ("placement", "placement_extras", "compute_agent", "tests")
+
+NOT_YET: Final = (
+    "placement/__init__.py",
+    "placement/api",
+    "placement/cmd",
+    "placement/conf",
+    "placement/db",
+    "placement/exceptions.py",
+    "placement/extensions.py",
+    "placement/kept_results.py",
+    "placement/maintenance",
+    "placement/microversion.py",
+    "placement/optional_packages.py",
+    "placement/outage.py",
+    "placement/policies",
+    "placement/read_model",
+    "placement/schemas",
+    "placement/search",
+    "placement/server",
+    "placement/store",
+    "placement/wsgi",
+    "placement_extras/__init__.py",
+    "placement_extras/console",
+    "placement_extras/flavors",
+    "placement_extras/migration",
+    "placement_extras/openstack",
+    "placement_extras/planner",
+    "placement_extras/shadow",
+    "compute_agent/__init__.py",
+    "compute_agent/agent",
+    "compute_agent/cmd",
+    "compute_agent/conf",
+    "compute_agent/controllers",
+    "compute_agent/drawing",
+    "compute_agent/drivers",
+    "compute_agent/events",
+    "compute_agent/files.py",
+    "compute_agent/fleet",
+    "compute_agent/host",
+    "compute_agent/in_thread.py",
+    "compute_agent/interference",
+    "compute_agent/inventory",
+    "compute_agent/kept_json.py",
+    "compute_agent/locks.py",
+    "compute_agent/loops",
+    "compute_agent/model",
+    "compute_agent/monitoring",
+    "compute_agent/optional_packages.py",
+    "compute_agent/pipeline",
+    "compute_agent/policy",
+    "compute_agent/qos",
+    "compute_agent/reclaim",
+    "compute_agent/report",
+    "compute_agent/resctrl",
+    "tests/adopt_demo",
+    "tests/benchmarks",
+    "tests/browser.py",
+    "tests/compute_agent",
+    "tests/compute_agent/agent",
+    "tests/compute_agent/cmd",
+    "tests/compute_agent/conf",
+    "tests/compute_agent/controllers",
+    "tests/compute_agent/drawing",
+    "tests/compute_agent/drivers",
+    "tests/compute_agent/events",
+    "tests/compute_agent/example_collector",
+    "tests/compute_agent/fleet",
+    "tests/compute_agent/host",
+    "tests/compute_agent/interference",
+    "tests/compute_agent/inventory",
+    "tests/compute_agent/loops",
+    "tests/compute_agent/model",
+    "tests/compute_agent/monitoring",
+    "tests/compute_agent/pipeline",
+    "tests/compute_agent/policy",
+    "tests/compute_agent/qos",
+    "tests/compute_agent/reclaim",
+    "tests/compute_agent/report",
+    "tests/compute_agent/resctrl",
+    "tests/conformance",
+    "tests/conftest.py",
+    "tests/databases",
+    "tests/demo",
+    "tests/doc",
+    "tests/environments.py",
+    "tests/examples.py",
+    "tests/keystone",
+    "tests/monitoring",
+    "tests/mutants.py",
+    "tests/nova",
+    "tests/openstack",
+    "tests/packages",
+    "tests/placement",
+    "tests/placement/api",
+    "tests/placement/api_ref",
+    "tests/placement/client",
+    "tests/placement/cmd",
+    "tests/placement/conf",
+    "tests/placement/db",
+    "tests/placement/differential",
+    "tests/placement/failover",
+    "tests/placement/keystone",
+    "tests/placement/maintenance",
+    "tests/placement/policies",
+    "tests/placement/read_model",
+    "tests/placement/schemas",
+    "tests/placement/search",
+    "tests/placement/server",
+    "tests/placement/store",
+    "tests/placement/workers",
+    "tests/placement/wsgi",
+    "tests/placement_extras/console",
+    "tests/placement_extras/flavors",
+    "tests/placement_extras/migration",
+    "tests/placement_extras/openstack",
+    "tests/placement_extras/planner",
+    "tests/placement_extras/shadow",
+    "tests/ports.py",
+    "tests/test_distribution.py",
+    "tests/test_extras.py",
+    "tests/test_imports.py",
+    "tests/test_makefile.py",
+    "tests/vm",
+)
+"""Folders and modules that are still to be rewritten: the rules do not apply to them. None is ever added."""
+
+OPENING: Final = re.compile(
+    r"(What|Who|Whom|Whose|Those|That|Of|By|So|As|More|Less|Than|With|To|At|It|None|Nothing)\b"
+)
+"""A docstring or a help text opens with a noun phrase or a verb."""
+
+PERSON: Final = re.compile(r"\b(who|whom|whose|whoever|nobody|somebody|everybody|anybody)\b", re.IGNORECASE)
+"""Words for people. Code is not a person: "the worker", "the caller"."""
+
+BANNED: Final = re.compile(
+    r"\b(anew|so many|whoever|thereof|told of|taken up|takes up|as it is now|as they are now)\b",
+    re.IGNORECASE,
+)
+
+MAX_WORDS: Final = 30
+"""The longest sentence of a docstring or a help text."""
+
+_SENTENCE_END: Final = re.compile(r"(?<=[.:;?!])\s+(?=[A-Z`:])|\n\s*\n|\n\s*(?=[-*:]|\.\. )")
+_CODE: Final = re.compile(r"``[^`]*``|`[^`]*`|:\w+:`[^`]*`")
+
+
+class StyleProblem(NamedTuple):
+    """One place where a text breaks a rule."""
+
+    path: Path
+    line: int
+    rule: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.rule}: {self.text}"
+
+
+def problems_of_text(text: str, *, opens: bool) -> Iterator[tuple[str, str]]:
+    """Find the rules that a docstring or help text breaks, each with the words that break it.
+
+    :param opens: whether the text begins a docstring or a help, so that its first word counts.
+    """
+    if opens and (found := OPENING.match(text.lstrip())):
+        yield "opening word", found[0]
+    plain = _CODE.sub("code", text)
+    for rule, pattern in (("person for code", PERSON), ("banned word", BANNED)):
+        for found in pattern.finditer(plain):
+            yield rule, found[0]
+    for sentence in _SENTENCE_END.split(plain) if opens else ():
+        if len(sentence.split()) > MAX_WORDS:
+            yield f"sentence of {len(sentence.split())} words", " ".join(sentence.split()[:8]) + " ..."
+
+
+def problems_of_file(path: Path) -> Iterator[StyleProblem]:
+    """Find all problems of one Python file."""
+    source = (ROOT / path).read_text()
+    for line, text, opens in (*_docstrings_and_helps(source), *_comments(source)):
+        for rule, words in problems_of_text(text, opens=opens):
+            yield StyleProblem(path, line, rule, words)
+    for line, name in _test_names(source):
+        words = name.replace("_", " ").removeprefix("test ")
+        opening = OPENING.match(words.capitalize())
+        person = PERSON.search(words) or BANNED.search(words)
+        if opening or person:
+            yield StyleProblem(path, line, "name of a test", name)
+
+
+def _docstrings_and_helps(source: str) -> Iterator[tuple[int, str, bool]]:
+    docstrings = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            documented = ast.get_docstring(node)
+            if documented:
+                docstrings.add(node.body[0])
+                yield node.body[0].lineno, documented, True
+        if isinstance(node, ast.Call):
+            for keyword in node.keywords:
+                if keyword.arg in ("help", "description", "deprecated_reason") and (
+                    text := _literal(keyword.value)
+                ):
+                    yield keyword.value.lineno, text, keyword.arg == "help"
+        # a string below a constant explains it
+        if isinstance(node, ast.Expr) and node not in docstrings and (text := _literal(node.value)):
+            yield node.lineno, text, False
+
+
+def _literal(node: ast.expr) -> str:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def _comments(source: str) -> Iterator[tuple[int, str, bool]]:
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string.lstrip("#: "), False
+
+
+def _test_names(source: str) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            yield node.lineno, node.name
+
+
+def problems_below(folders: tuple[str, ...]) -> Iterator[StyleProblem]:
+    """Find all problems of the Python files below some folders of the checkout."""
+    for folder in folders:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            if "migrations" not in path.parts:
+                yield from problems_of_file(path.relative_to(ROOT))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print the problems of the folders that are named, or of all that are not to be rewritten yet."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folders", nargs="*", help="folders or files instead of the whole checkout")
+    named = tuple(parser.parse_args(arguments).folders)
+    problems = [
+        problem
+        for problem in problems_below(named or FOLDERS)
+        if named or not any(problem.path.is_relative_to(folder) for folder in NOT_YET)
+    ]
+    for problem in problems:
+        print(problem)
+    print(f"Style: {len(problems)} problems; {len(NOT_YET)} rooms are not checked yet")
+    return bool(problems)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

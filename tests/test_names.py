@@ -1,0 +1,152 @@
+"""Names have two words, or are in the glossary; ``doc/developer/style.md`` has the rule."""
+
+import ast
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("placement", "placement_extras", "compute_agent")
+GLOSSARY = yaml.safe_load((ROOT / "doc/developer/glossary.yaml").read_text())
+NOUNS = frozenset(GLOSSARY["nouns"])
+WORDS = frozenset(word for line in GLOSSARY["words"] for word in line)
+
+NOT_YET = (
+    "placement/__init__.py",
+    "placement/api",
+    "placement/cmd",
+    "placement/conf",
+    "placement/db",
+    "placement/exceptions.py",
+    "placement/extensions.py",
+    "placement/kept_results.py",
+    "placement/maintenance",
+    "placement/microversion.py",
+    "placement/optional_packages.py",
+    "placement/outage.py",
+    "placement/policies",
+    "placement/read_model",
+    "placement/schemas",
+    "placement/search",
+    "placement/server",
+    "placement/store",
+    "placement/wsgi",
+    "placement_extras/__init__.py",
+    "placement_extras/console",
+    "placement_extras/flavors",
+    "placement_extras/migration",
+    "placement_extras/openstack",
+    "placement_extras/planner",
+    "placement_extras/shadow",
+    "compute_agent/__init__.py",
+    "compute_agent/agent",
+    "compute_agent/cmd",
+    "compute_agent/conf",
+    "compute_agent/controllers",
+    "compute_agent/drawing",
+    "compute_agent/drivers",
+    "compute_agent/events",
+    "compute_agent/files.py",
+    "compute_agent/fleet",
+    "compute_agent/host",
+    "compute_agent/in_thread.py",
+    "compute_agent/interference",
+    "compute_agent/inventory",
+    "compute_agent/kept_json.py",
+    "compute_agent/locks.py",
+    "compute_agent/loops",
+    "compute_agent/model",
+    "compute_agent/monitoring",
+    "compute_agent/optional_packages.py",
+    "compute_agent/pipeline",
+    "compute_agent/policy",
+    "compute_agent/qos",
+    "compute_agent/reclaim",
+    "compute_agent/report",
+    "compute_agent/resctrl",
+)
+"""Folders and modules with definitions that are still to be renamed. None is ever added."""
+
+GERUNDS = re.compile(r"[a-z]+ing$")
+NOUNS_IN_ING = {
+    "backtracking",
+    "monitoring",
+    "packing",
+    "pinning",
+    "rendering",
+    "setting",
+    "spelling",
+    "tracing",
+}
+
+
+def modules(*packages):
+    for package in packages:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            if "migrations" not in path.parts:
+                yield path.relative_to(ROOT), ast.parse(path.read_text())
+
+
+def renamed_modules(package):
+    for path, tree in modules(package):
+        if not any(path.is_relative_to(folder) for folder in NOT_YET):
+            yield path, tree
+
+
+def is_bare(name):
+    words = re.findall("[A-Z][a-z0-9]*", name) if name[:1].isupper() else name.strip("_").split("_")
+    return len(words) <= 1
+
+
+def definitions(tree):
+    kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    return [node for node in ast.walk(tree) if isinstance(node, kinds) and not node.name.startswith("__")]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_class_has_a_name_of_two_words_or_of_a_noun_of_the_field(package):
+    bare = {
+        f"{path}: {node.name}"
+        for path, tree in renamed_modules(package)
+        for node in definitions(tree)
+        if isinstance(node, ast.ClassDef) and is_bare(node.name.lstrip("_")) and node.name not in NOUNS
+    }
+    assert bare == set()
+
+
+def test_a_class_name_occurs_once_in_the_distribution():
+    places = defaultdict(list)
+    for path, tree in modules(*PACKAGES):
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef):
+                places[node.name.lstrip("_")].append(str(path))
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_function_has_a_name_of_two_words_or_a_word_of_the_glossary(package):
+    bare = {
+        f"{path}: {node.name}"
+        for path, tree in renamed_modules(package)
+        for node in definitions(tree)
+        if not isinstance(node, ast.ClassDef) and is_bare(node.name) and node.name.lstrip("_") not in WORDS
+    }
+    assert bare == set()
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_module_is_a_noun(package):
+    gerunds = {
+        str(path)
+        for path, _ in renamed_modules(package)
+        if GERUNDS.match(path.stem) and path.stem not in NOUNS_IN_ING
+    }
+    assert gerunds == set()
+
+
+def test_each_term_of_the_glossary_names_a_place_that_exists():
+    named = {place for term in GLOSSARY["terms"] for place in re.findall(r"[\w./]+/[\w./]+", term["used in"])}
+    assert {place for place in named if not (ROOT / place).exists()} == set()
