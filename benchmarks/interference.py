@@ -97,14 +97,14 @@ class Minimum(Controller):
             )
             self.clean[lever.name] = 0 if bad else self.clean[lever.name] + 1
             for guest, reading in sample.readings.items():
-                for knob, entitlement in reading.facts.entitlements.items():
+                for knob, allotment in reading.facts.allotments.items():
                     if reading.facts.rank or knob.lever != lever.name:
                         continue
                     of_guest = limits.setdefault(guest, {})
                     if bad:
-                        of_guest[knob] = lowest_limit(entitlement, self.steps)
+                        of_guest[knob] = lowest_limit(allotment, self.steps)
                     elif knob in of_guest and self.clean[lever.name] % 3 == 0:
-                        higher = lever.up(of_guest.pop(knob), entitlement, self.steps)
+                        higher = lever.up(of_guest.pop(knob), allotment, self.steps)
                         if higher is not None:
                             of_guest[knob] = higher
         self.limits = {guest: found for guest, found in limits.items() if found}
@@ -338,13 +338,13 @@ def picture(seed: int) -> str:
         )
         lines: dict[str, list[tuple[float, float]]] = {}
         for time, limits in zip(times, agent.limits, strict=True):
-            entitled = one.guests[one.culprit].facts.entitlements
-            for knob, entitlement in entitled.items():
-                limit = limits.get(one.culprit, {}).get(knob, entitlement.full)
-                lines.setdefault(knob.lever, []).append((time, 100 * limit / entitlement.full))
+            entitled = one.guests[one.culprit].facts.allotments
+            for knob, allotment in entitled.items():
+                limit = limits.get(one.culprit, {}).get(knob, allotment.full)
+                lines.setdefault(knob.lever, []).append((time, 100 * limit / allotment.full))
         panels.append(
             ChartPanel(
-                f"What {one.culprit} may have, in % of what it is entitled to",
+                f"What {one.culprit} may have, in % of what it is allotted",
                 [
                     ChartCurve(name, COLOURS[n], points)
                     for n, (name, points) in enumerate(lines.items())

@@ -273,12 +273,12 @@ def world(seed: str, kind: str) -> World:
 
 
 def _facts(uuid: str, qos_class: str, rank: int, vcpus: float) -> GuestUsage:
-    entitlements = {
+    allotments = {
         QUOTA: GuestAllotment(vcpus),
         WAY: GuestAllotment(float(WAYS), 1.0, CACHE / WAYS),
         BAND: GuestAllotment(100.0, 5.0, BANDWIDTH / 100),
     }
-    return GuestUsage(uuid, qos_class, rank, entitlements=entitlements, name=uuid)
+    return GuestUsage(uuid, qos_class, rank, allotments=allotments, name=uuid)
 
 
 def _program(rng: random.Random) -> Program:

@@ -251,7 +251,7 @@ def _subjects(guests: int, folder: Path) -> list[MeasuredGuest]:
     subjects = []
     for number in range(guests):
         facts = GuestUsage(
-            f"guest-{number}", "BE", 0, entitlements={ThrottleControl("cpu_quota"): GuestAllotment(4.0)}
+            f"guest-{number}", "BE", 0, allotments={ThrottleControl("cpu_quota"): GuestAllotment(4.0)}
         )
         subjects.append(MeasuredGuest(facts, cgroup=str(_group(folder, facts.uuid))))
     return subjects

@@ -270,7 +270,7 @@ def watermark_rows(status: WatermarkStatus) -> list[dict[str, Any]]:
         domains = sorted(series.domain for series in measured if series.metric == watermark.metric)
         for domain in domains or [""]:
             for action in WatermarkAction:
-                if watermark.threshold(action) is not None:
+                if watermark.threshold_for(action) is not None:
                     rows.append(_row(status, watermark, action, domain))
     return rows
 
@@ -293,7 +293,7 @@ def _row(
         "domain": domain,
         "mode": "preview" if watermark.preview else "act",
         "action": action.value,
-        "line": str(watermark.threshold(action)),
+        "line": str(watermark.threshold_for(action)),
         "amount": _rounded(amount),
         "usage": _rounded(usage),
         "gap": _rounded(gap) if gap is not None and gap > 0 else None,

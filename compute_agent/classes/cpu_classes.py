@@ -115,7 +115,7 @@ def _cpu_pool(name: str, options: Any, guest_classes: Collection[str]) -> CpuPoo
         )
     if options.per_node and not numbers:
         raise ConfigError(f"{section} per_node: it goes with dedicated_cpus and shared_cpus; remove it")
-    # A pool for a class that nobody has would stay empty, and its CPUs unused.
+    # A pool for a class without guests would stay empty, and its CPUs unused.
     if unknown := sorted(set(options.guest_classes) - set(guest_classes)):
         raise ConfigError(
             f"{section} guest_classes: there is no class {', '.join(unknown)}; there are"

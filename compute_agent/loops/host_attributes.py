@@ -76,7 +76,7 @@ def acting_at(watermark: WatermarkSection) -> str:
     lines = [
         f"{action.value} {line}"
         for action in WatermarkAction
-        if (line := watermark.threshold(action)) is not None
+        if (line := watermark.threshold_for(action)) is not None
     ]
     return f"{watermark.metric}: {', '.join(lines)}" + (" (preview)" if watermark.preview else "")
 

@@ -141,7 +141,7 @@ class WatermarkLoop:
 
     def _keep_limits(self) -> None:
         limits = self._trigger.state.guest_limits(self._settings.foreign_levers)
-        self._arbiter.replace_limits(self._trigger.owner, limits)
+        self._arbiter.replace_limits(self._trigger.limit_owner, limits)
 
     def run_round(self) -> None:
         """Do one round, here and now; nothing before it is known which guests run."""
@@ -263,7 +263,7 @@ class InterferenceLoop:
             LOG.exception("A round of interference failed")
 
     def _keep_limits(self) -> None:
-        self._arbiter.replace_limits(self._trigger.owner, self._trigger.state.guest_limits())
+        self._arbiter.replace_limits(self._trigger.limit_owner, self._trigger.state.guest_limits())
 
     def run_round(self) -> None:
         """Take one sample, here and now, and act; nothing before it is known which guests run."""

@@ -162,11 +162,11 @@ class HostUseReader:
         last = self._before
         before = None if last is None else last.round
         cores = guest_cpu_use(now, before)
-        times = now.parsed(path, parse_cpu_times)
+        times = now.parse_file(path, parse_cpu_times)
         now.close()
         reclaimed = frozenset(view.guest.uuid for view in views if lives_on_rest(view))
         self._before = _CounterReading(now, reclaimed)
-        first = None if before is None else before.parsed(path, parse_cpu_times)
+        first = None if before is None else before.parse_file(path, parse_cpu_times)
         if last is None or times is None or first is None or now.time - last.round.time > MAX_SECONDS:
             return None
         measured = set(cores)
@@ -242,10 +242,10 @@ class MemoryReader:
         )
         # The host first: who ends before its turn is not known, and with it not what the others use.
         paths = {node: f"{now.root}/{NODE_FOLDER}/node{node}/meminfo" for node in nodes}
-        found = {node: now.parsed(path, parse_node_use) for node, path in paths.items()}
+        found = {node: now.parse_file(path, parse_node_use) for node, path in paths.items()}
         if len(nodes) == 1 and found[nodes[0]] is None:
-            found[nodes[0]] = now.parsed(f"{now.root}/proc/meminfo", parse_node_use)
-        swapped = now.parsed(f"{now.root}/proc/meminfo", parse_swap_use) or 0.0
+            found[nodes[0]] = now.parse_file(f"{now.root}/proc/meminfo", parse_node_use)
+        swapped = now.parse_file(f"{now.root}/proc/meminfo", parse_swap_use) or 0.0
         guests = [
             self._use(view, _held_by(now, subject, swapped > 0))
             for view, subject in zip(views, now.subjects, strict=True)
@@ -299,14 +299,14 @@ def has_memory_of_rest(view: GuestView) -> bool:
 def _held_by(now: MeasuringRound, subject: MeasuredGuest, swaps: bool) -> _MemoryHeld:
     """``swaps``: whether anything of the host is in swap."""
     group = subject.cgroup
-    if group and (held := now.parsed(f"{group}/memory.current", int)) is not None:
-        files = now.parsed(f"{group}/memory.stat", parse_inactive_file) or 0
-        swapped = (now.parsed(f"{group}/memory.swap.current", int) or 0) if swaps else 0
-        parts = now.parsed(f"{group}/memory.numa_stat", parse_parts) or {}
+    if group and (held := now.parse_file(f"{group}/memory.current", int)) is not None:
+        files = now.parse_file(f"{group}/memory.stat", parse_inactive_file) or 0
+        swapped = (now.parse_file(f"{group}/memory.swap.current", int) or 0) if swaps else 0
+        parts = now.parse_file(f"{group}/memory.numa_stat", parse_parts) or {}
         return _MemoryHeld(max(0, held - files) / MIB, swapped / MIB, parts)
-    resident = [now.parsed(f"{now.root}/proc/{pid}/statm", parse_resident) for pid in subject.pids]
+    resident = [now.parse_file(f"{now.root}/proc/{pid}/statm", parse_resident) for pid in subject.pids]
     known = [size for size in resident if size is not None]
     if not known:
         return _MemoryHeld()
-    status = (now.parsed(f"{now.root}/proc/{pid}/status", parse_swapped) for pid in subject.pids if swaps)
+    status = (now.parse_file(f"{now.root}/proc/{pid}/status", parse_swapped) for pid in subject.pids if swaps)
     return _MemoryHeld(sum(known) / MIB, sum(one or 0 for one in status) / MIB)

@@ -36,7 +36,7 @@ _MAX_PAUSE: Final = 60.0
 
 
 class EvictionFailedError(Exception):
-    """A guest that stays, or whose allocation stays; the text says why."""
+    """A guest that stays, or keeps its allocation; the text says why."""
 
 
 StopGuest = Callable[[str], None]

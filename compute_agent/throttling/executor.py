@@ -31,7 +31,7 @@ class ThrottleTrigger(Protocol[A]):
     """Decides, and is informed of what came of it. All but its state is pure."""
 
     @property
-    def owner(self) -> str:
+    def limit_owner(self) -> str:
         """The name of the trigger for the arbiter of limits, and for people."""
         ...
 
@@ -108,7 +108,7 @@ class ThrottleExecutor:
         An action that fails for one guest is reported and counted, and does not keep others from being done.
         """
         # First: a preview shows what would be done of this host, not of what this round leaves of it.
-        self._show_preview(trigger.owner, trigger.preview_actions())
+        self._show_preview(trigger.limit_owner, trigger.preview_actions())
         done: list[A] = []
         again = True
         while again:
@@ -118,7 +118,7 @@ class ThrottleExecutor:
             self.save_state(trigger, actions)
             again = False
             for action in actions:
-                succeeded = self._carry_out(trigger.owner, action)
+                succeeded = self._carry_out(trigger.limit_owner, action)
                 if succeeded:
                     done.append(action)
                 again = trigger.settle_action(action, succeeded) or again
@@ -135,7 +135,7 @@ class ThrottleExecutor:
                 LOG.error("The state of throttling cannot be saved: %s; will be tried again", error)
             self._save_failure = str(error)
 
-    def resume(
+    def resume_state(
         self, owner: str, throttles: Iterable[ThrottledGuest], evictions: Iterable[PendingEviction]
     ) -> None:
         """Put limits of a former agent into effect again, and go on with its evictions."""
@@ -178,7 +178,9 @@ class ThrottleExecutor:
                 # A verdict is reported, and no more.
                 case CaseDecision() if not action.changes_limit:
                     pass
-                case ThrottleAction() | RestoreAction() | CaseDecision():
+                case CaseDecision(case=case):
+                    self._set_limit(owner, case.suspect, case.knob, action.limit)
+                case ThrottleAction() | RestoreAction():
                     self._set_limit(owner, action.guest, action.knob, action.limit)
         except GuestGoneError:
             return True  # it uses nothing any more, which is more than was asked for
@@ -204,14 +206,14 @@ class ThrottleExecutor:
 
     def _begin_escalation(self, decision: CaseDecision) -> None:
         # In a thread: a migration takes minutes, and the host is watched meanwhile.
-        threading.Thread(target=self._escalate, args=(decision,), name="escalate", daemon=True).start()
+        threading.Thread(target=self._run_escalation, args=(decision,), name="escalate", daemon=True).start()
 
-    def _escalate(self, decision: CaseDecision) -> None:
+    def _run_escalation(self, decision: CaseDecision) -> None:
         assert decision.watch is not None, "a decision to escalate is one of a watch"
         assert decision.watch.escalate is not None, "without a command nothing is escalated"
         # An operator's program may do anything; its failure is an event, and never one of the agent.
         try:
-            decision.watch.escalate(decision.guest)
+            decision.watch.escalate(decision.case.suspect)
         except Exception as error:
             self.telemetry.record_action(decision, EventOutcome.FAILED, str(error))
         else:

@@ -24,7 +24,7 @@ _AT_LIMIT: Final = 0.9
 class ThrottleSteps:
     """How far a step goes, and how low: both within 0..1.
 
-    ``step`` is the part of its limit that a step takes, ``min_share`` the part of its entitlement that a
+    ``step`` is the part of its limit that a step takes, ``min_share`` the part of its allotment that a
     guest keeps.
     """
 
@@ -36,27 +36,27 @@ class ThrottleSteps:
             raise ValueError(f"step {self.step} or min_share {self.min_share} is no share")
 
 
-def lowest_limit(entitlement: GuestAllotment, steps: ThrottleSteps) -> float:
+def lowest_limit(allotment: GuestAllotment, steps: ThrottleSteps) -> float:
     """The lowest limit that a guest can get."""
     # Upwards: a guest keeps its share at least, and a coarse granule may be more than all that it has.
-    return min(_round_up(entitlement.full * steps.min_share, entitlement.granule), entitlement.full)
+    return min(_round_up(allotment.full * steps.min_share, allotment.granule), allotment.full)
 
 
-def step_down(limit: float | None, entitlement: GuestAllotment, steps: ThrottleSteps) -> float | None:
+def step_down(limit: float | None, allotment: GuestAllotment, steps: ThrottleSteps) -> float | None:
     """The next lower limit (``limit`` None: not throttled yet); None at the floor."""
     # The first step goes down from all that the guest may use.
-    present = entitlement.full if limit is None else limit
+    present = allotment.full if limit is None else limit
     # Downwards to a whole granule: upwards, a step of a small limit would end where it began.
-    wanted = math.floor(present * (1 - steps.step) / entitlement.granule + _TOLERANCE) * entitlement.granule
-    lower = max(wanted, lowest_limit(entitlement, steps))
+    wanted = math.floor(present * (1 - steps.step) / allotment.granule + _TOLERANCE) * allotment.granule
+    lower = max(wanted, lowest_limit(allotment, steps))
     return lower if lower < present - _TOLERANCE else None
 
 
-def step_up(limit: float, entitlement: GuestAllotment, steps: ThrottleSteps) -> float | None:
-    """The next higher limit; None where it is taken away, as the guest has all that it is entitled to."""
+def step_up(limit: float, allotment: GuestAllotment, steps: ThrottleSteps) -> float | None:
+    """The next higher limit; None where it is taken away, as the guest has all that it is allotted."""
     # The inverse of a step down, so that as many steps up as were taken down end at or above the beginning.
-    higher = _round_up(limit / (1 - steps.step), entitlement.granule)
-    return higher if higher < entitlement.full - _TOLERANCE else None
+    higher = _round_up(limit / (1 - steps.step), allotment.granule)
+    return higher if higher < allotment.full - _TOLERANCE else None
 
 
 StepDown = Callable[[float | None, GuestAllotment, ThrottleSteps], float | None]
@@ -90,25 +90,25 @@ BLOCKIO: Final = ThrottleLever(resource.BLOCKIO, "io_pressure", "percent")
 """Percent of the weight and the rates of the guest's class of block I/O, or of the default weight."""
 
 
-def left_by(use: float, before: float | None, after: float, entitlement: GuestAllotment) -> float:
+def left_by(use: float, before: float | None, after: float, allotment: GuestAllotment) -> float:
     """The rest of ``use`` when the limit goes down from ``before`` (None: no limit) to ``after``."""
-    if entitlement.per_unit is not None:
-        return min(use, after * entitlement.per_unit)
+    if allotment.per_unit is not None:
+        return min(use, after * allotment.per_unit)
     # Use is taken to shrink as the limit does: nothing says how much one unit of limit lets through.
-    return use * min(1.0, after / (entitlement.full if before is None else before))
+    return use * min(1.0, after / (allotment.full if before is None else before))
 
 
-def taken_by(use: float, before: float, after: float | None, entitlement: GuestAllotment) -> float:
+def taken_by(use: float, before: float, after: float | None, allotment: GuestAllotment) -> float:
     """The most that a guest may come to use when its limit rises from ``before`` to ``after`` (None: away).
 
     A guest that stays well below its limit has all it wants, and takes no more.
     """
-    risen = entitlement.full if after is None else after
-    if entitlement.per_unit is None:
+    risen = allotment.full if after is None else after
+    if allotment.per_unit is None:
         return use * max(1.0, risen / before)
-    if use < before * entitlement.per_unit * _AT_LIMIT:
+    if use < before * allotment.per_unit * _AT_LIMIT:
         return use
-    return max(use, risen * entitlement.per_unit)
+    return max(use, risen * allotment.per_unit)
 
 
 def _round_up(amount: float, granule: float) -> float:

@@ -142,8 +142,8 @@ class GuestReader:
                 _guest_pressure("cpu", subject, now, before) if "cpu_pressure" in signals else None,
                 _guest_pressure("io", subject, now, before) if "io_pressure" in signals else None,
                 _io_rate(subject, now, before) if "io_pressure" in signals else None,
-                now.cache().guest_bandwidth.get(uuid, {}),
-                now.cache().guest_occupancy.get(uuid, {}),
+                now.read_caches().guest_bandwidth.get(uuid, {}),
+                now.read_caches().guest_occupancy.get(uuid, {}),
                 _cycles_each(self._counted, counted, own.ids),
                 cpus.union(*(cache for cache in caches if not cache.isdisjoint(cpus))),
             )
@@ -163,7 +163,7 @@ class GuestReader:
 
 
 def _waited_times(now: MeasuringRound, threads: Iterable[int]) -> Waits:
-    found = {tid: now.parsed(f"{now.root}/proc/{tid}/schedstat", parse_schedstat) for tid in threads}
+    found = {tid: now.parse_file(f"{now.root}/proc/{tid}/schedstat", parse_schedstat) for tid in threads}
     return {tid: waited for tid, waited in found.items() if waited is not None}
 
 
@@ -197,8 +197,8 @@ def _io_rate(subject: MeasuredGuest, now: MeasuringRound, before: MeasuringRound
     if not subject.cgroup:
         return None
     path = f"{subject.cgroup}/io.stat"
-    last = now.parsed(path, parse_io_stat)
-    first = before.parsed(path, parse_io_stat) if before else None
+    last = now.parse_file(path, parse_io_stat)
+    first = before.parse_file(path, parse_io_stat) if before else None
     if before is None or last is None or first is None or now.time <= before.time:
         return None
     return max(0, last - first) / (now.time - before.time)

@@ -23,10 +23,12 @@ _ESCALATE_SECONDS: Final = 600.0
 
 @dataclass(frozen=True, slots=True)
 class ThrottlingSettings:
-    """All that the sections say. ``interval`` is in seconds between two rounds of the watermarks.
+    """All that the sections say.
 
-    ``rules`` are those of the watermarks, ``watches`` those of interference. ``evict_command`` makes a guest
-    leave in the operator's own way; without one it has ``evict_grace`` seconds to end after it was asked to.
+    - ``rules`` are those of the watermarks, ``watches`` those of interference.
+    - ``interval`` is in seconds between two rounds of the watermarks.
+    - ``evict_command`` makes a guest leave in the operator's own way.
+    - ``evict_grace`` is in seconds: without a command a guest has them to end after it was asked to.
     """
 
     rules: WatermarkRules

@@ -5,12 +5,19 @@ are taken away in the first round, the scheduling switch is set explicitly, and 
 
 Former releases
     They kept watermarks in a part of the agent's ``state.json``, and interference in ``interference.json``.
-    Both are taken over at the start, and removed as soon as this file is durable. An older release that runs
-    again after that finds neither, which is as if its state had been lost: it takes away all limits, lets new
-    guests in or keeps them away by its own first round, asks guests again that were leaving only if usage is
-    still above the line, and learns baselines for five minutes. It must not find them as they once were: it
-    would limit and stop guests for reasons that are long over. This file stays meanwhile, and an upgrade
-    after that takes over what the older release has written, part by part.
+    Both are taken over at the start, and removed as soon as this file is durable.
+
+Downgrade
+    An older release that runs again finds neither part, as if its state had been lost:
+
+    - It takes away all limits in its first round.
+    - It sets the scheduling switch by its first round.
+    - It asks guests again to leave only if usage is still above the line.
+    - It learns baselines for five minutes.
+
+    The parts must not be there as they once were: the older release would limit and stop guests for reasons
+    that are long over. This file stays meanwhile. The next upgrade takes over what the older release has
+    written, part by part, since that is newer.
 """
 
 from __future__ import annotations
@@ -179,8 +186,8 @@ def merge_former(
     """The state with the parts of a former release, each None where there is none.
 
     They are newer: this release removes them as it starts. A former release that has left a part on
-    watermarks and no file of interference had nobody limited: cases of before are over, and baselines are
-    still good.
+    watermarks and no file of interference had no guest limited: cases of before are over, and baselines
+    are still good.
     """
     if interference is None and watermarks is not None:
         interference = replace(state.interference, cases=())
@@ -232,7 +239,7 @@ def dump_state(state: ThrottlingState, now: float) -> bytes:
         "watermarks": watermark_state.state_to_json(state.watermarks),
         "interference": interference_state.state_to_json(state.interference, now),
     }
-    return kept_json.dump(VERSION, {"sha256": _checksum(data), "data": data})
+    return kept_json.dump(VERSION, {"sha256": _data_checksum(data), "data": data})
 
 
 def parse_state(content: bytes, now: float) -> ThrottlingState:
@@ -246,7 +253,7 @@ def parse_state(content: bytes, now: float) -> ThrottlingState:
 def _read_document(document: Any, now: float) -> ThrottlingState:
     # Over the parsed data, so that white space does not matter.
     data: Mapping[str, Any] = document["data"]
-    if document["sha256"] != _checksum(data):
+    if document["sha256"] != _data_checksum(data):
         raise ValueError("the checksum does not match")
     return ThrottlingState(
         watermark_state.state_from_json(data["watermarks"]),
@@ -254,7 +261,7 @@ def _read_document(document: Any, now: float) -> ThrottlingState:
     )
 
 
-def _checksum(data: Any) -> str:
+def _data_checksum(data: Any) -> str:
     return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 

@@ -228,7 +228,7 @@ class ThrottleTelemetry:
         self._decisions.labels(case.watch, decision.what.value, outcome).inc()
         suspect, victim = self.subject_of(case.suspect), self.subject_of(case.victim)
         kind, text = _decision_text(decision, suspect, victim)
-        # The suspect is acted on; a verdict is about the victim, for whose sake it was reached.
+        # The suspect is acted on; a verdict is reached for the victim, and is about it.
         subject = victim if kind is EventKind.VERDICT else suspect
         if failure:
             self._record_failure(kind, subject, text, failure)
@@ -236,7 +236,7 @@ class ThrottleTelemetry:
         why = _decision_reason(decision)
         message = "Preview: %s: %s" if outcome is EventOutcome.PREVIEW else "Interference: %s: %s"
         self._recorder.record(LOG.info, kind, subject, message, text, why, reason=why, outcome=outcome)
-        # A trial blames nobody yet: it may end in an acquittal.
+        # A trial blames no guest yet: it may end in an acquittal.
         if decision.what in VERDICTS and decision.watch is not None:
             self._blame(case.suspect, decision.watch.signal.lever.metric, decision.watch.signal.name)
 

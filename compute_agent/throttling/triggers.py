@@ -45,7 +45,7 @@ SaveInterference = Callable[[InterferenceState], None]
 class WatermarkTrigger:
     """Acts when the host uses more than a watermark allows, and gives back. For one thread."""
 
-    owner: Final = "watermarks"
+    limit_owner: Final = "watermarks"
 
     def __init__(
         self,
@@ -80,13 +80,13 @@ class WatermarkTrigger:
 
     def resume_actions(self) -> None:
         """After a start: put the limits of the state into effect again, and finish its evictions."""
-        self._executor.resume(self.owner, self.state.throttles, self.state.evictions)
+        self._executor.resume_state(self.limit_owner, self.state.throttles, self.state.evictions)
 
     def run_round(self, snapshot: UsageSnapshot) -> tuple[WatermarkAct, ...]:
         """Take one snapshot, act, and return the actions that were done."""
         names = {guest.uuid: guest.name for guest in snapshot.guests.values()}
         # Guests that are leaving are not in the snapshot any more when their end is reported.
-        self._executor.telemetry.name_guests(self.owner, names, self.state.evicting_guests)
+        self._executor.telemetry.name_guests(self.limit_owner, names, self.state.evicting_guests)
         # Before planning: a guest that stays is left alone, and another one taken in this round.
         gone = self._settle_evictions(snapshot.time)
         self.state = self.state.with_guests(snapshot.guests)
@@ -131,8 +131,8 @@ class WatermarkTrigger:
         if self._tried:
             # The switch was in the first plan of this round, whether it succeeded or not.
             plan = tuple(action for action in plan if not isinstance(action, SwitchScheduling))
-        # For an operator who wonders why nothing happens: at DEBUG each round says what is above, and for how
-        # long.
+        # For an operator that wonders why nothing happens: at DEBUG each round says what is above, and for
+        # how long.
         if above := [
             f"{watch.watermark} {watch.action}" for watch, one in self._streaks.items() if one.samples
         ]:
@@ -182,7 +182,7 @@ class WatermarkTrigger:
 class InterferenceTrigger:
     """Limits guests that disturb others, for as long as that helps. For one thread."""
 
-    owner: Final = "interference"
+    limit_owner: Final = "interference"
 
     def __init__(
         self,
@@ -212,7 +212,7 @@ class InterferenceTrigger:
         names = {guest: one.facts.name for guest, one in sample.readings.items()}
         # A victim that has gone is named when its case is closed.
         in_cases = {guest for case in self.state.cases for guest in (case.victim, case.suspect)}
-        self._executor.telemetry.name_guests(self.owner, names, in_cases)
+        self._executor.telemetry.name_guests(self.limit_owner, names, in_cases)
         # Correlations need no more, and memory is that of the agent.
         recent = (one for one in self._samples if one.time > sample.time - CORRELATION_SECONDS)
         self._samples = (*recent, sample)

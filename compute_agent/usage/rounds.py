@@ -64,7 +64,7 @@ class MeasuringRound:
         self._texts: dict[str, str | None] = {}
         self._closed = False
 
-    def parsed(self, path: str, parse: Callable[[str], T]) -> T | None:
+    def parse_file(self, path: str, parse: Callable[[str], T]) -> T | None:
         """The result of ``parse`` for a file; None if it is missing, or for a ValueError or LookupError.
 
         A file may vanish at any time, and old kernels lack some.
@@ -75,7 +75,7 @@ class MeasuringRound:
         found: T | None = self._parsed.get(key)
         return found
 
-    def cache(self) -> CacheReading:
+    def read_caches(self) -> CacheReading:
         """The latest counters of resctrl; empty where there is none."""
         # Empty before it is read, so that a failure is not tried again by the next metric.
         if self._cache is None:
@@ -187,12 +187,12 @@ def stolen_share(now: MeasuringRound, before: MeasuringRound | None) -> float | 
 
 def _all_cpus(now: MeasuringRound, before: MeasuringRound | None) -> tuple[AllCpus | None, AllCpus | None]:
     path = f"{now.root}/proc/stat"
-    return now.parsed(path, parse_host_stat), before.parsed(path, parse_host_stat) if before else None
+    return now.parse_file(path, parse_host_stat), before.parse_file(path, parse_host_stat) if before else None
 
 
 def host_memory_use(now: MeasuringRound) -> HostMemory | None:
     """Memory use of the host as a whole."""
-    return now.parsed(f"{now.root}/proc/meminfo", parse_meminfo)
+    return now.parse_file(f"{now.root}/proc/meminfo", parse_meminfo)
 
 
 def pressure_share(path: str, now: MeasuringRound, before: MeasuringRound | None) -> float | None:
@@ -200,8 +200,8 @@ def pressure_share(path: str, now: MeasuringRound, before: MeasuringRound | None
 
     From the total, as the kernel's own averages go on telling of what is over.
     """
-    last = now.parsed(path, parse_pressure)
-    first = before.parsed(path, parse_pressure) if before else None
+    last = now.parse_file(path, parse_pressure)
+    first = before.parse_file(path, parse_pressure) if before else None
     if before is None or last is None or first is None or now.time <= before.time or last < first:
         return None
     return min(100.0, (last - first) / (now.time - before.time) / 1e4)
@@ -254,12 +254,12 @@ def _cpu_seconds(now: MeasuringRound, subject: MeasuredGuest) -> dict[Hashable, 
     """CPU time by where it was counted: the cgroup, or each process, which a start time tells from others."""
     # The group first: it has processes that come and go between two rounds.
     if subject.cgroup:
-        seconds = now.parsed(f"{subject.cgroup}/cpu.stat", parse_cpu_stat)
+        seconds = now.parse_file(f"{subject.cgroup}/cpu.stat", parse_cpu_stat)
         if seconds is not None:
             return {subject.cgroup: seconds}
     counted: dict[Hashable, float] = {}
     for pid in subject.pids:
-        process = now.parsed(f"{now.root}/proc/{pid}/stat", parse_process_stat)
+        process = now.parse_file(f"{now.root}/proc/{pid}/stat", parse_process_stat)
         if process is not None:
             counted[pid, process.start_time] = process.cpu_seconds
     return counted
@@ -273,10 +273,10 @@ def _grown_seconds(first: dict[Hashable, float], last: dict[Hashable, float]) ->
 
 def _held_memory(now: MeasuringRound, subject: MeasuredGuest) -> int | None:
     if subject.cgroup:
-        held = now.parsed(f"{subject.cgroup}/memory.current", int)
+        held = now.parse_file(f"{subject.cgroup}/memory.current", int)
         if held is not None:
-            return max(0, held - (now.parsed(f"{subject.cgroup}/memory.stat", parse_page_cache) or 0))
+            return max(0, held - (now.parse_file(f"{subject.cgroup}/memory.stat", parse_page_cache) or 0))
     # Pages that processes share are counted in each: an upper bound, without reading every mapping.
-    resident = [now.parsed(f"{now.root}/proc/{pid}/statm", parse_resident) for pid in subject.pids]
+    resident = [now.parse_file(f"{now.root}/proc/{pid}/statm", parse_resident) for pid in subject.pids]
     known = [size for size in resident if size is not None]
     return sum(known) if known else None

@@ -23,9 +23,10 @@ class MetricSeries(NamedTuple):
 class GuestAllotment:
     """The part of a control that a guest may use when it is not throttled.
 
-    ``full`` is in the lever's unit (cores, percent, ways), and limits are multiples of ``granule``.
-    ``per_unit`` is how much of the lever's metric one unit of limit lets through (bytes of cache per way);
-    None where that is not known, and use is taken to shrink as the limit does.
+    - ``full`` is in the lever's unit (cores, percent, ways), and limits are multiples of ``granule``.
+    - ``per_unit`` is how much of the lever's metric one unit of limit lets through (bytes of cache per way).
+      None:
+      not known, and use is taken to shrink as the limit does.
     """
 
     full: float
@@ -42,9 +43,10 @@ class GuestAllotment:
 class GuestUsage:
     """A guest with its use. ``name`` is for people.
 
-    ``rank`` is that of its class, ``protected`` says that it must not be acted on (dedicated CPUs, a high
-    class), ``started`` is a time in seconds on any clock that all guests share. ``usage`` is in the units of
-    the metrics; a series that is missing is not known.
+    - ``rank`` is that of its class.
+    - ``protected``: it must not be acted on (dedicated CPUs, a high class).
+    - ``started`` is a time in seconds on any clock that all guests share.
+    - ``usage`` is in the units of the metrics; a series that is missing is not known.
     """
 
     uuid: str
@@ -53,7 +55,7 @@ class GuestUsage:
     priority: int = 0
     protected: bool = False
     started: float = 0.0
-    entitlements: Mapping[ThrottleControl, GuestAllotment] = field(default_factory=dict)
+    allotments: Mapping[ThrottleControl, GuestAllotment] = field(default_factory=dict)
     usage: Mapping[MetricSeries, float] = field(default_factory=dict)
     name: str = ""
 

@@ -40,10 +40,13 @@ def build_subject(
 ) -> MeasuredGuest:
     """A guest as it is measured and decided about.
 
-    ``dedicated``: it holds dedicated CPUs. ``started`` is in seconds on a clock that all guests share,
-    ``cgroup`` the folder of its cgroup v2 group; without one its main process, or ``pids``, are measured.
-    ``caches`` is what it may use of bandwidth and cache ways, by L3 domain, where these can be controlled. A
-    guest may use as many cores as it has CPUs, and all of what its class of block I/O lets it.
+    A guest may use as many cores as it has CPUs, and all that its class of block I/O lets it.
+
+    - ``dedicated``: it holds dedicated CPUs.
+    - ``started`` is in seconds on a clock that all guests share.
+    - ``cgroup`` is the folder of its cgroup v2 group; without one its main process, or ``pids``, are
+      measured.
+    - ``caches`` is what it may use of bandwidth and cache ways, by L3 domain, where these can be controlled.
     """
     settings = guest.settings
     facts = GuestUsage(
@@ -55,7 +58,7 @@ def build_subject(
         priority=settings.priority,
         protected=classes.is_protected(settings.qos_class, dedicated),
         started=started,
-        entitlements={
+        allotments={
             # Every guest can use all of its CPUs and disks: these two controls are there on each host.
             ThrottleControl(CPU_QUOTA): GuestAllotment(float(settings.vcpus)),
             ThrottleControl(BLOCKIO): GuestAllotment(100.0, 1.0, per_unit=None),
@@ -149,7 +152,7 @@ class CacheControlAllotments:
         self._host = control.build_layout(self._present)
 
     def __call__(self, view: GuestView) -> dict[ThrottleControl, GuestAllotment]:
-        """Allotments by L3 cache; empty for a guest whose allocation is not known."""
+        """Allotments by L3 cache; empty for a guest without a known allocation."""
         if view.allocation is None:
             return {}
         # The controller's own function says what a guest demands: two rules would differ some day.

@@ -61,10 +61,13 @@ VERDICTS: Final = frozenset({CaseVerdict.GUILTY, CaseVerdict.RELAPSE})
 class InterferenceCase:
     """A suspect that is limited for a victim.
 
-    ``watch`` is the name of the section, ``before`` the level of the victim's signal before the latest step,
-    or before the first of giving back. ``limits`` are all steps that were taken, of which the first ``depth``
-    are in force: the last of them is the limit. ``since`` is when the phase, or the step of it, began
-    (monotonic seconds). ``guilty``: a step has helped; ``exhausted``: no further step would, or can be taken.
+    - ``watch`` is the name of the section.
+    - ``before`` is the level of the victim's signal before the latest step, or before the first of giving
+      back.
+    - ``limits`` are all steps that were taken, and the first ``depth`` of them are in force: the last is the
+      limit.
+    - ``since`` is when the phase, or the step of it, began (monotonic seconds).
+    - ``guilty``: a step has helped. ``exhausted``: no further step would help, or can be taken.
     """
 
     watch: str
@@ -115,16 +118,6 @@ class CaseDecision:
     case: InterferenceCase
     level: float | None = None
     watch: InterferenceWatch | None = None
-
-    @property
-    def guest(self) -> str:
-        """The suspect, which is acted on."""
-        return self.case.suspect
-
-    @property
-    def knob(self) -> ThrottleControl:
-        """The control that the case is about."""
-        return self.case.knob
 
     @property
     def limit(self) -> float | None:

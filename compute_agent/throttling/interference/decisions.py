@@ -111,7 +111,7 @@ def _advance_cases(
         track = state.tracks.get(SignalKey(case.victim, watch.signal.name, case.knob.domain), SignalTrack())
         seen = _victim_levels(case, watch.signal, track, samples)
         # Computed here, since a case knows neither allotments nor the size of steps.
-        lower = watch.signal.lever.down(case.limit, suspect.facts.entitlements[case.knob], steps)
+        lower = watch.signal.lever.down(case.limit, suspect.facts.allotments[case.knob], steps)
         # Two changes at a time, and nothing could tell which of them helped.
         waits = tried and case.phase is not CasePhase.TRIAL
         after, verdicts = advance_case(case, seen, lower, now.time, waits, tries or case.is_overdue(now.time))
@@ -147,7 +147,7 @@ def _open_cases(
     """Open cases: one trial, unless there is one already, and those that watches in preview would open."""
     now, decisions = samples[-1], []
     pairs, cases = state.pairs, state.cases
-    # One trial on a host at a time, or nothing could tell whose limit helped.
+    # One trial on a host at a time, or nothing could tell which limit helped.
     free = not any(case.phase is CasePhase.TRIAL or case.is_overdue(now.time) for case in cases)
     for watch, key, level in _find_victims(watches, state, now):
         if not watch.preview and not free:
@@ -221,14 +221,14 @@ def _first_limit(
 
     None at the floor; fewer steps than the signal begins with where it is reached before.
     """
-    entitlement = suspect.facts.entitlements[knob]
-    used, full = signal.amounts(suspect).get(knob.domain), entitlement.full
-    if used is not None and entitlement.per_unit is not None:
-        full = min(full, used / entitlement.per_unit)
+    allotment = suspect.facts.allotments[knob]
+    used, full = signal.amounts(suspect).get(knob.domain), allotment.full
+    if used is not None and allotment.per_unit is not None:
+        full = min(full, used / allotment.per_unit)
     # From what it uses: a guest that may have 16 cores and uses 4 would not notice a step to 13.
-    limit = signal.lever.down(full, entitlement, steps)
+    limit = signal.lever.down(full, allotment, steps)
     for _ in range(signal.first_steps - 1):
-        limit = (limit and signal.lever.down(limit, entitlement, steps)) or limit
+        limit = (limit and signal.lever.down(limit, allotment, steps)) or limit
     return limit
 
 

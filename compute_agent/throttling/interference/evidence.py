@@ -65,10 +65,11 @@ class SignalBaseline:
 
 @dataclass(frozen=True, slots=True)
 class SignalTrack:
-    """One signal of one guest on one domain: its baseline, and how it was of late.
+    """One signal of one guest on one domain: its baseline, and its recent values.
 
-    ``threshold`` is that of the latest sample, ``recent`` are time and value of those in a window. ``since``
-    is the time of the first violation after the last calm sample; inf if the latest was calm.
+    - ``threshold`` is that of the latest sample.
+    - ``recent`` are time and value of the samples in a window.
+    - ``since`` is the time of the first violation after the last calm sample; inf if the latest was calm.
     """
 
     baseline: SignalBaseline = SignalBaseline()
@@ -150,7 +151,7 @@ def find_suspects(
 ) -> list[SuspectGuest]:
     """All suspects in the newest of ``samples``, the likeliest first."""
     now = samples[-1]
-    # Classes and CPUs as they are now: a guest that has moved away is no suspect.
+    # Current classes and CPUs: a guest that has moved away is no suspect.
     reading = now.readings[victim]
     signal = watch.signal
     # Samples without the victim say nothing of it.
@@ -165,7 +166,7 @@ def find_suspects(
             for value, sample in zip(suffered, kept, strict=True)
             if value is not None and (amount := _used_amount(watch, sample, guest, domain)) is not None
         ]
-        correlation, part = _correlate(pairs)
+        correlation, part = _correlate_pairs(pairs)
         # The sure part, so that a suspect with few samples needs a stronger correlation.
         if least_correlation(correlation, len(pairs)) >= MIN_CORRELATION:
             found.append(SuspectGuest(guest, correlation, part))
@@ -185,9 +186,9 @@ def may_be_limited(watch: InterferenceWatch, victim: GuestReading, other: GuestR
         its.uuid != mine.uuid
         and not its.protected
         and lower
-        and ThrottleControl(watch.signal.lever.name, domain) in its.entitlements
-        # On a domain both have an allotment of the same cache; else they have to share CPUs. A victim whose
-        # CPUs are not known may be anywhere.
+        and ThrottleControl(watch.signal.lever.name, domain) in its.allotments
+        # On a domain both have an allotment of the same cache; else they have to share CPUs. A victim
+        # without known CPUs may be anywhere.
         and (bool(domain) or not (reach := watch.signal.reach(victim)) or not other.cpus.isdisjoint(reach))
     )
 
@@ -208,7 +209,7 @@ def _used_amount(watch: InterferenceWatch, sample: GuestSamples, guest: str, dom
     return None if reading is None else watch.signal.amounts(reading).get(domain)
 
 
-def _correlate(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
+def _correlate_pairs(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
     """Pearson's correlation, and the part of the first that goes with the second, in units of the second."""
     if len(pairs) < 2:
         return 0.0, 0.0

@@ -19,11 +19,13 @@ from compute_agent.usage.snapshot import GuestUsage
 class GuestReading:
     """One guest. A value that is None or missing is not known.
 
-    ``facts`` are its class and allotments. ``cpus`` are those that it may run on, ``near`` with them those
-    that share an L3 cache with one of them; ``limited``: some limit is in force for it. ``cpu`` and ``delay``
-    are the cores that it used and waited for; pressures are in percent of the time, ``io`` in bytes a second,
-    ``cpi`` are cycles for each instruction. ``bandwidth`` (bytes a second) and ``occupancy`` (bytes) are by
-    L3 cache id as text.
+    - ``facts`` are its class and allotments.
+    - ``cpus`` are those that it may run on, ``near`` with them those that share an L3 cache with one of them.
+    - ``limited``: some limit is in force for it.
+    - ``cpu`` and ``delay`` are the cores that it used and waited for.
+    - ``cpu_pressure`` and ``io_pressure`` are in percent of the time, ``io`` in bytes a second.
+    - ``bandwidth`` (bytes a second) and ``occupancy`` (bytes) are by L3 cache id as text.
+    - ``cpi`` are cycles for each instruction.
     """
 
     facts: GuestUsage
@@ -67,11 +69,13 @@ def _own_cpus(reading: GuestReading) -> frozenset[int]:
 class InterferenceSignal:
     """One way to suffer; greater is worse.
 
-    ``values`` are those of a guest in a sample. ``amounts`` are what a guest takes of the resource, and
-    ``lever`` limits that. A violation is at least ``least`` above the mean, in the unit of the signal, and at
-    least ``share`` of the mean above it. ``unit`` and ``scale`` are for people, as is what it ``needs``.
-    ``first_steps`` are taken at once to begin with, where one would hardly be seen. Where values are of the
-    host as a whole, a guest that runs on none of the CPUs of ``reach`` has no part in it.
+    - ``values`` are those of a guest in a sample, ``amounts`` those that it takes of the resource.
+    - ``lever`` limits the amounts.
+    - A violation is at least ``least`` above the mean, in the unit of the signal, and ``share`` of the mean
+      above it.
+    - ``words``, ``unit``, ``scale`` and ``needs`` are for people.
+    - ``first_steps`` are taken at once to begin with, where one would hardly be seen.
+    - ``reach``: where values are of the host as a whole, a guest on none of these CPUs has no part in it.
     """
 
     name: str
@@ -224,7 +228,7 @@ class InterferenceWatch:
     signal: InterferenceSignal
     preview: bool = True
     victims: frozenset[str] = frozenset()
-    # Empty: nobody has agreed to be limited for an equal.
+    # Empty: no class has agreed to be limited for an equal.
     consenting: frozenset[str] = frozenset()
     escalate_after: int = 3
     escalate: Callable[[str], None] | None = None

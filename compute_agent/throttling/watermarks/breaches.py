@@ -56,8 +56,8 @@ def observe_usage(
 ) -> dict[WatermarkWatch, ThresholdStreak]:
     """The streaks after another snapshot, of all domains that have been seen or are ``expected``.
 
-    A round without a sample changes nothing, as one reading may fail; when there are ``for_samples`` of them,
-    or more, the watermark is not watched any more, and does not count as in breach.
+    A round without a sample changes nothing, as one reading may fail. After ``for_samples`` of them the
+    watermark is not watched any more, and does not count as in breach.
     """
     after: dict[WatermarkWatch, ThresholdStreak] = {}
     for watermark in watermarks:
@@ -69,7 +69,7 @@ def observe_usage(
             # start.
             for domain in domains or {""}:
                 watch = WatermarkWatch(watermark.name, action, domain)
-                if watermark.threshold(action) is not None:
+                if watermark.threshold_for(action) is not None:
                     # Quiet from now on, not since ever: nothing is known of the time before.
                     before = streaks.get(watch, ThresholdStreak(quiet_since=snapshot.time))
                     after[watch] = _next_streak(before, watermark, watch, snapshot)
@@ -170,7 +170,7 @@ class ThresholdExceeded:
             if guest.uuid not in untouchable
             and self.watermark.selector.selects_guest(guest)
             # Without an allotment of the control no limit is known to be one.
-            and (self.action is WatermarkAction.EVICT or self.used_knob in guest.entitlements)
+            and (self.action is WatermarkAction.EVICT or self.used_knob in guest.allotments)
         ]
 
     def is_measured(self, guest: GuestUsage) -> bool:

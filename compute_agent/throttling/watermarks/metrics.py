@@ -64,7 +64,7 @@ def by_cpu_use(guest: GuestUsage, series: MetricSeries) -> float:
 
 def by_best_effort_ratio(guest: GuestUsage, series: MetricSeries) -> float:
     """Largest ratio of CPU use to what was promised first."""
-    promised = sum(one.full for knob, one in guest.entitlements.items() if knob.lever == "cpu_quota")
+    promised = sum(one.full for knob, one in guest.allotments.items() if knob.lever == "cpu_quota")
     # A guest that was promised nothing cannot have more than that.
     return by_cpu_use(guest, series) / promised if promised else 0.0
 
@@ -134,13 +134,13 @@ def memory_usage(now: MeasuringRound, before: MeasuringRound | None) -> MetricUs
 def memory_bandwidth(now: MeasuringRound, before: MeasuringRound | None) -> MetricUsage:
     """Memory bandwidth in bytes a second, by L3 cache."""
     # Read once a round for both metrics of caches.
-    cache = now.cache()
+    cache = now.read_caches()
     return MetricUsage(cache.bandwidth, cache.guest_bandwidth, cache.bandwidth_capacity)
 
 
 def llc_occupancy(now: MeasuringRound, before: MeasuringRound | None) -> MetricUsage:
     """Cache occupancy in bytes, by L3 cache."""
-    cache = now.cache()
+    cache = now.read_caches()
     return MetricUsage(cache.occupancy, cache.guest_occupancy, cache.cache_size)
 
 
@@ -151,7 +151,7 @@ def best_effort_cpu(now: MeasuringRound, before: MeasuringRound | None) -> Metri
     """
     promised = {
         subject.facts.uuid: sum(
-            one.full for knob, one in subject.facts.entitlements.items() if knob.lever == "cpu_quota"
+            one.full for knob, one in subject.facts.allotments.items() if knob.lever == "cpu_quota"
         )
         for subject in now.subjects
         if not subject.facts.protected
@@ -198,9 +198,10 @@ class WatermarkMetric:
     - ``sorter``: the order in which guests are acted on; None: the general order.
     - ``lever``: guests are throttled with it, and its step functions throttle and restore; None: guests are
       not throttled. ``throttle_quantified``: the amount that a throttle frees can be computed.
-    - ``evictable``: guests can be evicted for its sake. ``evict_quantified``: the amount that this frees can
-      be computed. ``evict`` makes a guest leave in a way of this metric's own (called with its uuid, from a
-      thread; raises an exception when it fails); None: the agent's way.
+    - ``evictable``: guests can be evicted for its sake.
+    - ``evict_quantified``: the amount that this frees can be computed.
+    - ``evict`` makes a guest leave in a way of this metric's own; None: the agent's way. It is called with
+      the guest's uuid, from a thread, and raises an exception when it fails.
     """
 
     name: str
@@ -309,7 +310,7 @@ class MetricRegistry(Mapping[str, WatermarkMetric]):
             self.levers[lever.name] = lever
 
     def metrics_moved_by(self, lever: str) -> list[WatermarkMetric]:
-        """The metrics for whose sake guests are throttled with a lever."""
+        """The metrics that have guests throttled with a lever."""
         return [metric for metric in self.values() if metric.lever and metric.lever.name == lever]
 
 

@@ -65,7 +65,7 @@ def plan_switch(
 ) -> list[SwitchScheduling]:
     """The scheduling switch, where it has to be turned."""
     action = WatermarkAction.DISABLE_SCHEDULING
-    watermarks = [watermark for watermark in rules.watermarks if watermark.threshold(action) is not None]
+    watermarks = [watermark for watermark in rules.watermarks if watermark.threshold_for(action) is not None]
     watches = [
         (watermark, watch)
         for watermark in watermarks
@@ -126,10 +126,10 @@ def plan_throttles(
     if not _can_be_precise(found, snapshot, untouchable):
         first = _of_highest_priority(found)
         # One step for all in each round: the pressure of the next round says whether that was enough.
-        everybody = _selected_guests(found, snapshot, untouchable)
+        selected = _selected_guests(found, snapshot, untouchable)
         # The other metrics wait: their levers may be moved by this one already.
         same = [breach for breach in found if breach.metric is first.metric]
-        steps = [_one_step(rules, breach, guest, state) for guest in everybody for breach in same]
+        steps = [_one_step(rules, breach, guest, state) for guest in selected for breach in same]
         return _merge_throttles(step for step in steps if step is not None)
     plan: list[ThrottleAction] = []
     for breach in found:
@@ -152,7 +152,7 @@ def plan_throttles(
                 state = state.after_action(throttle)
                 plan.append(throttle)
         if not breach.is_closed(snapshot.host[breach.series]):
-            # No other guest is left: one step for each of those whose effect cannot be computed.
+            # No other guest is left: one step for each of those with an effect that cannot be computed.
             steps = [_one_step(rules, breach, guest, state) for guest in unknown]
             plan += [step for step in steps if step is not None]
     return _merge_throttles(plan)
@@ -200,7 +200,7 @@ def _steps_needed(
     # Several steps at once: where the effect can be computed, waiting a round for each would leave the host
     # overloaded meanwhile.
     while not breach.is_closed(usage):
-        lower = breach.used_lever.down(limit, guest.entitlements[breach.used_knob], rules.steps)
+        lower = breach.used_lever.down(limit, guest.allotments[breach.used_knob], rules.steps)
         if lower is None:
             break
         limit = lower
@@ -215,10 +215,10 @@ def _steps_needed(
 def _one_step(
     rules: WatermarkRules, breach: ThresholdExceeded, guest: GuestUsage, state: WatermarkState
 ) -> ThrottleAction | None:
-    entitlement = guest.entitlements.get(breach.used_knob)
-    if entitlement is None:
+    allotment = guest.allotments.get(breach.used_knob)
+    if allotment is None:
         return None
-    limit = breach.used_lever.down(state.limit_of(guest.uuid, breach.used_knob), entitlement, rules.steps)
+    limit = breach.used_lever.down(state.limit_of(guest.uuid, breach.used_knob), allotment, rules.steps)
     if limit is None:
         return None
     return ThrottleAction(guest.uuid, breach.used_knob, limit, breach.metric.name, breach.watermark.name)
@@ -240,11 +240,11 @@ _COSTLY: Final = (WatermarkAction.EVICT, WatermarkAction.THROTTLE_DOWN)
 
 @dataclass(frozen=True, slots=True)
 class _RestoreGate:
-    """Whether a knob may be given back now, and how far usage of the series that it moves may rise.
+    """Whether a control may be given back now, and how far usage of the series that it moves may rise.
 
-    ``up`` is where giving back stops, ``down`` where guests would be throttled or evicted. ``precise``: what
-    giving back leads to can be computed; else one guest gets one step in a round. ``orphan``: nothing that
-    the knob moves has a watermark any more.
+    - ``up`` is where giving back stops, ``down`` where guests would be throttled or evicted.
+    - ``precise``: the effect of giving back can be computed; else one guest gets one step in a round.
+    - ``orphan``: nothing that the control moves has a watermark any more.
     """
 
     open: bool = True
@@ -278,13 +278,13 @@ def plan_restores(
         if guest is None or one.guest in untouchable:
             continue
         gate, lever = gates[one.knob], rules.registry.levers.get(one.knob.lever)
-        entitlement = guest.entitlements.get(one.knob)
+        allotment = guest.allotments.get(one.knob)
         # Nothing of these justifies a limit any more, so that no cool-down is waited for: the guest has
         # dedicated CPUs by now, the control is gone, or its section is.
-        if guest.protected or entitlement is None or lever is None or (calm and gate.orphan):
+        if guest.protected or allotment is None or lever is None or (calm and gate.orphan):
             plan.append(RestoreAction(one.guest, one.knob, None))
         elif gate.open and (one.knob not in begun or (gate.precise and _stays_within(snapshot, gate.up))):
-            limit = lever.up(one.limit, entitlement, rules.steps)
+            limit = lever.up(one.limit, allotment, rules.steps)
             then = rules.after_restore(snapshot, one.guest, one.knob, one.limit, limit)
             # Given back up to the line at which it would be taken again, and not beyond.
             if _stays_within(then, gate.down):

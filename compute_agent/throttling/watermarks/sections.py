@@ -93,7 +93,7 @@ class WatermarkSection:
     preview: bool = False
     selector: GuestSelector = GuestSelector()
 
-    def threshold(self, action: WatermarkAction) -> WatermarkThreshold | None:
+    def threshold_for(self, action: WatermarkAction) -> WatermarkThreshold | None:
         """The threshold of an action, if there is one."""
         found: WatermarkThreshold | None = getattr(self, action.value)
         return found
@@ -104,7 +104,7 @@ class WatermarkSection:
         None if there is none or it is not known.
         """
         # Capacities differ between domains: a share of a cache is one of that cache.
-        threshold = self.threshold(action)
+        threshold = self.threshold_for(action)
         capacity = snapshot.capacity.get(MetricSeries(self.metric, domain))
         return None if threshold is None else threshold.absolute_amount(capacity)
 
@@ -201,10 +201,12 @@ def _check_watermark(watermark: WatermarkSection) -> None:
 
     :raises ConfigError:
     """
-    if all(watermark.threshold(action) is None for action in WatermarkAction):
+    if all(watermark.threshold_for(action) is None for action in WatermarkAction):
         raise ConfigError(f"[{WATERMARK}{watermark.name}] has no threshold: {', '.join(WatermarkAction)}")
     thresholds = [
-        (action, found) for action in WatermarkAction if (found := watermark.threshold(action)) is not None
+        (action, found)
+        for action in WatermarkAction
+        if (found := watermark.threshold_for(action)) is not None
     ]
     # They could not be compared with each other before the capacity of the host is known.
     if len({threshold.relative for _, threshold in thresholds}) > 1:
@@ -222,7 +224,7 @@ def _check_same_kind(watermarks: Sequence[WatermarkSection]) -> None:
     kinds: dict[bool, WatermarkSection] = {}
     for watermark in watermarks:
         for action in WatermarkAction:
-            threshold = watermark.threshold(action)
+            threshold = watermark.threshold_for(action)
             if threshold is not None:
                 kinds.setdefault(threshold.relative, watermark)
     # The lowest line decides, and a percentage is not lower or higher than an amount.
@@ -239,7 +241,7 @@ def _lowest_threshold(
     found = [
         (watermark, threshold)
         for watermark in watermarks
-        if (threshold := watermark.threshold(action)) is not None
+        if (threshold := watermark.threshold_for(action)) is not None
     ]
     return min(found, key=lambda pair: pair[1].value, default=None)
 
@@ -300,7 +302,9 @@ class WatermarkRules:
 
     def of_metric(self, metric: str, action: WatermarkAction) -> list[WatermarkSection]:
         """The watermarks of a metric that ask for an action."""
-        return [one for one in self.watermarks if one.metric == metric and one.threshold(action) is not None]
+        return [
+            one for one in self.watermarks if one.metric == metric and one.threshold_for(action) is not None
+        ]
 
     def throttled_series(self, state: WatermarkState) -> list[MetricSeries]:
         """The series that throttles in force are about."""
@@ -329,7 +333,7 @@ class WatermarkRules:
         ``before`` None: no limit. 1 where nothing is known.
         """
         use = self._guest_consumption(guest, knob)
-        return 1.0 if not use else left_by(use, before, after, guest.entitlements[knob]) / use
+        return 1.0 if not use else left_by(use, before, after, guest.allotments[knob]) / use
 
     def after_throttle(
         self, snapshot: UsageSnapshot, guest: str, knob: ThrottleControl, before: float | None, after: float
@@ -348,12 +352,12 @@ class WatermarkRules:
         if not use:
             return snapshot
         # At worst: the guest may have waited for just this, and use all of it at once.
-        share = taken_by(use, before, after, one.entitlements[knob]) / use
+        share = taken_by(use, before, after, one.allotments[knob]) / use
         return self._with_scaled_use(snapshot, one, knob, share)
 
     def _guest_consumption(self, guest: GuestUsage, knob: ThrottleControl) -> float | None:
         lever = self.registry.levers.get(knob.lever)
-        if lever is None or knob not in guest.entitlements:
+        if lever is None or knob not in guest.allotments:
             return None
         return lever.guest_consumption(guest, knob.domain)
 

@@ -44,13 +44,15 @@ class PendingEviction:
 
 @dataclass(frozen=True, slots=True)
 class WatermarkState:
-    """``throttles`` are in the order in which they were set, and are restored in the reverse one.
+    """The state of all watermarks.
 
-    ``scheduling_off`` None: not known, as after the loss of the state file; it is then set explicitly.
+    - ``throttles`` are in the order in which they were set, and are restored in the reverse one.
+    - ``scheduling_off`` None: not known, as after the loss of the state file; it is then set explicitly.
 
-    The rest is not saved, and begins anew with each agent: ``relapses`` counts, by lever, how often giving
-    back led to another breach, and ``giving_back`` are the levers whose last action was to give something
-    back.
+    The rest is not saved, and begins again with each agent:
+
+    - ``relapses`` counts, by lever, how often giving back led to another breach.
+    - ``giving_back`` are the levers of which the last action was to give something back.
     """
 
     throttles: tuple[ThrottledGuest, ...] = ()
@@ -82,7 +84,7 @@ class WatermarkState:
             case SwitchScheduling():
                 return replace(self, scheduling_off=action.off)
             case EvictAction():
-                # A plan that is made again may name a guest whose eviction has begun.
+                # A plan that is made again may name a guest of an eviction that has begun.
                 if action.guest in self.evicting_guests:
                     return self
                 return replace(

@@ -18,7 +18,7 @@ BELOW = ProviderNode("host_NUMA_0", "n", "r")
 
 
 class Mark(SimpleNamespace):
-    def threshold(self, action):
+    def threshold_for(self, action):
         return self.lines.get(action)
 
 

@@ -254,13 +254,9 @@ def test_metric_of_another_package_brings_its_own_hands():
     )
     world = World(by)
     full = {knob: GuestAllotment(10.0, 1.0)}
-    world.trigger.run_round(
-        snapshot(guest("a", entitlements=full, usage={series: 10.0}), host={series: 10.0})
-    )
+    world.trigger.run_round(snapshot(guest("a", allotments=full, usage={series: 10.0}), host={series: 10.0}))
     assert told == [("a", "sda", 8.0)]
-    world.trigger.run_round(
-        snapshot(guest("a", entitlements=full, usage={series: 25.0}), host={series: 25.0})
-    )
+    world.trigger.run_round(snapshot(guest("a", allotments=full, usage={series: 25.0}), host={series: 25.0}))
     assert world.actuator.calls == [("evict", "a", print)]
 
 

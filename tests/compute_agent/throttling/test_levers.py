@@ -12,9 +12,9 @@ PERCENT = GuestAllotment(100.0, 10.0, None)
 WAYS = GuestAllotment(11.0, 1.0, 2.0**20)
 
 
-def all_the_way_down(entitlement, steps):
+def all_the_way_down(allotment, steps):
     limit, found = None, []
-    while (limit := step_down(limit, entitlement, steps)) is not None:
+    while (limit := step_down(limit, allotment, steps)) is not None:
         found.append(round(limit, 4))
     return found
 
@@ -58,15 +58,15 @@ def test_steps_up_lead_to_no_limit():
     st.floats(0.1, 128), st.sampled_from([0.01, 0.1, 1.0]), st.floats(0.01, 0.9), st.floats(0.01, 1.0)
 )  # fmt: skip
 def test_steps_end_and_keep_the_floor(full, granule, step, share):
-    entitlement, steps = GuestAllotment(max(full, granule), granule), ThrottleSteps(step, share)
+    allotment, steps = GuestAllotment(max(full, granule), granule), ThrottleSteps(step, share)
     limit = None
-    while (lower := step_down(limit, entitlement, steps)) is not None:
-        assert lower < (entitlement.full if limit is None else limit)
-        assert lower >= entitlement.full * share - 1e-6 or lower == pytest.approx(granule)
+    while (lower := step_down(limit, allotment, steps)) is not None:
+        assert lower < (allotment.full if limit is None else limit)
+        assert lower >= allotment.full * share - 1e-6 or lower == pytest.approx(granule)
         limit = lower
     while limit is not None:
-        higher = step_up(limit, entitlement, steps)
-        assert higher is None or limit < higher < entitlement.full
+        higher = step_up(limit, allotment, steps)
+        assert higher is None or limit < higher < allotment.full
         limit = higher
 
 
@@ -87,6 +87,6 @@ def test_what_a_guest_may_take_when_it_is_given_back():
     assert taken_by(4e9, 80.0, None, PERCENT) == pytest.approx(5e9)
 
 
-def test_entitlement_below_a_granule_is_refused():
+def test_allotment_below_a_granule_is_refused():
     with pytest.raises(ValueError, match="a granule of"):
         GuestAllotment(0.5, 1.0)

@@ -100,7 +100,7 @@ def test_usage_of_host_and_guests(tree):
     # Page cache can be had without ending the guest, shared memory cannot.
     assert second.guests["a"].usage == pytest.approx({CPU: 1.5, MEMORY: 8000.0, BEST_EFFORT: 37.5})
     assert second.guests["b"].usage == pytest.approx({CPU: 0.5, MEMORY: 50.0 * page})
-    assert second.guests["a"].entitlements == tree.subjects[0].facts.entitlements
+    assert second.guests["a"].allotments == tree.subjects[0].facts.allotments
 
 
 def test_late_round_measures_no_less(tree):

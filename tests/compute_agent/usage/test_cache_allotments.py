@@ -20,7 +20,7 @@ ZONES = (
 )
 
 
-def entitlements(tmp_path, machine, gbps=None):
+def allotments(tmp_path, machine, gbps=None):
     files = fake.FakeResctrl.of(machine, tmp_path / "resctrl")
     platform = read_platform(files, machine.cpuinfo)
     control = ResctrlHandle(
@@ -36,7 +36,7 @@ def guest(qos_class="BE", allocation=None, resctrl=""):
 
 @pytest.fixture
 def intel(tmp_path):
-    return entitlements(tmp_path, fake.INTEL)
+    return allotments(tmp_path, fake.INTEL)
 
 
 def ways(found, cache="0"):
@@ -70,12 +70,12 @@ def test_the_percent_of_each_core_tells_no_bytes(intel):
 
 
 def test_an_absolute_cap_tells_bytes(tmp_path):
-    of, _ = entitlements(tmp_path, fake.AMD, gbps=100)
+    of, _ = allotments(tmp_path, fake.AMD, gbps=100)
     assert bandwidth(of(guest("BE", {}))) == GuestAllotment(100, 1, 1e9)
 
 
 def test_without_the_memorys_bandwidth_megabytes_cannot_be_limited(tmp_path):
-    of, _ = entitlements(tmp_path, fake.INTEL_MBPS)
+    of, _ = allotments(tmp_path, fake.INTEL_MBPS)
     assert {knob.lever for knob in of(guest("BE", {}))} == {"cache_ways"}
 
 

@@ -77,7 +77,7 @@ def test_pressure_is_the_part_of_the_time_in_which_somebody_waited(
     before, now = MeasuringRound(100.0, "/", ()), MeasuringRound(100.0 + seconds, "/", ())
     for each, total in ((before, first), (now, last)):
         path.write_text(f"some avg10=0.00 avg60=0.00 avg300=0.00 total={total}\n")
-        assert each.parsed(str(path), parse_pressure) == total
+        assert each.parse_file(str(path), parse_pressure) == total
     assert pressure_share(str(path), now, before) == percent
     assert pressure_share(str(path), now, None) is None
 

@@ -28,7 +28,7 @@ def test_class_and_dedicated_cpus_protect(qos_class, dedicated, rank, protected)
     )
     facts = subject.facts
     assert (facts.rank, facts.protected, facts.priority, facts.started) == (rank, protected, 7, 5.0)
-    assert facts.entitlements == {
+    assert facts.allotments == {
         QUOTA: GuestAllotment(3.0),
         ThrottleControl(BLOCKIO): GuestAllotment(100.0, 1.0, None),
         **ways,

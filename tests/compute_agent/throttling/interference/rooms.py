@@ -21,7 +21,7 @@ RANKS = {"BE": 0, "LS": 10}
 
 def facts(uuid, qos_class="BE", *, protected=False, vcpus=4.0):
     return GuestUsage(
-        uuid, qos_class, RANKS[qos_class], protected=protected, entitlements={QUOTA: GuestAllotment(vcpus)}
+        uuid, qos_class, RANKS[qos_class], protected=protected, allotments={QUOTA: GuestAllotment(vcpus)}
     )
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from compute_agent.throttling.interference.evidence import (
     MIN_CORRELATION,
-    _correlate,
+    _correlate_pairs,
     find_suspects,
     least_correlation,
 )
@@ -22,7 +22,7 @@ PAIRS = st.lists(st.tuples(st.floats(0, 10), st.floats(0, 10)), min_size=2, max_
 @given(PAIRS)
 def test_the_correlation_is_pearsons(pairs):
     first, second = zip(*pairs, strict=True)
-    correlation, part = _correlate(pairs)
+    correlation, part = _correlate_pairs(pairs)
     if min(statistics.pstdev(first), statistics.pstdev(second)) > 1e-3:
         assert correlation == pytest.approx(statistics.correlation(first, second), abs=1e-6)
         assert part == pytest.approx(correlation * statistics.pstdev(second), abs=1e-6)

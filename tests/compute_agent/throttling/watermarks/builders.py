@@ -27,7 +27,7 @@ def guest(
     protected=False,
     started=0.0,
     usage=None,
-    entitlements=None,
+    allotments=None,
 ):
     """A guest with some usage; None is usage that is not known."""
     known = dict(usage or {})
@@ -35,9 +35,9 @@ def guest(
         known[CPU] = cores
     if memory is not None:
         known[MEMORY] = memory
-    if entitlements is None:
-        entitlements = {QUOTA: GuestAllotment(vcpus)}
-    return GuestUsage(uuid, qos_class, RANKS[qos_class], priority, protected, started, entitlements, known)
+    if allotments is None:
+        allotments = {QUOTA: GuestAllotment(vcpus)}
+    return GuestUsage(uuid, qos_class, RANKS[qos_class], priority, protected, started, allotments, known)
 
 
 def snapshot(*guests, time=100.0, own=0.0, cpus=100.0, host=None, capacity=None):

@@ -150,7 +150,7 @@ def test_metric_of_higher_priority_is_seen_to_first():
             registry=MetricRegistry([*BUILT_IN, metric]),
         )
         both = {QUOTA: GuestAllotment(4.0), knob: full}
-        now = snapshot(guest("g", 4.0, usage={latency: 8.0}, entitlements=both), host={latency: 8.0})
+        now = snapshot(guest("g", 4.0, usage={latency: 8.0}, allotments=both), host={latency: 8.0})
         assert next(one.metric for one in plan(by, now)) == first
 
 
@@ -160,8 +160,8 @@ def test_domains_are_throttled_apart():
     there, here = MetricSeries("memory_bandwidth", "1"), MetricSeries("memory_bandwidth", "0")
     by = rules(line("bw", "memory_bandwidth", throttle_down=50, throttle_up=20))
     now = snapshot(
-        guest("a", entitlements=full, usage={there: 10.0, here: 30.0}),
-        guest("b", entitlements=full, usage={there: 45.0, here: 1.0}),
+        guest("a", allotments=full, usage={there: 10.0, here: 30.0}),
+        guest("b", allotments=full, usage={there: 45.0, here: 1.0}),
         host={there: 55.0, here: 31.0},
     )
     assert plan(by, now) == (ThrottleAction("b", bandwidth, 80.0, "memory_bandwidth", "bw"),)
@@ -326,9 +326,9 @@ def build(described, steps):
     for number, one in enumerate(described):
         one = dict(one)
         times, cores = one.pop("throttled"), one.pop("cores")
-        entitlement, limit = GuestAllotment(one["vcpus"]), None
+        allotment, limit = GuestAllotment(one["vcpus"]), None
         for _ in range(times if times > 6 else 0):
-            limit = levers.step_down(limit, entitlement, steps) or limit
+            limit = levers.step_down(limit, allotment, steps) or limit
         if limit is not None:
             throttles.append(ThrottledGuest(f"g{number}", QUOTA, limit))
         if cores is not None:
@@ -339,9 +339,9 @@ def build(described, steps):
 
 def freeable(one, state, steps):
     """What a guest gives when it is throttled to its floor."""
-    entitlement = one.entitlements[QUOTA]
-    floor = levers.lowest_limit(entitlement, steps)
-    present = state.limit_of(one.uuid, QUOTA) or entitlement.full
+    allotment = one.allotments[QUOTA]
+    floor = levers.lowest_limit(allotment, steps)
+    present = state.limit_of(one.uuid, QUOTA) or allotment.full
     return max(0.0, one.usage[CPU] - floor) if present > floor + EPSILON else 0.0
 
 
@@ -350,7 +350,7 @@ def acting_order(built):
     return sorted(
         (one for one in built if not one.protected),
         key=lambda one: (
-            one.rank, one.priority, -one.usage[CPU], -one.usage[CPU] / one.entitlements[QUOTA].full,
+            one.rank, one.priority, -one.usage[CPU], -one.usage[CPU] / one.allotments[QUOTA].full,
             -one.started, one.uuid,
         ),
     )  # fmt: skip
@@ -390,8 +390,8 @@ def test_throttling_is_enough_where_it_can_be_and_never_in_excess(described, dow
     for action in actions:
         one = now.guests[action.guest]
         assert not one.protected
-        assert action.limit >= one.entitlements[QUOTA].full * min_share - EPSILON
-        assert action.limit < (state.limit_of(one.uuid, QUOTA) or one.entitlements[QUOTA].full)
+        assert action.limit >= one.allotments[QUOTA].full * min_share - EPSILON
+        assert action.limit < (state.limit_of(one.uuid, QUOTA) or one.allotments[QUOTA].full)
     if now.host[CPU] <= down:
         assert touched == []
         return
@@ -410,10 +410,10 @@ def test_throttling_is_enough_where_it_can_be_and_never_in_excess(described, dow
     if actions:
         assert after(by, now, state, actions[:-1]) > target - EPSILON
         *others, last = actions
-        entitlement = now.guests[last.guest].entitlements[QUOTA]
+        allotment = now.guests[last.guest].allotments[QUOTA]
         limit = before_last = state.limit_of(last.guest, QUOTA)
         while limit is None or limit > last.limit + EPSILON:
-            before_last, limit = limit, levers.step_down(limit, entitlement, steps)
+            before_last, limit = limit, levers.step_down(limit, allotment, steps)
         assert limit == pytest.approx(last.limit)
         if before_last is not None:
             softer = ThrottleAction(last.guest, QUOTA, before_last, "", "")
@@ -471,7 +471,7 @@ def test_plans_with_several_metrics_keep_the_bounds_and_close_what_can_be_closed
     built, state = build(described, ThrottleSteps())
     built = [
         guest(
-            one.uuid, one.usage.get(CPU), 10.0 + number, vcpus=one.entitlements[QUOTA].full,
+            one.uuid, one.usage.get(CPU), 10.0 + number, vcpus=one.allotments[QUOTA].full,
             qos_class=one.qos_class, priority=one.priority, protected=one.protected,
             usage={BEST_EFFORT: one.usage[CPU] * 2} if CPU in one.usage else {},
         )
@@ -500,7 +500,7 @@ def test_plans_with_several_metrics_keep_the_bounds_and_close_what_can_be_closed
         usage = sum(min(one.usage[CPU], limited.get(one.uuid, 99.0)) for one in left)
         at_floor = all(
             min(one.usage[CPU], limited.get(one.uuid, 99.0))
-            <= levers.lowest_limit(one.entitlements[QUOTA], ThrottleSteps()) + EPSILON
+            <= levers.lowest_limit(one.allotments[QUOTA], ThrottleSteps()) + EPSILON
             for one in known
         )
         assert usage <= cpu_line + EPSILON or at_floor

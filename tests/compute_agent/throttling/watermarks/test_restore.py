@@ -66,7 +66,7 @@ def test_guest_that_does_not_use_its_limit_is_restored_though_it_could_fill_the_
     assert restores(by, snapshot(guest("a", 0.5), own=7.0), throttled(a=2.0)) == [("a", 2.5)]
 
 
-def test_limit_is_taken_away_at_full_entitlement():
+def test_limit_is_taken_away_at_full_allotment():
     by = rules(line(**DOWN_AND_UP))
     assert restores(by, snapshot(guest("a", 3.5)), throttled(a=3.5)) == [("a", None)]
 
@@ -143,7 +143,7 @@ def test_throttle_of_a_lever_that_nobody_knows_any_more_is_taken_away():
 @pytest.mark.parametrize("lever", [QUOTA, ThrottleControl("gone")], ids=["a lever", "no lever any more"])
 def test_what_a_guest_is_not_entitled_to_any_more_is_not_limited_even_in_a_breach(lever):
     by = rules(line(**DOWN_AND_UP))
-    breach = snapshot(guest("a", 1.0, entitlements={}), own=99.0)
+    breach = snapshot(guest("a", 1.0, allotments={}), own=99.0)
     state = WatermarkState((ThrottledGuest("a", lever, 0.4),), scheduling_off=False)
     assert restores(by, breach, state) == [("a", None)]
 
@@ -194,7 +194,7 @@ def test_domains_are_given_back_apart():
     series = {domain: MetricSeries("memory_bandwidth", domain) for domain in "01"}
     by = rules(line("bw", "memory_bandwidth", throttle_down=50, throttle_up=40))
     one = guest(
-        "a", entitlements={knob: GuestAllotment(100, 10, None) for knob in knobs.values()},
+        "a", allotments={knob: GuestAllotment(100, 10, None) for knob in knobs.values()},
         usage={series["0"]: 4.0, series["1"]: 4.0},
     )  # fmt: skip
     state = WatermarkState(
