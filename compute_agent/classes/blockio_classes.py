@@ -55,6 +55,7 @@ def parse_rate(text: str) -> int:
 
     :raises ValueError:
     """
+    # The digits are bounded: a number of a million digits takes Python minutes to read.
     match = _AMOUNT.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text!r} is no rate: a number such as 100, 512K, 20M or 1.5G is needed")
@@ -77,6 +78,7 @@ def blockio_warnings(classes: Mapping[str, BlockIoClass], devices: BlockDevices)
     """The options of classes that have no effect on a host with these devices, a sentence each."""
     for name, one in classes.items():
         section = f"[{BLOCKIO_CLASS}{name}]"
+        # A name without a device is a warning only: disks come and go while the agent runs.
         for reason in devices.lacking(one.host_devices):
             yield f"{section} devices: {reason}"
         if one.weight is not None and not any(device.by_weight for device in devices.devices):

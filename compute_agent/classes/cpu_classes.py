@@ -68,6 +68,7 @@ def _frequency_bound(section: str, option: str, text: str | None) -> Bound:
     ]
     if text in words:
         return NamedFrequency(text)
+    # kHz as in sysfs, without a unit that a reader could take for another one.
     if not _KHZ.fullmatch(text):
         raise ConfigError(
             f"{section} {option} = {text!r}: a number of kHz is needed, or {' or '.join(words)}"
@@ -113,6 +114,7 @@ def _cpu_pool(name: str, options: Any, guest_classes: Collection[str]) -> CpuPoo
         raise ConfigError(
             f"{section}: a pool has either cpus, such as 4-7, or a number of dedicated_cpus and shared_cpus"
         )
+    # CPUs by name are of certain nodes already.
     if options.per_node and not numbers:
         raise ConfigError(f"{section} per_node: it goes with dedicated_cpus and shared_cpus; remove it")
     # A pool for a class without guests would stay empty, and its CPUs unused.

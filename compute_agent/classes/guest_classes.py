@@ -78,6 +78,7 @@ class QosClasses:
     @property
     def best_effort(self) -> frozenset[str]:
         """``BE``, and classes that give way no later: their guests live on what others leave."""
+        # BE exists in every configuration.
         highest = self.classes[BEST_EFFORT].rank
         return frozenset(name for name, one in self.classes.items() if one.rank <= highest)
 
@@ -97,6 +98,7 @@ def parse_classes(conf: cfg.ConfigOpts) -> QosClasses:
 
     :raises ConfigError: naming section and option.
     """
+    # Sections come on top of these, so that a host without any has the three usual classes.
     classes = {
         name: QosClass(name, _RANKS[name], share, DEFAULT_SHARES.get(name, MemoryShare()))
         for name, share in DEFAULT_CLASSES.items()
@@ -177,6 +179,7 @@ def parse_annotation(text: str) -> ShareSpec:
 
     :raises BadWishError:
     """
+    # An annotation that was taken away is written as an empty one.
     if not text.strip():
         return ShareSpec()
     try:
@@ -200,6 +203,7 @@ def _annotation_part(
     """The value for all caches and the overrides of one part of the annotation."""
     if body is None:
         return None, {}
+    # Unknown keys are refused: a misspelt one would silently give the guest all of the cache.
     fields = _json_object(name, body, ("schemata", "schemataPerCache"))
     everywhere = None
     if fields.get("schemata") is not None:

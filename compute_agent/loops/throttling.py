@@ -197,6 +197,7 @@ class InterferenceLoop:
             executor,
             file.keep_interference,
         )
+        # Signals that were missing in the last round, so that each is reported once.
         self._untold: frozenset[str] = frozenset()
         self._thread = RoundsThread(
             "interference",
@@ -274,9 +275,11 @@ class InterferenceLoop:
         self._trigger.owes = not self._arbiter.repair_limits(views)
         watches = conf.settings.watches
         signals = {watch.signal.name for watch in watches}
+        # Read again each round, as CPUs go offline and come back.
         topology = pipeline.world.topology
         caches = [cache.cpus for cache in topology.l3_domains]
         sample = self._reader.read_guests(views, topology.online, signals, now, caches)
+        # The first read, or one after a long pause: nothing to compare with.
         if sample is None:
             return
         self._warn_untold(sample)

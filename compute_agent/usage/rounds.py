@@ -164,6 +164,7 @@ def parse_pressure(text: str) -> int:
 
 def host_cpu_use(now: MeasuringRound, before: MeasuringRound | None) -> tuple[float | None, float | None]:
     """CPU use of the host since the round before, and the CPUs that there are, in cores."""
+    # Without the file now there is no capacity either.
     last, first = _all_cpus(now, before)
     if last is None:
         return None, None
@@ -207,6 +208,7 @@ def pressure_share(path: str, now: MeasuringRound, before: MeasuringRound | None
     return min(100.0, (last - first) / (now.time - before.time) / 1e4)
 
 
+# The unit of statm, which is 4 KiB on x86 and may be 64 KiB on ARM and POWER.
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -235,6 +237,7 @@ def guest_cpu_use(now: MeasuringRound, before: MeasuringRound | None) -> dict[st
     """CPU use of each guest since the round before, in cores."""
     # Read whether there is an earlier round or not: it is the earlier one of the next.
     last = {subject.facts.uuid: _cpu_seconds(now, subject) for subject in now.subjects}
+    # A clock that stands still would divide by zero, and one that goes back would give negative use.
     if before is None or now.time <= before.time:
         return {}
     # From what the round before has kept: it is closed, and its files have changed since.

@@ -65,6 +65,7 @@ def build_subject(
             **(caches or {}),
         },
     )
+    # The main process is better than nothing: of a guest without a group the driver may know no others.
     return MeasuredGuest(facts, cgroup, pids or (guest.pid,))
 
 
@@ -86,6 +87,7 @@ class SubjectFactory:
         known = self._started
         keys = [(view.guest.uuid, view.guest.pid) for view in views]
         # Only of these guests: a pid of a guest that has ended may be given to another process.
+        # Rank and priority decide before age, so that 0 for an unknown start does no harm.
         self._started = {key: known[key] if key in known else procfs.began(key[1]) or 0.0 for key in keys}
         return [self._build_subject(view, classes) for view in views]
 
