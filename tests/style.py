@@ -57,7 +57,6 @@ NOT_YET: Final = (
     "compute_agent/files.py",
     "compute_agent/fleet",
     "compute_agent/host",
-    "compute_agent/in_thread.py",
     "compute_agent/inventory",
     "compute_agent/kept_json.py",
     "compute_agent/locks.py",

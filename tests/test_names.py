@@ -52,7 +52,6 @@ NOT_YET = (
     "compute_agent/files.py",
     "compute_agent/fleet",
     "compute_agent/host",
-    "compute_agent/in_thread.py",
     "compute_agent/inventory",
     "compute_agent/kept_json.py",
     "compute_agent/locks.py",

@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from marshmallow import Schema
 from oslo_config import cfg
 
 from compute_agent.agent import release
@@ -23,6 +22,7 @@ from compute_agent.agent.documents import (
     provider_document,
     reshape_document,
 )
+from compute_agent.agent.guest_settings import ANSWER_SECONDS, GuestConfigurator
 from compute_agent.agent.maintenance import MaintenanceMode
 from compute_agent.agent.parameters import (
     AdoptSchema,
@@ -35,7 +35,6 @@ from compute_agent.agent.parameters import (
     ReleaseSchema,
     ReshapeSchema,
     RunSchema,
-    SetSchema,
     load,
 )
 from compute_agent.agent.protocol import Method, RequestError
@@ -43,10 +42,10 @@ from compute_agent.drivers.base import GuestDriver
 from compute_agent.loops.arrivals import PreStartHook
 from compute_agent.loops.audit import AuditOutcome, audit_document
 from compute_agent.loops.reporting import ReportLoop
-from compute_agent.model.guest import Allocation, GuestSettings, MemoryType
+from compute_agent.model.guest import Allocation, GuestSettings
 from compute_agent.model.messages import DriverError
 from compute_agent.model.resource import CPU_CLASSES
-from compute_agent.pipeline.events import AdoptGuest, Event, GuestStarted, GuestStopped, MoveGuest, StartGuest
+from compute_agent.pipeline.events import AdoptGuest, Event, GuestStopped, MoveGuest, StartGuest
 from compute_agent.pipeline.guest_cache import GuestView
 from compute_agent.pipeline.worker import GuestPipeline, GuestRefusedError
 from compute_agent.report.answers import PlacementError, UnavailableError
@@ -98,6 +97,11 @@ class AgentParts(Protocol):
         ...
 
     @property
+    def configurator(self) -> GuestConfigurator:
+        """What finds guests, and changes their settings."""
+        ...
+
+    @property
     def maintenance(self) -> MaintenanceMode:
         """The operator's switch for new guests."""
         ...
@@ -143,18 +147,9 @@ class AgentParts(Protocol):
         """End the agent."""
         ...
 
-    def blockio_classes(self) -> Collection[str]:
-        """The names of the classes of block I/O that guests may have."""
-        ...
-
-    def qos_classes(self) -> Collection[str]:
-        """The names of the classes that guests may have."""
-        ...
-
 
 LOG = logging.getLogger(__name__)
 
-ANSWER_SECONDS: Final = 50.0
 ANNOUNCE_SECONDS: Final = 2.0
 """How long a start is held up until its cache group is made; it goes on without one then."""
 ROOT_SECONDS: Final = 10.0
@@ -210,15 +205,15 @@ class ApiMethods:
     def guest_list(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """All guests."""
         load(EmptySchema(), params)
-        return [self._document(view) for view in self._views()]
+        return [self._document(view) for view in self._agent.configurator.list_views()]
 
     def guest_show(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """One guest, by uuid or name."""
-        return self._document(self._find(load(GuestSchema(), params)["guest"]))
+        return self._document(self._agent.configurator.find_guest(load(GuestSchema(), params)["guest"]))
 
     def guest_run(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Start a guest for a consumer, on what the consumer holds."""
-        body = self._load_settings(RunSchema(), params)
+        body = self._agent.configurator.load_settings(RunSchema(), params)
         guest_uuid, as_of, allocation = self._allocation(body)
         event = StartGuest(
             uuid=guest_uuid,
@@ -234,7 +229,7 @@ class ApiMethods:
 
     def guest_adopt(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Take a running process, or all of a cgroup, as a consumer's guest."""
-        body = self._load_settings(AdoptSchema(), params)
+        body = self._agent.configurator.load_settings(AdoptSchema(), params)
         guest_uuid, as_of, allocation = self._allocation(body)
         event = AdoptGuest(
             uuid=guest_uuid,
@@ -259,26 +254,13 @@ class ApiMethods:
 
     def guest_set(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Give a running guest other settings, in effect when this returns."""
-        body = dict(self._load_settings(SetSchema(), params))
-        guest = self._find(body.pop("guest")).guest
-        if not body:
-            names = sorted(SetSchema().fields.keys() - {"guest"})
-            raise RequestError(f"nothing to change: {' or '.join(names)} has to be given")
-        driver = self._agent.driver.starting
-        if driver is None:
-            name = self._agent.driver.name
-            raise RequestError(f"the settings of guests of driver {name} are in their definitions")
-        try:
-            changed = driver.configure(guest, replace(guest.settings, **body))
-        except DriverError as error:
-            raise RequestError(str(error)) from error
-        self._agent.pipeline.submit(GuestStarted(changed, None)).result(ANSWER_SECONDS)
-        return self._document(self._find(guest.uuid))
+        guest = self._agent.configurator.change_guest(params)
+        return self._document(self._agent.configurator.find_guest(guest.uuid))
 
     def guest_move(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Move a guest off the CPUs that the present sets do not have, or just tell where it would go."""
         body = load(MoveSchema(), params)
-        view = self._find(body["guest"])
+        view = self._agent.configurator.find_guest(body["guest"])
         try:
             place = self._agent.pipeline.submit(MoveGuest(view.guest.uuid, body["dry_run"])).result(
                 ANSWER_SECONDS
@@ -289,12 +271,12 @@ class ApiMethods:
             raise RequestError(_BUSY) from error
         if body["dry_run"]:
             return move_document(view, place, "would be moved")
-        pending = self._find(view.guest.uuid).pending
+        pending = self._agent.configurator.find_guest(view.guest.uuid).pending
         return move_document(view, place, f"not in effect yet: {', '.join(pending)}" if pending else "moved")
 
     def guest_stop(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """End a guest; its allocation stays, as that is its owner's."""
-        guest = self._find(load(GuestSchema(), params)["guest"]).guest
+        guest = self._agent.configurator.find_guest(load(GuestSchema(), params)["guest"]).guest
         try:
             self._agent.driver.stop(guest, float(self._agent.options.guests.stop_timeout))
         except DriverError as error:
@@ -416,28 +398,6 @@ class ApiMethods:
         self._agent.retire()
         return {}
 
-    def _load_settings(self, schema: Schema, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Parameters with a class among them: one that is configured."""
-        body, known = load(schema, params), self._agent.qos_classes()
-        if "qos_class" in body and body["qos_class"] not in known:
-            raise RequestError(
-                f"there is no class {body['qos_class']!r}; there are {', '.join(sorted(known))}, and a"
-                " section [qos_class:NAME] makes another one"
-            )
-        blockio_classes = self._agent.blockio_classes()
-        if body.get("blockio_class") and body["blockio_class"] not in blockio_classes:
-            raise RequestError(
-                f"there is no class of block I/O {body['blockio_class']!r}; there are"
-                f" {', '.join(sorted(blockio_classes)) or 'none'}, and a section [blockio_class:NAME] makes"
-                " another one"
-            )
-        wanted = body.get("memory_type", MemoryType.ANY)
-        present = frozenset(self._agent.pipeline.world.topology.memory_types.values())
-        if wanted is not MemoryType.ANY and wanted not in present:
-            there = ", ".join(sorted(present)) or "none that can be told"
-            raise RequestError(f"this host has no memory of type {wanted}; it has {there}")
-        return body
-
     def _allocation(self, body: Mapping[str, Any]) -> tuple[str, float, Allocation]:
         guest_uuid = str(body.get("uuid") or uuid.uuid4())
         as_of = time.monotonic()
@@ -478,23 +438,6 @@ class ApiMethods:
         except FutureTimeoutError as error:
             raise RequestError(_BUSY) from error
         return self._document(view)
-
-    def _views(self) -> list[GuestView]:
-        try:
-            self._agent.pipeline.check_taken_over()
-        except DriverError as error:
-            raise RequestError(str(error)) from error
-        return self._agent.pipeline.views()
-
-    def _find(self, wanted: str) -> GuestView:
-        views = self._views()
-        found = [view for view in views if view.guest.uuid == wanted] or [
-            view for view in views if view.guest.name == wanted
-        ]
-        if len(found) != 1:
-            reason = "there is no guest" if not found else f"{len(found)} guests are named"
-            raise RequestError(f"{reason} {wanted}")
-        return found[0]
 
 
 def _settings(body: Mapping[str, Any], allocation: Allocation) -> GuestSettings:

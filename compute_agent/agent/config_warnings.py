@@ -19,8 +19,8 @@ from compute_agent.classes.cpu_classes import parse_cpu_classes
 from compute_agent.classes.guest_classes import parse_classes
 from compute_agent.conf import find_unknown_options
 from compute_agent.conf.cpu_class import CPU_CLASS
-from compute_agent.conf.guests import FOLLOW
 from compute_agent.conf.interference import INTERFERENCE
+from compute_agent.conf.policy import FOLLOW
 from compute_agent.conf.qos import interference_sections
 from compute_agent.controllers.cpu_class import CpuClassClaim, decide
 from compute_agent.drivers.factory import unlimited

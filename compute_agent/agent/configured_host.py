@@ -6,8 +6,8 @@ Everything is read, and refused if need be, before any part of the agent uses it
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -17,12 +17,13 @@ from compute_agent.agent.host_access import HostResctrl, offered, open_resctrl
 from compute_agent.classes.blockio_classes import parse_blockio_classes
 from compute_agent.classes.cpu_classes import parse_cpu_classes, parse_cpu_pools
 from compute_agent.classes.guest_classes import parse_classes
-from compute_agent.conf.guests import DEFAULT_POLICY, FOLLOW
+from compute_agent.conf.policy import DEFAULT_POLICY, FOLLOW
 from compute_agent.conf.qos import cpu_pool_sections
 from compute_agent.controllers.base import KernelController
 from compute_agent.controllers.blockio import BlockIoController
 from compute_agent.controllers.cpu import CpuController, CpusetController
 from compute_agent.controllers.cpu_class import (
+    NO_CPU_CLASSES,
     ClassBinding,
     CpuClassController,
     CpuClasses,
@@ -41,9 +42,12 @@ from compute_agent.inventory.cpu_sets import resolve
 from compute_agent.inventory.derive import BESIDE, SHAPES, derive
 from compute_agent.inventory.provider_files import with_additions
 from compute_agent.inventory.provider_tree import ProviderTree
+from compute_agent.inventory.resctrl import CachePlatform
 from compute_agent.loops.base import ReloadedConfiguration
 from compute_agent.model.cpuset import CPU_POOL, CpuPool, CpuSets
+from compute_agent.model.guest import MemoryType
 from compute_agent.model.messages import ConfigError
+from compute_agent.model.resource import BlockIoClass, MemoryShare
 from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.policy import POLICIES
@@ -51,6 +55,7 @@ from compute_agent.reclaim.collectors import check_collectors
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.root_provider import NovaRoot, RootOwner, owner_of
 from compute_agent.resctrl.mount import ResctrlHandle
+from compute_agent.resctrl.share_spec import ShareSpec
 from compute_agent.throttling.settings import ThrottlingSettings, read_settings
 from compute_agent.throttling.watermarks.metrics import MetricRegistry
 
@@ -125,6 +130,54 @@ def pools_of(
     return (), {}, [warning]
 
 
+@dataclass(frozen=True, slots=True)
+class DerivedTree:
+    """The provider tree of a configuration on a host, and the pools whose CPUs it has.
+
+    ``positions`` are the CPUs of each pool by its name. ``warnings`` are options without an effect.
+    """
+
+    tree: ProviderTree
+    pools: tuple[CpuPool, ...]
+    positions: Positions
+    warnings: tuple[str, ...]
+
+
+def derive_tree(
+    conf: cfg.ConfigOpts,
+    topology: HostTopology,
+    cpu_sets: CpuSets,
+    guest_classes: Collection[str] | None,
+    platform: CachePlatform | None,
+    owner: RootOwner,
+    own_uuid: str,
+) -> DerivedTree:
+    """The tree that the agent reports. Nothing is written, so that a check of the configuration asks, too.
+
+    ``guest_classes`` are the names of classes that pools may name; None: they are refused, and a check goes
+    on without pools. ``own_uuid`` is that of the agent's own root, which a tree below nova-compute's lacks.
+
+    :raises ConfigError: naming section and option.
+    :raises IdentityError: the name of the own root cannot be read.
+    """
+    pools: tuple[CpuPool, ...] = ()
+    positions: Positions = {}
+    ignored: list[str] = []
+    if guest_classes is not None:
+        pools, positions, ignored = pools_of(conf, guest_classes, cpu_sets, topology, owner.beside)
+    settings = options.settings(conf)
+    if owner.beside:
+        root = NovaRoot(NOBODY, options.hypervisor_name(conf)) if owner.novas is None else owner.novas
+        uuid, name, settings = root.uuid, root.name, replace(settings, provider_tree=BESIDE)
+    else:
+        uuid, name = own_uuid, options.root_name(conf)
+    derived = derive(topology, cpu_sets, settings, uuid, name, platform, positions)
+    files = options.provider_configs(conf)
+    tree, unused = with_additions(derived, files.configs)
+    warnings = (*ignored, *files.warnings, *unused, *steal_warnings(conf, owner.beside))
+    return DerivedTree(tree, pools, positions, warnings)
+
+
 def build_world(
     conf: cfg.ConfigOpts,
     topology: HostTopology | None = None,
@@ -158,36 +211,25 @@ def build_world(
         provider_tree.keep_name(Path(conf.state_path), name)
     classes = parse_classes(conf)
     platform = offered(control, classes.share_specs)
-    settings = options.settings(conf)
-    pools, positions, ignored = pools_of(conf, classes.classes, cpu_sets, topology, whose.beside)
-    cpu_sets = replace(cpu_sets, pooled=frozenset[int]().union(*positions.values()))
-
-    def tree_of(shape: str) -> ProviderTree:
-        shaped = replace(settings, provider_tree=shape)
-        return derive(topology, cpu_sets, shaped, root_uuid, name, platform, positions)
-
-    def tree_beside() -> ProviderTree:
-        below = NovaRoot(NOBODY, options.hypervisor_name(conf)) if whose.novas is None else whose.novas
-        shape = replace(settings, provider_tree=BESIDE)
-        return derive(topology, cpu_sets, shape, below.uuid, below.name, platform)
-
-    files = options.provider_configs(conf)
-    tree, unused = with_additions(
-        tree_beside() if whose.beside else tree_of(settings.provider_tree), files.configs
-    )
-    warnings = [
-        *filter(None, [cpu_sets.offline_warning]),
-        *ignored,
-        *files.warnings,
-        *unused,
-        *steal_warnings(conf, whose.beside),
-    ]
+    derived = derive_tree(conf, topology, cpu_sets, classes.classes.keys(), platform, whose, root_uuid)
+    tree = derived.tree
+    cpu_sets = replace(cpu_sets, pooled=frozenset[int]().union(*derived.positions.values()))
+    warnings = [*filter(None, [cpu_sets.offline_warning]), *derived.warnings]
     for warning in warnings:
         LOG.warning("%s", warning)
+    # Providers of other shapes of the tree: guests may still hold something of them.
     former = {
         node.uuid: replace(node, inventories={})
         for shape in SHAPES
-        for node in tree_of(shape).nodes
+        for node in derive(
+            topology,
+            cpu_sets,
+            replace(options.settings(conf), provider_tree=shape),
+            root_uuid,
+            name,
+            platform,
+            derived.positions,
+        ).nodes
         if tree.get(node.uuid) is None
     }
     if acting:
@@ -210,7 +252,7 @@ def build_world(
         former=tuple(former.values()),
         refuse_unplaced=may_move and conf.guests.unplaced == "refuse",
         root_known=whose.known,
-        pools=pools,
+        pools=derived.pools,
         warnings=tuple(warnings),
         rebalance_gain=conf.policy.rebalance_gain if may_move and conf.policy.rebalance else None,
     )
@@ -234,30 +276,92 @@ def build_controllers(
     guest_classes = parse_classes(conf)
     known = guest_classes.classes
     cpu_classes = parse_cpu_classes(conf)
-    configured = CpuClasses(
-        cpu_classes,
-        {name: ClassBinding(one.rank, cpu_classes.get(one.cpu_class)) for name, one in known.items()},
-        world.cpu_sets,
+    settings = ControllerSettings(
+        pins=policy_of(conf, world.tree.beside) != FOLLOW,
+        best_effort=frozenset(guest_classes.best_effort),
+        memory_shares={name: one.memory for name, one in known.items()},
+        memory_overhead=conf.compute.memory_overhead,
+        limits_pages=conf.compute.huge_pages and not world.tree.beside,
+        memory_types=world.topology.memory_types,
+        blockio_classes=parse_blockio_classes(conf),
+        cpu_classes=CpuClasses(
+            cpu_classes,
+            {name: ClassBinding(one.rank, cpu_classes.get(one.cpu_class)) for name, one in known.items()},
+            world.cpu_sets,
+        ),
+        cache_shares=guest_classes.share_specs,
     )
-    shares = {name: one.memory for name, one in known.items()}
-    offers_pages = conf.compute.huge_pages and not world.tree.beside
-    limits = MemoryLimitController(driver, shares, conf.compute.memory_overhead, offers_pages)
-    root = Path(conf.host.root)
-    blockio = BlockIoController(driver, parse_blockio_classes(conf), lambda: read_block_devices(root))
     count_drift = metrics.drift.labels(CpuClassController.name).inc
-    power = CpuClassController(driver, configured, store, KernelFiles(root), count_drift)
-    controllers: list[KernelController] = [
-        CpuController(driver, guest_classes.best_effort),
-        limits,
-        blockio,
-        power,
-    ]
-    if policy_of(conf, world.tree.beside) != FOLLOW:
-        binding = MemoryController(driver, world.topology.memory_types)
-        controllers = [CpusetController(driver), *controllers, binding]
-    if resctrl.control is not None and not resctrl.off:
-        controllers.append(ResctrlController(driver, resctrl.control, guest_classes.share_specs))
-    return tuple(controllers)
+    control = None if resctrl.off else resctrl.control
+    return make_controllers(driver, control, settings, store, Path(conf.host.root), count_drift)
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerSettings:
+    """What controllers go by. The defaults are a host without guests, classes and options.
+
+    ``pins``: guests are pinned, and their memory is bound. ``memory_overhead`` is in MiB, ``memory_types``
+    are those of NUMA nodes. Other mappings are by the name of a class.
+    """
+
+    pins: bool = True
+    best_effort: frozenset[str] = frozenset()
+    memory_shares: Mapping[str, MemoryShare] = field(default_factory=dict)
+    memory_overhead: int = 0
+    limits_pages: bool = False
+    memory_types: Mapping[int, MemoryType] = field(default_factory=dict)
+    blockio_classes: Mapping[str, BlockIoClass] = field(default_factory=dict)
+    cpu_classes: CpuClasses = NO_CPU_CLASSES
+    cache_shares: Mapping[str, ShareSpec] = field(default_factory=dict)
+
+
+def make_controllers(
+    driver: GuestDriver,
+    control: ResctrlHandle | None,
+    settings: ControllerSettings,
+    store: FormerStore,
+    root: Path,
+    count_drift: Callable[[], object] = lambda: None,
+) -> tuple[KernelController, ...]:
+    """The one list of all controllers, in the order in which they act, for work and for release.
+
+    ``control`` is the mount of resctrl that they may change, if there is one. ``root`` is the folder that
+    /sys and /proc are below. ``count_drift`` counts files of CPU classes that others have changed.
+    """
+    files = KernelFiles(root)
+    pinning = (CpusetController(driver),) if settings.pins else ()
+    binding = (MemoryController(driver, settings.memory_types),) if settings.pins else ()
+    caches = () if control is None else (ResctrlController(driver, control, settings.cache_shares),)
+    return (
+        # Pins first: a weight means little on CPUs that a guest is about to leave.
+        *pinning,
+        CpuController(driver, settings.best_effort),
+        MemoryLimitController(
+            driver, settings.memory_shares, settings.memory_overhead, settings.limits_pages
+        ),
+        BlockIoController(driver, settings.blockio_classes, lambda: read_block_devices(root)),
+        CpuClassController(driver, settings.cpu_classes, store, files, count_drift),
+        *binding,
+        *caches,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerFactory:
+    """Makes the controllers of one agent, at its start and with each configuration."""
+
+    driver: GuestDriver
+    store: FormerStore
+    metrics: AgentMetrics
+
+    def build(
+        self, conf: cfg.ConfigOpts, resctrl: HostResctrl, world: HostState
+    ) -> tuple[KernelController, ...]:
+        """The controllers of a configuration on this host.
+
+        :raises ConfigError:
+        """
+        return build_controllers(conf, self.driver, resctrl, world, self.store, self.metrics)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,25 +7,27 @@ whether the host can run with a configuration at all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final, cast
 
 from oslo_config import cfg
 
-from compute_agent.agent.configured_host import NOBODY, build_controllers, build_world, configured_host
-from compute_agent.agent.host_access import GUESTS_FOLDER, STATE_FILE, HostResctrl, open_resctrl
+from compute_agent.agent.configured_host import (
+    NOBODY,
+    ControllerFactory,
+    build_controllers,
+    build_world,
+    configured_host,
+)
+from compute_agent.agent.host_access import GUESTS_FOLDER, STATE_FILE, open_resctrl
 from compute_agent.agent.parameters import SetSchema, load
 from compute_agent.agent.protocol import RequestError
 from compute_agent.classes.blockio_classes import parse_blockio_classes
 from compute_agent.classes.cpu_classes import parse_cpu_classes
 from compute_agent.conf import written
-from compute_agent.controllers.base import GuestTarget, KernelController
-from compute_agent.controllers.cpu_class import CpuClassController
-from compute_agent.controllers.resctrl import ResctrlController
+from compute_agent.controllers.base import GuestTarget, KernelController, PlannedChange, ReleaseItem
 from compute_agent.drivers.base import GuestDriver, Listener
 from compute_agent.drivers.factory import choose, libvirtd_is_usable, open_driver
 from compute_agent.fleet.guests import parse
@@ -37,11 +39,10 @@ from compute_agent.inventory.provider_tree import IdentityError, ProviderInvento
 from compute_agent.loops.allocations import allocations_read
 from compute_agent.loops.audit import by_consumer, locate
 from compute_agent.loops.reclaimed import first_tree
-from compute_agent.model import cpuset
 from compute_agent.model.cpuset import FormerValues
-from compute_agent.model.messages import ConfigError, DriverError, GuestGoneError, called
+from compute_agent.model.guest import Guest
+from compute_agent.model.messages import ConfigError, DriverError, called
 from compute_agent.pipeline import state
-from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.state import AgentState
 from compute_agent.pipeline.worker import GuestPipeline
@@ -76,15 +77,6 @@ from compute_agent.throttling.watermarks.metrics import load_registry
 PLACEMENT: Final = "placement"
 
 _TRAITS_IN_A_ROW: Final = 4
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedChange:
-    """One change: ``where`` (placement, or the name of a controller), whose, and what."""
-
-    where: str
-    subject: str
-    change: str
 
 
 def of_move(move: AllocationMove, names: Mapping[str, str]) -> PlannedChange:
@@ -161,16 +153,13 @@ def look_up_owner(
     return RootOwner(True, found), root, ""
 
 
-Build = Callable[[cfg.ConfigOpts, HostResctrl, HostState], object]
-
-
 def try_configuration(
-    options: cfg.ConfigOpts, owner: RootOwner | None = None, build: Build | None = None
+    options: cfg.ConfigOpts, owner: RootOwner | None = None, factory: ControllerFactory | None = None
 ) -> None:
     """Make what follows from a configuration on this host, and drop it. Nothing changes.
 
     :param owner: whose the root provider is; without it what the configuration says.
-    :param build: makes what needs a running agent.
+    :param factory: makes the controllers, which need the driver of a running agent.
     :raises ConfigError: the agent would refuse it.
     :raises OSError: the host cannot be read.
     """
@@ -179,8 +168,8 @@ def try_configuration(
         host = configured_host(options, load_registry(), root=owner, root_uuid=NOBODY)
         parse_cpu_classes(options)
         _check_guests(options, host.settings.classes.classes.keys(), parse_blockio_classes(options).keys())
-        if build is not None:
-            build(options, host.resctrl, host.world)
+        if factory is not None:
+            factory.build(options, host.resctrl, host.world)
     except (PlacementError, IdentityError, FleetError, RequestError, cfg.Error) as error:
         raise ConfigError(str(error)) from error
 
@@ -237,7 +226,7 @@ def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
         if driver.outage:
             raise DriverError(driver.outage)
         controllers = build_controllers(conf, driver, resctrl, world, _KeptValues(saved), AgentMetrics())
-        recorders = [RecordingController(each, driver) for each in controllers]
+        recorders = [RecordingController(each) for each in controllers]
         pipeline = GuestPipeline(
             world, cast(GuestDriver, _ReadOnlyDriver(driver)), recorders, lambda *saved: None, AgentMetrics()
         )
@@ -294,20 +283,17 @@ def _in_placement(
         yield PlannedChange(PLACEMENT, world.tree.root.name, reason)
 
 
-class RecordingController:
+class RecordingController(KernelController):
     """Stands in for a controller: remembers what that was to bring about."""
 
-    refused: Mapping[str, Sequence[str]] = MappingProxyType({})
-
-    def __init__(self, controller: KernelController, driver: GuestDriver) -> None:
+    def __init__(self, controller: KernelController) -> None:
         self.name, self.acts_early = controller.name, controller.acts_early
+        self.refused = {}
         self._controller = controller
-        self._driver = driver
-        self._targets: dict[str, GuestTarget] = {}
         self._together: tuple[Sequence[GuestTarget], Sequence[ProviderNode]] = ((), ())
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Remember what concerns all guests together."""
+        """Remember the guests as they should be; called again whenever one becomes another."""
         self._together = targets, zones
 
     def drifted(self, target: GuestTarget) -> str | None:
@@ -315,41 +301,20 @@ class RecordingController:
         return None
 
     def apply(self, target: GuestTarget) -> bool:
-        """Remember what a guest should be."""
-        self._targets[target.guest.uuid] = target
+        """Nothing: sync() has remembered what each guest should be."""
         return False
 
     def planned_changes(self) -> Iterator[PlannedChange]:
         """What the controller would change, as far as kernel and targets differ."""
-        if isinstance(self._controller, ResctrlController):
-            for step in self._controller.plan(*self._together):
-                change = f"{type(step).__name__.lower()} {getattr(step, 'schemata', '')}".strip()
-                yield PlannedChange(self.name, step.group or "(default)", change)
-            return
-        if isinstance(self._controller, CpuClassController):
-            for cpus, change in self._controller.plan(self._together[0]):
-                yield PlannedChange(self.name, cpus, change)
-            return
-        for target in sorted(self._targets.values(), key=lambda target: target.guest.uuid):
-            try:
-                difference = self._controller.drifted(target)
-                if difference is not None:
-                    yield PlannedChange(self.name, str(target.guest), self._words(target, difference))
-            except GuestGoneError:
-                continue
-            except (DriverError, OSError) as error:
-                yield PlannedChange(self.name, str(target.guest), f"cannot be done: {error}")
+        return self._controller.plan(*self._together)
 
-    def _words(self, target: GuestTarget, difference: str) -> str:
-        if self.name != "cpuset" or target.assignment is None:
-            return difference
-        goes = target.assignment
-        kind = "dedicated" if goes.dedicated else "shared"
-        has = cpuset.format(self._driver.observed_cpus(target.guest))
-        text = f"CPUs {has} -> {kind} CPUs {cpuset.format(goes.cpus)}"
-        if goes.emulator_cpus <= goes.cpus:
-            return text
-        return f"{text}, emulator CPUs {cpuset.format(goes.emulator_cpus)}"
+    def plan(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> Iterator[PlannedChange]:
+        """As the controller."""
+        return self._controller.plan(targets, zones)
+
+    def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
+        """Nothing: nothing was changed."""
+        return iter(())
 
 
 class _KeptValues:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from oslo_config import cfg
+from prometheus_client import Gauge
 
 from compute_agent.drivers.base import GuestDriver
 from compute_agent.drivers.factory import DriverLock, choose, libvirtd_is_usable, lock_for, open_driver
@@ -184,5 +185,9 @@ def open_host_driver(
     except OSError as error:
         LOG.error("The driver cannot be remembered: %s; will be tried again with the next guest", error)
         metrics.state_failures.inc()
-    metrics.driver_up.set_function(lambda: not driver.outage)
+    Gauge(
+        "compute_agent_driver_up",
+        "Whether what the guests depend on (libvirtd) can be asked (1) or not (0).",
+        registry=metrics.registry,
+    ).set_function(lambda: not driver.outage)
     return HostDriver(driver, lock, choice.notice)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import io
 import json
 import logging
-import threading
 from collections.abc import Callable, Iterable
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from wsgiref.types import StartResponse, WSGIEnvironment
 
@@ -16,8 +15,25 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from compute_agent.agent.api import OPEN_METHODS, ApiMethods
 from compute_agent.agent.protocol import LimitedThreads, SocketServer, socket_path
+from compute_agent.threads import ThreadSpec, start_thread
 
 LOG = logging.getLogger(__name__)
+
+SOCKET_THREAD: Final = ThreadSpec(
+    "socket",
+    "when a connection comes, and each half second to end those that say nothing",
+    "accepts connections of the UNIX socket",
+    "that of the open connections",
+    "nothing of the agent: each connection has a thread",
+)
+
+HTTP_THREAD: Final = ThreadSpec(
+    "http",
+    "when a connection comes, and each half second to end those that say nothing",
+    "accepts connections for health and metrics",
+    "that of the open connections",
+    "nothing of the agent: each connection has a thread",
+)
 
 Health = Callable[[], tuple[bool, dict[str, Any]]]
 
@@ -66,8 +82,7 @@ class HttpServer:
                 f"cannot listen on {address} port {port}: {error.strerror or error}; [daemon] http_port and"
                 " http_address say where, 0 switches it off",
             ) from error
-        self._thread = threading.Thread(target=self._server.serve_forever, name="http", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(HTTP_THREAD, self._server.serve_forever)
 
     @property
     def port(self) -> int:
@@ -118,7 +133,7 @@ class AgentListeners:
         :raises OSError: an address or the socket cannot be had.
         """
         self._server = SocketServer(socket_path(options), methods.table(), OPEN_METHODS)
-        threading.Thread(target=self._server.serve_forever, name="socket", daemon=True).start()
+        start_thread(SOCKET_THREAD, self._server.serve_forever)
         self._http: HttpServer | None = None
         daemon = options.daemon
         if daemon.http_port:

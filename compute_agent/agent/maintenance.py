@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Protocol
+
+from prometheus_client import CollectorRegistry, Gauge
 
 from compute_agent.agent.protocol import RequestError
 from compute_agent.loops.reporting import DISABLE_SERVICE, ReportLoop
@@ -20,17 +21,37 @@ ANSWER_SECONDS: Final = 20.0
 """How long it is waited for Placement; it is told later otherwise."""
 
 
+class MaintenanceStore(Protocol):
+    """Keeps what an operator said."""
+
+    def keep_maintenance(self, said: HostMaintenance) -> None:
+        """Keep it durably.
+
+        :raises OSError:
+        """
+        ...
+
+
 class MaintenanceMode:
     """The operator's switch. What was said is kept before it is done, and outlives the agent."""
 
     def __init__(
-        self, said: HostMaintenance | None, keep: Callable[[HostMaintenance], None], reports: ReportLoop
+        self,
+        said: HostMaintenance | None,
+        store: MaintenanceStore,
+        reports: ReportLoop,
+        registry: CollectorRegistry,
     ) -> None:
-        """``said`` is what ``keep`` was last called with, which has to keep it durably or raise OSError."""
+        """``said`` is what ``store`` kept last."""
         self._said = said
-        self._keep = keep
+        self._store = store
         self._reports = reports
         self._lock = threading.Lock()
+        Gauge(
+            "compute_agent_host_disabled",
+            "Whether an operator keeps new guests away from this host (1): compute-agent host disable.",
+            registry=registry,
+        ).set_function(lambda: self.is_on)
 
     @property
     def is_on(self) -> bool:
@@ -51,7 +72,7 @@ class MaintenanceMode:
             since = self._said.since if again and self._said is not None else time.time()
             said = HostMaintenance(off, reason, since)
             try:
-                self._keep(said)
+                self._store.keep_maintenance(said)
             except OSError as error:
                 raise RequestError(f"nothing is changed, as it cannot be remembered: {error}") from error
             self._said = said

@@ -20,10 +20,12 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from compute_agent.files import check_folder
+from compute_agent.threads import ONCE, ThreadSpec, start_thread
 
 if TYPE_CHECKING:
     from oslo_config import cfg
@@ -32,6 +34,15 @@ LOG = logging.getLogger(__name__)
 
 _SECONDS_TO_END: Final = 1.0
 """For a thread whose connection was hung up; it mostly is in no call that takes time."""
+
+
+CONNECTION_THREAD: Final = ThreadSpec(
+    "connection",
+    ONCE,
+    "serves one connection of the UNIX socket, or one request for health or metrics",
+    "that of the open connections",
+    "methods of the agent: the worker, Placement, the driver, resctrl",
+)
 
 
 class LimitedThreads(socketserver.ThreadingMixIn):
@@ -76,7 +87,7 @@ class LimitedThreads(socketserver.ThreadingMixIn):
                 self._open.add(request)
                 self._waited_for[request] = time.monotonic() + self.receive_timeout
         if admitted:
-            super().process_request(request, client_address)
+            start_thread(CONNECTION_THREAD, partial(self.process_request_thread, request, client_address))
             return
         LOG.warning("%s has %d connections and refuses another", type(self).__name__, self.max_connections)
         request.setblocking(False)

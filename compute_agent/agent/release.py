@@ -12,7 +12,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Final
 
 from oslo_config import cfg
 
-from compute_agent.agent.configured_host import policy_of
+from compute_agent.agent.configured_host import ControllerSettings, make_controllers, policy_of
 from compute_agent.agent.host_access import (
     GUESTS_FOLDER,
     STATE_FILE,
@@ -28,15 +28,14 @@ from compute_agent.agent.host_access import (
     open_host_driver,
     open_resctrl,
 )
-from compute_agent.conf.guests import FOLLOW
-from compute_agent.controllers.cpu_class import KernelFiles, give_back
-from compute_agent.drivers.base import CpuLimits, CpuSettings, GuestDriver
+from compute_agent.conf.policy import FOLLOW
+from compute_agent.controllers.base import FAILED, PINS, KernelController, ReleaseItem, failed_item
+from compute_agent.drivers.base import GuestDriver, RunningGuests
 from compute_agent.files import remove_durably, write_durably
 from compute_agent.host.reader import read_topology
 from compute_agent.inventory import provider_tree
 from compute_agent.locks import LockedError
 from compute_agent.loops.allocations import allocations_by_consumer
-from compute_agent.model import cpuset
 from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError, GuestGoneError, called
 from compute_agent.pipeline.host_state import HostState
@@ -47,12 +46,7 @@ from compute_agent.report.client import PlacementClient
 from compute_agent.report.plan import Ownership, ReportedProvider
 from compute_agent.report.reporter import HostReporter
 from compute_agent.report.root_provider import MARKS, DisableCause, HostMaintenance, in_words, owner_of
-from compute_agent.resctrl import apply, groups
-from compute_agent.resctrl.groups import DEFAULT_GROUP, read_groups
-from compute_agent.resctrl.monitoring import monitoring_group
 from compute_agent.resctrl.mount import ResctrlHandle
-from compute_agent.resctrl.plan import PlanStep, make_plan
-from compute_agent.resctrl.resolution import resolve_groups
 from compute_agent.resctrl.schemata import BadSchemataError
 from compute_agent.throttling.state_file import ThrottlingFile, forget_interference
 from compute_agent.throttling.watermarks.state import WatermarkState
@@ -61,9 +55,7 @@ LOG = logging.getLogger(__name__)
 
 MARK_FILE: Final = "released"
 
-_DEFAULT_WEIGHT: Final = 100
-
-DONE, WOULD, STAYS, FAILED = "given back", "would be given back", "stays", "failed"
+DONE, WOULD, STAYS = "given back", "would be given back", "stays"
 
 SCHEDULING: Final = "scheduling"
 
@@ -109,13 +101,11 @@ def refuse_if_released(folder: Path) -> None:
 class ReleaseOptions:
     """What to give back beside limits, ways and the scheduling switch.
 
-    ``pins`` come with memory binding and weights; those that are ``given`` by somebody else stay.
-    ``provider`` is the tree in Placement.
+    ``pins`` come with memory binding, limits of memory and weights. ``provider`` is the tree in Placement.
     """
 
     pins: bool = False
     provider: bool = False
-    given: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,33 +118,13 @@ class ReleaseRow:
     outcome: str
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseItem:
-    """One thing that there is now; ``give_back`` None: it stays, for a ``reason``."""
-
-    kind: str
-    name: str
-    detail: str
-    give_back: Callable[[], object] | None = None
-    reason: str = STAYS
-
-    @property
-    def fails(self) -> bool:
-        """Whether it is ordered to be given back, and cannot be."""
-        return self.give_back is None and self.reason.startswith(FAILED)
-
-    def row(self, outcome: str) -> ReleaseRow:
-        """The item with what came of it."""
-        return ReleaseRow(self.kind, self.name, self.detail, outcome)
-
-
 class HostRelease:
     """What one host has, and how it is given back. Nothing else may act on the host meanwhile."""
 
     def __init__(
         self,
-        driver: GuestDriver,
-        control: ResctrlHandle | None,
+        driver: RunningGuests,
+        controllers: Sequence[KernelController],
         client: PlacementClient,
         state: StateFile,
         throttling: ThrottlingFile,
@@ -162,15 +132,14 @@ class HostRelease:
         online: frozenset[int],
         options: ReleaseOptions,
         beside: bool = False,
-        files: KernelFiles | None = None,
     ) -> None:
-        """``control`` None: there is no resctrl that the agent could have changed.
+        """``controllers`` are asked for what they have changed; see releasing_controllers().
 
         ``beside``: the root is nova-compute's, and what is below it of others is no business of ours.
-        ``online`` are the CPUs that a guest without pins may use, ``files`` those of the kernel.
+        ``online`` are the CPUs that a guest without pins may use.
         """
         self._driver = driver
-        self._control = control
+        self._controllers = controllers
         self._client = client
         self._state = state
         self._throttling = throttling
@@ -178,13 +147,12 @@ class HostRelease:
         self._online = online
         self._options = options
         self._beside = beside
-        self._files = files or KernelFiles(Path("/"))
 
     def survey(self) -> list[ReleaseRow]:
         """What there is, and what would become of it."""
         items = list(self._items())
         open_again = not any(item.fails for item in items)
-        return [item.row(_survives(item, open_again) or WOULD) for item in items]
+        return [_row(item, _survives(item, open_again) or WOULD) for item in items]
 
     def carry_out(self) -> list[ReleaseRow]:
         """Give back what is ordered, each thing for itself, and look what is left at the end."""
@@ -199,15 +167,15 @@ class HostRelease:
                 continue
             except (DriverError, PlacementError, BadSchemataError, OSError) as error:
                 LOG.error("%s of %s cannot be given back: %s", item.kind, item.name, error)
-                rows.append(item.row(f"{FAILED}: {error}"))
+                rows.append(_row(item, f"{FAILED}: {error}"))
                 open_again = False
             else:
                 LOG.info("%s of %s given back: %s", item.kind, item.name, item.detail)
-                rows.append(item.row(DONE))
+                rows.append(_row(item, DONE))
         failed = {(row.kind, row.name) for row in rows if row.outcome != DONE}
         for item in self._items():
             if (item.kind, item.name) not in failed:
-                rows.append(item.row(_survives(item, open_again) or f"{FAILED}: it is there again"))
+                rows.append(_row(item, _survives(item, open_again) or f"{FAILED}: it is there again"))
         return rows
 
     # What there is, in the order in which it is given back
@@ -217,84 +185,17 @@ class HostRelease:
         try:
             guests = self._driver.guests()
         except DriverError as error:
-            yield ReleaseItem("guests", self._driver.name, "", None, f"failed: {error}")
-        for guest in guests:
-            yield from self._of_guest(guest)
-        if values := self._state.former_values.values:
-            detail = f"{len(values)} files of frequencies and idle states"
-            yield ReleaseItem(
-                "CPU classes", "host", detail, _bound(give_back, self._driver, self._state, self._files)
-            )
-        if self._control is not None:
-            try:
-                yield from self._of_resctrl(self._control)
-            except (BadSchemataError, OSError) as error:
-                yield ReleaseItem("cache and bandwidth", "resctrl", "", None, f"failed: {error}")
+            yield failed_item("guests", self._driver.name, error)
+        found = [item for one in self._controllers for item in one.release(guests, self._online)]
+        for item in combined(found):
+            if item.kind == PINS and not self._options.pins and not item.fails:
+                yield replace(item, give_back=None, reason=f"{STAYS}: --pins gives it back")
+            else:
+                yield item
         try:
             yield from self._of_placement()
         except PlacementError as error:
-            yield ReleaseItem("placement", self._root_uuid, "", None, f"failed: {error}")
-
-    def _of_guest(self, guest: Guest) -> Iterator[ReleaseItem]:
-        driver, unlimited = self._driver, CpuLimits()
-        try:
-            has = driver.cpu_limits(guest, unlimited)
-            if has is not None and has.quota is not None:
-                give_back = _bound(driver.apply_cpu_limits, guest, unlimited)
-                yield ReleaseItem("quota", str(guest), f"{has.quota:g} cores", give_back)
-            if detail := self._pins(guest):
-                if self._options.pins:
-                    yield ReleaseItem("pins", str(guest), detail, _bound(self._unpin, guest))
-                else:
-                    yield ReleaseItem("pins", str(guest), detail, None, f"{STAYS}: --pins gives it back")
-        except GuestGoneError:
-            return
-        except DriverError as error:
-            yield ReleaseItem("quota", str(guest), "", None, f"failed: {error}")
-
-    def _pins(self, guest: Guest) -> str:
-        """What binds a guest, in words; empty if nothing does."""
-        parts = []
-        if self._options.given:
-            return self._weight(guest)
-        if self._driver.misplaced_threads(guest, self._anywhere(guest)):
-            parts.append(f"CPUs {cpuset.format(self._driver.observed_cpus(guest))}")
-        if (nodes := self._driver.memory_nodes(guest, frozenset())) is not None:
-            parts.append(f"memory of NUMA nodes {cpuset.format(nodes)}")
-        return ", ".join(filter(None, [*parts, self._weight(guest)]))
-
-    def _weight(self, guest: Guest) -> str:
-        has = self._driver.cpu_limits(guest, CpuLimits(_DEFAULT_WEIGHT))
-        return "" if has is None or has.weight in (None, _DEFAULT_WEIGHT) else f"weight {has.weight}"
-
-    def _unpin(self, guest: Guest) -> None:
-        if not self._options.given:
-            self._driver.apply_cpu_settings(guest, self._anywhere(guest))
-            self._driver.bind_memory(guest, frozenset())
-        self._driver.apply_cpu_limits(guest, CpuLimits(_DEFAULT_WEIGHT))
-
-    def _anywhere(self, guest: Guest) -> CpuSettings:
-        demanded = dict(guest.constraints.pins)
-        vcpus = (demanded.get(number, self._online) for number in range(guest.settings.vcpus))
-        return CpuSettings(tuple(vcpus), guest.constraints.emulator or self._online)
-
-    def _of_resctrl(self, control: ResctrlHandle) -> Iterator[ReleaseItem]:
-        present = read_groups(control.files)
-        for name in present.default_group.monitoring_groups:
-            if control.is_ours(name):
-                path = monitoring_group(DEFAULT_GROUP, name)
-                yield ReleaseItem("monitoring", name, "", _bound(groups.remove_group, control.files, path))
-        host = control.build_layout(present)
-        # As for a host that has neither guests nor classes: the default group gets all that is not others'.
-        steps = make_plan(host, present, resolve_groups(host, {}, (), present)).steps
-        if steps:
-            ours = sorted(name for name in present.groups if control.is_ours(name))
-            yield ReleaseItem(
-                "cache and bandwidth",
-                ", ".join(ours) or "default group",
-                f"{len(steps)} changes of resctrl groups",
-                _bound(_give_back_groups, control, steps),
-            )
+            yield failed_item("placement", self._root_uuid, error)
 
     def _of_placement(self) -> Iterator[ReleaseItem]:
         reporter = HostReporter(self._client, {}, lambda owned: None)
@@ -389,13 +290,43 @@ def blocked(reported: dict[str, ReportedProvider], owned: Ownership, root_uuid: 
     return reasons
 
 
-def _give_back_groups(control: ResctrlHandle, steps: Sequence[PlanStep]) -> None:
-    """Carry out what gives ways and bandwidth back.
+def combined(items: Iterable[ReleaseItem]) -> list[ReleaseItem]:
+    """The items with those of one kind and name as one: several controllers bind a guest together.
 
-    :raises ResctrlError: that of the first group that the kernel holds up; the others are given back.
+    A part that cannot be read makes the whole fail: what is given back in part would be shown as done.
     """
-    for error in apply.apply_plan(control.files, steps, control.codec).values():
-        raise error
+    found: dict[tuple[str, str], list[ReleaseItem]] = {}
+    for item in items:
+        found.setdefault((item.kind, item.name), []).append(item)
+    return [parts[0] if len(parts) == 1 else _joined(parts) for parts in found.values()]
+
+
+def _joined(parts: Sequence[ReleaseItem]) -> ReleaseItem:
+    failed = next((part for part in parts if part.give_back is None), None)
+    detail = ", ".join(part.detail for part in parts if part.detail)
+    if failed is not None:
+        return replace(failed, detail=detail)
+
+    def give_back() -> None:
+        for part in parts:
+            if part.give_back is not None:
+                part.give_back()
+
+    return replace(parts[0], detail=detail, give_back=give_back)
+
+
+def _row(item: ReleaseItem, outcome: str) -> ReleaseRow:
+    return ReleaseRow(item.kind, item.name, item.detail, outcome)
+
+
+def releasing_controllers(
+    driver: GuestDriver, control: ResctrlHandle | None, state: StateFile, root: Path, given: bool
+) -> tuple[KernelController, ...]:
+    """The controllers that a release asks, configured with nothing: what they changed has to go.
+
+    ``control`` is also one that limits nothing any more. ``given``: pins are somebody else's, and stay.
+    """
+    return make_controllers(driver, control, ControllerSettings(pins=not given), state, root)
 
 
 def _bound(function: Callable[..., object], *arguments: object) -> Callable[[], object]:
@@ -410,14 +341,15 @@ def survey(
     state: StateFile,
     throttling: ThrottlingFile,
     options: ReleaseOptions,
-    files: KernelFiles,
+    root: Path,
 ) -> list[ReleaseRow]:
-    """What there is to give back of the host that an agent works on."""
-    options = replace(options, given=world.follows)
-    root, online = world.tree.root.uuid, world.topology.online
-    return HostRelease(
-        driver, control, client, state, throttling, root, online, options, world.tree.beside, files
-    ).survey()
+    """What there is to give back of the host that an agent works on. ``root`` is the folder of /sys."""
+    uuid, online = world.tree.root.uuid, world.topology.online
+    controllers = releasing_controllers(driver, control, state, root, world.follows)
+    made = HostRelease(
+        driver, controllers, client, state, throttling, uuid, online, options, world.tree.beside
+    )
+    return made.survey()
 
 
 _POLL_SECONDS: Final = 0.1
@@ -445,17 +377,19 @@ def open_release(conf: cfg.ConfigOpts, options: ReleaseOptions, lock_timeout: fl
         try:
             owner = owner_of(conf.compute.provider_tree, state.state.nova_root)
             own = provider_tree.load_or_create(folder)
+            root = Path(conf.host.root)
+            given = policy_of(conf, owner.beside) == FOLLOW
+            control = open_resctrl(conf).control
             yield HostRelease(
                 opened.driver,
-                open_resctrl(conf).control,
+                releasing_controllers(opened.driver, control, state, root, given),
                 PlacementClient.from_conf(conf),
                 state,
                 ThrottlingFile(folder, state),
                 own if owner.novas is None else owner.novas.uuid,
-                read_topology(Path(conf.host.root)).online,
-                replace(options, given=policy_of(conf, owner.beside) == FOLLOW),
+                read_topology(root).online,
+                options,
                 owner.beside,
-                KernelFiles(Path(conf.host.root)),
             )
         finally:
             opened.close()

@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from oslo_config import cfg
+from prometheus_client import Gauge
 
 from compute_agent.agent import host_access, logs
 from compute_agent.agent.config_warnings import config_warnings
-from compute_agent.agent.configured_host import ConfiguredHost, build_world, configured_host
-from compute_agent.agent.host_access import HostDriver, HostResctrl
+from compute_agent.agent.configured_host import (
+    ConfiguredHost,
+    ControllerFactory,
+    build_world,
+    configured_host,
+)
+from compute_agent.agent.dry_run import try_configuration
+from compute_agent.agent.host_access import HostDriver
 from compute_agent.conf import written
 from compute_agent.conf.restart_only import keep_started
-from compute_agent.controllers.base import KernelController
 from compute_agent.fleet.kept import KEPT
 from compute_agent.host.kernel_files import read_optional
 from compute_agent.host.reader import read_topology
 from compute_agent.inventory.provider_files import files_in
 from compute_agent.inventory.provider_tree import IdentityError
-from compute_agent.loops.base import ReloadedConfiguration
+from compute_agent.loops.base import ConfigurationInForce
 from compute_agent.loops.reporting import RootWatch
 from compute_agent.model import cpuset
 from compute_agent.model.messages import ConfigError
@@ -79,9 +84,17 @@ LOG = logging.getLogger(__name__)
 WORKER_SECONDS: Final = 60.0
 """How long the worker is waited for."""
 
-ConfLoader = Callable[[], cfg.ConfigOpts]
 
-BuildControllers = Callable[[cfg.ConfigOpts, HostResctrl, HostState], tuple[KernelController, ...]]
+class ConfigurationLoader(Protocol):
+    """Reads the configuration of the agent."""
+
+    def __call__(self) -> cfg.ConfigOpts:
+        """The options of the files as they are now.
+
+        :raises cfg.Error:
+        :raises ConfigError:
+        """
+        ...
 
 
 def check_dedicated_online(before: HostState, after: HostState) -> None:
@@ -105,32 +118,34 @@ class ConfigReloader:
 
     def __init__(
         self,
-        load_conf: ConfLoader,
+        load_conf: ConfigurationLoader,
         registry: MetricRegistry,
-        build_controllers: BuildControllers,
+        factory: ControllerFactory,
         root: RootWatch,
         driver: HostDriver,
         pipeline: GuestPipeline,
         metrics: AgentMetrics,
         host: ConfiguredHost,
-        conf: ReloadedConfiguration,
-        reload_loops: Callable[[ReloadedConfiguration], None],
+        in_force: ConfigurationInForce,
     ) -> None:
-        """``host`` and ``conf`` are what the agent starts with; ``registry`` has the metrics of watermarks.
+        """``host`` is what the agent starts with; ``registry`` has the metrics of watermarks.
 
         :raises ConfigError: a class of block I/O cannot be.
         :raises OSError: a file of the host went away meanwhile.
         """
         self._load_conf = load_conf
         self._registry = registry
-        self._build_controllers = build_controllers
+        self._factory = factory
         self._root = root
         self._driver = driver
         self._pipeline = pipeline
-        self._metrics = metrics
-        self._reload_loops = reload_loops
+        self._refused = Gauge(
+            "compute_agent_configuration_refused",
+            "Whether the configuration as it is now was refused (1), so that an older one is in force.",
+            registry=metrics.registry,
+        )
         self._lock = threading.Lock()
-        self.conf = conf
+        self._in_force = in_force
         self.resctrl = host.resctrl
         self.error = ""
         """Why the configuration is refused that the files have now; empty if it is in force."""
@@ -148,7 +163,7 @@ class ConfigReloader:
 
     def look(self) -> None:
         """Look whether configuration or hardware changed since the last time, and take that up."""
-        signature = host_signature(self.conf.options)
+        signature = host_signature(self._in_force.current.options)
         if signature != self._signature:
             self._signature = signature
             self.reload()
@@ -156,7 +171,7 @@ class ConfigReloader:
     def reload(self) -> None:
         """Read configuration and host anew. A configuration to refuse changes nothing but is reported."""
         self.error = self._take_up()
-        self._metrics.configuration_refused.set(bool(self.error))
+        self._refused.set(bool(self.error))
         if self.error:
             LOG.error("The old configuration stays: %s", self.error)
         else:
@@ -166,7 +181,7 @@ class ConfigReloader:
         """Work by the configuration and the host as they are now. Returns why that cannot be."""
         try:
             options = self._load_conf()
-            waiting = keep_started(self.conf.options, options)
+            waiting = keep_started(self._in_force.current.options, options)
             topology = read_topology(Path(options.host.root))
             client = PlacementClient.from_conf(options)
         except (cfg.Error, ConfigError, PlacementError, OSError) as error:
@@ -175,14 +190,14 @@ class ConfigReloader:
             self._root.reload(options)
             host = configured_host(options, self._registry, topology, root=self._root.owner, acting=True)
             check_dedicated_online(self._pipeline.world, host.world)
-            controllers = self._build_controllers(options, host.resctrl, host.world)
+            controllers = self._factory.build(options, host.resctrl, host.world)
             warnings = self._warnings_of(host)
         except (ConfigError, IdentityError, cfg.Error, OSError) as error:
             # Guests keep running on what there is; the report stays as it was until somebody decides.
             self._pipeline.submit(WorldChanged(replace(self._pipeline.world, topology=topology)))
             return str(error)
         with self._lock:
-            self.conf = host.configuration(client, controllers)
+            self._in_force.current = host.configuration(client, controllers)
             self._config_warnings, self._waiting = warnings, waiting
             logs.set_level(options)
             for warning in self.warnings:
@@ -191,8 +206,9 @@ class ConfigReloader:
             if off != self.resctrl.off:
                 LOG.info("Cache and bandwidth control is %s", f"off: {off}" if off else "on")
             self.resctrl = host.resctrl
+            # The worker first: loops must not ask controllers that it does not have.
             self._pipeline.submit(WorldChanged(host.world, controllers)).result()
-            self._reload_loops(self.conf)
+            self._in_force.reload()
         return ""
 
     def use_root(self, owner: RootOwner) -> None:
@@ -203,15 +219,24 @@ class ConfigReloader:
         :raises TimeoutError: the worker has no time.
         """
         with self._lock:
-            options = self.conf.options
+            conf = self._in_force.current
+            options = conf.options
             world = build_world(options, control=self.resctrl.control, root=owner)
             if owner.beside == self._pipeline.world.tree.beside:
                 self._pipeline.submit(WorldChanged(world)).result(WORKER_SECONDS)
                 return
-            controllers = self._build_controllers(options, self.resctrl, world)
-            self.conf = replace(self.conf, controllers=controllers)
+            controllers = self._factory.build(options, self.resctrl, world)
+            self._in_force.current = replace(conf, controllers=controllers)
             self._pipeline.submit(WorldChanged(world, controllers)).result(WORKER_SECONDS)
-            self._reload_loops(self.conf)
+            self._in_force.reload()
+
+    def check(self, options: cfg.ConfigOpts, /) -> None:
+        """Try a configuration on this host, which does not change. For any thread.
+
+        :raises ConfigError: the agent would refuse it.
+        :raises OSError: the host cannot be read.
+        """
+        try_configuration(options, self._root.owner, self._factory)
 
     def _warnings_of(self, host: ConfiguredHost) -> list[str]:
         return config_warnings(host.options, host.settings.rules, host.resctrl, self._driver.driver.name)

@@ -16,9 +16,8 @@ from compute_agent.agent.config_warnings import config_warnings
 from compute_agent.agent.configured_host import (
     build_world,
     check_options,
+    derive_tree,
     policy_of,
-    pools_of,
-    steal_warnings,
 )
 from compute_agent.agent.dry_run import look_up_owner
 from compute_agent.agent.host_access import STATE_FILE, check_state_folder, offered, open_resctrl
@@ -34,10 +33,8 @@ from compute_agent.host.memory import overlaps
 from compute_agent.host.reader import read_topology
 from compute_agent.host.topology import HostTopology
 from compute_agent.inventory import options, provider_tree
-from compute_agent.inventory.cpu_pools import Positions
 from compute_agent.inventory.cpu_sets import resolve
-from compute_agent.inventory.derive import BESIDE, derive
-from compute_agent.inventory.provider_files import with_additions
+from compute_agent.inventory.derive import BESIDE
 from compute_agent.inventory.provider_tree import IdentityError, ProviderTree
 from compute_agent.inventory.resctrl import CachePlatform
 from compute_agent.model import cpuset
@@ -212,17 +209,10 @@ class ConfigCheck(ShowOne):
         warnings += config_warnings(conf, rules, resctrl, driver)
         try:
             platform = offered(resctrl.control, shares)
-            settings = dataclasses.replace(options.settings(conf), provider_tree=_shape(conf, owner))
-            name = options.hypervisor_name(conf) if owner.beside else options.root_name(conf)
-            root_uuid = owner.novas.uuid if owner.novas is not None else _own_uuid(conf)
-            positions: Positions = {}
-            if rules is not None:
-                _, positions, ignored = pools_of(conf, classes.classes, sets, topology, owner.beside)
-                warnings += ignored
-            derived = derive(topology, sets, settings, root_uuid, name, platform, positions)
-            files = options.provider_configs(conf)
-            tree, unused = with_additions(derived, files.configs)
-            warnings += [*files.warnings, *unused, *steal_warnings(conf, owner.beside)]
+            known = None if rules is None else classes.classes.keys()
+            derived = derive_tree(conf, topology, sets, known, platform, owner, _own_uuid(conf))
+            tree = derived.tree
+            warnings += derived.warnings
         except ConfigError as error:
             self._refusals.append(str(error))
         inventories = _inventories(tree) if tree is not None and not self._refusals else []

@@ -35,7 +35,8 @@ class ReleaseCommand(AgentLister):
         parser.add_argument(
             "--pins",
             action="store_true",
-            help="also let guests run on all CPUs with memory of all NUMA nodes, and take away weights",
+            help="also let guests run on all CPUs with memory of all NUMA nodes, and take away weights and"
+            " limits of memory",
         )
         parser.add_argument(
             "--provider",

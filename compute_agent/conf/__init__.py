@@ -1,4 +1,4 @@
-"""The agent's ini file: options by section, one module for each subject.
+"""The agent's ini file: options by section, one module for each section, or for sections of one kind.
 
 An option module has ``register_opts(conf)``, which makes its options known, and ``list_opts()``, the same as
 ``(group, options)`` pairs for ``oslo-config-generator``. A new one is added to ``MODULES``.
@@ -18,6 +18,7 @@ from oslo_log import log
 from compute_agent.conf import (
     blockio,
     capacity,
+    cgroup,
     compute,
     cpu_class,
     cpu_pool,
@@ -27,8 +28,10 @@ from compute_agent.conf import (
     guests,
     host,
     interference,
+    libvirt,
     monitoring,
     placement,
+    policy,
     qos,
     resctrl,
     tracing,
@@ -41,6 +44,9 @@ MODULES: Final[tuple[ModuleType, ...]] = (
     compute,
     placement,
     guests,
+    policy,
+    libvirt,
+    cgroup,
     qos,
     interference,
     blockio,

@@ -1,14 +1,20 @@
-"""The interface of controllers."""
+"""The interface of controllers: what each does to the kernel, would do, and gives back.
+
+A new controller implements :class:`KernelController`; one that looks at a guest at a time has the rest from
+:class:`GuestController`. Dry run, reconcile and release ask all controllers alike, in the order in which
+:mod:`compute_agent.agent.configured_host` makes them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Protocol
+from typing import Final, Protocol
 
 from compute_agent.inventory.provider_tree import ProviderNode
 from compute_agent.model.guest import Allocation, CpuAssignment, Guest
+from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.model.resource import ThrottleControl
 
 
@@ -30,6 +36,59 @@ class GuestTarget:
     spare: frozenset[int] = frozenset()
 
 
+@dataclass(frozen=True, slots=True)
+class PlannedChange:
+    """One change that would be made: ``where`` (placement, or the name of a controller), whose, and what."""
+
+    where: str
+    subject: str
+    change: str
+
+
+FAILED: Final = "failed"
+"""Begins the reason of what cannot be given back."""
+
+PINS: Final = "pins"
+"""The kind of what binds a guest for good. It is given back when ordered; limits always are."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseItem:
+    """One thing that the agent has set, as it is now.
+
+    ``give_back`` None: it stays, for a ``reason`` in words.
+    """
+
+    kind: str
+    name: str
+    detail: str
+    give_back: Callable[[], object] | None = None
+    reason: str = "stays"
+
+    @property
+    def fails(self) -> bool:
+        """Whether it is ordered to be given back, and cannot be."""
+        return self.give_back is None and self.reason.startswith(FAILED)
+
+
+def failed_item(kind: str, name: str, error: Exception) -> ReleaseItem:
+    """The item of what cannot even be read."""
+    return ReleaseItem(kind, name, "", None, f"{FAILED}: {error}")
+
+
+def items_by_guest(
+    guests: Iterable[Guest], kind: str, items: Callable[[Guest], Iterator[ReleaseItem]]
+) -> Iterator[ReleaseItem]:
+    """The items of each guest; one that cannot be read costs its own items alone."""
+    for guest in guests:
+        try:
+            yield from items(guest)
+        except GuestGoneError:
+            continue
+        except DriverError as error:
+            yield failed_item(kind, str(guest), error)
+
+
 class KernelController(Protocol):
     """Keeps one domain of the kernel as the targets say. Called by the worker only.
 
@@ -41,10 +100,8 @@ class KernelController(Protocol):
     acts_early: bool
     """Whether it may act on a guest whose process is there and whose start is not over."""
 
-    @property
-    def refused(self) -> Mapping[str, Sequence[str]]:
-        """What guests, by uuid, do not get of what they ask for, and why; as of the last sync()."""
-        ...
+    refused: Mapping[str, Sequence[str]]
+    """What guests, by uuid, do not get of what they ask for, and why; as of the last sync()."""
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
         """Do what concerns all guests together, such as dividing what they share.
@@ -78,12 +135,50 @@ class KernelController(Protocol):
         """
         ...
 
+    def plan(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> Iterator[PlannedChange]:
+        """What sync() and apply() would change for these targets. Nothing is written.
 
-class GuestController:
+        :raises DriverError: what concerns all guests together cannot be read.
+        :raises OSError: as above.
+        """
+        ...
+
+    def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
+        """What there is to give back of all that the controller ever sets, as the kernel has it now.
+
+        Targets do not matter, and neither does what the controller was configured with: an earlier agent may
+        have had another configuration. ``online`` are the CPUs that a guest may use afterwards.
+        """
+        ...
+
+
+class GuestController(KernelController):
     """A controller that looks at one guest at a time."""
 
     acts_early = False
     refused: Mapping[str, Sequence[str]] = MappingProxyType({})
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Guests share nothing here."""
+        """Nothing: guests share nothing here."""
+        return
+
+    def plan(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> Iterator[PlannedChange]:
+        """How each guest differs from its target. One that cannot be read is reported as such."""
+        for target in sorted(targets, key=lambda target: target.guest.uuid):
+            try:
+                difference = self.drifted(target)
+                if difference is not None:
+                    change = self.describe_change(target, difference)
+                    yield PlannedChange(self.name, str(target.guest), change)
+            except GuestGoneError:
+                continue
+            except (DriverError, OSError) as error:
+                yield PlannedChange(self.name, str(target.guest), f"cannot be done: {error}")
+
+    def describe_change(self, target: GuestTarget, difference: str) -> str:
+        """A planned change in words; ``difference`` are those of drifted().
+
+        :raises GuestGoneError:
+        :raises DriverError:
+        """
+        return difference

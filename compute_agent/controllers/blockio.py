@@ -7,25 +7,26 @@ the watermarks hold a guest down, it has a part of its class: of its weight, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
-from compute_agent.controllers.base import GuestTarget
-from compute_agent.drivers.base import GuestDriver
+from compute_agent.controllers.base import GuestController, GuestTarget, ReleaseItem, items_by_guest
+from compute_agent.drivers.base import BlockIoTuning
 from compute_agent.host.block_devices import BlockDevices
 from compute_agent.inventory.provider_tree import ProviderNode
+from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.model.resource import BLOCKIO, GUEST_DISKS, BlockIo, BlockIoClass, ThrottleControl
 
 
-class BlockIoController:
+class BlockIoController(GuestController):
     """Sets weights, rates and latencies through the driver."""
 
     name = "blockio"
-    acts_early = False
 
     def __init__(
         self,
-        driver: GuestDriver,
+        driver: BlockIoTuning,
         classes: Mapping[str, BlockIoClass],
         read_devices: Callable[[], BlockDevices],
     ) -> None:
@@ -62,6 +63,16 @@ class BlockIoController:
             if reasons:  # without rates it is held down by its weight alone
                 raise DriverError(f"guest {target.guest} cannot be limited: {'; '.join(reasons)}")
         return self._driver.apply_blockio(target.guest, wanted)
+
+    def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
+        """Weights, rates and latencies, as far as they are the agent's."""
+
+        def of_guest(guest: Guest) -> Iterator[ReleaseItem]:
+            if has := self._driver.blockio_drift(guest, None):
+                give_back = partial(self._driver.apply_blockio, guest, None)
+                yield ReleaseItem("block I/O", str(guest), has, give_back)
+
+        return items_by_guest(guests, "block I/O", of_guest)
 
     def _wanted(self, target: GuestTarget) -> BlockIo | None:
         wanted = self._resolved.get(target.guest.settings.blockio_class)

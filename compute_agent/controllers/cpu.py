@@ -1,6 +1,6 @@
-"""Controller ``cpuset``: the threads of a guest run on its CPUs.
+"""Controllers ``cpuset`` and ``cpu``: which CPUs the threads of a guest run on, and how much of them it gets.
 
-Controller ``cpu``: what a guest gets of CPUs that it shares, and the most that it gets.
+Controller ``cpuset`` pins. Controller ``cpu`` sets the weight of a guest on CPUs that it shares, and a quota.
 
 The weight follows what the guest holds, so that two guests that compete for the same CPUs divide them as they
 paid for them: each VCPU and each PCPU counts as much as the kernel gives a group by default (100 as
@@ -14,13 +14,20 @@ The quota is the limit of the watermarks for the time being, and none without on
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 from typing import Final
 
-from compute_agent.controllers.base import GuestController, GuestTarget
-from compute_agent.drivers.base import CpuLimits, CpuSettings, GuestDriver
+from compute_agent.controllers.base import (
+    PINS,
+    GuestController,
+    GuestTarget,
+    ReleaseItem,
+    items_by_guest,
+)
+from compute_agent.drivers.base import CpuLimits, CpuSettings, CpuTuning
 from compute_agent.model import cpuset
-from compute_agent.model.guest import Allocation, CpuAssignment
+from compute_agent.model.guest import Allocation, CpuAssignment, Guest
 from compute_agent.model.resource import CPU_CLASSES, ThrottleControl
 
 
@@ -29,7 +36,7 @@ class CpusetController(GuestController):
 
     name = "cpuset"
 
-    def __init__(self, driver: GuestDriver) -> None:
+    def __init__(self, driver: CpuTuning) -> None:
         self._driver = driver
 
     def drifted(self, target: GuestTarget) -> str | None:
@@ -49,6 +56,37 @@ class CpusetController(GuestController):
             return False
         self._driver.apply_cpu_settings(target.guest, _settings(target, target.assignment))
         return True
+
+    def describe_change(self, target: GuestTarget, difference: str) -> str:
+        """From which CPUs to which the guest goes: threads alone tell an operator little."""
+        goes = target.assignment
+        if goes is None:
+            return difference
+        kind = "dedicated" if goes.dedicated else "shared"
+        has = cpuset.format(self._driver.observed_cpus(target.guest))
+        text = f"CPUs {has} -> {kind} CPUs {cpuset.format(goes.cpus)}"
+        if goes.emulator_cpus <= goes.cpus:
+            return text
+        return f"{text}, emulator CPUs {cpuset.format(goes.emulator_cpus)}"
+
+    def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
+        """The pins of each guest; those that somebody else demands in its definition stay."""
+
+        def of_guest(guest: Guest) -> Iterator[ReleaseItem]:
+            free = _unpinned(guest, online)
+            if self._driver.misplaced_threads(guest, free):
+                has = f"CPUs {cpuset.format(self._driver.observed_cpus(guest))}"
+                yield ReleaseItem(
+                    PINS, str(guest), has, partial(self._driver.apply_cpu_settings, guest, free)
+                )
+
+        return items_by_guest(guests, PINS, of_guest)
+
+
+def _unpinned(guest: Guest, online: frozenset[int]) -> CpuSettings:
+    demanded = dict(guest.constraints.pins)
+    vcpus = (demanded.get(number, online) for number in range(guest.settings.vcpus))
+    return CpuSettings(tuple(vcpus), guest.constraints.emulator or online)
 
 
 def _settings(target: GuestTarget, assignment: CpuAssignment) -> CpuSettings:
@@ -70,6 +108,9 @@ QUOTA: Final = ThrottleControl("cpu_quota")
 
 _PER_CPU: Final = 100
 _PER_CPU_OF_BEST_EFFORT: Final = 1
+_DEFAULT_WEIGHT: Final = 100
+"""What the kernel gives a group without a weight of its own, as ``cpu.weight`` has it."""
+
 _MAX_WEIGHT: Final = 10_000
 """``cpu.weight`` goes no further: guests with more than a hundred CPUs count as if they had a hundred."""
 
@@ -79,7 +120,7 @@ class CpuController(GuestController):
 
     name = "cpu"
 
-    def __init__(self, driver: GuestDriver, best_effort: Collection[str]) -> None:
+    def __init__(self, driver: CpuTuning, best_effort: Collection[str]) -> None:
         self._driver = driver
         #: Classes whose guests have no right to CPUs.
         self._best_effort = best_effort
@@ -93,6 +134,23 @@ class CpuController(GuestController):
     def apply(self, target: GuestTarget) -> bool:
         """Set what differs. True if anything did."""
         return self._driver.apply_cpu_limits(target.guest, self._wanted(target))
+
+    def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
+        """Quotas, which are limits, and weights, which go with pins."""
+
+        def of_guest(guest: Guest) -> Iterator[ReleaseItem]:
+            free, usual = CpuLimits(), CpuLimits(_DEFAULT_WEIGHT)
+            give_back = self._driver.apply_cpu_limits
+            has = self._driver.cpu_limits(guest, free)
+            if has is not None and has.quota is not None:
+                yield ReleaseItem(
+                    "quota", str(guest), f"{has.quota:g} cores", partial(give_back, guest, free)
+                )
+            has = self._driver.cpu_limits(guest, usual)
+            if has is not None and has.weight not in (None, _DEFAULT_WEIGHT):
+                yield ReleaseItem(PINS, str(guest), f"weight {has.weight}", partial(give_back, guest, usual))
+
+        return items_by_guest(guests, "quota", of_guest)
 
     def _wanted(self, target: GuestTarget) -> CpuLimits:
         """The limits that a guest should have.

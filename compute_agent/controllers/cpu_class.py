@@ -1,4 +1,6 @@
-"""Which CPUs work by which class, and what that means for files of the kernel: pure functions.
+"""Controller ``cpu_class``: how fast CPUs work, and how deep they sleep, by the guests that hold them.
+
+decide() says which CPUs work by which class, and what that means for files of the kernel. It is pure.
 
 Nouns: a *claim* is a set of CPUs with the class that they ask for; claims are in order, the strongest first.
 A *domain* is a set of CPUs with one frequency. What shares a domain cannot differ, so the first claim with a
@@ -9,8 +11,6 @@ With claims ``2-3 fast``, ``4-7 idle`` and domains ``2-3``, ``4-5``, ``6-7`` eac
 domain ``2-7`` all of it is ``fast``, and CPUs 4-7 have the idle states of ``idle``.
 
 Always: what no claim of a class reaches is as it was found; the same claims lead to the same files.
-
-Controller ``cpu_class``: how fast CPUs work, and how deep they sleep, by the guests that hold them.
 
 A class is a section ``[cpu_class:NAME]``. A class of guests names one for the dedicated CPUs of its guests;
 ``idle`` is that of dedicated CPUs that nobody holds, ``shared`` that of shared CPUs. What files held before
@@ -28,9 +28,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol
 
+from prometheus_client import CollectorRegistry, Gauge
+
 from compute_agent.conf.cpu_class import CPU_CLASS
-from compute_agent.controllers.base import GuestTarget, KernelController
-from compute_agent.drivers.base import GuestDriver
+from compute_agent.controllers.base import GuestTarget, KernelController, PlannedChange, ReleaseItem
+from compute_agent.drivers.base import RunningGuests
 from compute_agent.host import cpu_power, kernel_files
 from compute_agent.host.cpu_power import CpuPower, FrequencyDomain, UncoreDomain, read_cpu_power
 from compute_agent.inventory.provider_tree import ProviderNode
@@ -45,6 +47,7 @@ from compute_agent.model.cpuset import (
     NamedFrequency,
     named,
 )
+from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError
 
 _ONE_PREFERENCE: Final = {"intel_pstate", "amd-pstate-epp"}
@@ -323,6 +326,9 @@ class CpuClasses:
     cpu_sets: CpuSets
 
 
+NO_CPU_CLASSES: Final = CpuClasses({}, {}, CpuSets(frozenset(), frozenset(), frozenset()))
+
+
 @dataclass(frozen=True, slots=True)
 class CpuClassStatus:
     """Which CPUs work by which class, and what of the classes is not in force, a sentence each."""
@@ -350,7 +356,7 @@ class KernelFiles:
         kernel_files.write_text(f"{self.root}/{path}", text)
 
 
-class CpuClassController:
+class CpuClassController(KernelController):
     """Sets governors, frequencies, energy preferences and idle states, all of the host together."""
 
     name = "cpu_class"
@@ -358,7 +364,7 @@ class CpuClassController:
 
     def __init__(
         self,
-        driver: GuestDriver,
+        driver: RunningGuests,
         configured: CpuClasses,
         store: FormerStore,
         files: KernelFiles,
@@ -420,8 +426,26 @@ class CpuClassController:
         """Nothing is left to do for a guest alone."""
         return False
 
-    def plan(self, targets: Sequence[GuestTarget]) -> Iterator[tuple[str, str]]:
-        """What sync() would change: CPUs, and what; nothing is done."""
+    def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
+        """All files that were written to, as one thing: what they held before belongs together."""
+        if values := self._store.former_values.values:
+            detail = f"{len(values)} files of frequencies and idle states"
+            yield ReleaseItem("CPU classes", "host", detail, self._give_back)
+
+    def _give_back(self) -> None:
+        """Write back what files held before the first class of CPUs.
+
+        :raises DriverError: the kernel does not take all of it.
+        :raises OSError:
+        """
+        # As on a host without classes, whatever the configuration says: sync() writes back the rest.
+        unconfigured = CpuClassController(self._driver, NO_CPU_CLASSES, self._store, self._files)
+        unconfigured.sync((), ())
+        if unconfigured.status.refusals:
+            raise DriverError("; ".join(unconfigured.status.refusals))
+
+    def plan(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> Iterator[PlannedChange]:
+        """What sync() would change, by the CPUs that it concerns."""
         _, wanted = self._decide(targets)
         found: dict[str, set[int]] = defaultdict(set)
         for path, setting in wanted.items():
@@ -429,7 +453,7 @@ class CpuClassController:
             if has is not None and has != setting.text:
                 found[f"{_file(path)} {has} -> {setting.text}"] |= setting.cpus
         for change, cpus in sorted(found.items()):
-            yield (named(frozenset(cpus)) if cpus else "host"), change
+            yield PlannedChange(self.name, named(frozenset(cpus)) if cpus else "host", change)
 
     def _decide(self, targets: Sequence[GuestTarget]) -> tuple[CpuClassPlan, dict[str, FileSetting]]:
         """The plan, and what files are to hold: those of the plan, and those to be as they were found."""
@@ -511,23 +535,28 @@ class CpuClassController:
         self.refused = refused
 
 
-def give_back(driver: GuestDriver, store: FormerStore, files: KernelFiles) -> None:
-    """Write back what files held before the first class of CPUs.
+class ControllersInForce(Protocol):
+    """Who knows the controllers that the worker has now: a reload replaces them."""
 
-    :raises DriverError: the kernel does not take all of it.
-    :raises OSError:
-    """
-    nothing = CpuClasses({}, {}, CpuSets(frozenset(), frozenset(), frozenset()))
-    controller = CpuClassController(driver, nothing, store, files)
-    controller.sync((), ())
-    if controller.status.refusals:
-        raise DriverError("; ".join(controller.status.refusals))
+    @property
+    def controllers(self) -> tuple[KernelController, ...]:
+        """The controllers in force."""
+        ...
 
 
 def cpu_class_status(controllers: Iterable[KernelController]) -> CpuClassStatus:
     """Which CPUs work by which class, as the controller among these has it."""
     found = (one.status for one in controllers if isinstance(one, CpuClassController))
     return next(found, CpuClassStatus({}))
+
+
+def count_refusals(registry: CollectorRegistry, controllers: ControllersInForce) -> None:
+    """Register the gauge of what of the classes is not in force, of the controllers at each look."""
+    Gauge(
+        "compute_agent_cpu_class_refusals",
+        "Settings of classes of CPUs that are not in force; `compute-agent status` says why.",
+        registry=registry,
+    ).set_function(lambda: len(cpu_class_status(controllers.controllers).refusals))
 
 
 def _sentences(wanted: Mapping[str, FileSetting], failures: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -1,9 +1,10 @@
-"""Controller ``memory``: the memory of a guest comes from the NUMA nodes that it holds memory of.
+"""Controllers ``memory`` and ``memory_limit``: where the memory of a guest comes from, and how much it gets.
 
-That is what its allocation says, by the providers of its ``MEMORY_MB``: also of guests that float over CPUs
-of other nodes, and of nodes without CPUs. Where the allocation says no node (a flat tree), that of guests
-with dedicated CPUs comes from the nodes of these, and that of others from any. Huge pages that a guest has
-taken stay where they are: which node they come from is said when the guest is started.
+Controller ``memory``: the memory of a guest comes from the NUMA nodes that it holds memory of. That is what
+its allocation says, by the providers of its ``MEMORY_MB``: also of guests that float over CPUs of other
+nodes, and of nodes without CPUs. Where the allocation says no node (a flat tree), that of guests with
+dedicated CPUs comes from the nodes of these, and that of others from any. Huge pages that a guest has taken
+stay where they are: which node they come from is said when the guest is started.
 
 Controller ``memory_limit``: how much memory a guest gets, and who gives way when there is none left.
 
@@ -22,27 +23,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
-from compute_agent.controllers.base import GuestTarget
-from compute_agent.drivers.base import UNLIMITED, GuestDriver, MemoryLimits
+from compute_agent.controllers.base import (
+    PINS,
+    GuestController,
+    GuestTarget,
+    ReleaseItem,
+    items_by_guest,
+)
+from compute_agent.drivers.base import UNLIMITED, MemoryLimits, MemoryTuning
 from compute_agent.inventory.provider_tree import ProviderNode
 from compute_agent.inventory.traits import memory_trait
 from compute_agent.model import cpuset
-from compute_agent.model.guest import Allocation, MemoryType
+from compute_agent.model.guest import Allocation, Guest, MemoryType
 from compute_agent.model.messages import GuestGoneError
 from compute_agent.model.resource import HUGE_PAGES, MEMORY, RECLAIMED_MEMORY, MemoryShare
 
 
-class MemoryController:
+class MemoryController(GuestController):
     """Binds memory through the driver. That of a guest without an assignment stays as it is."""
 
     name = "memory"
-    acts_early = False
 
     def __init__(
-        self, driver: GuestDriver, memory_types: Mapping[int, MemoryType] = MappingProxyType({})
+        self, driver: MemoryTuning, memory_types: Mapping[int, MemoryType] = MappingProxyType({})
     ) -> None:
         """``memory_types`` are the kinds of memory of the host's NUMA nodes."""
         self._driver = driver
@@ -81,6 +88,19 @@ class MemoryController:
             return False
         return self._driver.bind_memory(target.guest, target.assignment.mems)
 
+    def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
+        """What binds the memory of each guest to NUMA nodes."""
+
+        def of_guest(guest: Guest) -> Iterator[ReleaseItem]:
+            nodes = self._driver.memory_nodes(guest, frozenset())
+            if nodes is not None:
+                detail = f"memory of NUMA nodes {cpuset.format(nodes)}"
+                yield ReleaseItem(
+                    PINS, str(guest), detail, partial(self._driver.bind_memory, guest, frozenset())
+                )
+
+        return items_by_guest(guests, PINS, of_guest)
+
 
 def _text(nodes: frozenset[int]) -> str:
     return cpuset.format(nodes) or "any"
@@ -88,19 +108,21 @@ def _text(nodes: frozenset[int]) -> str:
 
 _MIB: Final = 1 << 20
 
+_NO_LIMITS: Final = MemoryLimits(UNLIMITED, UNLIMITED, 0, 0, ())
+"""Memory as the kernel gives it to a new group; no pages: limits of huge pages that are the agent's go."""
+
 PageLimits = tuple[tuple[int, int], ...]
 """The size of huge pages in KiB, and the bytes that a guest may have in such."""
 
 
-class MemoryLimitController:
+class MemoryLimitController(GuestController):
     """Sets limits and protection of memory through the driver."""
 
     name = "memory_limit"
-    acts_early = False
 
     def __init__(
         self,
-        driver: GuestDriver,
+        driver: MemoryTuning,
         classes: Mapping[str, MemoryShare],
         overhead_mb: int,
         limits_pages: bool = False,
@@ -159,6 +181,17 @@ class MemoryLimitController:
     def apply(self, target: GuestTarget) -> bool:
         """Set what differs. True if anything did."""
         return self._driver.limit_memory(target.guest, self._wanted(target))
+
+    def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
+        """Limits and protection of memory, as far as they are the agent's."""
+
+        def of_guest(guest: Guest) -> Iterator[ReleaseItem]:
+            has = self._driver.memory_limits(guest, _NO_LIMITS)
+            if has is not None:
+                give_back = partial(self._driver.limit_memory, guest, _NO_LIMITS)
+                yield ReleaseItem(PINS, str(guest), f"memory {_limit_text(has)}", give_back)
+
+        return items_by_guest(guests, PINS, of_guest)
 
     def _wanted(self, target: GuestTarget) -> MemoryLimits:
         limits = self._limits(target)

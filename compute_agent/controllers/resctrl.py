@@ -1,8 +1,7 @@
-"""What guests may have of caches and memory bandwidth.
+"""Controller ``resctrl``: the cache ways and the memory bandwidth of guests.
 
-It is translated from allocations, annotations and limits to the terms of the resctrl library.
-
-Controller ``resctrl``: the cache ways and the memory bandwidth of guests.
+demands() translates allocations, annotations and limits to the terms of the resctrl library, which decides;
+the controller has the kernel follow.
 """
 
 from __future__ import annotations
@@ -10,13 +9,20 @@ from __future__ import annotations
 import errno
 import functools
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 from compute_agent.classes.guest_classes import parse_annotation
-from compute_agent.controllers.base import GuestTarget, KernelController
-from compute_agent.drivers.base import GuestDriver
+from compute_agent.controllers.base import (
+    GuestTarget,
+    KernelController,
+    PlannedChange,
+    ReleaseItem,
+    failed_item,
+)
+from compute_agent.drivers.base import GuestThreads
 from compute_agent.inventory.provider_tree import ProviderNode
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest import Allocation, Guest
@@ -32,6 +38,7 @@ from compute_agent.resctrl import apply, groups
 from compute_agent.resctrl.filesystem import ResctrlError
 from compute_agent.resctrl.groups import DEFAULT_GROUP, ResctrlGroups, read_groups
 from compute_agent.resctrl.layout import ResctrlLayout, cache_mask
+from compute_agent.resctrl.monitoring import monitoring_group
 from compute_agent.resctrl.mount import ResctrlHandle
 from compute_agent.resctrl.plan import GroupPlan, PlanStep, RemoveGroup, make_plan
 from compute_agent.resctrl.resolution import GroupResolution, GuestDemand, resolve_groups, share_groups
@@ -161,6 +168,8 @@ def _limits(limits: Mapping[ThrottleControl, float], lever: str) -> dict[int, in
 
 LOG = logging.getLogger(__name__)
 
+_GROUPS_KIND: Final = "cache and bandwidth"
+
 ATTEMPTS: Final = 4
 """How often groups are planned anew when the kernel has no room for one, before it is left for later."""
 
@@ -192,7 +201,7 @@ class _RoundOutcome:
         return found
 
 
-class ResctrlController:
+class ResctrlController(KernelController):
     """Keeps the groups of one mount, and the threads of guests in them.
 
     All state is in the kernel. What is in memory saves work when nothing has changed, and tells whether it
@@ -202,7 +211,9 @@ class ResctrlController:
     name = "resctrl"
     acts_early = True
 
-    def __init__(self, driver: GuestDriver, control: ResctrlHandle, classes: Mapping[str, ShareSpec]) -> None:
+    def __init__(
+        self, driver: GuestThreads, control: ResctrlHandle, classes: Mapping[str, ShareSpec]
+    ) -> None:
         """``classes`` are the shares of the QoS classes."""
         self._driver = driver
         self.control = control
@@ -219,7 +230,7 @@ class ResctrlController:
         """The group of each guest, as of the last sync()."""
         self.class_groups: Mapping[str, str] | None = None
         """The group of each class, as of the last sync(); None before the first."""
-        self.refused: Mapping[str, tuple[str, ...]] = {}
+        self.refused: Mapping[str, Sequence[str]] = {}
         """What guests (and, by the names of their groups, classes) do not get, and why."""
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
@@ -253,18 +264,42 @@ class ResctrlController:
         if outcome.held_up:
             raise DriverError("; ".join(map(str, outcome.held_up.values())))
 
-    def plan(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> tuple[PlanStep, ...]:
-        """What sync() would do to groups; nothing is done.
+    def plan(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> Iterator[PlannedChange]:
+        """What sync() would do to groups.
 
         :raises OSError:
         :raises DriverError:
         """
         present = self._read()
         host = self.control.build_layout(present)
-        wanted = demands(targets, zones, host, present)
-        return make_plan(
-            host, present, resolve_groups(host, self.classes, wanted.demands, present, None)
-        ).steps
+        wanted = demands(targets, zones, host, present).demands
+        resolved = resolve_groups(host, self.classes, wanted, present, None)
+        for step in make_plan(host, present, resolved).steps:
+            change = f"{type(step).__name__.lower()} {getattr(step, 'schemata', '')}".strip()
+            yield PlannedChange(self.name, _shown(step.group), change)
+
+    def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
+        """Monitoring groups, then all other groups together: the default group gets what they leave."""
+        try:
+            yield from self._release()
+        except (BadSchemataError, OSError) as error:
+            yield failed_item(_GROUPS_KIND, self.name, error)
+
+    def _release(self) -> Iterator[ReleaseItem]:
+        control = self.control
+        present = read_groups(control.files)
+        for name in present.default_group.monitoring_groups:
+            if control.is_ours(name):
+                path = monitoring_group(DEFAULT_GROUP, name)
+                yield ReleaseItem("monitoring", name, "", partial(groups.remove_group, control.files, path))
+        host = control.build_layout(present)
+        # As for a host that has neither guests nor classes: the default group gets all that is not others'.
+        steps = make_plan(host, present, resolve_groups(host, {}, (), present)).steps
+        if steps:
+            ours = ", ".join(sorted(name for name in present.groups if control.is_ours(name)))
+            detail = f"{len(steps)} changes of resctrl groups"
+            give_back = partial(_give_back_groups, control, steps)
+            yield ReleaseItem(_GROUPS_KIND, ours or "default group", detail, give_back)
 
     def drifted(self, target: GuestTarget) -> str | None:
         """Whether somebody changed the guest's group, or has moved its threads."""
@@ -374,6 +409,15 @@ class ResctrlController:
         for text in sorted(texts - self._warned):
             LOG.warning("%s", text)
         self._warned = frozenset(texts)
+
+
+def _give_back_groups(control: ResctrlHandle, steps: Sequence[PlanStep]) -> None:
+    """Carry out what gives ways and bandwidth back.
+
+    :raises ResctrlError: that of the first group that the kernel holds up; the others are given back.
+    """
+    for error in apply.apply_plan(control.files, steps, control.codec).values():
+        raise error
 
 
 def _joined(

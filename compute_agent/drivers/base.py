@@ -1,4 +1,9 @@
-"""The interface of drivers, and the plain values that cross it."""
+"""The interface of drivers by subject, and the plain values that cross it.
+
+Guests (:class:`RunningGuests`, :class:`GuestThreads`), CPUs (:class:`CpuTuning`), memory
+(:class:`MemoryTuning`), block I/O (:class:`BlockIoTuning`) and launching (:class:`LaunchSupport`,
+:class:`StartingDriver`). A driver is all of these together, a :class:`GuestDriver`.
+"""
 
 from __future__ import annotations
 
@@ -13,43 +18,82 @@ from compute_agent.model.messages import DriverError
 from compute_agent.model.resource import BlockIo
 
 
+class ChangeKind(enum.StrEnum):
+    """What happened to a guest. One that is *found* ran already when the driver could first look."""
+
+    STARTED = "started"
+    FOUND = "found"
+    STOPPED = "stopped"
+    CHANGED = "changed"
+
+
 @dataclass(frozen=True, slots=True)
-class GuestFlavor:
-    """An order: amounts by resource class, CPUs left out, and the ids of its owner (empty if unknown).
+class GuestChange:
+    """One thing that happened to one guest, as a driver reports it."""
 
-    ``dedicated`` is how many guest CPUs are to have CPUs of their own; None if that is not said.
-    """
-
-    resources: Mapping[str, int] = field(default_factory=dict)
-    dedicated: int | None = None
-    project_id: str = ""
-    user_id: str = ""
+    kind: ChangeKind
+    guest: Guest
 
 
-class FlavorSource(Protocol):
-    """A driver whose guests are defined by somebody else, and outlive their processes."""
+Listener = Callable[[GuestChange], None]
 
-    def flavor(self, guest: Guest) -> GuestFlavor:
-        """What a guest was ordered with.
+
+class RunningGuests(Protocol):
+    """The guests of one kind: what runs, what ended, and how it is stopped. For any thread."""
+
+    name: str
+
+    @property
+    def outage(self) -> str:
+        """Why what the guests depend on (libvirtd) cannot be asked now; empty if it can."""
+        ...
+
+    def guests(self) -> Sequence[Guest]:
+        """The guests that run now.
+
+        :raises DriverError: as long as that cannot be learnt.
+        """
+        ...
+
+    def lost(self) -> Mapping[str, str]:
+        """The guests that may run and that cannot be looked after: by uuid, with the reason and what to do.
+
+        They are not among ``guests()``. What they hold is theirs as long as they are here.
+        """
+        ...
+
+    def watch(self, listener: Listener) -> None:
+        """Call ``listener`` for every guest that starts, stops or gets other settings from now on.
+
+        It is called from a thread of the driver.
+        """
+        ...
+
+    def stop(self, guest: Guest, timeout: float) -> None:
+        """End the guest: politely, and by force after ``timeout`` seconds. Gone already is no error."""
+        ...
+
+
+class GuestThreads(Protocol):
+    """The processes and threads of guests."""
+
+    def processes(self, guest: Guest) -> Sequence[int]:
+        """The processes whose use is that of a guest without a group of its own: its main process first."""
+        ...
+
+    def thread_ids(self, guest: Guest) -> frozenset[int]:
+        """The kernel thread ids of the guest now.
 
         :raises GuestGoneError:
-        :raises DriverError:
         """
         ...
 
-    def inactive(self) -> frozenset[str]:
-        """The uuids of the guests that are defined here and do not run now.
+    def vcpu_threads(self, guest: Guest) -> frozenset[int]:
+        """Those of the guest's threads that its own code runs in: all, where they cannot be told apart.
 
-        :raises DriverError:
+        :raises GuestGoneError:
         """
         ...
-
-
-class QuotaError(DriverError):
-    """A guest that is to have at most ``quota`` cores cannot have a quota; ``why`` says what it lacks."""
-
-    def __init__(self, guest: Guest, quota: float, why: str) -> None:
-        super().__init__(f"guest {guest} cannot be limited to {quota:g} cores: {why}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,135 +125,15 @@ class CpuLimits:
     quota: float | None = None
 
 
-UNLIMITED: Final = 1 << 62
-"""An amount of memory that is no limit."""
+class QuotaError(DriverError):
+    """A guest that is to have at most ``quota`` cores cannot have a quota; ``why`` says what it lacks."""
+
+    def __init__(self, guest: Guest, quota: float, why: str) -> None:
+        super().__init__(f"guest {guest} cannot be limited to {quota:g} cores: {why}")
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryLimits:
-    """How much memory a guest gets, in bytes: memory.max, memory.high and memory.low of cgroup v2.
-
-    ``oom_score_adj`` is that of proc(5). ``huge_pages`` are bytes in pages by their size in KiB, in that
-    order; those of other sizes are not limited. None: as it is.
-    """
-
-    maximum: int | None = None
-    high: int | None = None
-    low: int | None = None
-    oom_score_adj: int | None = None
-    huge_pages: tuple[tuple[int, int], ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class OomKill:
-    """Processes of a guest that the kernel killed as there was no memory: how many, and at whose limit."""
-
-    guest: Guest
-    kills: int
-    at_own_limit: bool
-
-
-class ChangeKind(enum.StrEnum):
-    """What happened to a guest. One that is *found* ran already when the driver could first look."""
-
-    STARTED = "started"
-    FOUND = "found"
-    STOPPED = "stopped"
-    CHANGED = "changed"
-
-
-@dataclass(frozen=True, slots=True)
-class GuestChange:
-    """One thing that happened to one guest, as a driver reports it."""
-
-    kind: ChangeKind
-    guest: Guest
-
-
-Listener = Callable[[GuestChange], None]
-
-
-class ExpectingDriver(Protocol):
-    """Guests that are about to start, before the driver itself can see them. For any thread."""
-
-    def expect(self, description: str) -> Guest:
-        """Wait for the process of a guest from now on. The guest that it will be, with pid 0.
-
-        :raises ValueError: the description is none, or too many are waited for.
-        """
-        ...
-
-    def appeared(self) -> tuple[Sequence[Guest], bool]:
-        """The guests whose processes are there now, each told once, and whether others are waited for.
-
-        :raises DriverError:
-        """
-        ...
-
-
-class GuestDriver(Protocol):
-    """One kind of guests. Methods may be called from any thread."""
-
-    name: str
-
-    @property
-    def starting(self) -> StartingDriver | None:
-        """The driver itself, where the agent itself starts its guests; None where others do."""
-        ...
-
-    @property
-    def flavors(self) -> FlavorSource | None:
-        """The driver itself, where it knows the flavors of its guests; None where nobody says."""
-        ...
-
-    @property
-    def expecting(self) -> ExpectingDriver | None:
-        """What waits for guests that others are about to start; None where nobody says that they are."""
-        ...
-
-    @property
-    def outage(self) -> str:
-        """Why what the guests depend on (libvirtd) cannot be asked now; empty if it can."""
-        ...
-
-    def guests(self) -> Sequence[Guest]:
-        """The guests that run now.
-
-        :raises DriverError: as long as that cannot be learnt.
-        """
-        ...
-
-    def lost(self) -> Mapping[str, str]:
-        """The guests that may run and that cannot be looked after: by uuid, with the reason and what to do.
-
-        They are not among ``guests()``. What they hold is theirs as long as they are here.
-        """
-        ...
-
-    def watch(self, listener: Listener) -> None:
-        """Call ``listener`` for every guest that starts, stops or gets other settings from now on.
-
-        It is called from a thread of the driver.
-        """
-        ...
-
-    def processes(self, guest: Guest) -> Sequence[int]:
-        """The processes whose use is that of a guest without a group of its own: its main process first."""
-        ...
-
-    def thread_ids(self, guest: Guest) -> frozenset[int]:
-        """The kernel thread ids of the guest now.
-
-        :raises GuestGoneError:
-        """
-        ...
-
-    def vcpu_threads(self, guest: Guest) -> frozenset[int]:
-        """Those of the guest's threads that its own code runs in: all, where they cannot be told apart.
-
-        :raises GuestGoneError:
-        """
-        ...
+class CpuTuning(Protocol):
+    """Where the threads of guests run, and how much they get of their CPUs."""
 
     def misplaced_threads(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
         """The threads of the guest that the kernel does not run as ``settings`` say, with the CPUs they have.
@@ -282,6 +206,38 @@ class GuestDriver(Protocol):
         """
         ...
 
+
+UNLIMITED: Final = 1 << 62
+"""An amount of memory that is no limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLimits:
+    """How much memory a guest gets, in bytes: memory.max, memory.high and memory.low of cgroup v2.
+
+    ``oom_score_adj`` is that of proc(5). ``huge_pages`` are bytes in pages by their size in KiB, in that
+    order; those of other sizes are not limited. None: as it is.
+    """
+
+    maximum: int | None = None
+    high: int | None = None
+    low: int | None = None
+    oom_score_adj: int | None = None
+    huge_pages: tuple[tuple[int, int], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OomKill:
+    """Processes of a guest that the kernel killed as there was no memory: how many, and at whose limit."""
+
+    guest: Guest
+    kills: int
+    at_own_limit: bool
+
+
+class MemoryTuning(Protocol):
+    """Where the memory of guests comes from, how much they get, and which of them the kernel killed."""
+
     def memory_nodes(self, guest: Guest, wanted: frozenset[int]) -> frozenset[int] | None:
         """The NUMA nodes that the kernel binds the guest's memory to where they are not those ``wanted``.
 
@@ -336,6 +292,14 @@ class GuestDriver(Protocol):
         """
         ...
 
+    def oom_kills(self) -> Sequence[OomKill]:
+        """What the kernel killed of guests since the last call, also of those that have ended by it."""
+        ...
+
+
+class BlockIoTuning(Protocol):
+    """What guests get of block devices."""
+
     def blockio_drift(self, guest: Guest, wanted: BlockIo | None) -> str:
         """How block I/O of the guest is otherwise than ``wanted`` (None: left to all); empty if it is not.
 
@@ -362,13 +326,83 @@ class GuestDriver(Protocol):
         """
         ...
 
-    def oom_kills(self) -> Sequence[OomKill]:
-        """What the kernel killed of guests since the last call, also of those that have ended by it."""
+
+@dataclass(frozen=True, slots=True)
+class GuestFlavor:
+    """An order: amounts by resource class, CPUs left out, and the ids of its owner (empty if unknown).
+
+    ``dedicated`` is how many guest CPUs are to have CPUs of their own; None if that is not said.
+    """
+
+    resources: Mapping[str, int] = field(default_factory=dict)
+    dedicated: int | None = None
+    project_id: str = ""
+    user_id: str = ""
+
+
+class FlavorSource(Protocol):
+    """A driver whose guests are defined by somebody else, and outlive their processes."""
+
+    def flavor(self, guest: Guest) -> GuestFlavor:
+        """What a guest was ordered with.
+
+        :raises GuestGoneError:
+        :raises DriverError:
+        """
         ...
 
-    def stop(self, guest: Guest, timeout: float) -> None:
-        """End the guest: politely, and by force after ``timeout`` seconds. Gone already is no error."""
+    def inactive(self) -> frozenset[str]:
+        """The uuids of the guests that are defined here and do not run now.
+
+        :raises DriverError:
+        """
         ...
+
+
+class ExpectingDriver(Protocol):
+    """Guests that are about to start, before the driver itself can see them. For any thread."""
+
+    def expect(self, description: str) -> Guest:
+        """Wait for the process of a guest from now on. The guest that it will be, with pid 0.
+
+        :raises ValueError: the description is none, or too many are waited for.
+        """
+        ...
+
+    def appeared(self) -> tuple[Sequence[Guest], bool]:
+        """The guests whose processes are there now, each told once, and whether others are waited for.
+
+        :raises DriverError:
+        """
+        ...
+
+
+class LaunchSupport(Protocol):
+    """How guests of this kind come to be: by the agent, by an order of others, or announced."""
+
+    @property
+    def starting(self) -> StartingDriver | None:
+        """The driver itself, where the agent itself starts its guests; None where others do."""
+        ...
+
+    @property
+    def flavors(self) -> FlavorSource | None:
+        """The driver itself, where it knows the flavors of its guests; None where nobody says."""
+        ...
+
+    @property
+    def expecting(self) -> ExpectingDriver | None:
+        """What waits for guests that others are about to start; None where nobody says that they are."""
+        ...
+
+
+class GuestDriver(
+    RunningGuests, GuestThreads, CpuTuning, MemoryTuning, BlockIoTuning, LaunchSupport, Protocol
+):
+    """One kind of guests, whole. Methods may be called from any thread.
+
+    Code that needs a part of it asks for that part, so that its tests need no more.
+    """
 
     def close(self) -> None:
         """Let go of everything but the guests, which keep running."""

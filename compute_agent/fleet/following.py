@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Protocol
 
 from oslo_config import cfg
 
@@ -18,12 +19,23 @@ from compute_agent.model.messages import ConfigError
 
 LOG = logging.getLogger(__name__)
 
-Check = Callable[[cfg.ConfigOpts], None]
-"""Raises ConfigError or OSError if the host cannot work by a configuration."""
+
+class ConfigurationCheck(Protocol):
+    """Tries a configuration on this host."""
+
+    def __call__(self, options: cfg.ConfigOpts, /) -> None:
+        """Make what follows from the options, and drop it.
+
+        :raises ConfigError: the host cannot work by it.
+        :raises OSError: the host cannot be read.
+        """
+        ...
 
 
 @contextmanager
-def starting(conf: cfg.ConfigOpts, check: Check, but_for: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+def starting(
+    conf: cfg.ConfigOpts, check: ConfigurationCheck, but_for: tuple[type[Exception], ...] = ()
+) -> Iterator[None]:
     """While an agent starts: by a revision that it can use, if one is kept or the source has it now.
 
     So a host is not made twice, first without the settings of its fleet and a moment later with them; and one
@@ -57,7 +69,9 @@ def _remember(note: Callable[[Path], None], folder: Path) -> None:
         LOG.warning("How the agent started cannot be remembered: %s", error)
 
 
-def _get_usable(fleet: FleetSettings, conf: cfg.ConfigOpts, check: Check, has_failed: bool) -> None:
+def _get_usable(
+    fleet: FleetSettings, conf: cfg.ConfigOpts, check: ConfigurationCheck, has_failed: bool
+) -> None:
     try:
         secure_folder(fleet.folder)
         if fleet.kept() is not None:
@@ -75,7 +89,7 @@ def _get_usable(fleet: FleetSettings, conf: cfg.ConfigOpts, check: Check, has_fa
         LOG.error("There are no other settings of the fleet to start with: %s", error)
 
 
-def follow(fleet: FleetSettings, conf: cfg.ConfigOpts, check: Check) -> FleetRevision | None:
+def follow(fleet: FleetSettings, conf: cfg.ConfigOpts, check: ConfigurationCheck) -> FleetRevision | None:
     """The revision that has been taken up now; None if the source has the one that the host works by.
 
     :param conf: the configuration of the host, with a revision or without.

@@ -19,10 +19,26 @@ from urllib.parse import quote, urlsplit
 
 from compute_agent.files import read_bounded
 from compute_agent.fleet.revision import MAX_BYTES, FleetError, SourceError
-from compute_agent.in_thread import in_thread
+from compute_agent.threads import NO_LOCK, ONCE, ThreadSpec, run_aside, start_timer
 
 DEADLINE: Final = 20.0
 """Seconds in which all of an answer has to be there, from the question for the address of its name on."""
+
+SOURCE_THREAD: Final = ThreadSpec(
+    "fleet source",
+    ONCE,
+    "reads the source of the fleet's settings: names, connections and network folders may hang",
+    NO_LOCK,
+    "the source",
+)
+
+DEADLINE_THREAD: Final = ThreadSpec(
+    "fleet deadline",
+    ONCE,
+    "shuts down the connection to the source when its time is over",
+    NO_LOCK,
+    "nothing",
+)
 
 _HTTPS: Final = "https"
 _OK: Final = 200
@@ -123,7 +139,7 @@ def _within(deadline: float, source: str, read: Callable[[], bytes]) -> bytes:
         raise TimeoutError("the last look at it has not come back so far")
     for each in [each for each, look in _waiting.items() if look.done()]:
         del _waiting[each]  # of sources of before; those that hang are remembered until they have come back
-    _waiting[source] = looking = in_thread(read, "fleet source")
+    _waiting[source] = looking = run_aside(SOURCE_THREAD, read)
     if not wait([looking], deadline).done:
         raise TimeoutError(_late(deadline))
     return looking.result()
@@ -166,9 +182,7 @@ def _ended(plain: socket.socket, left: float, deadline: float) -> Iterator[None]
         with suppress(OSError):  # the other side has ended it
             same.shutdown(socket.SHUT_RDWR)
 
-    timer = threading.Timer(left, end)
-    timer.daemon = True
-    timer.start()
+    timer = start_timer(DEADLINE_THREAD, left, end)
     try:
         yield
     except (OSError, http.client.HTTPException, ValueError):

@@ -15,12 +15,15 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
+
+from prometheus_client import Gauge
 
 from compute_agent.events.event import EventKind, EventRecorder
+from compute_agent.loops.base import ConfigurationInForce
 from compute_agent.model.guest import Allocation, ConsumerAllocations, GuestHolding
 from compute_agent.model.messages import DriverError
 from compute_agent.pipeline.events import AllocationsRead
@@ -45,6 +48,17 @@ from compute_agent.report.reporter import HoldingsListing
 LOG = logging.getLogger(__name__)
 
 
+class HistoryStore(Protocol):
+    """Keeps what is known of Placement's history."""
+
+    def keep_history(self, history: PlacementHistory) -> None:
+        """Keep it durably.
+
+        :raises OSError:
+        """
+        ...
+
+
 class HistoryWatch:
     """Whether losses are believed. Judged by the report thread, asked by any."""
 
@@ -52,21 +66,22 @@ class HistoryWatch:
         self,
         metrics: AgentMetrics,
         saved: PlacementHistory | None = None,
-        keep: Callable[[PlacementHistory], None] = lambda history: None,
+        store: HistoryStore | None = None,
         recorder: EventRecorder | None = None,
     ) -> None:
-        """``saved`` is what ``keep`` was last called with, which has to keep it durably.
-
-        It may raise OSError.
-        """
+        """``saved`` is what ``store`` kept last; without a store nothing outlives the process."""
         self._history = saved or PlacementHistory()
-        self._keep = keep
+        self._store = store
         self._recorder = recorder or EventRecorder()
-        self._metrics = metrics
+        self._older = Gauge(
+            "compute_agent_placement_older",
+            "Whether Placement has an older copy of its database (1), so that guests keep what they hold.",
+            registry=metrics.registry,
+        )
         self._evidence = ""
         self._losses: tuple[AllocationLoss, ...] = ()
         self._lock = threading.Lock()
-        metrics.placement_older.set(self.older is not None)
+        self._older.set(self.older is not None)
 
     @property
     def older(self) -> OlderCopy | None:
@@ -139,7 +154,7 @@ class HistoryWatch:
 
     def _begin(self, older: OlderCopy, losses: Sequence[AllocationLoss]) -> None:
         self._change(replace(self._history, older=older))
-        self._metrics.placement_older.set(1)
+        self._older.set(1)
         self._recorder.record(
             LOG.error,
             EventKind.HISTORY,
@@ -153,23 +168,26 @@ class HistoryWatch:
 
     def _end(self, why: str) -> None:
         self._change(replace(self._history, older=None))
-        self._metrics.placement_older.set(0)
+        self._older.set(0)
         self._recorder.record(
             LOG.info, EventKind.HISTORY, None, "What Placement says of guests is believed again: %s", why
         )
 
     def _change(self, history: PlacementHistory) -> None:
         if history != self._history:
-            self._keep(history)
+            if self._store is not None:
+                self._store.keep_history(history)
             self._history = history
 
 
 class ClaimWatch:
     """The claims that expire. Looked at by the report thread, asked by any."""
 
-    def __init__(self, confirms: Callable[[], bool], recorder: EventRecorder | None = None) -> None:
-        """``confirms`` says whether claims are to be confirmed, by the configuration in force."""
-        self._confirms = confirms
+    def __init__(
+        self, in_force: ConfigurationInForce | None = None, recorder: EventRecorder | None = None
+    ) -> None:
+        """``in_force`` says whether claims are to be confirmed; without it none is."""
+        self._in_force = in_force
         self._recorder = recorder or EventRecorder()
         self._asked: dict[str, Allocation] = {}
         self._expiring: Mapping[str, float] = {}
@@ -197,7 +215,7 @@ class ClaimWatch:
                 continue
             try:
                 claim = client.expiring_claim(uuid)
-                if claim is not None and not (self._confirms() and self._confirm(client, view, claim)):
+                if claim is not None and not (self._confirms and self._confirm(client, view, claim)):
                     expiring[uuid] = time.time() + claim.seconds
                     if uuid not in self._expiring:
                         self._warn(view, claim)
@@ -206,6 +224,10 @@ class ClaimWatch:
             except PlacementError as error:
                 LOG.warning("Whether the claim of guest %s expires is not known: %s", view.guest, error)
         self._asked, self._expiring = asked, expiring
+
+    @property
+    def _confirms(self) -> bool:
+        return self._in_force is not None and bool(self._in_force.current.options.guests.confirm_claims)
 
     def _confirm(self, client: PlacementClient, view: GuestView, claim: ExpiringClaim) -> bool:
         """Whether the claim stays; one that somebody else changes at the same time is looked at again."""

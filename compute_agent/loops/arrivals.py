@@ -7,23 +7,31 @@ of guest CPUs are created in it.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, Final
 
 from compute_agent.drivers.base import ChangeKind, ExpectingDriver, GuestChange
-from compute_agent.in_thread import in_thread
-from compute_agent.loops.base import ReloadedConfiguration
+from compute_agent.loops.base import ReloadedConfiguration, WakeReport
 from compute_agent.model.guest import Allocation, Guest
 from compute_agent.pipeline.events import Event, GuestAppeared, GuestExpected, GuestStarted, GuestStopped
 from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.report.answers import PlacementError
 from compute_agent.report.client import PlacementClient
+from compute_agent.threads import (
+    NO_LOCK,
+    ONCE,
+    PeriodicTask,
+    ThreadSpec,
+    log_failures,
+    run_aside,
+    until_woken,
+)
 
 LOG = logging.getLogger(__name__)
 
@@ -37,6 +45,31 @@ _SOON: Final = 2.0
 """Seconds in which a process is there mostly; afterwards it is looked for less often."""
 
 
+ANNOUNCEMENTS_THREAD: Final = ThreadSpec(
+    "announcements",
+    "when a guest is announced, then each 5 to 50 ms until its process is there",
+    "moves the process of an announced guest into its cache group",
+    NO_LOCK,
+    "the driver; the queue of the worker",
+)
+
+HELD_THREAD: Final = ThreadSpec(
+    "held by an announced guest",
+    ONCE,
+    "reads the allocation of an announced guest: the client waits for longer than a start may",
+    f"a semaphore of {_MAX_ASKING}",
+    "Placement",
+)
+
+ARRIVALS_THREAD: Final = ThreadSpec(
+    "arrivals",
+    "when the driver reports a change",
+    "reads the allocations of guests that start, and hands changes of guests over to the worker",
+    NO_LOCK,
+    "Placement; the queue of the worker",
+)
+
+
 class PreStartHook:
     """Takes announcements, and looks for the processes."""
 
@@ -48,10 +81,18 @@ class PreStartHook:
         self._expecting = expecting
         self._client = client
         self._asking = threading.BoundedSemaphore(_MAX_ASKING)
-        self._announced = threading.Event()
         self._last = 0.0
-        self._stopped = False
-        self._thread = threading.Thread(target=self._run, name="announcements", daemon=True)
+        self._others = False
+        """Whether processes of announced guests are not there yet."""
+        self._troubled = False
+        self._thread = PeriodicTask(
+            ANNOUNCEMENTS_THREAD,
+            self._look,
+            self._pause,
+            log_failures(
+                LOG, "Guests that are about to start cannot be looked for; that will be tried again"
+            ),
+        )
 
     def start(self) -> None:
         """Begin to look, as soon as a guest is announced."""
@@ -63,9 +104,7 @@ class PreStartHook:
 
     def stop(self) -> None:
         """End."""
-        self._stopped = True
-        self._announced.set()
-        self._thread.join(2.0)
+        self._thread.stop(2.0)
 
     def announce(self, description: str, seconds: float) -> Guest:
         """Take a guest that is about to start; its cache group is made within so many seconds.
@@ -77,7 +116,7 @@ class PreStartHook:
             raise ValueError("guests of this driver are not announced")
         guest = self._expecting.expect(description)
         self._last = time.monotonic()
-        self._announced.set()
+        self._thread.wake()
         held = self._held_by(guest.uuid, seconds / 2)
         self._pipeline.submit(GuestExpected(guest, held)).result(seconds / 2)
         return guest
@@ -112,27 +151,25 @@ class PreStartHook:
             finally:
                 self._asking.release()
 
-        return in_thread(ask, "held by an announced guest")
+        return run_aside(HELD_THREAD, ask)
 
-    def _run(self) -> None:
-        while self._announced.wait() and not self._stopped:
-            self._announced.clear()
-            try:
-                while not self._stopped and self._look():
-                    time.sleep(_PAUSE if time.monotonic() - self._last < _SOON else _LONG_PAUSE)
-            except Exception:
-                LOG.exception("Guests that are about to start cannot be looked for; that will be tried again")
-                time.sleep(_TROUBLED_PAUSE)
-                self._announced.set()  # who is waited for is so still, until it takes too long
-
-    def _look(self) -> bool:
-        """Put what has appeared into its group. Whether others are waited for."""
+    def _look(self) -> None:
+        """Put the guests whose processes have appeared into their groups."""
         if self._expecting is None:
-            return False
-        guests, others = self._expecting.appeared()
+            return
+        self._troubled = True  # until the driver has answered
+        guests, self._others = self._expecting.appeared()
         for guest in guests:
             self._pipeline.submit(GuestAppeared(guest)).add_done_callback(partial(_tell, guest))
-        return others
+        self._troubled = False
+
+    def _pause(self, took: float) -> float | None:
+        if self._troubled:
+            return _TROUBLED_PAUSE  # an expected guest stays expected, until it takes too long
+        if not self._others:
+            return None
+        # Short at first: each thread that the process makes meanwhile has to be moved afterwards.
+        return _PAUSE if time.monotonic() - self._last < _SOON else _LONG_PAUSE
 
 
 def _tell(guest: Guest, done: Future[Any]) -> None:
@@ -146,13 +183,19 @@ def _tell(guest: Guest, done: Future[Any]) -> None:
 class GuestEvents:
     """Hands a driver's changes to the pipeline, in their order."""
 
-    def __init__(self, pipeline: GuestPipeline, client: PlacementClient, missed: Callable[[], None]) -> None:
+    def __init__(self, pipeline: GuestPipeline, client: PlacementClient, missed: WakeReport) -> None:
         """``missed`` is called when the pipeline has a guest for which Placement has to be asked again."""
         self._pipeline = pipeline
         self._client = client
         self._missed = missed
-        self._changes: queue.SimpleQueue[tuple[GuestChange, float] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="arrivals", daemon=True)
+        self._changes: queue.SimpleQueue[tuple[GuestChange, float]] = queue.SimpleQueue()
+        self._thread = PeriodicTask(
+            ARRIVALS_THREAD,
+            self._hand_over,
+            until_woken,
+            log_failures(LOG, "Changes of guests cannot be handed over"),
+            keep=self._hand_over,
+        )
 
     def start(self) -> None:
         """Begin to hand over."""
@@ -165,21 +208,23 @@ class GuestEvents:
     def report(self, change: GuestChange) -> None:
         """Take a change; for the driver's threads."""
         self._changes.put((change, time.monotonic()))
+        self._thread.wake()
 
     def stop(self, timeout: float = 2.0) -> None:
         """Hand over what there is, then end; a request that hangs is not waited for longer than that."""
-        self._changes.put(None)
-        self._thread.join(timeout)
+        self._thread.stop(timeout)
 
-    def _run(self) -> None:
-        while (item := self._changes.get()) is not None:
-            try:
-                event = self._event(*item)
-                handled = self._pipeline.submit(event)
-                if _is_for_reports(event):
-                    handled.add_done_callback(lambda _: self._missed())
-            except Exception:
-                LOG.exception("A change of guest %s could not be handed over", item[0].guest)
+    def _hand_over(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                change, since = self._changes.get_nowait()
+                try:
+                    event = self._event(change, since)
+                    handled = self._pipeline.submit(event)
+                    if _is_for_reports(event):
+                        handled.add_done_callback(lambda _: self._missed())
+                except Exception:
+                    LOG.exception("A change of guest %s could not be handed over", change.guest)
 
     def _event(self, change: GuestChange, since: float) -> Event:
         guest = change.guest

@@ -19,6 +19,7 @@ from compute_agent.drivers.base import GuestDriver, GuestFlavor
 from compute_agent.events.event import EventKind as EventKind
 from compute_agent.events.event import EventRecorder, NamedSubject
 from compute_agent.loops.allocations import allocations_by_consumer, allocations_read, hand_over
+from compute_agent.loops.base import WakeReport
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest import (
     Allocation,
@@ -76,6 +77,21 @@ def by_consumer(locations: Mapping[str, CpuLocation], views: Iterable[GuestView]
     """
     through = {view.guest.uuid: view.migration.consumer for view in views if view.migration is not None}
     return {through.get(uuid, uuid): location for uuid, location in locations.items()}
+
+
+class ConsumerLocations:
+    """Locations of the guests of one host by consumer, read at each call."""
+
+    def __init__(self, driver: GuestDriver, pipeline: GuestPipeline) -> None:
+        self._driver = driver
+        self._pipeline = pipeline
+
+    def __call__(self) -> Mapping[str, CpuLocation]:
+        """Where guests run now, by the consumer that holds their CPUs.
+
+        :raises DriverError: as long as that cannot be learnt.
+        """
+        return by_consumer(locate(self._driver, self._pipeline.world), self._pipeline.views())
 
 
 def from_affinities(
@@ -141,7 +157,7 @@ class HostAuditor:
         pipeline: GuestPipeline,
         driver: GuestDriver,
         client: PlacementClient,
-        changed: Callable[[], None],
+        changed: WakeReport,
         recorder: EventRecorder | None = None,
         holders: Mapping[str, ConsumerOwner] = MappingProxyType({}),
     ) -> None:

@@ -9,9 +9,7 @@ A kept file holds what a loop has learnt, so that the next start goes on with it
 from __future__ import annotations
 
 import logging
-import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Generic, Protocol, TypeVar
@@ -20,6 +18,7 @@ from oslo_config import cfg
 
 from compute_agent.controllers.base import KernelController
 from compute_agent.files import UnsafeFileError, put_aside, read_own, write_durably
+from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.report.client import PlacementClient
 from compute_agent.resctrl.mount import ResctrlHandle
 from compute_agent.throttling.settings import ThrottlingSettings
@@ -41,10 +40,10 @@ class ReloadedConfiguration:
 
 
 class AgentLoop(Protocol):
-    """A thread of the agent."""
+    """A part of the agent with a thread."""
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         ...
 
     def reload(self, conf: ReloadedConfiguration) -> None:
@@ -52,87 +51,50 @@ class AgentLoop(Protocol):
         ...
 
     def stop(self) -> None:
-        """End; what hangs is not waited for for long."""
+        """Stop the thread. A thread that hangs is waited for a few seconds at most."""
         ...
 
 
-class RoundsThread:
-    """Begun and ended from any thread. What goes wrong in a round is tried again in the next."""
+class ConfigurationInForce:
+    """The configuration by which the agent works, for all parts that go by it. Read by any thread.
 
-    def __init__(
-        self,
-        name: str,
-        round_: Callable[[], None],
-        is_needed: Callable[[], bool],
-        pause: Callable[[float], float],
-        failed: Callable[[bool], None],
-        begin: Callable[[], None] = lambda: None,
-        rest: Callable[[], None] = lambda: None,
-        keep: Callable[[], None] = lambda: None,
-    ) -> None:
-        """``pause`` says how many seconds are between a round, which took so many, and the next.
+    Made before the loops, which follow it; so a reload, which is made before them, too, has to know none.
+    """
 
-        ``failed`` is called while an exception of a round is handled, and told whether it is another one than
-        the last time. ``begin`` and ``rest`` are called when the thread begins and when there is nothing to
-        do any more; neither may call anything of this. ``keep`` is the last that a thread does which was
-        stopped.
-        """
-        self._name = name
-        self._round = round_
-        self._is_needed = is_needed
-        self._pause = pause
-        self._failed = failed
-        self._begin = begin
-        self._rest = rest
-        self._keep = keep
-        self._lock = threading.Lock()
-        self._stopped = threading.Event()
-        self._thread: threading.Thread | None = None
+    def __init__(self, conf: ReloadedConfiguration) -> None:
+        self.current = conf
+        """Replaced as a whole, so that no thread sees options of one and controllers of another."""
+        self._followers: tuple[AgentLoop, ...] = ()
 
     @property
-    def is_running(self) -> bool:
-        """Whether there is something to do, and it has not been stopped."""
-        return self._thread is not None
+    def controllers(self) -> tuple[KernelController, ...]:
+        """The controllers that the worker has."""
+        return self.current.controllers
 
-    def start(self) -> None:
-        """Begin, if there is anything to do: to be called whenever there may be, unless it was stopped."""
-        with self._lock:
-            if self._thread is None and not self._stopped.is_set() and self._is_needed():
-                self._begin()
-                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                thread.start()
-                self._thread = thread  # which waits for the lock before it looks
+    def follow(self, loops: Sequence[AgentLoop]) -> None:
+        """Have these loops reload with each configuration from now on, in this order."""
+        self._followers = tuple(loops)
 
-    def stop(self, timeout: float) -> None:
-        """End for good. What hangs, whatever it is, is waited for ``timeout`` seconds at most."""
-        self._stopped.set()  # without the lock, which who hangs may have
-        thread = self._thread
-        if thread is not None:
-            thread.join(timeout)
+    def reload(self) -> None:
+        """Have all loops go by the current configuration; after the worker has its controllers."""
+        for loop in self._followers:
+            loop.reload(self.current)
 
-    def _run(self) -> None:
-        failure = ""
-        while self._goes_on():
-            began = time.monotonic()
-            try:
-                self._round()
-                failure = ""
-            except Exception as error:
-                self._failed(repr(error) != failure)
-                failure = repr(error)
-            self._stopped.wait(self._pause(time.monotonic() - began))
-        if self._stopped.is_set():
-            self._keep()
 
-    def _goes_on(self) -> bool:
-        with self._lock:
-            if not self._stopped.is_set() and self._is_needed():
-                return True
-            # First: who asks for more later gets another thread, whatever goes wrong here.
-            self._thread = None
-            if not self._stopped.is_set():
-                self._rest()
-            return False
+class WakeReport(Protocol):
+    """Has the host reported soon. Called from any thread, and returns at once."""
+
+    def __call__(self) -> None:
+        """Wake the thread of reports."""
+        ...
+
+
+class TreeAddition(Protocol):
+    """A part that adds to the provider tree what changes from report to report."""
+
+    def offering(self, tree: ProviderTree) -> ProviderTree:
+        """The tree with that added; called by the thread of reports, and to show the inventory."""
+        ...
 
 
 T = TypeVar("T")

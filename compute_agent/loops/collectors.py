@@ -7,7 +7,6 @@ process all the same: one that uses all memory, or never releases the interprete
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,6 +33,7 @@ from compute_agent.reclaim.collectors import (
     parse,
 )
 from compute_agent.reclaim.offers import term_row
+from compute_agent.threads import NO_LOCK, PeriodicTask, ThreadSpec, log_failures
 
 LOG = logging.getLogger(__name__)
 
@@ -42,6 +42,15 @@ INTERVAL: Final = 60.0
 
 HANGING_SECONDS: Final = 120.0
 """A call that takes so long is told of."""
+
+
+COLLECTOR_THREAD: Final = ThreadSpec(
+    "collector",
+    INTERVAL,
+    "calls a collector of another package; one thread each, as a collector may hang",
+    NO_LOCK,
+    "the collector",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +72,21 @@ class _CollectorRunner:
         self._clock = clock
         self._collector: Any = None
         self._began: float | None = None
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"collector {point.name}", daemon=True)
+        self._thread = PeriodicTask(
+            COLLECTOR_THREAD,
+            self.once,
+            lambda took: INTERVAL,
+            log_failures(LOG, "A collector cannot be called"),
+            name=f"collector {point.name}",
+        )
 
     def start(self) -> None:
         """Begin, once."""
-        if self._thread.ident is None:
-            self._thread.start()
+        self._thread.start()
 
     def stop(self) -> None:
         """Let the thread end when it can; it is not waited for."""
-        self._stopped.set()
+        self._thread.stop(0.0)
 
     @property
     def trouble(self) -> str:
@@ -82,11 +95,6 @@ class _CollectorRunner:
         if began is not None and (seconds := time.monotonic() - began) > HANGING_SECONDS:
             return f"it has not answered for {int(seconds // 60)} minutes"
         return self.heard.trouble
-
-    def _run(self) -> None:
-        while not self._stopped.is_set():
-            self.once()
-            self._stopped.wait(INTERVAL)
 
     def once(self) -> None:
         """One call; whatever it raises is trouble."""

@@ -12,11 +12,12 @@ from typing import Any, Final
 from oslo_config import cfg
 from prometheus_client import CollectorRegistry, Counter
 
-from compute_agent.drivers.base import GuestDriver, OomKill
+from compute_agent.drivers.base import MemoryTuning, OomKill
 from compute_agent.events.event import AgentEvent, EventKind, EventRecorder
 from compute_agent.events.store import FILE, EventStore
 from compute_agent.host import kernel_files
 from compute_agent.loops.base import ReloadedConfiguration
+from compute_agent.threads import NO_LOCK, PeriodicTask, ThreadSpec, log_failures
 
 LOG = logging.getLogger(__name__)
 
@@ -24,6 +25,14 @@ MAX_PENDING: Final = 1000
 """Events that are kept in memory while they cannot be written; then the newest are lost."""
 
 RETRY_SECONDS: Final = 30.0
+
+EVENTS_THREAD: Final = ThreadSpec(
+    "events",
+    "when there is an event",
+    "writes events to their file; the last thread to stop, as the worker records events until it ends",
+    "that of the pending events",
+    "files of the state folder",
+)
 
 
 class EventLog:
@@ -33,9 +42,15 @@ class EventLog:
         self._store = EventStore(Path(options.state_path) / FILE, *_limits(options))
         self._pending: deque[AgentEvent] = deque()
         self._lock = threading.Lock()
-        self._wake = threading.Event()
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="events", daemon=True)
+        self._thread = PeriodicTask(
+            EVENTS_THREAD,
+            self._write_unless_waiting,
+            self._pause,
+            log_failures(LOG, "Events cannot be written"),
+            keep=self._finish,
+        )
+        self._retry_due = 0.0
+        """Until when (monotonic seconds) nothing is written after a failure: events that come wait, too."""
         self._lost = Counter(
             "compute_agent_events_lost",
             "Events that could not be kept, as their file could not be written.",
@@ -51,7 +66,7 @@ class EventLog:
                 self._pending.append(event)
             else:
                 self._lost.inc()
-        self._wake.set()
+        self._thread.wake()
 
     def start(self) -> None:
         """Begin to write."""
@@ -63,9 +78,7 @@ class EventLog:
 
     def stop(self, timeout: float = 2.0) -> None:
         """Write what there is, and end; a disk that hangs is not waited for longer than ``timeout``."""
-        self._stopped.set()
-        self._wake.set()
-        self._thread.join(timeout)
+        self._thread.stop(timeout)
 
     def flush(self) -> None:
         """Write what is pending; what cannot be stays."""
@@ -87,21 +100,22 @@ class EventLog:
             LOG.info("Events are kept again")
         self.trouble = ""
 
-    def _run(self) -> None:
-        while True:
-            self._wake.wait()
-            self._wake.clear()
-            stopping = self._stopped.is_set()
-            try:
-                self.flush()
-            except Exception:
-                LOG.exception("Events cannot be written")
-            if stopping:
-                self._store.close()
-                return
-            if self._pending:  # it failed: whatever comes meanwhile waits with it
-                self._stopped.wait(RETRY_SECONDS)
-                self._wake.set()
+    def _write_unless_waiting(self) -> None:
+        if time.monotonic() < self._retry_due:
+            return  # woken by an event that waits with those that failed
+        self._retry_due = time.monotonic() + RETRY_SECONDS  # also where flush() raises
+        self.flush()
+        if not self._pending:
+            self._retry_due = 0.0
+
+    def _pause(self, took: float) -> float | None:
+        return max(0.0, self._retry_due - time.monotonic()) if self._retry_due else None
+
+    def _finish(self) -> None:
+        try:
+            self.flush()
+        finally:
+            self._store.close()
 
 
 def _limits(options: cfg.ConfigOpts) -> tuple[int, int]:
@@ -134,11 +148,20 @@ def kills_on_host(vmstat: str) -> int | None:
         return None
 
 
+OOM_THREAD: Final = ThreadSpec(
+    "oom",
+    _PAUSE,
+    "reports guests that the kernel killed for want of memory",
+    NO_LOCK,
+    "/proc/vmstat, then the driver",
+)
+
+
 class OomEvents:
     """Log, event, metric and the list in ``status``."""
 
     def __init__(
-        self, driver: GuestDriver, recorder: EventRecorder, registry: CollectorRegistry, root: str = "/"
+        self, driver: MemoryTuning, recorder: EventRecorder, registry: CollectorRegistry, root: str = "/"
     ) -> None:
         """``root`` is the folder that /proc is below."""
         self._driver = driver
@@ -156,17 +179,20 @@ class OomEvents:
         for limit in ("guest", "host"):
             self._kills.labels(limit)
         self._recent: deque[dict[str, Any]] = deque(maxlen=_KEPT)
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="oom", daemon=True)
+        self._thread = PeriodicTask(
+            OOM_THREAD,
+            self.look,
+            lambda took: _PAUSE,
+            log_failures(LOG, "Whether guests were killed for want of memory cannot be told"),
+        )
 
     def start(self) -> None:
         """Begin to look."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End."""
-        self._stopped.set()
-        self._thread.join(_PAUSE)
+        """Stop looking."""
+        self._thread.stop(_PAUSE)
 
     def reload(self, conf: ReloadedConfiguration) -> None:
         """No option changes it."""
@@ -203,10 +229,3 @@ class OomEvents:
                 "time": round(time.time(), 3),
             }
         )
-
-    def _run(self) -> None:
-        while not self._stopped.wait(_PAUSE):
-            try:
-                self.look()
-            except Exception:
-                LOG.exception("Whether guests were killed for want of memory cannot be told")

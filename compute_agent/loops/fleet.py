@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from oslo_config import cfg
 from prometheus_client import CollectorRegistry, Gauge
@@ -22,29 +22,46 @@ from prometheus_client import CollectorRegistry, Gauge
 from compute_agent.conf import written
 from compute_agent.files import read_own, write_durably
 from compute_agent.fleet.configuration import FleetSettings, overruled
-from compute_agent.fleet.following import Check, follow
+from compute_agent.fleet.following import ConfigurationCheck, follow
 from compute_agent.fleet.guests import OPTIONS, ByGuest, GuestSettingsPlan, parse, plan
 from compute_agent.fleet.kept import KEPT
 from compute_agent.fleet.revision import FleetError, FleetRevision, SourceError
 from compute_agent.inventory.attributes import FLEET_GENERATION, FLEET_GROUP, FLEET_TROUBLE
 from compute_agent.inventory.provider_tree import ProviderTree
-from compute_agent.loops.base import ReloadedConfiguration
+from compute_agent.loops.base import ReloadedConfiguration, WakeReport
 from compute_agent.model.messages import ConfigError
 from compute_agent.pipeline.worker import GuestPipeline
+from compute_agent.threads import PeriodicTask, ThreadSpec, log_failures
 
 LOG = logging.getLogger(__name__)
 
 FILE: Final = "fleet-guests.json"
 """In the state folder: the settings of guests that the fleet has set."""
 
-Set = Callable[[str, Mapping[str, Any]], str]
-"""Gives the guest of a uuid these settings; why that cannot be, empty if it was done."""
+
+class GuestSetter(Protocol):
+    """Changes settings of running guests."""
+
+    def __call__(self, guest: str, values: Mapping[str, Any]) -> str:
+        """Give the guest of a uuid these settings. Why that cannot be; empty if it was done."""
+        ...
+
+
+class GuestApplier(Protocol):
+    """Has guests be as a revision wants them."""
+
+    def __call__(self, revision: Path) -> list[str]:
+        """Apply the revision in a file. The obstacles, a sentence each.
+
+        :raises FleetError: what was applied cannot be read or kept.
+        """
+        ...
 
 
 class FleetGuests:
     """Of one agent; ``set_guest`` changes a guest."""
 
-    def __init__(self, pipeline: GuestPipeline, set_guest: Set) -> None:
+    def __init__(self, pipeline: GuestPipeline, set_guest: GuestSetter) -> None:
         self._pipeline = pipeline
         self._set = set_guest
 
@@ -117,6 +134,15 @@ _MAX_TOLD: Final = 250
 """Characters of a trouble that Placement keeps."""
 
 
+FLEET_THREAD: Final = ThreadSpec(
+    "fleet",
+    "``[fleet] interval``; at once after a reload",
+    "follows the source of the fleet's settings, and applies those of single guests",
+    "that of its state, which a reload changes, too",
+    "the source; files of the state folder; the driver; the worker; wakes ``report``",
+)
+
+
 class FleetLoop:
     """Follows the source, and tells how the host stands to it.
 
@@ -128,10 +154,10 @@ class FleetLoop:
     def __init__(
         self,
         conf: cfg.ConfigOpts,
-        check: Check,
+        check: ConfigurationCheck,
         registry: CollectorRegistry,
-        changed: Callable[[], None] = lambda: None,
-        bring_about: Callable[[Path], list[str]] = lambda revision: [],
+        changed: WakeReport = lambda: None,
+        bring_about: GuestApplier = lambda revision: [],
     ) -> None:
         self._conf = conf
         self._check = check
@@ -140,9 +166,12 @@ class FleetLoop:
         self._state = _state_of(conf)
         self._changing = threading.Lock()
         """Held while the state is changed: look() and reload() are of two threads."""
-        self._wake = threading.Event()
-        self._stopped = False
-        self._thread = threading.Thread(target=self._run, name="fleet", daemon=True)
+        self._thread = PeriodicTask(
+            FLEET_THREAD,
+            self.look,
+            self._pause,
+            log_failures(LOG, "The settings of the fleet cannot be followed"),
+        )
         self._generation = Gauge(
             "compute_agent_fleet_generation",
             "Generation of the fleet's settings that the host works by; 0 without any.",
@@ -169,13 +198,11 @@ class FleetLoop:
         state = _state_of(conf.options)
         with self._changing:
             self._tell(replace(state, trouble=self._state.trouble, reasons=self._state.reasons))
-        self._wake.set()
+        self._thread.wake()
 
     def stop(self) -> None:
         """End; a source that hangs is not waited for."""
-        self._stopped = True
-        self._wake.set()
-        self._thread.join(_STOP_SECONDS)
+        self._thread.stop(_STOP_SECONDS)
 
     def document(self) -> dict[str, object]:
         """How the host stands to its fleet, for ``status``."""
@@ -245,16 +272,9 @@ class FleetLoop:
             self._generation.labels(state.group).set(state.generation)
             self._changed()
 
-    def _run(self) -> None:
-        while True:
-            self._wake.clear()
-            try:
-                self.look()
-            except Exception:
-                LOG.exception("The settings of the fleet cannot be followed")
-            if self._stopped:
-                return
-            self._wake.wait(self._conf.fleet.interval if self._conf.fleet.group else _IDLE_SECONDS)
+    def _pause(self, took: float) -> float:
+        fleet = self._conf.fleet
+        return float(fleet.interval if fleet.group else _IDLE_SECONDS)
 
 
 class FleetTrouble(StrEnum):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from compute_agent.controllers.resctrl import resctrl_of
 from compute_agent.inventory.attributes import GuestCpuMap, described, heartbeat
 from compute_agent.inventory.provider_tree import ProviderTree
-from compute_agent.loops.base import ReloadedConfiguration
+from compute_agent.loops.base import ConfigurationInForce, ReloadedConfiguration
 from compute_agent.pipeline.guest_cache import GuestView
 from compute_agent.resctrl.filesystem import ResctrlError
 from compute_agent.resctrl.groups import read_groups
@@ -26,15 +26,13 @@ Ways = Mapping[int, tuple[frozenset[int], int]]
 class PositionReporter:
     """What is told with a report. For the thread that reports."""
 
-    def __init__(
-        self, current: Callable[[], ReloadedConfiguration], views: Callable[[], Iterable[GuestView]]
-    ) -> None:
-        self._current = current
+    def __init__(self, in_force: ConfigurationInForce, views: Callable[[], Iterable[GuestView]]) -> None:
+        self._in_force = in_force
         self._views = views
 
     def offering(self, tree: ProviderTree) -> ProviderTree:
         """The tree, with attributes of the first provider that is the agent's."""
-        conf = self._current()
+        conf = self._in_force.current
         if not conf.options.compute.report_positions or not tree.ours:
             return tree
         ways = ways_of(conf)
@@ -84,15 +82,13 @@ def acting_at(watermark: WatermarkSection) -> str:
 class AgentHeartbeats:
     """What is told with a report. For the thread that reports."""
 
-    def __init__(
-        self, current: Callable[[], ReloadedConfiguration], clock: Callable[[], float] = time.time
-    ) -> None:
-        self._current = current
+    def __init__(self, in_force: ConfigurationInForce, clock: Callable[[], float] = time.time) -> None:
+        self._in_force = in_force
         self._clock = clock
 
     def offering(self, tree: ProviderTree) -> ProviderTree:
         """The tree, with attributes of the first provider that is the agent's."""
-        options = self._current().options.compute
+        options = self._in_force.current.options.compute
         interval = options.heartbeat_interval
         if not interval:
             return tree

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from prometheus_client import CollectorRegistry
 
 from compute_agent.controllers.base import KernelController
 from compute_agent.controllers.resctrl import resctrl_of
-from compute_agent.drivers.base import GuestDriver
-from compute_agent.loops.base import ReloadedConfiguration
+from compute_agent.drivers.base import GuestThreads
+from compute_agent.loops.base import ConfigurationInForce, ReloadedConfiguration
 from compute_agent.model.guest import Guest
 from compute_agent.monitoring.loop import MonitoringCollector, MonitoringSettings, MonitorLoop, Targets
 from compute_agent.monitoring.monitor import CacheMonitor
 from compute_agent.monitoring.reading import MonitoredCaches, MonitorTarget, build_targets
 from compute_agent.monitoring.samples import FILE, SampleStore
+from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.resctrl.mount import ResctrlHandle
 from compute_agent.usage.snapshot import MetricSeries, UsageSnapshot
 
@@ -26,7 +27,7 @@ _CPU: Final = MetricSeries("cpu_usage")
 class MonitorTargets:
     """Guests and classes in the groups that the controller of resctrl has put them in."""
 
-    def __init__(self, driver: GuestDriver) -> None:
+    def __init__(self, driver: GuestThreads) -> None:
         self._driver = driver
         self._made_of: tuple[object, ...] | None = None
         self._targets: tuple[MonitorTarget, ...] = ()
@@ -60,6 +61,46 @@ class MonitorTargets:
             self._targets = tuple(build_targets(guests, self._driver.thread_ids, groups, membership, cpu))
             self._made_of = made_of
         return self._targets
+
+
+class MeasuredUsage(Protocol):
+    """The use of guests at one moment; ``snapshot`` is None before the first."""
+
+    @property
+    def snapshot(self) -> UsageSnapshot | None:
+        """What was measured."""
+        ...
+
+
+class UsageSource(Protocol):
+    """Measures the use of guests by itself."""
+
+    @property
+    def status(self) -> MeasuredUsage:
+        """What was measured last."""
+        ...
+
+
+class MonitoredGuests:
+    """The targets of one agent, by its guests and controllers now."""
+
+    def __init__(self, driver: GuestThreads, pipeline: GuestPipeline, in_force: ConfigurationInForce) -> None:
+        self._targets = MonitorTargets(driver)
+        self._pipeline = pipeline
+        self._in_force = in_force
+        self._usage: UsageSource | None = None
+
+    def use_usage(self, usage: UsageSource) -> None:
+        """Have samples contain the CPU use that ``usage`` measures.
+
+        Not of the constructor: ``usage`` is made later, as it reads the counters.
+        """
+        self._usage = usage
+
+    def __call__(self) -> tuple[MonitorTarget, ...] | None:
+        """The targets; None while that is not known."""
+        snapshot = None if self._usage is None else self._usage.status.snapshot
+        return self._targets.build(self._in_force.controllers, self._pipeline.guests(), snapshot)
 
 
 class CacheMonitoring:

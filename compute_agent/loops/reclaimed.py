@@ -12,12 +12,12 @@ from typing import Any, Final
 from oslo_config import cfg
 from prometheus_client import Counter
 
-from compute_agent.drivers.base import GuestDriver
+from compute_agent.drivers.base import GuestThreads
 from compute_agent.events.event import EventRecorder
 from compute_agent.inventory.memory import reclaimable, with_offers
 from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.loops import collectors, offers
-from compute_agent.loops.base import ReloadedConfiguration, RoundsThread
+from compute_agent.loops.base import ReloadedConfiguration, WakeReport
 from compute_agent.loops.collectors import CollectorLoops
 from compute_agent.loops.offers import (
     ACT,
@@ -36,12 +36,21 @@ from compute_agent.reclaim.estimate import EstimateLimits
 from compute_agent.reclaim.offers import FILE, MEMORY_FILE
 from compute_agent.reclaim.zone import HostUse, entitlements, memory_entitlements, read_zone
 from compute_agent.report.held_amounts import WithheldUnits
+from compute_agent.threads import NO_LOCK, PeriodicTask, ThreadSpec
 from compute_agent.throttling.watermarks.metrics import CPU_ORDER, MEMORY_ORDER
 
 LOG = logging.getLogger(__name__)
 
 INTERVAL: Final = 60.0
 """Seconds between two readings."""
+
+CAPACITY_THREAD: Final = ThreadSpec(
+    "capacity",
+    INTERVAL,
+    "measures unused CPUs and memory, stolen time and amounts of collectors, and offers them",
+    NO_LOCK,
+    "files of the host and of guests; files of the state folder; wakes ``report``",
+)
 
 MEMORY_PRESSURE: Final = "memory_pressure"
 """The metric of memory whose guests are sorted by no use."""
@@ -82,18 +91,19 @@ class ReclaimLoop:
         self,
         conf: ReloadedConfiguration,
         pipeline: GuestPipeline,
-        driver: GuestDriver,
+        driver: GuestThreads,
         recorder: EventRecorder,
         metrics: AgentMetrics,
         clock: Callable[[], float] = time.time,
+        changed: WakeReport = lambda: None,
     ) -> None:
+        """``changed`` is called when there is another offer to report."""
         self._conf = conf
         self._settings = ReclaimSettings.of(conf.options)
         self._pipeline = pipeline
         root = conf.options.host.root
         self._reader = HostUseReader(pipeline, driver, lambda: self._conf.settings.classes, root)
-        self.changed: Callable[[], None] = lambda: None
-        """Called when there is another offer to report; must not wait."""
+        self._changed = changed
         self._clock = clock
         folder = Path(conf.options.state_path)
         gauges = ReclaimGauges(metrics.registry)
@@ -106,12 +116,12 @@ class ReclaimLoop:
         self._collectors = CollectorLoops(
             self._settings.collectors, folder, recorder, metrics.registry, clock
         )
-        self._thread = RoundsThread(
-            "capacity",
+        self._thread = PeriodicTask(
+            CAPACITY_THREAD,
             self.round,
-            lambda: not self._settings.off,
             lambda took: INTERVAL,
             self._failed,
+            is_needed=lambda: not self._settings.off,
             rest=self._switch,
             keep=self._keep,
         )
@@ -226,7 +236,7 @@ class ReclaimLoop:
         for part in (self._collect, self._promise_memory, self._promise_cpus):
             try:
                 if part():
-                    self.changed()
+                    self._changed()
             except Exception as error:  # which is no reason not to measure the rest
                 failures.append(error)
         if failures:

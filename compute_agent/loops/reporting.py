@@ -9,17 +9,18 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from oslo_config import cfg
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from compute_agent.inventory.derive import BESIDE
 from compute_agent.inventory.options import hypervisor_name
 from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.loops.allocations import ClaimWatch, HistoryWatch, allocations_read, hand_over
-from compute_agent.loops.base import ReloadedConfiguration, pause
+from compute_agent.loops.base import ReloadedConfiguration, TreeAddition, pause
 from compute_agent.model.messages import ConfigError, DriverError, called
 from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.metrics import AgentMetrics
@@ -45,8 +46,43 @@ from compute_agent.report.root_provider import (
     is_novas,
     owner_of,
 )
+from compute_agent.threads import PeriodicTask, ThreadSpec, WakeSignal, log_failures
 
 LOG = logging.getLogger(__name__)
+
+
+class NovaRootStore(Protocol):
+    """Keeps which root provider of nova-compute the agent works below."""
+
+    def keep_nova_root(self, root: NovaRoot | None) -> None:
+        """Keep it durably.
+
+        :raises OSError:
+        """
+        ...
+
+
+class RootUser(Protocol):
+    """Has the whole agent work with another root provider."""
+
+    def use_root(self, owner: RootOwner) -> None:
+        """Work with it from now on; the worker has its host by it when this returns.
+
+        :raises ConfigError: the configuration does not fit that root.
+        :raises TimeoutError: the worker has no time.
+        """
+        ...
+
+
+class LocationReader(Protocol):
+    """Tells where guests really are."""
+
+    def __call__(self) -> Mapping[str, CpuLocation]:
+        """Their locations by consumer.
+
+        :raises DriverError: as long as that cannot be learnt.
+        """
+        ...
 
 
 class RootWatch:
@@ -58,20 +94,17 @@ class RootWatch:
         own: str,
         last: NovaRoot | None,
         decided: bool,
-        keep: Callable[[NovaRoot | None], None],
-        use: Callable[[RootOwner], None],
+        store: NovaRootStore,
     ) -> None:
-        """``own`` is the uuid of the agent's own root, ``last`` what ``keep`` was last called with.
+        """``own`` is the uuid of the agent's own root, ``last`` what ``store`` kept last.
 
-        ``decided``: the agent has reported a root of its own before. ``use`` has the whole agent work with
-        another root.
+        ``decided``: the agent has reported a root of its own before.
         """
         self._options = options
         self._own = own
         self._last = last
         self._decided = decided
-        self._keep = keep
-        self._use = use
+        self._store = store
         self._contested = False
 
     @property
@@ -83,8 +116,8 @@ class RootWatch:
         """Go by another configuration from now on."""
         self._options = options
 
-    def follow(self, client: PlacementClient, reporter: HostReporter, world: HostState) -> None:
-        """Find the root, and have the agent work with it if ``world`` has another.
+    def follow(self, client: PlacementClient, reporter: HostReporter, world: HostState) -> RootOwner | None:
+        """Find the root. Its owner, if the agent has to work with another root than ``world`` has.
 
         :raises RootMissingError: nova-compute has to make it first.
         :raises PlacementError:
@@ -98,11 +131,12 @@ class RootWatch:
             self._remember(self._find(client, reporter, shape))
         self._decided = True
         owner = self.owner
-        if _differs(world, owner):
-            if owner.novas is not None:
-                root = called(owner.novas.name, owner.novas.uuid)
-                LOG.info("The root provider is nova-compute's, %s: what the agent offers is below it", root)
-            self._use(owner)
+        if not _differs(world, owner):
+            return None
+        if owner.novas is not None:
+            root = called(owner.novas.name, owner.novas.uuid)
+            LOG.info("The root provider is nova-compute's, %s: what the agent offers is below it", root)
+        return owner
 
     def _is_taken(self, reporter: HostReporter) -> bool:
         """Whether the agent's own root is one that nova-compute writes, too."""
@@ -139,7 +173,7 @@ class RootWatch:
 
     def _remember(self, root: NovaRoot | None) -> None:
         if root != self._last:
-            self._keep(root)
+            self._store.keep_nova_root(root)
             self._last = root
 
 
@@ -176,6 +210,43 @@ class ReportStatus:
     away: bool = False
 
 
+REPORT_THREAD: Final = ThreadSpec(
+    "report",
+    "``[compute] update_resources_interval``, sooner after a failure; at once when something changed",
+    "reports the host to Placement, and reads allocations",
+    "one for a report, which reshapes by command and accepted allocations take, too",
+    "Placement; the worker; with another root provider the controllers and all loops",
+)
+
+
+class ReportMetrics:
+    """Counts what comes of reports."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.reports = Counter(
+            "compute_agent_reports",
+            "Comparisons of the host with what Placement knows, by outcome.",
+            ["outcome"],
+            registry=registry,
+        )
+        self.refused_changes = Gauge(
+            "compute_agent_refused_changes",
+            "Changes of inventory that Placement refused in the last report.",
+            registry=registry,
+        )
+        self.last_report = Gauge(
+            "compute_agent_last_report_timestamp_seconds",
+            "When the last report to Placement was complete; before the first, when the agent started.",
+            registry=registry,
+        )
+        self.last_report.set_to_current_time()
+        self.placement_up = Gauge(
+            "compute_agent_placement_up",
+            "Whether Placement answered the last report (1) or not (0).",
+            registry=registry,
+        )
+
+
 class ReportLoop:
     """Reports at once when woken, else every ``interval`` seconds, and sooner after a failure."""
 
@@ -187,35 +258,42 @@ class ReportLoop:
         metrics: AgentMetrics,
         interval: float,
         max_pause: float,
-        locate: Callable[[], Mapping[str, CpuLocation]] = dict,
+        locate: LocationReader = dict,
         causes: Causes | None = None,
         root: RootWatch | None = None,
-        offering: Callable[[ProviderTree], ProviderTree] = lambda tree: tree,
+        root_user: RootUser | None = None,
+        additions: Sequence[TreeAddition] = (),
         history: HistoryWatch | None = None,
         claims: ClaimWatch | None = None,
+        signal: WakeSignal | None = None,
     ) -> None:
-        """``locate`` tells where the guests really are; it may raise DriverError.
+        """Prepare reports with ``reporter``, at most ``max_pause`` seconds apart after failures.
 
-        ``causes`` are the causes for which new guests are kept away, until switch_scheduling() says something
-        else. ``root`` tells whose the root provider is; without it, it is the agent's own. ``offering``
-        gives a tree what changes from report to report. ``history`` says whether losses of
-        guests are believed, ``claims`` sees to those that expire.
+        :param locate: tells where the guests really are.
+        :param causes: for which new guests are kept away, until switch_scheduling() says something else.
+        :param root: tells whose the root provider is; without it, it is the agent's own.
+        :param root_user: works with the root that ``root`` finds.
+        :param additions: add to the tree, in this order.
+        :param history: says whether losses of guests are believed.
+        :param claims: sees to claims that expire.
+        :param signal: wakes the thread; parts that were made before have it.
         """
         self.history = history or HistoryWatch(metrics)
-        self.claims = claims or ClaimWatch(lambda: False)
+        self.claims = claims or ClaimWatch()
         self._root = root
+        self._root_user = root_user
         self._reporter = reporter
         self._client = client
         self._pipeline = pipeline
-        self._metrics = metrics
+        self._metrics = ReportMetrics(metrics.registry)
         self._interval = interval
         self._max_pause = max_pause
         self.status = ReportStatus()
         self._next_client: PlacementClient | None = None
-        self._wake = threading.Event()
-        self._stopped = False
+        self._failures = 0
+        """Reports in a row that failed."""
         self._locate = locate
-        self._offering = offering
+        self._additions = tuple(additions)
         self._causes = dict(causes or {})
         self._granted: Causes = {}
         """The causes that Placement was told of last."""
@@ -224,7 +302,13 @@ class ReportLoop:
         self._has_tried = threading.Event()
         self._tree_at_start = pipeline.world.tree
         self._derived: ProviderTree | None = None
-        self._thread = threading.Thread(target=self._run, name="report", daemon=True)
+        self._thread = PeriodicTask(
+            REPORT_THREAD,
+            self._round,
+            self._pause,
+            log_failures(LOG, "The report failed"),
+            signal=signal,
+        )
 
     def start(self) -> None:
         """Begin, with a report at once."""
@@ -232,7 +316,7 @@ class ReportLoop:
 
     def wake(self) -> None:
         """Report now: something changed."""
-        self._wake.set()
+        self._thread.wake()
 
     def switch_scheduling(self, cause: DisableCause, off: bool) -> None:
         """Have Placement keep new guests away from this host for a cause, or not any more.
@@ -260,7 +344,12 @@ class ReportLoop:
     @property
     def offered_tree(self) -> ProviderTree:
         """The tree that is reported: that of the world, with what changes from report to report."""
-        return self._offering(self._pipeline.world.tree)
+        return self._with_additions(self._pipeline.world.tree)
+
+    def _with_additions(self, tree: ProviderTree) -> ProviderTree:
+        for addition in self._additions:
+            tree = addition.offering(tree)
+        return tree
 
     @property
     def root_traits(self) -> frozenset[str] | None:
@@ -278,18 +367,17 @@ class ReportLoop:
 
     def stop(self, timeout: float = 2.0) -> None:
         """End the loop; a request that hangs is not waited for longer than ``timeout`` seconds."""
-        self._stopped = True
-        self._wake.set()
-        self._thread.join(timeout)
+        self._thread.stop(timeout)
 
-    def _run(self) -> None:
-        failures = 0
-        while not self._stopped:
-            self._wake.clear()
-            failures = 0 if self.once() else failures + 1
-            seconds = pause(failures, self._interval, self._max_pause, random.random)
-            LOG.debug("The next report is due in %g s", seconds)
-            self._wake.wait(seconds)
+    def _round(self) -> None:
+        self._failures += 1  # until it succeeds, also where it raises what nothing expects
+        if self.once():
+            self._failures = 0
+
+    def _pause(self, took: float) -> float:
+        seconds = pause(self._failures, self._interval, self._max_pause, random.random)
+        LOG.debug("The next report is due in %g s", seconds)
+        return seconds
 
     def reshape(self, dry_run: bool) -> ReshapePlan | InfeasibleReshape:
         """Move what guests hold to where the tree has it now, then report; with ``dry_run`` just the plan.
@@ -333,7 +421,7 @@ class ReportLoop:
                     " --dry-run, then compute-agent reshape, or restart the agent"
                 )
                 return ReportOutcome(refusals=(ReportRefusal(planned, reason),))
-        report = self._reporter.report(self._offering(tree))
+        report = self._reporter.report(self._with_additions(tree))
         if not report.refusals:
             self._derived = tree
         return report
@@ -410,7 +498,9 @@ class ReportLoop:
         if self._root is None:
             return
         before = self._pipeline.world.tree
-        self._root.follow(self._client, self._reporter, self._pipeline.world)
+        owner = self._root.follow(self._client, self._reporter, self._pipeline.world)
+        if owner is not None and self._root_user is not None:
+            self._root_user.use_root(owner)
         if self._derived is None and before == self._tree_at_start:
             self._tree_at_start = self._pipeline.world.tree  # the agent starts with what it finds out
 

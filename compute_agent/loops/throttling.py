@@ -12,9 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from compute_agent.drivers.base import GuestDriver
-from compute_agent.loops.base import ReloadedConfiguration, RoundsThread
+from compute_agent.drivers.base import GuestThreads
+from compute_agent.loops.base import ReloadedConfiguration
 from compute_agent.pipeline.worker import GuestPipeline
+from compute_agent.threads import PeriodicTask, ThreadSpec
 from compute_agent.throttling.arbiter import LimitArbiter
 from compute_agent.throttling.evictions import GuestEvictions
 from compute_agent.throttling.executor import ThrottleExecutor
@@ -37,6 +38,23 @@ INTERVAL: Final = 10.0
 them."""
 
 
+WATERMARKS_THREAD: Final = ThreadSpec(
+    "watermarks",
+    "``[qos] interval``, while there are watermarks or something is to be given back",
+    "measures use, throttles and evicts guests, and keeps new guests away",
+    "that of the arbiter of limits; that of the state file of throttling",
+    "files of the host and of guests; the worker; wakes ``report``",
+)
+
+INTERFERENCE_THREAD: Final = ThreadSpec(
+    "interference",
+    INTERVAL,
+    "samples guests while interference is watched for, and limits the guests that disturb others",
+    "that of the arbiter of limits; that of the state file of throttling",
+    "files of the host and of guests; the worker",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class WatermarkStatus:
     """The state of the watermarks after a round; ``snapshot`` is None before the first."""
@@ -55,7 +73,7 @@ class WatermarkLoop:
         settings: ThrottlingSettings,
         file: ThrottlingFile,
         pipeline: GuestPipeline,
-        driver: GuestDriver,
+        driver: GuestThreads,
         executor: ThrottleExecutor,
         arbiter: LimitArbiter,
         evictions: GuestEvictions,
@@ -82,12 +100,12 @@ class WatermarkLoop:
         )
         self._keep_limits()
         self._resumed = False
-        self._thread = RoundsThread(
-            "watermarks",
+        self._thread = PeriodicTask(
+            WATERMARKS_THREAD,
             self.run_round,
-            self._is_needed,
             lambda took: max(0.0, self._settings.interval - took),
             self._count_failure,
+            is_needed=self._is_needed,
             begin=self._renew_sampler,
         )
         self._latest: tuple[UsageSnapshot | None, Streaks] = (None, {})
@@ -174,7 +192,7 @@ class InterferenceLoop:
         conf: ReloadedConfiguration,
         file: ThrottlingFile,
         pipeline: GuestPipeline,
-        driver: GuestDriver,
+        driver: GuestThreads,
         executor: ThrottleExecutor,
         arbiter: LimitArbiter,
         cache: CacheReader | None = None,
@@ -199,12 +217,12 @@ class InterferenceLoop:
         )
         # Signals that were missing in the last round, so that each is reported once.
         self._untold: frozenset[str] = frozenset()
-        self._thread = RoundsThread(
-            "interference",
+        self._thread = PeriodicTask(
+            INTERFERENCE_THREAD,
             self.run_round,
-            self._is_needed,
             lambda took: INTERVAL,
             self._count_failure,
+            is_needed=self._is_needed,
             rest=self._rest,
             keep=self._keep_learnt,
         )

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Final
 
 from compute_agent.classes.guest_classes import QosClasses
-from compute_agent.drivers.base import GuestDriver
+from compute_agent.drivers.base import GuestThreads
 from compute_agent.host.memory import NODE_FOLDER
 from compute_agent.host.proc_stat import busy_parts, parse_cpu_times, stolen_parts
 from compute_agent.loops.base import ReloadedConfiguration
@@ -31,6 +30,7 @@ from compute_agent.reclaim.zone import (
     parse_swapped,
     used_part,
 )
+from compute_agent.threads import NO_LOCK, PeriodicTask, ThreadSpec, log_failures
 from compute_agent.usage.rounds import MeasuredGuest, MeasuringRound, guest_cpu_use, parse_resident
 from compute_agent.usage.subjects import SubjectFactory
 
@@ -67,27 +67,39 @@ def smooth(
     return found
 
 
-class CpuUse:
-    """Tells the worker what guests use, as long as ``[policy] load_aware`` is on."""
+CPU_USE_THREAD: Final = ThreadSpec(
+    "cpu-use",
+    _PAUSE,
+    "measures the CPU use of guests for ``[policy] load_aware``",
+    NO_LOCK,
+    "files of guests; the queue of the worker",
+)
 
-    def __init__(self, conf: ReloadedConfiguration, pipeline: GuestPipeline, driver: GuestDriver) -> None:
+
+class CpuUse:
+    """Reports the CPU use of guests to the worker, as long as ``[policy] load_aware`` is on."""
+
+    def __init__(self, conf: ReloadedConfiguration, pipeline: GuestPipeline, driver: GuestThreads) -> None:
         self._conf = conf
         self._pipeline = pipeline
         self._subjects = SubjectFactory(driver)
         self._before: MeasuringRound | None = None
         self._averages: Averages = {}
         self._told: Mapping[str, float] = {}
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="cpu-use", daemon=True)
+        self._thread = PeriodicTask(
+            CPU_USE_THREAD,
+            lambda: self.look(time.monotonic()),
+            lambda took: _PAUSE,
+            log_failures(LOG, "What guests use of CPUs cannot be told"),
+        )
 
     def start(self) -> None:
         """Begin to measure."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End."""
-        self._stopped.set()
-        self._thread.join(_STOP_SECONDS)
+        """Stop measuring."""
+        self._thread.stop(_STOP_SECONDS)
 
     def reload(self, conf: ReloadedConfiguration) -> None:
         """Go by another configuration from the next round on."""
@@ -115,13 +127,6 @@ class CpuUse:
             self._pipeline.submit(UseMeasured(use))
             self._told = use
 
-    def _run(self) -> None:
-        while not self._stopped.wait(_PAUSE):
-            try:
-                self.look(time.monotonic())
-            except Exception:
-                LOG.exception("What guests use of CPUs cannot be told")
-
 
 MAX_SECONDS: Final = 300.0
 """Between two reads; what was used in a longer time tells little of peaks."""
@@ -139,7 +144,7 @@ class HostUseReader:
     def __init__(
         self,
         pipeline: GuestPipeline,
-        driver: GuestDriver,
+        driver: GuestThreads,
         classes: Callable[[], QosClasses],
         root: str = "/",
         monotonic: Callable[[], float] = time.monotonic,
@@ -222,7 +227,11 @@ class MemoryReader:
     """Reads in one thread."""
 
     def __init__(
-        self, pipeline: GuestPipeline, driver: GuestDriver, classes: Callable[[], QosClasses], root: str = "/"
+        self,
+        pipeline: GuestPipeline,
+        driver: GuestThreads,
+        classes: Callable[[], QosClasses],
+        root: str = "/",
     ) -> None:
         """``root`` is the folder that /proc and /sys are below; those of cgroups are taken as they are."""
         self._pipeline = pipeline

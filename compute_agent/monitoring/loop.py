@@ -22,6 +22,7 @@ from prometheus_client.registry import Collector
 from compute_agent.monitoring.monitor import SYNC_SECONDS, CacheMonitor
 from compute_agent.monitoring.reading import MonitorReading, MonitorTarget
 from compute_agent.monitoring.samples import SampleStore, to_samples
+from compute_agent.threads import PeriodicTask, ThreadSpec, log_failures
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,14 @@ WANTED_ROUNDS: Final = 2
 ASKED_SECONDS, MAX_ASKED_SECONDS = 1.0, 10.0
 """How long who asks waits for a reading: twice as long as the last one took, within these."""
 
+MONITORING_THREAD: Final = ThreadSpec(
+    "monitoring",
+    "``[monitoring] interval`` while readings are asked for, else ``store_interval``",
+    "reads counters of caches and bandwidth, and stores samples",
+    "a condition on which those wait that ask for a reading",
+    "resctrl; the driver; the file of samples",
+)
+
 Targets = Callable[[], Sequence[MonitorTarget] | None]
 """Tells what to measure; None where that is not known just now, and the last answer stays in force."""
 
@@ -123,14 +132,17 @@ class MonitorLoop:
         self._rounds, self._took = 0, 0.0
         self._round_over = threading.Condition()
         self._troubles: dict[str, str] = {}
-        self._wake = threading.Event()
-        self._stopping = False
-        self._thread: threading.Thread | None = None
+        self._last = self._looked = -math.inf
+        """When counters were read, and when it was last looked for other guests (monotonic seconds)."""
+        self._thread = PeriodicTask(
+            MONITORING_THREAD,
+            self._round,
+            self._pause,
+            log_failures(LOG, "Caches are not monitored"),
+        )
 
     def start(self) -> None:
         """Begin with the first round."""
-        self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="monitoring", daemon=True)
         self._thread.start()
 
     def stop(self, timeout: float = 5.0) -> None:
@@ -138,14 +150,10 @@ class MonitorLoop:
 
         What hangs is not waited for longer than ``timeout`` seconds.
         """
-        self._stopping = True
-        self._wake.set()
-        if self._thread is not None:
-            self._thread.join(timeout)
-            if self._thread.is_alive():
-                LOG.warning("A round of monitoring hangs; its samples are lost")
-                return
-            self._thread = None
+        self._thread.stop(timeout)
+        if self._thread.is_alive():
+            LOG.warning("A round of monitoring hangs; its samples are lost")
+            return
         self.store.flush(time.time())
         self.store.close()
         if self.monitor is not None:
@@ -154,12 +162,12 @@ class MonitorLoop:
     def reload(self, settings: MonitoringSettings) -> None:
         """Go on with other settings."""
         self.settings = settings
-        self._wake.set()
+        self._thread.wake()
 
     def monitor_with(self, monitor: CacheMonitor | None) -> None:
         """Go on with another monitor or, with None, without any."""
         self._next_monitor = monitor
-        self._wake.set()
+        self._thread.wake()
 
     def newest(self) -> MonitorReading | None:
         """The newest reading; None while measuring is off, or does not work.
@@ -184,11 +192,11 @@ class MonitorLoop:
 
     def _have_round(self) -> None:
         """Let the thread make a round, and wait until it is over."""
-        if self._thread is None or not self._thread.is_alive():
+        if not self._thread.is_alive():
             return
         with self._round_over:
             before = self._rounds
-            self._wake.set()
+            self._thread.wake()
             seconds = min(max(ASKED_SECONDS, 2 * self._took), MAX_ASKED_SECONDS)
             self._round_over.wait_for(lambda: self._rounds != before, seconds)
 
@@ -213,34 +221,36 @@ class MonitorLoop:
             return
         self._keep(reading, now, wall)
 
-    def _run(self) -> None:
-        last = looked = -math.inf
-        while True:
-            self._wake.clear()
-            if self._stopping:
-                return
-            self._pick_up()
-            interval = self.settings.interval
-            if interval <= 0 or self.monitor is None:
-                self._switch_off()
-                self._wake.wait()
-                continue
-            due = due_at(time.monotonic(), last, self._wanted_until, self._kept_at, self.settings)
-            if self._wake.wait(max(0.0, min(due, looked + interval) - time.monotonic())):
-                continue
-            now = looked = time.monotonic()
-            if now < due and not self._is_other():
-                continue
-            try:
-                self.take(now, time.time())
-                self._report("A round of monitoring failed", None)
-            except Exception as error:
-                self._report("A round of monitoring failed", error)
-            with self._round_over:
-                self._rounds, self._took = self._rounds + 1, time.monotonic() - now
-                self._round_over.notify_all()
-            # Rounds that were missed are not made up for.
-            last = due if due <= now < due + interval else now
+    def _round(self) -> None:
+        """Read counters where they are due, or guests are others; it may have been woken sooner."""
+        self._pick_up()
+        interval, now = self.settings.interval, time.monotonic()
+        if interval <= 0 or self.monitor is None:
+            self._switch_off()
+            return
+        due = due_at(now, self._last, self._wanted_until, self._kept_at, self.settings)
+        if now < min(due, self._looked + interval):
+            return
+        self._looked = now
+        if now < due and not self._is_other():
+            return
+        try:
+            self.take(now, time.time())
+            self._report("A round of monitoring failed", None)
+        except Exception as error:
+            self._report("A round of monitoring failed", error)
+        with self._round_over:
+            self._rounds, self._took = self._rounds + 1, time.monotonic() - now
+            self._round_over.notify_all()
+        # Rounds that were missed are not made up for.
+        self._last = due if due <= now < due + interval else now
+
+    def _pause(self, took: float) -> float | None:
+        interval, now = self.settings.interval, time.monotonic()
+        if interval <= 0 or self.monitor is None:
+            return None
+        due = due_at(now, self._last, self._wanted_until, self._kept_at, self.settings)
+        return max(0.0, min(due, self._looked + interval) - now)
 
     def _is_other(self) -> bool:
         """Whether guests came or went, or are elsewhere."""

@@ -1,4 +1,7 @@
-"""Prometheus metrics of the agent."""
+"""Metrics of the pipeline: events, guests, what is pending, and the state file.
+
+Everything else that counts makes its metrics itself, in the registry that it gets.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 
 class AgentMetrics:
-    """The agent's metrics in a registry of their own."""
+    """The metrics of the pipeline, in the registry that all parts of the agent share."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -15,11 +18,6 @@ class AgentMetrics:
         )
         self.event_failures = Counter(
             "compute_agent_event_failures", "Events whose handling failed.", ["event"], registry=self.registry
-        )
-        self.driver_up = Gauge(
-            "compute_agent_driver_up",
-            "Whether what the guests depend on (libvirtd) can be asked (1) or not (0).",
-            registry=self.registry,
         )
         self.guests = Gauge("compute_agent_guests", "Guests known to the agent.", registry=self.registry)
         self.unallocated_guests = Gauge(
@@ -100,47 +98,5 @@ class AgentMetrics:
             "Time from the start of the process of a domain until it was in its resctrl group;"
             " `compute-agent libvirt hook install` makes it short.",
             buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0),
-            registry=self.registry,
-        )
-        self.reports = Counter(
-            "compute_agent_reports",
-            "Comparisons of the host with what Placement knows, by outcome.",
-            ["outcome"],
-            registry=self.registry,
-        )
-        self.refused_changes = Gauge(
-            "compute_agent_refused_changes",
-            "Changes of inventory that Placement refused in the last report.",
-            registry=self.registry,
-        )
-        self.configuration_refused = Gauge(
-            "compute_agent_configuration_refused",
-            "Whether the configuration as it is now was refused (1), so that an older one is in force.",
-            registry=self.registry,
-        )
-        self.cpu_class_refusals = Gauge(
-            "compute_agent_cpu_class_refusals",
-            "Settings of classes of CPUs that are not in force; `compute-agent status` says why.",
-            registry=self.registry,
-        )
-        self.host_disabled = Gauge(
-            "compute_agent_host_disabled",
-            "Whether an operator keeps new guests away from this host (1): compute-agent host disable.",
-            registry=self.registry,
-        )
-        self.placement_older = Gauge(
-            "compute_agent_placement_older",
-            "Whether Placement has an older copy of its database (1), so that guests keep what they hold.",
-            registry=self.registry,
-        )
-        self.last_report = Gauge(
-            "compute_agent_last_report_timestamp_seconds",
-            "When the last report to Placement was complete; before the first, when the agent started.",
-            registry=self.registry,
-        )
-        self.last_report.set_to_current_time()
-        self.placement_up = Gauge(
-            "compute_agent_placement_up",
-            "Whether Placement answered the last report (1) or not (0).",
             registry=self.registry,
         )

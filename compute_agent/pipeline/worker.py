@@ -5,6 +5,7 @@ event -> look up or create the guest in the cache -> policy -> pending marks -> 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import threading
@@ -15,7 +16,7 @@ from functools import partial
 from typing import Any, Final
 
 from compute_agent.controllers.base import KernelController
-from compute_agent.drivers.base import GuestChange, GuestDriver, Listener, StartingDriver
+from compute_agent.drivers.base import GuestChange, GuestDriver, Listener, RunningGuests, StartingDriver
 from compute_agent.events.event import EventKind, EventRecorder
 from compute_agent.host.topology import HostTopology
 from compute_agent.model.guest import Allocation, CpuAssignment, Guest, GuestMigration
@@ -43,6 +44,7 @@ from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.placer import GuestPlacer, where
 from compute_agent.pipeline.state import SavedGuest
 from compute_agent.policy.base import PlacementRefusal
+from compute_agent.threads import PeriodicTask, ThreadSpec, log_failures, until_woken
 
 LOG = logging.getLogger(__name__)
 
@@ -50,7 +52,7 @@ LOG = logging.getLogger(__name__)
 class GuestOverview:
     """Metrics and warnings about the guests of a cache. Used by the worker only."""
 
-    def __init__(self, cache: GuestCache, driver: GuestDriver, metrics: AgentMetrics) -> None:
+    def __init__(self, cache: GuestCache, driver: RunningGuests, metrics: AgentMetrics) -> None:
         self._cache = cache
         self._driver = driver
         self._metrics = metrics
@@ -87,6 +89,15 @@ _NOT_FOUND_OUT: Final = (StartGuest, AdoptGuest, LimitGuest, MoveGuest, GuestExp
 """Events of which nothing is found out by itself when the guests are taken over."""
 
 
+WORKER_THREAD: Final = ThreadSpec(
+    "worker",
+    "when there is an event",
+    "handles events: decides where guests go, has controllers act, and saves the state",
+    "that of the cache of guests, held for each event; views of guests take it, too",
+    "the driver; the controllers; files of the state folder; never a loop",
+)
+
+
 class GuestRefusedError(Exception):
     """A new guest cannot be placed; the text says why."""
 
@@ -118,9 +129,15 @@ class GuestPipeline:
         self._overview = GuestOverview(self._cache, driver, metrics)
         self._applied = 0.0
         """When pending changes last went to the kernel (monotonic seconds)."""
-        self._queue: queue.SimpleQueue[tuple[Event, Future[Any], float] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[Event, Future[Any], float]] = queue.SimpleQueue()
         self._lock = threading.RLock()
-        self._thread = threading.Thread(target=self._run, name="worker", daemon=True)
+        self._thread = PeriodicTask(
+            WORKER_THREAD,
+            self._handle_queued,
+            until_woken,
+            log_failures(LOG, "An event could not be handled"),
+            keep=self._handle_queued,
+        )
 
     # For other threads
 
@@ -128,6 +145,7 @@ class GuestPipeline:
         """Queue an event. The future has its answer, or what went wrong."""
         future: Future[Any] = Future()
         self._queue.put((event, future, time.monotonic()))
+        self._thread.wake()
         return future
 
     def views(self) -> list[GuestView]:
@@ -203,32 +221,34 @@ class GuestPipeline:
 
     def stop(self) -> None:
         """Handle what is queued, then end the worker. Guests stay as they are."""
-        self._queue.put(None)
-        self._thread.join()
+        self._thread.stop(timeout=None)
 
     # The worker
 
-    def _run(self) -> None:
-        while (item := self._queue.get()) is not None:
-            event, future, queued = item
-            name, started = type(event).__name__, time.monotonic()
-            self._metrics.events.labels(name).inc()
-            try:
-                with self._lock:
-                    answer = self.handle(event)
-                    self._update_gauges()
-                LOG.debug("Event %s took %.1f ms", name, 1000 * (time.monotonic() - started))
-            except (GuestRefusedError, DriverError) as error:
-                future.set_exception(error)
-            except Exception as error:
-                LOG.exception("Event %s could not be handled", name)
-                self._metrics.event_failures.labels(name).inc()
-                future.set_exception(error)
-            else:
-                if isinstance(event, GuestStarted | StartGuest | AdoptGuest):
-                    since = getattr(event, "since", 0.0) or queued
-                    self._metrics.pin_seconds.observe(self._applied - since)
-                future.set_result(answer)
+    def _handle_queued(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._answer(*self._queue.get_nowait())
+
+    def _answer(self, event: Event, future: Future[Any], queued: float) -> None:
+        name, started = type(event).__name__, time.monotonic()
+        self._metrics.events.labels(name).inc()
+        try:
+            with self._lock:
+                answer = self.handle(event)
+                self._update_gauges()
+            LOG.debug("Event %s took %.1f ms", name, 1000 * (time.monotonic() - started))
+        except (GuestRefusedError, DriverError) as error:
+            future.set_exception(error)
+        except Exception as error:
+            LOG.exception("Event %s could not be handled", name)
+            self._metrics.event_failures.labels(name).inc()
+            future.set_exception(error)
+        else:
+            if isinstance(event, GuestStarted | StartGuest | AdoptGuest):
+                since = getattr(event, "since", 0.0) or queued
+                self._metrics.pin_seconds.observe(self._applied - since)
+            future.set_result(answer)
 
     def handle(self, event: Event) -> GuestView | CpuAssignment | None:
         """Handle one event to its end; what start() does in a thread, done here and now."""

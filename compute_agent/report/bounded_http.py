@@ -24,6 +24,8 @@ from oslo_config import cfg
 from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
+from compute_agent.threads import ONCE, ThreadSpec, start_timer
+
 MAX_ANSWER_BYTES: Final = 16 * 2**20
 """After decompression.
 
@@ -39,6 +41,14 @@ ROUND_SECONDS: Final = 300.0
 _PIECE_BYTES: Final = 2**16
 
 _LOCAL: Final = threading.local()
+
+WATCH_THREAD: Final = ThreadSpec(
+    "request watch",
+    ONCE,
+    "shuts down the connection of a request to Placement when its time is over",
+    "that of the request's sockets",
+    "nothing",
+)
 """``deadline`` of the current round, and ``watch`` over the current request, of each thread."""
 
 
@@ -168,17 +178,18 @@ class _RequestWatch:
         self.has_expired = False
         self._lock = threading.Lock()
         self._twins: list[socket.socket] = []
-        self._timer = threading.Timer(seconds, self._expire)
-        self._timer.name, self._timer.daemon = "request watch", True
+        self._seconds = seconds
+        self._timer: threading.Timer | None = None
 
     def __enter__(self) -> _RequestWatch:
         _LOCAL.watch = self
-        self._timer.start()
+        self._timer = start_timer(WATCH_THREAD, self._seconds, self._expire)
         return self
 
     def __exit__(self, *exception: object) -> None:
         _LOCAL.watch = None
-        self._timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         with self._lock:
             for twin in self._twins:
                 twin.close()

@@ -14,7 +14,6 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from threading import Thread
 from typing import Final
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -26,6 +25,15 @@ from opentelemetry.trace import SpanKind, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from compute_agent.report.answers import REQUEST_ID
+from compute_agent.threads import NO_LOCK, ONCE, ThreadSpec, start_thread
+
+LAST_SPANS_THREAD: Final = ThreadSpec(
+    "last spans",
+    ONCE,
+    "sends the spans that are left when the process ends",
+    NO_LOCK,
+    "the collector of spans",
+)
 
 _MAX_QUEUE: Final = 2048
 _EXPORT_TIMEOUT: Final = 5.0
@@ -48,9 +56,7 @@ class RequestTracing:
 
     def end(self) -> None:
         """Send what is left; for a collector that hangs nobody waits long."""
-        last = Thread(target=self._provider.shutdown, name="last spans", daemon=True)
-        last.start()
-        last.join(_FLUSH_TIMEOUT)
+        start_thread(LAST_SPANS_THREAD, self._provider.shutdown).join(_FLUSH_TIMEOUT)
 
     @contextmanager
     def work(self, name: str) -> Iterator[None]:

@@ -9,15 +9,17 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from functools import partial
 from typing import Final
 
-from compute_agent.drivers.base import GuestDriver
+from compute_agent.drivers.base import RunningGuests
 from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError
 from compute_agent.pipeline.events import GuestStopped
 from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.report.answers import PlacementError
 from compute_agent.report.client import PlacementClient
+from compute_agent.threads import ONCE, ThreadSpec, run_aside
 from compute_agent.throttling.guest_command import CommandFailedError
 from compute_agent.throttling.settings import ThrottlingSettings
 
@@ -33,6 +35,15 @@ _POLL_SECONDS: Final = 0.1
 _FIRST_PAUSE: Final = 0.1
 _MAX_PAUSE: Final = 60.0
 """Between two attempts to give back: an outage of Placement is seen to end within a minute."""
+
+
+EVICTION_THREAD: Final = ThreadSpec(
+    "evict",
+    ONCE,
+    "stops one guest, and gives its allocation back as soon as Placement takes it",
+    f"a semaphore of {_AT_A_TIME}",
+    "the driver or the operator's command; the worker; Placement",
+)
 
 
 class EvictionFailedError(Exception):
@@ -68,10 +79,8 @@ class GuestEvictor:
         """Have a guest leave, by ``stop`` if there is one; nothing if it is on its way already."""
         if guest not in self._running:
             self._running.add(guest)
-            # Daemons: an operator's command or an outage of Placement must not keep the agent from ending.
-            threading.Thread(
-                target=self._see_off, args=(guest, stop or self._stop), name=f"evict-{guest}", daemon=True
-            ).start()
+            # Aside: an operator's command or an outage of Placement must not keep the agent from ending.
+            run_aside(EVICTION_THREAD, partial(self._see_off, guest, stop or self._stop), f"-{guest}")
 
     def finished_evictions(self) -> dict[str, Exception | None]:
         """The guests that have left since the last call (None), and those that stay, with the reason."""
@@ -102,7 +111,7 @@ class GuestEvictions:
         self,
         settings: ThrottlingSettings,
         pipeline: GuestPipeline,
-        driver: GuestDriver,
+        driver: RunningGuests,
         client: PlacementClient,
     ) -> None:
         self._settings = settings

@@ -8,13 +8,14 @@ must leave no limit that no agent knows of.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from functools import partial
+from typing import Final, Protocol, TypeVar
 
 from compute_agent.events.event import EventOutcome
 from compute_agent.model.messages import GuestGoneError
 from compute_agent.model.resource import ThrottleControl
+from compute_agent.threads import ONCE, ThreadSpec, run_aside
 from compute_agent.throttling.actions import EvictAction, RestoreAction, SwitchScheduling, ThrottleAction
 from compute_agent.throttling.evictions import StopGuest
 from compute_agent.throttling.interference.cases import CaseDecision, CaseVerdict
@@ -25,6 +26,14 @@ from compute_agent.throttling.watermarks.state import PendingEviction, Throttled
 LOG = logging.getLogger(__name__)
 
 A = TypeVar("A", bound=ThrottlingAct)
+
+ESCALATE_THREAD: Final = ThreadSpec(
+    "escalate",
+    ONCE,
+    "runs the command of ``escalate_command``",
+    "none",
+    "the operator's command",
+)
 
 
 class ThrottleTrigger(Protocol[A]):
@@ -206,7 +215,7 @@ class ThrottleExecutor:
 
     def _begin_escalation(self, decision: CaseDecision) -> None:
         # In a thread: a migration takes minutes, and the host is watched meanwhile.
-        threading.Thread(target=self._run_escalation, args=(decision,), name="escalate", daemon=True).start()
+        run_aside(ESCALATE_THREAD, partial(self._run_escalation, decision))
 
     def _run_escalation(self, decision: CaseDecision) -> None:
         assert decision.watch is not None, "a decision to escalate is one of a watch"

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from compute_agent.classes.guest_classes import QosClasses
-from compute_agent.drivers.base import GuestDriver
+from compute_agent.drivers.base import GuestThreads
 from compute_agent.host.cycles import CycleCounters, PerfEvents, ThreadCycles
 from compute_agent.model.messages import DriverError
 from compute_agent.pipeline.guest_cache import GuestView
@@ -71,7 +71,7 @@ class GuestReader:
 
     def __init__(
         self,
-        driver: GuestDriver,
+        driver: GuestThreads,
         classes: Callable[[], QosClasses],
         root: str = "/",
         cache: CacheReader | None = None,

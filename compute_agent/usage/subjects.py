@@ -9,7 +9,7 @@ from compute_agent.classes.guest_classes import QosClasses
 from compute_agent.controllers.base import GuestTarget, KernelController
 from compute_agent.controllers.resctrl import demands, resctrl_of
 from compute_agent.drivers import procfs
-from compute_agent.drivers.base import GuestDriver
+from compute_agent.drivers.base import GuestThreads
 from compute_agent.inventory.provider_tree import ProviderNode
 from compute_agent.model.guest import Guest
 from compute_agent.model.resource import BLOCKIO, CACHE_WAYS, CPU_QUOTA, MEMORY_BANDWIDTH, ThrottleControl
@@ -76,7 +76,7 @@ CacheAllotments = Callable[[GuestView], Mapping[ThrottleControl, GuestAllotment]
 class SubjectFactory:
     """Makes subjects of guests, and keeps when they started, which /proc tells only guest by guest."""
 
-    def __init__(self, driver: GuestDriver, cache_allotments: CacheAllotments | None = None) -> None:
+    def __init__(self, driver: GuestThreads, cache_allotments: CacheAllotments | None = None) -> None:
         """Without ``cache_allotments`` caches and bandwidth cannot be controlled here."""
         self._driver = driver
         self.cache_allotments = cache_allotments

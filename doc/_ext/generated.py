@@ -23,6 +23,7 @@ import rest
 import sequences
 import sources
 import tables
+import threads
 
 ROOT: Final = Path(__file__).parents[2]
 
@@ -40,6 +41,7 @@ GENERATORS: Final[Mapping[str, Callable[..., str]]] = {
     "glossary": lambda: glossary.page(ROOT / "doc" / "developer" / "glossary.yaml"),
     "tables": lambda: tables.page(ROOT / "doc" / "developer" / "data-model.yaml"),
     "flows": lambda: sequences.page(ROOT / "doc" / "developer" / "flows.yaml"),
+    "threads": threads.page,
     "rest": lambda: rest.page(ROOT / "api-ref"),
     "notes": lambda: notes.page(ROOT),
 }

@@ -40,6 +40,9 @@ _KINDS: Final = {
 _TELLING: Final = ("tell", "record")
 """Methods of the agent's Recorder, which log as well."""
 
+_FAILURES: Final = "log_failures"
+"""Function of the agent's threads whose result logs the exception of a round."""
+
 _LEVELS: Final = {"critical": "error", "error": "error", "exception": "error", "warning": "warning"}
 
 
@@ -100,6 +103,9 @@ def messages(package: Path) -> list[Message]:
         level = _LEVELS.get(getattr(log, "attr", ""))
         logger = getattr(getattr(log, "value", None), "id", "")
         template = _constant(call.args[3 if told else 0]) if call.args else None
+        if getattr(call.func, "id", "") == _FAILURES and len(call.args) > 1:
+            level, logger = "error", getattr(call.args[0], "id", "")
+            template = _constant(call.args[1])
         if (
             level
             and logger == "LOG"

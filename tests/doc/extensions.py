@@ -11,6 +11,7 @@ import floors
 import generated
 import options
 import sources
+import threads
 from commands import PLUGIN, PROGRAMS
 from truth import UNKNOWN, command_target, option_target
 
@@ -25,4 +26,5 @@ __all__ = [
     "option_target",
     "options",
     "sources",
+    "threads",
 ]

@@ -73,7 +73,7 @@ class Fast(service.HostAgent):
     def __init__(self):
         super().__init__(lambda: agent_conf.load([], [str(FOLDER / "agent.ini")]))
         throttling.INTERVAL = 10.0 / SPEED
-        loop = self.loop = self._loops.interference
+        loop = self.loop = self._parts.interference
         loop._clock = lambda: time.monotonic() * SPEED
         self._read, loop._reader.read_guests = loop._reader.read_guests, self._sample
 

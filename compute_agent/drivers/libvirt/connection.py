@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from compute_agent.drivers.libvirt import domain_metadata
 from compute_agent.model.messages import DriverError
+from compute_agent.threads import NO_LOCK, ThreadSpec, start_thread
 
 LOG = logging.getLogger(__name__)
 
@@ -22,6 +23,14 @@ LOG = logging.getLogger(__name__)
 # timeout of their own: this is what ends those that a hung libvirtd holds up, after one interval more.
 _KEEPALIVE_SECONDS: Final = 1
 _KEEPALIVE_COUNT: Final = 3
+
+LOOP_THREAD: Final = ThreadSpec(
+    "libvirt-loop",
+    "when libvirtd says something, and for keep-alives",
+    "runs libvirt's own event loop, one for the process",
+    NO_LOCK,
+    "the queue of ``libvirt-guests`` only: a call of libvirt from here would wait for itself",
+)
 
 _loop_lock = threading.Lock()
 _loop: threading.Thread | None = None
@@ -43,8 +52,7 @@ def load() -> Any:
                 lambda context, error: None, None
             )  # errors are raised; enough of them
             libvirt.virEventRegisterDefaultImpl()
-            _loop = threading.Thread(target=_run_loop, args=(libvirt,), name="libvirt-loop", daemon=True)
-            _loop.start()
+            _loop = start_thread(LOOP_THREAD, partial(_run_loop, libvirt))
     return libvirt
 
 

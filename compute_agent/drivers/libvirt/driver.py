@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from compute_agent.drivers import memory_limits, procfs
@@ -40,6 +41,7 @@ from compute_agent.drivers.memory_limits import OomScores, OomWatch
 from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.model.resource import BlockIo
+from compute_agent.threads import ThreadSpec, start_thread
 
 LOG = logging.getLogger(__name__)
 
@@ -59,6 +61,14 @@ _LAST_LOOK: Final = 2.0
 _POLL_SECONDS: Final = 0.02
 
 _KIB: Final = 1024
+
+GUESTS_THREAD: Final = ThreadSpec(
+    "libvirt-guests",
+    "when libvirtd reports a domain, and each 10 s for its definition; 0.1 to 2 s while libvirtd is away",
+    "keeps the table of domains, and reports those that start, end or change",
+    "that of changes of domains",
+    "libvirtd; the queue of ``arrivals``",
+)
 
 
 class LibvirtDriver:
@@ -92,8 +102,7 @@ class LibvirtDriver:
         self._look_pause = self._next_look = 0.0
         self._stopped = threading.Event()
         tried = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(tried,), name="libvirt-guests", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(GUESTS_THREAD, partial(self._run, tried))
         tried.wait(_FIRST_LOOK)
 
     # What runs

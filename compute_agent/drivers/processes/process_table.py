@@ -24,10 +24,19 @@ from compute_agent.drivers.processes.records import ProcessRecord, RecordStore, 
 from compute_agent.drivers.procfs import ProcessIdentity
 from compute_agent.model.guest import GuestSettings
 from compute_agent.model.messages import DriverError, GuestGoneError
+from compute_agent.threads import ThreadSpec, start_thread
 
 LOG = logging.getLogger(__name__)
 
 Key = TypeVar("Key")
+
+PIDWATCH_THREAD: Final = ThreadSpec(
+    "pidwatch",
+    "when a process of a guest ends (pidfd)",
+    "cleans up after guests that ended, and reports their end",
+    "that of the watched processes; that of the table of guests",
+    "files of the state folder, cgroups; the queue of ``arrivals``",
+)
 
 
 class PidWatch(Generic[Key]):
@@ -43,8 +52,7 @@ class PidWatch(Generic[Key]):
         self._closed = False
         self._watched: dict[int, tuple[int, select.poll]] = {}
         """The pidfd of each process that is watched, and what tells whether it has ended."""
-        self._thread = threading.Thread(target=self._run, name="pidwatch", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(PIDWATCH_THREAD, self._run)
 
     def add(self, key: Key, pid: int) -> bool:
         """Watch a process. False if it is gone already (``ended`` is then not called)."""

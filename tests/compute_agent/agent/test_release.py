@@ -1,14 +1,26 @@
 """What is given back when a host is left: quotas, pins, memory, weights, cache ways; each for itself."""
 
+from pathlib import Path
+
 import pytest
 
-from compute_agent.agent.release import HostRelease, ReleaseOptions, blocked, children_first, mark, unmark
-from compute_agent.drivers.base import CpuLimits, CpuSettings
+from compute_agent.agent.release import (
+    HostRelease,
+    ReleaseOptions,
+    blocked,
+    children_first,
+    combined,
+    mark,
+    releasing_controllers,
+    unmark,
+)
+from compute_agent.controllers.base import PINS, ReleaseItem
+from compute_agent.drivers.base import UNLIMITED, CpuLimits, CpuSettings, MemoryLimits
 from compute_agent.inventory.provider_tree import ProviderInventory
 from compute_agent.model.cpuset import FormerValues
 from compute_agent.model.guest import GuestSettings
 from compute_agent.model.messages import DriverError
-from compute_agent.model.resource import ThrottleControl
+from compute_agent.model.resource import BlockIo, ThrottleControl
 from compute_agent.pipeline.state import StateFile
 from compute_agent.report.plan import OwnedNames, ReportedProvider
 from compute_agent.resctrl.groups import DEFAULT_GROUP, read_groups, read_schemata
@@ -50,9 +62,10 @@ def driver():
 def release(driver, client, state, throttling):
     """Releases the host: outcomes by kind and name."""
 
-    def release(pins=False, control=None):
+    def release(pins=False, control=None, given=False):
+        controllers = releasing_controllers(driver, control, state, Path("/"), given)
         made = HostRelease(
-            driver, control, client, state, throttling, ROOT, ONLINE, ReleaseOptions(pins=pins)
+            driver, controllers, client, state, throttling, ROOT, ONLINE, ReleaseOptions(pins=pins)
         )
         return {(row.kind, row.name): row.outcome for row in made.carry_out()}
 
@@ -84,7 +97,8 @@ def test_classes_of_cpus_are_given_back(driver, client, state, throttling, tmp_p
     state.keep_former_values(FormerValues("boot-1", {governor: "powersave"}))
     for guest in driver.guests():
         driver.end(guest)
-    made = HostRelease(driver, None, client, state, throttling, ROOT, ONLINE, ReleaseOptions(), files=files)
+    controllers = releasing_controllers(driver, None, state, files.root, given=False)
+    made = HostRelease(driver, controllers, client, state, throttling, ROOT, ONLINE, ReleaseOptions())
     assert [(row.kind, row.detail, row.outcome) for row in made.carry_out()] == [
         ("CPU classes", "1 files of frequencies and idle states", "given back")
     ]
@@ -172,3 +186,33 @@ def test_an_agent_that_works_again_limits_nobody_for_whom_it_was_before(tmp_path
     mark(tmp_path)
     unmark(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_pins_that_are_somebody_elses_stay_and_weights_go(release, driver):
+    assert release(pins=True, given=True)["pins", "a"] == "given back"
+    assert driver.limits == {"a": CpuLimits(100), "b": CpuLimits(100)}
+    assert driver.nodes == {"a": frozenset({0}), "b": frozenset({0})}
+    assert all(has == {1} for threads in driver.affinities.values() for has in threads.values())
+
+
+def test_block_io_and_memory_limits_are_given_back(release, driver):
+    guests = driver.guests()
+    driver.apply_blockio(guests[0], BlockIo(weight=50))
+    driver.limit_memory(guests[1], MemoryLimits(maximum=1 << 30, oom_score_adj=300))
+    outcomes = release()
+    assert outcomes["block I/O", "a"] == "given back"
+    assert driver.blockio.get("a") is None
+    assert outcomes["pins", "b"] == STAYS
+    assert release(pins=True)["pins", "b"] == "given back"
+    assert driver.memory_limits(guests[1], MemoryLimits(UNLIMITED, UNLIMITED, 0, 0, ())) is None
+
+
+def test_parts_of_one_thing_are_given_back_in_their_order_and_a_part_that_fails_is_told():
+    told = []
+    parts = [ReleaseItem(PINS, "a", word, lambda word=word: told.append(word)) for word in ("CPUs", "weight")]
+    (whole,) = combined(parts)
+    whole.give_back()
+    assert (whole.detail, told) == ("CPUs, weight", ["CPUs", "weight"])
+    (failed,) = combined([*parts, ReleaseItem(PINS, "a", "", None, "failed: it is away")])
+    assert failed.fails
+    assert (failed.give_back, failed.reason) == (None, "failed: it is away")

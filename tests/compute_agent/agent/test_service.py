@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 import time
 import uuid
 
@@ -11,12 +12,14 @@ import pytest
 import requests
 
 from compute_agent import conf as agent_conf
+from compute_agent.agent import assembly, host_access
 from compute_agent.agent.protocol import RequestError, ask
 from compute_agent.agent.reloading import host_signature
 from compute_agent.agent.service import HostAgent
 from compute_agent.locks import LockedError
 from compute_agent.model.messages import ConfigError, DriverError
 from compute_agent.pipeline.events import ReconcileGuests
+from tests.doc.extensions import threads
 
 SECONDS = 20
 
@@ -64,6 +67,10 @@ class Rig:
             "consumer_type": "INSTANCE",
         }
         self.client._request("PUT", f"/allocations/{consumer}", body)
+
+    def reports(self):
+        """How many reports went well."""
+        return self.agent.metrics.registry.get_sample_value("compute_agent_reports_total", {"outcome": "ok"})
 
     def close(self):
         for guest in self.agent.driver.guests():
@@ -231,9 +238,9 @@ def test_options_that_wait_for_a_restart_keep_their_values_and_are_said(rig, tmp
         f"log_file = {tmp_path / 'log'}",
         daemon="http_port = 1\nhttp_address = 127.0.0.2",
     )
-    reports = rig.agent.metrics.reports.labels("ok")._value.get()
+    reports = rig.reports()
     rig.agent.reload()
-    rig.wait_for(lambda: rig.agent.metrics.reports.labels("ok")._value.get() > reports)
+    rig.wait_for(lambda: rig.reports() > reports)
     status = rig.ask("status")
     assert status["config_error"] == ""
     assert [line.partition(" was changed, and takes effect when")[0] for line in status["warnings"]] == [
@@ -323,3 +330,21 @@ def test_a_guest_that_cannot_be_stopped_is_told(rig, monkeypatch):
         patched.setattr(rig.agent.driver, "stop", fail)
         with pytest.raises(RequestError, match="it does not want to"):
             rig.ask("guest.stop", guest=guest["uuid"])
+
+
+def test_every_thread_of_a_running_agent_has_a_role(rig):
+    roles = tuple(role.name for _, role in threads.roles())
+    # The service of the test is in this process, too: its server's threads have names that Python makes up.
+    agents = [one.name for one in threading.enumerate() if not one.name.startswith(("MainThread", "Thread-"))]
+    assert {"worker", "report", "socket", "events"} <= set(agents)
+    assert [name for name in agents if not name.startswith(roles)] == []
+
+
+def test_an_assembly_that_fails_closes_the_driver(tmp_path, write_ini, monkeypatch):
+    closed = []
+    monkeypatch.setattr(assembly, "FleetLoop", lambda *arguments: 1 / 0)
+    monkeypatch.setattr(host_access.HostDriver, "close", lambda driver: closed.append(driver.driver.name))
+    ini = write_ini()
+    with pytest.raises(ZeroDivisionError):
+        HostAgent(lambda: agent_conf.load([], [str(ini)]))
+    assert closed == ["process"]

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from compute_agent.controllers.cpu_class import ClassBinding, CpuClassController, CpuClasses, give_back
+from compute_agent.controllers.cpu_class import ClassBinding, CpuClassController, CpuClasses
 from compute_agent.model.cpuset import CpuClass, CpuSets, FormerValues, NamedFrequency
 from compute_agent.model.messages import DriverError
 from tests.compute_agent.controllers.test_cpu_class_plan import target
@@ -148,9 +148,15 @@ def test_all_is_as_it_was_once_no_class_is_configured(machine, clamps, tmp_path)
     assert host.files.writes == []
 
 
+def give_back(host):
+    """Have the controller give back what there is."""
+    for item in host.controller.release((), frozenset()):
+        item.give_back()
+
+
 def test_a_host_that_is_left_has_everything_back(intel):
     intel.sync(target("a", "LSR", 2))
-    give_back(intel.driver, intel.store, intel.files)
+    give_back(intel)
     assert intel.snapshot() == intel.before
 
 
@@ -159,10 +165,10 @@ def test_what_cannot_be_given_back_is_told_and_kept_for_another_time(intel):
     path = f"{CPUS}/cpufreq/policy2/scaling_max_freq"
     intel.files.broken[path] = errno.EIO
     with pytest.raises(DriverError, match=r"scaling_max_freq = 3200000: the kernel does not take it"):
-        give_back(intel.driver, intel.store, intel.files)
+        give_back(intel)
     assert intel.store.former_values.values == {path: "3200000"}
     intel.files.broken.clear()
-    give_back(intel.driver, intel.store, intel.files)
+    give_back(intel)
     assert intel.snapshot() == intel.before
 
 
@@ -293,7 +299,8 @@ def test_a_cpu_that_was_offline_meanwhile_is_given_back_later(intel):
 
 
 def test_what_would_change_is_told_without_changing_it(intel):
-    planned = list(intel.controller.plan([target("a", "LSR", 2, 3)]))
+    rows = intel.controller.plan([target("a", "LSR", 2, 3)], ())
+    planned = [(row.subject, row.change) for row in rows]
     assert ("CPUs 2-3", "scaling_governor powersave -> performance") in planned
     assert ("CPUs 2-3", "state3/disable 0 -> 1") in planned
     assert intel.snapshot() == intel.before

@@ -241,7 +241,7 @@ def test_one_that_hangs_holds_up_nobody_and_is_left_behind(rig, monkeypatch):
         rig.loop.stop()
     finally:
         release.set()
-    hanging._thread.join(10)
+    hanging._thread.stop(10)
     assert not hanging._thread.is_alive()
 
 

@@ -1,6 +1,7 @@
 """How the loop tells what became of a look at the source: log, status, metrics, attributes."""
 
 import logging
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -133,6 +134,10 @@ def test_a_source_that_is_away_has_no_host_write_to_placement(followed):
 def test_the_thread_looks_at_once_and_ends(followed):
     followed.host.offer(signed(7))
     followed.loop.start()
+    kept = followed.host.state / "fleet.conf"
+    deadline = time.monotonic() + 20
+    while not kept.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
     followed.loop.stop()
-    followed.loop._thread.join(20)
-    assert (followed.host.state / "fleet.conf").exists()
+    assert kept.exists()
+    assert not followed.loop._thread.is_alive()

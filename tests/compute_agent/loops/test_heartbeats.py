@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 from compute_agent.inventory.attributes import is_ours
 from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
+from compute_agent.loops.base import ConfigurationInForce
 from compute_agent.loops.host_attributes import AgentHeartbeats
 from tests.compute_agent.loops.configurations import configuration
 
@@ -14,7 +15,7 @@ BELOW = ProviderNode("host_NUMA_0", "n", "r")
 def told(now, interval=600, *, beside=False, reports=60):
     compute = SimpleNamespace(heartbeat_interval=interval, update_resources_interval=reports)
     conf = configuration(SimpleNamespace(compute=compute))
-    beats = AgentHeartbeats(lambda: conf, lambda: now)
+    beats = AgentHeartbeats(ConfigurationInForce(conf), lambda: now)
     return [
         dict(node.attributes or {})
         for node in beats.offering(ProviderTree((ROOT, BELOW), beside=beside)).nodes

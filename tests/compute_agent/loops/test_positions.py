@@ -7,6 +7,7 @@ import pytest
 from compute_agent.inventory.attributes import GuestCpuMap, described, is_ours
 from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
 from compute_agent.loops import host_attributes
+from compute_agent.loops.base import ConfigurationInForce
 from compute_agent.loops.host_attributes import PositionReporter, acting_at
 from compute_agent.model.guest import CpuAssignment
 from compute_agent.throttling.watermarks.sections import WatermarkAction
@@ -39,7 +40,9 @@ def told(wanted, views, *, beside=False):
     options = SimpleNamespace(compute=SimpleNamespace(report_positions=wanted))
     settings = SimpleNamespace(rules=SimpleNamespace(watermarks=[BUSY]))
     conf = configuration(options, settings=settings)
-    tree = PositionReporter(lambda: conf, lambda: views).offering(ProviderTree((ROOT, BELOW), beside=beside))
+    tree = PositionReporter(ConfigurationInForce(conf), lambda: views).offering(
+        ProviderTree((ROOT, BELOW), beside=beside)
+    )
     return [dict(node.attributes or {}) for node in tree.nodes]
 
 

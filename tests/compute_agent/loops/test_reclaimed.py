@@ -76,10 +76,9 @@ class Rig:
         clock = lambda: self.now  # noqa: E731
         metrics = AgentMetrics()
         self.registry = metrics.registry
-        self.loop = ReclaimLoop(self.conf(), self.pipeline, self.driver, recorder, metrics, clock)
+        self.loop = ReclaimLoop(self.conf(), self.pipeline, self.driver, recorder, metrics, clock, self.wake)
         self.loop._reader = HostUseReader(self.pipeline, self.driver, lambda: CLASSES, self.folder, clock)
         self.loop._reader._root = str(self.folder)
-        self.loop.changed = self.wake
 
     def wake(self):
         self.wakes += 1

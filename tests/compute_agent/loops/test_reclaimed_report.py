@@ -41,8 +41,11 @@ class Rig:
             metrics,
             60,
             300,
-            offering=lambda tree: with_offers(tree, self.offers),
+            additions=(self,),
         )
+
+    def offering(self, tree):
+        return with_offers(tree, self.offers)
 
     def reserved(self):
         reported = self.reporter.reported(ROOT)

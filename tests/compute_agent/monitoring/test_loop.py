@@ -367,7 +367,7 @@ def test_a_round_that_hangs_does_not_keep_the_agent_from_stopping(bench, release
     bench.loop.stop(timeout=0.01)
     assert "hangs" in caplog.text
     released.set()
-    thread.join(30)
+    thread.stop(30)
 
 
 # Targets

@@ -14,7 +14,7 @@ from compute_agent.drivers.libvirt.domain_definition import (
     parse_definition,
 )
 from compute_agent.drivers.libvirt.domain_metadata import with_pins
-from compute_agent.drivers.libvirt.qemu import EMULATOR, ThreadRole
+from compute_agent.drivers.libvirt.qemu import EMULATOR, ThreadSpec
 from compute_agent.model.guest import PlacementConstraints
 
 EMPTY = "<domain/>"
@@ -109,7 +109,7 @@ def test_memory_is_somebody_elses_unless_it_is_restrictive(memory, binding, fore
 
 VCPUS = "<vcpu {}>2</vcpu><iothreads>1</iothreads><iothreadids><iothread id='3'/></iothreadids>"
 ZERO, ONE, HOST = frozenset({0}), frozenset({1}), frozenset({0, 1, 2, 3})
-FIRST, SECOND, IO = ThreadRole(vcpu=0), ThreadRole(vcpu=1), ThreadRole(iothread=3)
+FIRST, SECOND, IO = ThreadSpec(vcpu=0), ThreadSpec(vcpu=1), ThreadSpec(iothread=3)
 APART = CpuSettings((ZERO, ONE), frozenset({2, 3}))
 
 

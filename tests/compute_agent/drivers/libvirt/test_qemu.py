@@ -10,7 +10,7 @@ import pytest
 
 from compute_agent.drivers import procfs
 from compute_agent.drivers.base import CpuSettings
-from compute_agent.drivers.libvirt.qemu import EMULATOR, ThreadRole, find_process, role, wanted_cpus
+from compute_agent.drivers.libvirt.qemu import EMULATOR, ThreadSpec, find_process, role, wanted_cpus
 
 A, B, EM = frozenset({2}), frozenset({3}), frozenset({7})
 SETTINGS = CpuSettings((A, B), EM)
@@ -19,10 +19,10 @@ SETTINGS = CpuSettings((A, B), EM)
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("CPU 0/KVM", ThreadRole(vcpu=0)),
-        ("CPU 12/TCG", ThreadRole(vcpu=12)),
-        ("ALL CPUs/TCG", ThreadRole(all_vcpus=True)),
-        ("IO iothread3", ThreadRole(iothread=3)),
+        ("CPU 0/KVM", ThreadSpec(vcpu=0)),
+        ("CPU 12/TCG", ThreadSpec(vcpu=12)),
+        ("ALL CPUs/TCG", ThreadSpec(all_vcpus=True)),
+        ("IO iothread3", ThreadSpec(iothread=3)),
         ("IO mon_iothread", EMULATOR),
         ("qemu-system-x86", EMULATOR),
         ("vhost-1234", EMULATOR),
@@ -36,11 +36,11 @@ def test_a_thread_is_known_by_its_name(name, expected):
 @pytest.mark.parametrize(
     ("it", "cpus"),
     [
-        (ThreadRole(vcpu=0), A),
-        (ThreadRole(vcpu=1), B),
-        (ThreadRole(vcpu=2), A | B),  # plugged in later
-        (ThreadRole(all_vcpus=True), A | B),
-        (ThreadRole(iothread=1), EM),
+        (ThreadSpec(vcpu=0), A),
+        (ThreadSpec(vcpu=1), B),
+        (ThreadSpec(vcpu=2), A | B),  # plugged in later
+        (ThreadSpec(all_vcpus=True), A | B),
+        (ThreadSpec(iothread=1), EM),
         (EMULATOR, EM),
     ],
 )
@@ -101,4 +101,4 @@ def test_a_command_line_without_end_is_read_in_part(impostor, monkeypatch):
 def test_threads_that_have_no_names_may_all_be_guest_cpus(impostor):
     guest_uuid, pid = impostor
     process = find_process(guest_uuid, "")
-    assert process.threads() == {pid: ThreadRole(all_vcpus=True)}
+    assert process.threads() == {pid: ThreadSpec(all_vcpus=True)}

@@ -1,13 +1,14 @@
-"""A thread that is there while there is something to do."""
+"""Tasks run while there is something to do, signals end their pauses, and helpers hand over their results."""
 
 import sys
 import threading
 
 import pytest
 
-from compute_agent.loops.base import RoundsThread
+from compute_agent.threads import ONCE, PeriodicTask, ThreadSpec, WakeSignal, run_aside
 
 LONG = 20.0
+ROLE = ThreadSpec("work", 0.001, "works", "none", "nothing")
 
 
 class Work:
@@ -18,15 +19,17 @@ class Work:
         self.failures, self.error = [], None
         self.done, self.rested = threading.Semaphore(0), threading.Semaphore(0)
         self.kept = 0
-        self.thread = RoundsThread(
-            "work",
+        self.pause, self.signal = 0.001, WakeSignal()
+        self.thread = PeriodicTask(
+            ROLE,
             self.round,
-            lambda: self.needed,
-            lambda took: 0.001,
+            lambda took: self.pause,
             self.failures.append,
-            self.begin,
-            self.rested.release,
-            self.keep,
+            is_needed=lambda: self.needed,
+            begin=self.begin,
+            rest=self.rested.release,
+            keep=self.keep,
+            signal=self.signal,
         )
 
     def begin(self):
@@ -122,3 +125,54 @@ def test_nobody_waits_long_for_what_hangs_when_it_is_stopped(work, hanging):
     stopping.join()
     assert not is_waited_for
     assert reached.wait(LONG)
+
+
+@pytest.mark.parametrize("wake", [lambda work: work.thread.wake(), lambda work: work.signal.wake()])
+def test_a_signal_ends_a_pause(work, wake):
+    work.pause = None
+    work.thread.start()
+    for _ in range(3):
+        assert work.done.acquire(timeout=LONG)
+        wake(work)
+    assert work.done.acquire(timeout=LONG)
+
+
+def test_a_signal_during_a_round_is_for_the_next_one(work):
+    work.pause = None
+    work.signal.wake()
+    reached, over = threading.Event(), threading.Event()
+
+    def hang():
+        work.thread._round = work.round
+        reached.set()
+        over.wait(LONG)
+
+    work.thread._round = hang
+    work.thread.start()
+    assert reached.wait(LONG)
+    work.signal.wake()
+    over.set()
+    assert work.done.acquire(timeout=LONG)
+
+
+def test_stopping_ends_an_endless_pause_and_nothing_else_is_done(work):
+    work.pause = None
+    work.thread.start()
+    assert work.done.acquire(timeout=LONG)
+    work.thread.stop(LONG)
+    assert not work.thread.is_alive()
+    assert work.kept == 1
+
+
+def test_a_task_that_never_started_can_be_stopped(work):
+    work.thread.stop(LONG)
+    assert not work.thread.is_alive()
+    assert work.kept == 0
+
+
+@pytest.mark.parametrize("error", [ValueError("a"), SystemExit(3)])
+def test_a_helper_hands_over_what_its_work_raises(error):
+    def fail():
+        raise error
+
+    assert run_aside(ThreadSpec("help", ONCE, "fails", "none", "nothing"), fail).exception(LONG) is error

@@ -1,0 +1,225 @@
+"""Assembly of the agent: one function makes all parts, from top to bottom, each from parts that are there.
+
+No part is handed a later one. Where calls go the other way, an earlier object carries them: a
+:class:`WakeSignal` wakes the reports, :class:`ConfigurationInForce` has the loops follow a reload, and the
+worker's queue takes events of all.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from oslo_config import cfg
+from prometheus_client import ProcessCollector
+
+from compute_agent.agent.configured_host import ControllerFactory, configured_host
+from compute_agent.agent.guest_settings import GuestConfigurator
+from compute_agent.agent.host_access import GUESTS_FOLDER, STATE_FILE, HostDriver, open_host_driver
+from compute_agent.agent.maintenance import MaintenanceMode, causes_kept
+from compute_agent.agent.reloading import ConfigReloader, ConfigurationLoader
+from compute_agent.controllers.cpu_class import count_refusals
+from compute_agent.events.event import EventRecorder
+from compute_agent.inventory import provider_tree
+from compute_agent.loops.allocations import ClaimWatch, HistoryWatch
+from compute_agent.loops.arrivals import GuestEvents, PreStartHook
+from compute_agent.loops.audit import ConsumerLocations
+from compute_agent.loops.base import AgentLoop, ConfigurationInForce
+from compute_agent.loops.events import EventLog, OomEvents
+from compute_agent.loops.fleet import FleetGuests, FleetLoop
+from compute_agent.loops.host_attributes import AgentHeartbeats, PositionReporter
+from compute_agent.loops.monitoring import CacheMonitoring, MonitoredGuests
+from compute_agent.loops.reclaimed import ReclaimLoop
+from compute_agent.loops.reporting import ReportLoop, RootWatch
+from compute_agent.loops.throttling import InterferenceLoop, WatermarkLoop
+from compute_agent.loops.usage import CpuUse
+from compute_agent.pipeline.metrics import AgentMetrics
+from compute_agent.pipeline.state import StateFile
+from compute_agent.pipeline.worker import GuestPipeline
+from compute_agent.report.client import PlacementClient
+from compute_agent.report.reporter import HostReporter
+from compute_agent.report.root_provider import DisableCause
+from compute_agent.threads import WakeSignal
+from compute_agent.throttling.arbiter import LimitArbiter
+from compute_agent.throttling.evictions import GuestEvictions, GuestEvictor
+from compute_agent.throttling.executor import ThrottleExecutor
+from compute_agent.throttling.state_file import ThrottlingFile
+from compute_agent.throttling.telemetry import ThrottleTelemetry
+from compute_agent.throttling.watermarks.metrics import load_registry
+from compute_agent.usage.subjects import open_allotments
+
+
+@dataclass(frozen=True, slots=True)
+class AssembledAgent:
+    """The parts that are asked or driven after the assembly. No thread of them runs yet, but the driver's.
+
+    ``early`` loops start before the agent listens: whoever asks it, or announces a guest, finds them.
+    ``late`` loops start afterwards. All stop in reverse order.
+    """
+
+    state: StateFile
+    throttling: ThrottlingFile
+    metrics: AgentMetrics
+    events: EventLog
+    recorder: EventRecorder
+    host_driver: HostDriver
+    pipeline: GuestPipeline
+    in_force: ConfigurationInForce
+    reloader: ConfigReloader
+    configurator: GuestConfigurator
+    limits: LimitArbiter
+    reports: ReportLoop
+    maintenance: MaintenanceMode
+    reclaimed: ReclaimLoop
+    fleet: FleetLoop
+    monitoring: CacheMonitoring
+    watermarks: WatermarkLoop
+    interference: InterferenceLoop
+    oom: OomEvents
+    arrivals: GuestEvents
+    announcements: PreStartHook
+    early: tuple[AgentLoop, ...]
+    late: tuple[AgentLoop, ...]
+
+
+def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, folder: Path) -> AssembledAgent:
+    """The agent of a state folder whose lock is held, by the ``options`` that ``load_conf`` gave first.
+
+    :raises ConfigError: it is a configuration to refuse.
+    :raises cfg.Error:
+    :raises IdentityError:
+    :raises DriverError:
+    :raises OSError:
+    """
+    with ExitStack() as undo:
+        # What was there before: the state file, and the root provider that it knows
+        state = StateFile(folder / STATE_FILE)
+        throttling = ThrottlingFile(folder, state)
+        saved, registry = state.state, load_registry()
+        root = RootWatch(
+            options, provider_tree.load_or_create(folder), saved.nova_root, bool(saved.owned), state
+        )
+
+        # The host, which a refused configuration does not get past
+        host = configured_host(options, registry, root=root.owner, acting=True)
+        metrics = AgentMetrics()
+        events = EventLog(options, metrics.registry)
+        recorder = EventRecorder(events.add)
+        ProcessCollector(registry=metrics.registry)  # what the agent itself costs
+        holder = f"pid {os.getpid()}, agent of {host.world.tree.root.name}, state folder {folder}"
+        host_driver = open_host_driver(options, state, folder / GUESTS_FOLDER, holder, metrics)
+        undo.callback(host_driver.close)  # threads, connections and a lock, if anything below fails
+        driver = host_driver.driver
+
+        # The worker and its controllers, and the configuration by which they are made
+        factory = ControllerFactory(driver, state, metrics)
+        conf = host.configuration(
+            PlacementClient.from_conf(options), factory.build(options, host.resctrl, host.world)
+        )
+        pipeline = GuestPipeline(host.world, driver, conf.controllers, state.keep_guests, metrics, recorder)
+        in_force = ConfigurationInForce(conf)
+        count_refusals(metrics.registry, in_force)
+        reloader = ConfigReloader(
+            load_conf, registry, factory, root, host_driver, pipeline, metrics, host, in_force
+        )
+        configurator = GuestConfigurator(pipeline, driver, in_force)
+
+        # What adds to reports, then reports
+        changed = WakeSignal()
+        reclaimed = ReclaimLoop(conf, pipeline, driver, recorder, metrics, changed=changed.wake)
+        fleet_guests = FleetGuests(pipeline, configurator.set_guest)
+        fleet = FleetLoop(options, reloader.check, metrics.registry, changed.wake, fleet_guests.bring_about)
+        reports = ReportLoop(
+            HostReporter(conf.client, saved.owned, state.keep_owned, saved.history.generations),
+            conf.client,
+            pipeline,
+            metrics,
+            options.compute.update_resources_interval,
+            options.placement.report_retry_maximum,
+            locate=ConsumerLocations(driver, pipeline),
+            causes=causes_kept(
+                saved,
+                throttling.state.watermarks.scheduling_off,
+                bool(host.settings.rules.watermarks),
+            ),
+            root=root,
+            root_user=reloader,
+            additions=(
+                reclaimed,
+                fleet,
+                PositionReporter(in_force, pipeline.views),
+                AgentHeartbeats(in_force),
+            ),
+            history=HistoryWatch(metrics, saved.history, state, recorder),
+            claims=ClaimWatch(in_force, recorder),
+            signal=changed,
+        )
+        maintenance = MaintenanceMode(saved.maintenance, state, reports, metrics.registry)
+
+        # What measures guests, and throttles them
+        monitored = MonitoredGuests(driver, pipeline, in_force)
+        monitoring = CacheMonitoring(conf, monitored, metrics.registry)
+        limits = LimitArbiter(pipeline)
+        evictions = GuestEvictions(conf.settings, pipeline, driver, conf.client)
+        executor = ThrottleExecutor(
+            registry,
+            limits,
+            GuestEvictor(evictions.stop_guest, evictions.give_back),
+            partial(reports.switch_scheduling, DisableCause.WATERMARK),
+            ThrottleTelemetry(metrics.registry, recorder, reclaimed.blame),
+        )
+        watermarks = WatermarkLoop(
+            conf.settings,
+            throttling,
+            pipeline,
+            driver,
+            executor,
+            limits,
+            evictions,
+            root=options.host.root,
+            cache=monitoring.reader,
+            cache_allotments=open_allotments(conf.controllers, lambda: pipeline.world.zones),
+        )
+        monitored.use_usage(watermarks)
+        interference = InterferenceLoop(
+            conf, throttling, pipeline, driver, executor, limits, monitoring.reader
+        )
+
+        # What hears of guests
+        oom = OomEvents(driver, recorder, metrics.registry, options.host.root)
+        arrivals = GuestEvents(pipeline, conf.client, changed.wake)
+        announcements = PreStartHook(pipeline, driver.expecting, conf.client)
+
+        early: tuple[AgentLoop, ...] = (events, monitoring, arrivals, announcements)
+        cpu_use = CpuUse(conf, pipeline, driver)
+        late: tuple[AgentLoop, ...] = (reports, watermarks, interference, oom, reclaimed, cpu_use, fleet)
+        in_force.follow((*early, *late))
+        undo.pop_all()
+    return AssembledAgent(
+        state,
+        throttling,
+        metrics,
+        events,
+        recorder,
+        host_driver,
+        pipeline,
+        in_force,
+        reloader,
+        configurator,
+        limits,
+        reports,
+        maintenance,
+        reclaimed,
+        fleet,
+        monitoring,
+        watermarks,
+        interference,
+        oom,
+        arrivals,
+        announcements,
+        early,
+        late,
+    )

@@ -1,0 +1,117 @@
+"""Settings of guests: checks requests against the host and the configuration, and changes running guests.
+
+The socket's methods and the fleet change guests by the same code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from marshmallow import Schema
+
+from compute_agent.agent.parameters import SetSchema, load
+from compute_agent.agent.protocol import RequestError
+from compute_agent.classes.blockio_classes import parse_blockio_classes
+from compute_agent.drivers.base import LaunchSupport
+from compute_agent.loops.base import ConfigurationInForce
+from compute_agent.model.guest import Guest, MemoryType
+from compute_agent.model.messages import DriverError
+from compute_agent.pipeline.events import GuestStarted
+from compute_agent.pipeline.guest_cache import GuestView
+from compute_agent.pipeline.worker import GuestPipeline
+
+ANSWER_SECONDS: Final = 50.0
+"""How long the worker is waited for; a client of the socket waits 60 s (:func:`..protocol.ask`)."""
+
+
+class GuestConfigurator:
+    """Finds guests, and gives them other settings. For any thread but the worker."""
+
+    def __init__(
+        self, pipeline: GuestPipeline, driver: LaunchSupport, in_force: ConfigurationInForce
+    ) -> None:
+        self._pipeline = pipeline
+        self._driver = driver
+        self._in_force = in_force
+
+    def load_settings(self, schema: Schema, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Parameters as a schema wants them, with classes and memory that there are here.
+
+        :raises RequestError: naming those that are wrong.
+        """
+        conf = self._in_force.current
+        body, known = load(schema, params), conf.settings.classes.classes.keys()
+        if "qos_class" in body and body["qos_class"] not in known:
+            raise RequestError(
+                f"there is no class {body['qos_class']!r}; there are {', '.join(sorted(known))}, and a"
+                " section [qos_class:NAME] makes another one"
+            )
+        blockio_classes = parse_blockio_classes(conf.options).keys()
+        if body.get("blockio_class") and body["blockio_class"] not in blockio_classes:
+            raise RequestError(
+                f"there is no class of block I/O {body['blockio_class']!r}; there are"
+                f" {', '.join(sorted(blockio_classes)) or 'none'}, and a section [blockio_class:NAME] makes"
+                " another one"
+            )
+        wanted = body.get("memory_type", MemoryType.ANY)
+        present = frozenset(self._pipeline.world.topology.memory_types.values())
+        if wanted is not MemoryType.ANY and wanted not in present:
+            there = ", ".join(sorted(present)) or "none that can be told"
+            raise RequestError(f"this host has no memory of type {wanted}; it has {there}")
+        return body
+
+    def change_guest(self, params: Mapping[str, Any]) -> Guest:
+        """Give a running guest other settings, in effect when this returns.
+
+        :raises RequestError: they cannot be, or the guest is not there.
+        :raises TimeoutError: the worker has no time.
+        """
+        body = dict(self.load_settings(SetSchema(), params))
+        guest = self.find_guest(body.pop("guest")).guest
+        if not body:
+            names = sorted(SetSchema().fields.keys() - {"guest"})
+            raise RequestError(f"nothing to change: {' or '.join(names)} has to be given")
+        driver = self._driver.starting
+        if driver is None:
+            raise RequestError(f"the settings of guests of driver {guest.driver} are in their definitions")
+        try:
+            changed = driver.configure(guest, replace(guest.settings, **body))
+        except DriverError as error:
+            raise RequestError(str(error)) from error
+        self._pipeline.submit(GuestStarted(changed, None)).result(ANSWER_SECONDS)
+        return guest
+
+    def set_guest(self, guest: str, values: Mapping[str, Any]) -> str:
+        """Give the guest of a uuid these settings. Why that cannot be; empty if it was done."""
+        try:
+            self.change_guest({"guest": guest, **values})
+        except (RequestError, TimeoutError) as error:
+            return str(error) or "the agent is busy"
+        return ""
+
+    def list_views(self) -> list[GuestView]:
+        """All guests.
+
+        :raises RequestError: it is not known which guests run.
+        """
+        try:
+            self._pipeline.check_taken_over()
+        except DriverError as error:
+            raise RequestError(str(error)) from error
+        return self._pipeline.views()
+
+    def find_guest(self, wanted: str) -> GuestView:
+        """The guest of a uuid, or else of a name.
+
+        :raises RequestError: there is none, or several have the name.
+        """
+        views = self.list_views()
+        found = [view for view in views if view.guest.uuid == wanted] or [
+            view for view in views if view.guest.name == wanted
+        ]
+        if len(found) != 1:
+            reason = "there is no guest" if not found else f"{len(found)} guests are named"
+            raise RequestError(f"{reason} {wanted}")
+        return found[0]

@@ -1,0 +1,80 @@
+"""Every controller can be asked what it would change and what it gives back, and none is forgotten."""
+
+import importlib
+import pkgutil
+from pathlib import Path
+
+import pytest
+
+from compute_agent import controllers
+from compute_agent.agent.configured_host import ControllerSettings, make_controllers
+from compute_agent.controllers.base import GuestController, GuestTarget, KernelController
+from compute_agent.model.guest import Guest, GuestSettings
+from compute_agent.model.messages import DriverError, GuestGoneError
+from tests.compute_agent.fakes import FakeDriver
+
+METHODS = ("sync", "drifted", "apply", "plan", "release")
+
+
+def classes():
+    """The controllers of the package."""
+    modules = [
+        importlib.import_module(f"{controllers.__name__}.{module.name}")
+        for module in pkgutil.iter_modules(controllers.__path__)
+    ]
+    found = {value for module in modules for value in vars(module).values() if isinstance(value, type)}
+    return sorted(
+        (one for one in found - {KernelController, GuestController} if KernelController in one.__mro__),
+        key=lambda one: one.name,
+    )
+
+
+def test_all_controllers_are_known_to_the_test():
+    assert [one.name for one in classes()] == [
+        *("blockio", "cpu", "cpu_class", "cpuset", "memory", "memory_limit", "resctrl")
+    ]
+
+
+@pytest.mark.parametrize("controller", classes(), ids=lambda one: one.name)
+@pytest.mark.parametrize("method", METHODS)
+def test_a_controller_answers_everything_that_it_is_asked(controller, method):
+    assert getattr(controller, method) is not getattr(KernelController, method)
+
+
+def test_one_list_makes_all_controllers():
+    made = make_controllers(FakeDriver([0]), object(), ControllerSettings(), object(), Path("/"))
+    assert {type(one) for one in made} == set(classes())
+    following = make_controllers(FakeDriver([0]), None, ControllerSettings(pins=False), object(), Path("/"))
+    assert [one.name for one in following] == ["cpu", "memory_limit", "blockio", "cpu_class"]
+
+
+class Differing(GuestController):
+    """Differs for each guest as the test says."""
+
+    name = "differing"
+
+    def __init__(self, answers):
+        self.answers = answers
+
+    def drifted(self, target):
+        if isinstance(answer := self.answers[target.guest.uuid], Exception):
+            raise answer
+        return answer
+
+
+def test_a_plan_has_a_row_for_each_guest_that_differs_or_cannot_be_read():
+    answers = {
+        "a": "other CPUs",
+        "b": None,
+        "c": GuestGoneError("it has ended"),
+        "d": DriverError("libvirtd is away"),
+        "e": OSError("gone"),
+    }
+    guests = [Guest(uuid, "fake", uuid, 1, GuestSettings()) for uuid in reversed(answers)]
+    targets = [GuestTarget(guest, None, frozenset({0})) for guest in guests]
+    rows = Differing(answers).plan(targets, ())
+    assert [(row.where, row.subject, row.change) for row in rows] == [
+        ("differing", "a", "other CPUs"),
+        ("differing", "d", "cannot be done: libvirtd is away"),
+        ("differing", "e", "cannot be done: gone"),
+    ]
