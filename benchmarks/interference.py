@@ -19,14 +19,12 @@ from pathlib import Path
 
 from benchmarks.interference_worlds import KINDS, STEP, Limits, Use, World, world
 from compute_agent.drawing.svg import COLOURS, ChartCurve, ChartPanel, draw
-from compute_agent.interference.cases import CaseVerdict
-from compute_agent.interference.decide import CaseDecision, InterferenceState, advance, observe
-from compute_agent.interference.reading import GuestSamples
-from compute_agent.interference.signals import SIGNALS
-from compute_agent.interference.state import limits as limits_of
-from compute_agent.interference.watch import InterferenceWatch
 from compute_agent.model.resource import ThrottleControl
-from compute_agent.qos.levers import ThrottleSteps, floor
+from compute_agent.throttling.interference.cases import CaseVerdict
+from compute_agent.throttling.interference.decisions import CaseDecision, advance_state, observe_signals
+from compute_agent.throttling.interference.signals import SIGNALS, GuestSamples, InterferenceWatch
+from compute_agent.throttling.interference.state import InterferenceState
+from compute_agent.throttling.levers import ThrottleSteps, lowest_limit
 
 HARM = 0.1
 """A guest of the upper class that is slower by this part is a victim of the culprit, and has to be helped."""
@@ -73,8 +71,8 @@ class Agent(Controller):
 
     def take(self, sample: GuestSamples) -> None:
         self.samples: tuple[GuestSamples, ...] = (*self.samples[-59:], sample)
-        self.state, self.decisions = advance(self.watches, ThrottleSteps(), self.state, self.samples)
-        self.limits = limits_of(self.state.cases)
+        self.state, self.decisions = advance_state(self.watches, ThrottleSteps(), self.state, self.samples)
+        self.limits = self.state.guest_limits()
 
 
 class Minimum(Controller):
@@ -88,25 +86,25 @@ class Minimum(Controller):
         self.state, self.steps, self.clean = InterferenceState(), ThrottleSteps(), Counter[str]()
 
     def take(self, sample: GuestSamples) -> None:
-        self.state = InterferenceState(tracks=observe(WATCHES, self.state, sample))
+        self.state = InterferenceState(tracks=observe_signals(WATCHES, self.state, sample))
         limits = {guest: dict(found) for guest, found in self.limits.items()}
         for watch in WATCHES:
             lever = watch.signal.lever
             bad = any(
-                track.lasts(sample.time)
+                track.suffers_lastingly(sample.time)
                 for key, track in self.state.tracks.items()
                 if key.signal == watch.signal.name and sample.readings[key.guest].facts.rank
             )
             self.clean[lever.name] = 0 if bad else self.clean[lever.name] + 1
             for guest, reading in sample.readings.items():
-                for knob, entitlement in reading.facts.entitlements.items():
+                for knob, allotment in reading.facts.allotments.items():
                     if reading.facts.rank or knob.lever != lever.name:
                         continue
                     of_guest = limits.setdefault(guest, {})
                     if bad:
-                        of_guest[knob] = floor(entitlement, self.steps)
+                        of_guest[knob] = lowest_limit(allotment, self.steps)
                     elif knob in of_guest and self.clean[lever.name] % 3 == 0:
-                        higher = lever.up(of_guest.pop(knob), entitlement, self.steps)
+                        higher = lever.up(of_guest.pop(knob), allotment, self.steps)
                         if higher is not None:
                             of_guest[knob] = higher
         self.limits = {guest: found for guest, found in limits.items() if found}
@@ -340,13 +338,13 @@ def picture(seed: int) -> str:
         )
         lines: dict[str, list[tuple[float, float]]] = {}
         for time, limits in zip(times, agent.limits, strict=True):
-            entitled = one.guests[one.culprit].facts.entitlements
-            for knob, entitlement in entitled.items():
-                limit = limits.get(one.culprit, {}).get(knob, entitlement.full)
-                lines.setdefault(knob.lever, []).append((time, 100 * limit / entitlement.full))
+            entitled = one.guests[one.culprit].facts.allotments
+            for knob, allotment in entitled.items():
+                limit = limits.get(one.culprit, {}).get(knob, allotment.full)
+                lines.setdefault(knob.lever, []).append((time, 100 * limit / allotment.full))
         panels.append(
             ChartPanel(
-                f"What {one.culprit} may have, in % of what it is entitled to",
+                f"What {one.culprit} may have, in % of what it is allotted",
                 [
                     ChartCurve(name, COLOURS[n], points)
                     for n, (name, points) in enumerate(lines.items())

@@ -21,9 +21,9 @@ from compute_agent import conf as agent_conf
 from compute_agent.agent import service
 from compute_agent.drawing.svg import COLOURS, ChartCurve, ChartPanel, draw
 from compute_agent.events.store import FILE, read_events
-from compute_agent.interference.cases import CasePhase
-from compute_agent.interference.signals import SIGNALS
-from compute_agent.loops import interference
+from compute_agent.loops import throttling
+from compute_agent.throttling.interference.cases import CasePhase
+from compute_agent.throttling.interference.signals import SIGNALS
 from tests.compute_agent.libvirtd import CGROUP_CONTROLLERS
 from tests.compute_agent.servers import running
 
@@ -36,12 +36,12 @@ class Fast:
 
     def __init__(self, ini, speed):
         self.speed, self.samples = speed, []
-        interference.INTERVAL = 10.0 / speed
+        throttling.INTERVAL = 10.0 / speed
         self.agent = service.HostAgent(lambda: agent_conf.load([], [str(ini)]))
         self.loop = self.agent._parts.interference
         self.loop._clock = self.clock
-        self._read = self.loop._reader.read
-        self.loop._reader.read = self.read
+        self._read = self.loop._reader.read_guests
+        self.loop._reader.read_guests = self.read
         self.agent.start()
 
     def clock(self):
@@ -81,10 +81,10 @@ def disturbed(bench, libvirtd, speed, svg):
         domain.resume()
         wait_for(lambda: any(one[1].get(batch) for one in fast.samples[-1:]))
         limited = time.monotonic()
-        wait_for(lambda: any(case.phase is CasePhase.HOLD for case in fast.loop._state.cases))
+        wait_for(lambda: any(case.phase is CasePhase.HOLD for case in fast.loop._trigger.state.cases))
         fast.seconds(120)
         domain.suspend()
-        wait_for(lambda: not fast.loop._state.cases)
+        wait_for(lambda: not fast.loop._trigger.state.cases)
         ended = time.monotonic()
         fast.seconds(60)
     finally:

@@ -12,9 +12,9 @@ import random
 from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass, field
 
-from compute_agent.interference.reading import GuestReading, GuestSamples
 from compute_agent.model.resource import CACHE_WAYS, CPU_QUOTA, MEMORY_BANDWIDTH, ThrottleControl
-from compute_agent.qos.snapshot import GuestAllotment, GuestUsage
+from compute_agent.throttling.interference.signals import GuestReading, GuestSamples
+from compute_agent.usage.snapshot import GuestAllotment, GuestUsage
 
 STEP = 10.0
 """Seconds."""
@@ -273,12 +273,12 @@ def world(seed: str, kind: str) -> World:
 
 
 def _facts(uuid: str, qos_class: str, rank: int, vcpus: float) -> GuestUsage:
-    entitlements = {
+    allotments = {
         QUOTA: GuestAllotment(vcpus),
         WAY: GuestAllotment(float(WAYS), 1.0, CACHE / WAYS),
         BAND: GuestAllotment(100.0, 5.0, BANDWIDTH / 100),
     }
-    return GuestUsage(uuid, qos_class, rank, entitlements=entitlements, name=uuid)
+    return GuestUsage(uuid, qos_class, rank, allotments=allotments, name=uuid)
 
 
 def _program(rng: random.Random) -> Program:

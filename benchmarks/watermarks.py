@@ -22,22 +22,23 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from compute_agent.model.resource import ThrottleControl
-from compute_agent.qos.actions import ThrottleAction
-from compute_agent.qos.executor import ThrottleExecutor
-from compute_agent.qos.levers import ThrottleSteps, floor
-from compute_agent.qos.metrics import MetricRegistry
-from compute_agent.qos.plan import make_plan
-from compute_agent.qos.rounds import MeasuredGuest
-from compute_agent.qos.rules import QosRules
-from compute_agent.qos.sampler import MetricSampler
-from compute_agent.qos.snapshot import GuestAllotment, GuestUsage
-from compute_agent.qos.state import QosState, ThrottledGuest
-from compute_agent.qos.streaks import observe
-from compute_agent.qos.telemetry import ThrottleTelemetry
+from compute_agent.throttling.actions import ThrottleAction
+from compute_agent.throttling.executor import ThrottleExecutor
+from compute_agent.throttling.levers import ThrottleSteps, lowest_limit
+from compute_agent.throttling.samplers import MetricSampler
+from compute_agent.throttling.telemetry import ThrottleTelemetry
+from compute_agent.throttling.triggers import WatermarkTrigger
+from compute_agent.throttling.watermarks.breaches import observe_usage
+from compute_agent.throttling.watermarks.metrics import MetricRegistry
+from compute_agent.throttling.watermarks.plan import make_plan
+from compute_agent.throttling.watermarks.sections import WatermarkRules
+from compute_agent.throttling.watermarks.state import ThrottledGuest, WatermarkState
+from compute_agent.usage.rounds import MeasuredGuest
+from compute_agent.usage.snapshot import GuestAllotment, GuestUsage
 from tests.compute_agent.loops.overload import TOPOLOGY, Overload, StubbornDriver
-from tests.compute_agent.qos.builders import line, rules
-from tests.compute_agent.qos.simulate import Loop, SimulatedGuest, SimulatedHost
-from tests.compute_agent.qos.worlds import cpu_rules, host, picture
+from tests.compute_agent.throttling.watermarks.builders import line, rules
+from tests.compute_agent.throttling.watermarks.simulate import Loop, SimulatedGuest, SimulatedHost
+from tests.compute_agent.throttling.watermarks.worlds import cpu_rules, host, picture
 
 _SAMPLES, _COOL_DOWN, _CALM = 3, 30, 200
 _MARGIN = 0.1
@@ -108,7 +109,7 @@ def recovery(guests: int, over: float) -> Recovery:
     loop.host.own_use = total / 2
     later = loop.run(500)
     restored = next(number for number, seen in enumerate(later) if seen.throttled == 0)
-    lowest = floor(GuestAllotment(4.0), ThrottleSteps())
+    lowest = lowest_limit(GuestAllotment(4.0), ThrottleSteps())
     gains = [cores - lowest for cores in wants.values()]
     fewest = [_fewest(gains, widened) for widened in (gap, gap * (1 + _MARGIN))]
     return Recovery(guests, 100 * over, len(touched), *fewest, recovered, restored)
@@ -125,17 +126,16 @@ def cost(guests: int, rounds: int, folder: Path) -> Cost:
     )
     sampler = MetricSampler()
     hands = SimulatedHost(1.0, 1.0, {})
-    executor = ThrottleExecutor(
-        by, QosState(scheduling_off=False), hands, hands, lambda state: None, _telemetry()
-    )
+    executor = ThrottleExecutor(by.registry, hands, hands, hands.switch_scheduling, _telemetry())
+    trigger = WatermarkTrigger(by, WatermarkState(scheduling_off=False), executor, lambda state: None)
     sampling, calm = [], []
     begun, began = time.process_time(), time.monotonic()
     for number in range(rounds):
         started = time.process_time()
-        snapshot = sampler.sample(by, subjects, began + number)
+        snapshot = sampler.take_snapshot(by, subjects, began + number)
         sampling.append(time.process_time() - started)
         started = time.process_time()
-        executor.round(snapshot)
+        trigger.run_round(snapshot)
         calm.append(time.process_time() - started)
         time.sleep(0.02)  # two clock ticks, so that /proc/stat moves
     spent = time.process_time() - begun
@@ -178,7 +178,7 @@ evict = 100%
 
 def loop_cost(guests: int, rounds: int, folder: Path) -> LoopCost:
     """Rounds of the daemon's loop over idle guests, first below the line, then above it with everybody at
-    the floor, so that nobody is left to be throttled.
+    the lowest limit, so that nobody is left to be throttled.
     """
     host = Overload(folder)
     host.registry, host.driver = MetricRegistry(), _GroupDriver(TOPOLOGY.online, folder)
@@ -189,9 +189,9 @@ def loop_cost(guests: int, rounds: int, folder: Path) -> LoopCost:
         host.run(name, 0.0)
     calm = _rounds(host, rounds)
     host.crash()
-    lowest = floor(GuestAllotment(4.0), ThrottleSteps())
-    host.state.keep_qos(
-        QosState(tuple(ThrottledGuest(name, ThrottleControl("cpu_quota"), lowest) for name in names))
+    lowest = lowest_limit(GuestAllotment(4.0), ThrottleSteps())
+    host.file.keep_watermarks(
+        WatermarkState(tuple(ThrottledGuest(name, ThrottleControl("cpu_quota"), lowest) for name in names))
     )
     host.lines = _LOOP_LINES.format(line="0.01%", up="0.001%")
     host.boot()
@@ -206,19 +206,19 @@ def _rounds(host: Overload, rounds: int) -> float:
     host.rounds(2)
     spent = []
     for _ in range(rounds):
-        spent += _measured(host.watermarks.round, 1)
+        spent += _measured(host.watermarks.run_round, 1)
         time.sleep(0.02)
     return 1000 * statistics.median(spent)
 
 
 def _plan_far_above(guests: int) -> None:
-    """A plan in which every guest goes to its floor and the host is still above its line."""
+    """A plan in which every guest goes to its lowest limit and the host is still above its line."""
     everybody = {
         f"g{number}": SimulatedGuest(f"g{number}", 4.0, lambda second: 3.9) for number in range(guests)
     }
     by = rules(line(throttle_down=1, throttle_up=0.5), margin=0.1)
     snapshot = SimulatedHost(4.0 * guests, 1.0, everybody).snapshot()
-    make_plan(by, snapshot, observe({}, by.watermarks, snapshot), QosState(scheduling_off=False))
+    make_plan(by, snapshot, observe_usage({}, by.watermarks, snapshot), WatermarkState(scheduling_off=False))
 
 
 def _fewest(gains: Sequence[float], gap: float) -> int:
@@ -234,7 +234,7 @@ def _until(last: int, cores: float) -> Callable[[int], float]:
     return lambda number: cores if number < last else cores / 2
 
 
-def _rules(cpus: float) -> QosRules:
+def _rules(cpus: float) -> WatermarkRules:
     return rules(
         line(
             throttle_down=cpus * _LINE,
@@ -251,7 +251,7 @@ def _subjects(guests: int, folder: Path) -> list[MeasuredGuest]:
     subjects = []
     for number in range(guests):
         facts = GuestUsage(
-            f"guest-{number}", "BE", 0, entitlements={ThrottleControl("cpu_quota"): GuestAllotment(4.0)}
+            f"guest-{number}", "BE", 0, allotments={ThrottleControl("cpu_quota"): GuestAllotment(4.0)}
         )
         subjects.append(MeasuredGuest(facts, cgroup=str(_group(folder, facts.uuid))))
     return subjects

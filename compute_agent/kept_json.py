@@ -36,3 +36,13 @@ def number(value: Any, largest: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= largest:
         raise ValueError(f"{value!r} is no number from 0 to {largest:g}")
     return float(value)
+
+
+def text(value: Any) -> str:
+    """A text that is kept.
+
+    :raises ValueError: it is none.
+    """
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is no text")
+    return value

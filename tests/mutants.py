@@ -41,7 +41,7 @@ from tests.examples import examples
 
 ROOT: Final = Path(__file__).parents[1]
 DECIDING: Final = {
-    **{f"compute_agent/{name}": [] for name in ("policy", "qos", "resctrl", "report", "inventory")},
+    **{f"compute_agent/{name}": [] for name in ("policy", "throttling", "resctrl", "report", "inventory")},
     **{f"placement/{name}": [] for name in ("candidates", "model")},
     "placement/store": ["tests/placement/api"],
 }

@@ -27,27 +27,28 @@ from compute_agent.loops.allocations import ClaimWatch, HistoryWatch
 from compute_agent.loops.arrivals import GuestEvents, PreStartHook
 from compute_agent.loops.audit import ConsumerLocations
 from compute_agent.loops.base import AgentLoop, ConfigurationInForce
-from compute_agent.loops.cache_entitlements import open_entitlements
 from compute_agent.loops.events import EventLog, OomEvents
-from compute_agent.loops.evictions import GuestEvictions
 from compute_agent.loops.fleet import FleetGuests, FleetLoop
 from compute_agent.loops.host_attributes import AgentHeartbeats, PositionReporter
-from compute_agent.loops.interference import InterferenceLoop
-from compute_agent.loops.limits import LimitBook
 from compute_agent.loops.monitoring import CacheMonitoring, MonitoredGuests
 from compute_agent.loops.reclaimed import ReclaimLoop
 from compute_agent.loops.reporting import ReportLoop, RootWatch
+from compute_agent.loops.throttling import InterferenceLoop, WatermarkLoop
 from compute_agent.loops.usage import CpuUse
-from compute_agent.loops.watermarks import WatermarkLoop
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.state import StateFile
 from compute_agent.pipeline.worker import GuestPipeline
-from compute_agent.qos.metrics import load_registry
-from compute_agent.qos.telemetry import ThrottleTelemetry
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.reporter import HostReporter
 from compute_agent.report.root_provider import DisableCause
 from compute_agent.threads import WakeSignal
+from compute_agent.throttling.arbiter import LimitArbiter
+from compute_agent.throttling.evictions import GuestEvictions, GuestEvictor
+from compute_agent.throttling.executor import ThrottleExecutor
+from compute_agent.throttling.state_file import ThrottlingFile
+from compute_agent.throttling.telemetry import ThrottleTelemetry
+from compute_agent.throttling.watermarks.metrics import load_registry
+from compute_agent.usage.subjects import open_allotments
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,7 @@ class AssembledAgent:
     """
 
     state: StateFile
+    throttling: ThrottlingFile
     metrics: AgentMetrics
     events: EventLog
     recorder: EventRecorder
@@ -67,7 +69,7 @@ class AssembledAgent:
     in_force: ConfigurationInForce
     reloader: ConfigReloader
     configurator: GuestConfigurator
-    limits: LimitBook
+    limits: LimitArbiter
     reports: ReportLoop
     maintenance: MaintenanceMode
     reclaimed: ReclaimLoop
@@ -94,6 +96,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
     with ExitStack() as undo:
         # What was there before: the state file, and the root provider that it knows
         state = StateFile(folder / STATE_FILE)
+        throttling = ThrottlingFile(folder, state)
         saved, registry = state.state, load_registry()
         root = RootWatch(
             options, provider_tree.load_or_create(folder), saved.nova_root, bool(saved.owned), state
@@ -136,7 +139,11 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
             options.compute.update_resources_interval,
             options.placement.report_retry_maximum,
             locate=ConsumerLocations(driver, pipeline),
-            causes=causes_kept(saved, bool(host.settings.rules.watermarks)),
+            causes=causes_kept(
+                saved,
+                throttling.state.watermarks.scheduling_off,
+                bool(host.settings.rules.watermarks),
+            ),
             root=root,
             root_user=reloader,
             additions=(
@@ -154,31 +161,30 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         # What measures guests, and throttles them
         monitored = MonitoredGuests(driver, pipeline, in_force)
         monitoring = CacheMonitoring(conf, monitored, metrics.registry)
-        limits = LimitBook(pipeline)
+        limits = LimitArbiter(pipeline)
+        evictions = GuestEvictions(conf.settings, pipeline, driver, conf.client)
+        executor = ThrottleExecutor(
+            registry,
+            limits,
+            GuestEvictor(evictions.stop_guest, evictions.give_back),
+            partial(reports.switch_scheduling, DisableCause.WATERMARK),
+            ThrottleTelemetry(metrics.registry, recorder, reclaimed.blame),
+        )
         watermarks = WatermarkLoop(
             conf.settings,
-            saved.qos,
+            throttling,
             pipeline,
             driver,
-            GuestEvictions(conf.settings, pipeline, driver, conf.client),
-            partial(reports.switch_scheduling, DisableCause.WATERMARK),
-            state.keep_qos,
-            ThrottleTelemetry(metrics.registry, recorder, reclaimed.blame),
-            book=limits,
+            executor,
+            limits,
+            evictions,
             root=options.host.root,
             cache=monitoring.reader,
-            cache_entitlements=open_entitlements(conf.controllers, lambda: pipeline.world.zones),
+            cache_allotments=open_allotments(conf.controllers, lambda: pipeline.world.zones),
         )
         monitored.use_usage(watermarks)
         interference = InterferenceLoop(
-            conf,
-            pipeline,
-            driver,
-            limits,
-            recorder,
-            metrics.registry,
-            monitoring.reader,
-            blame=reclaimed.blame,
+            conf, throttling, pipeline, driver, executor, limits, monitoring.reader
         )
 
         # What hears of guests
@@ -193,6 +199,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         undo.pop_all()
     return AssembledAgent(
         state,
+        throttling,
         metrics,
         events,
         recorder,

@@ -14,6 +14,9 @@ from typing import Final
 from oslo_config import cfg
 
 from compute_agent.agent.host_access import HostResctrl
+from compute_agent.classes.blockio_classes import blockio_warnings, parse_blockio_classes
+from compute_agent.classes.cpu_classes import parse_cpu_classes
+from compute_agent.classes.guest_classes import parse_classes
 from compute_agent.conf import find_unknown_options
 from compute_agent.conf.cpu_class import CPU_CLASS
 from compute_agent.conf.interference import INTERFERENCE
@@ -25,18 +28,14 @@ from compute_agent.host import kernel_files
 from compute_agent.host.block_devices import read_block_devices
 from compute_agent.host.cpu_power import CpuPower, read_cpu_power
 from compute_agent.host.cycles import PerfEvents
-from compute_agent.interference.signals import SIGNALS
 from compute_agent.inventory.options import name_warning
 from compute_agent.model.cpuset import IDLE, SHARED, CpuClass
 from compute_agent.model.resource import BLOCKIO, CACHE_WAYS, CPU_QUOTA, MEMORY_BANDWIDTH
-from compute_agent.qos.blockio import blockio_warnings, parse_blockio_classes
-from compute_agent.qos.classes import parse_classes
-from compute_agent.qos.cpu_classes import parse_cpu_classes
-from compute_agent.qos.guest_command import missing_program
-from compute_agent.qos.rules import QosRules
-from compute_agent.qos.unenforceable import unenforceable
 from compute_agent.resctrl.monitoring import LOCAL_BYTES, OCCUPANCY, TOTAL_BYTES
 from compute_agent.resctrl.mount import ResctrlHandle
+from compute_agent.throttling.guest_command import missing_program
+from compute_agent.throttling.interference.signals import SIGNALS
+from compute_agent.throttling.watermarks.sections import WatermarkRules, find_unenforceable
 
 _CPI: Final = "cpi"
 
@@ -145,7 +144,7 @@ def cpu_class_warnings(
 
 
 def config_warnings(
-    conf: cfg.ConfigOpts, rules: QosRules | None, resctrl: HostResctrl, driver: str
+    conf: cfg.ConfigOpts, rules: WatermarkRules | None, resctrl: HostResctrl, driver: str
 ) -> list[str]:
     """A sentence each, that names section, option and remedy.
 
@@ -178,5 +177,5 @@ def config_warnings(
     if conf.qos.evict_command and (reason := missing_program(conf.qos.evict_command)):
         found.append(f"[qos] evict_command: it will fail, as {reason}")
     if rules is not None:
-        found += unenforceable(rules.watermarks, rules.registry, *measures)
+        found += find_unenforceable(rules.watermarks, rules.registry, *measures)
     return found

@@ -14,6 +14,9 @@ from typing import Final
 from oslo_config import cfg
 
 from compute_agent.agent.host_access import HostResctrl, offered, open_resctrl
+from compute_agent.classes.blockio_classes import parse_blockio_classes
+from compute_agent.classes.cpu_classes import parse_cpu_classes, parse_cpu_pools
+from compute_agent.classes.guest_classes import parse_classes
 from compute_agent.conf.policy import DEFAULT_POLICY, FOLLOW
 from compute_agent.conf.qos import cpu_pool_sections
 from compute_agent.controllers.base import KernelController
@@ -33,7 +36,6 @@ from compute_agent.drivers.base import GuestDriver
 from compute_agent.host.block_devices import read_block_devices
 from compute_agent.host.reader import read_topology
 from compute_agent.host.topology import HostTopology
-from compute_agent.interference.watch import InterferenceWatch, parse_watches
 from compute_agent.inventory import cpu_pools, options, provider_tree
 from compute_agent.inventory.cpu_pools import Positions, lay_out
 from compute_agent.inventory.cpu_sets import resolve
@@ -49,17 +51,13 @@ from compute_agent.model.resource import BlockIoClass, MemoryShare
 from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.policy import POLICIES
-from compute_agent.qos.blockio import parse_blockio_classes
-from compute_agent.qos.classes import parse_classes
-from compute_agent.qos.cpu_classes import parse_cpu_classes
-from compute_agent.qos.cpu_pools import parse_cpu_pools
-from compute_agent.qos.metrics import MetricRegistry
-from compute_agent.qos.settings import QosSettings, read_settings
 from compute_agent.reclaim.collectors import check_collectors
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.root_provider import NovaRoot, RootOwner, owner_of
 from compute_agent.resctrl.mount import ResctrlHandle
 from compute_agent.resctrl.share_spec import ShareSpec
+from compute_agent.throttling.settings import ThrottlingSettings, read_settings
+from compute_agent.throttling.watermarks.metrics import MetricRegistry
 
 LOG = logging.getLogger(__name__)
 
@@ -214,7 +212,7 @@ def build_world(
             LOG.warning("%s", notice)
         provider_tree.keep_name(Path(conf.state_path), name)
     classes = parse_classes(conf)
-    platform = offered(control, classes.wishes)
+    platform = offered(control, classes.share_specs)
     derived = derive_tree(conf, topology, cpu_sets, classes.classes.keys(), platform, whose, root_uuid)
     tree = derived.tree
     cpu_sets = replace(cpu_sets, pooled=frozenset[int]().union(*derived.positions.values()))
@@ -293,7 +291,7 @@ def build_controllers(
             {name: ClassBinding(one.rank, cpu_classes.get(one.cpu_class)) for name, one in known.items()},
             world.cpu_sets,
         ),
-        cache_shares=guest_classes.wishes,
+        cache_shares=guest_classes.share_specs,
     )
     count_drift = metrics.drift.labels(CpuClassController.name).inc
     control = None if resctrl.off else resctrl.control
@@ -376,16 +374,13 @@ class ConfiguredHost:
     options: cfg.ConfigOpts
     resctrl: HostResctrl
     world: HostState
-    settings: QosSettings
-    watches: tuple[InterferenceWatch, ...]
+    settings: ThrottlingSettings
 
     def configuration(
         self, client: PlacementClient, controllers: tuple[KernelController, ...]
     ) -> ReloadedConfiguration:
         """The configuration that loops take."""
-        return ReloadedConfiguration(
-            self.options, client, self.settings, controllers, self.resctrl.control, self.watches
-        )
+        return ReloadedConfiguration(self.options, client, self.settings, controllers, self.resctrl.control)
 
 
 def configured_host(
@@ -407,4 +402,4 @@ def configured_host(
     resctrl = open_resctrl(options, acting)
     world = build_world(options, topology, root_uuid=root_uuid, control=resctrl.control, root=root)
     settings = read_settings(options, registry)
-    return ConfiguredHost(options, resctrl, world, settings, parse_watches(options, settings.classes))
+    return ConfiguredHost(options, resctrl, world, settings)

@@ -20,16 +20,12 @@ from compute_agent.inventory.provider_tree import FIELDS
 from compute_agent.loops.events import EventLog, OomEvents
 from compute_agent.loops.monitoring import CacheMonitoring
 from compute_agent.loops.reporting import ReportLoop, status_document
-from compute_agent.loops.watermarks import WatermarkStatus
+from compute_agent.loops.throttling import WatermarkStatus
 from compute_agent.model import cpuset
 from compute_agent.model.guest import CpuAssignment
 from compute_agent.model.messages import printable
 from compute_agent.pipeline.guest_cache import GuestView
 from compute_agent.pipeline.worker import GuestPipeline
-from compute_agent.qos.metrics import WatermarkMetric
-from compute_agent.qos.snapshot import MetricSeries
-from compute_agent.qos.streaks import WatermarkWatch, quiet
-from compute_agent.qos.watermarks import WatermarkAction, WatermarkSection
 from compute_agent.report.history import AllocationLoss
 from compute_agent.report.plan import SettledInventory, to_api
 from compute_agent.report.reshape import ReshapePlan
@@ -38,6 +34,10 @@ from compute_agent.resctrl.filesystem import ResctrlError
 from compute_agent.resctrl.groups import DEFAULT_GROUP, ControlGroup, read_groups, read_tasks
 from compute_agent.resctrl.layout import ResctrlLayout, cache_mask
 from compute_agent.resctrl.mount import ResctrlHandle
+from compute_agent.throttling.watermarks.breaches import WatermarkWatch, is_quiet
+from compute_agent.throttling.watermarks.metrics import WatermarkMetric
+from compute_agent.throttling.watermarks.sections import WatermarkAction, WatermarkSection
+from compute_agent.usage.snapshot import MetricSeries
 
 
 def guest_document(view: GuestView, claim_expires: float | None = None) -> dict[str, Any]:
@@ -270,7 +270,7 @@ def watermark_rows(status: WatermarkStatus) -> list[dict[str, Any]]:
         domains = sorted(series.domain for series in measured if series.metric == watermark.metric)
         for domain in domains or [""]:
             for action in WatermarkAction:
-                if watermark.threshold(action) is not None:
+                if watermark.threshold_for(action) is not None:
                     rows.append(_watermark_row(status, watermark, action, domain))
     return rows
 
@@ -280,7 +280,7 @@ def _watermark_row(
 ) -> dict[str, Any]:
     snapshot = status.snapshot
     usage = None if snapshot is None else snapshot.host.get(MetricSeries(watermark.metric, domain))
-    amount = None if snapshot is None else watermark.amount(action, snapshot, domain)
+    amount = None if snapshot is None else watermark.threshold_amount(action, snapshot, domain)
     gap = None
     if usage is not None and amount is not None:
         gap = amount - usage if action is WatermarkAction.THROTTLE_UP else usage - amount
@@ -293,7 +293,7 @@ def _watermark_row(
         "domain": domain,
         "mode": "preview" if watermark.preview else "act",
         "action": action.value,
-        "line": str(watermark.threshold(action)),
+        "line": str(watermark.threshold_for(action)),
         "amount": _rounded_amount(amount),
         "usage": _rounded_amount(usage),
         "gap": _rounded_amount(gap) if gap is not None and gap > 0 else None,
@@ -332,7 +332,7 @@ def _kept_away(status: WatermarkStatus, watermark: WatermarkSection, domain: str
     in_breach = any(one.samples for watch, one in status.streaks.items() if watch.action is switch)
     if status.snapshot is None or streak is None or streak.samples:
         yield "new guests are kept away"
-    elif not in_breach and not quiet(streak, watermark, status.snapshot.time, watermark.cool_down):
+    elif not in_breach and not is_quiet(streak, watermark, status.snapshot.time, watermark.cool_down):
         left = watermark.cool_down - (status.snapshot.time - streak.quiet_since)
         yield f"new guests are kept away for {max(left, 0):.0f} s more"
 

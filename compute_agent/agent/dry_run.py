@@ -7,7 +7,6 @@ whether the host can run with a configuration at all.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
@@ -25,23 +24,20 @@ from compute_agent.agent.configured_host import (
 from compute_agent.agent.host_access import GUESTS_FOLDER, STATE_FILE, open_resctrl
 from compute_agent.agent.parameters import SetSchema, load
 from compute_agent.agent.protocol import RequestError
+from compute_agent.classes.blockio_classes import parse_blockio_classes
+from compute_agent.classes.cpu_classes import parse_cpu_classes
 from compute_agent.conf import written
 from compute_agent.controllers.base import GuestTarget, KernelController, PlannedChange, ReleaseItem
 from compute_agent.drivers.base import GuestDriver, Listener
 from compute_agent.drivers.factory import choose, libvirtd_is_usable, open_driver
 from compute_agent.fleet.guests import parse
 from compute_agent.fleet.revision import FleetError
-from compute_agent.interference import state as interference
-from compute_agent.interference.watch import parse_watches
 from compute_agent.inventory import provider_tree
 from compute_agent.inventory.derive import BESIDE
 from compute_agent.inventory.options import hypervisor_name
 from compute_agent.inventory.provider_tree import IdentityError, ProviderInventory, ProviderNode
-from compute_agent.loops import watermarks
 from compute_agent.loops.allocations import allocations_read
 from compute_agent.loops.audit import by_consumer, locate
-from compute_agent.loops.base import KeptFile
-from compute_agent.loops.limits import Limits, lowest_of
 from compute_agent.loops.reclaimed import first_tree
 from compute_agent.model.cpuset import FormerValues
 from compute_agent.model.guest import Guest
@@ -50,12 +46,6 @@ from compute_agent.pipeline import state
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.state import AgentState
 from compute_agent.pipeline.worker import GuestPipeline
-from compute_agent.qos.blockio import parse_blockio_classes
-from compute_agent.qos.cpu_classes import parse_cpu_classes
-from compute_agent.qos.metrics import load_registry
-from compute_agent.qos.rules import QosRules
-from compute_agent.qos.settings import read_settings
-from compute_agent.qos.state import QosState
 from compute_agent.report.answers import PlacementError
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.plan import (
@@ -80,6 +70,9 @@ from compute_agent.report.root_provider import (
     owner_of,
     whose,
 )
+from compute_agent.throttling.settings import read_settings
+from compute_agent.throttling.state_file import look_up_state
+from compute_agent.throttling.watermarks.metrics import load_registry
 
 PLACEMENT: Final = "placement"
 
@@ -222,9 +215,8 @@ def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
     resctrl = open_resctrl(conf)
     uuid = provider_tree.look_up(folder)
     settings = read_settings(conf, load_registry())
-    parse_watches(conf, settings.classes)
     saved = state.look_up(folder / STATE_FILE)
-    limits = kept_limits(settings.rules, saved.qos, folder)
+    limits = look_up_state(folder, saved.former_watermarks).guest_limits(settings.foreign_levers)
     client = _ReadOnlyClient.from_conf(conf)
     owner, whose, _ = look_up_owner(conf, client, saved, uuid or NO_UUID)
     world = build_world(conf, root_uuid=uuid or NO_UUID, control=resctrl.control, root=owner)
@@ -252,14 +244,6 @@ def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
             pipeline.stop()
     finally:
         driver.close()
-
-
-def kept_limits(rules: QosRules, qos: QosState, folder: Path) -> Limits:
-    """The limits that a start goes on with: those that watermarks and interference have set."""
-    path = folder / interference.FILE
-    kept = KeptFile(path, lambda content: interference.parse(content, time.monotonic()), "").look()
-    cases = () if kept is None else kept.cases
-    return lowest_of((watermarks.limits(rules, qos), interference.limits(cases)))
 
 
 def _in_placement(

@@ -13,6 +13,7 @@ from marshmallow import Schema
 
 from compute_agent.agent.parameters import SetSchema, load
 from compute_agent.agent.protocol import RequestError
+from compute_agent.classes.blockio_classes import parse_blockio_classes
 from compute_agent.drivers.base import LaunchSupport
 from compute_agent.loops.base import ConfigurationInForce
 from compute_agent.model.guest import Guest, MemoryType
@@ -20,7 +21,6 @@ from compute_agent.model.messages import DriverError
 from compute_agent.pipeline.events import GuestStarted
 from compute_agent.pipeline.guest_cache import GuestView
 from compute_agent.pipeline.worker import GuestPipeline
-from compute_agent.qos.blockio import parse_blockio_classes
 
 ANSWER_SECONDS: Final = 50.0
 """How long the worker is waited for; a client of the socket waits 60 s (:func:`..protocol.ask`)."""

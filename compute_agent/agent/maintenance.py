@@ -100,10 +100,13 @@ def _switch_verb(off: bool) -> str:
     return "disabled" if off else "enabled"
 
 
-def causes_kept(state: AgentState, has_watermarks: bool) -> Causes:
-    """Causes for which new guests were kept away when the agent ended, and are until something changes."""
+def causes_kept(state: AgentState, scheduling_off: bool | None, has_watermarks: bool) -> Causes:
+    """Causes for which new guests were kept away when the agent ended, and still are.
+
+    ``scheduling_off`` is what watermarks have left behind.
+    """
     # Where nothing can switch it off nothing has to be waited for until it may be switched on again.
-    by_watermarks = state.qos.scheduling_off if has_watermarks else False
+    by_watermarks = scheduling_off if has_watermarks else False
     by_operator = None if state.maintenance is None else state.maintenance.off
     causes = {DisableCause.WATERMARK: by_watermarks, DisableCause.MAINTENANCE: by_operator}
     return {cause: off for cause, off in causes.items() if off is not None}

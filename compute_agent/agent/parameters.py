@@ -9,6 +9,7 @@ from typing import Any, Final
 from marshmallow import Schema, ValidationError, fields, validate, validates_schema
 
 from compute_agent.agent.protocol import RequestError
+from compute_agent.classes.guest_classes import parse_annotation
 from compute_agent.drivers.processes.launch import GUEST_VARIABLE, VARIABLE_NAME
 from compute_agent.model.guest import (
     CLASS_NAME,
@@ -20,7 +21,6 @@ from compute_agent.model.guest import (
     MemoryType,
     ThreadPolicy,
 )
-from compute_agent.qos.annotation import parse_annotation
 from compute_agent.report.audit import DEFAULT_MIN_AGE
 from compute_agent.resctrl.share_spec import BadShareError
 

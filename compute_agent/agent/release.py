@@ -33,7 +33,6 @@ from compute_agent.controllers.base import FAILED, PINS, KernelController, Relea
 from compute_agent.drivers.base import GuestDriver, RunningGuests
 from compute_agent.files import remove_durably, write_durably
 from compute_agent.host.reader import read_topology
-from compute_agent.interference.state import FILE as INTERFERENCE_FILE
 from compute_agent.inventory import provider_tree
 from compute_agent.locks import LockedError
 from compute_agent.loops.allocations import allocations_by_consumer
@@ -42,7 +41,6 @@ from compute_agent.model.messages import DriverError, GuestGoneError, called
 from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.state import StateFile, lock_state_folder
-from compute_agent.qos.state import QosState
 from compute_agent.report.answers import NotFoundError, PlacementError
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.plan import Ownership, ReportedProvider
@@ -50,6 +48,8 @@ from compute_agent.report.reporter import HostReporter
 from compute_agent.report.root_provider import MARKS, DisableCause, HostMaintenance, in_words, owner_of
 from compute_agent.resctrl.mount import ResctrlHandle
 from compute_agent.resctrl.schemata import BadSchemataError
+from compute_agent.throttling.state_file import ThrottlingFile, forget_interference
+from compute_agent.throttling.watermarks.state import WatermarkState
 
 LOG = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ def unmark(folder: Path) -> None:
 
     :raises OSError:
     """
-    remove_durably(folder / INTERFERENCE_FILE)
+    forget_interference(folder)
     remove_durably(folder / MARK_FILE)
 
 
@@ -127,6 +127,7 @@ class HostRelease:
         controllers: Sequence[KernelController],
         client: PlacementClient,
         state: StateFile,
+        throttling: ThrottlingFile,
         root_uuid: str,
         online: frozenset[int],
         options: ReleaseOptions,
@@ -141,6 +142,7 @@ class HostRelease:
         self._controllers = controllers
         self._client = client
         self._state = state
+        self._throttling = throttling
         self._root_uuid = root_uuid
         self._online = online
         self._options = options
@@ -202,11 +204,11 @@ class HostRelease:
         reported = reporter.reported(self._root_uuid)
         yield from self._of_providers(reported)
         root = reported.get(self._root_uuid)
-        said, state = self._state.state.maintenance, self._state.state.qos
+        said, state = self._state.state.maintenance, self._throttling.state.watermarks
         marked = root is not None and bool(root.traits & MARKS) and not self._beside
         if (
             marked
-            or state != QosState(scheduling_off=state.scheduling_off)
+            or state != WatermarkState(scheduling_off=state.scheduling_off)
             or (said is not None and said.off)
         ):
             name = self._root_uuid if root is None else called(root.name, root.uuid)
@@ -219,7 +221,7 @@ class HostRelease:
 
     def _let_in(self, reporter: HostReporter) -> None:
         """The state first: an agent that worked here again would go by it."""
-        self._state.keep_qos(QosState(scheduling_off=False))
+        self._throttling.keep_watermarks(WatermarkState(scheduling_off=False))
         self._state.keep_maintenance(HostMaintenance(False))
         if not self._beside:
             with contextlib.suppress(NotFoundError):  # the provider is gone, and its traits with it
@@ -339,13 +341,17 @@ def survey(
     control: ResctrlHandle | None,
     client: PlacementClient,
     state: StateFile,
+    throttling: ThrottlingFile,
     options: ReleaseOptions,
     root: Path,
 ) -> list[ReleaseRow]:
     """Everything to give back of the host that an agent works on. ``root`` is the folder of /sys."""
     uuid, online = world.tree.root.uuid, world.topology.online
     controllers = releasing_controllers(driver, control, state, root, world.follows)
-    return HostRelease(driver, controllers, client, state, uuid, online, options, world.tree.beside).survey()
+    made = HostRelease(
+        driver, controllers, client, state, throttling, uuid, online, options, world.tree.beside
+    )
+    return made.survey()
 
 
 _POLL_SECONDS: Final = 0.1
@@ -381,6 +387,7 @@ def open_release(conf: cfg.ConfigOpts, options: ReleaseOptions, lock_timeout: fl
                 releasing_controllers(opened.driver, control, state, root, given),
                 PlacementClient.from_conf(conf),
                 state,
+                ThrottlingFile(folder, state),
                 own if owner.novas is None else owner.novas.uuid,
                 read_topology(root).online,
                 options,

@@ -36,10 +36,10 @@ from compute_agent.pipeline.events import WorldChanged
 from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.worker import GuestPipeline
-from compute_agent.qos.metrics import MetricRegistry
 from compute_agent.report.answers import PlacementError
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.root_provider import RootOwner
+from compute_agent.throttling.watermarks.metrics import MetricRegistry
 
 _HUGE_PAGES: Final = "node/node*/hugepages/hugepages-*/nr_hugepages"
 

@@ -98,7 +98,7 @@ class HostAgent:
         :raises OSError: an address or the socket cannot be had.
         """
         parts, saved = self._parts, self._parts.state.state
-        limits = parts.limits.combined()
+        limits = parts.limits.combined_limits()
         self.pipeline.start(saved.guests, parts.arrivals.report, limits, saved.unclaimed, saved.migrations)
         if parts.reloader.resctrl.off:
             LOG.info("Cache and bandwidth control is off: %s", parts.reloader.resctrl.off)
@@ -221,8 +221,8 @@ class HostAgent:
     def survey_release(self, options: release.ReleaseOptions) -> list[release.ReleaseRow]:
         """Everything there is to give back when this host is left."""
         root, control = Path(self.options.host.root), self._parts.reloader.resctrl.control
-        world, state = self.pipeline.world, self._parts.state
-        return release.survey(world, self.driver, control, self.client, state, options, root)
+        world, state, throttling = self.pipeline.world, self._parts.state, self._parts.throttling
+        return release.survey(world, self.driver, control, self.client, state, throttling, options, root)
 
     def retire(self) -> None:
         """Have the main thread end the agent, as at SIGTERM."""

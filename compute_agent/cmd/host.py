@@ -22,6 +22,7 @@ from compute_agent.agent.configured_host import (
 from compute_agent.agent.dry_run import look_up_owner
 from compute_agent.agent.host_access import STATE_FILE, check_state_folder, offered, open_resctrl
 from compute_agent.agent.protocol import DaemonUnreachableError, RequestError
+from compute_agent.classes.guest_classes import parse_classes
 from compute_agent.cmd.base import AgentLister, Commands, ShowOne, columns
 from compute_agent.cmd.drawn import offer
 from compute_agent.conf import find_unknown_options
@@ -31,7 +32,6 @@ from compute_agent.drivers.factory import choose, libvirtd_is_usable
 from compute_agent.host.memory import overlaps
 from compute_agent.host.reader import read_topology
 from compute_agent.host.topology import HostTopology
-from compute_agent.interference.watch import parse_watches
 from compute_agent.inventory import options, provider_tree
 from compute_agent.inventory.cpu_sets import resolve
 from compute_agent.inventory.derive import BESIDE
@@ -43,14 +43,13 @@ from compute_agent.model.messages import ConfigError
 from compute_agent.pipeline import state
 from compute_agent.pipeline.placer import stray_warning
 from compute_agent.pipeline.state import AgentState
-from compute_agent.qos.classes import parse_classes
-from compute_agent.qos.metrics import load_registry
-from compute_agent.qos.settings import read_settings
 from compute_agent.report.answers import PlacementError
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.plan import to_api
 from compute_agent.report.root_provider import RootOwner, owner_of, whose
 from compute_agent.resctrl.share_spec import ShareSpec
+from compute_agent.throttling.settings import build_rules, read_settings
+from compute_agent.throttling.watermarks.metrics import load_registry
 
 MISTAKEN: Final = 3
 """Exit status of a check of a configuration that the agent starts with, and that is not as it is meant."""
@@ -63,7 +62,7 @@ class HostShow(ShowOne):
         """Read the host."""
         conf = self.load_conf()
         topology = read_topology(Path(conf.host.root))
-        platform = offered(open_resctrl(conf).control, parse_classes(conf).wishes)
+        platform = offered(open_resctrl(conf).control, parse_classes(conf).share_specs)
         return columns(
             {
                 "architecture": topology.architecture,
@@ -176,7 +175,7 @@ class ConfigCheck(ShowOne):
         conf = self.load_conf()
         topology = read_topology(Path(conf.host.root))
         sets = CpuSets(frozenset(), frozenset(), frozenset())
-        wishes: dict[str, ShareSpec] = {}
+        shares: dict[str, ShareSpec] = {}
         tree, rules, client = None, None, None
         warnings = []
         try:
@@ -192,9 +191,10 @@ class ConfigCheck(ShowOne):
         except PlacementError as error:
             self._refusals.append(str(error))
         try:
-            qos = read_settings(conf, load_registry())
-            wishes, rules = qos.classes.wishes, qos.rules
-            parse_watches(conf, qos.classes)
+            registry, classes = load_registry(), parse_classes(conf)
+            shares = classes.share_specs
+            rules = build_rules(conf, registry, classes)
+            read_settings(conf, registry)
         except ConfigError as error:
             self._refusals.append(str(error))
         try:
@@ -208,9 +208,9 @@ class ConfigCheck(ShowOne):
         driver = choose(conf.guests.driver, libvirtd_is_usable(conf.libvirt.uri), "", 0).name
         warnings += config_warnings(conf, rules, resctrl, driver)
         try:
-            platform = offered(resctrl.control, wishes)
-            classes = None if rules is None else qos.classes.classes.keys()
-            derived = derive_tree(conf, topology, sets, classes, platform, owner, _own_uuid(conf))
+            platform = offered(resctrl.control, shares)
+            known = None if rules is None else classes.classes.keys()
+            derived = derive_tree(conf, topology, sets, known, platform, owner, _own_uuid(conf))
             tree = derived.tree
             warnings += derived.warnings
         except ConfigError as error:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from cliff.columns import FormattableColumn
 
 from compute_agent.cmd.base import AgentLister, Commands, LinesColumn
-from compute_agent.qos.metrics import MetricUnit, WatermarkMetric, load_registry
+from compute_agent.throttling.watermarks.metrics import MetricUnit, WatermarkMetric, load_registry
 
 _COLUMNS: Final = (
     "section",

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
+from compute_agent.classes.guest_classes import parse_annotation
 from compute_agent.controllers.base import (
     GuestTarget,
     KernelController,
@@ -33,7 +34,6 @@ from compute_agent.model.resource import (
     STOCK_NAMES,
     ThrottleControl,
 )
-from compute_agent.qos.annotation import parse_annotation
 from compute_agent.resctrl import apply, groups
 from compute_agent.resctrl.filesystem import ResctrlError
 from compute_agent.resctrl.groups import DEFAULT_GROUP, ResctrlGroups, read_groups

@@ -18,27 +18,25 @@ from oslo_config import cfg
 
 from compute_agent.controllers.base import KernelController
 from compute_agent.files import UnsafeFileError, put_aside, read_own, write_durably
-from compute_agent.interference.watch import InterferenceWatch
 from compute_agent.inventory.provider_tree import ProviderTree
-from compute_agent.qos.settings import QosSettings
 from compute_agent.report.client import PlacementClient
 from compute_agent.resctrl.mount import ResctrlHandle
+from compute_agent.throttling.settings import ThrottlingSettings
 
 
 @dataclass(frozen=True, slots=True)
 class ReloadedConfiguration:
     """A configuration that was found to be good, and what was made of it on this host.
 
-    ``options`` are those of the files, and ``client`` is the way to Placement. ``settings`` are those of the
-    watermarks, ``watches`` those of interference. ``control`` is the mount of resctrl, if there is one.
+    ``options`` are those of the files, ``client`` is the way to Placement, ``settings`` are those of
+    throttling. ``control`` is the mount of resctrl, if there is one.
     """
 
     options: cfg.ConfigOpts
     client: PlacementClient
-    settings: QosSettings
+    settings: ThrottlingSettings
     controllers: tuple[KernelController, ...] = ()
     control: ResctrlHandle | None = None
-    watches: tuple[InterferenceWatch, ...] = ()
 
 
 class AgentLoop(Protocol):

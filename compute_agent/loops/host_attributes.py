@@ -12,11 +12,11 @@ from compute_agent.inventory.attributes import GuestCpuMap, described, heartbeat
 from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.loops.base import ConfigurationInForce, ReloadedConfiguration
 from compute_agent.pipeline.guest_cache import GuestView
-from compute_agent.qos.watermarks import WatermarkAction, WatermarkSection
 from compute_agent.resctrl.filesystem import ResctrlError
 from compute_agent.resctrl.groups import read_groups
 from compute_agent.resctrl.layout import cache_mask
 from compute_agent.resctrl.schemata import BadSchemataError
+from compute_agent.throttling.watermarks.sections import WatermarkAction, WatermarkSection
 
 LOG = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ def acting_at(watermark: WatermarkSection) -> str:
     lines = [
         f"{action.value} {line}"
         for action in WatermarkAction
-        if (line := watermark.threshold(action)) is not None
+        if (line := watermark.threshold_for(action)) is not None
     ]
     return f"{watermark.metric}: {', '.join(lines)}" + (" (preview)" if watermark.preview else "")
 

@@ -18,8 +18,8 @@ from compute_agent.monitoring.monitor import CacheMonitor
 from compute_agent.monitoring.reading import MonitoredCaches, MonitorTarget, build_targets
 from compute_agent.monitoring.samples import FILE, SampleStore
 from compute_agent.pipeline.worker import GuestPipeline
-from compute_agent.qos.snapshot import MetricSeries, UsageSnapshot
 from compute_agent.resctrl.mount import ResctrlHandle
+from compute_agent.usage.snapshot import MetricSeries, UsageSnapshot
 
 _CPU: Final = MetricSeries("cpu_usage")
 

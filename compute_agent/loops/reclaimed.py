@@ -32,12 +32,12 @@ from compute_agent.loops.usage import HostUseReader, MemoryReader, has_memory_of
 from compute_agent.model.resource import MEMORY, RECLAIMED_MEMORY, RECLAIMED_VCPU
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.worker import GuestPipeline
-from compute_agent.qos import sorters
 from compute_agent.reclaim.estimate import EstimateLimits
 from compute_agent.reclaim.offers import FILE, MEMORY_FILE
 from compute_agent.reclaim.zone import HostUse, entitlements, memory_entitlements, read_zone
 from compute_agent.report.held_amounts import WithheldUnits
 from compute_agent.threads import NO_LOCK, PeriodicTask, ThreadSpec
+from compute_agent.throttling.watermarks.metrics import CPU_ORDER, MEMORY_ORDER
 
 LOG = logging.getLogger(__name__)
 
@@ -200,9 +200,9 @@ class ReclaimLoop:
         registry = self._conf.settings.rules.registry
         if metric not in registry:
             return
-        of_memory = registry[metric].sorter is sorters.MEMORY or metric == MEMORY_PRESSURE
+        of_memory = registry[metric].sorter is MEMORY_ORDER or metric == MEMORY_PRESSURE
         promises = self.memory if of_memory else self.cpus
-        if promises not in self._promises or not (of_memory or registry[metric].sorter is sorters.CPU):
+        if promises not in self._promises or not (of_memory or registry[metric].sorter is CPU_ORDER):
             return
         lives = has_memory_of_rest if of_memory else lives_on_rest
         for view in self._pipeline.views():

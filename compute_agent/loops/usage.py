@@ -9,22 +9,16 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Final
 
-from compute_agent.drivers import procfs
+from compute_agent.classes.guest_classes import QosClasses
 from compute_agent.drivers.base import GuestThreads
 from compute_agent.host.memory import NODE_FOLDER
 from compute_agent.host.proc_stat import busy_parts, parse_cpu_times, stolen_parts
 from compute_agent.loops.base import ReloadedConfiguration
 from compute_agent.model.guest import BEST_EFFORT
-from compute_agent.model.resource import MEMORY, RECLAIMED_MEMORY, RECLAIMED_VCPU, ThrottleControl
+from compute_agent.model.resource import MEMORY, RECLAIMED_MEMORY, RECLAIMED_VCPU
 from compute_agent.pipeline.events import UseMeasured
 from compute_agent.pipeline.guest_cache import GuestView
 from compute_agent.pipeline.worker import GuestPipeline
-from compute_agent.qos.classes import QosClasses
-from compute_agent.qos.rounds import MeasuredGuest, MeasuringRound
-from compute_agent.qos.snapshot import GuestAllotment
-from compute_agent.qos.sources import guests
-from compute_agent.qos.sources.guests import parse_resident
-from compute_agent.qos.subjects import build_subject
 from compute_agent.reclaim.zone import (
     MIB,
     GuestUse,
@@ -37,47 +31,8 @@ from compute_agent.reclaim.zone import (
     used_part,
 )
 from compute_agent.threads import NO_LOCK, PeriodicTask, ThreadSpec, log_failures
-
-CacheEntitlements = Callable[[GuestView], Mapping[ThrottleControl, GuestAllotment]]
-"""What a guest may use of cache ways and memory bandwidth, by L3 domain."""
-
-
-class SubjectFactory:
-    """Makes subjects of guests; remembers when they started."""
-
-    def __init__(self, driver: GuestThreads, cache_entitlements: CacheEntitlements | None = None) -> None:
-        """Without ``cache_entitlements`` caches and bandwidth cannot be controlled here."""
-        self._driver = driver
-        self.cache_entitlements = cache_entitlements
-        self._started: dict[tuple[str, int], float] = {}
-
-    def build(self, views: Sequence[GuestView], classes: QosClasses) -> list[MeasuredGuest]:
-        """The guests as they are measured and decided about."""
-        known = self._started
-        keys = [(view.guest.uuid, view.guest.pid) for view in views]
-        # that of a process that is gone does not matter any more
-        self._started = {key: known[key] if key in known else procfs.began(key[1]) or 0.0 for key in keys}
-        return [self._subject(view, classes) for view in views]
-
-    def _subject(self, view: GuestView, classes: QosClasses) -> MeasuredGuest:
-        guest = view.guest
-        return build_subject(
-            guest,
-            classes,
-            dedicated=may_be_dedicated(view),
-            started=self._started[guest.uuid, guest.pid],
-            cgroup=guest.cgroup,
-            pids=() if guest.cgroup else tuple(self._driver.processes(guest)),
-            caches=self.cache_entitlements(view) if self.cache_entitlements else None,
-        )
-
-
-def may_be_dedicated(view: GuestView) -> bool:
-    """Whether a guest has CPUs of its own, or could have: what it holds is not known."""
-    if view.allocation is None or (view.assignment is not None and view.assignment.held):
-        return True
-    return any("PCPU" in amounts for amounts in view.allocation.values())
-
+from compute_agent.usage.rounds import MeasuredGuest, MeasuringRound, guest_cpu_use, parse_resident
+from compute_agent.usage.subjects import SubjectFactory
 
 LOG = logging.getLogger(__name__)
 
@@ -158,9 +113,9 @@ class CpuUse:
             self._tell({})
             return
         window = policy.load_minutes * 60
-        subjects = self._subjects.build(self._pipeline.views(), self._conf.settings.classes)
+        subjects = self._subjects.build_subjects(self._pipeline.views(), self._conf.settings.classes)
         this = MeasuringRound(now, self._conf.options.host.root, subjects)
-        use = guests.cpu(this, self._before)
+        use = guest_cpu_use(this, self._before)
         if self._before is not None and now > self._before.time:
             self._averages = smooth(self._averages, use, now - self._before.time, window)
         this.close()
@@ -205,16 +160,18 @@ class HostUseReader:
     def read(self, wall: float) -> HostUse | None:
         """What was used since the read before, at ``wall`` (seconds since the epoch); None the first time."""
         views = self._pipeline.views()
-        now = MeasuringRound(self._monotonic(), self._root, self._subjects.build(views, self._classes()))
+        now = MeasuringRound(
+            self._monotonic(), self._root, self._subjects.build_subjects(views, self._classes())
+        )
         path = f"{now.root}/proc/stat"
         last = self._before
         before = None if last is None else last.round
-        cores = guests.cpu(now, before)
-        times = now.parsed(path, parse_cpu_times)
+        cores = guest_cpu_use(now, before)
+        times = now.parse_file(path, parse_cpu_times)
         now.close()
         reclaimed = frozenset(view.guest.uuid for view in views if lives_on_rest(view))
         self._before = _CounterReading(now, reclaimed)
-        first = None if before is None else before.parsed(path, parse_cpu_times)
+        first = None if before is None else before.parse_file(path, parse_cpu_times)
         if last is None or times is None or first is None or now.time - last.round.time > MAX_SECONDS:
             return None
         measured = set(cores)
@@ -289,13 +246,15 @@ class MemoryReader:
         """
         views = self._pipeline.views()
         nodes = [node.id for node in self._pipeline.world.topology.numa_nodes]
-        now = MeasuringRound(time.monotonic(), self._root, self._subjects.build(views, self._classes()))
+        now = MeasuringRound(
+            time.monotonic(), self._root, self._subjects.build_subjects(views, self._classes())
+        )
         # The host first: who ends before its turn is not known, and with it not what the others use.
         paths = {node: f"{now.root}/{NODE_FOLDER}/node{node}/meminfo" for node in nodes}
-        found = {node: now.parsed(path, parse_node_use) for node, path in paths.items()}
+        found = {node: now.parse_file(path, parse_node_use) for node, path in paths.items()}
         if len(nodes) == 1 and found[nodes[0]] is None:
-            found[nodes[0]] = now.parsed(f"{now.root}/proc/meminfo", parse_node_use)
-        swapped = now.parsed(f"{now.root}/proc/meminfo", parse_swap_use) or 0.0
+            found[nodes[0]] = now.parse_file(f"{now.root}/proc/meminfo", parse_node_use)
+        swapped = now.parse_file(f"{now.root}/proc/meminfo", parse_swap_use) or 0.0
         guests = [
             self._use(view, _held_by(now, subject, swapped > 0))
             for view, subject in zip(views, now.subjects, strict=True)
@@ -349,14 +308,14 @@ def has_memory_of_rest(view: GuestView) -> bool:
 def _held_by(now: MeasuringRound, subject: MeasuredGuest, swaps: bool) -> _MemoryHeld:
     """``swaps``: whether anything of the host is in swap."""
     group = subject.cgroup
-    if group and (held := now.parsed(f"{group}/memory.current", int)) is not None:
-        files = now.parsed(f"{group}/memory.stat", parse_inactive_file) or 0
-        swapped = (now.parsed(f"{group}/memory.swap.current", int) or 0) if swaps else 0
-        parts = now.parsed(f"{group}/memory.numa_stat", parse_parts) or {}
+    if group and (held := now.parse_file(f"{group}/memory.current", int)) is not None:
+        files = now.parse_file(f"{group}/memory.stat", parse_inactive_file) or 0
+        swapped = (now.parse_file(f"{group}/memory.swap.current", int) or 0) if swaps else 0
+        parts = now.parse_file(f"{group}/memory.numa_stat", parse_parts) or {}
         return _MemoryHeld(max(0, held - files) / MIB, swapped / MIB, parts)
-    resident = [now.parsed(f"{now.root}/proc/{pid}/statm", parse_resident) for pid in subject.pids]
+    resident = [now.parse_file(f"{now.root}/proc/{pid}/statm", parse_resident) for pid in subject.pids]
     known = [size for size in resident if size is not None]
     if not known:
         return _MemoryHeld()
-    status = (now.parsed(f"{now.root}/proc/{pid}/status", parse_swapped) for pid in subject.pids if swaps)
+    status = (now.parse_file(f"{now.root}/proc/{pid}/status", parse_swapped) for pid in subject.pids if swaps)
     return _MemoryHeld(sum(known) / MIB, sum(one or 0 for one in status) / MIB)

@@ -13,7 +13,6 @@ from functools import cached_property
 from typing import Final, NamedTuple, TypeVar
 
 from compute_agent.model.guest import Guest
-from compute_agent.qos.rounds import CacheReading
 from compute_agent.resctrl.bandwidth import BYTES_PER_GB
 from compute_agent.resctrl.groups import DEFAULT_GROUP
 from compute_agent.resctrl.monitoring import (
@@ -25,6 +24,21 @@ from compute_agent.resctrl.monitoring import (
     CounterValue,
 )
 from compute_agent.resctrl.platform import ResctrlPlatform
+
+
+@dataclass(frozen=True, slots=True)
+class CacheReading:
+    """The use of last-level caches, by L3 cache id as text; of guests by uuid, then by cache id.
+
+    Bandwidths are in bytes a second, occupancies in bytes. What is not measured is missing.
+    """
+
+    bandwidth: Mapping[str, float] = field(default_factory=dict)
+    bandwidth_capacity: Mapping[str, float] = field(default_factory=dict)
+    occupancy: Mapping[str, float] = field(default_factory=dict)
+    cache_size: Mapping[str, float] = field(default_factory=dict)
+    guest_bandwidth: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    guest_occupancy: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 def no_threads() -> Iterable[int]:

@@ -22,8 +22,6 @@ from compute_agent import locks
 from compute_agent.files import UnsafeFileError, put_aside, read_own, secure_folder, write_durably
 from compute_agent.model.cpuset import FormerValues
 from compute_agent.model.guest import Allocation, CpuAssignment
-from compute_agent.qos import state as qos
-from compute_agent.qos.state import QosState
 from compute_agent.report.history import ConsumerOwner, OlderCopy, PlacementHistory
 from compute_agent.report.plan import OwnedNames, Ownership
 from compute_agent.report.root_provider import HostMaintenance, NovaRoot
@@ -47,14 +45,15 @@ class AgentState:
 
     ``driver`` is the name of the one whose the guests are; empty: not known. ``maintenance`` None: nobody has
     said anything, as far as is known. ``unclaimed`` is what consumers without a guest hold of this host,
-    ``migrations`` whose migrations some of these consumers are. ``nova_root`` is the root provider of
-    nova-compute, as it was found last; None: there was none. ``former_values`` are those of kernel files that
-    the agent has written to for classes of CPUs. ``history`` is whether Placement goes on from what was seen.
+    ``migrations`` whose migrations some of these consumers are. ``nova_root`` is the root provider of nova-
+    compute, as it was found last; None: there was none. ``former_values`` are those of kernel files that the
+    agent has written to for classes of CPUs. ``history`` is whether Placement goes on from what was seen.
+    ``former_watermarks`` is the JSON of the part in which former releases kept limits and evictions, as long
+    as it has not been taken over by the state file of throttling; None: there is none.
     """
 
     guests: Mapping[str, SavedGuest] = field(default_factory=dict)
     owned: Ownership = field(default_factory=dict)
-    qos: QosState = field(default_factory=QosState)
     driver: str = ""
     maintenance: HostMaintenance | None = None
     unclaimed: Mapping[str, Allocation] = field(default_factory=dict)
@@ -62,6 +61,7 @@ class AgentState:
     nova_root: NovaRoot | None = None
     former_values: FormerValues = field(default_factory=FormerValues)
     history: PlacementHistory = field(default_factory=PlacementHistory)
+    former_watermarks: Any = None
 
 
 class StateFile:
@@ -144,13 +144,18 @@ class StateFile:
             self._state = replace(self._state, former_values=former)
             self._write()
 
-    def keep_qos(self, qos: QosState) -> None:
-        """Replace the part on watermarks; durable when this returns.
+    @property
+    def former_watermarks(self) -> Any:
+        """The part on watermarks of a former release; None where there is none."""
+        return self._state.former_watermarks
+
+    def drop_former_watermarks(self) -> None:
+        """Remove the part on watermarks of a former release; durable when this returns.
 
         :raises OSError: the next call tries again.
         """
         with self._lock:
-            self._state = replace(self._state, qos=qos)
+            self._state = replace(self._state, former_watermarks=None)
             self._write()
 
     def keep_history(self, history: PlacementHistory) -> None:
@@ -210,7 +215,7 @@ def lock_state_folder(folder: Path) -> int:
 
 def dump(state: AgentState) -> bytes:
     """The state as the content of its file."""
-    data = {
+    data: dict[str, Any] = {
         "guests": {uuid: _guest_to_json(guest) for uuid, guest in sorted(state.guests.items())},
         "unclaimed": {uuid: _allocation_to_json(held) for uuid, held in sorted(state.unclaimed.items())},
         "migrations": dict(sorted(state.migrations.items())),
@@ -222,7 +227,6 @@ def dump(state: AgentState) -> bytes:
             }
             for uuid, owned in sorted(state.owned.items())
         },
-        "qos": qos.to_json(state.qos),
         "driver": state.driver,
         "maintenance": None if state.maintenance is None else asdict(state.maintenance),
         "nova_root": None if state.nova_root is None else asdict(state.nova_root),
@@ -233,6 +237,10 @@ def dump(state: AgentState) -> bytes:
             "holders": {uuid: asdict(holder) for uuid, holder in sorted(state.history.holders.items())},
         },
     }
+    # An older release that runs again reads "qos" and acts by it: the part must be gone once another file has
+    # it.
+    if state.former_watermarks is not None:
+        data["qos"] = state.former_watermarks
     # As one line: with indentation json does not use its encoder in C, and each start of a guest writes all.
     return json.dumps({"version": VERSION, "sha256": _checksum(data), "data": data}).encode()
 
@@ -262,7 +270,6 @@ def parse(content: bytes) -> AgentState:
                 )
                 for uuid, owned in data["owned"].items()
             },
-            qos=qos.from_json(data["qos"]) if "qos" in data else QosState(),
             unclaimed={uuid: _allocation_to_json(held) for uuid, held in data.get("unclaimed", {}).items()},
             migrations={str(one): str(guest) for one, guest in data.get("migrations", {}).items()},
             driver=str(data.get("driver", "")),
@@ -270,6 +277,7 @@ def parse(content: bytes) -> AgentState:
             nova_root=_nova_root(data.get("nova_root")),
             former_values=_former_values(data.get("former_values")),
             history=_history(data.get("history")),
+            former_watermarks=data.get("qos"),
         )
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"unexpected content: {type(error).__name__} {error}") from error

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks import interference
 from benchmarks.interference_worlds import KINDS, QUOTA, STEP, world
-from compute_agent.interference.cases import CaseVerdict
+from compute_agent.throttling.interference.cases import CaseVerdict
 
 CPU = world("quick 2", "cpu")
 

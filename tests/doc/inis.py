@@ -6,8 +6,8 @@ from pathlib import Path
 from keystoneauth1 import loading
 
 from compute_agent import conf as agent_conf
-from compute_agent.qos.metrics import load_registry
-from compute_agent.qos.settings import read_settings
+from compute_agent.throttling.settings import read_settings
+from compute_agent.throttling.watermarks.metrics import load_registry
 from placement import conf as service_conf
 from tests.doc.extensions import options
 from tests.doc.pages import Block

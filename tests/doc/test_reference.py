@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from compute_agent.pipeline.metrics import AgentMetrics
-from compute_agent.qos.telemetry import ThrottleTelemetry
+from compute_agent.throttling.telemetry import ThrottleTelemetry
 from tests.doc.extensions import (
     PLUGIN,
     PROGRAMS,

@@ -20,7 +20,7 @@ from compute_agent import conf as agent_conf
 from compute_agent.agent import service
 from compute_agent.agent.protocol import ask
 from compute_agent.events.store import FILE, read_events
-from compute_agent.loops import interference
+from compute_agent.loops import throttling
 from compute_agent.resctrl import schemata
 from tests.vm.inside_machine import BASE_INI, CGROUP, FOLDER, RESCTRL, SOCKET, SPIN, PlacementRest, uid
 from tests.waits import wait_for
@@ -70,10 +70,10 @@ class Fast(service.HostAgent):
 
     def __init__(self):
         super().__init__(lambda: agent_conf.load([], [str(FOLDER / "agent.ini")]))
-        interference.INTERVAL = 10.0 / SPEED
+        throttling.INTERVAL = 10.0 / SPEED
         loop = self.loop = self._parts.interference
         loop._clock = lambda: time.monotonic() * SPEED
-        self._read, loop._reader.read = loop._reader.read, self._sample
+        self._read, loop._reader.read_guests = loop._reader.read_guests, self._sample
 
     def _sample(self, views, online, signals, now, caches):
         """By the true clock, told as of the fast one."""
@@ -158,22 +158,25 @@ def test_who_takes_too_much_is_limited_in_the_kernel_and_has_all_back(signal):
         loop = agent.loop
 
         def told():
-            return f"{read_events(FOLDER / 'state' / FILE)} {measured(loop)} {loop._state.cases}"
+            return f"{read_events(FOLDER / 'state' / FILE)} {measured(loop)} {loop._trigger.state.cases}"
 
         wait_for(
-            lambda: any(track.baseline.count > 35 for track in loop._state.tracks.values()), evidence=told
+            lambda: any(track.baseline.count > 35 for track in loop._trigger.state.tracks.values()),
+            evidence=told,
         )
         before = world.share()
         world.freeze(False)
         wait_for(lambda: world.share() < before, evidence=told)
-        wait_for(lambda: any(case.guilty for case in loop._state.cases), evidence=told)
+        wait_for(lambda: any(case.guilty for case in loop._trigger.state.cases), evidence=told)
 
         def calm(case):  # for so long that no further step is tried
             return case.phase == "hold" and loop._clock() - case.since > 90
 
-        lowest = wait_for(lambda: any(map(calm, loop._state.cases)) and min(world.seen), evidence=told)
+        lowest = wait_for(
+            lambda: any(map(calm, loop._trigger.state.cases)) and min(world.seen), evidence=told
+        )
         world.freeze(True)
-        wait_for(lambda: not loop._state.cases, evidence=told)
+        wait_for(lambda: not loop._trigger.state.cases, evidence=told)
         wait_for(lambda: world.share() == before, evidence=told)
         events = [
             (one.kind, one.text)

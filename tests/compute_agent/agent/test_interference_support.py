@@ -3,7 +3,7 @@
 import os
 
 from compute_agent.agent import config_warnings
-from compute_agent.interference.signals import SIGNALS
+from compute_agent.throttling.interference.signals import SIGNALS
 
 
 def test_of_every_signal_it_is_said_what_measures_it():

@@ -8,9 +8,9 @@ import pytest
 from compute_agent import conf as agent_conf
 from compute_agent.agent.configured_host import build_controllers
 from compute_agent.agent.host_access import offered, open_resctrl, signature
+from compute_agent.classes.guest_classes import DEFAULT_CLASSES
 from compute_agent.model.cpuset import FormerValues
 from compute_agent.pipeline.metrics import AgentMetrics
-from compute_agent.qos.classes import DEFAULT_CLASSES
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.pipeline.fake_host import WORLD
 from tests.compute_agent.resctrl import fake

@@ -22,10 +22,11 @@ from compute_agent.model.guest import GuestSettings
 from compute_agent.model.messages import DriverError
 from compute_agent.model.resource import BlockIo, ThrottleControl
 from compute_agent.pipeline.state import StateFile
-from compute_agent.qos.state import QosState, ThrottledGuest
 from compute_agent.report.plan import OwnedNames, ReportedProvider
 from compute_agent.resctrl.groups import DEFAULT_GROUP, read_groups, read_schemata
 from compute_agent.resctrl.monitoring import make_monitoring_group
+from compute_agent.throttling.state_file import ThrottlingFile, look_up_state
+from compute_agent.throttling.watermarks.state import ThrottledGuest, WatermarkState
 from tests.compute_agent.controllers.test_resctrl import GuestThreads, ResctrlHost
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.power_trees import xeon
@@ -41,6 +42,11 @@ def state(tmp_path):
 
 
 @pytest.fixture
+def throttling(tmp_path, state):
+    return ThrottlingFile(tmp_path, state)
+
+
+@pytest.fixture
 def driver():
     """Two guests, pinned, with weights and memory of a node; one has a quota."""
     driver = FakeDriver(ONLINE)
@@ -53,12 +59,14 @@ def driver():
 
 
 @pytest.fixture
-def release(driver, client, state):
+def release(driver, client, state, throttling):
     """Releases the host: outcomes by kind and name."""
 
     def release(pins=False, control=None, given=False):
         controllers = releasing_controllers(driver, control, state, Path("/"), given)
-        made = HostRelease(driver, controllers, client, state, ROOT, ONLINE, ReleaseOptions(pins=pins))
+        made = HostRelease(
+            driver, controllers, client, state, throttling, ROOT, ONLINE, ReleaseOptions(pins=pins)
+        )
         return {(row.kind, row.name): row.outcome for row in made.carry_out()}
 
     return release
@@ -82,7 +90,7 @@ def test_pins_are_given_back_with_memory_and_weights(release, driver):
     assert release(pins=True) == {}
 
 
-def test_classes_of_cpus_are_given_back(driver, client, state, tmp_path):
+def test_classes_of_cpus_are_given_back(driver, client, state, throttling, tmp_path):
     files = xeon(tmp_path)
     governor = "sys/devices/system/cpu/cpufreq/policy0/scaling_governor"
     files.set(governor, "performance")
@@ -90,7 +98,7 @@ def test_classes_of_cpus_are_given_back(driver, client, state, tmp_path):
     for guest in driver.guests():
         driver.end(guest)
     controllers = releasing_controllers(driver, None, state, files.root, given=False)
-    made = HostRelease(driver, controllers, client, state, ROOT, ONLINE, ReleaseOptions())
+    made = HostRelease(driver, controllers, client, state, throttling, ROOT, ONLINE, ReleaseOptions())
     assert [(row.kind, row.detail, row.outcome) for row in made.carry_out()] == [
         ("CPU classes", "1 files of frequencies and idle states", "given back")
     ]
@@ -110,10 +118,14 @@ def test_what_fails_is_told_and_does_not_keep_the_rest(release, driver):
     assert release(pins=True) == {("pins", "a"): "given back", ("pins", "b"): "given back"}
 
 
-def test_an_agent_that_works_here_again_throttles_nobody_for_the_sake_of_the_past(release, state):
-    state.keep_qos(QosState((ThrottledGuest("a", ThrottleControl("cpu_quota"), 0.5),), scheduling_off=True))
+def test_an_agent_that_works_here_again_throttles_nobody_for_the_sake_of_the_past(
+    release, throttling, tmp_path
+):
+    throttling.keep_watermarks(
+        WatermarkState((ThrottledGuest("a", ThrottleControl("cpu_quota"), 0.5),), scheduling_off=True)
+    )
     assert release()["scheduling", ROOT] == "given back"
-    assert StateFile(state.path).state.qos == QosState(scheduling_off=False)
+    assert look_up_state(tmp_path).watermarks == WatermarkState(scheduling_off=False)
 
 
 def test_cache_ways_and_bandwidth_go_back_to_the_default_group_and_groups_of_others_stay(

@@ -5,7 +5,7 @@ import uuid
 import pytest
 
 from compute_agent.drivers.libvirt.domain_metadata import NAMESPACE
-from compute_agent.pipeline.state import StateFile
+from compute_agent.throttling.state_file import look_up_state
 from tests.compute_agent.cmd.agents import AgentProcess
 
 GUESTS = 2
@@ -103,7 +103,7 @@ def test_limits_are_there_while_the_agent_is_dead_and_given_back_by_the_next(age
         domain.suspend()
     agent.start()
     agent.wait_for(lambda: not quotas(domains))
-    agent.wait_for(lambda: StateFile(agent.folder / "state.json").state.qos.throttles == ())
+    agent.wait_for(lambda: look_up_state(agent.folder).watermarks.throttles == ())
 
 
 def test_an_agent_without_watermarks_gives_limits_back(agent, domains, throttled, write_ini, libvirtd):

@@ -88,7 +88,8 @@ def test_new_guests_are_let_in_though_the_state_was_lost(agent, write_ini, root_
     agent.start()
     agent.wait_for(lambda: DISABLED in root_traits())
     agent.kill()
-    (agent.folder / "state.json").unlink()
+    for name in ("state.json", "throttling.json"):
+        (agent.folder / name).unlink()
     write_ini()
     agent.start()
     agent.wait_for(lambda: DISABLED not in root_traits())

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from compute_agent.classes.guest_classes import DEFAULT_CLASSES
 from compute_agent.controllers.base import GuestTarget
 from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.inventory.provider_tree import ProviderNode
@@ -14,7 +15,6 @@ from compute_agent.model.guest import CpuAssignment
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.monitoring.monitor import CacheMonitor
-from compute_agent.qos.classes import DEFAULT_CLASSES
 from compute_agent.resctrl.bandwidth import choose_codec
 from compute_agent.resctrl.filesystem import ResctrlError
 from compute_agent.resctrl.groups import DEFAULT_GROUP, read_groups, read_schemata, read_tasks

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compute_agent.classes.guest_classes import parse_classes
 from compute_agent.fleet import kept, signing
 from compute_agent.fleet.following import starting
 from compute_agent.fleet.revision import MAX_BYTES, FleetError, FleetRevision
 from compute_agent.fleet.rules import refusal
 from compute_agent.locks import LockedError
 from compute_agent.model.messages import ConfigError
-from compute_agent.qos.classes import parse_classes
 from tests.compute_agent.fleet.fleets import KEY, PUBLIC, FleetHost, signed
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from compute_agent.classes.guest_classes import DEFAULT_CLASSES
 from compute_agent.inventory.resctrl import CacheDomain, cache_platform
-from compute_agent.qos.classes import DEFAULT_CLASSES
 from compute_agent.resctrl.bandwidth import choose_codec
 from compute_agent.resctrl.groups import read_groups
 from compute_agent.resctrl.layout import build_layout

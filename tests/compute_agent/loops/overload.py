@@ -9,8 +9,7 @@ from prometheus_client import CollectorRegistry
 from compute_agent import conf as agent_conf
 from compute_agent.controllers.cpu import CpuController, CpusetController
 from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
-from compute_agent.loops.evictions import GuestEvictions
-from compute_agent.loops.watermarks import WatermarkLoop
+from compute_agent.loops.throttling import WatermarkLoop
 from compute_agent.model.cpuset import CpuSets
 from compute_agent.model.guest import GuestSettings
 from compute_agent.model.messages import DriverError
@@ -21,15 +20,22 @@ from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.state import StateFile
 from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.policy import POLICIES
-from compute_agent.qos import sorters
-from compute_agent.qos.levers import CPU_QUOTA
-from compute_agent.qos.metrics import MetricRegistry, MetricUnit, WatermarkMetric
-from compute_agent.qos.settings import read_settings
-from compute_agent.qos.sources.base import whole
-from compute_agent.qos.telemetry import ThrottleTelemetry
+from compute_agent.throttling.arbiter import LimitArbiter
+from compute_agent.throttling.evictions import GuestEvictions, GuestEvictor
+from compute_agent.throttling.executor import ThrottleExecutor
+from compute_agent.throttling.levers import CPU_QUOTA
+from compute_agent.throttling.settings import read_settings
+from compute_agent.throttling.state_file import ThrottlingFile, look_up_state
+from compute_agent.throttling.telemetry import ThrottleTelemetry
+from compute_agent.throttling.watermarks.metrics import (
+    CPU_ORDER,
+    MetricRegistry,
+    MetricUnit,
+    WatermarkMetric,
+    host_usage,
+)
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.inventory.machines import machine
-from tests.compute_agent.loops.configurations import configuration
 
 TOPOLOGY = machine(nodes=1, cores=8)
 NODE = "11111111-0000-4000-8000-000000000000"
@@ -94,7 +100,7 @@ class Overload:
         self.registry = MetricRegistry(
             [
                 WatermarkMetric(
-                    *("cpu_usage", MetricUnit.CORES, 7, self._measure, sorters.CPU, CPU_QUOTA),
+                    *("cpu_usage", MetricUnit.CORES, 7, self._measure, CPU_ORDER, CPU_QUOTA),
                     throttle_quantified=True,
                     evictable=True,
                     evict_quantified=True,
@@ -117,19 +123,33 @@ class Overload:
         world = HostState(TOPOLOGY, SETS, TREE, POLICIES["topology-aware"])
         controllers = self.controllers()
         self.pipeline = GuestPipeline(world, self.driver, controllers, self.state.keep_guests, AgentMetrics())
-        settings, qos = self.settings(), self.state.state.qos
+        settings = self.settings()
+        self.file = self.state_file()
+        self.arbiter = LimitArbiter(self.pipeline)
+        self.evictions = GuestEvictions(settings, self.pipeline, self.driver, self.client)
+        self.evictor = GuestEvictor(self.evictions.stop_guest, self.evictions.give_back)
+        self.executor = ThrottleExecutor(
+            self.registry, self.arbiter, self.evictor, self.switches.append, self.telemetry()
+        )
         self.watermarks = WatermarkLoop(
             settings,
-            qos,
+            self.file,
             self.pipeline,
             self.driver,
-            GuestEvictions(settings, self.pipeline, self.driver, self.client),
-            self.switches.append,
-            self.state.keep_qos,
-            ThrottleTelemetry(self.metrics),
+            self.executor,
+            self.arbiter,
+            self.evictions,
             **self.caches(controllers),
         )
-        self.pipeline.start(self.state.state.guests, limits=self.watermarks._book.combined())
+        self.pipeline.start(self.state.state.guests, limits=self.arbiter.combined_limits())
+
+    def state_file(self):
+        """The state file of throttling, for an agent that boots."""
+        return ThrottlingFile(self.folder, self.state)
+
+    def telemetry(self):
+        """That of the agent that boots."""
+        return ThrottleTelemetry(self.metrics)
 
     def controllers(self):
         """Those of the agent that boots."""
@@ -152,7 +172,7 @@ class Overload:
         """Other settings, and no thread beside the rounds that are made by hand."""
         self.lines = lines
         settings = self.watermarks._settings = self.settings()
-        self.watermarks._evictions.reload(configuration(settings=settings, client=self.client))
+        self.evictions.use_settings(settings, self.client)
 
     # The guests
 
@@ -172,14 +192,14 @@ class Overload:
 
     def saved(self):
         """What another agent would find."""
-        return StateFile(self.folder / "state.json").state.qos
+        return look_up_state(self.folder).watermarks
 
     def rounds(self, most=200, until=None):
         """Rounds until a condition holds (None: so many). Returns how many it took."""
         for number in range(most):
             if until is not None and until():
                 return number
-            self.watermarks.round()
+            self.watermarks.run_round()
         assert until is None, "it did not happen"
         return most
 
@@ -193,4 +213,4 @@ class Overload:
 
     def _measure(self, now, before):
         used = {one.facts.uuid: self._used(one.facts.uuid) for one in now.subjects}
-        return whole(sum(used.values()), used, 8.0)
+        return host_usage(sum(used.values()), used, 8.0)

@@ -2,14 +2,14 @@
 
 import pytest
 
+from compute_agent.classes.guest_classes import DEFAULT_CLASSES
 from compute_agent.controllers.resctrl import ResctrlController
-from compute_agent.loops.cache_entitlements import open_entitlements
-from compute_agent.qos.classes import DEFAULT_CLASSES
-from compute_agent.qos.metrics import BUILT_IN, MetricRegistry
-from compute_agent.qos.rounds import CacheReading
+from compute_agent.monitoring.reading import CacheReading
 from compute_agent.resctrl.bandwidth import choose_codec
 from compute_agent.resctrl.groups import read_groups
 from compute_agent.resctrl.mount import ResctrlHandle, ResctrlOptions, read_platform
+from compute_agent.throttling.watermarks.metrics import BUILT_IN, MetricRegistry
+from compute_agent.usage.subjects import open_allotments
 from tests.compute_agent.builders import find_view
 from tests.compute_agent.loops.overload import TREE, Overload
 from tests.compute_agent.resctrl import fake
@@ -43,7 +43,7 @@ class Cached(Overload):
         return (ResctrlController(self.driver, control, DEFAULT_CLASSES),)
 
     def caches(self, controllers):
-        return {"cache": self, "cache_entitlements": open_entitlements(controllers, lambda: TREE.nodes)}
+        return {"cache": self, "cache_allotments": open_allotments(controllers, lambda: TREE.nodes)}
 
     def percent(self, uuid):
         """What the kernel lets a guest have of cache 0, and 100 without a group of its own wish."""

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from compute_agent.classes.guest_classes import QosClass, QosClasses
 from compute_agent.loops.usage import CpuAverage, CpuUse, smooth
 from compute_agent.pipeline.guest_cache import GuestView
-from compute_agent.qos.classes import QosClass, QosClasses
 from tests.compute_agent.builders import build_guest
 
 

@@ -1,25 +1,25 @@
 """Threads that wait in a /proc of our own; the worker, the book and the loop are the agent's."""
 
-import json
 import logging
 import threading
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from prometheus_client import CollectorRegistry
 
+from compute_agent.classes.guest_classes import QosClass, QosClasses
 from compute_agent.events.event import EventRecorder
-from compute_agent.interference.signals import SIGNALS
-from compute_agent.interference.watch import InterferenceWatch
-from compute_agent.loops.interference import InterferenceLoop
+from compute_agent.loops.throttling import InterferenceLoop
 from compute_agent.model.messages import DriverError
 from compute_agent.model.resource import CACHE_WAYS, ThrottleControl
-from compute_agent.qos.classes import QosClass, QosClasses
-from compute_agent.qos.rounds import CacheReading
-from compute_agent.qos.rules import QosRules
-from compute_agent.qos.settings import QosSettings
-from compute_agent.qos.snapshot import GuestAllotment
+from compute_agent.monitoring.reading import CacheReading
+from compute_agent.throttling.interference.cases import CasePhase
+from compute_agent.throttling.interference.signals import SIGNALS, InterferenceWatch
+from compute_agent.throttling.settings import ThrottlingSettings
+from compute_agent.throttling.state_file import FILE_NAME, ThrottlingFile, look_up_state
+from compute_agent.throttling.telemetry import ThrottleTelemetry
+from compute_agent.throttling.watermarks.sections import WatermarkRules
+from compute_agent.usage.snapshot import GuestAllotment
 from tests.compute_agent.loops.configurations import configuration
 from tests.compute_agent.loops.overload import Overload
 
@@ -39,25 +39,29 @@ class InterferenceHost(Overload):
 
     def boot(self):
         super().boot()
-        self.book = self.watermarks._book
-        self.counters = CollectorRegistry()
         self.loop = InterferenceLoop(
             self.conf(),
+            self.file,
             self.pipeline,
             self.driver,
-            self.book,
-            EventRecorder(self.events.append),
-            self.counters,
+            self.executor,
+            self.arbiter,
             clock=lambda: self.now,
-            blame=lambda *one: self.blamed.append(one),
         )
 
+    def state_file(self):
+        return ThrottlingFile(self.folder, self.state, lambda: self.now)
+
+    def telemetry(self):
+        recorder = EventRecorder(self.events.append)
+        return ThrottleTelemetry(self.metrics, recorder, lambda *one: self.blamed.append(one))
+
     def settings(self):
-        return QosSettings(QosRules(self.registry, ()), CLASSES, 1.0, 1.0)
+        return ThrottlingSettings(WatermarkRules(self.registry, ()), CLASSES, 1.0, 1.0, watches=self.watches)
 
     def conf(self):
         options = SimpleNamespace(host=SimpleNamespace(root=str(self.folder)), state_path=str(self.folder))
-        return replace(configuration(options=options, settings=self.settings()), watches=self.watches)
+        return configuration(options=options, settings=self.settings())
 
     def crash(self):
         self.loop.stop()
@@ -72,7 +76,7 @@ class InterferenceHost(Overload):
                 self.ran[uuid] = self.ran.get(uuid, 0.0) + 10 * cores * (1 - share)
                 self.waited[uuid] = self.waited.get(uuid, 0.0) + 10 * cores * share
             self.write()
-            self.loop.round()
+            self.loop.run_round()
 
     def write(self):
         for guest in self.driver.guests():
@@ -109,7 +113,7 @@ def test_who_disturbs_is_limited_and_told_of_and_has_all_back(host, caplog):
     assert "it waits for CPUs: 27" in host.events[0].reason
     (row,) = host.loop.document()
     assert (row["victim"], row["suspect"], row["section"]) == ("server", "hog", "cpu")
-    assert host.counters.get_sample_value("compute_agent_interference_limited_guests") == 1
+    assert host.metrics.get_sample_value("compute_agent_interference_limited_guests") == 1
     host.demand["hog"] = 0.5
     host.seconds(1500)
     assert host.limits() == {}
@@ -132,7 +136,7 @@ def test_the_next_agent_goes_on_and_gives_back(host):
     before = host.limits()
     host.crash()
     host.boot()
-    host.loop.round()
+    host.loop.run_round()
     assert host.limits() == before
     host.demand["hog"] = 0.5
     host.seconds(1500)
@@ -152,10 +156,10 @@ def test_an_agent_without_watches_gives_back_at_once(host):
 
 def test_an_agent_that_died_before_it_acted_limits_nobody_for_good(host):
     host.seconds(100)
-    document = json.loads((host.folder / "interference.json").read_text())
     host.crash()
-    document["cases"][0][9] = "trial"
-    (host.folder / "interference.json").write_text(json.dumps(document))
+    state = look_up_state(host.folder).interference
+    (case,) = state.cases
+    host.file.keep_interference(replace(state, cases=(replace(case, phase=CasePhase.TRIAL),)))
     host.demand["hog"] = 0.5
     host.boot()
     host.seconds(200)
@@ -192,23 +196,23 @@ def refuse(guest, wanted):
 def test_watermarks_leave_the_limits_of_others_alone(host):
     host.seconds(100)
     before = host.limits()
-    host.watermarks.round()
+    host.watermarks.run_round()
     assert host.limits() == before
 
 
 def test_a_damaged_state_is_put_aside(host, caplog):
     host.crash()
-    (host.folder / "interference.json").write_text("{")
+    (host.folder / FILE_NAME).write_text("{")
     host.boot()
     assert "started anew" in caplog.text
-    assert list(host.folder.glob("interference.json.damaged-*"))
+    assert list(host.folder.glob(f"{FILE_NAME}.damaged-*"))
 
 
 def test_a_full_disk_costs_no_limit_and_is_told_once(host, caplog, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("compute_agent.loops.base.write_durably", full)
+    monkeypatch.setattr("compute_agent.throttling.state_file.write_durably", full)
     host.seconds(200)
     assert host.limits()
     assert caplog.text.count("cannot be saved") == 1
@@ -270,7 +274,7 @@ def test_who_fills_the_cache_gets_fewer_ways_and_has_them_back(tmp_path):
     host.watches = (InterferenceWatch("cache", SIGNALS["llc_occupancy"], preview=False),)
     host.boot()
     host.loop._reader._cache = Caches(host)
-    host.loop._reader.entitled_by(lambda view: {WAYS: GuestAllotment(16.0, 1.0, 1e6)})
+    host.loop._reader.use_allotments(lambda view: {WAYS: GuestAllotment(16.0, 1.0, 1e6)})
     try:
         host.run("server", 1.0, qos_class="LS")
         host.run("thief", 1.0)

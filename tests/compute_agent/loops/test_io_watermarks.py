@@ -8,8 +8,7 @@ from compute_agent.controllers.blockio import BlockIoController
 from compute_agent.host.block_devices import BlockDevice, BlockDevices
 from compute_agent.model.resource import BlockIo, BlockIoClass, DeviceRates
 from compute_agent.pipeline.events import ReconcileGuests
-from compute_agent.qos.metrics import BUILT_IN, MetricRegistry
-from compute_agent.qos.sources.base import whole
+from compute_agent.throttling.watermarks.metrics import BUILT_IN, MetricRegistry, host_usage
 from tests.compute_agent.loops.overload import Overload
 
 LINES = """
@@ -43,7 +42,7 @@ class Waiting(Overload):
         return (BlockIoController(self.driver, {"bulk": BULK}, lambda: devices),)
 
     def _waited(self, now, before):
-        return whole(self.waiting, None, 100.0)
+        return host_usage(self.waiting, None, 100.0)
 
     def io(self, uuid):
         """What the kernel has of a guest."""
@@ -62,7 +61,7 @@ def host(tmp_path):
 def test_a_best_effort_guest_writes_less_as_long_as_others_wait_and_has_all_of_it_back(host):
     host.run("served", 1.0, qos_class="LSR", blockio_class="bulk")
     assert host.io("writer") == host.io("served") == WHOLE
-    host.watermarks.round()
+    host.watermarks.run_round()
     (view,) = (one for one in host.pipeline.views() if one.limits)
     ((knob, percent),) = view.limits.items()
     assert (view.guest.uuid, knob.lever) == ("writer", "blockio")
@@ -85,7 +84,7 @@ def test_no_guest_is_held_below_its_floor_and_the_limit_outlives_the_agent(host)
 
 
 def test_a_limit_that_somebody_lifts_is_put_back(host):
-    host.watermarks.round()
+    host.watermarks.run_round()
     held = host.io("writer")
     host.driver.blockio["writer"] = WHOLE
     host.pipeline.submit(ReconcileGuests()).result(10)

@@ -6,16 +6,16 @@ from types import SimpleNamespace
 
 import pytest
 
+from compute_agent.classes.guest_classes import DEFAULT_CLASSES
 from compute_agent.controllers.base import GuestTarget
 from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.loops.monitoring import MonitorTargets
 from compute_agent.model.guest import Guest, GuestSettings
 from compute_agent.monitoring.monitor import CacheMonitor
 from compute_agent.monitoring.reading import MonitorTarget
-from compute_agent.qos.classes import DEFAULT_CLASSES
-from compute_agent.qos.snapshot import GuestUsage, MetricSeries, UsageSnapshot
 from compute_agent.resctrl.groups import read_tasks
 from compute_agent.resctrl.mount import ResctrlMount, ResctrlOptions, open_handle
+from compute_agent.usage.snapshot import GuestUsage, MetricSeries, UsageSnapshot
 from tests.compute_agent.resctrl import fake
 
 

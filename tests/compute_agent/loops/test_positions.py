@@ -10,7 +10,7 @@ from compute_agent.loops import host_attributes
 from compute_agent.loops.base import ConfigurationInForce
 from compute_agent.loops.host_attributes import PositionReporter, acting_at
 from compute_agent.model.guest import CpuAssignment
-from compute_agent.qos.watermarks import WatermarkAction
+from compute_agent.throttling.watermarks.sections import WatermarkAction
 from tests.compute_agent.loops.configurations import configuration
 
 ONE, TWO = (f"00000000-0000-4000-8000-{number:012}" for number in (1, 2))
@@ -19,7 +19,7 @@ BELOW = ProviderNode("host_NUMA_0", "n", "r")
 
 
 class Mark(SimpleNamespace):
-    def threshold(self, action):
+    def threshold_for(self, action):
         return self.lines.get(action)
 
 

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from compute_agent.classes.guest_classes import QosClass, QosClasses
 from compute_agent.events.event import EventRecorder
 from compute_agent.inventory.cpu_sets import CpuOptions, resolve
 from compute_agent.inventory.derive import InventorySettings, derive
@@ -17,10 +18,9 @@ from compute_agent.pipeline.events import GuestStopped, StartGuest
 from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.policy import POLICIES
-from compute_agent.qos.classes import QosClass, QosClasses
-from compute_agent.qos.metrics import BUILT_IN, MetricRegistry
 from compute_agent.reclaim.estimate import SYSTEM, EstimateLimits, ZoneHistory, ZoneReading
 from compute_agent.reclaim.offers import CapacityOffer, ZoneState, dump
+from compute_agent.throttling.watermarks.metrics import BUILT_IN, MetricRegistry
 from tests.compute_agent.builders import make_pipeline
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.inventory.machines import machine

@@ -7,12 +7,11 @@ from dataclasses import replace
 import pytest
 
 from compute_agent.agent.documents import watermark_rows
-from compute_agent.loops.limits import differences
-from compute_agent.loops.watermarks import limits
 from compute_agent.model.guest import ConsumerAllocations
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.pipeline.events import GuestStarted, LimitGuest
-from compute_agent.qos.state import QosState, ThrottledGuest
+from compute_agent.throttling.arbiter import limit_differences
+from compute_agent.throttling.watermarks.state import ThrottledGuest, WatermarkState
 from tests.compute_agent.loops.configurations import configuration
 from tests.compute_agent.loops.overload import LINES, NODE, QUOTA, Overload
 from tests.waits import wait_for
@@ -66,7 +65,7 @@ def calm_down(host):
 
 
 def test_one_guest_gives_way_and_has_everything_back(overloaded):
-    overloaded.watermarks.round()
+    overloaded.watermarks.run_round()
     assert overloaded.usage() <= 4
     assert overloaded.limits().keys() == {"big"}
     (view,) = (one for one in overloaded.pipeline.views() if one.limits)
@@ -112,7 +111,7 @@ def test_throttled_guests_outlive_the_agent(overloaded):
 def test_an_agent_that_died_while_it_throttled_leaves_nothing_throttled(overloaded):
     """The limit is in the state, and not in the kernel yet."""
     overloaded.crash()
-    overloaded.state.keep_qos(QosState((ThrottledGuest("big", QUOTA, 1.0),)))
+    overloaded.file.keep_watermarks(WatermarkState((ThrottledGuest("big", QUOTA, 1.0),)))
     calm_down(overloaded)
     overloaded.boot()
     overloaded.rounds(1)
@@ -203,14 +202,15 @@ def test_a_limit_that_nobody_remembers_is_taken_away(overloaded):
 
 
 def test_limits_that_levers_set_by_themselves_are_not_the_pipelines(overloaded):
-    rules = overloaded.settings().rules
-    lever = replace(rules.registry.levers["cpu_quota"], set_limit=lambda *_: None)
-    rules.registry.levers["cpu_quota"] = lever
-    state = QosState(
+    settings = overloaded.settings()
+    levers = settings.rules.registry.levers
+    levers["cpu_quota"] = replace(levers["cpu_quota"], set_limit=lambda *_: None)
+    assert settings.foreign_levers == {"cpu_quota"}
+    state = WatermarkState(
         (ThrottledGuest("big", QUOTA, 1.0), ThrottledGuest("big", ThrottleControl("other"), 2.0))
     )
-    wanted = limits(rules, state)
-    assert differences(wanted, overloaded.pipeline.views()) == [
+    wanted = state.guest_limits({"cpu_quota"})
+    assert limit_differences(wanted, overloaded.pipeline.views()) == [
         LimitGuest("big", ThrottleControl("other"), 2.0)
     ]
 
@@ -228,7 +228,7 @@ def test_evicted_guests_are_stopped_the_largest_first_and_no_more_than_needed(ov
     overloaded.client = TraitsPlacement()
     overloaded.reload(EVICT)
     overloaded.rounds(1)
-    assert overloaded.saved().evicting == {"big"}
+    assert overloaded.saved().evicting_guests == {"big"}
     overloaded.rounds(until=lambda: not overloaded.saved().evictions)
     assert overloaded.driver.running.keys() == {"small"}
     assert [view.guest.uuid for view in overloaded.pipeline.views()] == ["small"]
@@ -242,7 +242,7 @@ def test_an_eviction_is_finished_by_the_next_agent(overloaded):
     overloaded.rounds(1)
     assert overloaded.driver.stopping.wait(10)
     overloaded.crash()
-    assert overloaded.saved().evicting == {"big"}
+    assert overloaded.saved().evicting_guests == {"big"}
     overloaded.driver.stubborn.clear()
     overloaded.boot()
     overloaded.rounds(until=lambda: not overloaded.saved().evictions)
@@ -304,12 +304,12 @@ def test_no_row_is_wrong_before_the_first_round(host):
 
 
 def test_rows_are_of_the_settings_in_force_though_a_round_of_others_ended_later(overloaded):
-    round_of_old = overloaded.watermarks._subjects.build
+    round_of_old = overloaded.watermarks._subjects.build_subjects
 
     def build(views, classes):
         overloaded.reload("")
         return round_of_old(views, classes)
 
-    overloaded.watermarks._subjects.build = build
+    overloaded.watermarks._subjects.build_subjects = build
     overloaded.rounds(1)
     assert watermark_rows(overloaded.watermarks.status) == []

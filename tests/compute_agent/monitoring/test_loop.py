@@ -19,9 +19,8 @@ from compute_agent.monitoring.loop import (
     due_at,
 )
 from compute_agent.monitoring.monitor import CacheMonitor
-from compute_agent.monitoring.reading import MonitoredCaches, MonitorTarget, build_targets
+from compute_agent.monitoring.reading import CacheReading, MonitoredCaches, MonitorTarget, build_targets
 from compute_agent.monitoring.samples import SampleStore
-from compute_agent.qos.rounds import CacheReading
 from compute_agent.resctrl.filesystem import ResctrlError
 from tests.compute_agent.monitoring.counting import mount
 from tests.waits import wait_for

@@ -18,9 +18,7 @@ from compute_agent.files import UnsafeFileError
 from compute_agent.locks import LockedError
 from compute_agent.model.cpuset import FormerValues
 from compute_agent.model.guest import CpuAssignment
-from compute_agent.model.resource import ThrottleControl
 from compute_agent.pipeline.state import AgentState, SavedGuest, StateFile, dump, lock_state_folder, parse
-from compute_agent.qos.state import PendingEviction, QosState, ThrottledGuest
 from compute_agent.report.plan import OwnedNames
 
 CPUS = st.frozensets(st.integers(0, 300))
@@ -33,12 +31,6 @@ ASSIGNMENTS = st.builds(
     mems=CPUS,
 )
 ALLOCATIONS = st.dictionaries(st.text(), st.dictionaries(st.text(), st.integers(0)))
-THROTTLES = st.builds(
-    ThrottledGuest,
-    st.text(),
-    st.builds(ThrottleControl, st.text(), st.text()),
-    st.floats(0.01, 1e6, allow_nan=False),
-)
 STATES = st.builds(
     AgentState,
     guests=st.dictionaries(
@@ -46,12 +38,6 @@ STATES = st.builds(
     ),
     owned=st.dictionaries(
         st.text(), st.builds(OwnedNames, st.frozensets(st.text()), st.frozensets(st.text()))
-    ),
-    qos=st.builds(
-        QosState,
-        st.lists(THROTTLES).map(tuple),
-        st.lists(st.builds(PendingEviction, st.text(), st.text())).map(tuple),
-        st.sampled_from([True, False, None]),
     ),
     driver=st.text(),
     former_values=st.builds(
@@ -88,7 +74,7 @@ def path(tmp_path):
     return tmp_path / "state.json"
 
 
-@pytest.mark.parametrize("part", ["qos", "driver", "unclaimed", "former_values"])
+@pytest.mark.parametrize("part", ["driver", "unclaimed", "former_values"])
 def test_a_file_of_an_agent_that_kept_less_is_read(part):
     content = json.loads(dump(AgentState(GUESTS)))
     del content["data"][part]

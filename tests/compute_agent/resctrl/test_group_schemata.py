@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from compute_agent import conf as agent_conf
-from compute_agent.qos.classes import DEFAULT_CLASSES, parse_classes
+from compute_agent.classes.guest_classes import DEFAULT_CLASSES, parse_classes
 from compute_agent.resctrl import apply
 from compute_agent.resctrl.bandwidth import choose_codec
 from compute_agent.resctrl.groups import ControlGroup, ResctrlGroups, read_groups, read_schemata
@@ -136,6 +136,6 @@ def test_they_are_options_of_a_class(tmp_path):
         "[qos_class:BE]\nllc_code_range = 0-25\nllc_data_range = 50-100\nl2_range = 0-50\n"
     )
     conf = agent_conf.load([], [str(tmp_path / "a.ini")])
-    found = parse_classes(conf).wishes["BE"]
+    found = parse_classes(conf).share_specs["BE"]
     assert (found.code, found.data, found.l2) == (CODE, DATA, WayRange(0, 50))
     assert found.llc == DEFAULT_CLASSES["BE"].llc

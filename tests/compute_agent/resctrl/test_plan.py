@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compute_agent.qos.classes import DEFAULT_CLASSES
+from compute_agent.classes.guest_classes import DEFAULT_CLASSES
 from compute_agent.resctrl.bandwidth import ArmCodec, IntelCodec
 from compute_agent.resctrl.groups import DEFAULT_GROUP, ControlGroup, ResctrlGroups
 from compute_agent.resctrl.layout import ResctrlLayout, build_layout, cache_mask

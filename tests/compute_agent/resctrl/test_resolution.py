@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from compute_agent.qos.annotation import parse_annotation
-from compute_agent.qos.classes import DEFAULT_CLASSES
+from compute_agent.classes.guest_classes import DEFAULT_CLASSES, parse_annotation
 from compute_agent.resctrl.bandwidth import choose_codec
 from compute_agent.resctrl.groups import DEFAULT_GROUP, ControlGroup, ResctrlGroups, read_groups
 from compute_agent.resctrl.layout import ResctrlLayout, build_layout

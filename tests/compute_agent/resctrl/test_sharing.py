@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compute_agent.qos.classes import DEFAULT_CLASSES
+from compute_agent.classes.guest_classes import DEFAULT_CLASSES
 from compute_agent.resctrl.bandwidth import choose_codec
 from compute_agent.resctrl.groups import DEFAULT_GROUP, ControlGroup, ResctrlGroups, read_groups
 from compute_agent.resctrl.layout import build_layout

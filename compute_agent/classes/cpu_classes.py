@@ -1,0 +1,135 @@
+"""Classes of CPUs (frequencies, idle states) and pools of CPUs, from their sections."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Any, Final
+
+from oslo_config import cfg
+
+from compute_agent.conf.cpu_class import CPU_CLASS
+from compute_agent.conf.qos import cpu_class_sections, cpu_pool_sections
+from compute_agent.model import cpuset
+from compute_agent.model.cpuset import CPU_POOL, Bound, CpuClass, CpuPool, NamedFrequency
+from compute_agent.model.guest import class_section
+from compute_agent.model.messages import ConfigError
+
+_KHZ: Final = re.compile(r"[1-9][0-9]{0,8}", re.ASCII)
+_PAIRS: Final = (("min_frequency", "max_frequency"), ("uncore_min_frequency", "uncore_max_frequency"))
+
+
+def parse_cpu_classes(conf: cfg.ConfigOpts) -> dict[str, CpuClass]:
+    """The classes by name.
+
+    :raises ConfigError: naming section and option.
+    """
+    return {name: _cpu_class(name, options) for name, options in cpu_class_sections(conf)}
+
+
+def _cpu_class(name: str, options: Any) -> CpuClass:
+    section = class_section(CPU_CLASS, name)
+    # Written to sysfs as it is: a line end would be a second write.
+    for option in ("governor", "energy_performance_preference"):
+        _check_word(section, option, options[option])
+    for state in options.disabled_c_states:
+        _check_word(section, "disabled_c_states", state)
+    bounds = {
+        option: _frequency_bound(section, option, options[option]) for pair in _PAIRS for option in pair
+    }
+    for low, high in _PAIRS:
+        if _always_exceeds(bounds[low], bounds[high]):
+            raise ConfigError(
+                f"{section} {low} = {bounds[low]} is above {high} = {bounds[high]}: change one of the two"
+            )
+    return CpuClass(
+        name,
+        options.governor,
+        bounds["min_frequency"],
+        bounds["max_frequency"],
+        options.energy_performance_preference,
+        tuple(options.disabled_c_states),
+        bounds["uncore_min_frequency"],
+        bounds["uncore_max_frequency"],
+    )
+
+
+def _check_word(section: str, option: str, text: str | None) -> None:
+    if text is not None and not (text.isascii() and text.isprintable() and text and " " not in text):
+        raise ConfigError(f"{section} {option} = {text!r}: one word is needed, as the kernel names it")
+
+
+def _frequency_bound(section: str, option: str, text: str | None) -> Bound:
+    if text is None:
+        return None
+    # The kernel has no base frequency of an uncore.
+    words = [
+        word for word in NamedFrequency if not option.startswith("uncore") or word != NamedFrequency.BASE
+    ]
+    if text in words:
+        return NamedFrequency(text)
+    # kHz as in sysfs, without a unit that a reader could take for another one.
+    if not _KHZ.fullmatch(text):
+        raise ConfigError(
+            f"{section} {option} = {text!r}: a number of kHz is needed, or {' or '.join(words)}"
+        )
+    return int(text)
+
+
+def _always_exceeds(low: Bound, high: Bound) -> bool:
+    """Whether ``low`` is above ``high`` on every processor.
+
+    A word and a number are compared where the processor gives the word a value.
+    """
+    order = list(NamedFrequency)
+    if isinstance(low, NamedFrequency) and isinstance(high, NamedFrequency):
+        return order.index(low) > order.index(high)
+    return (
+        # A word against a number: only the processor knows, and its controller says so.
+        not isinstance(low, NamedFrequency | None)
+        and not isinstance(high, NamedFrequency | None)
+        and low > high
+    )
+
+
+def parse_cpu_pools(conf: cfg.ConfigOpts, guest_classes: Collection[str]) -> tuple[CpuPool, ...]:
+    """The pools, in the order of their names; ``guest_classes`` are those that there are.
+
+    :raises ConfigError: naming section and option.
+    """
+    return tuple(_cpu_pool(name, options, guest_classes) for name, options in cpu_pool_sections(conf))
+
+
+def _cpu_pool(name: str, options: Any, guest_classes: Collection[str]) -> CpuPool:
+    section = class_section(CPU_POOL, name)
+    cpus = frozenset[int]()
+    if options.cpus is not None:
+        try:
+            cpus = cpuset.parse(options.cpus)
+        except cpuset.BadCpuSet as error:
+            raise ConfigError(f"{section} cpus: {error}") from error
+    numbers = options.dedicated_cpus or options.shared_cpus
+    # CPUs by name and by number could contradict each other.
+    if bool(cpus) == bool(numbers):
+        raise ConfigError(
+            f"{section}: a pool has either cpus, such as 4-7, or a number of dedicated_cpus and shared_cpus"
+        )
+    # CPUs by name are of certain nodes already.
+    if options.per_node and not numbers:
+        raise ConfigError(f"{section} per_node: it goes with dedicated_cpus and shared_cpus; remove it")
+    # A pool for a class without guests would stay empty, and its CPUs unused.
+    if unknown := sorted(set(options.guest_classes) - set(guest_classes)):
+        raise ConfigError(
+            f"{section} guest_classes: there is no class {', '.join(unknown)}; there are"
+            f" {', '.join(sorted(guest_classes))}"
+        )
+    return CpuPool(
+        name,
+        cpus,
+        options.dedicated_cpus,
+        options.shared_cpus,
+        options.per_node,
+        options.max_cpus,
+        frozenset(options.guest_classes),
+        options.max_guests,
+    )

@@ -1,0 +1,278 @@
+"""Classes of guests, and the annotation of one guest: shares of caches, bandwidth and memory, and the rank.
+
+The annotation is Koordinator's ``node.koordinator.sh/resctrl``. Its design document spells the keys ``LLC``,
+``MB`` and ``cacheid``, its API ``llc``, ``mb`` and ``cacheID``; both are understood, one at a time. Its API
+leaves out numbers that are 0 (Go's ``omitempty``): an override without a cache is of cache 0.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from oslo_config import cfg
+
+from compute_agent.conf.cpu_class import CPU_CLASS
+from compute_agent.conf.qos import QOS_CLASS, cpu_class_sections, qos_class_sections
+from compute_agent.model.guest import (
+    BEST_EFFORT,
+    LATENCY_SENSITIVE,
+    LATENCY_SENSITIVE_RESERVED,
+    class_section,
+)
+from compute_agent.model.messages import ConfigError
+from compute_agent.model.resource import DEFAULT_SHARES, MemoryShare
+from compute_agent.resctrl.share_spec import (
+    BadShareError,
+    ShareSpec,
+    WayRange,
+    check_percent,
+    parse_per_cache,
+    parse_percent,
+    parse_range,
+)
+
+T = TypeVar("T")
+
+
+DEFAULT_CLASSES: Final[Mapping[str, ShareSpec]] = {
+    LATENCY_SENSITIVE_RESERVED: ShareSpec(WayRange(0, 100), mb=100),
+    LATENCY_SENSITIVE: ShareSpec(WayRange(0, 100), mb=100),
+    BEST_EFFORT: ShareSpec(WayRange(0, 30), mb=100),
+}
+"""The shares of the classes that exist without configuration."""
+
+# With gaps, so that an operator's classes fit between them.
+_RANKS: Final = {BEST_EFFORT: 0, LATENCY_SENSITIVE: 10, LATENCY_SENSITIVE_RESERVED: 20}
+
+
+@dataclass(frozen=True, slots=True)
+class QosClass:
+    """A class: guests of a lower ``rank`` give way first.
+
+    ``share`` is that of caches and bandwidth, ``memory`` that of memory. ``cpu_class`` is the
+    class of dedicated CPUs; empty: none.
+    """
+
+    name: str
+    rank: int
+    share: ShareSpec = field(default_factory=ShareSpec)
+    memory: MemoryShare = field(default_factory=MemoryShare)
+    cpu_class: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class QosClasses:
+    """All classes by name. Guests of a higher rank than ``highest`` are never acted on."""
+
+    classes: Mapping[str, QosClass]
+    highest: int
+
+    @property
+    def share_specs(self) -> dict[str, ShareSpec]:
+        """Their shares of caches and bandwidth."""
+        return {name: one.share for name, one in self.classes.items()}
+
+    @property
+    def best_effort(self) -> frozenset[str]:
+        """``BE``, and classes that give way no later: their guests live on what others leave."""
+        # BE exists in every configuration.
+        highest = self.classes[BEST_EFFORT].rank
+        return frozenset(name for name, one in self.classes.items() if one.rank <= highest)
+
+    def rank_of(self, name: str) -> int:
+        """The rank of a class; one that is not configured is above all others."""
+        # A guest may outlive its section: it is protected until an operator says otherwise.
+        known = self.classes.get(name)
+        return max(one.rank for one in self.classes.values()) + 1 if known is None else known.rank
+
+    def is_protected(self, name: str, dedicated: bool) -> bool:
+        """Whether guests of a class, with or without dedicated CPUs, must not be acted on."""
+        return dedicated or self.rank_of(name) > self.highest
+
+
+def parse_classes(conf: cfg.ConfigOpts) -> QosClasses:
+    """The default classes and those of the configuration.
+
+    :raises ConfigError: naming section and option.
+    """
+    # Sections come on top of these, so that a host without any has the three usual classes.
+    classes = {
+        name: QosClass(name, _RANKS[name], share, DEFAULT_SHARES.get(name, MemoryShare()))
+        for name, share in DEFAULT_CLASSES.items()
+    }
+    ranks = _class_ranks(conf)
+    for name, options in qos_class_sections(conf):
+        section, rank = class_section(QOS_CLASS, name), ranks[name]
+        # A class that gives way no later than BE lives on the rest as BE does, and is killed as early.
+        like = DEFAULT_SHARES[BEST_EFFORT] if rank <= ranks[BEST_EFFORT] else MemoryShare()
+        # A section of a default class changes what it says, and leaves the rest.
+        default = classes.get(name, QosClass(name, rank, memory=like))
+        share = _share_spec(section, options).overlaid_on(default.share)
+        cpu_class = _cpu_class(conf, name, options.cpu_class)
+        classes[name] = QosClass(name, rank, share, _memory_share(options, default.memory), cpu_class)
+    # A misspelt name would protect every guest, or none.
+    highest = classes.get(conf.qos.highest_class)
+    if highest is None:
+        raise ConfigError(
+            f"[qos] highest_class: there is no class {conf.qos.highest_class!r}; there are"
+            f" {', '.join(sorted(classes))}"
+        )
+    return QosClasses(classes, highest.rank)
+
+
+def _class_ranks(conf: cfg.ConfigOpts) -> dict[str, int]:
+    ranks = dict(_RANKS)
+    for name, options in qos_class_sections(conf):
+        section = class_section(QOS_CLASS, name)
+        rank = ranks.get(name) if options.rank is None else options.rank
+        # Without a rank nothing says whether it gives way before or after BE.
+        if rank is None:
+            raise ConfigError(f"{section} rank: a class of another name than BE, LS or LSR needs one")
+        ranks[name] = rank
+    return ranks
+
+
+def _cpu_class(conf: cfg.ConfigOpts, name: str, cpu_class: str | None) -> str:
+    known = [section for section, _ in cpu_class_sections(conf)]
+    if cpu_class and cpu_class not in known:
+        raise ConfigError(
+            f"[{QOS_CLASS}{name}] cpu_class: there is no section [{CPU_CLASS}{cpu_class}]; there are"
+            f" {', '.join(known) or 'none'}"
+        )
+    return cpu_class or ""
+
+
+def _memory_share(options: cfg.ConfigOpts.GroupAttr, default: MemoryShare) -> MemoryShare:
+    return MemoryShare(
+        default.high if options.memory_high is None else options.memory_high,
+        default.low if options.memory_low is None else options.memory_low,
+        default.oom_score_adj if options.oom_score_adj is None else options.oom_score_adj,
+    )
+
+
+def _share_spec(section: str, options: cfg.ConfigOpts.GroupAttr) -> ShareSpec:
+    # The name of the option that is read, for the message if it is refused.
+    option = ""
+    try:
+        option, text = "llc_range", options.llc_range
+        llc = parse_range(text) if text else None
+        option, text = "llc_range_per_cache", options.llc_range_per_cache
+        llc_per_cache = parse_per_cache(text or "", parse_range)
+        ranges = {}
+        for option in ("llc_code_range", "llc_data_range", "l2_range"):
+            text = options[option]
+            ranges[option] = parse_range(text) if text else None
+        option, text = "mb_percent", options.mb_percent
+        mb = parse_percent(text) if text else None
+        option, text = "mb_percent_per_cache", options.mb_percent_per_cache
+        mb_per_cache = parse_per_cache(text or "", parse_percent)
+    except BadShareError as error:
+        raise ConfigError(f"{section} {option}: {error}") from error
+    return ShareSpec(llc, llc_per_cache, mb, mb_per_cache, *ranges.values())
+
+
+def parse_annotation(text: str) -> ShareSpec:
+    """The share of an annotation; an empty text is an empty share.
+
+    :raises BadWishError:
+    """
+    # An annotation that was taken away is written as an empty one.
+    if not text.strip():
+        return ShareSpec()
+    try:
+        body = json.loads(text, object_pairs_hook=_no_duplicates)
+    except BadShareError:
+        raise
+    # An annotation is a tenant's text: brackets without end are no reason to end the agent.
+    except RecursionError as error:
+        raise BadShareError("the annotation is nested too deeply") from error
+    except ValueError as error:  # also numbers of thousands of digits
+        raise BadShareError(f"the annotation is no JSON: {error}") from error
+    top = _json_object("the annotation", body, ("LLC", "MB"))
+    llc, llc_per_cache = _annotation_part("LLC", top.get("LLC"), "range", _json_range)
+    mb, mb_per_cache = _annotation_part("MB", top.get("MB"), "percent", _json_percent)
+    return ShareSpec(llc, llc_per_cache, mb, mb_per_cache)
+
+
+def _annotation_part(
+    name: str, body: object, key: str, parse: Callable[[str, object], T]
+) -> tuple[T | None, dict[int, T]]:
+    """The value for all caches and the overrides of one part of the annotation."""
+    if body is None:
+        return None, {}
+    # Unknown keys are refused: a misspelt one would silently give the guest all of the cache.
+    fields = _json_object(name, body, ("schemata", "schemataPerCache"))
+    everywhere = None
+    if fields.get("schemata") is not None:
+        where = f"{name}.schemata"
+        schemata = _json_object(where, fields["schemata"], (key,))
+        if key in schemata:
+            everywhere = parse(f"{where}.{key}", schemata[key])
+    per_cache: dict[int, T] = {}
+    overrides = fields.get("schemataPerCache")
+    if overrides is None:  # Go writes an empty list as null
+        overrides = []
+    if not isinstance(overrides, list):
+        raise BadShareError(f"{name}.schemataPerCache is no list")
+    for index, body in enumerate(overrides):
+        where = f"{name}.schemataPerCache[{index}]"
+        override = _json_object(where, body, ("cacheid", key))
+        if key not in override:
+            raise BadShareError(f"{where} has no {key}")
+        cache = _whole_number(f"{where}.cacheid", override.get("cacheid", 0))
+        # Two values for one cache: the guest would get one of them by chance.
+        if cache in per_cache:
+            raise BadShareError(f"{where}: cache {cache} is named twice")
+        per_cache[cache] = parse(f"{where}.{key}", override[key])
+    return everywhere, per_cache
+
+
+_SPELLINGS: Final = {"llc": "LLC", "mb": "MB", "cacheID": "cacheid"}
+
+
+def _json_object(where: str, body: object, keys: tuple[str, ...]) -> dict[str, object]:
+    """The fields of a JSON object by the first of their spellings."""
+    if not isinstance(body, dict):
+        raise BadShareError(f"{where} is no object")
+    fields: dict[str, object] = {}
+    for spelled, value in body.items():
+        key = _SPELLINGS.get(spelled, spelled)
+        if key not in keys:
+            raise BadShareError(f"{where} has an unknown key {spelled!r}: it may have {', '.join(keys)}")
+        if key in fields:
+            raise BadShareError(f"{where} has {key} twice")
+        fields[key] = value
+    return fields
+
+
+def _no_duplicates(pairs: Iterable[tuple[str, object]]) -> dict[str, object]:
+    # Python's parser would take the last, and another tool may have taken the first.
+    fields: dict[str, object] = {}
+    for key, value in pairs:
+        if key in fields:
+            raise BadShareError(f"the annotation has the key {key!r} twice")
+        fields[key] = value
+    return fields
+
+
+def _json_range(where: str, value: object) -> WayRange:
+    if not isinstance(value, list) or len(value) != 2:
+        raise BadShareError(f"{where} is not a pair of percents")
+    try:
+        return WayRange(_whole_number(where, value[0]), _whole_number(where, value[1]))
+    except BadShareError as error:
+        raise BadShareError(f"{where}: {error}") from error
+
+
+def _json_percent(where: str, value: object) -> int:
+    return check_percent(where, _whole_number(where, value))
+
+
+def _whole_number(where: str, value: object) -> int:
+    # bool is an int of Python: true would be way 1.
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise BadShareError(f"{where}: {value!r} is not a whole number")
+    return value

@@ -1,0 +1,329 @@
+"""The loops of throttling: measure, have a trigger decide and the executor act, and rest.
+
+Each trigger has a thread of its own: a metric of another package that hangs must not keep interference from
+being given back, and the other way round.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from compute_agent.drivers.base import GuestThreads
+from compute_agent.loops.base import ReloadedConfiguration
+from compute_agent.pipeline.worker import GuestPipeline
+from compute_agent.threads import PeriodicTask, ThreadSpec
+from compute_agent.throttling.arbiter import LimitArbiter
+from compute_agent.throttling.evictions import GuestEvictions
+from compute_agent.throttling.executor import ThrottleExecutor
+from compute_agent.throttling.interference.signals import MIN_CPU, GuestSamples
+from compute_agent.throttling.samplers import GuestReader, MetricSampler
+from compute_agent.throttling.settings import ThrottlingSettings
+from compute_agent.throttling.state_file import ThrottlingFile
+from compute_agent.throttling.triggers import InterferenceTrigger, WatermarkTrigger
+from compute_agent.throttling.watermarks.breaches import Streaks
+from compute_agent.throttling.watermarks.sections import WatermarkRules
+from compute_agent.throttling.watermarks.state import WatermarkState
+from compute_agent.usage.rounds import CacheReader
+from compute_agent.usage.snapshot import UsageSnapshot
+from compute_agent.usage.subjects import CacheAllotments, SubjectFactory, open_allotments
+
+LOG = logging.getLogger(__name__)
+
+INTERVAL: Final = 10.0
+"""Seconds between two samples of interference: shorter ones would be noise, and a trial takes seven of
+them."""
+
+
+WATERMARKS_THREAD: Final = ThreadSpec(
+    "watermarks",
+    "``[qos] interval``, while there are watermarks or something is to be given back",
+    "measures use, throttles and evicts guests, and keeps new guests away",
+    "that of the arbiter of limits; that of the state file of throttling",
+    "files of the host and of guests; the worker; wakes ``report``",
+)
+
+INTERFERENCE_THREAD: Final = ThreadSpec(
+    "interference",
+    INTERVAL,
+    "samples guests while interference is watched for, and limits the guests that disturb others",
+    "that of the arbiter of limits; that of the state file of throttling",
+    "files of the host and of guests; the worker",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarkStatus:
+    """The state of the watermarks after a round; ``snapshot`` is None before the first."""
+
+    rules: WatermarkRules
+    state: WatermarkState
+    snapshot: UsageSnapshot | None = None
+    streaks: Streaks = field(default_factory=dict)
+
+
+class WatermarkLoop:
+    """Rounds of watermarks, in a thread that runs while there are some, or something is to be given back."""
+
+    def __init__(
+        self,
+        settings: ThrottlingSettings,
+        file: ThrottlingFile,
+        pipeline: GuestPipeline,
+        driver: GuestThreads,
+        executor: ThrottleExecutor,
+        arbiter: LimitArbiter,
+        evictions: GuestEvictions,
+        *,
+        root: str = "/",
+        cache: CacheReader | None = None,
+        cache_allotments: CacheAllotments | None = None,
+    ) -> None:
+        """The limits that a former agent has set are with the arbiter when this returns.
+
+        ``root`` is the folder that /proc is below.
+        """
+        self._settings = settings
+        self._pipeline = pipeline
+        self._executor = executor
+        self._arbiter = arbiter
+        self._evictions = evictions
+        self._root = root
+        self._cache = cache
+        self._subjects = SubjectFactory(driver, cache_allotments)
+        self._sampler = MetricSampler(root, cache)
+        self._trigger = WatermarkTrigger(
+            settings.rules, file.state.watermarks, executor, file.keep_watermarks
+        )
+        self._keep_limits()
+        self._resumed = False
+        self._thread = PeriodicTask(
+            WATERMARKS_THREAD,
+            self.run_round,
+            lambda took: max(0.0, self._settings.interval - took),
+            self._count_failure,
+            is_needed=self._is_needed,
+            begin=self._renew_sampler,
+        )
+        self._latest: tuple[UsageSnapshot | None, Streaks] = (None, {})
+
+    # For other threads
+
+    def start(self) -> None:
+        """Begin, if there is anything to do."""
+        self._thread.start()
+
+    def reload(self, conf: ReloadedConfiguration) -> None:
+        """Go by another configuration from the next round on.
+
+        That comes when it is due: rates of a shorter time would mean little.
+        """
+        self._subjects.cache_allotments = open_allotments(
+            conf.controllers, lambda: self._pipeline.world.zones
+        )
+        self._evictions.use_settings(conf.settings, conf.client)
+        self._settings = conf.settings
+        self._thread.start()
+
+    def stop(self, timeout: float = 2.0) -> None:
+        """End the loop; limits and evictions stay, for the next agent.
+
+        A round that hangs is not waited for longer than ``timeout`` seconds.
+        """
+        self._thread.stop(timeout)
+        self._evictions.end_waiting()
+
+    @property
+    def status(self) -> WatermarkStatus:
+        """The present state, for people and for other loops."""
+        return WatermarkStatus(self._settings.rules, self._trigger.state, *self._latest)
+
+    # The loop
+
+    def _renew_sampler(self) -> None:
+        # Rates since the last round before a pause would be means over the pause.
+        self._sampler = MetricSampler(self._root, self._cache)
+
+    def _is_needed(self) -> bool:
+        state = self._trigger.state
+        owed = state.throttles or state.evictions or state.scheduling_off
+        return bool(self._settings.rules.watermarks or owed)
+
+    def _count_failure(self, is_new: bool) -> None:
+        if is_new:  # a metric of another package, say; the next round may be better
+            LOG.exception("A round of the watermarks failed")
+        self._executor.telemetry.watermark_failures.inc()
+
+    def _keep_limits(self) -> None:
+        limits = self._trigger.state.guest_limits(self._settings.foreign_levers)
+        self._arbiter.replace_limits(self._trigger.limit_owner, limits)
+
+    def run_round(self) -> None:
+        """Do one round, here and now; nothing before it is known which guests run."""
+        if not self._pipeline.has_taken_over:
+            return
+        settings, trigger = self._settings, self._trigger
+        # In the round, not at the reload: one round goes by one configuration.
+        trigger.use_rules(settings.rules)
+        # Once, and not before guests are known: limits of unknown guests would be forgotten.
+        if not self._resumed:
+            trigger.resume_actions()
+            self._resumed = True
+        views = self._pipeline.views()
+        self._keep_limits()
+        # Before measuring: a guest that was rebooted has no limit, and would be throttled by more than it
+        # needs.
+        self._arbiter.repair_limits(views)
+        subjects = self._subjects.build_subjects(views, settings.classes)
+        snapshot = self._sampler.take_snapshot(settings.rules, subjects, time.monotonic())
+        trigger.run_round(snapshot)
+        # One assignment, so that other threads see both of one round.
+        self._latest = (snapshot, trigger.all_streaks)
+
+
+class InterferenceLoop:
+    """Rounds of interference, in a thread that runs while there are watches, or limits to be given back."""
+
+    def __init__(
+        self,
+        conf: ReloadedConfiguration,
+        file: ThrottlingFile,
+        pipeline: GuestPipeline,
+        driver: GuestThreads,
+        executor: ThrottleExecutor,
+        arbiter: LimitArbiter,
+        cache: CacheReader | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """The limits that a former agent has set are with the arbiter when this returns."""
+        self._conf = conf
+        self._file = file
+        self._pipeline = pipeline
+        self._executor = executor
+        self._arbiter = arbiter
+        self._clock = clock
+        self._reader = GuestReader(driver, lambda: self._conf.settings.classes, conf.options.host.root, cache)
+        self._renew_allotments()
+        settings = conf.settings
+        self._trigger = InterferenceTrigger(
+            settings.watches,
+            settings.rules.steps,
+            file.state.interference,
+            executor,
+            file.keep_interference,
+        )
+        # Signals that were missing in the last round, so that each is reported once.
+        self._untold: frozenset[str] = frozenset()
+        self._thread = PeriodicTask(
+            INTERFERENCE_THREAD,
+            self.run_round,
+            lambda took: INTERVAL,
+            self._count_failure,
+            is_needed=self._is_needed,
+            rest=self._rest,
+            keep=self._keep_learnt,
+        )
+        self._keep_limits()
+
+    # For other threads
+
+    def start(self) -> None:
+        """Begin, if there is anything to do."""
+        self._thread.start()
+
+    def reload(self, conf: ReloadedConfiguration) -> None:
+        """Go by other watches from the next round on."""
+        self._conf = conf
+        self._renew_allotments()
+        self.start()
+
+    def stop(self, timeout: float = 2.0) -> None:
+        """End, and keep what was learnt; limits stay, for the next agent.
+
+        A round that hangs is not waited for longer than ``timeout`` seconds.
+        """
+        self._thread.stop(timeout)
+
+    def document(self) -> list[dict[str, Any]]:
+        """The cases, and the pairs that are remembered, as the command line shows them."""
+        watches = self._conf.settings.watches
+        return self._executor.telemetry.list_cases(self._trigger.state, watches, self._clock())
+
+    def _renew_allotments(self) -> None:
+        conf, pipeline = self._conf, self._pipeline
+        # Without watches resctrl need not be read, nor its errors be logged twice.
+        watches = conf.settings.watches
+        found = open_allotments(conf.controllers, lambda: pipeline.world.zones) if watches else None
+        self._reader.use_allotments(found)
+
+    # The loop
+
+    def _is_needed(self) -> bool:
+        trigger = self._trigger
+        return bool(self._conf.settings.watches or trigger.state.cases or trigger.owes)
+
+    def _rest(self) -> None:
+        self._trigger.forget_all()
+        self._reader.cycles.read(())  # whose counters are open files
+        self._keep_learnt()
+
+    def _keep_learnt(self) -> None:
+        try:
+            self._file.keep_interference(self._trigger.state, learnt=True)
+        except OSError as error:
+            LOG.error("The state of throttling cannot be saved: %s; will be tried again", error)
+
+    def _count_failure(self, is_new: bool) -> None:
+        self._executor.telemetry.interference_failures.inc()
+        if is_new:
+            LOG.exception("A round of interference failed")
+
+    def _keep_limits(self) -> None:
+        self._arbiter.replace_limits(self._trigger.limit_owner, self._trigger.state.guest_limits())
+
+    def run_round(self) -> None:
+        """Take one sample, here and now, and act; nothing before it is known which guests run."""
+        if not self._pipeline.has_taken_over:
+            return
+        conf, pipeline, now = self._conf, self._pipeline, self._clock()
+        views = pipeline.views()
+        self._trigger.owes = not self._arbiter.repair_limits(views)
+        watches = conf.settings.watches
+        signals = {watch.signal.name for watch in watches}
+        # Read again each round, as CPUs go offline and come back.
+        topology = pipeline.world.topology
+        caches = [cache.cpus for cache in topology.l3_domains]
+        sample = self._reader.read_guests(views, topology.online, signals, now, caches)
+        # The first read, or one after a long pause: nothing to compare with.
+        if sample is None:
+            return
+        self._warn_untold(sample)
+        self._trigger.use_watches(watches, conf.settings.rules.steps)
+        self._trigger.run_round(sample)
+        # After acting: cases that were closed without a guest have no limit to take away.
+        self._keep_limits()
+
+    def _warn_untold(self, sample: GuestSamples) -> None:
+        """Warn, when that begins, of signals that no guest of this host tells though some guest works."""
+        if not any((one.cpu or 0.0) >= MIN_CPU for one in sample.readings.values()):
+            return  # guests that sleep tell nothing, and nothing is wrong
+        signals = {watch.signal.name: watch.signal for watch in self._conf.settings.watches}
+        untold = frozenset(
+            name
+            for name, signal in signals.items()
+            if not any(signal.values(one) for one in sample.readings.values())
+        )
+        for name in sorted(untold - self._untold):
+            missing = self._reader.cycles.missing if name == "cpi" else ""
+            LOG.warning(
+                "No guest tells %s, for whose sake nobody is limited: it takes %s%s",
+                name,
+                signals[name].needs,
+                missing and f"; {missing}",
+            )
+        for name in sorted((self._untold - untold) & signals.keys()):
+            LOG.info("Guests tell %s again", name)
+        self._untold = untold

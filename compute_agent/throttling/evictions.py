@@ -1,0 +1,218 @@
+"""Evictions: guests are asked to leave, seen off, and their part of this host given back to Placement."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from functools import partial
+from typing import Final
+
+from compute_agent.drivers.base import RunningGuests
+from compute_agent.model.guest import Guest
+from compute_agent.model.messages import DriverError
+from compute_agent.pipeline.events import GuestStopped
+from compute_agent.pipeline.worker import GuestPipeline
+from compute_agent.report.answers import PlacementError
+from compute_agent.report.client import PlacementClient
+from compute_agent.threads import ONCE, ThreadSpec, run_aside
+from compute_agent.throttling.guest_command import CommandFailedError
+from compute_agent.throttling.settings import ThrottlingSettings
+
+LOG = logging.getLogger(__name__)
+
+_AT_A_TIME: Final = 8
+"""Guests that are stopped together; the others wait, so that a round of evictions takes not all of
+libvirtd."""
+
+_ANSWER_SECONDS: Final = 50.0
+_POLL_SECONDS: Final = 0.1
+
+_FIRST_PAUSE: Final = 0.1
+_MAX_PAUSE: Final = 60.0
+"""Between two attempts to give back: an outage of Placement is seen to end within a minute."""
+
+
+EVICTION_THREAD: Final = ThreadSpec(
+    "evict",
+    ONCE,
+    "stops one guest, and gives its allocation back as soon as Placement takes it",
+    f"a semaphore of {_AT_A_TIME}",
+    "the driver or the operator's command; the worker; Placement",
+)
+
+
+class EvictionFailedError(Exception):
+    """A guest that stays, or keeps its allocation; the text says why."""
+
+
+StopGuest = Callable[[str], None]
+"""Makes a guest, named by its uuid, leave. It has left when this returns; an exception says why not.
+
+May be repeated.
+"""
+
+
+class GuestEvictor:
+    """Evictions in progress, each in a thread of its own. For one thread.
+
+    An agent that ends does not wait for them: the next one finds them in the state file, and begins them
+    again.
+    """
+
+    def __init__(self, stop: StopGuest, give_back: Callable[[str], None]) -> None:
+        """``give_back`` takes the guest's allocation on this host from it.
+
+        Repeating it is no error, and it may take as long as Placement is away.
+        """
+        self._stop = stop
+        self._give_back = give_back
+        self._turn = threading.BoundedSemaphore(_AT_A_TIME)
+        self._running: set[str] = set()
+        self._over: queue.SimpleQueue[tuple[str, Exception | None]] = queue.SimpleQueue()
+
+    def begin_eviction(self, guest: str, stop: StopGuest | None = None) -> None:
+        """Have a guest leave, by ``stop`` if there is one; nothing if it is on its way already."""
+        if guest not in self._running:
+            self._running.add(guest)
+            # Aside: an operator's command or an outage of Placement must not keep the agent from ending.
+            run_aside(EVICTION_THREAD, partial(self._see_off, guest, stop or self._stop), f"-{guest}")
+
+    def finished_evictions(self) -> dict[str, Exception | None]:
+        """The guests that have left since the last call (None), and those that stay, with the reason."""
+        over = {}
+        while not self._over.empty():
+            guest, error = self._over.get()
+            self._running.discard(guest)
+            over[guest] = error
+        return over
+
+    def _see_off(self, guest: str, stop: StopGuest) -> None:
+        try:
+            with self._turn:
+                stop(guest)
+            # Only now: an allocation given back earlier would let the next guest in beside this one. And
+            # without the semaphore: eight guests that wait for Placement must not keep others from leaving.
+            self._give_back(guest)
+        except Exception as error:  # an operator's command or another package's code may do anything
+            self._over.put((guest, error))
+        else:
+            self._over.put((guest, None))
+
+
+class GuestEvictions:
+    """Stops guests and gives back what they hold. For several threads, which may wait here for long."""
+
+    def __init__(
+        self,
+        settings: ThrottlingSettings,
+        pipeline: GuestPipeline,
+        driver: RunningGuests,
+        client: PlacementClient,
+    ) -> None:
+        self._settings = settings
+        self._pipeline = pipeline
+        self._driver = driver
+        self._client = client
+        self._ended = threading.Event()
+        #: Names for the log, which outlive the guest.
+        self._called: dict[str, str] = {}
+
+    def use_settings(self, settings: ThrottlingSettings, client: PlacementClient) -> None:
+        """Go by other settings with the next guest, and the next attempt to give back."""
+        self._settings, self._client = settings, client
+
+    def end_waiting(self) -> None:
+        """Wait for nothing any more. The next agent goes on."""
+        self._ended.set()
+
+    def stop_guest(self, uuid: str) -> None:
+        """Make a guest leave, and see that it has left; one that runs no more is no error.
+
+        :raises EvictionFailedError:
+        :raises CommandFailedError:
+        :raises DriverError:
+        """
+        # It may have ended by itself, or under the former agent.
+        guest = self._running_guest(uuid)
+        if guest is None:
+            return
+        self._called[uuid] = str(guest)
+        try:
+            self._ask_to_leave(guest)
+        except (DriverError, CommandFailedError) as error:
+            if self._still_runs(guest):
+                raise
+            # A migration, say, that ended with an error after the guest had arrived elsewhere.
+            LOG.info("Guest %s has left, though: %s", guest, error)
+        deadline = time.monotonic() + self._settings.evict_grace
+        # A driver that has asked is not believed: the guest may ignore it, and its command may do nothing.
+        while self._still_runs(guest):
+            if time.monotonic() >= deadline:
+                raise EvictionFailedError("it still runs, though it was told to leave")
+            self._wait(_POLL_SECONDS)
+        # The driver reports it as well, some time later; the worker must know before the allocation goes.
+        with contextlib.suppress(FutureTimeoutError):
+            self._pipeline.submit(GuestStopped(guest)).result(_ANSWER_SECONDS)
+
+    def give_back(self, uuid: str) -> None:
+        """Take this host's part of a guest's allocation from it.
+
+        What it holds elsewhere, such as shared disk, stays. Tries until Placement takes it, or the agent
+        ends.
+
+        :raises EvictionFailedError: the agent ends, or Placement refuses.
+        """
+        pause, logged = _FIRST_PAUSE, ""
+        name = self._called.pop(uuid, uuid)
+        # A guest that was started again meanwhile needs its allocation.
+        while self._running_guest(uuid) is None:
+            try:
+                self._remove_own_part(uuid, name)
+                return
+            except PlacementError as error:
+                if str(error) != logged:
+                    logged = str(error)
+                    LOG.warning("What guest %s held is not given back yet: %s", name, logged)
+            self._wait(pause)
+            pause = min(2 * pause, _MAX_PAUSE)
+        LOG.warning("Guest %s was started again: it keeps its allocation", name)
+
+    def _ask_to_leave(self, guest: Guest) -> None:
+        settings = self._settings
+        if settings.evict_command is None:
+            self._driver.stop(guest, settings.evict_grace)
+        else:
+            settings.evict_command(guest.uuid)
+
+    def _remove_own_part(self, uuid: str, name: str) -> None:
+        client = self._client
+        held = client.allocations(uuid)
+        ours = self._pipeline.world.own_part(held.resources)
+        # Given back before, or moved away: a write would only cost a conflict.
+        if not ours:
+            return
+        # Nova deletes it when the instance goes, and would miss it before.
+        if self._pipeline.world.tree.beside:
+            LOG.info("Guest %s keeps its allocation: that is Nova's, as the guest is", name)
+            return
+        # With the generation even where nothing is left: a claim made meanwhile, on another host, must stay.
+        client.set_allocations(held.without(ours))
+        LOG.info("Guest %s gave back %s", name, self._pipeline.world.in_words(ours))
+
+    def _wait(self, seconds: float) -> None:
+        if self._ended.wait(seconds):
+            raise EvictionFailedError("the agent ends")
+
+    def _still_runs(self, guest: Guest) -> bool:
+        """Whether this very guest runs, not another one of its consumer."""
+        now = self._running_guest(guest.uuid)
+        # A guest that was started again meanwhile is not the one that was told to leave.
+        return now is not None and now.pid == guest.pid
+
+    def _running_guest(self, uuid: str) -> Guest | None:
+        return next((one for one in self._driver.guests() if one.uuid == uuid), None)

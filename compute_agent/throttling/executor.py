@@ -1,0 +1,246 @@
+"""The executor: carries out what triggers decide, one round of one trigger at a time.
+
+A round shows what sections in preview would do, then plans, saves, acts, and plans again without the guests
+for which an action failed. What takes something from guests is durable before it is done: a crash meanwhile
+must leave no limit that no agent knows of.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Final, Protocol, TypeVar
+
+from compute_agent.events.event import EventOutcome
+from compute_agent.model.messages import GuestGoneError
+from compute_agent.model.resource import ThrottleControl
+from compute_agent.threads import ONCE, ThreadSpec, run_aside
+from compute_agent.throttling.actions import EvictAction, RestoreAction, SwitchScheduling, ThrottleAction
+from compute_agent.throttling.evictions import StopGuest
+from compute_agent.throttling.interference.cases import CaseDecision, CaseVerdict
+from compute_agent.throttling.telemetry import ThrottleTelemetry, ThrottlingAct
+from compute_agent.throttling.watermarks.metrics import MetricRegistry
+from compute_agent.throttling.watermarks.state import PendingEviction, ThrottledGuest
+
+LOG = logging.getLogger(__name__)
+
+A = TypeVar("A", bound=ThrottlingAct)
+
+ESCALATE_THREAD: Final = ThreadSpec(
+    "escalate",
+    ONCE,
+    "runs the command of ``escalate_command``",
+    "none",
+    "the operator's command",
+)
+
+
+class ThrottleTrigger(Protocol[A]):
+    """Decides, and is informed of what came of it. All but its state is pure."""
+
+    @property
+    def limit_owner(self) -> str:
+        """The name of the trigger for the arbiter of limits, and for people."""
+        ...
+
+    def preview_actions(self) -> Sequence[A]:
+        """The actions that sections in preview would take in this round."""
+        ...
+
+    def plan_actions(self) -> Sequence[A]:
+        """The actions of this round, in order; once again after one of them has failed."""
+        ...
+
+    def settle_action(self, action: A, succeeded: bool) -> bool:
+        """Note what came of an action. Whether another plan of this round is needed."""
+        ...
+
+    def save_state(self, actions: Sequence[A]) -> None:
+        """Keep the state as it will be if those of ``actions`` that take something are carried out.
+
+        :raises OSError: the next call tries again.
+        """
+        ...
+
+
+class LimitSetter(Protocol):
+    """Sets limits of guests; see :class:`compute_agent.throttling.arbiter.LimitArbiter`."""
+
+    def set_limit(self, owner: str, guest: str, knob: ThrottleControl, limit: float | None) -> None:
+        """Set a limit in the name of a trigger, or take it away (None).
+
+        :raises GuestGoneError: the guest is gone.
+        """
+        ...
+
+
+class EvictionStarter(Protocol):
+    """Sees guests off; see :class:`compute_agent.throttling.evictions.GuestEvictor`."""
+
+    def begin_eviction(self, guest: str, stop: StopGuest | None = None) -> None:
+        """Have a guest leave; nothing if it is on its way already."""
+        ...
+
+    def finished_evictions(self) -> Mapping[str, Exception | None]:
+        """The guests that have left since the last call (None), and those that stay, with the reason."""
+        ...
+
+
+class ThrottleExecutor:
+    """Acts on host and guests for all triggers, each of which has a thread of its own."""
+
+    def __init__(
+        self,
+        registry: MetricRegistry,
+        arbiter: LimitSetter,
+        evictor: EvictionStarter,
+        switch_scheduling: Callable[[bool], None],
+        telemetry: ThrottleTelemetry,
+    ) -> None:
+        """``switch_scheduling`` keeps new guests away (True) or lets them in, or raises an exception.
+
+        ``registry`` has the levers and evictions that metrics of other packages bring with them.
+        """
+        self.telemetry = telemetry
+        self._registry = registry
+        self._arbiter = arbiter
+        self._evictor = evictor
+        self._switch_scheduling = switch_scheduling
+        # By trigger: each has rounds of its own.
+        self._previewed: dict[str, frozenset[Hashable]] = {}
+        self._save_failure = ""
+
+    def run_round(self, trigger: ThrottleTrigger[A]) -> tuple[A, ...]:
+        """Carry out the plan of a trigger; the actions that were done.
+
+        An action that fails for one guest is reported and counted, and does not keep others from being done.
+        """
+        # First: a preview shows what would be done of this host, not of what this round leaves of it.
+        self._show_preview(trigger.limit_owner, trigger.preview_actions())
+        done: list[A] = []
+        again = True
+        while again:
+            # Again only after a failure: what a success leaves to be done is for the next round, which
+            # measures.
+            actions = trigger.plan_actions()
+            self.save_state(trigger, actions)
+            again = False
+            for action in actions:
+                succeeded = self._carry_out(trigger.limit_owner, action)
+                if succeeded:
+                    done.append(action)
+                again = trigger.settle_action(action, succeeded) or again
+        return tuple(done)
+
+    def save_state(self, trigger: ThrottleTrigger[A], actions: Sequence[A] = ()) -> None:
+        """Have a trigger keep its state. A full disk is reported once, and does not end the round."""
+        # A host that is overloaded while its disk is full needs its limits all the same.
+        try:
+            trigger.save_state(actions)
+            self._save_failure = ""
+        except OSError as error:
+            if str(error) != self._save_failure:
+                LOG.error("The state of throttling cannot be saved: %s; will be tried again", error)
+            self._save_failure = str(error)
+
+    def resume_state(
+        self, owner: str, throttles: Iterable[ThrottledGuest], evictions: Iterable[PendingEviction]
+    ) -> None:
+        """Put limits of a former agent into effect again, and go on with its evictions."""
+        # In the state and perhaps not in the kernel: the former agent may have died between the two.
+        for one in throttles:
+            try:
+                self._set_limit(owner, one.guest, one.knob, one.limit)
+            except GuestGoneError:
+                pass  # forgotten in the first round
+            except Exception as error:  # the first round sets it right, or gives it up
+                subject = self.telemetry.subject_of(one.guest)
+                LOG.error("Guest %s cannot be throttled again: %s", subject, error)
+        for eviction in evictions:
+            LOG.info("The eviction of guest %s goes on", self.telemetry.subject_of(eviction.guest))
+            self._begin_eviction(eviction.guest, eviction.metric)
+
+    def finished_evictions(self, pending: Iterable[PendingEviction]) -> Mapping[str, Exception | None]:
+        """The guests that have left since the last call (None), and those that stay, with the reason."""
+        # The evictor knows guests; the state knows for what they were to leave.
+        metrics = {one.guest: one.metric for one in pending}
+        finished = self._evictor.finished_evictions()
+        for guest, error in finished.items():
+            if error is None:
+                self.telemetry.record_evicted(guest)
+            else:
+                action = EvictAction(guest, metrics.get(guest, ""), "")
+                self.telemetry.record_action(action, EventOutcome.FAILED, str(error))
+        return finished
+
+    def _carry_out(self, owner: str, action: ThrottlingAct) -> bool:
+        try:
+            match action:
+                case SwitchScheduling():
+                    self._switch_scheduling(action.off)
+                case EvictAction():
+                    self._begin_eviction(action.guest, action.metric)
+                case CaseDecision(what=CaseVerdict.ESCALATE):
+                    self._begin_escalation(action)
+                    return True  # reported when the command has ended
+                # A verdict is reported, and no more.
+                case CaseDecision() if not action.changes_limit:
+                    pass
+                case CaseDecision(case=case):
+                    self._set_limit(owner, case.suspect, case.knob, action.limit)
+                case ThrottleAction() | RestoreAction():
+                    self._set_limit(owner, action.guest, action.knob, action.limit)
+        except GuestGoneError:
+            return True  # it uses nothing any more, which is more than was asked for
+        except Exception as error:  # whatever it is, the next guest may be luckier
+            self.telemetry.record_action(action, EventOutcome.FAILED, f"{type(error).__name__}: {error}")
+            return False
+        self.telemetry.record_action(action, EventOutcome.DONE)
+        return True
+
+    def _set_limit(self, owner: str, guest: str, knob: ThrottleControl, limit: float | None) -> None:
+        # A lever of another package has hands of its own; the worker knows none of its limits.
+        lever = self._registry.levers.get(knob.lever)
+        if lever is not None and lever.set_limit is not None:
+            lever.set_limit(guest, knob.domain, limit)
+        else:
+            self._arbiter.set_limit(owner, guest, knob, limit)
+
+    def _begin_eviction(self, guest: str, metric: str) -> None:
+        # A state may name a metric of a package that is not installed any more: its guest leaves the usual
+        # way.
+        described = self._registry.get(metric)
+        self._evictor.begin_eviction(guest, described.evict if described else None)
+
+    def _begin_escalation(self, decision: CaseDecision) -> None:
+        # In a thread: a migration takes minutes, and the host is watched meanwhile.
+        run_aside(ESCALATE_THREAD, partial(self._run_escalation, decision))
+
+    def _run_escalation(self, decision: CaseDecision) -> None:
+        assert decision.watch is not None, "a decision to escalate is one of a watch"
+        assert decision.watch.escalate is not None, "without a command nothing is escalated"
+        # An operator's program may do anything; its failure is an event, and never one of the agent.
+        try:
+            decision.watch.escalate(decision.case.suspect)
+        except Exception as error:
+            self.telemetry.record_action(decision, EventOutcome.FAILED, str(error))
+        else:
+            self.telemetry.record_action(decision, EventOutcome.DONE)
+
+    def _show_preview(self, owner: str, actions: Iterable[ThrottlingAct]) -> None:
+        """Report actions of sections in preview that are new since the last round."""
+        shown = {_preview_key(action): action for action in actions}
+        before = self._previewed.get(owner, frozenset())
+        for key, action in shown.items():
+            if key not in before:
+                self.telemetry.record_action(action, EventOutcome.PREVIEW)
+        # Only of the latest round: what stops and begins again is reported again.
+        self._previewed[owner] = frozenset(shown)
+
+
+def _preview_key(action: ThrottlingAct) -> Hashable:
+    """Two actions of one key are the same to people, though amounts differ from round to round."""
+    if isinstance(action, CaseDecision):
+        return action.case.watch, action.case.victim, action.case.suspect
+    return type(action), "" if isinstance(action, SwitchScheduling) else action.guest

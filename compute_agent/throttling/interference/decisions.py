@@ -1,0 +1,271 @@
+"""Decisions: state and samples in, state and decisions out. Nothing has happened until an executor acts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from compute_agent.model.resource import ThrottleControl
+from compute_agent.throttling.interference.cases import (
+    SETTLE_SECONDS,
+    TRIAL_SECONDS,
+    VERDICTS,
+    CaseDecision,
+    CasePhase,
+    CaseVerdict,
+    InterferenceCase,
+    VictimLevels,
+    advance_case,
+)
+from compute_agent.throttling.interference.evidence import (
+    WINDOW_SECONDS,
+    SignalTrack,
+    find_suspects,
+    may_be_limited,
+)
+from compute_agent.throttling.interference.signals import (
+    GuestReading,
+    GuestSamples,
+    InterferenceSignal,
+    InterferenceWatch,
+)
+from compute_agent.throttling.interference.state import (
+    DAY_SECONDS,
+    InterferenceState,
+    PairRecord,
+    SignalKey,
+    SuspectPair,
+    put_aside,
+)
+from compute_agent.throttling.levers import ThrottleSteps
+
+
+def advance_state(
+    watches: Sequence[InterferenceWatch],
+    steps: ThrottleSteps,
+    state: InterferenceState,
+    samples: Sequence[GuestSamples],
+) -> tuple[InterferenceState, tuple[CaseDecision, ...]]:
+    """The state and the decisions after the newest of ``samples``: those of ten minutes, oldest first."""
+    now = samples[-1]
+    tracks = observe_signals(watches, state, now)
+    pairs = {pair: one for pair, one in state.pairs.items() if _is_remembered(one, now.time)}
+    state = InterferenceState(state.cases, pairs, tracks)
+    # Open cases first: a trial that ends now makes room for another one in this round.
+    state, decisions = _advance_cases(watches, steps, state, samples)
+    state, more = _open_cases(watches, steps, state, samples)
+    by_name = {watch.name: watch for watch in watches}
+    return state, tuple(replace(one, watch=by_name.get(one.case.watch)) for one in (*decisions, *more))
+
+
+def observe_signals(
+    watches: Sequence[InterferenceWatch], state: InterferenceState, now: GuestSamples
+) -> dict[SignalKey, SignalTrack]:
+    """The tracks with another sample; tracks of guests that are gone are dropped."""
+    # By signal, not by watch: two sections of one signal share what is learnt.
+    signals = {watch.signal.name: watch.signal for watch in watches}
+    disturbed = {case.victim for case in state.cases}
+    found = {key: track for key, track in state.tracks.items() if key.guest in now.readings}
+    for guest, reading in now.readings.items():
+        # Neither a limit nor a disturbance is what is usual for a guest.
+        learns = not reading.limited and guest not in disturbed
+        for signal in signals.values():
+            for domain, value in signal.values(reading).items():
+                key = SignalKey(guest, signal.name, domain)
+                track = found.get(key, SignalTrack())
+                if reading.limited:
+                    found[key] = track.without_recent()
+                else:
+                    found[key] = track.with_sample(now.time, value, signal.least, signal.share, learns)
+    return found
+
+
+def _advance_cases(
+    watches: Sequence[InterferenceWatch],
+    steps: ThrottleSteps,
+    state: InterferenceState,
+    samples: Sequence[GuestSamples],
+) -> tuple[InterferenceState, list[CaseDecision]]:
+    """The cases of the state, and the decisions about them."""
+    now = samples[-1]
+    acting = {watch.name: watch for watch in watches if not watch.preview}
+    tried = any(case.phase is CasePhase.TRIAL for case in state.cases)
+    # A limit that should be gone comes before a new trial.
+    tries = not any(case.is_overdue(now.time) for case in state.cases)
+    cases: list[InterferenceCase] = []
+    pairs, decisions = dict(state.pairs), []
+    for case in state.cases:
+        victim, suspect = now.readings.get(case.victim), now.readings.get(case.suspect)
+        watch = acting.get(case.watch)
+        if suspect is None:
+            continue  # the limit went with the guest
+        if (
+            watch is None
+            or victim is None
+            # A section of that name may have another signal by now, or the suspect another class.
+            or watch.signal.lever.name != case.knob.lever
+            or not may_be_limited(watch, victim, suspect, case.knob.domain)
+        ):
+            decisions.append(CaseDecision(CaseVerdict.CLOSE, replace(case, depth=0)))
+            continue
+        track = state.tracks.get(SignalKey(case.victim, watch.signal.name, case.knob.domain), SignalTrack())
+        seen = _victim_levels(case, watch.signal, track, samples)
+        # Computed here, since a case knows neither allotments nor the size of steps.
+        lower = watch.signal.lever.down(case.limit, suspect.facts.allotments[case.knob], steps)
+        # Two changes at a time, and nothing could tell which of them helped.
+        waits = tried and case.phase is not CasePhase.TRIAL
+        after, verdicts = advance_case(case, seen, lower, now.time, waits, tries or case.is_overdue(now.time))
+        level = track.mean_level(now.time)
+        if after is not None:
+            cases.append(after)
+            # A step further in this round is a trial for the cases after it.
+            tried = tried or after.phase is CasePhase.TRIAL
+        # These two speak of the level that the trial began with, and not of that of a further step.
+        judged = (CaseVerdict.GUILTY, CaseVerdict.NOT_GUILTY)
+        decisions += [
+            CaseDecision(what, case if what in judged or after is None else after, level) for what in verdicts
+        ]
+        if CaseVerdict.NOT_GUILTY in verdicts:
+            pairs = put_aside(pairs, case, now.time)
+        if not VERDICTS.isdisjoint(verdicts):
+            pair = _case_pair(case)
+            record = pairs.get(pair, PairRecord()).with_verdict(now.time)
+            # Once a day: the command may need longer than the next verdict.
+            if record.verdicts >= watch.escalate_after and watch.escalate and not record.escalated:
+                decisions.append(CaseDecision(CaseVerdict.ESCALATE, after or case, level))
+                record = replace(record, escalated=True)
+            pairs[pair] = record
+    return InterferenceState(tuple(cases), pairs, state.tracks), decisions
+
+
+def _open_cases(
+    watches: Sequence[InterferenceWatch],
+    steps: ThrottleSteps,
+    state: InterferenceState,
+    samples: Sequence[GuestSamples],
+) -> tuple[InterferenceState, list[CaseDecision]]:
+    """Open cases: one trial, unless there is one already, and those that watches in preview would open."""
+    now, decisions = samples[-1], []
+    pairs, cases = state.pairs, state.cases
+    # One trial on a host at a time, or nothing could tell which limit helped.
+    free = not any(case.phase is CasePhase.TRIAL or case.is_overdue(now.time) for case in cases)
+    for watch, key, level in _find_victims(watches, state, now):
+        if not watch.preview and not free:
+            continue
+        case = _open_case(watch, key, level, steps, InterferenceState(cases, pairs, state.tracks), samples)
+        if case is None:
+            continue
+        if watch.preview:
+            # Left alone as after an acquittal, so that a preview is reported once an hour and not every
+            # round.
+            pairs = put_aside(pairs, case, now.time)
+            decisions.append(CaseDecision(CaseVerdict.PREVIEW, case, level))
+        else:
+            cases, free = (*cases, case), False
+            decisions.append(CaseDecision(CaseVerdict.TRY, case, level))
+    return InterferenceState(cases, pairs, state.tracks), decisions
+
+
+def _find_victims(
+    watches: Sequence[InterferenceWatch], state: InterferenceState, now: GuestSamples
+) -> Iterator[tuple[InterferenceWatch, SignalKey, float]]:
+    """The guests that are disturbed, by signal, with their level; those that suffer most first."""
+    found = []
+    for watch in watches:
+        for key, track in state.tracks.items():
+            # All tracks are of guests in this sample.
+            reading = now.readings[key.guest]
+            if (
+                key.signal == watch.signal.name
+                and not reading.limited
+                and (not watch.victims or reading.facts.qos_class in watch.victims)
+                and track.suffers_lastingly(now.time)
+            ):
+                level = track.mean_level(now.time) or 0.0
+                found.append((level / max(track.threshold, 1e-9), watch, key, level))
+    # Relative to the threshold: seconds and shares of different signals cannot be compared.
+    for _, watch, key, level in sorted(found, key=lambda one: -one[0]):
+        yield watch, key, level
+
+
+def _open_case(
+    watch: InterferenceWatch,
+    key: SignalKey,
+    level: float,
+    steps: ThrottleSteps,
+    state: InterferenceState,
+    samples: Sequence[GuestSamples],
+) -> InterferenceCase | None:
+    """The case against the likeliest suspect that can be limited; None if there is none."""
+    now, knob = samples[-1], ThrottleControl(watch.signal.lever.name, key.domain)
+    if any(
+        (case.victim == key.guest or case.knob == knob) and not case.is_settled(now.time)
+        for case in state.cases
+    ):
+        return None  # a suspect that was found guilty of it can still be held down further
+    # Two cases about one control of one guest would give back each other's limits.
+    taken = {(case.suspect, case.knob) for case in state.cases}
+    for suspect in find_suspects(watch, key.guest, key.domain, samples):
+        limit = _first_limit(watch.signal, now.readings[suspect.guest], knob, steps)
+        pair = SuspectPair(watch.name, key.guest, suspect.guest)
+        aside = state.pairs.get(pair, PairRecord()).aside_until > now.time
+        if limit is not None and not aside and (suspect.guest, knob) not in taken:
+            return InterferenceCase(*pair, knob, suspect.correlation, level, (limit,), since=now.time)
+    return None
+
+
+def _first_limit(
+    signal: InterferenceSignal, suspect: GuestReading, knob: ThrottleControl, steps: ThrottleSteps
+) -> float | None:
+    """A step down from the use of a suspect, if that is known: steps from its allotment might change nothing.
+
+    None at the floor; fewer steps than the signal begins with where it is reached before.
+    """
+    allotment = suspect.facts.allotments[knob]
+    used, full = signal.amounts(suspect).get(knob.domain), allotment.full
+    if used is not None and allotment.per_unit is not None:
+        full = min(full, used / allotment.per_unit)
+    # From what it uses: a guest that may have 16 cores and uses 4 would not notice a step to 13.
+    limit = signal.lever.down(full, allotment, steps)
+    for _ in range(signal.first_steps - 1):
+        limit = (limit and signal.lever.down(limit, allotment, steps)) or limit
+    return limit
+
+
+def _victim_levels(
+    case: InterferenceCase, signal: InterferenceSignal, track: SignalTrack, samples: Sequence[GuestSamples]
+) -> VictimLevels:
+    time = samples[-1].time
+    latest = track.mean_level(time), track.suffers_now(time), track.suffers_lastingly(time)
+    # Means of windows cost a pass over all samples, and only the end of a trial needs them.
+    if case.phase is not CasePhase.TRIAL or time - case.since < TRIAL_SECONDS:
+        return VictimLevels(None, None, *latest)
+    key = SignalKey(case.victim, signal.name, case.knob.domain)
+    begin = case.since + SETTLE_SECONDS
+    middle = begin + WINDOW_SECONDS
+    return VictimLevels(
+        _mean_value(signal, key, samples, begin, middle),
+        _mean_value(signal, key, samples, middle, middle + WINDOW_SECONDS),
+        *latest,
+    )
+
+
+def _mean_value(
+    signal: InterferenceSignal, key: SignalKey, samples: Iterable[GuestSamples], begin: float, end: float
+) -> float | None:
+    """The mean of a signal after ``begin`` and up to ``end``; None if it was not measured."""
+    values = [
+        value
+        for sample in samples
+        if begin < sample.time <= end and key.guest in sample.readings
+        if (value := signal.values(sample.readings[key.guest]).get(key.domain)) is not None
+    ]
+    return sum(values) / len(values) if values else None
+
+
+def _case_pair(case: InterferenceCase) -> SuspectPair:
+    return SuspectPair(case.watch, case.victim, case.suspect)
+
+
+def _is_remembered(record: PairRecord, time: float) -> bool:
+    return record.aside_until > time or (record.verdicts > 0 and time - record.since < DAY_SECONDS)

@@ -1,0 +1,175 @@
+"""The state of interference that outlives a round, and its JSON: cases, pairs, and what was learnt of guests.
+
+Times are kept as seconds before or after the moment of saving, so that clocks that jump do no harm; the time
+in which no agent ran does not count. A trial that an agent did not see the end of is given back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple
+
+from compute_agent.kept_json import number, text
+from compute_agent.model.resource import ThrottleControl
+from compute_agent.throttling.actions import GuestLimits
+from compute_agent.throttling.interference.cases import MAX_RELAPSES, CasePhase, InterferenceCase
+from compute_agent.throttling.interference.evidence import HALF_LIFE, SignalBaseline, SignalTrack
+
+ASIDE_SECONDS: Final = 3600.0
+"""The time for which a pair that was acquitted, or reported in preview, is left alone."""
+
+DAY_SECONDS: Final = 86400.0
+
+
+class SignalKey(NamedTuple):
+    """A signal of a guest on a domain."""
+
+    guest: str
+    signal: str
+    domain: str
+
+
+class SuspectPair(NamedTuple):
+    """A victim and a suspect, of one watch."""
+
+    watch: str
+    victim: str
+    suspect: str
+
+
+@dataclass(frozen=True, slots=True)
+class PairRecord:
+    """The record of a pair: until when it is left alone, and how often it was found guilty.
+
+    ``verdicts`` are those of the day that began ``since``, with the first of them.
+    """
+
+    aside_until: float = 0.0
+    verdicts: int = 0
+    since: float = 0.0
+    escalated: bool = False
+
+    def with_verdict(self, time: float) -> PairRecord:
+        """The record with another verdict."""
+        # A day from the first verdict, not a sliding one: one number instead of a list of times.
+        if self.verdicts and time - self.since < DAY_SECONDS:
+            return replace(self, verdicts=self.verdicts + 1)
+        # Another day may escalate again.
+        return PairRecord(self.aside_until, 1, time)
+
+
+@dataclass(frozen=True, slots=True)
+class InterferenceState:
+    """All that outlives a round. Times are in monotonic seconds."""
+
+    cases: tuple[InterferenceCase, ...] = ()
+    pairs: Mapping[SuspectPair, PairRecord] = field(default_factory=dict)
+    tracks: Mapping[SignalKey, SignalTrack] = field(default_factory=dict)
+
+    def guest_limits(self) -> GuestLimits:
+        """The limits in force, by guest."""
+        found: GuestLimits = {}
+        for case in self.cases:
+            if case.limit is not None:
+                found.setdefault(case.suspect, {})[case.knob] = case.limit
+        return found
+
+    def without_case(self, case: InterferenceCase) -> InterferenceState:
+        """The state when a case could not be carried out: the pair is left alone for a while."""
+        # By suspect and control: the phase may have changed since the decision.
+        cases = tuple(one for one in self.cases if (one.suspect, one.knob) != (case.suspect, case.knob))
+        return replace(self, cases=cases, pairs=put_aside(self.pairs, case, case.since))
+
+
+def put_aside(
+    pairs: Mapping[SuspectPair, PairRecord], case: InterferenceCase, time: float
+) -> dict[SuspectPair, PairRecord]:
+    """The records, with the pair of a case left alone for a while."""
+    pair = SuspectPair(case.watch, case.victim, case.suspect)
+    record = pairs.get(pair, PairRecord())
+    return {**pairs, pair: replace(record, aside_until=time + ASIDE_SECONDS)}
+
+
+def state_to_json(state: InterferenceState, now: float) -> dict[str, Any]:
+    """The state for the state file; ``now`` is in monotonic seconds."""
+    return {
+        "cases": [
+            [
+                # Rows, not objects: hundreds of baselines are written each time.
+                *(case.watch, case.victim, case.suspect, *case.knob, case.correlation, case.before),
+                *(list(case.limits), case.depth, case.phase, now - case.since, case.relapses),
+                *(case.guilty, case.exhausted),
+            ]
+            for case in state.cases
+        ],
+        "pairs": [
+            [*pair, one.aside_until - now, one.verdicts, now - one.since, one.escalated]
+            for pair, one in state.pairs.items()
+        ],
+        "baselines": [
+            # Recent samples are not kept: after a restart they would be of another time.
+            [*key, track.baseline.mean, track.baseline.variance, track.baseline.count]
+            for key, track in state.tracks.items()
+        ],
+    }
+
+
+def state_from_json(document: Any, now: float) -> InterferenceState:
+    """The state from the state file.
+
+    :raises ValueError: it is not one. LookupError, TypeError and AttributeError, likewise.
+    """
+    return InterferenceState(
+        tuple(_case_from_row(row, now) for row in document["cases"]),
+        dict(_record_from_row(row, now) for row in document["pairs"]),
+        dict(map(_track_from_row, document["baselines"])),
+    )
+
+
+def _case_from_row(row: Any, now: float) -> InterferenceCase:
+    watch, victim, suspect, lever, domain, correlation, before, *more = row
+    taken, depth, phase, age, relapses, guilty, exhausted = more
+    steps = tuple(number(one, 1e6) for one in taken)
+    # A limit of 0 would stop the suspect, and a depth beyond the steps has no limit.
+    if not steps or min(steps) <= 0 or not 0 <= _whole_count(depth) <= len(steps):
+        raise ValueError(f"{taken!r}, {depth!r} are no limits")
+    case = InterferenceCase(
+        text(watch),
+        text(victim),
+        text(suspect),
+        ThrottleControl(text(lever), text(domain)),
+        number(correlation, 2),
+        number(before, 1e15),
+        steps,
+        _whole_count(depth),
+        CasePhase(phase),
+        now - number(age, 100 * DAY_SECONDS),
+        min(_whole_count(relapses), MAX_RELAPSES),
+        guilty is True,
+        exhausted is True,
+    )
+    # Whether a trial helped cannot be judged by samples that another agent had: it is given back, from its
+    # level.
+    return case if case.phase is not CasePhase.TRIAL else replace(case, phase=CasePhase.RETURN, since=now)
+
+
+def _record_from_row(row: Any, now: float) -> tuple[SuspectPair, PairRecord]:
+    watch, victim, suspect, aside, verdicts, age, escalated = row
+    # Before or after now; bounded, since a number from a file is no number of ours.
+    aside = min(max(number(abs(aside), 1e12) * math.copysign(1, aside), -DAY_SECONDS), DAY_SECONDS)
+    record = PairRecord(now + aside, _whole_count(verdicts), now - number(age, 1e12), escalated is True)
+    return SuspectPair(text(watch), text(victim), text(suspect)), record
+
+
+def _track_from_row(row: Any) -> tuple[SignalKey, SignalTrack]:
+    guest, signal, domain, mean, variance, count = row
+    baseline = SignalBaseline(number(mean, 1e15), number(variance, 1e30), min(_whole_count(count), HALF_LIFE))
+    return SignalKey(text(guest), text(signal), text(domain)), SignalTrack(baseline)
+
+
+def _whole_count(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 31:
+        raise ValueError(f"{value!r} is no count")
+    return value

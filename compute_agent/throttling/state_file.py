@@ -1,0 +1,320 @@
+"""The state file of throttling: limits, evictions, the scheduling switch, cases and baselines.
+
+JSON with a version and a checksum, replaced as a whole. Losing it costs little: limits that it does not know
+are taken away in the first round, the scheduling switch is set explicitly, and baselines are learnt again.
+
+Former releases
+    They kept watermarks in a part of the agent's ``state.json``, and interference in ``interference.json``.
+    Both are taken over at the start, and removed as soon as this file is durable.
+
+Downgrade
+    An older release that runs again finds neither part, as if its state had been lost:
+
+    - It takes away all limits in its first round.
+    - It sets the scheduling switch by its first round.
+    - It asks guests again to leave only if usage is still above the line.
+    - It learns baselines for five minutes.
+
+    The parts must not be there as they once were: the older release would limit and stop guests for reasons
+    that are long over. This file stays meanwhile. The next upgrade takes over what the older release has
+    written, part by part, since that is newer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from compute_agent import kept_json
+from compute_agent.files import UnsafeFileError, put_aside, read_own, remove_durably, write_durably
+from compute_agent.throttling.actions import GuestLimits
+from compute_agent.throttling.arbiter import lowest_of
+from compute_agent.throttling.interference import state as interference_state
+from compute_agent.throttling.interference.state import InterferenceState
+from compute_agent.throttling.watermarks import state as watermark_state
+from compute_agent.throttling.watermarks.state import WatermarkState
+
+LOG = logging.getLogger(__name__)
+
+FILE_NAME: Final = "throttling.json"
+"""In the state folder."""
+
+FORMER_FILE: Final = "interference.json"
+"""In the state folder: where former releases kept the part on interference."""
+
+VERSION: Final = 1
+_FORMER_VERSION: Final = 1
+
+SAVE_SECONDS: Final = 300.0
+"""A crash may cost what was learnt in this time: baselines change with every sample, and a sync of each would
+wear out a disk. Cases and pairs are saved at once."""
+
+Clock = Callable[[], float]
+"""Monotonic seconds."""
+
+
+class FormerState(Protocol):
+    """The agent's own state file, in which former releases kept the part on watermarks."""
+
+    @property
+    def former_watermarks(self) -> Any:
+        """The JSON of that part; None where there is none."""
+        ...
+
+    def drop_former_watermarks(self) -> None:
+        """Remove that part; durable when this returns.
+
+        :raises OSError: the next write of the file removes it.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ThrottlingState:
+    """All that outlives the agent, of both triggers."""
+
+    watermarks: WatermarkState = field(default_factory=WatermarkState)
+    interference: InterferenceState = field(default_factory=InterferenceState)
+
+    def guest_limits(self, foreign: Collection[str] = ()) -> GuestLimits:
+        """The limits in force, by guest; ``foreign`` levers are set by no controller of the agent."""
+        return lowest_of((self.watermarks.guest_limits(foreign), self.interference.guest_limits()))
+
+
+class ThrottlingFile:
+    """The state in one file. Each trigger replaces its part, from its own thread."""
+
+    def __init__(self, folder: Path, former: FormerState, clock: Clock = time.monotonic) -> None:
+        """Read the file in the state folder, and take over what a former release has left there.
+
+        An absent file is an empty state; so is one that cannot be used, which is put aside.
+
+        :raises UnsafeFileError: the file is not ours.
+        :raises OSError: it cannot be put aside.
+        """
+        self._path = folder / FILE_NAME
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._state = _load_state(self._path, clock())
+        # None: the file is made by the first write, even where the state is empty.
+        self._saved: ThrottlingState | None = self._state if self._path.exists() else None
+        self._learnt_at = clock()
+        #: What is to be removed of former releases; tried with each write, until it is.
+        self._leftovers: list[Callable[[], None]] = []
+        self._take_over(folder / FORMER_FILE, former)
+
+    @property
+    def state(self) -> ThrottlingState:
+        """The state as it was last set or read."""
+        return self._state
+
+    def keep_watermarks(self, state: WatermarkState) -> None:
+        """Replace the part on watermarks; durable when this returns.
+
+        :raises OSError: the next call tries again.
+        """
+        with self._lock:
+            self._state = replace(self._state, watermarks=state)
+            if self._saved is None or state != self._saved.watermarks:
+                self._write()
+
+    def keep_interference(self, state: InterferenceState, *, learnt: bool = False) -> None:
+        """Replace the part on interference; durable when this returns, but for what was learnt.
+
+        That is saved now and then, and when it has to be (``learnt``).
+
+        :raises OSError: the next call tries again.
+        """
+        with self._lock:
+            # Always in memory, so that a write of the other trigger takes it along.
+            self._state = replace(self._state, interference=state)
+            saved = InterferenceState() if self._saved is None else self._saved.interference
+            # A clock that went back would put off the next save for as long.
+            due = not 0 <= self._clock() - self._learnt_at < SAVE_SECONDS
+            if learnt or due or (state.cases, state.pairs) != (saved.cases, saved.pairs):
+                self._learnt_at = self._clock()
+                self._write()
+
+    def _write(self) -> None:
+        # A sync costs milliseconds to seconds, and a round of each second mostly changes nothing.
+        if self._state != self._saved:
+            # At once or not at all, as a rename: a crash leaves the old content or the new one.
+            write_durably(self._path, dump_state(self._state, self._clock()))
+            self._saved = self._state
+        self._remove_former()
+
+    def _take_over(self, former_file: Path, former: FormerState) -> None:
+        """Make the parts of a former release parts of this file.
+
+        They are removed once this file is durable, not before: a crash in between leaves both, and the next
+        start takes over the same again.
+        """
+        watermarks, interference = former.former_watermarks, _read_former(former_file, self._clock())
+        if watermarks is None and interference is None:
+            return
+        self._state = merge_former(self._state, _former_watermarks(watermarks), interference)
+        if watermarks is not None:
+            self._leftovers.append(former.drop_former_watermarks)
+        if interference is not None:
+            # Last: its absence beside a part on watermarks means that nothing was limited.
+            self._leftovers.append(partial(remove_durably, former_file))
+        try:
+            self._write()
+        except OSError as error:
+            LOG.error("The state of throttling cannot be saved: %s; will be tried again", error)
+        else:
+            LOG.info("The state of throttling is in %s from now on", self._path)
+
+    def _remove_former(self) -> None:
+        # One by one, and again from where it broke off: each may be done twice, none may be left out.
+        while self._leftovers:
+            self._leftovers[0]()
+            del self._leftovers[0]
+
+
+def merge_former(
+    state: ThrottlingState, watermarks: WatermarkState | None, interference: InterferenceState | None
+) -> ThrottlingState:
+    """The state with the parts of a former release, each None where there is none.
+
+    They are newer: this release removes them as it starts. A former release that has left a part on
+    watermarks and no file of interference had no guest limited: cases of before are over, and baselines
+    are still good.
+    """
+    if interference is None and watermarks is not None:
+        interference = replace(state.interference, cases=())
+    return ThrottlingState(
+        state.watermarks if watermarks is None else watermarks,
+        state.interference if interference is None else interference,
+    )
+
+
+def look_up_state(folder: Path, former_watermarks: Any = None) -> ThrottlingState:
+    """The state that a start would find in a folder; nothing is put aside, taken over or removed.
+
+    What cannot be used is an empty state.
+
+    :raises UnsafeFileError: the file is not ours.
+    """
+    now = time.monotonic()
+    try:
+        state = parse_state(read_own(folder / FILE_NAME), now)
+    except UnsafeFileError:
+        raise
+    except (OSError, ValueError):
+        state = ThrottlingState()
+    # Whatever is wrong with it, a start would go on without it.
+    try:
+        interference = _parse_former(read_own(folder / FORMER_FILE), now)
+    except (OSError, ValueError):
+        interference = None
+    return merge_former(state, _former_watermarks(former_watermarks), interference)
+
+
+def forget_interference(folder: Path) -> None:
+    """Remove cases and baselines from the file in a folder, in which no agent works.
+
+    :raises OSError:
+    """
+    remove_durably(folder / FORMER_FILE)
+    path = folder / FILE_NAME
+    try:
+        state = parse_state(read_own(path), time.monotonic())
+    except (OSError, ValueError):
+        return  # absent, or put aside by the next agent
+    write_durably(path, dump_state(ThrottlingState(state.watermarks), time.monotonic()))
+
+
+def dump_state(state: ThrottlingState, now: float) -> bytes:
+    """The state as the content of its file; ``now`` is in monotonic seconds."""
+    data = {
+        "watermarks": watermark_state.state_to_json(state.watermarks),
+        "interference": interference_state.state_to_json(state.interference, now),
+    }
+    return kept_json.dump(VERSION, {"sha256": _data_checksum(data), "data": data})
+
+
+def parse_state(content: bytes, now: float) -> ThrottlingState:
+    """The state in the content of a file.
+
+    :raises ValueError: saying what is wrong with it.
+    """
+    return kept_json.parse(VERSION, content, lambda document: _read_document(document, now))
+
+
+def _read_document(document: Any, now: float) -> ThrottlingState:
+    # Over the parsed data, so that white space does not matter.
+    data: Mapping[str, Any] = document["data"]
+    if document["sha256"] != _data_checksum(data):
+        raise ValueError("the checksum does not match")
+    return ThrottlingState(
+        watermark_state.state_from_json(data["watermarks"]),
+        interference_state.state_from_json(data["interference"], now),
+    )
+
+
+def _data_checksum(data: Any) -> str:
+    return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _load_state(path: Path, now: float) -> ThrottlingState:
+    try:
+        return parse_state(read_own(path), now)
+    except FileNotFoundError:
+        return ThrottlingState()
+    except UnsafeFileError:
+        raise  # as for the agent's own state: a file that others can write might stop guests
+    except (OSError, ValueError) as error:
+        aside = put_aside(path)
+        LOG.warning(
+            "The state of throttling in %s cannot be used and is started anew, it is %s now: %s",
+            path,
+            aside,
+            error,
+        )
+        return ThrottlingState()
+
+
+def _read_former(path: Path, now: float) -> InterferenceState | None:
+    """The part on interference of a former release; None where there is none that can be used."""
+    try:
+        return _parse_former(read_own(path), now)
+    except FileNotFoundError:
+        return None
+    except UnsafeFileError as error:
+        LOG.warning("What a former release knew of interference is not used: %s", error)
+    except (OSError, ValueError) as error:
+        LOG.warning(
+            "What a former release knew of interference cannot be used and is started anew: %s", error
+        )
+        try:
+            put_aside(path)
+        except OSError as failure:
+            LOG.warning("%s cannot be put aside: %s", path, failure)
+    return None
+
+
+def _parse_former(content: bytes, now: float) -> InterferenceState:
+    return kept_json.parse(
+        _FORMER_VERSION, content, lambda document: interference_state.state_from_json(document, now)
+    )
+
+
+def _former_watermarks(content: Any) -> WatermarkState | None:
+    """The part on watermarks of a former release; None where there is none that can be used."""
+    if content is None:
+        return None
+    try:
+        return watermark_state.state_from_json(content)
+    except ValueError as error:
+        LOG.warning("What a former release knew of watermarks cannot be used and is started anew: %s", error)
+        # As after the loss of the file: the switch is not known, and no limit is.
+        return WatermarkState()

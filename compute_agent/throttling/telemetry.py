@@ -1,0 +1,306 @@
+"""Telemetry of throttling: each action and decision as a log line, an event and a sample for Prometheus."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from compute_agent.events.event import EventKind, EventOutcome, EventRecorder, NamedSubject
+from compute_agent.throttling.actions import (
+    EvictAction,
+    RestoreAction,
+    SwitchScheduling,
+    ThrottleAction,
+    WatermarkAct,
+)
+from compute_agent.throttling.interference.cases import (
+    VERDICTS,
+    CaseDecision,
+    CaseVerdict,
+    InterferenceCase,
+)
+from compute_agent.throttling.interference.signals import InterferenceWatch
+from compute_agent.throttling.interference.state import InterferenceState, PairRecord, SignalKey
+from compute_agent.throttling.watermarks.state import WatermarkState
+from compute_agent.usage.snapshot import MetricSeries, UsageSnapshot
+
+LOG = logging.getLogger(__name__)
+
+ThrottlingAct = WatermarkAct | CaseDecision
+"""Whatever a trigger wants done."""
+
+Blame = Callable[[str, str, str], None]
+"""Called with a guest that had to give something up, the metric, and the cause if that is another signal."""
+
+
+def _blame_nothing(guest: str, metric: str, cause: str = "") -> None:
+    pass
+
+
+class ThrottleTelemetry:
+    """Reports actions of both triggers, and counts them. For several threads."""
+
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        recorder: EventRecorder | None = None,
+        blame: Blame = _blame_nothing,
+    ) -> None:
+        """``blame`` is called for a guest that was throttled, evicted or found guilty; it must not wait."""
+        self._recorder = recorder or EventRecorder()
+        self._blame = blame
+        self._lock = threading.Lock()
+        #: By trigger: a guest that has left is still named by the trigger that made it leave.
+        self._names: dict[str, Mapping[str, str]] = {}
+        self._shown: set[MetricSeries] = set()
+        self._failures: dict[tuple[str, str], str] = {}
+        self._actions = Counter(
+            "compute_agent_watermark_actions",
+            "Actions for the sake of watermarks, by what came of them.",
+            ["action", "metric", "outcome"],
+            registry=registry,
+        )
+        self._usage = Gauge(
+            "compute_agent_watermark_usage",
+            "Usage of the host as the watermarks see it, in the unit of the metric.",
+            ["metric", "domain"],
+            registry=registry,
+        )
+        self.watermark_failures = Counter(
+            "compute_agent_watermark_round_failures", "Rounds that went wrong.", registry=registry
+        )
+        self._throttled = Gauge(
+            "compute_agent_throttled_guests", "Guests that are throttled.", registry=registry
+        )
+        self._evicting = Gauge(
+            "compute_agent_evicting_guests", "Guests that are being evicted.", registry=registry
+        )
+        self._closed = Gauge(
+            "compute_agent_scheduling_disabled", "Whether new guests are kept away (1).", registry=registry
+        )
+        self._decisions = Counter(
+            "compute_agent_interference_decisions",
+            "Decisions about guests that disturb others, by section and by what came of it.",
+            ["section", "decision", "outcome"],
+            registry=registry,
+        )
+        self._disturbed = Gauge(
+            "compute_agent_interference_disturbed_guests",
+            "Guests that suffer more than they mostly do, by section.",
+            ["section"],
+            registry=registry,
+        )
+        self._limited = Gauge(
+            "compute_agent_interference_limited_guests",
+            "Guests that are limited for the sake of another one.",
+            registry=registry,
+        )
+        self.interference_failures = Counter(
+            "compute_agent_interference_round_failures",
+            "Rounds of interference that went wrong.",
+            registry=registry,
+        )
+
+    def name_guests(self, owner: str, names: Mapping[str, str], staying: Iterable[str] = ()) -> None:
+        """Replace the names by uuid that a trigger knows; guests in ``staying`` keep theirs."""
+        with self._lock:
+            before = self._names.get(owner, {})
+            kept = {guest: before[guest] for guest in staying if guest in before}
+            self._names[owner] = {**kept, **names}
+
+    def subject_of(self, guest: str) -> NamedSubject:
+        """A guest as logs and events name it."""
+        with self._lock:
+            # Names of tenants may be empty; another trigger may know more.
+            name = next((names[guest] for names in self._names.values() if names.get(guest)), "")
+        return NamedSubject(guest, name)
+
+    def record_evicted(self, guest: str) -> None:
+        """Report that a guest has left."""
+        self._recorder.tell(LOG.info, EventKind.EVICT, self.subject_of(guest), "Guest %s was evicted")
+
+    def record_action(self, action: ThrottlingAct, outcome: EventOutcome, reason: str = "") -> None:
+        """Report an action; ``reason`` is why it failed."""
+        if isinstance(action, CaseDecision):
+            self._record_decision(action, outcome, reason)
+        else:
+            self._record_watermark(action, outcome, reason)
+
+    def show_watermarks(self, snapshot: UsageSnapshot, state: WatermarkState) -> None:
+        """Set the gauges of the watermarks at the end of a round."""
+        for series in self._shown - snapshot.host.keys():
+            self._usage.remove(*series)  # a last value that stays would look as if it were measured
+        for series, used in snapshot.host.items():
+            self._usage.labels(*series).set(used)
+        self._shown = set(snapshot.host)
+        # Guests, not limits: one guest may have limits of several controls.
+        self._throttled.set(len({one.guest for one in state.throttles}))
+        self._evicting.set(len(state.evictions))
+        self._closed.set(bool(state.scheduling_off))
+
+    def show_interference(
+        self, state: InterferenceState, watches: Sequence[InterferenceWatch], time: float
+    ) -> None:
+        """Set the gauges of interference at the end of a round."""
+        self._limited.set(len({case.suspect for case in state.cases if case.limit is not None}))
+        # Sections that are gone must not keep their last value.
+        self._disturbed.clear()
+        for watch in watches:
+            disturbed = {
+                key.guest
+                for key, track in state.tracks.items()
+                if key.signal == watch.signal.name and track.suffers_lastingly(time)
+            }
+            self._disturbed.labels(watch.name).set(len(disturbed))
+
+    def list_cases(
+        self, state: InterferenceState, watches: Sequence[InterferenceWatch], now: float
+    ) -> list[dict[str, Any]]:
+        """A row for each case, and then for each pair that is remembered.
+
+        ``before`` and ``level`` are the victim's signal in words, ``limit`` is in the lever's unit.
+        """
+        by_name = {watch.name: watch for watch in watches}
+        cases = [self._case_row(case, by_name.get(case.watch), state, now) for case in state.cases]
+        # A pair with a case has a row already, which says more.
+        open_pairs = {(case.watch, case.victim, case.suspect) for case in state.cases}
+        return cases + [
+            self._pair_row(*pair, ", ".join(_remembered_facts(record, now)) or "forgotten")
+            for pair, record in sorted(state.pairs.items())
+            if tuple(pair) not in open_pairs
+        ]
+
+    def _case_row(
+        self, case: InterferenceCase, watch: InterferenceWatch | None, state: InterferenceState, now: float
+    ) -> dict[str, Any]:
+        phase = f"{case.phase}, {now - case.since:.0f} s"
+        row = self._pair_row(case.watch, case.victim, case.suspect, phase)
+        row |= {"correlation": round(case.correlation, 2), "limit": format_limit(case.limit, case)}
+        if watch is not None:
+            track = state.tracks.get(SignalKey(case.victim, watch.signal.name, case.knob.domain))
+            level = None if track is None else track.mean_level(now)
+            row["before"] = watch.signal.format_value(case.before)
+            row["level"] = "" if level is None else watch.signal.format_value(level)
+        return row
+
+    def _pair_row(self, section: str, victim: str, suspect: str, now: str) -> dict[str, Any]:
+        return {
+            "section": section,
+            "victim": str(self.subject_of(victim)),
+            "suspect": str(self.subject_of(suspect)),
+            "correlation": None,
+            "limit": "",
+            "before": "",
+            "level": "",
+            "state": now,
+        }
+
+    def _record_watermark(self, action: WatermarkAct, outcome: EventOutcome, reason: str) -> None:
+        kind = _event_kind(action)
+        guest = "" if isinstance(action, SwitchScheduling) else action.guest
+        metric = action.metric if isinstance(action, EvictAction | ThrottleAction) else ""
+        # Counted each time, though logged once: a rate shows that a failure goes on.
+        self._actions.labels(kind, metric, outcome).inc()
+        subject = self.subject_of(guest) if guest else None
+        # The uuid is what actions know; people want the name beside it.
+        text = str(action).replace(guest, str(subject), 1) if guest else str(action)
+        if outcome is EventOutcome.FAILED:
+            # An action that is tried in each round need not be reported in each.
+            if self._failures.get((kind, guest)) == reason:
+                LOG.debug("Failed: %s: %s", text, reason)
+            else:
+                self._record_failure(kind, subject, text, reason)
+            self._failures[kind, guest] = reason
+            return
+        self._failures.pop((kind, guest), None)
+        # Giving back, previews and failures have cost the guest nothing.
+        if metric and outcome is EventOutcome.DONE:
+            self._blame(guest, metric, "")
+        message = "Preview: %s" if outcome is EventOutcome.PREVIEW else "Watermark: %s"
+        self._recorder.record(LOG.info, kind, subject, message, text, outcome=outcome)
+
+    def _record_decision(self, decision: CaseDecision, outcome: EventOutcome, failure: str) -> None:
+        case = decision.case
+        self._decisions.labels(case.watch, decision.what.value, outcome).inc()
+        suspect, victim = self.subject_of(case.suspect), self.subject_of(case.victim)
+        kind, text = _decision_text(decision, suspect, victim)
+        # The suspect is acted on; a verdict is reached for the victim, and is about it.
+        subject = victim if kind is EventKind.VERDICT else suspect
+        if failure:
+            self._record_failure(kind, subject, text, failure)
+            return
+        why = _decision_reason(decision)
+        message = "Preview: %s: %s" if outcome is EventOutcome.PREVIEW else "Interference: %s: %s"
+        self._recorder.record(LOG.info, kind, subject, message, text, why, reason=why, outcome=outcome)
+        # A trial blames no guest yet: it may end in an acquittal.
+        if decision.what in VERDICTS and decision.watch is not None:
+            self._blame(case.suspect, decision.watch.signal.lever.metric, decision.watch.signal.name)
+
+    def _record_failure(self, kind: EventKind, subject: NamedSubject | None, text: str, reason: str) -> None:
+        outcome = EventOutcome.FAILED
+        self._recorder.record(
+            LOG.error, kind, subject, "Failed: %s: %s", text, reason, reason=reason, outcome=outcome
+        )
+
+
+def format_limit(limit: float | None, case: InterferenceCase) -> str:
+    """A limit of a case, or its absence, for people."""
+    return f"all of {case.knob}" if limit is None else f"{limit:.3g} of {case.knob}"
+
+
+def _event_kind(action: WatermarkAct) -> EventKind:
+    match action:
+        case SwitchScheduling():
+            return EventKind.DISABLE_SCHEDULING if action.off else EventKind.ENABLE_SCHEDULING
+        case EvictAction():
+            return EventKind.EVICT
+        case ThrottleAction():
+            return EventKind.THROTTLE_DOWN
+        case RestoreAction():
+            return EventKind.THROTTLE_UP
+
+
+def _decision_text(
+    decision: CaseDecision, suspect: NamedSubject, victim: NamedSubject
+) -> tuple[EventKind, str]:
+    case, shown = decision.case, format_limit(decision.limit, decision.case)
+    match decision.what:
+        case CaseVerdict.TRY | CaseVerdict.FURTHER | CaseVerdict.RELAPSE:
+            return EventKind.THROTTLE_DOWN, f"limit {suspect} to {shown} for {victim} ({case.watch})"
+        case CaseVerdict.GIVE_BACK:
+            return EventKind.THROTTLE_UP, f"give {suspect} back {shown}, limited for {victim} ({case.watch})"
+        case CaseVerdict.CLOSE:
+            text = f"{suspect} has {shown} again that was taken for {victim} ({case.watch})"
+            return EventKind.THROTTLE_UP, text
+        case CaseVerdict.PREVIEW:
+            text = f"{suspect} may disturb {victim}, limit it to {shown} ({case.watch})"
+        case CaseVerdict.ESCALATE:
+            text = f"escalate_command for {suspect}, which disturbs {victim} ({case.watch})"
+        case _:
+            text = f"{suspect} is {decision.what} of disturbing {victim} ({case.watch})"
+    return EventKind.VERDICT, text
+
+
+def _decision_reason(decision: CaseDecision) -> str:
+    """The signal of the victim, and how the suspect's use goes with it."""
+    case, watch = decision.case, decision.watch
+    if watch is None:
+        return "its section is gone, or does not act"
+    parts = [f"it {watch.signal.words}: {watch.signal.format_value(case.before)}"]
+    # These two are decided by the present level, which is the one before.
+    if decision.level is not None and decision.what not in (CaseVerdict.TRY, CaseVerdict.PREVIEW):
+        parts.append(f"now {watch.signal.format_value(decision.level)}")
+    return ", ".join((*parts, f"correlation {case.correlation:.2f}"))
+
+
+def _remembered_facts(record: PairRecord, now: float) -> Iterator[str]:
+    if record.aside_until > now:
+        yield f"left alone for {(record.aside_until - now) / 60:.0f} min"
+    if record.verdicts:
+        yield f"guilty {record.verdicts} times"
+    if record.escalated:
+        yield "escalated"

@@ -1,0 +1,396 @@
+"""The watermarks of a configuration: what ``[watermark:NAME]`` sections say, and which contradict each other.
+
+Rules are the watermarks with the registry of metrics and the sizes of steps; they say what a decision may
+expect of an action.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from oslo_config import cfg
+
+from compute_agent.classes.guest_classes import QosClasses
+from compute_agent.conf.qos import WATERMARK, watermark_sections
+from compute_agent.model.messages import ConfigError
+from compute_agent.model.resource import ThrottleControl
+from compute_agent.throttling.levers import ThrottleSteps, left_by, taken_by
+from compute_agent.throttling.watermarks.metrics import MetricRegistry, MetricUnit, WatermarkMetric
+from compute_agent.throttling.watermarks.state import WatermarkState
+from compute_agent.usage.snapshot import GuestUsage, MetricSeries, UsageSnapshot
+
+# Of 1024, as cgroup files and operators count memory.
+_POWERS: Final = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+_THRESHOLD: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT%]?)", re.ASCII)
+
+
+class WatermarkAction(enum.StrEnum):
+    """The actions of watermarks; the values are the names of the options."""
+
+    DISABLE_SCHEDULING = "disable_scheduling"
+    EVICT = "evict"
+    THROTTLE_DOWN = "throttle_down"
+    THROTTLE_UP = "throttle_up"
+
+
+ABOVE: Final = (WatermarkAction.DISABLE_SCHEDULING, WatermarkAction.EVICT, WatermarkAction.THROTTLE_DOWN)
+"""The actions that are taken above their threshold."""
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarkThreshold:
+    """The usage from which on an action is taken.
+
+    It is in the metric's unit, or ``relative``, in percent of the capacity of the host.
+    """
+
+    value: float
+    relative: bool = False
+
+    def absolute_amount(self, capacity: float | None) -> float | None:
+        """The threshold in the metric's unit; None where the capacity of the host is not known."""
+        if not self.relative:
+            return self.value
+        return None if capacity is None else self.value / 100 * capacity
+
+    def __str__(self) -> str:
+        return f"{self.value:.15g}{'%' if self.relative else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class GuestSelector:
+    """The guests of a watermark: of ``classes`` (empty: all), up to ``max_priority`` (None: all)."""
+
+    classes: frozenset[str] = frozenset()
+    max_priority: int | None = None
+
+    def selects_guest(self, guest: GuestUsage) -> bool:
+        """Whether a watermark is about this guest; a protected one never."""
+        return (
+            not guest.protected
+            and (not self.classes or guest.qos_class in self.classes)
+            and (self.max_priority is None or guest.priority <= self.max_priority)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarkSection:
+    """The thresholds of one section. ``cool_down`` is in seconds; ``preview``: nothing is really done."""
+
+    name: str
+    metric: str
+    throttle_down: WatermarkThreshold | None = None
+    throttle_up: WatermarkThreshold | None = None
+    evict: WatermarkThreshold | None = None
+    disable_scheduling: WatermarkThreshold | None = None
+    for_samples: int = 1
+    cool_down: float = 0.0
+    preview: bool = False
+    selector: GuestSelector = GuestSelector()
+
+    def threshold_for(self, action: WatermarkAction) -> WatermarkThreshold | None:
+        """The threshold of an action, if there is one."""
+        found: WatermarkThreshold | None = getattr(self, action.value)
+        return found
+
+    def threshold_amount(self, action: WatermarkAction, snapshot: UsageSnapshot, domain: str) -> float | None:
+        """The threshold of an action on one domain, in the metric's unit.
+
+        None if there is none or it is not known.
+        """
+        # Capacities differ between domains: a share of a cache is one of that cache.
+        threshold = self.threshold_for(action)
+        capacity = snapshot.capacity.get(MetricSeries(self.metric, domain))
+        return None if threshold is None else threshold.absolute_amount(capacity)
+
+
+def parse_watermarks(
+    conf: cfg.ConfigOpts, registry: MetricRegistry, classes: QosClasses
+) -> tuple[WatermarkSection, ...]:
+    """The watermarks that ``conf`` has.
+
+    :raises ConfigError: naming section and option.
+    """
+    watermarks = []
+    for name, options in watermark_sections(conf):
+        metric = _find_metric(name, options.metric, registry)
+        thresholds = {
+            action: _read_threshold(name, action, options[action.value], metric) for action in WatermarkAction
+        }
+        watermark = WatermarkSection(
+            name,
+            metric.name,
+            **{action.value: threshold for action, threshold in thresholds.items()},
+            for_samples=options.for_samples,
+            cool_down=options.cool_down,
+            preview=options.mode == "preview",
+            selector=_read_selector(name, options, classes),
+        )
+        _check_watermark(watermark)
+        watermarks.append(watermark)
+    check_together(watermarks)
+    return tuple(watermarks)
+
+
+def parse_threshold(text: str, unit: MetricUnit) -> WatermarkThreshold:
+    """A threshold as written: ``0.8``, ``12G``, ``80%``.
+
+    :raises ValueError:
+    """
+    match = _THRESHOLD.fullmatch(text.strip())
+    # Hundreds of digits are infinite as a float, and above every usage.
+    if match is None or not math.isfinite(float(match[1])):
+        raise ValueError(f"{text!r} is no threshold: a number such as 12, 1.5, 12G or 80% is needed")
+    value, suffix = float(match[1]), match[2]
+    if suffix == "%":
+        if unit == MetricUnit.OTHER:
+            raise ValueError("the metric has no percentages")
+        # A percentage itself (a pressure) is an amount, and a ratio to a promise may exceed 100.
+        if value > 100 and unit != MetricUnit.PERCENT:
+            raise ValueError(f"{text.strip()} is more than there is")
+        return WatermarkThreshold(value, relative=unit != MetricUnit.PERCENT)
+    # 12G cores would be read as twelve billion.
+    if suffix and unit not in (MetricUnit.BYTES, MetricUnit.BYTES_PER_SECOND):
+        raise ValueError(f"{suffix} is for bytes, and the metric is in {unit or 'another unit'}")
+    return WatermarkThreshold(value * 1024 ** _POWERS[suffix])
+
+
+def check_together(watermarks: Iterable[WatermarkSection]) -> None:
+    """Compare the watermarks of each metric; those in preview only with each other.
+
+    :raises ConfigError: watermarks of one metric contradict each other.
+    """
+    by_metric: dict[tuple[str, bool], list[WatermarkSection]] = {}
+    for watermark in watermarks:
+        # Trying a line must not be refused for contradicting the line that it is to replace.
+        by_metric.setdefault((watermark.metric, watermark.preview), []).append(watermark)
+    for same in by_metric.values():
+        _check_same_kind(same)
+        # The lowest of each: that of any section decides for all guests of the metric.
+        down, up = (
+            _lowest_threshold(same, WatermarkAction.THROTTLE_DOWN),
+            _lowest_threshold(same, WatermarkAction.THROTTLE_UP),
+        )
+        if down is None and up is not None:
+            raise ConfigError(
+                f"{_option_name(up[0], WatermarkAction.THROTTLE_UP)}: nothing is throttled for {up[0].metric}"
+            )
+        # Nothing would ever be below, and the guests throttled until the agent is configured otherwise.
+        if down is not None and up is None:
+            raise ConfigError(
+                f"{_option_name(down[0], WatermarkAction.THROTTLE_DOWN)}: without a throttle_up for"
+                f" {down[0].metric} guests would stay throttled"
+            )
+        # At the same amount guests would be throttled and given back in turn.
+        for action in (WatermarkAction.THROTTLE_DOWN, WatermarkAction.EVICT):
+            above = _lowest_threshold(same, action)
+            if up is not None and above is not None and up[1].value >= above[1].value:
+                raise ConfigError(
+                    f"{_option_name(up[0], WatermarkAction.THROTTLE_UP)} = {up[1]} is not below"
+                    f" {_option_name(above[0], action)} = {above[1]}"
+                )
+
+
+def _check_watermark(watermark: WatermarkSection) -> None:
+    """One section alone.
+
+    :raises ConfigError:
+    """
+    if all(watermark.threshold_for(action) is None for action in WatermarkAction):
+        raise ConfigError(f"[{WATERMARK}{watermark.name}] has no threshold: {', '.join(WatermarkAction)}")
+    thresholds = [
+        (action, found)
+        for action in WatermarkAction
+        if (found := watermark.threshold_for(action)) is not None
+    ]
+    # They could not be compared with each other before the capacity of the host is known.
+    if len({threshold.relative for _, threshold in thresholds}) > 1:
+        listed = ", ".join(f"{action} = {threshold}" for action, threshold in thresholds)
+        raise ConfigError(f"[{WATERMARK}{watermark.name}] mixes percentages and amounts: {listed}")
+    # Within one section; another one may evict guests that this one does not throttle.
+    if watermark.throttle_down and watermark.evict and watermark.evict.value < watermark.throttle_down.value:
+        raise ConfigError(
+            f"{_option_name(watermark, WatermarkAction.EVICT)} = {watermark.evict} is below"
+            f" throttle_down = {watermark.throttle_down}: guests would be evicted before they are throttled"
+        )
+
+
+def _check_same_kind(watermarks: Sequence[WatermarkSection]) -> None:
+    kinds: dict[bool, WatermarkSection] = {}
+    for watermark in watermarks:
+        for action in WatermarkAction:
+            threshold = watermark.threshold_for(action)
+            if threshold is not None:
+                kinds.setdefault(threshold.relative, watermark)
+    # The lowest line decides, and a percentage is not lower or higher than an amount.
+    if len(kinds) > 1:
+        raise ConfigError(
+            f"[{WATERMARK}{kinds[True].name}] has percentages of {watermarks[0].metric} and"
+            f" [{WATERMARK}{kinds[False].name}] has amounts, so that they cannot be compared"
+        )
+
+
+def _lowest_threshold(
+    watermarks: Iterable[WatermarkSection], action: WatermarkAction
+) -> tuple[WatermarkSection, WatermarkThreshold] | None:
+    found = [
+        (watermark, threshold)
+        for watermark in watermarks
+        if (threshold := watermark.threshold_for(action)) is not None
+    ]
+    return min(found, key=lambda pair: pair[1].value, default=None)
+
+
+def _find_metric(name: str, text: str | None, registry: MetricRegistry) -> WatermarkMetric:
+    metric = registry.get(text or "")
+    if metric is None:
+        said = f"there is no metric {text!r}" if text else "which one is not said"
+        raise ConfigError(f"[{WATERMARK}{name}] metric: {said}; there are {', '.join(sorted(registry))}")
+    return metric
+
+
+def _read_threshold(
+    name: str, action: WatermarkAction, text: str | None, metric: WatermarkMetric
+) -> WatermarkThreshold | None:
+    if text is None:
+        return None
+    section = f"[{WATERMARK}{name}] {action}"
+    if action in (WatermarkAction.THROTTLE_DOWN, WatermarkAction.THROTTLE_UP) and not metric.can_throttle:
+        raise ConfigError(f"{section}: guests cannot be throttled for {metric.name}")
+    if action is WatermarkAction.EVICT and not metric.evictable:
+        raise ConfigError(f"{section}: guests cannot be evicted for {metric.name}")
+    try:
+        return parse_threshold(text, metric.unit)
+    except ValueError as error:
+        raise ConfigError(f"{section}: {error}") from error
+
+
+def _read_selector(name: str, options: Any, classes: QosClasses) -> GuestSelector:
+    chosen: Collection[str] = options.qos_classes
+    for qos_class in chosen:
+        section = f"[{WATERMARK}{name}] qos_classes"
+        if qos_class not in classes.classes:
+            known = ", ".join(sorted(classes.classes))
+            raise ConfigError(f"{section}: there is no class {qos_class!r}; there are {known}")
+        # Else the section would read as if it did something.
+        if classes.is_protected(qos_class, dedicated=False):
+            raise ConfigError(f"{section}: {qos_class} is above [qos] highest_class and never acted on")
+    return GuestSelector(frozenset(chosen), options.max_priority)
+
+
+def _option_name(watermark: WatermarkSection, action: WatermarkAction) -> str:
+    return f"[{WATERMARK}{watermark.name}] {action}"
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarkRules:
+    """The configuration that decisions need; ``margin`` is a share of the gap (0.1: a tenth more)."""
+
+    registry: MetricRegistry
+    watermarks: tuple[WatermarkSection, ...]
+    steps: ThrottleSteps = field(default_factory=ThrottleSteps)
+    margin: float = 0.1
+
+    def with_preview(self, *, preview: bool) -> WatermarkRules:
+        """The rules with the watermarks of one mode: those in preview, or those in force."""
+        return replace(self, watermarks=tuple(one for one in self.watermarks if one.preview is preview))
+
+    def of_metric(self, metric: str, action: WatermarkAction) -> list[WatermarkSection]:
+        """The watermarks of a metric that ask for an action."""
+        return [
+            one for one in self.watermarks if one.metric == metric and one.threshold_for(action) is not None
+        ]
+
+    def throttled_series(self, state: WatermarkState) -> list[MetricSeries]:
+        """The series that throttles in force are about."""
+        return [
+            MetricSeries(metric.name, one.knob.domain)
+            for one in state.throttles
+            for metric in self.registry.metrics_moved_by(one.knob.lever)
+        ]
+
+    # What is expected of an action
+
+    def after_eviction(self, snapshot: UsageSnapshot, guest: str) -> UsageSnapshot:
+        """The snapshot without a guest. Metrics of which that cannot be computed keep their value."""
+        # It has left since its eviction began.
+        if guest not in snapshot.guests:
+            return snapshot
+        return snapshot.without_guest(
+            guest, {name for name, one in self.registry.items() if one.evict_quantified}
+        )
+
+    def share_left(
+        self, guest: GuestUsage, knob: ThrottleControl, before: float | None, after: float
+    ) -> float:
+        """The part of its use that a guest keeps when its limit goes down from ``before`` to ``after``.
+
+        ``before`` None: no limit. 1 where nothing is known.
+        """
+        use = self._guest_consumption(guest, knob)
+        return 1.0 if not use else left_by(use, before, after, guest.allotments[knob]) / use
+
+    def after_throttle(
+        self, snapshot: UsageSnapshot, guest: str, knob: ThrottleControl, before: float | None, after: float
+    ) -> UsageSnapshot:
+        """The snapshot once a guest's limit has gone down."""
+        one = snapshot.guests[guest]
+        return self._with_scaled_use(snapshot, one, knob, self.share_left(one, knob, before, after))
+
+    def after_restore(
+        self, snapshot: UsageSnapshot, guest: str, knob: ThrottleControl, before: float, after: float | None
+    ) -> UsageSnapshot:
+        """The snapshot, at worst, once a guest's limit has gone up to ``after`` (None: there is none)."""
+        one = snapshot.guests[guest]
+        use = self._guest_consumption(one, knob)
+        # A guest of which nothing is known is given back all the same: a throttle must end.
+        if not use:
+            return snapshot
+        # At worst: the guest may have waited for just this, and use all of it at once.
+        share = taken_by(use, before, after, one.allotments[knob]) / use
+        return self._with_scaled_use(snapshot, one, knob, share)
+
+    def _guest_consumption(self, guest: GuestUsage, knob: ThrottleControl) -> float | None:
+        lever = self.registry.levers.get(knob.lever)
+        if lever is None or knob not in guest.allotments:
+            return None
+        return lever.guest_consumption(guest, knob.domain)
+
+    def _with_scaled_use(
+        self, snapshot: UsageSnapshot, guest: GuestUsage, knob: ThrottleControl, share: float
+    ) -> UsageSnapshot:
+        """The snapshot with all metrics that the lever moves changed as the one that it limits."""
+        if share == 1.0:
+            return snapshot
+        usage = {}
+        for metric in self.registry.metrics_moved_by(knob.lever):
+            series = MetricSeries(metric.name, knob.domain)
+            # A metric that is not measured of this guest is not expected to change with it.
+            if series in guest.usage:
+                usage[series] = guest.usage[series] * share
+        return snapshot.with_usage(guest.uuid, usage)
+
+
+def find_unenforceable(
+    watermarks: Iterable[WatermarkSection],
+    registry: MetricRegistry,
+    unmeasured_metrics: Mapping[str, str],
+    unusable_levers: Mapping[str, str],
+) -> Iterator[str]:
+    """The watermarks and actions that this host cannot carry out, a sentence each.
+
+    ``unmeasured_metrics`` has the reason by metric that cannot be measured here, ``unusable_levers`` by lever
+    that has no effect.
+    """
+    for watermark in watermarks:
+        section, lever = f"[{WATERMARK}{watermark.name}]", registry[watermark.metric].lever
+        # One reason is enough: a metric that is not measured has no throttling either.
+        if reason := unmeasured_metrics.get(watermark.metric):
+            yield f"{section} metric = {watermark.metric}: nothing is ever done, as {reason}"
+        elif watermark.throttle_down and lever and (reason := unusable_levers.get(lever.name)):
+            yield f"{section} throttle_down: nobody is throttled, as {reason}"

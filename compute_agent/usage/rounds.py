@@ -1,0 +1,285 @@
+"""One round of reading: each file at most once, however many measures ask for it.
+
+Of the host: /proc/stat, /proc/meminfo (proc(5)) and /proc/pressure (Documentation/accounting/psi.rst).
+Of guests: files of cgroup v2 (Documentation/admin-guide/cgroup-v2.rst), else of /proc/PID.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeVar
+
+from compute_agent.host.kernel_files import read_optional
+from compute_agent.host.proc_stat import CpuTimes, parse_line, parse_process_stat
+from compute_agent.monitoring.reading import CacheReading
+from compute_agent.usage.snapshot import GuestUsage
+
+LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredGuest:
+    """A guest with what is needed to measure it: its cgroup v2 folder or, where it has none, its processes.
+
+    ``facts`` are what decisions need beside its usage, which is empty here.
+    """
+
+    facts: GuestUsage
+    cgroup: str = ""
+    pids: tuple[int, ...] = ()
+
+
+class CacheReader(Protocol):
+    """Keeps the monitoring groups of resctrl."""
+
+    def read(self) -> CacheReading:
+        """The latest counters as rates and sizes; empty where nothing is measured.
+
+        :raises OSError:
+        """
+        ...
+
+
+class MeasuringRound:
+    """The host at ``time`` (monotonic seconds), read below ``root`` as far as measures ask for it.
+
+    A result is kept, so that the next round can tell what has changed since. A closed round reads nothing
+    more: the files are of another time by then. Measures of other packages use this class, too.
+    """
+
+    def __init__(
+        self, time: float, root: str, subjects: Sequence[MeasuredGuest], cache: CacheReader | None = None
+    ) -> None:
+        self.time = time
+        self.root = root.rstrip("/")
+        self.subjects = subjects
+        self._reader = cache
+        self._cache: CacheReading | None = None
+        self._parsed: dict[tuple[str, Callable[[str], Any]], Any] = {}
+        self._texts: dict[str, str | None] = {}
+        self._closed = False
+
+    def parse_file(self, path: str, parse: Callable[[str], T]) -> T | None:
+        """The result of ``parse`` for a file; None if it is missing, or for a ValueError or LookupError.
+
+        A file may vanish at any time, and old kernels lack some.
+        """
+        key = (path, parse)  # several measures parse one file in different ways
+        if key not in self._parsed and not self._closed:
+            self._parsed[key] = self._read_parsed(path, parse)
+        found: T | None = self._parsed.get(key)
+        return found
+
+    def read_caches(self) -> CacheReading:
+        """The latest counters of resctrl; empty where there is none."""
+        # Empty before it is read, so that a failure is not tried again by the next metric.
+        if self._cache is None:
+            self._cache = CacheReading()
+            if self._reader is not None and not self._closed:
+                try:
+                    self._cache = self._reader.read()
+                except OSError as error:
+                    # Other metrics of this round go on without caches.
+                    LOG.warning("Caches cannot be measured in this round: %s", error)
+        return self._cache
+
+    def close(self) -> None:
+        """Read nothing more, and forget the contents of files; parsed results stay."""
+        self._closed = True
+        self._texts.clear()
+
+    def _read_parsed(self, path: str, parse: Callable[[str], T]) -> T | None:
+        if path not in self._texts:
+            self._texts[path] = read_optional(path)
+        text = self._texts[path]
+        if text is None:
+            return None
+        try:
+            return parse(text)
+        except (ValueError, LookupError) as error:
+            LOG.debug("%s is not understood: %s", path, error)
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class AllCpus:
+    """The times of all CPUs together since boot, and how many CPUs that are."""
+
+    times: CpuTimes
+    cpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostMemory:
+    """In bytes."""
+
+    total: int
+    used: int
+
+
+def parse_host_stat(text: str) -> AllCpus:
+    """The CPU lines of /proc/stat. Time that a hypervisor took (steal) is no use of this host."""
+    cpus, together = 0, ""
+    for line in text.splitlines():
+        name, _, rest = line.partition(" ")
+        if name == "cpu":
+            together = rest
+        elif name.startswith("cpu"):
+            cpus += 1
+        elif together:
+            break  # the rest is long on hosts with many interrupts
+    # A container may mount a /proc of its own with other content.
+    if not together:
+        raise ValueError("there is no line of all CPUs")
+    return AllCpus(parse_line(together), max(cpus, 1))
+
+
+def parse_meminfo(text: str) -> HostMemory:
+    """Used is what MemAvailable (or, before Linux 3.14, free memory and caches) leaves of the total."""
+    sizes = {}
+    for line in text.splitlines():
+        name, _, rest = line.partition(":")
+        if name in ("MemTotal", "MemAvailable", "MemFree", "Buffers", "Cached"):
+            sizes[name] = int(rest.split()[0]) * 1024
+    available = sizes.get("MemAvailable")
+    if available is None:
+        # Slab is left out: nothing says which of it could be taken back.
+        available = sizes["MemFree"] + sizes.get("Buffers", 0) + sizes.get("Cached", 0)
+    return HostMemory(sizes["MemTotal"], max(0, sizes["MemTotal"] - available))
+
+
+def parse_pressure(text: str) -> int:
+    """Microseconds in which some task waited (``total`` of the line ``some``) of a PSI file."""
+    for line in text.splitlines():
+        kind, *fields = line.split()
+        if kind == "some":
+            return int(dict(pair.split("=", 1) for pair in fields)["total"])
+    raise ValueError("there is no line 'some'")
+
+
+def host_cpu_use(now: MeasuringRound, before: MeasuringRound | None) -> tuple[float | None, float | None]:
+    """CPU use of the host since the round before, and the CPUs that there are, in cores."""
+    # Without the file now there is no capacity either.
+    last, first = _all_cpus(now, before)
+    if last is None:
+        return None, None
+    if first is None or last.times.total <= first.times.total or last.times.busy < first.times.busy:
+        return None, float(last.cpus)
+    # By ticks, not by the clock: a round that comes late measures no less.
+    busy, total = last.times.busy - first.times.busy, last.times.total - first.times.total
+    return busy / total * last.cpus, float(last.cpus)
+
+
+def stolen_share(now: MeasuringRound, before: MeasuringRound | None) -> float | None:
+    """The part of the time since the round before that a hypervisor took, in percent; None if unknown."""
+    last, first = _all_cpus(now, before)
+    if last is None or first is None:
+        return None
+    # Counters of a virtual machine may go back after a migration.
+    if last.times.total <= first.times.total or last.times.stolen < first.times.stolen:
+        return None
+    return min(100.0, 100 * (last.times.stolen - first.times.stolen) / (last.times.total - first.times.total))
+
+
+def _all_cpus(now: MeasuringRound, before: MeasuringRound | None) -> tuple[AllCpus | None, AllCpus | None]:
+    path = f"{now.root}/proc/stat"
+    return now.parse_file(path, parse_host_stat), before.parse_file(path, parse_host_stat) if before else None
+
+
+def host_memory_use(now: MeasuringRound) -> HostMemory | None:
+    """Memory use of the host as a whole."""
+    return now.parse_file(f"{now.root}/proc/meminfo", parse_meminfo)
+
+
+def pressure_share(path: str, now: MeasuringRound, before: MeasuringRound | None) -> float | None:
+    """The part of the time since the round before in which some task waited, in percent; None if unknown.
+
+    From the total, as the kernel's own averages go on telling of what is over.
+    """
+    last = now.parse_file(path, parse_pressure)
+    first = before.parse_file(path, parse_pressure) if before else None
+    if before is None or last is None or first is None or now.time <= before.time or last < first:
+        return None
+    return min(100.0, (last - first) / (now.time - before.time) / 1e4)
+
+
+# The unit of statm, which is 4 KiB on x86 and may be 64 KiB on ARM and POWER.
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+def parse_cpu_stat(text: str) -> float:
+    """CPU time in seconds from cpu.stat."""
+    for line in text.splitlines():
+        name, _, number = line.partition(" ")
+        if name == "usage_usec":
+            return int(number) / 1e6
+    raise ValueError("there is no usage_usec")
+
+
+def parse_resident(text: str) -> int:
+    """Resident bytes from /proc/PID/statm."""
+    return int(text.split()[1]) * _PAGE
+
+
+def parse_page_cache(text: str) -> int:
+    """Bytes of cached files from memory.stat: the host can take them back without ending the guest."""
+    # tmpfs is counted as a file, but has no disk to go back to: it leaves memory with its owner only.
+    sizes = {name: number for name, _, number in (line.partition(" ") for line in text.splitlines())}
+    return int(sizes["file"]) - int(sizes.get("shmem", 0))
+
+
+def guest_cpu_use(now: MeasuringRound, before: MeasuringRound | None) -> dict[str, float]:
+    """CPU use of each guest since the round before, in cores."""
+    # Read whether there is an earlier round or not: it is the earlier one of the next.
+    last = {subject.facts.uuid: _cpu_seconds(now, subject) for subject in now.subjects}
+    # A clock that stands still would divide by zero, and one that goes back would give negative use.
+    if before is None or now.time <= before.time:
+        return {}
+    # From what the round before has kept: it is closed, and its files have changed since.
+    first = {subject.facts.uuid: _cpu_seconds(before, subject) for subject in before.subjects}
+    grown = {guest: _grown_seconds(first.get(guest, {}), counted) for guest, counted in last.items()}
+    elapsed = now.time - before.time
+    return {guest: seconds / elapsed for guest, seconds in grown.items() if seconds is not None}
+
+
+def guest_memory_use(now: MeasuringRound) -> dict[str, float]:
+    """Memory of the host that each guest holds, in bytes; without page cache where it has a cgroup."""
+    found = {subject.facts.uuid: _held_memory(now, subject) for subject in now.subjects}
+    return {guest: float(held) for guest, held in found.items() if held is not None}
+
+
+def _cpu_seconds(now: MeasuringRound, subject: MeasuredGuest) -> dict[Hashable, float]:
+    """CPU time by where it was counted: the cgroup, or each process, which a start time tells from others."""
+    # The group first: it has processes that come and go between two rounds.
+    if subject.cgroup:
+        seconds = now.parse_file(f"{subject.cgroup}/cpu.stat", parse_cpu_stat)
+        if seconds is not None:
+            return {subject.cgroup: seconds}
+    counted: dict[Hashable, float] = {}
+    for pid in subject.pids:
+        process = now.parse_file(f"{now.root}/proc/{pid}/stat", parse_process_stat)
+        if process is not None:
+            counted[pid, process.start_time] = process.cpu_seconds
+    return counted
+
+
+def _grown_seconds(first: dict[Hashable, float], last: dict[Hashable, float]) -> float | None:
+    # A process that began meanwhile has no earlier value; a counter that fell belongs to another group.
+    common = first.keys() & last.keys()
+    return sum(max(0.0, last[key] - first[key]) for key in common) if common else None
+
+
+def _held_memory(now: MeasuringRound, subject: MeasuredGuest) -> int | None:
+    if subject.cgroup:
+        held = now.parse_file(f"{subject.cgroup}/memory.current", int)
+        if held is not None:
+            return max(0, held - (now.parse_file(f"{subject.cgroup}/memory.stat", parse_page_cache) or 0))
+    # Pages that processes share are counted in each: an upper bound, without reading every mapping.
+    resident = [now.parse_file(f"{now.root}/proc/{pid}/statm", parse_resident) for pid in subject.pids]
+    known = [size for size in resident if size is not None]
+    return sum(known) if known else None

@@ -1,0 +1,75 @@
+"""Who is suspected: brute force for correlations, and how few samples tell nothing."""
+
+import random
+import statistics
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compute_agent.throttling.interference.evidence import (
+    MIN_CORRELATION,
+    _correlate_pairs,
+    find_suspects,
+    least_correlation,
+)
+from compute_agent.throttling.interference.signals import SIGNALS, GuestReading, GuestSamples
+from tests.compute_agent.throttling.interference.rooms import CPUS, facts, watch
+
+PAIRS = st.lists(st.tuples(st.floats(0, 10), st.floats(0, 10)), min_size=2, max_size=60)
+
+
+@given(PAIRS)
+def test_the_correlation_is_pearsons(pairs):
+    first, second = zip(*pairs, strict=True)
+    correlation, part = _correlate_pairs(pairs)
+    if min(statistics.pstdev(first), statistics.pstdev(second)) > 1e-3:
+        assert correlation == pytest.approx(statistics.correlation(first, second), abs=1e-6)
+        assert part == pytest.approx(correlation * statistics.pstdev(second), abs=1e-6)
+    assert -1.000001 <= correlation <= 1.000001
+
+
+def test_of_few_samples_or_chance_nobody_is_sure():
+    assert least_correlation(1.0, 9) < MIN_CORRELATION
+    assert least_correlation(0.6, 60) < MIN_CORRELATION < least_correlation(0.75, 60)
+    assert [least_correlation(r, 60) for r in (-0.5, 0.2, 0.9)] == sorted(
+        least_correlation(r, 60) for r in (-0.5, 0.2, 0.9)
+    )
+
+
+def samples(**uses):
+    """Two quiet minutes each, and two in which the server waits; guests use what is said in either."""
+    rng = random.Random(1)
+    found = []
+    for number in range(60):
+        loud = number >= 40
+        readings = {"server": GuestReading(facts("server", "LS"), CPUS, False, 1.0, 0.9 if loud else 0.02)}
+        for guest, both in uses.items():
+            readings[guest] = GuestReading(facts(guest), CPUS, False, both[loud] * rng.gauss(1, 0.05), 0.0)
+        found.append(GuestSamples(10.0 * (number + 1), readings))
+    return found
+
+
+def test_cycles_are_spoilt_by_whoever_is_on_the_same_cache_and_by_nobody_else():
+    """Replayed: the server takes twice the cycles while "thief", on other CPUs, burns."""
+    rng, played = random.Random(1), []
+    for number in range(60):
+        loud, readings = number >= 40, {}
+        server = facts("server", "LS")
+        readings["server"] = GuestReading(
+            server, frozenset({0}), cpu=1.0, cpi=(2.0 if loud else 1.0) * rng.gauss(1, 0.05), near=CPUS
+        )
+        for guest, cpus in (("thief", frozenset({1, 2})), ("far", frozenset({8, 9}))):
+            readings[guest] = GuestReading(
+                facts(guest), cpus, cpu=(4.0 if loud else 0.5) * rng.gauss(1, 0.05)
+            )
+        played.append(GuestSamples(10.0 * (number + 1), readings))
+    found = find_suspects(watch(signal=SIGNALS["cpi"]), "server", "", played)
+    assert [one.guest for one in found] == ["thief"]
+    assert find_suspects(watch(), "server", "", played) == []
+
+
+def test_the_one_that_explains_most_comes_first_and_who_explains_little_is_not_tried():
+    found = find_suspects(watch(), "server", "", samples(hog=(0.5, 4.0), half=(1.0, 3.0), small=(0.1, 0.3)))
+    assert [one.guest for one in found] == ["hog", "half"]
+    assert find_suspects(watch(), "server", "", samples(less=(2.0, 1.0), same=(1.0, 1.0))) == []

@@ -1,0 +1,292 @@
+"""Carrying plans out: failures, crashes, restarts, preview."""
+
+import logging
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from compute_agent.events.event import EventOutcome, EventRecorder
+from compute_agent.model.messages import GuestGoneError
+from compute_agent.model.resource import ThrottleControl
+from compute_agent.throttling.actions import EvictAction, RestoreAction, SwitchScheduling, ThrottleAction
+from compute_agent.throttling.executor import ThrottleExecutor
+from compute_agent.throttling.levers import ThrottleLever
+from compute_agent.throttling.telemetry import ThrottleTelemetry
+from compute_agent.throttling.triggers import WatermarkTrigger
+from compute_agent.throttling.watermarks.metrics import (
+    BUILT_IN,
+    MetricRegistry,
+    MetricUnit,
+    MetricUsage,
+    WatermarkMetric,
+    by_usage,
+    combined_order,
+)
+from compute_agent.throttling.watermarks.state import PendingEviction, ThrottledGuest, WatermarkState
+from compute_agent.usage.snapshot import GuestAllotment, MetricSeries
+from tests.compute_agent.throttling.watermarks.builders import PRESSURE, QUOTA, guest, line, rules, snapshot
+
+
+class FakeActuator:
+    """Actuator and evictor that write down what they are told, and fail when they are told to."""
+
+    def __init__(self):
+        self.calls = []
+        self.broken = {}
+        self.over = {}
+
+    def _do(self, *call):
+        self.calls.append(call)
+        if call[1] in self.broken:
+            raise self.broken[call[1]]
+
+    def set_limit(self, owner, guest, knob, limit):
+        self._do(*(("restore", guest) if limit is None else ("throttle", guest, round(limit, 2))))
+
+    def switch_scheduling(self, off):
+        self._do("switch", off)
+
+    def begin_eviction(self, guest, stop=None):
+        self._do("evict", guest, *([] if stop is None else [stop]))
+
+    def finished_evictions(self):
+        over, self.over = self.over, {}
+        return over
+
+
+class ExecutedWorld:
+    """An executor with all that is around it."""
+
+    def __init__(self, by, state=None):
+        self.actuator, self.saved, self.full = FakeActuator(), [], False
+        self.registry, self.events = CollectorRegistry(), []
+        self.telemetry = ThrottleTelemetry(self.registry, EventRecorder(self.events.append))
+        executor = ThrottleExecutor(
+            by.registry, self.actuator, self.actuator, self.actuator.switch_scheduling, self.telemetry
+        )
+        state = state or WatermarkState(scheduling_off=False)
+        self.trigger = WatermarkTrigger(by, state, executor, self.save)
+
+    def save(self, state):
+        if self.full:
+            raise OSError(28, "No space left on device")
+        self.saved.append((len(self.actuator.calls), state))
+
+    def count(self, action, metric, outcome):
+        labels = {"action": action, "metric": metric, "outcome": outcome}
+        return self.registry.get_sample_value("compute_agent_watermark_actions_total", labels)
+
+
+DOWN = line(throttle_down=7.2, throttle_up=5)
+
+
+def test_plan_is_carried_out_in_order_and_kept():
+    world = ExecutedWorld(rules(line(evict=9, throttle_down=5.5, throttle_up=4, disable_scheduling=2)))
+    done = world.trigger.run_round(snapshot(guest("a", 4.0), guest("b", 3.0), guest("c", 3.0)))
+    assert world.actuator.calls == [("switch", True), ("evict", "a"), ("throttle", "b", 2.04)]
+    assert [type(one) for one in done] == [SwitchScheduling, EvictAction, ThrottleAction]
+    state = world.trigger.state
+    assert (state.scheduling_off, state.evicting_guests, len(state.throttles)) == (True, {"a"}, 1)
+    assert world.saved[-1][1] == state
+    assert world.count("throttle_down", "cpu_usage", "done") == 1
+
+
+def test_next_guest_is_taken_when_an_action_fails(caplog):
+    world = ExecutedWorld(rules(DOWN))
+    world.actuator.broken["a"] = OSError("cpu.max: Device or resource busy")
+    with caplog.at_level(logging.ERROR):
+        done = world.trigger.run_round(snapshot(guest("a", 4.0), guest("b", 3.9)))
+    assert [(one.guest, round(one.limit, 2)) for one in done] == [("b", 3.2)]
+    assert world.actuator.calls == [("throttle", "a", 3.2), ("throttle", "b", 3.2)]
+    assert "throttle a to 3.2 of cpu_quota for cpu_usage (line): OSError: cpu.max" in caplog.text
+    assert world.count("throttle_down", "cpu_usage", "failed") == 1
+    assert [one.guest for one in world.trigger.state.throttles] == ["b"]
+    assert [(event.guest, event.outcome) for event in world.events] == [
+        ("a", EventOutcome.FAILED), ("b", EventOutcome.DONE),
+    ]  # fmt: skip
+
+
+def test_round_ends_when_everything_fails():
+    world = ExecutedWorld(rules(DOWN))
+    world.actuator.broken = {name: RuntimeError("no") for name in "abc"}
+    assert world.trigger.run_round(snapshot(guest("a", 4.0), guest("b", 3.9), guest("c", 3.8))) == ()
+    assert [call[1] for call in world.actuator.calls] == ["a", "b", "c"]
+    assert world.trigger.state.throttles == ()
+    assert world.saved[-1][1].throttles == ()
+
+
+def test_failure_does_not_throttle_the_others_twice_when_everybody_is_throttled():
+    world = ExecutedWorld(rules(line("psi", "cpu_pressure", throttle_down=20, throttle_up=5)))
+    world.actuator.broken["a"] = OSError("no")
+    world.trigger.run_round(snapshot(guest("a"), guest("b"), host={MetricSeries("cpu_pressure"): 50.0}))
+    assert world.actuator.calls == [("throttle", "a", 3.2), ("throttle", "b", 3.2)]
+
+
+def test_guest_that_ended_meanwhile_is_no_failure():
+    world = ExecutedWorld(rules(DOWN))
+    world.actuator.broken["a"] = GuestGoneError("guest a has ended")
+    world.trigger.run_round(snapshot(guest("a", 4.0), guest("b", 4.0)))
+    assert world.actuator.calls == [("throttle", "a", 3.2)]
+    assert world.count("throttle_down", "cpu_usage", "failed") is None
+    world.trigger.run_round(snapshot(guest("b", 4.0)))
+    assert world.trigger.state.throttles == ()
+
+
+def test_switch_that_fails_is_tried_again_in_the_next_round():
+    world = ExecutedWorld(rules(line(disable_scheduling=2)))
+    world.actuator.broken[True] = OSError("placement is away")
+    assert world.trigger.run_round(snapshot(guest("a", 4.0))) == ()
+    world.actuator.broken.clear()
+    assert world.trigger.run_round(snapshot(guest("a", 4.0))) == (SwitchScheduling(True, ("line",)),)
+
+
+def test_limit_is_saved_before_it_is_set_and_forgotten_after_it_is_taken_away():
+    world = ExecutedWorld(rules(DOWN))
+    world.trigger.run_round(snapshot(guest("a", 4.0), guest("b", 4.0)))
+    calls, state = world.saved[0]
+    assert (calls, state.limit_of("a", QUOTA)) == (0, 3.2)
+    world = ExecutedWorld(
+        rules(DOWN), WatermarkState((ThrottledGuest("a", QUOTA, 3.9),), scheduling_off=False)
+    )
+    world.trigger.run_round(snapshot(guest("a", 1.0)))
+    assert [(calls, state.limit_of("a", QUOTA)) for calls, state in world.saved] == [(0, 3.9), (1, None)]
+
+
+def test_host_is_protected_although_the_state_cannot_be_saved(caplog):
+    world = ExecutedWorld(rules(DOWN))
+    world.full = True
+    world.trigger.run_round(snapshot(guest("a", 4.0), guest("b", 4.0)))
+    assert world.actuator.calls == [("throttle", "a", 3.2)]
+    assert "cannot be saved: [Errno 28] No space left on device" in caplog.text
+    world.full = False
+    world.trigger.run_round(snapshot(guest("a", 3.2), guest("b", 4.0)))
+    assert world.saved[-1][1].limit_of("a", QUOTA) == 3.2
+
+
+def test_after_a_restart_limits_are_set_again_and_evictions_go_on():
+    state = WatermarkState(
+        (
+            ThrottledGuest("a", QUOTA, 2.0),
+            ThrottledGuest("gone", QUOTA, 1.0),
+            ThrottledGuest("bad", QUOTA, 3.0),
+        ),
+        (PendingEviction("c", "memory_usage"),),
+        True,
+    )
+    world = ExecutedWorld(rules(DOWN), state)
+    world.actuator.broken = {"gone": GuestGoneError("gone"), "bad": OSError("no")}
+    world.trigger.resume_actions()
+    assert world.actuator.calls == [
+        ("throttle", "a", 2.0), ("throttle", "gone", 1.0), ("throttle", "bad", 3.0), ("evict", "c"),
+    ]  # fmt: skip
+    assert world.trigger.state == state
+
+
+def test_eviction_ends_when_the_guest_has_been_seen_off():
+    world = ExecutedWorld(rules(line("m", "memory_usage", evict=5)))
+    world.trigger.run_round(snapshot(guest("a", 0.0, 6.0), guest("b", 0.0, 3.0)))
+    world.trigger.run_round(snapshot(guest("a", 0.0, 6.0), guest("b", 0.0, 3.0)))
+    assert world.actuator.calls == [("evict", "a")]
+    world.actuator.over = {"a": None}
+    world.trigger.run_round(snapshot(guest("b", 0.0, 3.0)))
+    assert world.trigger.state.evictions == world.saved[-1][1].evictions == ()
+
+
+def test_guest_that_left_after_it_was_measured_is_not_evicted_again():
+    world = ExecutedWorld(rules(line("m", "memory_usage", evict=5)))
+    both = guest("a", 0.0, 6.0), guest("b", 0.0, 3.0)
+    world.trigger.run_round(snapshot(*both))
+    world.actuator.over = {"a": None}
+    world.trigger.run_round(snapshot(*both))
+    assert world.actuator.calls == [("evict", "a")]
+    assert world.trigger.state.evictions == ()
+
+
+def test_next_guest_is_evicted_when_one_stays(caplog):
+    world = ExecutedWorld(rules(line("m", "memory_usage", evict=5)))
+    both = guest("a", 0.0, 6.0), guest("b", 0.0, 3.0)
+    world.trigger.run_round(snapshot(*both))
+    world.actuator.over = {"a": RuntimeError("migrate ended with 1")}
+    world.trigger.run_round(snapshot(*both))
+    assert world.actuator.calls == [("evict", "a"), ("evict", "b")]
+    assert "evict a for memory_usage" in caplog.text
+    assert world.count("evict", "memory_usage", "failed") == 1
+    world.actuator.over = {"b": None}
+    world.trigger.run_round(snapshot(both[0], time=399.0))
+    assert len(world.actuator.calls) == 2
+    world.trigger.run_round(snapshot(both[0], time=400.0))
+    assert world.actuator.calls[-1] == ("evict", "a")
+
+
+def test_preview_tells_once_and_does_nothing():
+    world = ExecutedWorld(rules(line(throttle_down=7.2, throttle_up=5, disable_scheduling=2, preview=True)))
+    for _ in range(3):
+        assert world.trigger.run_round(snapshot(guest("a", 4.0), guest("b", 4.0))) == ()
+    assert world.actuator.calls == []
+    assert [(event.kind, event.outcome, event.guest) for event in world.events] == [
+        ("disable_scheduling", EventOutcome.PREVIEW, ""), ("throttle_down", EventOutcome.PREVIEW, "a"),
+    ]  # fmt: skip
+    world.trigger.run_round(snapshot(guest("a", 1.0)))
+    world.trigger.run_round(snapshot(guest("a", 4.0), guest("b", 4.0)))
+    assert world.count("throttle_down", "cpu_usage", "preview") == 2
+
+
+def test_lines_that_go_to_preview_give_back_what_they_took():
+    world = ExecutedWorld(rules(DOWN))
+    world.trigger.run_round(snapshot(guest("a", 4.0), guest("b", 4.0)))
+    world.trigger.use_rules(rules(line(throttle_down=7.2, throttle_up=5, preview=True)))
+    assert world.trigger.run_round(snapshot(guest("a", 3.2), guest("b", 4.1))) == (
+        RestoreAction("a", QUOTA, None),
+    )
+    assert world.actuator.calls[-1] == ("restore", "a")
+
+
+def test_metric_of_another_package_brings_its_own_hands():
+    told = []
+    series, knob = MetricSeries("disk_latency", "sda"), ThrottleControl("disk_weight", "sda")
+    lever = ThrottleLever("disk_weight", "disk_latency", "weight", set_limit=lambda *call: told.append(call))
+    metric = WatermarkMetric(
+        "disk_latency", MetricUnit.OTHER, 8, lambda now, before: MetricUsage(),
+        combined_order(by_usage), lever,
+        throttle_quantified=True, evictable=True, evict_quantified=True, evict=print,
+    )  # fmt: skip
+    by = rules(
+        line("disk", "disk_latency", throttle_down=9, throttle_up=5, evict=20),
+        registry=MetricRegistry([*BUILT_IN, metric]),
+    )
+    world = ExecutedWorld(by)
+    full = {knob: GuestAllotment(10.0, 1.0)}
+    world.trigger.run_round(snapshot(guest("a", allotments=full, usage={series: 10.0}), host={series: 10.0}))
+    assert told == [("a", "sda", 8.0)]
+    world.trigger.run_round(snapshot(guest("a", allotments=full, usage={series: 25.0}), host={series: 25.0}))
+    assert world.actuator.calls == [("evict", "a", print)]
+
+
+def test_relapses_are_forgiven_after_a_long_quiet():
+    state = WatermarkState(
+        scheduling_off=False, relapses={"cpu_quota": 1}, giving_back=frozenset({"cpu_quota"})
+    )
+    world = ExecutedWorld(
+        rules(line("psi", "cpu_pressure", throttle_down=7, throttle_up=5, cool_down=10)), state
+    )
+    for time in (100.0, 139.0):
+        world.trigger.run_round(snapshot(guest("a", 1.0), time=time, host={PRESSURE: 1.0}))
+        assert world.trigger.state.relapses == {"cpu_quota": 1}
+    world.trigger.run_round(snapshot(guest("a", 1.0), time=140.0, host={PRESSURE: 1.0}))
+    assert (world.trigger.state.relapses, world.trigger.state.giving_back) == ({}, frozenset())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("compute_agent_throttled_guests", 1),
+        ("compute_agent_evicting_guests", 1),
+        ("compute_agent_scheduling_disabled", 1),
+    ],
+)
+def test_gauges_tell_what_is_in_force(name, value):
+    world = ExecutedWorld(rules(line(evict=9, throttle_down=5.5, throttle_up=4, disable_scheduling=2)))
+    world.trigger.run_round(snapshot(guest("a", 4.0), guest("b", 3.0), guest("c", 3.0)))
+    assert world.registry.get_sample_value(name) == value
+    usage = {"metric": "cpu_usage", "domain": ""}
+    assert world.registry.get_sample_value("compute_agent_watermark_usage", usage) == 10.0

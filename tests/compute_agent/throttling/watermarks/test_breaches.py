@@ -1,0 +1,80 @@
+"""Lines over time."""
+
+from compute_agent.throttling.watermarks.breaches import (
+    ThresholdStreak,
+    WatermarkWatch,
+    is_confirmed,
+    is_overloaded,
+    is_quiet,
+    observe_usage,
+)
+from compute_agent.throttling.watermarks.sections import WatermarkAction, WatermarkThreshold
+from compute_agent.usage.snapshot import MetricSeries, UsageSnapshot
+from tests.compute_agent.throttling.watermarks.builders import CPU, line, rules, seen
+
+DOWN = WatermarkWatch("line", WatermarkAction.THROTTLE_DOWN, "")
+
+
+def host(*usages):
+    """A snapshot a second for each usage; None is a round without a sample."""
+    return [
+        UsageSnapshot(float(second), {} if usage is None else {CPU: float(usage)})
+        for second, usage in enumerate(usages)
+    ]
+
+
+def streak(*usages, **settings):
+    return seen(rules(line(throttle_down=10, throttle_up=5, **settings)), *host(*usages))[DOWN]
+
+
+def test_samples_in_a_row_are_counted():
+    assert streak(11, 12, 13) == ThresholdStreak(3, 0, 2.0)
+    assert streak(11, 12, 10) == ThresholdStreak(0, 0, 1.0)
+    assert streak(11, 9, 12) == ThresholdStreak(1, 0, 2.0)
+    assert streak(9, 9) == ThresholdStreak(0, 0, 0.0)
+
+
+def test_round_without_a_sample_changes_nothing_until_there_are_as_many_as_would_confirm():
+    assert streak(11, 11, None, None, for_samples=3) == ThresholdStreak(2, 2, 1.0)
+    assert streak(11, 11, None, 11, for_samples=3) == ThresholdStreak(3, 0, 3.0)
+    assert streak(11, 11, None, None, None, for_samples=3) == ThresholdStreak(0, 3, 1.0)
+
+
+def test_each_action_and_each_domain_has_a_streak_of_its_own():
+    one = line("bw", "memory_bandwidth", throttle_down=10, throttle_up=5, evict=20)
+    now = UsageSnapshot(
+        0.0, {MetricSeries("memory_bandwidth", "0"): 15.0, MetricSeries("memory_bandwidth", "1"): 25.0}
+    )
+    streaks = observe_usage({}, [one], now)
+    assert {(watch.action, watch.domain) for watch, found in streaks.items() if found.samples} == {
+        (WatermarkAction.THROTTLE_DOWN, "0"), (WatermarkAction.THROTTLE_DOWN, "1"),
+        (WatermarkAction.EVICT, "1"),
+    }  # fmt: skip
+    assert is_confirmed(streaks, one, WatermarkAction.EVICT, "1")
+    assert not is_confirmed(streaks, one, WatermarkAction.EVICT, "0")
+
+
+def test_percentage_of_an_unknown_capacity_is_no_sample():
+    one = line(throttle_down=WatermarkThreshold(80, True), throttle_up=WatermarkThreshold(70, True))
+    assert observe_usage({}, [one], UsageSnapshot(0.0, {CPU: 50.0}))[DOWN].unseen == 1
+    now = UsageSnapshot(0.0, {CPU: 50.0}, capacity={CPU: 60.0})
+    assert observe_usage({}, [one], now)[DOWN].samples == 1
+
+
+def test_lines_that_are_configured_no_more_are_forgotten():
+    streaks = observe_usage({}, [line(evict=1)], UsageSnapshot(0.0, {CPU: 5.0}))
+    assert observe_usage(streaks, [], UsageSnapshot(1.0, {CPU: 5.0})) == {}
+
+
+def test_quiet_needs_a_sample_and_the_cool_down():
+    one = line(throttle_down=10, throttle_up=5, for_samples=2)
+    assert is_quiet(ThresholdStreak(0, 0, 90.0), one, 100.0, 10.0)
+    assert not is_quiet(ThresholdStreak(0, 0, 90.1), one, 100.0, 10.0)
+    assert not is_quiet(ThresholdStreak(1, 0, 0.0), one, 100.0, 10.0)
+    assert not is_quiet(ThresholdStreak(0, 1, 0.0), one, 100.0, 10.0)
+    assert is_quiet(ThresholdStreak(0, 2, 0.0), one, 100.0, 10.0)
+
+
+def test_breach_of_the_scheduling_line_is_no_overload():
+    assert not is_overloaded(observe_usage({}, [line(disable_scheduling=1)], UsageSnapshot(0.0, {CPU: 5.0})))
+    assert is_overloaded(observe_usage({}, [line(evict=1, for_samples=9)], UsageSnapshot(0.0, {CPU: 5.0})))

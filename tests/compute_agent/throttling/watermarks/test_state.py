@@ -1,0 +1,107 @@
+"""What outlives the agent."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compute_agent.model.resource import ThrottleControl
+from compute_agent.throttling.actions import EvictAction, RestoreAction, SwitchScheduling, ThrottleAction
+from compute_agent.throttling.watermarks.state import (
+    PendingEviction,
+    ThrottledGuest,
+    WatermarkState,
+    state_from_json,
+    state_to_json,
+)
+from tests.compute_agent.throttling.watermarks.builders import QUOTA
+
+
+def throttle(guest, limit, knob=QUOTA):
+    return ThrottleAction(guest, knob, limit, "cpu_usage", "line")
+
+
+def after(*actions):
+    state = WatermarkState()
+    for action in actions:
+        state = state.after_action(action)
+    return state
+
+
+def test_throttles_are_kept_in_the_order_in_which_they_were_last_tightened():
+    state = after(throttle("a", 2.0), throttle("b", 2.0), throttle("a", 1.0))
+    assert state.throttles == (ThrottledGuest("b", QUOTA, 2.0), ThrottledGuest("a", QUOTA, 1.0))
+    assert (state.limit_of("a", QUOTA), state.limit_of("c", QUOTA)) == (1.0, None)
+
+
+def test_restored_guests_keep_their_place_until_their_limit_is_gone():
+    state = after(throttle("a", 1.0), throttle("b", 1.0), RestoreAction("a", QUOTA, 2.0))
+    assert state.throttles == (ThrottledGuest("a", QUOTA, 2.0), ThrottledGuest("b", QUOTA, 1.0))
+    assert state.after_action(RestoreAction("a", QUOTA, None)).throttles == (ThrottledGuest("b", QUOTA, 1.0),)
+
+
+def test_throttling_after_giving_back_is_a_relapse():
+    once = [throttle("a", 2.0), RestoreAction("a", QUOTA, None), throttle("a", 2.0), throttle("b", 2.0)]
+    assert after(throttle("a", 2.0), throttle("a", 1.0)).relapses == {}
+    assert after(*once).relapses == {"cpu_quota": 1}
+    assert after(*once * 9).relapses == {"cpu_quota": 4}
+    assert after(*once).without_relapses({"cpu_quota"}) == after(throttle("a", 2.0), throttle("b", 2.0))
+    elsewhere = throttle("a", 50.0, ThrottleControl("memory_bandwidth", "0"))
+    assert after(*once[:2], elsewhere).relapses == {}
+
+
+def test_evictions_begin_once_and_end():
+    state = after(
+        EvictAction("a", "memory_usage", "m"),
+        EvictAction("a", "cpu_usage", "c"),
+        EvictAction("b", "cpu_usage", "c"),
+    )
+    assert state.evictions == (PendingEviction("a", "memory_usage"), PendingEviction("b", "cpu_usage"))
+    assert state.without_eviction("a").evicting_guests == {"b"}
+
+
+def test_guests_that_are_gone_are_forgotten_but_their_evictions_are_finished():
+    state = after(throttle("a", 1.0), throttle("b", 1.0), EvictAction("a", "cpu_usage", "c"))
+    assert state.with_guests({"b"}).throttles == (ThrottledGuest("b", QUOTA, 1.0),)
+    assert state.with_guests({"b"}).evicting_guests == {"a"}
+
+
+names = st.text(min_size=1, max_size=4)
+states = st.builds(
+    WatermarkState,
+    st.lists(
+        st.builds(ThrottledGuest, names, st.builds(ThrottleControl, names, names), st.floats(0.01, 1e6)),
+        max_size=4,
+    ).map(tuple),
+    st.lists(st.builds(PendingEviction, names, names), max_size=3).map(tuple),
+    st.sampled_from([None, True, False]),
+)
+
+
+@given(states)
+def test_what_was_saved_is_what_is_loaded(state):
+    assert state_from_json(json.loads(json.dumps(state_to_json(state)))) == state
+
+
+GOOD = state_to_json(after(throttle("a", 1.0), SwitchScheduling(True, ("x",))))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        None,
+        [],
+        {},
+        GOOD | {"throttles": [["a", "cpu_quota", ""]]},
+        GOOD | {"throttles": [["a", "cpu_quota", "", "1"]]},
+        GOOD | {"throttles": [["a", "cpu_quota", "", 0]]},
+        GOOD | {"throttles": [["a", "cpu_quota", "", True]]},
+        GOOD | {"throttles": [[1, "cpu_quota", "", 1]]},
+        GOOD | {"evictions": [["a"]]},
+        GOOD | {"scheduling_off": "no"},
+    ],
+)
+def test_content_that_is_no_state_is_refused(content):
+    with pytest.raises(ValueError, match=r"."):
+        state_from_json(content)

@@ -1,0 +1,44 @@
+"""Watermarks that a host cannot keep are told of, each with what will not come of it; others are not."""
+
+import pytest
+
+from compute_agent.throttling.watermarks.metrics import MetricRegistry
+from compute_agent.throttling.watermarks.sections import find_unenforceable
+from tests.compute_agent.throttling.watermarks.builders import line
+
+UNMEASURED = {"memory_bandwidth": "there are no counters"}
+UNUSABLE = {"memory_bandwidth": "there is no control", "cpu_quota": "there are no groups"}
+
+
+@pytest.mark.parametrize(
+    ("metric", "thresholds", "unmeasured", "unusable", "told"),
+    [
+        ("cpu_usage", {"throttle_down": 8, "throttle_up": 6}, {}, {}, None),
+        ("cpu_usage", {"throttle_down": 8, "throttle_up": 6}, UNMEASURED, {}, None),
+        (
+            "cpu_usage", {"throttle_down": 8, "throttle_up": 6}, {}, UNUSABLE,
+            "throttle_down: nobody is throttled, as there are no groups",
+        ),
+        ("cpu_usage", {"evict": 8}, {}, UNUSABLE, None),
+        ("memory_usage", {"evict": 8}, UNMEASURED, UNUSABLE, None),
+        (
+            "memory_bandwidth", {"throttle_down": 8, "throttle_up": 6}, UNMEASURED, UNUSABLE,
+            "metric = memory_bandwidth: nothing is ever done, as there are no counters",
+        ),
+        (
+            "memory_bandwidth", {"evict": 8}, UNMEASURED, {},
+            "metric = memory_bandwidth: nothing is ever done, as there are no counters",
+        ),
+        (
+            "memory_bandwidth", {"throttle_down": 8, "throttle_up": 6}, {}, UNUSABLE,
+            "throttle_down: nobody is throttled, as there is no control",
+        ),
+    ],
+)  # fmt: skip
+def test_what_will_not_come_of_a_watermark_is_told_with_the_reason(
+    metric, thresholds, unmeasured, unusable, told
+):
+    watermark = line("w", metric, **thresholds)
+    fine = line("fine", "memory_usage", evict=5)
+    found = list(find_unenforceable([fine, watermark, fine], MetricRegistry(), unmeasured, unusable))
+    assert found == ([f"[watermark:w] {told}"] if told else [])

@@ -1,0 +1,83 @@
+"""Entitlements of cache ways and bandwidth, on trees as kernels show them."""
+
+import pytest
+
+from compute_agent.classes.guest_classes import DEFAULT_CLASSES
+from compute_agent.inventory.provider_tree import ProviderNode
+from compute_agent.model.resource import ThrottleControl
+from compute_agent.pipeline.guest_cache import CachedGuest, view
+from compute_agent.resctrl.bandwidth import choose_codec
+from compute_agent.resctrl.mount import ResctrlHandle, ResctrlOptions, read_platform
+from compute_agent.usage.snapshot import GuestAllotment
+from compute_agent.usage.subjects import CacheControlAllotments
+from tests.compute_agent.builders import build_guest
+from tests.compute_agent.resctrl import fake
+
+ZONES = (
+    ProviderNode("host", "root", None, l3_ids=frozenset({0, 1})),
+    ProviderNode("host_L3_0", "l3-0", "root", l3_ids=frozenset({0})),
+    ProviderNode("host_L3_1", "l3-1", "root", l3_ids=frozenset({1})),
+)
+
+
+def allotments(tmp_path, machine, gbps=None):
+    files = fake.FakeResctrl.of(machine, tmp_path / "resctrl")
+    platform = read_platform(files, machine.cpuinfo)
+    control = ResctrlHandle(
+        files, platform, choose_codec(platform, gbps), ResctrlOptions(memory_bandwidth_gbps=gbps)
+    )
+    return CacheControlAllotments(control, DEFAULT_CLASSES, lambda: ZONES), platform
+
+
+def guest_view(qos_class="BE", allocation=None, resctrl=""):
+    return view(CachedGuest(build_guest("g", qos_class=qos_class, resctrl=resctrl), allocation))
+
+
+@pytest.fixture
+def intel(tmp_path):
+    return allotments(tmp_path, fake.INTEL)
+
+
+def ways(found, cache="0"):
+    return found[ThrottleControl("cache_ways", cache)]
+
+
+def bandwidth(found, cache="0"):
+    return found[ThrottleControl("memory_bandwidth", cache)]
+
+
+def test_a_class_has_its_part_of_the_open_ways(intel):
+    of, platform = intel
+    total = len(platform.l3.rules.all_ways)
+    assert ways(of(guest_view("LS", {}))).full == total
+    assert ways(of(guest_view("BE", {}))).full == -(-total * 30 // 100)
+    assert ways(of(guest_view("BE", {})), "1").granule == 1
+
+
+def test_allocation_comes_before_annotation_and_class(intel):
+    of, _ = intel
+    found = of(guest_view("BE", {"l3-0": {"LLC": 5, "MBA": 40}}, '{"MB": {"schemata": {"percent": 70}}}'))
+    assert ways(found).full == 5
+    assert (bandwidth(found).full, bandwidth(found, "1").full) == (40, 70)
+    assert ways(found, "1").full == ways(of(guest_view("BE", {}))).full
+
+
+def test_the_percent_of_each_core_tells_no_bytes(intel):
+    of, platform = intel
+    found = bandwidth(of(guest_view("BE", {})))
+    assert (found.full, found.granule, found.per_unit) == (100, platform.mb.granularity, None)
+
+
+def test_an_absolute_cap_tells_bytes(tmp_path):
+    of, _ = allotments(tmp_path, fake.AMD, gbps=100)
+    assert bandwidth(of(guest_view("BE", {}))) == GuestAllotment(100, 1, 1e9)
+
+
+def test_without_the_memorys_bandwidth_megabytes_cannot_be_limited(tmp_path):
+    of, _ = allotments(tmp_path, fake.INTEL_MBPS)
+    assert {knob.lever for knob in of(guest_view("BE", {}))} == {"cache_ways"}
+
+
+def test_nothing_is_known_of_a_guest_whose_allocation_is_not(intel):
+    of, _ = intel
+    assert of(guest_view("BE", None)) == {}

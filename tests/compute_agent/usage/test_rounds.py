@@ -1,0 +1,61 @@
+"""One round of reading, and what is left of it when it is over."""
+
+from pathlib import Path
+
+from compute_agent.monitoring.reading import CacheReading
+from compute_agent.usage.rounds import MeasuringRound
+
+
+class Reader:
+    """A reader of caches that counts how often it is asked."""
+
+    def __init__(self, error: OSError | None = None) -> None:
+        self.asked = 0
+        self._error = error
+
+    def read(self) -> CacheReading:
+        self.asked += 1
+        if self._error is not None:
+            raise self._error
+        return CacheReading(bandwidth={"0": 5.0})
+
+
+def test_what_was_asked_for_is_read_once_and_kept(tmp_path: Path) -> None:
+    file, reader = tmp_path / "number", Reader()
+    file.write_text("1")
+    now = MeasuringRound(0.0, "/", (), reader)
+    assert now.parse_file(str(file), int) == 1
+    file.write_text("2")
+    assert now.parse_file(str(file), int) == 1
+    assert now.parse_file(str(file), float) == 1.0  # of the same text
+    assert [now.read_caches().bandwidth, now.read_caches().bandwidth] == [{"0": 5.0}, {"0": 5.0}]
+    assert reader.asked == 1
+
+
+def test_a_round_that_is_closed_knows_what_it_knew_and_reads_nothing_more(tmp_path: Path) -> None:
+    known, unknown, reader = tmp_path / "known", tmp_path / "unknown", Reader()
+    known.write_text("1")
+    unknown.write_text("2")
+    now = MeasuringRound(0.0, "/", (), reader)
+    assert now.parse_file(str(known), int) == 1
+    now.close()
+    assert now.parse_file(str(known), int) == 1
+    assert now.parse_file(str(known), float) is None
+    assert now.parse_file(str(unknown), int) is None
+    assert now.read_caches() == CacheReading()
+    assert reader.asked == 0
+
+
+def test_caches_that_cannot_be_measured_are_asked_once_in_a_round() -> None:
+    reader = Reader(OSError("gone"))
+    now = MeasuringRound(0.0, "/", (), reader)
+    assert [now.read_caches(), now.read_caches()] == [CacheReading(), CacheReading()]
+    assert reader.asked == 1
+
+
+def test_what_is_missing_or_not_understood_is_not_known(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("many")
+    now = MeasuringRound(0.0, "/", ())
+    assert now.parse_file(str(tmp_path / "text"), int) is None
+    assert now.parse_file(str(tmp_path / "missing"), int) is None
+    assert now.read_caches() == CacheReading()

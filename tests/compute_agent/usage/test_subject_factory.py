@@ -1,0 +1,31 @@
+"""What watermarks measure of a guest is what its driver says of it."""
+
+from compute_agent.classes.guest_classes import QosClass, QosClasses
+from compute_agent.pipeline.guest_cache import CachedGuest, view
+from compute_agent.usage.subjects import SubjectFactory
+from tests.compute_agent.builders import build_guest
+from tests.compute_agent.fakes import FakeDriver
+
+CLASSES = QosClasses({"BE": QosClass("BE", 0)}, 0)
+
+
+class Forking(FakeDriver):
+    """Guests whose main process has started two others."""
+
+    def processes(self, guest):
+        return [guest.pid, guest.pid + 1, guest.pid + 2]
+
+
+def measured(guest):
+    (subject,) = SubjectFactory(Forking({0})).build_subjects([view(CachedGuest(guest, {}))], CLASSES)
+    return subject.cgroup, subject.pids
+
+
+def test_a_guest_without_a_group_is_measured_by_the_processes_that_its_driver_names():
+    guest = build_guest("a", pid=4_000_000, qos_class="BE")
+    assert measured(guest) == ("", (4_000_000, 4_000_001, 4_000_002))
+
+
+def test_a_guest_with_a_group_of_its_own_is_measured_by_that():
+    guest = build_guest("a", pid=4_000_000, cgroup="/sys/fs/cgroup/a", qos_class="BE")
+    assert measured(guest) == ("/sys/fs/cgroup/a", (4_000_000,))
