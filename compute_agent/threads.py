@@ -25,9 +25,10 @@ T = TypeVar("T")
 class ThreadSpec:
     """A row of the table of threads.
 
-    ``interval`` is seconds, or in words what the thread waits for. ``duty`` is what the thread does.
-    ``locks`` are the locks that it shares with other threads. ``calls`` are the parts that it may call, and
-    wait for.
+    The interval is in seconds, or in words what the thread waits for.
+
+    The duty is what the thread does. The locks are those that it shares with other threads. The calls are the
+    parts that it may call, and wait for.
     """
 
     name: str
