@@ -310,8 +310,11 @@ class DomainTable:
             else:
                 starting = self._is_starting(domain)  # before it is looked for: it may come meanwhile
                 process = qemu.find_process(guest_uuid, owner)
-                if process is None and (starting or not self._still_runs(guest_uuid, xml)):
-                    return None  # it has ended just now, or an event will tell when it has started
+                # A known process that is gone may have ended before libvirtd noticed: the domain has ended,
+                # and the next look finds another start of it. An event comes for a start that is not over.
+                ended = known is not None or not self._still_runs(guest_uuid, xml)
+                if process is None and (starting or ended):
+                    return None
         except (self._connection.libvirt.libvirtError, ValueError) as error:
             raise DriverError(
                 f"domain {guest_uuid} cannot be described (see virsh dumpxml): {error}"

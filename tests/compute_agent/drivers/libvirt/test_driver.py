@@ -474,6 +474,18 @@ def test_a_restarted_guest_is_another_one(watched, libvirtd):
         watched.driver.apply_cpu_settings(first, APART)
 
 
+def test_a_guest_whose_process_ended_before_libvirtd_noticed_has_stopped(watched, libvirtd, monkeypatch):
+    domain = libvirtd.run(persistent=True)
+    first = watched.started()
+    table = watched.driver._table
+    monkeypatch.setattr(domain_metadata, "number", lambda xml: "1")
+    monkeypatch.setattr(table, "_is_starting", lambda domain: False)
+    monkeypatch.setattr(table, "_still_runs", lambda guest_uuid, xml: True)
+    domain.destroy()
+    assert watched.next() == (ChangeKind.STOPPED, first)
+    assert not watched.driver.lost()
+
+
 def test_a_guest_that_is_restarted_while_it_is_looked_for_has_started(watched, libvirtd, monkeypatch):
     domain = libvirtd.connection.defineXML(libvirtd.xml())
     look, runs = qemu.find_process, threading.Event()
