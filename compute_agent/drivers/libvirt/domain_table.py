@@ -312,8 +312,10 @@ class DomainTable:
                 process = qemu.find_process(guest_uuid, owner)
                 # A known process that is gone may have ended before libvirtd noticed: the domain has ended,
                 # and the next look finds another start of it. An event comes for a start that is not over.
-                ended = known is not None or not self._still_runs(guest_uuid, xml)
-                if process is None and (starting or ended):
+                # Last, as it asks libvirtd.
+                if process is None and (
+                    starting or known is not None or not self._still_runs(guest_uuid, xml)
+                ):
                     return None
         except (self._connection.libvirt.libvirtError, ValueError) as error:
             raise DriverError(
