@@ -16,6 +16,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from oslo_config import cfg
 
+from compute_agent import kept_json
 from compute_agent.controllers.base import KernelController
 from compute_agent.files import UnsafeFileError, put_aside, read_own, write_durably
 from compute_agent.inventory.provider_tree import ProviderTree
@@ -101,9 +102,6 @@ T = TypeVar("T")
 
 LOG = logging.getLogger(__name__)
 
-SAVE_SECONDS: Final = 300.0
-"""Seconds of learning that a crash may cost. Values that were reported are saved before."""
-
 
 class KeptFile(Generic[T]):
     """One file of one loop. For one thread."""
@@ -141,7 +139,7 @@ class KeptFile(Generic[T]):
 
     def is_due(self, now: float) -> bool:
         """Whether it is to be saved though nothing of note has changed; ``now`` is as save() has it."""
-        return now - self._saved >= SAVE_SECONDS or now < self._saved
+        return now - self._saved >= kept_json.SAVE_SECONDS or now < self._saved
 
     def save(self, content: bytes, now: float) -> None:
         """Keep it. A full disk costs no more than what is learnt until it is not full, and is told once."""

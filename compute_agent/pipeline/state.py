@@ -7,7 +7,6 @@ is reported.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -18,7 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from compute_agent import locks
+from compute_agent import kept_json, locks
 from compute_agent.files import UnsafeFileError, put_aside, read_own, secure_folder, write_durably
 from compute_agent.model.cpuset import FormerValues
 from compute_agent.model.guest import Allocation, CpuAssignment
@@ -242,7 +241,7 @@ def dump(state: AgentState) -> bytes:
     if state.former_watermarks is not None:
         data["qos"] = state.former_watermarks
     # As one line: with indentation json does not use its encoder in C, and each start of a guest writes all.
-    return json.dumps({"version": VERSION, "sha256": _checksum(data), "data": data}).encode()
+    return kept_json.dump(VERSION, kept_json.checked_content(data))
 
 
 def parse(content: bytes) -> AgentState:
@@ -257,9 +256,7 @@ def parse(content: bytes) -> AgentState:
             later = type(version) is int and version > VERSION
             who = ": a later release wrote it, which can use it again" if later else ""
             raise ValueError(f"version {version!r} is not {VERSION}{who}")
-        data = document["data"]
-        if document["sha256"] != _checksum(data):
-            raise ValueError("the checksum does not match")
+        data = kept_json.checked_data(document)
         return AgentState(
             guests={uuid: _guest_from_json(guest) for uuid, guest in data["guests"].items()},
             owned={
@@ -296,10 +293,6 @@ def _load(path: Path) -> AgentState:
             "The state file %s cannot be used and is started anew, it is %s now: %s", path, aside, error
         )
         return AgentState()
-
-
-def _checksum(data: Any) -> str:
-    return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def _nova_root(content: Any) -> NovaRoot | None:

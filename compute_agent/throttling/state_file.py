@@ -22,8 +22,6 @@ Downgrade
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import threading
 import time
@@ -52,10 +50,6 @@ FORMER_FILE: Final = "interference.json"
 
 VERSION: Final = 1
 _FORMER_VERSION: Final = 1
-
-SAVE_SECONDS: Final = 300.0
-"""A crash may cost what was learnt in this time: baselines change with every sample, and a sync of each would
-wear out a disk. Cases and pairs are saved at once."""
 
 Clock = Callable[[], float]
 """Monotonic seconds."""
@@ -138,7 +132,7 @@ class ThrottlingFile:
             self._state = replace(self._state, interference=state)
             saved = InterferenceState() if self._saved is None else self._saved.interference
             # A clock that went back would put off the next save for as long.
-            due = not 0 <= self._clock() - self._learnt_at < SAVE_SECONDS
+            due = not 0 <= self._clock() - self._learnt_at < kept_json.SAVE_SECONDS
             if learnt or due or (state.cases, state.pairs) != (saved.cases, saved.pairs):
                 self._learnt_at = self._clock()
                 self._write()
@@ -239,7 +233,7 @@ def dump_state(state: ThrottlingState, now: float) -> bytes:
         "watermarks": watermark_state.state_to_json(state.watermarks),
         "interference": interference_state.state_to_json(state.interference, now),
     }
-    return kept_json.dump(VERSION, {"sha256": _data_checksum(data), "data": data})
+    return kept_json.dump(VERSION, kept_json.checked_content(data))
 
 
 def parse_state(content: bytes, now: float) -> ThrottlingState:
@@ -251,18 +245,11 @@ def parse_state(content: bytes, now: float) -> ThrottlingState:
 
 
 def _read_document(document: Any, now: float) -> ThrottlingState:
-    # Over the parsed data, so that white space does not matter.
-    data: Mapping[str, Any] = document["data"]
-    if document["sha256"] != _data_checksum(data):
-        raise ValueError("the checksum does not match")
+    data: Mapping[str, Any] = kept_json.checked_data(document)
     return ThrottlingState(
         watermark_state.state_from_json(data["watermarks"]),
         interference_state.state_from_json(data["interference"], now),
     )
-
-
-def _data_checksum(data: Any) -> str:
-    return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def _load_state(path: Path, now: float) -> ThrottlingState:
