@@ -42,7 +42,7 @@ from tests.examples import examples
 ROOT: Final = Path(__file__).parents[1]
 DECIDING: Final = {
     **{f"compute_agent/{name}": [] for name in ("policy", "throttling", "resctrl", "report", "inventory")},
-    **{f"placement/{name}": [] for name in ("candidates", "model")},
+    **{f"placement/{name}": [] for name in ("search", "read_model")},
     "placement/store": ["tests/placement/api"],
 }
 """Folders that decide, and whose tests are about them beside their own and those that import the module."""

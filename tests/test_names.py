@@ -8,64 +8,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.style import NOT_YET
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("placement", "placement_extras", "compute_agent")
 GLOSSARY = yaml.safe_load((ROOT / "doc/developer/glossary.yaml").read_text())
 NOUNS = frozenset(GLOSSARY["nouns"])
 WORDS = frozenset(word for line in GLOSSARY["words"] for word in line)
-
-NOT_YET = (
-    "placement/__init__.py",
-    "placement/api",
-    "placement/cmd",
-    "placement/conf",
-    "placement/db",
-    "placement/exceptions.py",
-    "placement/extensions.py",
-    "placement/kept_results.py",
-    "placement/maintenance",
-    "placement/microversion.py",
-    "placement/optional_packages.py",
-    "placement/outage.py",
-    "placement/policies",
-    "placement/read_model",
-    "placement/schemas",
-    "placement/search",
-    "placement/server",
-    "placement/store",
-    "placement/wsgi",
-    "placement_extras/__init__.py",
-    "placement_extras/console",
-    "placement_extras/flavors",
-    "placement_extras/migration",
-    "placement_extras/openstack",
-    "placement_extras/planner",
-    "placement_extras/shadow",
-    "compute_agent/__init__.py",
-    "compute_agent/agent",
-    "compute_agent/cmd",
-    "compute_agent/conf",
-    "compute_agent/controllers",
-    "compute_agent/drawing",
-    "compute_agent/drivers",
-    "compute_agent/events",
-    "compute_agent/files.py",
-    "compute_agent/fleet",
-    "compute_agent/host",
-    "compute_agent/inventory",
-    "compute_agent/kept_json.py",
-    "compute_agent/locks.py",
-    "compute_agent/loops",
-    "compute_agent/model",
-    "compute_agent/monitoring",
-    "compute_agent/optional_packages.py",
-    "compute_agent/pipeline",
-    "compute_agent/policy",
-    "compute_agent/reclaim",
-    "compute_agent/report",
-    "compute_agent/resctrl",
-)
-"""Folders and modules with definitions that are still to be renamed. None is ever added."""
 
 GERUNDS = re.compile(r"[a-z]+ing$")
 NOUNS_IN_ING = {

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
+from markdown_table import cell
 
 _HEAD: Final = "| OpenStack Placement 16.0.0 | here | why |\n| --- | --- | --- |\n"
 
@@ -16,9 +17,5 @@ def page(table: Path) -> str:
 
 def _rows(cases: list[dict[str, Any]]) -> str:
     return "".join(
-        f"| {_cell(each['theirs'])} | {_cell(each['ours'])} | {_cell(each['why'])} |\n" for each in cases
+        f"| {cell(each['theirs'])} | {cell(each['ours'])} | {cell(each['why'])} |\n" for each in cases
     )
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
+from markdown_table import cell
 
 _HEAD: Final = "| our word | what it means | the field's word | used in |\n| --- | --- | --- | --- |\n"
 
@@ -27,7 +28,7 @@ def page(source: Path) -> str:
 
 def _row(term: dict[str, Any]) -> str:
     cells = (term["term"], term["means"], term["field"], term["used in"])
-    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |\n"
+    return "| " + " | ".join(map(cell, cells)) + " |\n"
 
 
 def _listed(names: list[str]) -> str:

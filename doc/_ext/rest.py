@@ -7,6 +7,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from markdown_table import cell
+
 
 def _load(folder: Path) -> ModuleType:
     """The module that reads the description; it lies beside it, in no package."""
@@ -31,7 +33,7 @@ def page(folder: Path) -> str:
     lines += _errors(reference, document)
     lines += ["\n## Microversions\n", "| version | what is new |", "| --- | --- |"]
     lines += [
-        f"| {version} | {_cell(text)} |" for version, text in document["info"]["x-microversions"].items()
+        f"| {version} | {cell(text)} |" for version, text in document["info"]["x-microversions"].items()
     ]
     return "\n".join(lines) + "\n"
 
@@ -50,13 +52,13 @@ def _operation(reference: Any, operation: dict[str, Any]) -> Iterator[str]:
             for each in parameters:
                 schema = each.get("schema", {})
                 facts = ", ".join(filter(None, (reference.kind(schema), reference.limits(schema))))
-                yield f"| `{each['name']}` | {_cell(facts)} | {_cell(each['description'])} |"
+                yield f"| `{each['name']}` | {cell(facts)} | {cell(each['description'])} |"
             yield ""
     if "requestBody" in operation:
         yield from _body(reference, "Body of the request", reference.body(operation["requestBody"]))
     yield "| answer | |\n| --- | --- |"
     for response in reference.responses(operation):
-        yield f"| {response['status']} {response['phrase']} | {_cell(response['description'])} |"
+        yield f"| {response['status']} {response['phrase']} | {cell(response['description'])} |"
     yield ""
     for response in reference.responses(operation):
         if response["status"] < 400 and "content" in response:
@@ -68,7 +70,7 @@ def _body(reference: Any, title: str, body: dict[str, Any]) -> Iterator[str]:
     for row in reference.rows(body["schema"]):
         name = "&nbsp;&nbsp;" * 2 * row.depth + f"`{row.name}`" + (" (required)" if row.required else "")
         facts = "; ".join(filter(None, (row.kind, row.limits)))
-        yield f"| {name} | {_cell(facts)} | {_cell(row.description)} |"
+        yield f"| {name} | {cell(facts)} | {cell(row.description)} |"
     yield ""
     if "example" in body:
         yield f"```json\n{json.dumps(body['example'], indent=2, ensure_ascii=False)}\n```\n"
@@ -81,13 +83,9 @@ def _errors(reference: Any, document: dict[str, Any]) -> Iterator[str]:
     yield f"```json\n{json.dumps(schemas['Errors']['examples'][0], indent=2)}\n```\n"
     yield "| code | |\n| --- | --- |"
     for each in schemas["ErrorCode"]["oneOf"]:
-        yield f"| `{each['const']}` | {_cell(each['description'])} |"
+        yield f"| `{each['const']}` | {cell(each['description'])} |"
 
 
 def _anchored(text: str) -> str:
     """A description with its links to other parts of the reference as they are on this page."""
     return text.replace("](#schema-Errors)", "](#schema-errors)") + "\n"
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
