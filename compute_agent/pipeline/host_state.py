@@ -148,7 +148,7 @@ def request_for(world: HostState, guest: Guest, allocation: Allocation) -> Guest
         guest=guest.uuid,
         vcpus=settings.vcpus,
         demands=asked,
-        thread_policy=settings.thread_policy,
+        thread_policy=settings.core_policy,
         emulator_policy=settings.emulator_policy,
         dedicated=0 if world.cpu_sets.legacy else guest.dedicated,
         constraints=guest.constraints,
