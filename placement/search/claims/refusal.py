@@ -1,7 +1,7 @@
-"""Explains why a claim has no place: reasons among the hosts that may be chosen, and changes that would help.
+"""Explains why a claim has no place: reasons among the possible hosts, and changes that would help.
 
-Conditions of one provider do not say how much is too much of an amount that is divided over zones. So each
-change to such a claim is tried by placing it.
+Conditions on one provider do not bound an amount that is split over zones. So each change to such a claim is
+tried by placing it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from placement.store import allocations, reservations
 
 
 def fitting(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget) -> Iterator[int]:
-    """The roots of the hosts that have a place for it.
+    """Yield the roots of the hosts that have a place for the claim.
 
-    :raises Exhausted: the budget is spent.
+    :raises BudgetExhausted: the budget is spent.
     """
+    # a fixed seed: the order of hosts does not matter here, and the same question gets the same answer
     roots, at = choices_at_hosts(world, wanted, budget, random.Random(0))
     for root in roots:
         if any(choice is not None for choice in at(root)):
@@ -39,17 +40,17 @@ def fitting(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget) -> 
 
 
 def fits(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget) -> bool:
-    """Whether there is a place for it.
+    """Return whether there is a place for the claim.
 
-    :raises Exhausted: the budget is spent.
+    :raises BudgetExhausted: the budget is spent.
     """
     return next(fitting(world, wanted, budget), None) is not None
 
 
 def topologies(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget) -> Iterator[TopologyPolicy]:
-    """The topology that allows most, if one that has no place by its own has one by that.
+    """Yield the least strict topology, if the claim has a place with it but not with its own.
 
-    :raises Exhausted: the budget is spent.
+    :raises BudgetExhausted: the budget is spent.
     """
     most = TopologyPolicy.BEST_EFFORT
     if wanted.topology is not most and fits(world, replace(wanted, topology=most), budget):
@@ -57,10 +58,10 @@ def topologies(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget) 
 
 
 def tried_relaxations(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget) -> TriedRelaxations:
-    """The relaxations of a claim, each tried by placing it."""
+    """Return the relaxations of a claim, each tried by placing it."""
 
     def serving(changed: CandidatesRequest) -> Iterator[int]:
-        # by a topology a claim has to ask for something that is split
+        # a claim with a topology has to ask for something that is split
         if wanted.topology is None or is_splittable(changed):
             yield from fitting(world, replace(wanted, request=changed), budget)
 
@@ -68,15 +69,16 @@ def tried_relaxations(world: ClaimScenario, wanted: WantedClaim, budget: SearchB
 
 
 _MAX_SAID: Final = 5
-"""Of all that a reservation holds so much is named."""
+"""Number of allocations of a reservation that a message names."""
 
 
 def refusal(wanted: Sequence[WantedClaim], unplaced: UnplacedClaim, budget: SearchBudget) -> NoCandidate:
-    """Why the first of those without a place has none."""
+    """Return why the first claim without a place has none."""
     each, world = wanted[unplaced.number], unplaced.world
     prefix = _no_candidate(wanted, unplaced)
     ways = [each] if each.fallback is None else [each, replace(each, request=each.fallback)]
     left, left_out = _hosts_left(world, ways)
+    # a pool that is avoided has nothing to give, whichever host it shares with
     snapshot = _without_pools(world.snapshot, each)
     try:
         found = [explain(snapshot, way.request, budget, left, relaxing=each.topology is None) for way in ways]
@@ -109,10 +111,10 @@ def refusal(wanted: Sequence[WantedClaim], unplaced: UnplacedClaim, budget: Sear
 def _try_relaxations(
     world: ClaimScenario, wanted: WantedClaim, explanation: RequestExplanation, budget: SearchBudget
 ) -> RequestExplanation:
-    """The explanation with only the relaxations with which there is a place, and as many hosts as have one.
+    """Return the explanation with only the relaxations that give a place, and with the number of hosts.
 
-    Where nothing shares, the hosts that are left tell that. Else a choice may take of a pool that is avoided,
-    or be of pools alone, which its group may not allow.
+    Without sharing providers, the possible hosts decide that. Else a choice may take of a pool that is
+    avoided, or be of pools alone, which its group may not allow.
     """
     if SHARES not in world.snapshot.by_trait or (not wanted.avoid and wanted.group is None):
         return explanation
@@ -126,7 +128,7 @@ def _try_relaxations(
 def _explain_split(
     world: ClaimScenario, wanted: WantedClaim, explanation: RequestExplanation, budget: SearchBudget
 ) -> tuple[RequestExplanation, str]:
-    """Why there is no place by a topology: the explanation without one, with what would help with it."""
+    """Return why no place has the topology: the explanation without one, and changes that would help."""
     changes, others = list[RequestRelaxation](), list[TopologyPolicy]()
     is_complete = gather(topologies(world, wanted, budget), others) and gather(
         tried_relaxations(world, wanted, budget).find_changes(), changes
@@ -143,7 +145,7 @@ def _explain_split(
 def not_within(
     wanted: Sequence[WantedClaim], unplaced: UnplacedClaim, reserved: Sequence[allocations.Allocation]
 ) -> NoCandidate:
-    """The refusal of a claim for which a reservation does not hold enough."""
+    """Return the refusal of a claim for which a reservation does not hold enough."""
     holds = ", ".join(
         f"{held.used} {held.resource_class} of {held.provider}" for held in reserved[:_MAX_SAID]
     )
@@ -157,7 +159,7 @@ def not_within(
 def _hosts_left(
     world: ClaimScenario, ways: Sequence[WantedClaim]
 ) -> tuple[frozenset[int], Mapping[str, int]]:
-    """The roots of the hosts that may be chosen, and how many others are left out by what."""
+    """Return the roots of the possible hosts, and how many hosts each field of the claim excludes."""
     wanted = ways[0]
     snapshot, group, beside = world.snapshot, wanted.group, world.beside(wanted.group)
     left, left_out = set(snapshot.roots()), dict[str, int]()
@@ -166,6 +168,7 @@ def _hosts_left(
     full = set[int]()
     if group is not None and all(stays_at_its_host(snapshot, way.request) for way in ways):
         full = {root for root in left if not group.allows((root,), beside)}
+    # a host counts for the first of these that excludes it
     for by, roots in (
         ("only", left - named if wanted.only is not None else set()),
         ("avoid", avoided),
@@ -178,7 +181,7 @@ def _hosts_left(
 
 
 def _without_pools(snapshot: ModelSnapshot, wanted: WantedClaim) -> ModelSnapshot:
-    """The snapshot in which what is shared by roots that are avoided has nothing free."""
+    """Return the snapshot in which pools of avoided roots have nothing free."""
     if not wanted.avoid:
         return snapshot
     avoided = {snapshot.by_uuid.get(uuid) for uuid in wanted.avoid}
@@ -194,7 +197,7 @@ def _without_pools(snapshot: ModelSnapshot, wanted: WantedClaim) -> ModelSnapsho
 def _mark_avoided(
     snapshot: ModelSnapshot, wanted: WantedClaim, explanation: RequestExplanation
 ) -> RequestExplanation:
-    """The explanation that says of pools that they are avoided, and not that nothing is free there."""
+    """Return the explanation that calls pools avoided, instead of full."""
     avoided = {snapshot.by_uuid.get(uuid) for uuid in wanted.avoid}
 
     def is_avoided(miss: NearestMiss) -> bool:

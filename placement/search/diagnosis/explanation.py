@@ -1,4 +1,4 @@
-"""The explanation of a request: hosts left after each condition, reasons, and changes that would help."""
+"""The explanation of a request: the hosts left after each condition, reasons, and changes that would help."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from placement.search.equivalence import TreeKin
 from placement.search.request import CandidatesRequest
 
 MAX_EXAMPLES: Final = 5
-"""Hosts that are named for each reason."""
+"""Number of hosts that are named for each reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class FunnelStep:
-    """The hosts left after a condition; after one on single providers also the providers."""
+    """The number of hosts left after a condition; of single providers also the number of providers."""
 
     clause: RequestClause
     hosts: int
@@ -36,7 +36,7 @@ class FunnelStep:
 
 @dataclass(frozen=True, slots=True)
 class PartFunnel:
-    """How many pass the conditions of a part of the request, one after the other."""
+    """The hosts and providers that pass the conditions of a part, one after the other."""
 
     suffix: str
     resources: Mapping[str, int]
@@ -45,9 +45,10 @@ class PartFunnel:
 
 @dataclass(frozen=True, slots=True)
 class NearestMiss:
-    """A host that came so far, by its root: the provider of it that came closest, and what is there of it.
+    """A host that failed a condition: its closest provider, and the amount found there.
 
-    ``found`` is what is free, or what the inventory says of its portions; None where it is about no amount.
+    ``found`` is the free amount, or a bound of the portions of the inventory; None if the condition is about
+    no amount.
     """
 
     root: Provider
@@ -56,7 +57,7 @@ class NearestMiss:
 
 
 class ProviderPlace(Enum):
-    """Where a provider is, as sentences name it."""
+    """The place of a provider, as sentences name it."""
 
     ROOT = "root"
     NUMA_NODE = "NUMA node"
@@ -66,11 +67,12 @@ class ProviderPlace(Enum):
 
 @dataclass(frozen=True, slots=True)
 class UnmetReason:
-    """The first condition that so many hosts do not meet; the examples begin with the nearest misses.
+    """The first condition that a number of hosts do not meet; examples begin with the nearest misses.
 
-    ``is_of_nobody`` says that it names a tree or aggregates that no provider is in. ``places`` are those of
-    the providers that came closest at any of the hosts, and ``steps`` the steps in which these give, where it
-    is about an amount; ``is_avoided`` says that those of the nearest miss may not be taken of.
+    - ``is_of_nobody``: the condition names a tree or aggregates that no provider is in.
+    - ``places``: the places of the closest providers of all these hosts, if the condition is about an amount.
+    - ``steps``: the step sizes of these providers.
+    - ``is_avoided``: the nearest miss is a provider that the claim avoids.
     """
 
     clause: RequestClause
@@ -84,7 +86,7 @@ class UnmetReason:
 
 @dataclass(frozen=True, slots=True)
 class LargestAmount:
-    """The largest amount of a resource class that fits while all else stays; None if no amount does."""
+    """The largest amount of a resource class that fits with all else unchanged; None if no amount does."""
 
     clause: RequestClause
     fits: int | None
@@ -94,8 +96,8 @@ class LargestAmount:
 class RequestExplanation:
     """Why a request fits, or does not.
 
-    ``incomplete`` names the fields that lack something because the budget was spent; ``fitting`` is None
-    where that is one of them.
+    ``incomplete`` names the fields that lack something because the budget was spent. If it names
+    ``fitting_hosts``, then ``fitting`` is None.
     """
 
     hosts: int
@@ -116,11 +118,11 @@ def explain(
     *,
     relaxing: bool = True,
 ) -> RequestExplanation:
-    """The explanation of a request; its limit does not matter.
+    """Return the explanation of a request; its limit does not matter.
 
-    :param among: the ids of the roots of those hosts that count; None for all.
-    :param relaxing: whether to look for what would help, and for the largest amounts.
-    :raises Exhausted: not even the conditions on single providers could be looked at.
+    :param among: the ids of the roots that count; None for all.
+    :param relaxing: whether to look for changes that would help, and for the largest amounts.
+    :raises BudgetExhausted: the budget did not suffice for the conditions on single providers.
     """
     whole = _WholeFunnel(survey(snapshot, request, budget, among), budget)
     incomplete: list[str] = []
@@ -155,7 +157,7 @@ T = TypeVar("T")
 
 
 def gather(found: Iterable[T], into: list[T]) -> bool:
-    """Add what is found, one by one; False if the budget is spent before that is all."""
+    """Append items as they are found; return False if the budget is spent before the last."""
     try:
         for each in found:
             into.append(each)
@@ -188,19 +190,19 @@ def _part_funnels(found: HostDiagnosis) -> Iterator[PartFunnel]:
 
 
 class _WholeFunnel:
-    """The hosts that are left, condition by condition, and those that are not by the first they fail."""
+    """The hosts that are left, condition by condition; the others by the first one that they fail."""
 
     def __init__(self, found: HostDiagnosis, budget: SearchBudget) -> None:
         self.found = found
         self.left = found.hosts
         self.steps: list[FunnelStep] = []
         self._budget = budget
-        #: by clause: the hosts, and the part that it belongs to, if it is about one
+        #: by clause: the hosts that fail it, and the number of its part, if it belongs to one
         self._failed: dict[RequestClause, tuple[list[LikeHosts], int | None]] = {}
         self._check_alone()
 
     def _check_alone(self) -> None:
-        """The conditions on each part by itself, on roots, and on traits of the group without a suffix."""
+        """Check the conditions of each part alone, of roots, and traits of the group without a suffix."""
         parts, droppable = self.found.parts, self.found.droppable
         for number, part in enumerate(parts):
             kept = []
@@ -221,14 +223,14 @@ class _WholeFunnel:
             self._keep_passing(check.clause, [0 in host.traits[number] for host in self.left])
 
     def combine(self) -> None:
-        """The conditions that tie the parts to one another.
+        """Check the conditions that tie the parts together.
 
-        :raises Exhausted: it takes too long; what is known then stays.
+        :raises BudgetExhausted: it takes too long; the results so far stay.
         """
-        # the whole request first: hosts that serve it pass every step, so that most need no other search
+        # the whole request first: a host that serves it passes every step, and most need no other search
         *steps, (last, whole) = combinations(self.found.request)
         tell = self._serving_function(whole)
-        fitting = {host for host in self.left if tell(host)}  # and so up to each clause
+        fitting = {host for host in self.left if tell(host)}
         for clause, request in steps:
             tell = self._serving_function(request)
             self._keep_passing(clause, [host in fitting or tell(host) for host in self.left])
@@ -255,8 +257,8 @@ class _WholeFunnel:
         self._failed.setdefault(clause, ([], part))[0].append(host)
 
     def reasons(self) -> Iterator[UnmetReason]:
-        """Why hosts are not left, most of them first."""
-        # stable, so that reasons of as many hosts stay in the documented order
+        """Yield the reasons of the hosts that are not left, most hosts first."""
+        # stable, so that reasons of equally many hosts stay in the documented order
         by_count = sorted(self._failed.items(), key=lambda item: -_count_hosts(item[1][0]))
         for clause, (hosts, part) in by_count:
             nearest = heapq.merge(*(self._nearest_misses(clause, part, host) for host in hosts))
@@ -274,7 +276,7 @@ class _WholeFunnel:
     def _closest_places(
         self, clause: RequestClause, part: int | None, hosts: list[LikeHosts]
     ) -> tuple[frozenset[ProviderPlace], frozenset[int]]:
-        """Where the providers that came closest are, and in which steps they give; until two differ."""
+        """Return the places and the step sizes of the closest providers, until each has two values."""
         places, steps = set[ProviderPlace](), set[int]()
         if part is None or clause.condition not in _AMOUNTS:
             return frozenset(), frozenset()
@@ -286,12 +288,13 @@ class _WholeFunnel:
                 for at in positions:
                     places.add(ProviderPlace.POOL if at >= kin.own else _place_of(providers[at]))
                     steps.add(providers[at].inventories[clause.names[0]].step_size)
+                # sentences only distinguish one value from several
                 if len(places) > 1 and len(steps) > 1:
                     return frozenset(places), frozenset(steps)
         return frozenset(places), frozenset(steps)
 
     def _nearest_misses(self, clause: RequestClause, part: int | None, host: LikeHosts) -> list[_Miss]:
-        """The nearest misses of hosts that are alike, nearest first."""
+        """Return the nearest misses of equivalent hosts, nearest first."""
         failed = sum(
             first < len(each.checks) for first, each in zip(host.firsts, self.found.parts, strict=True)
         )
@@ -314,14 +317,14 @@ class _WholeFunnel:
 
 
 def _place_of(provider: Provider) -> ProviderPlace:
-    """Where a provider of the host itself is."""
+    """Return the place of a provider of the host itself."""
     if provider.parent_id is None:
         return ProviderPlace.ROOT
     return ProviderPlace.NUMA_NODE if ZONE in provider.traits else ProviderPlace.ELSEWHERE
 
 
 def _is_of_nobody(snapshot: ModelSnapshot, clause: RequestClause) -> bool:
-    """Whether the clause names a tree, or aggregates, that no provider is in."""
+    """Return whether the clause names a tree, or aggregates, that no provider is in."""
     condition = condition_class(clause.condition)
     if condition is None or not condition.words.unknown:
         return False
@@ -329,14 +332,14 @@ def _is_of_nobody(snapshot: ModelSnapshot, clause: RequestClause) -> bool:
 
 
 class _ClosestProviders(NamedTuple):
-    """The providers of a host that came closest, by position."""
+    """The closest providers of a host, by position."""
 
     positions: tuple[int, ...]
     kin: TreeKin
 
 
 _Miss = tuple[int, int, str, int, HostTree, _ClosestProviders]
-"""How far from what is asked for, how many parts are not served, name and id of the host; its tree, where."""
+"""Distance, number of parts not served, name and id of the host; then its tree, and the closest providers."""
 
 _AMOUNTS: Final = ("capacity", "min_unit", "max_unit", "step_size")
 
@@ -344,7 +347,7 @@ _AMOUNTS: Final = ("capacity", "min_unit", "max_unit", "step_size")
 def _distance_function(
     clause: RequestClause, positions: tuple[int, ...], host: LikeHosts
 ) -> Callable[[HostTree], int]:
-    """A function that tells how far one of these hosts is from what a clause asks for."""
+    """Return a function that computes how far one of these hosts is from the amount of a clause."""
     if not positions or clause.amount is None:
         return lambda _: 0
     amount, kin = clause.amount, host.alike.kin
@@ -389,7 +392,7 @@ def _nearest_miss(clause: RequestClause, tree: HostTree, at: _ClosestProviders) 
 
 
 def _found_amount(clause: RequestClause, provider: Provider) -> int:
-    """The amount that there is of what the clause asks for."""
+    """Return the amount that a provider has of what the clause asks for."""
     name = clause.names[0]
     inventory = provider.inventories[name]
     if clause.condition == "capacity":

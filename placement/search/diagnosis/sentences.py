@@ -19,11 +19,10 @@ _MAX_NAME: Final = 60
 
 
 def sentence(explanation: RequestExplanation) -> str:
-    """The number of hosts that fit, what the others lack, and the change that would help most.
+    """Return the number of hosts that fit, what the others lack, and the change that would help most.
 
     For instance ``0 of 10,000 hosts: 8,218 have no NUMA node with 30 PCPU free (most: 28 on h17), 913 lack
-    CUSTOM_A; asking for 28 PCPU would leave 41 hosts``. What users call their providers is shown as what
-    can be printed.
+    CUSTOM_A; asking for 28 PCPU would leave 41 hosts``. Names of providers are shown in printable form.
     """
     if not explanation.hosts:
         return "there are no resource providers"
@@ -46,7 +45,7 @@ def sentence(explanation: RequestExplanation) -> str:
 
 
 def best(relaxations: Sequence[RequestRelaxation]) -> str:
-    """The relaxation that helps most, of those that change least."""
+    """Return the text of the relaxation that leaves most hosts, of those that change least."""
     fewest = min(map(_count_changes, relaxations))
     return _relaxation_text(
         max(
@@ -57,12 +56,12 @@ def best(relaxations: Sequence[RequestRelaxation]) -> str:
 
 
 def sentence_of_both(explanation: RequestExplanation, fallback: RequestExplanation | None) -> str:
-    """The same of a request, and of what it falls back to, if it does."""
+    """Return the sentence about a request, and about its fallback if there is one."""
     return of_both(sentence(explanation), None if fallback is None else sentence(fallback))
 
 
 def of_both(text: str, fallback: str | None = None) -> str:
-    """The text about a request, and about its fallback."""
+    """Return the text about a request, and about its fallback."""
     return text if fallback is None else f"{text}; with VCPU instead of PCPU, to fall back to: {fallback}"
 
 
@@ -70,7 +69,7 @@ _OF_ONE: Final = {"have": "has", "lack": "lacks", "are": "is", "give": "gives"}
 
 
 def _count_predicate(count: int, predicate: str) -> str:
-    """The sentence that so many hosts are this."""
+    """Return a predicate with the number of its hosts as subject."""
     verb, rest = predicate.split(" ", 1)
     return f"{_format_number(count)} {_OF_ONE.get(verb, verb) if count == 1 else verb} {rest}"
 
@@ -92,7 +91,7 @@ def _reason_text(reason: UnmetReason) -> str:
 
 
 def _too_little_free(reason: UnmetReason) -> str:
-    """What is true of all hosts of a reason, and how much is free where it is most."""
+    """Return a predicate true of all hosts of a reason, with the largest free amount."""
     clause, example = reason.clause, reason.examples[0]
     amount = f"{clause.amount} {clause.names[0]} free{_of_group(clause)}"
     if reason.is_avoided:
@@ -103,7 +102,7 @@ def _too_little_free(reason: UnmetReason) -> str:
         (place,) = reason.places if len(reason.places) == 1 else (ProviderPlace.ELSEWHERE,)
         has = f"no {place.value} with {amount}"
     provider = example.provider or example.root
-    # what a pool has free is not on the host that it shares with
+    # the free amount of a pool is not on the host that it shares with
     on = provider if provider.root_id != example.root.id else example.root
     return f"{has} (most: {_format_number(example.found or 0)} on {printable(on.name)})"
 
@@ -135,7 +134,7 @@ _OTHER_WORDS: Final = ConditionWords("{names}", "do not meet {names}")
 
 
 def words_of(condition: str) -> ConditionWords:
-    """The words of the clauses of a condition; of any other name some that fit all."""
+    """Return the words of the clauses of a condition; default words for an unknown name."""
     found = condition_class(condition)
     return _WORDS.get(condition, _OTHER_WORDS) if found is None else found.words
 
@@ -173,7 +172,7 @@ def _left_out(clause: RequestClause) -> str:
 
 
 def printable(name: str) -> str:
-    """A name that somebody chose, as it may stand in a line of a log."""
+    """Return a name in the form that may stand in a line of a log: printable, and not too long."""
     shown = name if name.isprintable() else ascii(name)[1:-1]
     return shown if len(shown) <= _MAX_NAME else shown[: _MAX_NAME - 3] + "..."
 
@@ -183,14 +182,14 @@ def _format_number(count: int) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """A number of things, in words."""
+    """Return a number with its noun."""
     return f"{_format_number(count)} {noun}{'' if count == 1 else 's'}"
 
 
 def document(explanation: RequestExplanation, fallback: RequestExplanation | None = None) -> dict[str, Any]:
-    """The body of an answer; the API reference describes it.
+    """Return the body of an answer, as the API reference describes it.
 
-    :param fallback: of what a flavor falls back to.
+    :param fallback: the explanation of the fallback of a flavor.
     """
     return {
         "sentence": sentence_of_both(explanation, fallback),
