@@ -22,7 +22,7 @@ from itertools import product
 from typing import Final
 
 from placement.read_model.provider import Provider
-from placement.search.rules import NeedAssignment, RequestRules, available, fits_at_all
+from placement.search.rules import NeedAssignment, RequestRules, available_amount, fits_at_all
 
 # a dead end has some hundred bytes, and requests of several threads search at once
 MAX_DEAD_ENDS: Final = 100_000
@@ -63,7 +63,7 @@ class DeadEnds:
         if len(self._known) < MAX_DEAD_ENDS:
             self._known.add(self._chosen_kinds())
 
-    def reached(self) -> bool:
+    def is_reached(self) -> bool:
         """Return whether the assignment is equivalent to one that could not be completed."""
         return self._chosen_kinds() in self._known
 
@@ -105,7 +105,7 @@ class DeadEnds:
         return (
             provider.parent_id,
             tuple(serves),
-            tuple(available(provider, name) for name in classes),
+            tuple(available_amount(provider, name) for name in classes),
             tuple(not provider.traits.isdisjoint(traits) for traits in rules.unsuffixed_traits),
         )
 
@@ -120,7 +120,7 @@ _CHOICES_BEFORE_REST: Final = 256
 """Number of choices without a result before the first rest; it doubles with each rest."""
 
 
-def combine(
+def complete_assignments(
     rules: RequestRules, options: Sequence[Sequence[Provider]], rng: random.Random | None = None
 ) -> Iterator[Sequence[Provider] | None]:
     """Yield every way to serve the needs, each once: one of its options for each need.
@@ -138,7 +138,7 @@ def combine(
     # no rule ties the needs together, so that each choice goes with each
     if rules.independent and settled:
         yield from product(*options)
-    elif (small := ways(options, SMALL) <= SMALL) or fits_at_all(
+    elif (small := count_ways(options, SMALL) <= SMALL) or fits_at_all(
         rules.needs, options, rules.isolate, budget=rules.budget
     ):
         assignment = NeedAssignment(rules, options)
@@ -146,10 +146,12 @@ def combine(
             yield [provider for provider in assignment.chosen if provider is not None] if complete else None
 
 
-def in_pairs(
+def pairwise_assignments(
     rules: RequestRules, options: Sequence[Sequence[int]], lineages: Sequence[Sequence[int]]
 ) -> Iterator[tuple[int, ...] | None]:
-    """Yield the assignments of :func:`combine`, as positions, for rules that only compare two needs each.
+    """Yield the assignments of :func:`complete_assignments`, as positions.
+
+    The rules have to compare two needs at a time only.
 
     :param lineages: by position, the positions of the provider and its ancestors.
     """
@@ -220,7 +222,7 @@ def _mates_together(rules: RequestRules, options: Sequence[Sequence[int]]) -> li
     return order
 
 
-def ways(options: Sequence[Sequence[object]], limit: int) -> int:
+def count_ways(options: Sequence[Sequence[object]], limit: int) -> int:
     """Return the number of ways to choose an option for each need, or some number above the limit."""
     found = 1
     for each in options:
@@ -238,7 +240,7 @@ def _order_needs(rules: RequestRules, options: Sequence[Sequence[Provider]]) -> 
     """
     rules.budget.spend(len(rules.unsuffixed_traits) * sum(map(len, options)))
 
-    def key(index: int) -> tuple[bool, int, float]:
+    def sort_key(index: int) -> tuple[bool, int, float]:
         need = rules.needs[index]
         decides = need.unsuffixed and any(
             not provider.traits.isdisjoint(traits)
@@ -251,7 +253,7 @@ def _order_needs(rules: RequestRules, options: Sequence[Sequence[Provider]]) -> 
         # fewest options first keeps the tree of choices narrow near its root
         return not decides, len(options[index]), -max(shares, default=0)
 
-    return sorted(range(len(options)), key=key)
+    return sorted(range(len(options)), key=sort_key)
 
 
 def _run_through(assignment: NeedAssignment, order: Sequence[int], small: bool) -> Iterator[bool]:
@@ -290,10 +292,10 @@ def _run_through(assignment: NeedAssignment, order: Sequence[int], small: bool) 
             choices_left -= 1
             if choices_left % choices_per_look == 0:
                 budget.spend(choices_per_look * assignment.steps)
-            if assignment.allows(index, provider):
-                assignment.take(index, provider)
+            if assignment.allows_provider(index, provider):
+                assignment.take_provider(index, provider)
                 if dead_ends is None or (
-                    not dead_ends.reached() and assignment.can_complete(order[depth + 1 :])
+                    not dead_ends.is_reached() and assignment.can_complete(order[depth + 1 :])
                 ):
                     break
                 assignment.release(index)

@@ -71,7 +71,7 @@ class SearchBudget:
             # a generator that was stopped may be asked again: it stays ended
             if self.ended:
                 raise BudgetExhausted
-            if self._look() >= self._end:
+            if self._check_clock() >= self._end:
                 self.ended, self._steps_left = "deadline", 0
                 raise BudgetExhausted
 
@@ -79,15 +79,15 @@ class SearchBudget:
         """Count steps of work on results that are found already: yields to other threads, and never ends."""
         self._steps_left -= steps
         if self._steps_left <= 0:
-            self._look()
+            self._check_clock()
 
-    def allows(self, size: int) -> bool:
+    def allows_size(self, size: int) -> bool:
         """Return whether the answer, of this many bytes, may become longer."""
         if size > self.size:
             self.ended = "size"
         return self.ended is None
 
-    def _look(self) -> float:
+    def _check_clock(self) -> float:
         """Yield if it is time; return the CPU time of the thread, or 0 if it was not read."""
         now = 0.0
         if perf_counter() >= self._not_before:
@@ -102,7 +102,7 @@ class SearchBudget:
         return now
 
 
-def slices(items: Sequence[Item], budget: SearchBudget) -> Iterator[Sequence[Item]]:
+def yielding_slices(items: Sequence[Item], budget: SearchBudget) -> Iterator[Sequence[Item]]:
     """Split items into slices, and yield to other threads between two of them."""
     for begin in range(0, len(items), _AT_ONCE):
         budget.spend_anyway(_AT_ONCE)

@@ -39,7 +39,7 @@ def one_by_one(sources: Iterator[Source]) -> Iterator[Offer]:
     """Yield all batches of a source before those of the next; resting sources wait for all others."""
     resting: deque[Source] = deque()
     # lazily: sources that come to rest are appended to the deque while it is drained
-    for source in chain(sources, drained(resting)):
+    for source in chain(sources, drain_waiting(resting)):
         provider_set, batches = source
         for batch in batches:
             if not batch:
@@ -52,7 +52,7 @@ def round_robin(sources: Iterator[Source]) -> Iterator[Offer]:
     """Yield one batch of each source, then a second of each, and so on; sources are opened when reached."""
     active: deque[Source] = deque()
     # the same, so that a limit is met before most sources are opened at all
-    for provider_set, batches in chain(sources, drained(active)):
+    for provider_set, batches in chain(sources, drain_waiting(active)):
         left = iter(batches)
         for batch in left:
             active.append((provider_set, left))
@@ -61,13 +61,13 @@ def round_robin(sources: Iterator[Source]) -> Iterator[Offer]:
             break
 
 
-def drained(waiting: deque[T]) -> Iterator[T]:
+def drain_waiting(waiting: deque[T]) -> Iterator[T]:
     """Yield the waiting items, and those that join meanwhile."""
     while waiting:
         yield waiting.popleft()
 
 
-def first(offers: Iterable[Offer], limit: int) -> Iterator[Offer]:
+def limit_offers(offers: Iterable[Offer], limit: int) -> Iterator[Offer]:
     """Yield offers until they have as many candidates together as the limit allows."""
     if limit < 1:
         return
@@ -119,7 +119,7 @@ class CandidateSearch:
                 name: amount
                 # ascending, so that of equal names the largest amount stays in the dictionary
                 for name, amount in sorted(chain.from_iterable([need.resources for need in self._needs]))
-                if not self._sharing.providers or name not in self._sharing.classes
+                if not self._sharing.providers or name not in self._sharing.resource_classes
             }.items()
         )
         self._on_roots = tuple(root_conditions(request))
@@ -141,7 +141,7 @@ class CandidateSearch:
         #: sets of sharing providers that served a tree which gave nothing itself
         self._alone: set[tuple[int, ...]] = set()
 
-    def chunk(self) -> int:
+    def chunk_size(self) -> int:
         """Return the number of offers between two checks of the size: fewer for requests of many groups."""
         return max(1, _CHUNK // len(self._needs))
 
@@ -175,16 +175,16 @@ class CandidateSearch:
             if uncounted == _ROOTS:
                 self.budget.spend(_ROOTS)
                 uncounted = 0
-            if source := self.source(root):
+            if source := self.source_at(root):
                 yield source
 
-    def source(self, root: int, *, each_root: bool = False) -> Source | None:
+    def source_at(self, root: int, *, each_root: bool = False) -> Source | None:
         """Return the candidates anchored at a root; None if a quick check proves that there are none."""
         tree = self._trees[root]
         # nothing shares in most clouds: this way has no set to build, and no check for repetition
         if not self._sharing.providers:
             plan = self._plan_of(tree, (), in_use=True)
-            return None if plan is None else (tree, plan.batches(tree, tree.free, self._rng))
+            return None if plan is None else (tree, plan.pattern_batches(tree, tree.free, self._rng))
         # before the sharing providers are looked up, which takes longer than this check
         if self._has_too_little(tree):
             return None
@@ -194,7 +194,7 @@ class CandidateSearch:
         if plan is None or (plan.only_shared and not each_root and self._is_repeated(shared)):
             return None
         provider_set = tree.beside(shared, uuids) if shared else tree
-        return provider_set, plan.batches(provider_set, tree.free, self._rng)
+        return provider_set, plan.pattern_batches(provider_set, tree.free, self._rng)
 
     def _has_too_little(self, tree: HostTree) -> bool:
         """Return whether a class that is not shared has too little free for a need."""
@@ -204,15 +204,15 @@ class CandidateSearch:
                 return True
         return False
 
-    def serves(self, tree: HostTree, shared: Sequence[Provider]) -> bool:
+    def serves_tree(self, tree: HostTree, shared: Sequence[Provider]) -> bool:
         """Return whether any candidate is anchored at a tree, given the providers that share with it."""
         plan = self._plan_of(tree, shared)
         if plan is None:
             return False
         provider_set = tree.beside(shared, tuple([each.uuid.encode() for each in shared])) if shared else tree
-        return any(plan.batches(provider_set, tree.free))
+        return any(plan.pattern_batches(provider_set, tree.free))
 
-    def when_empty(self, tree: HostTree, shared: Sequence[Provider]) -> PatternBatch:
+    def unused_patterns(self, tree: HostTree, shared: Sequence[Provider]) -> PatternBatch:
         """Return all patterns of a tree as if it, and the providers that share with it, were unused."""
         # all patterns are wanted here, so that larger batches mean fewer rests and less bookkeeping
         self._searched.batch = BATCH
@@ -226,7 +226,7 @@ class CandidateSearch:
             empty = tree.when_empty(shared)
             # the capacities of the structure are those of its largest tree, so that one result serves all
             # its trees
-            patterns = chain.from_iterable(plan.batches(empty, tuple(tree.shape.capacities)))
+            patterns = chain.from_iterable(plan.pattern_batches(empty, tuple(tree.shape.capacities)))
             found = self._when_empty[plan] = PatternBatch(patterns)
         return found
 
@@ -335,7 +335,7 @@ class CandidateSearch:
         members = (*tree.members, *shared) if shared else tree.members
         traits = []
         for any_of in rules.unsuffixed_traits:
-            positions = {at for index in rules.unsuffixed for at in options[index].positions()}
+            positions = {at for index in rules.unsuffixed for at in options[index].all_positions()}
             # in order, since these positions are compared with those of other plans
             having = tuple([at for at in sorted(positions) if not members[at].traits.isdisjoint(any_of)])
             if not having:
@@ -367,7 +367,7 @@ Strategy = Literal["depth-first", "breadth-first"]
 NO_LIMIT: Final = -1
 
 
-def search(
+def find_candidates(
     snapshot: ModelSnapshot,
     request: CandidatesRequest,
     *,
@@ -398,14 +398,14 @@ def search(
     if looking.may_repeat:
         offers = _drop_repeated(offers, looking)
     if limit is not None:
-        offers = first(offers, limit)
+        offers = limit_offers(offers, limit)
     # outermost, so that a spent budget ends the answer and keeps all that was found
     offers = _while_it_lasts(offers)
-    chunk = looking.chunk()
+    chunk = looking.chunk_size()
     found = list(islice(offers, chunk))
     size = looking.size_of(found) if len(found) == chunk else 0
     # the size is checked only after a full chunk: most answers are smaller
-    while more := budget.allows(size) and list(islice(offers, chunk)):
+    while more := budget.allows_size(size) and list(islice(offers, chunk)):
         found += more
         size += looking.size_of(more)
     if budget.ended and not found:
@@ -442,14 +442,14 @@ class CandidatesByHost:
         """Return the roots that may serve."""
         return self._looking.possible_roots()
 
-    def at(self, root: int) -> Iterator[AllocationCandidate | None]:
+    def choices_at(self, root: int) -> Iterator[AllocationCandidate | None]:
         """Yield the candidates anchored at a root as they are found; None where the search rests.
 
         :raises BudgetExhausted: the budget is spent.
         """
         looking = self._looking
         looking.budget.spend()
-        source = looking.source(root, each_root=self._each_root)
+        source = looking.source_at(root, each_root=self._each_root)
         if source is None:
             return
         provider_set, batches = source
@@ -468,7 +468,7 @@ class CandidatesByHost:
                         yield from candidates_of([offer])
 
 
-def served(
+def serving_check(
     snapshot: ModelSnapshot, request: CandidatesRequest, budget: SearchBudget
 ) -> Callable[[HostTree, Sequence[Provider]], bool]:
     """Return a function that checks whether a candidate is anchored at a tree, given its sharing providers.
@@ -477,10 +477,10 @@ def served(
 
     :raises BudgetExhausted: (the function) the budget is spent.
     """
-    return CandidateSearch(snapshot, request, None, budget).serves
+    return CandidateSearch(snapshot, request, None, budget).serves_tree
 
 
-def when_empty(
+def unused_patterns(
     snapshot: ModelSnapshot, request: CandidatesRequest, budget: SearchBudget
 ) -> Callable[[HostTree, Sequence[Provider]], PatternBatch]:
     """Return a function that finds all patterns of a tree as if nothing were used.
@@ -491,7 +491,7 @@ def when_empty(
 
     :raises BudgetExhausted: (the function) the budget is spent.
     """
-    return CandidateSearch(snapshot, request, None, budget).when_empty
+    return CandidateSearch(snapshot, request, None, budget).unused_patterns
 
 
 def _while_it_lasts(offers: Iterable[Offer]) -> Iterator[Offer]:

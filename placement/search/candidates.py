@@ -26,7 +26,7 @@ class CandidatePattern(NamedTuple):
     mappings: Mapping[str, tuple[int, ...]]
 
     @classmethod
-    def of(cls, rules: RequestRules, chosen: Sequence[int]) -> CandidatePattern:
+    def from_positions(cls, rules: RequestRules, chosen: Sequence[int]) -> CandidatePattern:
         """Return the pattern that serves each need of the rules at the position chosen for it."""
         resources: dict[int, Mapping[str, int]] = {}
         mappings: dict[str, tuple[int, ...]] = {}

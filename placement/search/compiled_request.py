@@ -15,7 +15,12 @@ from typing import Any, NamedTuple
 
 from placement.read_model.provider import Provider
 from placement.read_model.trees import HostTree, Places, ProviderSet, TreeStructure
-from placement.search.backtracking import SMALL_IN_PAIRS, combine, in_pairs, ways
+from placement.search.backtracking import (
+    SMALL_IN_PAIRS,
+    complete_assignments,
+    count_ways,
+    pairwise_assignments,
+)
 from placement.search.budget import BudgetExhausted
 from placement.search.candidates import CandidatePattern, PatternBatch
 from placement.search.conditions import ProviderNeed
@@ -32,7 +37,7 @@ class NeedOptions(NamedTuple):
     own: Sequence[Places]
     shared: Sequence[int]
 
-    def positions(self) -> Iterator[int]:
+    def all_positions(self) -> Iterator[int]:
         """Yield the positions of all options."""
         return chain([at for at, _ in self.own], self.shared)
 
@@ -95,7 +100,7 @@ class CompiledRequest:
         self._relevant: Callable[[tuple[int, ...]], Any] | None = None
         self._by_relevant: dict[Hashable, Iterable[PatternBatch]] | None = None
 
-    def batches(
+    def pattern_batches(
         self, provider_set: ProviderSet, free: tuple[int, ...], rng: random.Random | None = None
     ) -> Iterable[PatternBatch]:
         """Return the patterns of all candidates of a tree, found as they are asked for.
@@ -220,16 +225,16 @@ class CompiledRequest:
         if rng is None and rules.by_options_alone:
             yield from map(self._pattern_of, product(*options))
             return
-        if rng is None and rules.pairwise and ways(options, SMALL_IN_PAIRS) <= SMALL_IN_PAIRS:
+        if rng is None and rules.pairwise and count_ways(options, SMALL_IN_PAIRS) <= SMALL_IN_PAIRS:
             # lineages have positions of the tree only
             lineages = self._shape.lineages
             if not any(options[index][-1] >= len(lineages) for rule in rules.subtrees for index in rule):
-                for found in in_pairs(rules, options, lineages):
+                for found in pairwise_assignments(rules, options, lineages):
                     yield None if found is None else self._pattern_of(found)
                 return
         # the general way works on providers, as the rules do; patterns have positions
         positions_of = {members[at].id: at for found in options for at in found}
-        for chosen in combine(rules, [[members[at] for at in found] for found in options], rng):
+        for chosen in complete_assignments(rules, [[members[at] for at in found] for found in options], rng):
             if chosen is None:
                 yield None
             else:
@@ -239,7 +244,9 @@ class CompiledRequest:
         known = self._searched.patterns.get(positions)
         if known is None:
             self._rules.budget.spend(len(positions))
-            known = self._searched.patterns[positions] = CandidatePattern.of(self._rules, positions)
+            known = self._searched.patterns[positions] = CandidatePattern.from_positions(
+                self._rules, positions
+            )
         return known
 
     def _in_batches(self, patterns: Iterator[CandidatePattern | None]) -> Iterator[PatternBatch]:

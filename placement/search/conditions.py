@@ -131,7 +131,7 @@ class ProviderCondition(ABC):
         return cls(_split_field(said))
 
     @property
-    def together(self) -> bool:
+    def met_together(self) -> bool:
         """Whether the providers of a group meet the pieces between them, rather than each provider all."""
         return False
 
@@ -143,7 +143,7 @@ class ProviderCondition(ABC):
         """Return a function that checks all positions of a tree, for use in one request."""
         return lambda tree: tuple([self.met_by(each, snapshot) for each in tree.members])
 
-    def pieces(self) -> Iterator[Self]:
+    def single_pieces(self) -> Iterator[Self]:
         """Yield the pieces of this condition, each a condition with one set."""
         # the common case: replace is slow, and this runs in each request
         if len(self.sets) == 1:
@@ -151,11 +151,11 @@ class ProviderCondition(ABC):
         else:
             yield from (replace(self, sets=(names,)) for names in self.sets)
 
-    def atoms(self) -> Iterator[ProviderCondition]:
+    def deciding_pieces(self) -> Iterator[ProviderCondition]:
         """Yield conditions that together decide every part of this one, by their results in a tree."""
-        return self.pieces()
+        return self.single_pieces()
 
-    def ways(self, snapshot: ModelSnapshot) -> tuple[ProviderCheck, ...]:
+    def alternative_checks(self, snapshot: ModelSnapshot) -> tuple[ProviderCheck, ...]:
         """Return alternative checks of a piece. A provider has to pass the same alternative of all pieces."""
         return (partial(self.met_by, snapshot=snapshot),)
 
@@ -228,7 +228,7 @@ def keep_pieces(stating: _S, keeps: Callable[[ProviderCondition], bool]) -> _S:
     found = group_conditions(stating) if isinstance(stating, RequestGroup) else root_conditions(stating)
     changes = {}
     for condition in found:
-        kept = tuple([piece.sets[0] for piece in condition.pieces() if keeps(piece)])
+        kept = tuple([piece.sets[0] for piece in condition.single_pieces() if keeps(piece)])
         if len(kept) < len(condition.sets):
             changes[condition.field] = _join_sets(kept, getattr(stating, condition.field))
     # by replace, so that a field that no class here knows stays as it is
@@ -295,7 +295,7 @@ class RequiredTraits(_TraitCondition):
         return cls(sets, group is not None and not group.suffix)
 
     @property
-    def together(self) -> bool:
+    def met_together(self) -> bool:
         """Whether the providers of the group have the traits between them."""
         return self.by_group
 
@@ -384,7 +384,7 @@ class _AggregateCondition(ProviderCondition):
         """Return a function that checks each set of aggregates, beside each set of a root, once."""
         known: dict[Names | None, _RememberedValues[Names]] = {}
 
-        def met(tree: HostTree) -> tuple[bool, ...]:
+        def met_positions(tree: HostTree) -> tuple[bool, ...]:
             # for the root itself this is its own set again, which makes no difference
             root = tree.root.aggregates if self.or_root else None
             beside = known.get(root)
@@ -392,11 +392,11 @@ class _AggregateCondition(ProviderCondition):
                 beside = known[root] = _RememberedValues(lambda own: self._admits_names(own, root))
             return tuple(map(beside.__getitem__, tree.aggregates))
 
-        return met
+        return met_positions
 
-    def atoms(self) -> Iterator[ProviderCondition]:
+    def deciding_pieces(self) -> Iterator[ProviderCondition]:
         """Yield the pieces of single providers: where these are met includes the root."""
-        return replace(self, or_root=False).pieces()
+        return replace(self, or_root=False).single_pieces()
 
 
 @register_condition
@@ -406,7 +406,9 @@ class MemberOf(_AggregateCondition):
 
     name = "member_of"
     field = "member_of"
-    words = ConditionWords("are in {names}", "are not in aggregate {names}", "member_of", unknown="nobody is")
+    words = ConditionWords(
+        "are in {names}", "are not in aggregate {names}", "member_of", unknown="no provider is"
+    )
 
     def _admits_names(self, own: Names, root: Names | None) -> bool:
         return self._reaches_all(own) or (root is not None and self._reaches_all(root))
@@ -414,7 +416,7 @@ class MemberOf(_AggregateCondition):
     def _reaches_all(self, aggregates: Names) -> bool:
         return not any(map(aggregates.isdisjoint, self.sets))
 
-    def ways(self, snapshot: ModelSnapshot) -> tuple[ProviderCheck, ...]:
+    def alternative_checks(self, snapshot: ModelSnapshot) -> tuple[ProviderCheck, ...]:
         """Return checks of the provider and of its root: one of the two has to be in all sets."""
         own = partial(replace(self, or_root=False).met_by, snapshot=snapshot)
         if not self.or_root:
@@ -483,7 +485,7 @@ class ProviderNeed:
     together: tuple[ProviderCondition, ...] = ()
 
     @property
-    def terms(self) -> Hashable:
+    def serving_terms(self) -> Hashable:
         """Everything that decides which providers can serve the need."""
         return self.resources, self.conditions
 
@@ -515,6 +517,6 @@ def _group_needs(group: RequestGroup) -> tuple[ProviderNeed, ...]:
     together: tuple[ProviderCondition, ...] = ()
     # most groups state none, and a request of a few microseconds notices each list
     if stated:
-        conditions = tuple([each for each in stated if not each.together])
-        together = tuple([each for each in stated if each.together])
+        conditions = tuple([each for each in stated if not each.met_together])
+        together = tuple([each for each in stated if each.met_together])
     return tuple([ProviderNeed(group.suffix, part, conditions, unsuffixed, together) for part in parts])

@@ -95,7 +95,7 @@ class AskedAmounts:
         self._ranks = {name: rank for rank, name in enumerate(self.where[0])}
         self._portions: dict[TreeStructure, Hashable] = {}
 
-    def portions(self, shape: TreeStructure, layout: TreeLayout) -> Hashable:
+    def portions_key(self, shape: TreeStructure, layout: TreeLayout) -> Hashable:
         """Return a key: which single amounts the providers can give, and in which steps they give sums."""
         # by structure: thousands of trees have the same, and this looks at each inventory
         found = self._portions.get(shape)
@@ -210,7 +210,7 @@ class TreeKin:
         members = tree.members
         return *[members[at] for at in tree.shape.layout(self.where).positions], *self.shared
 
-    def of(self, tree: HostTree, layout: TreeLayout) -> "LikeTrees":
+    def like_trees(self, tree: HostTree, layout: TreeLayout) -> "LikeTrees":
         """Return the group of trees that are like this one, made if it is the first."""
         free = layout.pick(tree.free)
         pick = self._pick
@@ -236,12 +236,12 @@ class LikeTrees:
     trees: list[HostTree] = field(default_factory=list)
 
     @property
-    def shared(self) -> tuple[Provider, ...]:
+    def shared_providers(self) -> tuple[Provider, ...]:
         """The providers that share with each of them."""
         return self.kin.shared
 
 
-def sort_anew(
+def regroup_trees(
     snapshot: ModelSnapshot, request: CandidatesRequest, groups: Iterable[LikeTrees], budget: SearchBudget
 ) -> list[LikeTrees]:
     """Group trees again for a weaker request: trees of one group may differ now, those of two be alike.
@@ -261,15 +261,15 @@ def sort_anew(
         for tree in group.trees:
             # the layout of the whole request, as parts of it are compared by the same positions
             layout = tree.shape.layout(where)
-            key = (group.kin, asked.portions(tree.shape, layout))
+            key = (group.kin, asked.portions_key(tree.shape, layout))
             kin = kins.get(key)
             if kin is None:
-                kin = kins[key] = TreeKin(layout, group.shared, asked)
-            kin.of(tree, layout).trees.append(tree)
+                kin = kins[key] = TreeKin(layout, group.shared_providers, asked)
+            kin.like_trees(tree, layout).trees.append(tree)
     return [alike for kin in kins.values() for alike in kin.alike.values()]
 
 
-def sort_out(
+def group_trees(
     snapshot: ModelSnapshot, request: CandidatesRequest, trees: Iterable[HostTree], budget: SearchBudget
 ) -> list[LikeTrees]:
     """Group trees of the snapshot that are alike to the request.
@@ -281,7 +281,7 @@ def sort_out(
     named: set[int] = set()
     conditions: list[ProviderCondition] = []
     for atom in dict.fromkeys(
-        [each for stated in all_conditions(request, asked.rules.needs) for each in stated.atoms()]
+        [each for stated in all_conditions(request, asked.rules.needs) for each in stated.deciding_pieces()]
     ):
         members = atom.named_providers(snapshot)
         if members is None:
@@ -308,7 +308,7 @@ def sort_out(
         if known is None:
             layout = tree.shape.layout(asked.where)
             budget.spend(1 + len(tree.members) // 8)
-            features = [layout.places, asked.portions(tree.shape, layout)]
+            features = [layout.places, asked.portions_key(tree.shape, layout)]
             if tells:
                 budget.spend(1 + len(conditions) * len(tree.members) // 4)
                 for met_at in met_in:
@@ -327,7 +327,7 @@ def sort_out(
         kin = kins.get(key)
         if kin is None:
             kin = kins[key] = TreeKin(layout, shared, asked)
-        kin.of(tree, layout).trees.append(tree)
+        kin.like_trees(tree, layout).trees.append(tree)
     return [alike for kin in kins.values() for alike in kin.alike.values()]
 
 

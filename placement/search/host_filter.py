@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from placement.exceptions import InvalidRequest
 from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
-from placement.search.budget import SearchBudget, slices
+from placement.search.budget import SearchBudget, yielding_slices
 from placement.search.request import ProviderFilter
 
 
@@ -20,7 +20,7 @@ def filter_providers(snapshot: ModelSnapshot, wanted: ProviderFilter, budget: Se
     sets = sorted(_index_sets(snapshot, wanted), key=len)
     provider_ids = sets[0].intersection(*sets[1:]) if sets else snapshot.providers.keys()
     found: list[Provider] = []
-    for some in slices(sorted(provider_ids), budget):
+    for some in yielding_slices(sorted(provider_ids), budget):
         found += _filter_passing(list(map(snapshot.providers.__getitem__, some)), wanted)
     return found
 

@@ -41,7 +41,7 @@ class SummaryShape(NamedTuple):
     """Whether it has parent and root, and the answer the whole tree of each provider in a candidate."""
 
     @classmethod
-    def of(cls, version: Microversion) -> "SummaryShape":
+    def for_version(cls, version: Microversion) -> "SummaryShape":
         """Return the shape of a microversion."""
         return cls(version >= microversion.CANDIDATES_TRAITS, version >= microversion.NESTED_CANDIDATES)
 
@@ -68,14 +68,14 @@ class ProviderSummaries:
         """Return the summaries of each tree in this shape."""
         budget = budget or SearchBudget()
         kept = self._kept.setdefault(shape, {})
-        found = [kept.get(tree) or _made(snapshot, tree, shape, kept, budget) for tree in trees]
+        found = [kept.get(tree) or _render_tree(snapshot, tree, shape, kept, budget) for tree in trees]
         present = snapshot.whole_trees()
         if len(kept) > len(present) * (1 + _MAX_OUTDATED):
             self._kept[shape] = {tree: kept[tree] for tree in present.values() if tree in kept}
         return found
 
 
-def _made(
+def _render_tree(
     snapshot: ModelSnapshot,
     tree: HostTree,
     shape: SummaryShape,
@@ -83,7 +83,9 @@ def _made(
     budget: SearchBudget,
 ) -> bytes:
     budget.spend_anyway(len(tree.members))
-    summaries = b",".join([_summary(snapshot, each, shape, each.inventories) for each in tree.members])
+    summaries = b",".join(
+        [_provider_summary(snapshot, each, shape, each.inventories) for each in tree.members]
+    )
     kept[tree] = summaries
     return summaries
 
@@ -99,11 +101,13 @@ def render(
     :param kept: the summaries kept from earlier answers, if any.
     """
     return b"".join(
-        in_pieces(snapshot, offers, version, ProviderSummaries() if kept is None else kept, SearchBudget())
+        render_pieces(
+            snapshot, offers, version, ProviderSummaries() if kept is None else kept, SearchBudget()
+        )
     )
 
 
-def in_pieces(
+def render_pieces(
     snapshot: ModelSnapshot,
     offers: Sequence[Offer],
     version: Microversion,
@@ -118,7 +122,7 @@ def in_pieces(
         return [b'{"allocation_requests":[],"provider_summaries":{}}']
     parts = _allocation_requests(offers, version, budget)
     parts[0] = b'{"allocation_requests":[' + parts[0]
-    first, *others = _summaries(snapshot, offers, version, kept, budget)
+    first, *others = _summary_parts(snapshot, offers, version, kept, budget)
     parts[-1] += b'],"provider_summaries":{' + first
     parts += others
     parts[-1] += b"}}"
@@ -182,35 +186,35 @@ class _CandidateTemplates:
     def _of_one(self, pattern: CandidatePattern) -> tuple[str, list[int]]:
         version = self._version
         gaps = [*pattern.resources]
-        allocations = ",".join([self._allocation(amounts) for amounts in pattern.resources.values()])
+        allocations = ",".join([self._known_allocation(amounts) for amounts in pattern.resources.values()])
         if version < microversion.ALLOCATIONS_BY_PROVIDER:
             return f'{{"allocations":[{allocations}]}}', gaps
         if version < microversion.MAPPINGS:
             return f'{{"allocations":{{{allocations}}}}}', gaps
         gaps += chain.from_iterable(pattern.mappings.values())
-        mappings = ",".join([_mapping(suffix, len(at)) for suffix, at in pattern.mappings.items()])
+        mappings = ",".join([_mapping_template(suffix, len(at)) for suffix, at in pattern.mappings.items()])
         return f'{{"allocations":{{{allocations}}},"mappings":{{{mappings}}}}}', gaps
 
-    def _allocation(self, amounts: Mapping[str, int]) -> str:
+    def _known_allocation(self, amounts: Mapping[str, int]) -> str:
         known = self._allocations.get(id(amounts))
         if known is None:
-            known = self._allocations[id(amounts)] = _allocation(amounts, self._version)
+            known = self._allocations[id(amounts)] = _allocation_template(amounts, self._version)
         return known
 
 
-def _allocation(amounts: Mapping[str, int], version: Microversion) -> str:
+def _allocation_template(amounts: Mapping[str, int], version: Microversion) -> str:
     resources = ",".join([f'"{name}":{amount}' for name, amount in amounts.items()])
     if version < microversion.ALLOCATIONS_BY_PROVIDER:
         return f'{{"resource_provider":{{"uuid":"%b"}},"resources":{{{resources}}}}}'
     return f'"%b":{{"resources":{{{resources}}}}}'
 
 
-def _mapping(suffix: str, providers: int) -> str:
+def _mapping_template(suffix: str, providers: int) -> str:
     uuids = ",".join(['"%b"'] * providers)
     return f'"{suffix}":[{uuids}]'
 
 
-def _summaries(
+def _summary_parts(
     snapshot: ModelSnapshot,
     offers: Sequence[Offer],
     version: Microversion,
@@ -218,9 +222,9 @@ def _summaries(
     budget: SearchBudget,
 ) -> Iterable[bytes]:
     """Return ``"uuid":{...}`` of the providers in the candidates, with their whole trees from 1.29 on."""
-    shape = SummaryShape.of(version)
+    shape = SummaryShape.for_version(version)
     if shape.nested:
-        return kept.of_trees(snapshot, _trees(snapshot, offers), shape, budget)
+        return kept.of_trees(snapshot, _used_trees(snapshot, offers), shape, budget)
     ids: dict[int, None] = {}
     classes: set[str] = set()  # every candidate has all the classes of the request
     for candidate in candidates_of(offers):
@@ -231,11 +235,11 @@ def _summaries(
     budget.spend_anyway(len(ids))
     used = [snapshot.providers[provider_id] for provider_id in ids]
     if version >= microversion.ALL_CLASSES_SUMMARISED:
-        return [_summary(snapshot, provider, shape, provider.inventories) for provider in used]
-    return [_summary(snapshot, provider, shape, classes) for provider in used]
+        return [_provider_summary(snapshot, provider, shape, provider.inventories) for provider in used]
+    return [_provider_summary(snapshot, provider, shape, classes) for provider in used]
 
 
-def _trees(snapshot: ModelSnapshot, offers: Iterable[Offer]) -> Iterable[HostTree]:
+def _used_trees(snapshot: ModelSnapshot, offers: Iterable[Offer]) -> Iterable[HostTree]:
     """Return the trees of all providers that give something to a candidate, each once."""
     trees = snapshot.whole_trees()
     found: dict[HostTree, None] = {}
@@ -259,7 +263,7 @@ def _trees(snapshot: ModelSnapshot, offers: Iterable[Offer]) -> Iterable[HostTre
     return found
 
 
-def _summary(
+def _provider_summary(
     snapshot: ModelSnapshot, provider: Provider, shape: SummaryShape, classes: Mapping[str, Any] | set[str]
 ) -> bytes:
     summary: dict[str, Any] = {

@@ -26,7 +26,7 @@ _MUCH_RARER: Final = 0.5
 _MANY: Final = 64
 """Sharing providers beyond this number are not checked in advance."""
 # a name that most trees have refuses few of them, and each lookup takes time
-_TELLING: Final = 0.7
+_MAX_SELECTIVE: Final = 0.7
 """Above this share of trees a condition is not selective enough to use its index."""
 
 
@@ -47,7 +47,9 @@ class SharingProviders:
         self.suffice = bool(self.providers)
         if self.providers and needs is not None:
             # by terms: groups that ask for the same are looked at once
-            serving = [self._find_serving(need) for need in {need.terms: need for need in needs}.values()]
+            serving = [
+                self._find_serving(need) for need in {need.serving_terms: need for need in needs}.values()
+            ]
             self.suffice = all(serving)
             self.providers = set().union(*serving)
         self._known: dict[frozenset[str], tuple[list[Provider], tuple[bytes, ...]]] = {}
@@ -64,7 +66,7 @@ class SharingProviders:
         return {each for each in found if need.served_by(self._snapshot.providers[each], self._snapshot)}
 
     @cached_property
-    def classes(self) -> set[str]:
+    def resource_classes(self) -> set[str]:
         """The resource classes of all sharing providers."""
         return {name for each in self.providers for name in self._snapshot.providers[each].inventories}
 
@@ -78,7 +80,7 @@ class SharingProviders:
         return sharing
 
     @cached_property
-    def _aggregates(self) -> frozenset[str]:
+    def _aggregate_names(self) -> frozenset[str]:
         return frozenset(self._by_aggregate)
 
     @cached_property
@@ -97,7 +99,7 @@ class SharingProviders:
                 found[root] = (*found.get(root, ()), aggregate)
         return found
 
-    def through(self, aggregates: Iterable[str]) -> list[Provider]:
+    def providers_through(self, aggregates: Iterable[str]) -> list[Provider]:
         """Return the sharing providers in any of these aggregates, in ascending order of their ids."""
         return self._find_shared(aggregates, set())[0]
 
@@ -105,7 +107,7 @@ class SharingProviders:
         """Return the providers outside the tree that share with it, and their uuids, by ascending ids."""
         self.budget.spend()
         # the intersection is the key: trees of one rack have the same, and get one list
-        via = self._aggregates & self._snapshot.whole_trees()[root].all_aggregates
+        via = self._aggregate_names & self._snapshot.whole_trees()[root].all_aggregates
         known = self._known.get(via)
         if known is None:
             known = self._known[via] = self._find_shared(via, set())
@@ -122,7 +124,7 @@ class SharingProviders:
         providers = [self._snapshot.providers[provider_id] for provider_id in sorted(found)]
         return providers, tuple([each.uuid.encode() for each in providers])
 
-    def anchors(self, provider_id: int) -> Iterator[int]:
+    def anchor_roots(self, provider_id: int) -> Iterator[int]:
         """Yield the roots of all trees that a sharing provider shares with; some may come twice."""
         for aggregate in self._snapshot.providers[provider_id].aggregates:
             for member in self._snapshot.by_aggregate[aggregate]:
@@ -143,13 +145,13 @@ class RootFilter:
     """
 
     ids: Sequence[int] = ()
-    telling: Sequence[Sequence[Container[int]]] = ()
+    selective: Sequence[Sequence[Container[int]]] = ()
     in_order: bool = True
 
     def __iter__(self) -> Iterator[int]:
-        return self._filter_telling(self.ids if self.in_order else sorted(self.ids))
+        return self._filter_selective(self.ids if self.in_order else sorted(self.ids))
 
-    def among(self, ids: Container[int]) -> "RootFilter":
+    def only_among(self, ids: Container[int]) -> "RootFilter":
         """Return the roots that are among these, too."""
         return replace(self, ids=[each for each in self.ids if each in ids])
 
@@ -159,13 +161,13 @@ class RootFilter:
         for _ in range(_DRAWS if self.ids else 0):
             first = rng.randrange(len(self.ids))
             # in order from here on, so that two claims at once mostly begin at different hosts
-            if any(self._filter_telling((self.ids[first],))):
-                return self._filter_telling(_rotate_ids(self.ids, first))
-        found = [*self._filter_telling(self.ids)]
+            if any(self._filter_selective((self.ids[first],))):
+                return self._filter_selective(_rotate_ids(self.ids, first))
+        found = [*self._filter_selective(self.ids)]
         return _rotate_ids(found, rng.randrange(len(found))) if found else iter(())
 
-    def _filter_telling(self, ids: Iterable[int]) -> Iterator[int]:
-        return _in_all(ids, self.telling) if self.telling else iter(ids)
+    def _filter_selective(self, ids: Iterable[int]) -> Iterator[int]:
+        return _in_all(ids, self.selective) if self.selective else iter(ids)
 
 
 def _rotate_ids(ids: Sequence[int], first: int) -> Iterator[int]:
@@ -191,7 +193,7 @@ def possible_roots(
             (snapshot.free_index(name), amount)
             for need in needs
             for name, amount in need.resources
-            if not sharing.providers or name not in sharing.classes
+            if not sharing.providers or name not in sharing.resource_classes
         ),
         key=lambda asked: asked[0].count(asked[1]),
         default=None,
@@ -225,7 +227,9 @@ def possible_roots(
     else:
         found, others = wanted[0].roots() if wanted else snapshot.roots(), wanted[1:]
     # names of sharing providers cannot filter: a tree may be served by providers that share with it
-    telling = [each.sets for each in others if each.of_roots and each.share(len(snapshot.trees)) < _TELLING]
+    telling = [
+        each.sets for each in others if each.of_roots and each.share(len(snapshot.trees)) < _MAX_SELECTIVE
+    ]
     return RootFilter(found, telling, in_order=not by_amount)
 
 
@@ -259,7 +263,7 @@ def _anchor_roots(snapshot: ModelSnapshot, members: set[int], sharing: SharingPr
     # a named provider may serve its own tree, and each tree that it shares with
     roots = {snapshot.providers[provider_id].root_id for provider_id in members}
     for provider_id in members.intersection(sharing.providers):
-        roots.update(sharing.anchors(provider_id))
+        roots.update(sharing.anchor_roots(provider_id))
     return roots
 
 
@@ -310,5 +314,5 @@ class _SelectiveNames:
             return MergedIds([roots.ids for roots in self._roots])
         found = {root for roots in self._roots for root in roots.ids}
         for provider_id in self._sharing_it:
-            found.update(self._sharing.anchors(provider_id))
+            found.update(self._sharing.anchor_roots(provider_id))
         return sorted(found)

@@ -81,11 +81,11 @@ def _free_amounts(name: str, asked: Sequence[_Asked], taken: Mapping[tuple[int, 
     for _, providers in asked:
         for at in providers:
             if at.id not in free:
-                free[at.id] = available(at, name) - taken.get((at.id, name), 0)
+                free[at.id] = available_amount(at, name) - taken.get((at.id, name), 0)
     return free
 
 
-def available(provider: Provider, name: str) -> int:
+def available_amount(provider: Provider, name: str) -> int:
     """Return how much of a resource class one candidate may take of a provider."""
     return min(provider.inventories[name].max_unit, provider.free(name))
 
@@ -216,7 +216,7 @@ class RequestRules:
                 [
                     *chain.from_iterable(need.conditions for need in needs),
                     # each piece by itself: one provider of the group is enough for one of them
-                    *(piece for each in together for piece in each.pieces()),
+                    *(piece for each in together for piece in each.single_pieces()),
                 ]
             )
         )
@@ -238,7 +238,7 @@ class RequestRules:
         self._sums: dict[tuple[int, int], Mapping[str, int]] = {}
         #: for each need, the index of the first need that the same providers can serve
         first: dict[Hashable, int] = {}
-        self.first_alike = [first.setdefault(need.terms, index) for index, need in enumerate(needs)]
+        self.first_alike = [first.setdefault(need.serving_terms, index) for index, need in enumerate(needs)]
         #: by class that several needs ask for: the sum of their amounts
         self.contested = _contested_amounts(needs)
         #: of these classes, by those that one provider may give to several needs: the indexes of the needs
@@ -315,7 +315,7 @@ class NeedAssignment:
         max_rules = len(rules.unsuffixed_traits) + max(map(len, rules.subtrees_of), default=0)
         self.steps = 1 + max_rules * sum(map(len, options))
 
-    def take(self, index: int, provider: Provider) -> None:
+    def take_provider(self, index: int, provider: Provider) -> None:
         """Choose the provider for the need of that index."""
         self.chosen[index] = provider
         need = self.rules.needs[index]
@@ -336,7 +336,7 @@ class NeedAssignment:
             for name, amount in need.resources:
                 self.taken[provider.id, name] -= amount
 
-    def allows(self, index: int, provider: Provider) -> bool:
+    def allows_provider(self, index: int, provider: Provider) -> bool:
         """Return whether the provider may serve the need beside the chosen ones, the rest being possible."""
         rules = self.rules
         need = rules.needs[index]
@@ -357,7 +357,7 @@ class NeedAssignment:
         left: list[list[Provider]] = []
         for index in rest:
             self.rules.budget.spend(self.steps * len(self.options[index]))
-            left.append([at for at in self.options[index] if self.allows(index, at)])
+            left.append([at for at in self.options[index] if self.allows_provider(index, at)])
             if not left[-1]:
                 return False
         needs = [self.rules.needs[index] for index in rest]

@@ -84,7 +84,7 @@ class HostChoice:
     score: ChoiceScore | None = None
 
     @classmethod
-    def of(cls, snapshot: ModelSnapshot, candidate: AllocationCandidate) -> HostChoice:
+    def from_candidate(cls, snapshot: ModelSnapshot, candidate: AllocationCandidate) -> HostChoice:
         """Return the choice of a candidate that was found in the snapshot."""
         members, providers = candidate.provider_set.members, snapshot.providers
         return cls(
@@ -120,17 +120,19 @@ def stays_at_its_host(snapshot: ModelSnapshot, request: CandidatesRequest) -> bo
     return any(not shared.issuperset(group.resources) for group in request.groups)
 
 
-def holding(snapshot: ModelSnapshot, choice: HostChoice) -> ModelSnapshot:
+def with_choice_held(snapshot: ModelSnapshot, choice: HostChoice) -> ModelSnapshot:
     """Return the snapshot as if a consumer held this choice; the original must not change meanwhile."""
     return _using_more(snapshot, ((provider.uuid, amounts) for provider, amounts in choice.resources))
 
 
-def giving_back(snapshot: ModelSnapshot, held: Iterable[Allocation]) -> ModelSnapshot:
+def without_allocations(snapshot: ModelSnapshot, held: Iterable[Allocation]) -> ModelSnapshot:
     """Return the snapshot without these allocations; the original must not change meanwhile."""
     return _using_more(snapshot, ((each.provider, {each.resource_class: -each.used}) for each in held))
 
 
-def within(snapshot: ModelSnapshot, held: Collection[Allocation]) -> tuple[ModelSnapshot, frozenset[str]]:
+def within_reservation(
+    snapshot: ModelSnapshot, held: Collection[Allocation]
+) -> tuple[ModelSnapshot, frozenset[str]]:
     """Return the scenario of a claim that takes all from a reservation, and the uuids of the possible roots.
 
     At these hosts, and at sharing providers, only the reserved amounts are free; other hosts are unchanged.
@@ -168,7 +170,7 @@ def _using_more(snapshot: ModelSnapshot, more: Iterable[tuple[str, Mapping[str, 
     return snapshot.using(used)
 
 
-NOBODY: Final[Mapping[int, int]] = {}
+NO_MEMBERS: Final[Mapping[int, int]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +187,9 @@ class ClaimScenario:
     sizes: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, snapshot: ModelSnapshot, members: Members, wanted: Iterable[WantedClaim]) -> ClaimScenario:
+    def from_members(
+        cls, snapshot: ModelSnapshot, members: Members, wanted: Iterable[WantedClaim]
+    ) -> ClaimScenario:
         """Return the scenario before any of the wanted claims has a place."""
         wanted = list(wanted)
         # a consumer that moves is not beside itself
@@ -195,22 +199,22 @@ class ClaimScenario:
         sizes = {name: size(each, moving) for name, each in members.items()}
         return cls(snapshot, groups, snapshot.distances() if far else {}, sizes)
 
-    def beside(self, group: ConsumerGroup | None) -> Mapping[int, int]:
+    def members_beside(self, group: ConsumerGroup | None) -> Mapping[int, int]:
         """Return how many members each host has, for a consumer that joins this group."""
-        return NOBODY if group is None else self.groups.get(group.name, NOBODY)
+        return NO_MEMBERS if group is None else self.groups.get(group.name, NO_MEMBERS)
 
     def size_of(self, group: ConsumerGroup | None) -> int:
         """Return how many other members the group has, for a consumer that joins it."""
         if group is None:
             return 0
-        return self.sizes.get(group.name, sum(self.beside(group).values()))
+        return self.sizes.get(group.name, sum(self.members_beside(group).values()))
 
-    def holding(self, wanted: WantedClaim, choice: HostChoice) -> ClaimScenario:
+    def with_choice(self, wanted: WantedClaim, choice: HostChoice) -> ClaimScenario:
         """Return the scenario in which a wanted claim holds this choice."""
-        world = replace(self, snapshot=holding(self.snapshot, choice))
+        world = replace(self, snapshot=with_choice_held(self.snapshot, choice))
         if wanted.group is None:
             return world
-        count = Counter(self.beside(wanted.group))
+        count = Counter(self.members_beside(wanted.group))
         count.update(choice.hosts)
         name = wanted.group.name
         sizes = {**self.sizes, name: self.size_of(wanted.group) + 1}

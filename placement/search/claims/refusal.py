@@ -17,17 +17,28 @@ from placement.read_model.provider import SHARES
 from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import BudgetExhausted, SearchBudget
 from placement.search.claims.claim import ClaimScenario, WantedClaim, stays_at_its_host
-from placement.search.claims.placing import UnplacedClaim, choices_at_hosts
-from placement.search.claims.splitting import is_splittable
+from placement.search.claims.placement import UnplacedClaim, choices_at_hosts
+from placement.search.claims.split_choices import is_splittable
 from placement.search.claims.topology import TopologyPolicy
-from placement.search.diagnosis.explanation import NearestMiss, RequestExplanation, explain, gather
+from placement.search.diagnosis.explanation import (
+    NearestMiss,
+    RequestExplanation,
+    explain_request,
+    gather_found,
+)
 from placement.search.diagnosis.relaxations import RequestRelaxation, TriedRelaxations
-from placement.search.diagnosis.sentences import best, document, of_both, plural, sentence
+from placement.search.diagnosis.sentences import (
+    best_relaxation,
+    counted_noun,
+    explanation_document,
+    explanation_sentence,
+    of_both,
+)
 from placement.search.request import CandidatesRequest
 from placement.store import allocations, reservations
 
 
-def fitting(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget) -> Iterator[int]:
+def fitting_roots(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget) -> Iterator[int]:
     """Yield the roots of the hosts that have a place for the claim.
 
     :raises BudgetExhausted: the budget is spent.
@@ -39,40 +50,44 @@ def fitting(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget) -> 
             yield root
 
 
-def fits(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget) -> bool:
+def has_place(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget) -> bool:
     """Return whether there is a place for the claim.
 
     :raises BudgetExhausted: the budget is spent.
     """
-    return next(fitting(world, wanted, budget), None) is not None
+    return next(fitting_roots(world, wanted, budget), None) is not None
 
 
-def topologies(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget) -> Iterator[TopologyPolicy]:
+def looser_topologies(
+    world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget
+) -> Iterator[TopologyPolicy]:
     """Yield the least strict topology, if the claim has a place with it but not with its own.
 
     :raises BudgetExhausted: the budget is spent.
     """
     most = TopologyPolicy.BEST_EFFORT
-    if wanted.topology is not most and fits(world, replace(wanted, topology=most), budget):
+    if wanted.topology is not most and has_place(world, replace(wanted, topology=most), budget):
         yield most
 
 
 def tried_relaxations(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget) -> TriedRelaxations:
     """Return the relaxations of a claim, each tried by placing it."""
 
-    def serving(changed: CandidatesRequest) -> Iterator[int]:
+    def serving_roots(changed: CandidatesRequest) -> Iterator[int]:
         # a claim with a topology has to ask for something that is split
         if wanted.topology is None or is_splittable(changed):
-            yield from fitting(world, replace(wanted, request=changed), budget)
+            yield from fitting_roots(world, replace(wanted, request=changed), budget)
 
-    return TriedRelaxations(world.snapshot, wanted.request, serving, budget)
+    return TriedRelaxations(world.snapshot, wanted.request, serving_roots, budget)
 
 
 _MAX_SAID: Final = 5
 """Number of allocations of a reservation that a message names."""
 
 
-def refusal(wanted: Sequence[WantedClaim], unplaced: UnplacedClaim, budget: SearchBudget) -> NoCandidate:
+def claim_refusal(
+    wanted: Sequence[WantedClaim], unplaced: UnplacedClaim, budget: SearchBudget
+) -> NoCandidate:
     """Return why the first claim without a place has none."""
     each, world = wanted[unplaced.number], unplaced.world
     prefix = _no_candidate(wanted, unplaced)
@@ -81,12 +96,15 @@ def refusal(wanted: Sequence[WantedClaim], unplaced: UnplacedClaim, budget: Sear
     # a pool that is avoided has nothing to give, whichever host it shares with
     snapshot = _without_pools(world.snapshot, each)
     try:
-        found = [explain(snapshot, way.request, budget, left, relaxing=each.topology is None) for way in ways]
+        found = [
+            explain_request(snapshot, way.request, budget, left, relaxing=each.topology is None)
+            for way in ways
+        ]
     except BudgetExhausted:
-        return NoCandidate(f"{prefix}; why would take too long to find out.", None)
+        return NoCandidate(f"{prefix}; the reasons would take too long to find.", None)
     found = [_try_relaxations(world, *both, budget) for both in zip(ways, found, strict=True)]
     found = [_mark_avoided(world.snapshot, each, explanation) for explanation in found]
-    texts = list(map(sentence, found))
+    texts = list(map(explanation_sentence, found))
     if left_out and not left:
         said = f"no host may be chosen: {_count_hosts(left_out)}"
     else:
@@ -95,16 +113,16 @@ def refusal(wanted: Sequence[WantedClaim], unplaced: UnplacedClaim, budget: Sear
             found, texts = [explanation for explanation, _ in split], [text for _, text in split]
         said = of_both(*texts)
         if each.topology is None and any(explanation.fitting for explanation in found):
-            said = f"all hosts that would do are left out by its group; without that: {said}"
+            said = f"its group excludes all hosts that fit; without the group: {said}"
         if left_out:
             said += f"; {_count_hosts(left_out)}"
     shown = {
         "microversion": microversion.text(each.version),
-        **document(*found),
+        **explanation_document(*found),
         "sentence": said,
         "warnings": list(each.warnings),
     }
-    warned = f" Of the flavor was ignored: {'; '.join(each.warnings)}." if each.warnings else ""
+    warned = f" Ignored parts of the flavor: {'; '.join(each.warnings)}." if each.warnings else ""
     return NoCandidate(f"{prefix}: {said}.{warned}", shown)
 
 
@@ -120,7 +138,7 @@ def _try_relaxations(
         return explanation
     kept = list[RequestRelaxation]()
     tried = map(tried_relaxations(world, wanted, budget).try_change, explanation.relaxations)
-    is_complete = gather((each for each in tried if each is not None), kept)
+    is_complete = gather_found((each for each in tried if each is not None), kept)
     incomplete = dict.fromkeys((*explanation.incomplete, *([] if is_complete else ["relaxations"])))
     return replace(explanation, relaxations=tuple(kept), incomplete=tuple(incomplete))
 
@@ -130,19 +148,19 @@ def _explain_split(
 ) -> tuple[RequestExplanation, str]:
     """Return why no place has the topology: the explanation without one, and changes that would help."""
     changes, others = list[RequestRelaxation](), list[TopologyPolicy]()
-    is_complete = gather(topologies(world, wanted, budget), others) and gather(
+    is_complete = gather_found(looser_topologies(world, wanted, budget), others) and gather_found(
         tried_relaxations(world, wanted, budget).find_changes(), changes
     )
-    said = [f"by topology {wanted.topology} there is no place"]
-    said += [f"{other} would do" for other in others]
-    said += [best(changes)] if changes else []
-    said += [] if is_complete else ["what else would help takes too long to find out"]
-    text = f"{', '.join(said)}; without a topology {sentence(explanation)}"
+    said = [f"topology {wanted.topology} leaves no place"]
+    said += [f"{other} would fit" for other in others]
+    said += [best_relaxation(changes)] if changes else []
+    said += [] if is_complete else ["further changes would take too long to find"]
+    text = f"{', '.join(said)}; without a topology {explanation_sentence(explanation)}"
     incomplete = dict.fromkeys((*explanation.incomplete, *([] if is_complete else ["relaxations"])))
     return replace(explanation, relaxations=tuple(changes), incomplete=tuple(incomplete)), text
 
 
-def not_within(
+def reservation_refusal(
     wanted: Sequence[WantedClaim], unplaced: UnplacedClaim, reserved: Sequence[allocations.Allocation]
 ) -> NoCandidate:
     """Return the refusal of a claim for which a reservation does not hold enough."""
@@ -161,7 +179,7 @@ def _hosts_left(
 ) -> tuple[frozenset[int], Mapping[str, int]]:
     """Return the roots of the possible hosts, and how many hosts each field of the claim excludes."""
     wanted = ways[0]
-    snapshot, group, beside = world.snapshot, wanted.group, world.beside(wanted.group)
+    snapshot, group, beside = world.snapshot, wanted.group, world.members_beside(wanted.group)
     left, left_out = set(snapshot.roots()), dict[str, int]()
     named = {root for root in left if wanted.only and snapshot.providers[root].uuid in wanted.only}
     avoided = {root for root in left if snapshot.providers[root].uuid in wanted.avoid}
@@ -216,7 +234,7 @@ def _mark_avoided(
 
 def _count_hosts(left_out: Mapping[str, int]) -> str:
     (first, count), *others = left_out.items()
-    said = f"{plural(count, 'host')} {'is' if count == 1 else 'are'} left out by {first}"
+    said = f"{counted_noun(count, 'host')} {'is' if count == 1 else 'are'} excluded by {first}"
     return said + "".join(f", {number:,} by {by}" for by, number in others)
 
 

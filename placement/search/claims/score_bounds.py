@@ -18,7 +18,14 @@ from placement.read_model.provider import SHARES, Provider
 from placement.read_model.trees import TreeClass
 from placement.search.budget import SearchBudget
 from placement.search.claims.claim import ClaimScenario, WantedClaim
-from placement.search.claims.scores import ATTRIBUTE, Rank, mean, number_of, share, standing
+from placement.search.claims.scores import (
+    ATTRIBUTE,
+    Rank,
+    mean_share,
+    number_of,
+    position_in_range,
+    used_share,
+)
 from placement.search.claims.topology import LOCAL, REMOTE, SPLIT
 from placement.search.conditions import needs_of
 from placement.search.roots import SharingProviders
@@ -89,7 +96,7 @@ class ScoreUpperBounds:
         return roots
 
     def _is_shared(self, name: str) -> bool:
-        return bool(self._sharing.providers) and name in self._sharing.classes
+        return bool(self._sharing.providers) and name in self._sharing.resource_classes
 
     def _bounds_by(self, name: str, *, low: bool) -> Iterable[float]:
         """Return for each host the upper bound of its score by a criterion."""
@@ -116,11 +123,11 @@ class ScoreUpperBounds:
             amounts = self._wanted.request.total_amounts
             bounds = [self._of_class(name, amount) for name, amount in amounts.items()]
             self._count_look()
-            least = list(map(mean, zip(*(each for each, _ in bounds), strict=True)))
+            least = list(map(mean_share, zip(*(each for each, _ in bounds), strict=True)))
             most = least
             # without pools the least and the most are the same list
             if any(map(self._is_shared, amounts)):
-                most = list(map(mean, zip(*(each for _, each in bounds), strict=True)))
+                most = list(map(mean_share, zip(*(each for _, each in bounds), strict=True)))
             self._used = least, most
         return self._used
 
@@ -140,7 +147,8 @@ class ScoreUpperBounds:
         bounds_of = partial(_beside_pools, amount=amount, is_apart=is_apart)
         # by aggregates: hosts of one rack have the same pools
         pools = {
-            via: _pool_sums(self._sharing.through(via), name) for via in {*self._via_aggregates.values()}
+            via: _pool_sums(self._sharing.providers_through(via), name)
+            for via in {*self._via_aggregates.values()}
         }
         alone = {via: bounds_of((0, 0), each) for via, each in pools.items()}
         least, most = [], []
@@ -148,7 +156,7 @@ class ScoreUpperBounds:
             own, via = sums.get(root), self._via_aggregates.get(root)
             # without pools a host either provides all of it, or has no choice at all
             if via is None:
-                least.append(part := 1.0 if own is None else share(*own, amount))
+                least.append(part := 1.0 if own is None else used_share(*own, amount))
                 most.append(0.0 if own is None else part)
                 continue
             low, high = alone[via] if own is None else bounds_of(own, pools[via])
@@ -189,7 +197,7 @@ class ScoreUpperBounds:
 
     def _liking_bounds(self) -> Iterable[float]:
         """Return for each host the best score by the group; a choice of pools alone counts at the pools."""
-        group, beside = self._wanted.group, self._world.beside(self._wanted.group)
+        group, beside = self._wanted.group, self._world.members_beside(self._wanted.group)
         if group is None:
             return [0.0] * len(self._roots)
         size = self._world.size_of(group)
@@ -224,7 +232,7 @@ class ScoreUpperBounds:
 
 
 def _best_standing(whole: tuple[float, float], ranges: Iterable[tuple[float, float]], *, low: bool) -> float:
-    return max(standing(whole, number, low=low) for number in chain.from_iterable(ranges))
+    return max(position_in_range(whole, number, low=low) for number in chain.from_iterable(ranges))
 
 
 def _pool_sums(pools: Iterable[Provider], name: str) -> Sequence[tuple[int, int]]:
@@ -244,16 +252,16 @@ def _beside_pools(
     :param is_apart: whether several needs ask for the class, so that several pools may serve them.
     """
     used, capacity = own
-    found = [share(used, capacity, amount)] if capacity > 0 else []
+    found = [used_share(used, capacity, amount)] if capacity > 0 else []
     if not is_apart:
-        found += [share(used + there, capacity + could, amount) for there, could in pools]
+        found += [used_share(used + there, capacity + could, amount) for there, could in pools]
         return min(found, default=1.0), max(found, default=0.0)
     # more used than there is: the share of this sum is anything
     if capacity <= 0 < used:
         return 0.0, 1.0
     # the share of several providers together is between their shares
     least = min([*found, *(there / could for there, could in pools)], default=1.0)
-    most = max([*found, *(share(there, could, amount) for there, could in pools)], default=0.0)
+    most = max([*found, *(used_share(there, could, amount) for there, could in pools)], default=0.0)
     return least * (1 - _SLACK), min(1.0, most * (1 + _SLACK))
 
 

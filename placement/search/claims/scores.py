@@ -49,7 +49,7 @@ class ChoiceScorer:
             name: (world.snapshot.sums(name), amount) for name, amount in wanted.request.total_amounts.items()
         }
 
-    def score(self, found: Found) -> ChoiceScore:
+    def score_choice(self, found: Found) -> ChoiceScore:
         """Return the score by each criterion, and their sum."""
         taking = self._taken_by(found)
         criteria = {
@@ -57,7 +57,7 @@ class ChoiceScorer:
         }
         return ChoiceScore(-self._rank_taken(taking)[1], criteria)
 
-    def rank(self, found: Found) -> Rank:
+    def rank_choice(self, found: Found) -> Rank:
         """Return the rank of a choice, from the sum alone."""
         return self._rank_taken(self._taken_by(found))
 
@@ -76,7 +76,7 @@ class ChoiceScorer:
         criterion = CRITERIA.get(name)
         if criterion is not None:
             return criterion(taking)
-        return attribute(self._world.snapshot, taking, name.removeprefix(ATTRIBUTE), low=weight < 0)
+        return attribute_score(self._world.snapshot, taking, name.removeprefix(ATTRIBUTE), low=weight < 0)
 
     def _taken_by(self, found: Found) -> _TakenAmounts:
         if isinstance(found, AllocationCandidate):
@@ -85,10 +85,12 @@ class ChoiceScorer:
                 # by identity: the terms keep the pattern, so that no other pattern gets its id
                 terms = self._terms.get((tree.kind, id(pattern)))
                 if terms is None:
-                    terms = self._terms[tree.kind, id(pattern)] = _PatternTerms.of(self._world, tree, pattern)
-                return _OfTree(self._world, self._wanted, self._asked, tree, terms)
-            found = HostChoice.of(self._world.snapshot, found)
-        return _OfChoice(self._world, self._wanted, self._asked, found)
+                    terms = self._terms[tree.kind, id(pattern)] = _PatternTerms.from_pattern(
+                        self._world, tree, pattern
+                    )
+                return _TreeTaking(self._world, self._wanted, self._asked, tree, terms)
+            found = HostChoice.from_candidate(self._world.snapshot, found)
+        return _ChoiceTaking(self._world, self._wanted, self._asked, found)
 
 
 class _TakenAmounts(Protocol):
@@ -97,19 +99,19 @@ class _TakenAmounts(Protocol):
     def providers(self) -> Iterable[Provider]:
         """Return the providers that something is taken of."""
 
-    def shares(self) -> Iterable[float]:
+    def used_shares(self) -> Iterable[float]:
         """Return the share of the host that would be used, for each taken class."""
 
-    def fits(self) -> Iterable[float]:
+    def fit_shares(self) -> Iterable[float]:
         """Return the share of each amount in the free amount of its provider."""
 
-    def zones(self) -> int:
+    def zone_count(self) -> int:
         """Return the number of NUMA nodes that something is taken of."""
 
-    def distances(self) -> Iterable[int]:
+    def zone_distances(self) -> Iterable[int]:
         """Return the distances of these NUMA nodes, for each two."""
 
-    def liking(self) -> float:
+    def group_liking(self) -> float:
         """Return how well the choice suits the other members of the group, from 0 to 1."""
 
 
@@ -117,7 +119,7 @@ class _TakenAmounts(Protocol):
 class _PatternTerms:
     """The resources that a pattern takes of trees of a class.
 
-    ``zones`` are the positions of NUMA nodes, ``demands`` slots with amounts.
+    ``zones_score`` are the positions of NUMA nodes, ``demands`` slots with amounts.
     """
 
     pattern: CandidatePattern
@@ -125,7 +127,7 @@ class _PatternTerms:
     demands: tuple[tuple[int, int], ...]
 
     @classmethod
-    def of(cls, world: ClaimScenario, tree: HostTree, pattern: CandidatePattern) -> _PatternTerms:
+    def from_pattern(cls, world: ClaimScenario, tree: HostTree, pattern: CandidatePattern) -> _PatternTerms:
         at = {member.id: position for position, member in enumerate(tree.members)}
         zones = {zone_of(world.snapshot, tree.members[position]) for position in pattern.resources}
         slots = tree.kind.shape.slots
@@ -142,7 +144,7 @@ class _PatternTerms:
 
 # not frozen: one is made for each choice, and a frozen one takes longer to make
 @dataclass(slots=True)
-class _OfTree:
+class _TreeTaking:
     """The resources that a pattern takes of its tree alone."""
 
     world: ClaimScenario
@@ -154,26 +156,26 @@ class _OfTree:
     def providers(self) -> Iterable[Provider]:
         return [self.tree.members[position] for position in self.terms.pattern.resources]
 
-    def shares(self) -> Iterable[float]:
+    def used_shares(self) -> Iterable[float]:
         root = self.tree.root.id
-        return [share(*sums[root], amount) for sums, amount in self.asked.values()]
+        return [used_share(*sums[root], amount) for sums, amount in self.asked.values()]
 
-    def fits(self) -> Iterable[float]:
+    def fit_shares(self) -> Iterable[float]:
         free = self.tree.free
         return [amount / free[slot] for slot, amount in self.terms.demands]
 
-    def zones(self) -> int:
+    def zone_count(self) -> int:
         return len(self.terms.zones)
 
-    def distances(self) -> Iterable[int]:
+    def zone_distances(self) -> Iterable[int]:
         return _zone_distances(self.world, [self.tree.members[position].id for position in self.terms.zones])
 
-    def liking(self) -> float:
+    def group_liking(self) -> float:
         return _group_liking(self.world, self.wanted, (self.tree.root.id,))
 
 
 @dataclass(slots=True)
-class _OfChoice:
+class _ChoiceTaking:
     """The resources that any choice takes."""
 
     world: ClaimScenario
@@ -184,7 +186,7 @@ class _OfChoice:
     def providers(self) -> Iterable[Provider]:
         return [provider for provider, _ in self.choice.resources]
 
-    def shares(self) -> Iterator[float]:
+    def used_shares(self) -> Iterator[float]:
         root = self.choice.root.id
         for name, (sums, amount) in self.asked.items():
             used, capacity = sums.get(root, (0, 0))
@@ -193,20 +195,20 @@ class _OfChoice:
                 if name in amounts and provider.root_id != root:
                     used += provider.used.get(name, 0)
                     capacity += max(0, provider.inventories[name].capacity)
-            yield share(used, capacity, amount)
+            yield used_share(used, capacity, amount)
 
-    def fits(self) -> Iterator[float]:
+    def fit_shares(self) -> Iterator[float]:
         for provider, amounts in self.choice.resources:
             for name, amount in amounts.items():
                 yield amount / provider.free(name)
 
-    def zones(self) -> int:
+    def zone_count(self) -> int:
         return len(self._zone_ids())
 
-    def distances(self) -> Iterable[int]:
+    def zone_distances(self) -> Iterable[int]:
         return _zone_distances(self.world, self._zone_ids())
 
-    def liking(self) -> float:
+    def group_liking(self) -> float:
         return _group_liking(self.world, self.wanted, self.choice.hosts)
 
     def _zone_ids(self) -> set[int]:
@@ -214,41 +216,41 @@ class _OfChoice:
         return {zone for zone in found if zone is not None}
 
 
-def pack(taking: _TakenAmounts) -> float:
+def pack_score(taking: _TakenAmounts) -> float:
     """Return how much of the host would be used: the mean of the used shares of all taken classes.
 
     A sharing provider counts as part of the host for the classes that are taken of it.
     """
-    return mean([*taking.shares()])
+    return mean_share([*taking.used_shares()])
 
 
-def spread(taking: _TakenAmounts) -> float:
-    """Return how much of the host would be free: 1 less :func:`pack`."""
-    return 1 - pack(taking)
+def spread_score(taking: _TakenAmounts) -> float:
+    """Return how much of the host would be free: 1 less :func:`pack_score`."""
+    return 1 - pack_score(taking)
 
 
-def zones(taking: _TakenAmounts) -> float:
+def zones_score(taking: _TakenAmounts) -> float:
     """Return 1 by the number of NUMA nodes that something is taken of; providers outside do not count."""
-    return 1 / (taking.zones() or 1)
+    return 1 / (taking.zone_count() or 1)
 
 
-def distance(taking: _TakenAmounts) -> float:
+def distance_score(taking: _TakenAmounts) -> float:
     """Return how near the NUMA nodes are: the distance within one, by the mean distance of two of them."""
-    apart = [*taking.distances()]
+    apart = [*taking.zone_distances()]
     return min(1.0, LOCAL * len(apart) / max(1, sum(apart))) if apart else 1.0
 
 
-def fit(taking: _TakenAmounts) -> float:
+def fit_score(taking: _TakenAmounts) -> float:
     """Return the largest share of a taken amount in the free amount of its provider: 1 uses it up."""
-    return max(taking.fits())
+    return max(taking.fit_shares())
 
 
-def group(taking: _TakenAmounts) -> float:
+def group_score(taking: _TakenAmounts) -> float:
     """Return how well the choice suits the other members of its group."""
-    return taking.liking()
+    return taking.group_liking()
 
 
-def attribute(snapshot: ModelSnapshot, taking: _TakenAmounts, name: str, *, low: bool) -> float | None:
+def attribute_score(snapshot: ModelSnapshot, taking: _TakenAmounts, name: str, *, low: bool) -> float | None:
     """Return where the numbers of an attribute are in the range of all providers, from 0 to 1, the best.
 
     Each provider that gives something counts by its own number, or by that of its nearest ancestor with one.
@@ -263,10 +265,10 @@ def attribute(snapshot: ModelSnapshot, taking: _TakenAmounts, name: str, *, low:
         return None
     # divided before the sum, which could overflow; and a rounding error must not leave the range
     middle = sum(each / len(numbers) for each in numbers)
-    return standing(whole, min(max(middle, min(numbers)), max(numbers)), low=low)
+    return position_in_range(whole, min(max(middle, min(numbers)), max(numbers)), low=low)
 
 
-def standing(whole: tuple[float, float], number: float, *, low: bool) -> float:
+def position_in_range(whole: tuple[float, float], number: float, *, low: bool) -> float:
     """Return where a number is between the lowest (0) and the highest of all (1), or the other way round."""
     least, most = whole
     if most <= least:
@@ -277,21 +279,21 @@ def standing(whole: tuple[float, float], number: float, *, low: bool) -> float:
 
 
 CRITERIA: Final[Mapping[str, Callable[[_TakenAmounts], float]]] = {
-    "pack": pack,
-    "spread": spread,
-    "zones": zones,
-    "distance": distance,
-    "fit": fit,
-    "group": group,
+    "pack": pack_score,
+    "spread": spread_score,
+    "zones": zones_score,
+    "distance": distance_score,
+    "fit": fit_score,
+    "group": group_score,
 }
 
 
-def share(used: int, capacity: int, taken: int) -> float:
+def used_share(used: int, capacity: int, taken: int) -> float:
     """Return the used share if this amount were taken, too."""
     return min(1.0, (used + taken) / capacity) if capacity else 1.0
 
 
-def mean(shares: Sequence[float]) -> float:
+def mean_share(shares: Sequence[float]) -> float:
     """Return the mean of the used shares of all classes."""
     return sum(shares) / len(shares)
 
@@ -308,7 +310,7 @@ def _zone_distances(world: ClaimScenario, zones: Iterable[int]) -> Iterable[int]
 
 def _group_liking(world: ClaimScenario, wanted: WantedClaim, hosts: Iterable[int]) -> float:
     group = wanted.group
-    return group.liking([*hosts], world.beside(group), world.size_of(group)) if group else 0.0
+    return group.liking([*hosts], world.members_beside(group), world.size_of(group)) if group else 0.0
 
 
 # the ranks of all choices are in a heap until the best is known
@@ -351,7 +353,7 @@ def best_first(
         for count, found in enumerate(choices, start=1):
             if found is not None:
                 budget.spend()
-                rank = scorer.rank(found)
+                rank = scorer.rank_choice(found)
                 heappush(known, (rank, scored, found))
                 scored += 1
                 # worse than the bound of its host: the next of the same host may be better

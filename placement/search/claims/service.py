@@ -13,9 +13,15 @@ from placement.exceptions import InvalidRequest, NoCandidate, Unavailable
 from placement.read_model.feed import ModelView, ReadModel
 from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import BudgetExhausted, SearchBudget
-from placement.search.claims.claim import ClaimScenario, HostChoice, WantedClaim, giving_back, within
-from placement.search.claims.placing import PlacedClaim, UnplacedClaim, place
-from placement.search.claims.refusal import not_within, refusal
+from placement.search.claims.claim import (
+    ClaimScenario,
+    HostChoice,
+    WantedClaim,
+    within_reservation,
+    without_allocations,
+)
+from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
+from placement.search.claims.refusal import claim_refusal, reservation_refusal
 from placement.search.claims.scores import ATTRIBUTE
 from placement.search.host_filter import named_roots
 from placement.search.request import check_names
@@ -62,7 +68,7 @@ class ClaimService:
         self._check_awaited = check_awaited
         self._rng = random.Random()
 
-    def claim(
+    def claim_places(
         self,
         wanted: Sequence[WantedClaim],
         *,
@@ -93,7 +99,7 @@ class ClaimService:
             if placed is None:
                 placed = self._place_now(wanted, end - thread_time(), reservation)
             if placed is None:
-                LOG.debug("claim attempt %d: there are other members now", attempt)
+                LOG.debug("Claim attempt %d: the members of its groups have changed", attempt)
                 continue
             if dry_run:
                 self._check_generations(wanted)
@@ -102,10 +108,10 @@ class ClaimService:
                 return self._write_claims(placed, reservation, also)
             # the transaction wrote nothing, so that all is decided again from current state
             except claim_commit.LostRace as error:
-                LOG.debug("claim attempt %d lost a race: %s", attempt, error)
+                LOG.debug("Claim attempt %d lost a race: %s", attempt, error)
         raise Unavailable(
-            f"Others were faster each of {attempt} times ([placement] allocation_conflict_retry_count). "
-            "Please try again."
+            f"The claim lost a race against other writes in each of {attempt} attempts"
+            " ([placement] allocation_conflict_retry_count). Please try again."
         )
 
     def _as_if_now(self, placed: list[PlacedClaim]) -> list[PlacedClaim]:
@@ -144,13 +150,13 @@ class ClaimService:
             if each.wanted.expires_in is not None
         }
 
-        def work(tx: WriteTransaction) -> dict[str, float]:
+        def write_all(tx: WriteTransaction) -> dict[str, float]:
             times = claim_commit.bind(tx, claims, chosen, joining, reservation, expiring)
             if also is not None:
                 also(tx)
             return times
 
-        times = reservations.making_room(self._database, work)
+        times = reservations.making_room(self._database, write_all)
         return [replace(each, expires_at=times.get(each.wanted.consumer)) for each in placed]
 
     def _place_at_once(self, wanted: Sequence[WantedClaim], seconds: float) -> list[PlacedClaim] | None:
@@ -200,20 +206,20 @@ class ClaimService:
         with self._model.fresh() as view:
             self._check_names(view, wanted)
             # a consumer that moves may take its own amounts again
-            snapshot = giving_back(view.snapshot, held) if held else view.snapshot
+            snapshot = without_allocations(view.snapshot, held) if held else view.snapshot
             if reserved is not None:
-                snapshot, roots = within(snapshot, reserved)
+                snapshot, roots = within_reservation(snapshot, reserved)
                 wanted = [
                     replace(each, only=roots if each.only is None else roots & each.only) for each in wanted
                 ]
             placed = self._place_in(view, snapshot, members, wanted, seconds)
             if isinstance(placed, UnplacedClaim):
                 if reserved is not None:
-                    raise not_within(wanted, placed, reserved)
+                    raise reservation_refusal(wanted, placed, reserved)
                 budget = SearchBudget(
                     self._limits.explaining, give_way=view.giving_way_after(self._check_awaited)
                 )
-                raise refusal(wanted, placed, budget)
+                raise claim_refusal(wanted, placed, budget)
         return placed
 
     def _place_in(
@@ -230,7 +236,9 @@ class ClaimService:
         """
         budget = SearchBudget(seconds, give_way=view.giving_way_after(self._check_awaited))
         try:
-            return place(ClaimScenario.of(snapshot, members, wanted), wanted, budget, self._rng)
+            return place_claims(
+                ClaimScenario.from_members(snapshot, members, wanted), wanted, budget, self._rng
+            )
         except BudgetExhausted:
             raise InvalidRequest.too_long(
                 "No place was found",
@@ -299,8 +307,7 @@ class ClaimService:
                 attribute = name.removeprefix(ATTRIBUTE)
                 if attribute != name and snapshot.attribute_range(attribute) is None:
                     raise InvalidRequest(
-                        f"No provider has a number called {attribute} among its attributes, by which"
-                        " the order goes."
+                        f"The order names the attribute {attribute}, which is a number at no provider."
                     )
 
 

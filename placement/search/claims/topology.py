@@ -58,7 +58,7 @@ class ZoneRoom:
     step: int
 
     @classmethod
-    def of(cls, provider: int, inventory: Inventory, free: int, taken: int = 0) -> "ZoneRoom":
+    def from_inventory(cls, provider: int, inventory: Inventory, free: int, taken: int = 0) -> "ZoneRoom":
         """Return the room of a provider from its free amount, beside an amount for the same consumer."""
         step = inventory.step_size
         # the same allocation has both amounts, so that taken counts for the bounds of the inventory
@@ -169,7 +169,7 @@ def _list_splits(
         for common in (gcd, lcm):
             budget.spend(len(zones))
             rooms = [_join_rooms(zone.get(name, ()), common) for zone in zones]
-            found = _divide_evenly(amount, rooms) if even else divide(amount, rooms)
+            found = _divide_evenly(amount, rooms) if even else divide_amount(amount, rooms)
             if found is not None and found not in divided:
                 divided.append(found)
         ways.append(divided)
@@ -222,7 +222,7 @@ def _of_zone(name: str, amount: int, rooms: Sequence[ZoneRoom]) -> Iterator[Spli
                 )
 
 
-def divide(amount: int, rooms: Sequence[ZoneRoom]) -> list[int] | None:
+def divide_amount(amount: int, rooms: Sequence[ZoneRoom]) -> list[int] | None:
     """Divide the amount over as many rooms as can give a part, as equally as these allow; others give 0.
 
     None if the rooms cannot give that amount.

@@ -64,7 +64,7 @@ class RequestPart:
     gone_without: tuple[frozenset[RequestClause], ...]
 
 
-def resources(group: str, name: str) -> RequestClause:
+def resource_clause(group: str, name: str) -> RequestClause:
     """Return the clause by which a group asks for a class."""
     return RequestClause("resources", group, (name,))
 
@@ -85,7 +85,7 @@ def _make_part(snapshot: ModelSnapshot, request: CandidatesRequest, need: Provid
         for index, check in enumerate(checks)
         if check.clause.condition == "capacity"
     }
-    asked = frozenset(resources(need.suffix, name) for name, _ in need.resources)
+    asked = frozenset(resource_clause(need.suffix, name) for name, _ in need.resources)
     subtrees = {_same_subtree(suffixes) for suffixes in request.same_subtrees if need.suffix in suffixes}
     # a group without resources is asked for in a same_subtree alone, and while it says anything else
     gone = (asked | subtrees, asked | {check.drop for check in checks}) if subtrees else (asked,)
@@ -93,7 +93,7 @@ def _make_part(snapshot: ModelSnapshot, request: CandidatesRequest, need: Provid
 
 
 def _on_inventories(need: ProviderNeed) -> Iterator[ClauseCheck]:
-    def check(
+    def make_check(
         condition: str, name: str, amount: int, met: Callable[[Provider, Inventory], bool]
     ) -> ClauseCheck:
         def met_by(provider: Provider) -> bool:
@@ -101,17 +101,17 @@ def _on_inventories(need: ProviderNeed) -> Iterator[ClauseCheck]:
             return inventory is None or met(provider, inventory)
 
         return ClauseCheck(
-            RequestClause(condition, need.suffix, (name,), amount), resources(need.suffix, name), met_by
+            RequestClause(condition, need.suffix, (name,), amount), resource_clause(need.suffix, name), met_by
         )
 
     for name, amount in need.resources:
         yield ClauseCheck(
             RequestClause("resource_class", need.suffix, (name,), amount),
-            resources(need.suffix, name),
+            resource_clause(need.suffix, name),
             lambda provider, name=name: name in provider.inventories,  # type: ignore[misc]  # binds the name early
         )
     for name, amount in need.resources:
-        yield check(
+        yield make_check(
             "capacity",
             name,
             amount,
@@ -121,7 +121,7 @@ def _on_inventories(need: ProviderNeed) -> Iterator[ClauseCheck]:
         )
     for name, amount in need.resources:
         for condition, met in _PORTIONS.items():
-            yield check(
+            yield make_check(
                 condition,
                 name,
                 amount,
@@ -144,8 +144,8 @@ def clause_of(piece: ProviderCondition, group: str = "") -> RequestClause:
 def _on_providers(snapshot: ModelSnapshot, need: ProviderNeed) -> Iterator[ClauseCheck]:
     """Yield a check for each piece of the conditions of a need, so that each can be left out."""
     for condition in need.conditions:
-        for number, piece in enumerate(condition.pieces(), start=1):
-            clause, ways = clause_of(piece, need.suffix), piece.ways(snapshot)
+        for number, piece in enumerate(condition.single_pieces(), start=1):
+            clause, ways = clause_of(piece, need.suffix), piece.alternative_checks(snapshot)
             if len(ways) == 1:
                 yield ClauseCheck(clause, clause, ways[0])
             else:
@@ -158,7 +158,7 @@ def root_checks(snapshot: ModelSnapshot, request: CandidatesRequest) -> tuple[Cl
     """Return the checks of the root of a tree."""
     found = []
     for condition in root_conditions(request):
-        for piece in condition.pieces():
+        for piece in condition.single_pieces():
             clause = clause_of(piece)
             found.append(ClauseCheck(clause, clause, partial(piece.met_by, snapshot=snapshot)))
     return tuple(found)
@@ -169,7 +169,7 @@ def checks_together(snapshot: ModelSnapshot, request: CandidatesRequest) -> tupl
     found = []
     for group in request.groups:
         for condition in group_conditions(group):
-            for piece in condition.pieces() if condition.together else ():
+            for piece in condition.single_pieces() if condition.met_together else ():
                 clause = clause_of(piece, group.suffix)
                 found.append(ClauseCheck(clause, clause, partial(piece.met_by, snapshot=snapshot)))
     return tuple(found)
@@ -179,7 +179,7 @@ TOGETHER: Final = RequestClause("together")
 """All parts have to be served at once: no amount serves two parts."""
 
 
-def combinations(request: CandidatesRequest) -> Iterator[tuple[RequestClause, CandidatesRequest]]:
+def joint_clauses(request: CandidatesRequest) -> Iterator[tuple[RequestClause, CandidatesRequest]]:
     """Yield the clauses that tie parts together, in order, each with the request up to it."""
     # each step keeps the clauses before it, so that a host counts for the first clause that it fails
     yield TOGETHER, replace(request, same_subtrees=(), group_policy=None)
@@ -190,7 +190,7 @@ def combinations(request: CandidatesRequest) -> Iterator[tuple[RequestClause, Ca
         yield RequestClause("group_policy", names=("isolate",)), request
 
 
-def droppable(snapshot: ModelSnapshot, request: CandidatesRequest) -> tuple[RequestClause, ...]:
+def droppable_clauses(snapshot: ModelSnapshot, request: CandidatesRequest) -> tuple[RequestClause, ...]:
     """Return all clauses that can be left out, each once, in order."""
     found = [check.drop for part in parts_of(snapshot, request) for check in part.checks]
     found += [check.drop for check in root_checks(snapshot, request)]
@@ -202,7 +202,7 @@ def droppable(snapshot: ModelSnapshot, request: CandidatesRequest) -> tuple[Requ
     return tuple(dict.fromkeys(found))
 
 
-def without(
+def without_clauses(
     request: CandidatesRequest,
     left_out: Collection[RequestClause],
     amounts: Mapping[RequestClause, int] | None = None,
@@ -240,9 +240,9 @@ def _group_without(
 ) -> RequestGroup:
     suffix = group.suffix
     left = {
-        name: amounts.get(resources(suffix, name), amount)
+        name: amounts.get(resource_clause(suffix, name), amount)
         for name, amount in group.resources.items()
-        if resources(suffix, name) not in left_out
+        if resource_clause(suffix, name) not in left_out
     }
     return replace(keep_pieces(group, lambda piece: clause_of(piece, suffix) not in left_out), resources=left)
 

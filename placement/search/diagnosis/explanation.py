@@ -13,11 +13,11 @@ from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import ZONE, HostTree, TreeStructure, picker
 from placement.search.budget import BudgetExhausted, SearchBudget
-from placement.search.candidate_search import served
+from placement.search.candidate_search import serving_check
 from placement.search.conditions import condition_class
-from placement.search.diagnosis.clauses import RequestClause, combinations, resources
+from placement.search.diagnosis.clauses import RequestClause, joint_clauses, resource_clause
 from placement.search.diagnosis.relaxations import RelaxationSearch, RequestRelaxation
-from placement.search.diagnosis.survey import HostDiagnosis, LikeHosts, survey
+from placement.search.diagnosis.survey import HostDiagnosis, LikeHosts, survey_hosts
 from placement.search.equivalence import TreeKin
 from placement.search.request import CandidatesRequest
 
@@ -78,7 +78,7 @@ class UnmetReason:
     clause: RequestClause
     hosts: int
     examples: tuple[NearestMiss, ...]
-    is_of_nobody: bool = False
+    names_nothing_known: bool = False
     places: frozenset[ProviderPlace] = frozenset()
     steps: frozenset[int] = frozenset()
     is_avoided: bool = False
@@ -110,7 +110,7 @@ class RequestExplanation:
     incomplete: tuple[str, ...]
 
 
-def explain(
+def explain_request(
     snapshot: ModelSnapshot,
     request: CandidatesRequest,
     budget: SearchBudget,
@@ -124,25 +124,25 @@ def explain(
     :param relaxing: whether to look for changes that would help, and for the largest amounts.
     :raises BudgetExhausted: the budget did not suffice for the conditions on single providers.
     """
-    whole = _WholeFunnel(survey(snapshot, request, budget, among), budget)
+    whole = _WholeFunnel(survey_hosts(snapshot, request, budget, among), budget)
     incomplete: list[str] = []
     try:
-        whole.combine()
+        whole.check_together()
     except BudgetExhausted:
         incomplete += ["fitting_hosts", "request", "reasons", "relaxations", "largest"]
     reasons: list[UnmetReason] = []
-    if not incomplete and not gather(whole.reasons(), reasons):
+    if not incomplete and not gather_found(whole.unmet_reasons(), reasons):
         incomplete += ["reasons", "relaxations", "largest"]
     relaxations: list[RequestRelaxation] = []
     largest: list[LargestAmount] = []
     if not incomplete and relaxing:
         relaxer = RelaxationSearch(whole.found, budget)
-        if not whole.left and not gather(relaxer.relaxations(), relaxations):
+        if not whole.left and not gather_found(relaxer.find_relaxations(), relaxations):
             incomplete.append("relaxations")
-        if not gather(_largest_amounts(relaxer, request), largest):
+        if not gather_found(_largest_amounts(relaxer, request), largest):
             incomplete.append("largest")
     return RequestExplanation(
-        hosts=sum(host.count for host in whole.found.hosts),
+        hosts=sum(host.host_count for host in whole.found.hosts),
         fitting=None if "fitting_hosts" in incomplete else _count_hosts(whole.left),
         groups=tuple(_part_funnels(whole.found)),
         steps=tuple(whole.steps),
@@ -156,7 +156,7 @@ def explain(
 T = TypeVar("T")
 
 
-def gather(found: Iterable[T], into: list[T]) -> bool:
+def gather_found(found: Iterable[T], into: list[T]) -> bool:
     """Append items as they are found; return False if the budget is spent before the last."""
     try:
         for each in found:
@@ -170,18 +170,18 @@ def _largest_amounts(relaxer: RelaxationSearch, request: CandidatesRequest) -> I
     for group in request.groups:
         for name, amount in group.resources.items():
             clause = RequestClause("resources", group.suffix, (name,), amount)
-            yield LargestAmount(clause, relaxer.largest(resources(group.suffix, name)))
+            yield LargestAmount(clause, relaxer.largest_amount(resource_clause(group.suffix, name)))
 
 
 def _count_hosts(hosts: list[LikeHosts]) -> int:
-    return sum(host.count for host in hosts)
+    return sum(host.host_count for host in hosts)
 
 
 def _part_funnels(found: HostDiagnosis) -> Iterator[PartFunnel]:
     for number, part in enumerate(found.parts):
         by_first = [0] * (len(part.checks) + 1)
         for host in found.hosts:
-            by_first[host.firsts[number]] += host.count
+            by_first[host.firsts[number]] += host.host_count
         left, steps = sum(by_first), []
         for index, check in enumerate(part.checks):
             left -= by_first[index]
@@ -222,13 +222,13 @@ class _WholeFunnel:
         for number, check in enumerate(self.found.together):
             self._keep_passing(check.clause, [0 in host.traits[number] for host in self.left])
 
-    def combine(self) -> None:
+    def check_together(self) -> None:
         """Check the conditions that tie the parts together.
 
         :raises BudgetExhausted: it takes too long; the results so far stay.
         """
         # the whole request first: a host that serves it passes every step, and most need no other search
-        *steps, (last, whole) = combinations(self.found.request)
+        *steps, (last, whole) = joint_clauses(self.found.request)
         tell = self._serving_function(whole)
         fitting = {host for host in self.left if tell(host)}
         for clause, request in steps:
@@ -237,8 +237,8 @@ class _WholeFunnel:
         self._keep_passing(last, [host in fitting for host in self.left])
 
     def _serving_function(self, request: CandidatesRequest) -> Callable[[LikeHosts], bool]:
-        tell = served(self.found.snapshot, request, self._budget)
-        return lambda host: tell(host.alike.tree, host.alike.shared)
+        tell = serving_check(self.found.snapshot, request, self._budget)
+        return lambda host: tell(host.alike.tree, host.alike.shared_providers)
 
     def _keep_passing(self, clause: RequestClause, passes: list[bool]) -> None:
         kept = []
@@ -256,7 +256,7 @@ class _WholeFunnel:
     def _note_failed(self, clause: RequestClause, host: LikeHosts, part: int | None) -> None:
         self._failed.setdefault(clause, ([], part))[0].append(host)
 
-    def reasons(self) -> Iterator[UnmetReason]:
+    def unmet_reasons(self) -> Iterator[UnmetReason]:
         """Yield the reasons of the hosts that are not left, most hosts first."""
         # stable, so that reasons of equally many hosts stay in the documented order
         by_count = sorted(self._failed.items(), key=lambda item: -_count_hosts(item[1][0]))
@@ -268,7 +268,7 @@ class _WholeFunnel:
                 clause,
                 _count_hosts(hosts),
                 examples,
-                _is_of_nobody(self.found.snapshot, clause),
+                _names_nothing_known(self.found.snapshot, clause),
                 places,
                 portions,
             )
@@ -323,7 +323,7 @@ def _place_of(provider: Provider) -> ProviderPlace:
     return ProviderPlace.NUMA_NODE if ZONE in provider.traits else ProviderPlace.ELSEWHERE
 
 
-def _is_of_nobody(snapshot: ModelSnapshot, clause: RequestClause) -> bool:
+def _names_nothing_known(snapshot: ModelSnapshot, clause: RequestClause) -> bool:
     """Return whether the clause names a tree, or aggregates, that no provider is in."""
     condition = condition_class(clause.condition)
     if condition is None or not condition.words.unknown:
@@ -353,11 +353,11 @@ def _distance_function(
     amount, kin = clause.amount, host.alike.kin
     if clause.condition != "capacity":
 
-        def missing(tree: HostTree) -> int:
+        def missing_portion(tree: HostTree) -> int:
             providers = kin.providers(tree)
             return min([abs(_found_amount(clause, providers[at]) - amount) for at in positions])
 
-        return missing
+        return missing_portion
     name, own = clause.names[0], kin.own
     slots = [kin.slots[at, name] for at in positions if at < own]
     most = max((_found_amount(clause, kin.shared[at - own]) for at in positions if at >= own), default=0)

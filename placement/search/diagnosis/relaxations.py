@@ -11,19 +11,24 @@ from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import HostTree
 from placement.search.budget import SearchBudget
-from placement.search.candidate_search import served
-from placement.search.diagnosis.clauses import RequestClause, droppable, resources, without
+from placement.search.candidate_search import serving_check
+from placement.search.diagnosis.clauses import (
+    RequestClause,
+    droppable_clauses,
+    resource_clause,
+    without_clauses,
+)
 from placement.search.diagnosis.survey import (
     Bits,
     FilterResult,
     HostDiagnosis,
     LikeHosts,
     UnmetFilters,
-    least,
+    minimal_sets,
 )
-from placement.search.equivalence import LikeTrees, TreeKin, sort_anew
+from placement.search.equivalence import LikeTrees, TreeKin, regroup_trees
 from placement.search.request import CandidatesRequest
-from placement.search.rules import available
+from placement.search.rules import available_amount
 
 # the number of sets of clauses grows with this power, and an operator has to make sense of each change
 MAX_CHANGES: Final = 3
@@ -51,15 +56,17 @@ class RequestRelaxation:
     hosts: int
 
     @classmethod
-    def of(cls, left_out: Iterable[RequestClause], amounts: Mapping[RequestClause, int], hosts: int) -> Self:
+    def from_changes(
+        cls, left_out: Iterable[RequestClause], amounts: Mapping[RequestClause, int], hosts: int
+    ) -> Self:
         """Return the relaxation without some clauses, and with other amounts for clauses of resources."""
         changed = [replace(clause, amount=amount) for clause, amount in amounts.items()]
         return cls(tuple(left_out), tuple(changed), hosts)
 
-    def change(self, request: CandidatesRequest) -> CandidatesRequest | None:
+    def changed_request(self, request: CandidatesRequest) -> CandidatesRequest | None:
         """Return the request with these changes; None if it asks for nothing then."""
-        amounts = {resources(each.group, each.names[0]): each.amount or 0 for each in self.amounts}
-        return without(request, self.left_out, amounts)
+        amounts = {resource_clause(each.group, each.names[0]): each.amount or 0 for each in self.amounts}
+        return without_clauses(request, self.left_out, amounts)
 
 
 class RelaxationSearch:
@@ -70,12 +77,12 @@ class RelaxationSearch:
         self._budget = budget
         self._by_missing: dict[UnmetFilters, list[LikeHosts]] = {}
         for host in found.hosts:
-            self._by_missing.setdefault(host.missing, []).append(host)
+            self._by_missing.setdefault(host.unmet_filters, []).append(host)
         self._most_shared: dict[str, list[tuple[int, int]]] = {}
         self._smallest_of: dict[str, list[int]] = {}
         self._asked = asked_amounts(found.request)
 
-    def relaxations(self) -> Iterator[RequestRelaxation]:
+    def find_relaxations(self) -> Iterator[RequestRelaxation]:
         """Yield the smallest changes with which the request fits; without changes it does not.
 
         :raises placement.search.budget.BudgetExhausted: it takes too long to find the next.
@@ -103,7 +110,7 @@ class RelaxationSearch:
                     every = (1 << at for at in range(len(self._found.droppable)))
                     levels[size + 1].update(bits | one for one in every if not bits & one)
 
-    def largest(self, clause: RequestClause) -> int | None:
+    def largest_amount(self, clause: RequestClause) -> int | None:
         """Return the largest amount of a resource class that fits with all else as requested.
 
         :param clause: the clause of the resource class.
@@ -120,9 +127,9 @@ class RelaxationSearch:
                 self._budget.spend(len(sets) * len(options))
                 either = {one | other for one in sets for other in options}
                 # minimal sets only, else their number would double with each part
-                sets = set(least(each for each in either if each.bit_count() <= MAX_CHANGES))
+                sets = set(minimal_sets(each for each in either if each.bit_count() <= MAX_CHANGES))
             found |= sets
-        return least(found)
+        return minimal_sets(found)
 
     def _find_ways(self, bits: Bits) -> Iterator[Mapping[RequestClause, int]]:
         """Yield the ways to have the request fit by changing all of these clauses, and no other.
@@ -130,7 +137,7 @@ class RelaxationSearch:
         Each way has the smallest amounts of the resources that are not left out: if other amounts fit, one of
         these fits, too.
         """
-        changed = self._found.clauses(bits)
+        changed = self._found.clauses_of(bits)
         asked = [clause for clause in changed if clause in self._asked]
         # None leaves a clause out; a smaller amount changes less, and is enlarged later
         for choice in product(*((None, *self._smallest_amounts(clause)) for clause in asked)):
@@ -148,13 +155,13 @@ class RelaxationSearch:
             # by structure: thousands of trees have the same portions
             shapes = {tree.shape for host in self._found.hosts for tree in host.alike.trees}
             self._budget.spend(1 + len(shapes) // 4)
-            shared = {each.id: each for host in self._found.hosts for each in host.alike.shared}
+            shared = {each.id: each for host in self._found.hosts for each in host.alike.shared_providers}
             inventories = chain(
                 (shape.portions[slot] for shape in shapes for _, slot in shape.having.get(name, ())),
                 (each.inventories[name] for each in shared.values() if name in each.inventories),
             )
             units = {(each.min_unit, each.step_size) for each in inventories}
-            self._smallest_of[name] = sorted({smallest(*each) for each in units})
+            self._smallest_of[name] = sorted({smallest_amount(*each) for each in units})
         return [each for each in self._smallest_of[name] if each < self._asked[clause]][:_MAX_SMALLEST]
 
     def _fitting_counts(
@@ -164,16 +171,16 @@ class RelaxationSearch:
 
         :param bits: all clauses that are changed.
         """
-        request = without(self._found.request, frozenset(left_out), amounts)
+        request = without_clauses(self._found.request, frozenset(left_out), amounts)
         if request is None:
             return
-        tell = served(self._found.snapshot, request, self._budget)
-        groups = [host.alike for host in self._able_hosts(bits, self._found.bits(amounts))]
+        tell = serving_check(self._found.snapshot, request, self._budget)
+        groups = [host.alike for host in self._able_hosts(bits, self._found.clause_bits(amounts))]
         # with other amounts hosts of one group may differ
         if amounts:
-            groups = sort_anew(self._found.snapshot, request, groups, self._budget)
+            groups = regroup_trees(self._found.snapshot, request, groups, self._budget)
         for alike in groups:
-            if tell(alike.tree, alike.shared):
+            if tell(alike.tree, alike.shared_providers):
                 yield len(alike.trees)
 
     def _able_hosts(self, changed: Bits, lessened: Bits) -> Iterator[LikeHosts]:
@@ -183,16 +190,16 @@ class RelaxationSearch:
             if missing.is_met(changed, lessened):
                 yield from hosts
 
-    def tell(self, left_out: Bits, amounts: Mapping[RequestClause, int]) -> _Tell | None:
+    def serving_check(self, left_out: Bits, amounts: Mapping[RequestClause, int]) -> _Tell | None:
         """Return a function that checks whether a tree serves the request without these clauses."""
-        request = without(self._found.request, frozenset(self._found.clauses(left_out)), amounts)
-        return None if request is None else served(self._found.snapshot, request, self._budget)
+        request = without_clauses(self._found.request, frozenset(self._found.clauses_of(left_out)), amounts)
+        return None if request is None else serving_check(self._found.snapshot, request, self._budget)
 
     def _weaken_least(self, bits: Bits, start: Mapping[RequestClause, int]) -> RequestRelaxation:
         """Return the relaxation of these clauses with amounts as large as possible, where any amount fits."""
         amounts = dict(start)
-        left_out = dict.fromkeys(each for each in self._found.clauses(bits) if each not in amounts)
-        for clause in self._found.clauses(bits):
+        left_out = dict.fromkeys(each for each in self._found.clauses_of(bits) if each not in amounts)
+        for clause in self._found.clauses_of(bits):
             if clause in self._asked:
                 others = {each: amount for each, amount in amounts.items() if each != clause}
                 rest = left_out.keys() - {clause}
@@ -200,7 +207,9 @@ class RelaxationSearch:
                 if amount is not None:
                     amounts[clause] = amount
                     left_out.pop(clause, None)
-        return RequestRelaxation.of(left_out, amounts, sum(self._fitting_counts(bits, left_out, amounts)))
+        return RequestRelaxation.from_changes(
+            left_out, amounts, sum(self._fitting_counts(bits, left_out, amounts))
+        )
 
     def _largest_amount(
         self,
@@ -213,8 +222,8 @@ class RelaxationSearch:
 
         Hosts are tried in the order of the largest amount that they could give.
         """
-        spared = self._found.bits(left_out)
-        lessened = self._found.bits([clause, *amounts])
+        spared = self._found.clause_bits(left_out)
+        lessened = self._found.clause_bits([clause, *amounts])
         bits = lessened | spared
         fitting = _AmountFitting(self, clause, spared, amounts)
         name = clause.names[0]
@@ -251,7 +260,11 @@ class RelaxationSearch:
             found = []
             for host in self._found.hosts:
                 shared = max(
-                    (available(each, name) for each in host.alike.shared if name in each.inventories),
+                    (
+                        available_amount(each, name)
+                        for each in host.alike.shared_providers
+                        if name in each.inventories
+                    ),
                     default=0,
                 )
                 if shared > 0:
@@ -272,14 +285,14 @@ class RelaxationSearch:
         bare, giving = self._found.standings[alike.kin][number]
         kin = alike.kin
         found = [at for at, each in giving if (at, name) in kin.slots and _is_spared(each, bits)]
-        for each, positions, _ in bare if alike.shared else ():
+        for each, positions, _ in bare if alike.shared_providers else ():
             if _is_spared(each, bits):
                 found += [
                     at for at in positions if at >= kin.own and name in kin.shared[at - kin.own].inventories
                 ]
         return sorted(found)
 
-    def portions(
+    def given_portions(
         self, clause: RequestClause, tree: HostTree, alike: LikeTrees, most: int | None, bits: Bits
     ) -> Iterator[tuple[int, int, int]]:
         """Yield the amounts of a class that providers of a tree could give: from, to, and step."""
@@ -288,11 +301,11 @@ class RelaxationSearch:
         for at in self._could_give(clause, alike, bits):
             provider = providers[at]
             inventory = provider.inventories[name]
-            at_once = available(provider, name)
+            at_once = available_amount(provider, name)
             highest = at_once if most is None else min(at_once, most)
             # the largest amount that is given in whole steps
             highest -= highest % inventory.step_size
-            lowest = smallest(inventory.min_unit, inventory.step_size)
+            lowest = smallest_amount(inventory.min_unit, inventory.step_size)
             if highest >= lowest:
                 yield lowest, highest, inventory.step_size
 
@@ -315,7 +328,7 @@ class _AmountFitting:
 
     def largest_at(self, tree: HostTree, alike: LikeTrees, best: int, most: int | None, bits: Bits) -> int:
         """Return the largest amount that fits at the tree if it exceeds ``best``, otherwise ``best``."""
-        portions = self._relaxer.portions(self._clause, tree, alike, most, bits)
+        portions = self._relaxer.given_portions(self._clause, tree, alike, most, bits)
         for lowest, highest, step in sorted(set(portions), key=lambda each: -each[1]):
             if highest <= best:
                 break
@@ -335,15 +348,15 @@ class _AmountFitting:
         # by amount, as one compiled request for it serves all hosts
         if amount not in self._tells:
             amounts = {**self._amounts, self._clause: amount}
-            self._tells[amount] = self._relaxer.tell(self._left_out, amounts)
+            self._tells[amount] = self._relaxer.serving_check(self._left_out, amounts)
         tell = self._tells[amount]
-        return tell is not None and tell(tree, alike.shared)
+        return tell is not None and tell(tree, alike.shared_providers)
 
 
 def asked_amounts(request: CandidatesRequest) -> dict[RequestClause, int]:
     """Return the amounts of a request, by the clauses that ask for them."""
     return {
-        resources(group.suffix, name): amount
+        resource_clause(group.suffix, name): amount
         for group in request.groups
         for name, amount in group.resources.items()
     }
@@ -401,12 +414,12 @@ class TriedRelaxations:
         :raises placement.search.budget.BudgetExhausted: it takes too long to find the next.
         """
         asked, found = asked_amounts(self._request), 0
-        for clause in droppable(self._snapshot, self._request):
+        for clause in droppable_clauses(self._snapshot, self._request):
             relaxation = None
             if clause in asked:
                 largest = self._largest_amount(clause, asked[clause])
                 if largest:
-                    relaxation = self.try_change(RequestRelaxation.of((), {clause: largest}, 0))
+                    relaxation = self.try_change(RequestRelaxation.from_changes((), {clause: largest}, 0))
             relaxation = relaxation or self.try_change(RequestRelaxation((clause,), (), 0))
             if relaxation is not None:
                 yield relaxation
@@ -416,22 +429,22 @@ class TriedRelaxations:
 
     def try_change(self, change: RequestRelaxation) -> RequestRelaxation | None:
         """Return the change with the number of hosts that serve the request then; None if none does."""
-        changed = change.change(self._request)
+        changed = change.changed_request(self._request)
         hosts = 0 if changed is None else sum(1 for _ in self._serving(changed))
         return replace(change, hosts=hosts) if hosts else None
 
     def _largest_amount(self, clause: RequestClause, asked: int) -> int:
         """Return the largest amount of a class below the requested one that fits; 0 if none does."""
 
-        def fits(amount: int) -> bool:
-            changed = without(self._request, (), {clause: amount})
+        def amount_fits(amount: int) -> bool:
+            changed = without_clauses(self._request, (), {clause: amount})
             return changed is not None and next(self._serving(changed), None) is not None
 
         best = 0
         for lowest, step in self._least_portions(clause.names[0]):
             most = (asked - 1) // step
             starts = (lowest // step * times for times in _STARTS)
-            below = next((start for start in starts if start <= most and fits(start * step)), None)
+            below = next((start for start in starts if start <= most and amount_fits(start * step)), None)
             if below is None:
                 continue
             # from there in strides that double, as most hosts have far less than may be asked for
@@ -439,11 +452,11 @@ class TriedRelaxations:
             for stride in (1 << each for each in count()):
                 if below + stride >= above:
                     break
-                if fits((below + stride) * step):
+                if amount_fits((below + stride) * step):
                     below += stride
                 else:
                     above = below + stride
-            best = max(best, largest_multiple(fits, step, below, above))
+            best = max(best, largest_multiple(amount_fits, step, below, above))
         return best
 
     def _least_portions(self, name: str) -> list[tuple[int, int]]:
@@ -451,11 +464,11 @@ class TriedRelaxations:
         having = self._snapshot.by_class.get(name, ())
         self._budget.spend(1 + len(having) // 4)
         inventories = (self._snapshot.providers[each].inventories[name] for each in having)
-        found = {(smallest(each.min_unit, each.step_size), each.step_size) for each in inventories}
+        found = {(smallest_amount(each.min_unit, each.step_size), each.step_size) for each in inventories}
         return sorted(found)[:_MAX_STEPS]
 
 
-def smallest(min_unit: int, step_size: int) -> int:
+def smallest_amount(min_unit: int, step_size: int) -> int:
     """Return the smallest amount that is given at once."""
     return max(1, -(-min_unit // step_size)) * step_size
 

@@ -10,11 +10,11 @@ from placement.read_model.trees import HostTree
 from placement.search.budget import SearchBudget
 from placement.search.diagnosis import clauses
 from placement.search.diagnosis.clauses import ClauseCheck, RequestClause, RequestPart
-from placement.search.equivalence import LikeTrees, TreeKin, provider_reader, sort_out
+from placement.search.equivalence import LikeTrees, TreeKin, group_trees, provider_reader
 from placement.search.request import CandidatesRequest
 
 Bits = int
-"""A set of clauses: each is a bit at its index in :attr:`HostDiagnosis.droppable`."""
+"""A set of clauses: each is a bit at its index in :attr:`HostDiagnosis.droppable_clauses`."""
 
 
 class FilterResult(NamedTuple):
@@ -61,12 +61,12 @@ class LikeHosts:
     root: Bits
 
     @property
-    def count(self) -> int:
+    def host_count(self) -> int:
         """The number of hosts that it stands for."""
         return len(self.alike.trees)
 
     @property
-    def missing(self) -> "UnmetFilters":
+    def unmet_filters(self) -> "UnmetFilters":
         """The clauses to leave out, which many hosts have in common."""
         return UnmetFilters(self.root, self.options, self.traits)
 
@@ -108,16 +108,16 @@ class HostDiagnosis:
     standings: dict[TreeKin, list[TreeResults]] = field(default_factory=dict)
     """By kin, for each part: the results of the providers of a tree, and of sharing providers."""
 
-    def bits(self, left_out: Iterable[RequestClause]) -> Bits:
+    def clause_bits(self, left_out: Iterable[RequestClause]) -> Bits:
         """Return a set of clauses as bits."""
         return sum({1 << self.droppable.index(clause) for clause in left_out})
 
-    def clauses(self, bits: Bits) -> tuple[RequestClause, ...]:
+    def clauses_of(self, bits: Bits) -> tuple[RequestClause, ...]:
         """Return the clauses of a set, in order."""
         return tuple([clause for at, clause in enumerate(self.droppable) if bits >> at & 1])
 
 
-def survey(
+def survey_hosts(
     snapshot: ModelSnapshot,
     request: CandidatesRequest,
     budget: SearchBudget,
@@ -135,14 +135,14 @@ def survey(
         parts,
         clauses.root_checks(snapshot, request),
         clauses.checks_together(snapshot, request),
-        clauses.droppable(snapshot, request),
+        clauses.droppable_clauses(snapshot, request),
     )
     trees = snapshot.whole_trees()
     if among is None:
         counting = list(trees.values())
     else:
         counting = [tree for root, tree in trees.items() if root in among]
-    _HostSurveyor(found, budget).look(counting)
+    _HostSurveyor(found, budget).survey_trees(counting)
     return found
 
 
@@ -160,7 +160,7 @@ class _HostSurveyor:
             for part in found.parts
         ]
         #: by part, the sets of clauses without which the request does not have the part
-        self._gone = [[found.bits(clauses) for clauses in part.gone_without] for part in found.parts]
+        self._gone = [[found.clause_bits(clauses) for clauses in part.gone_without] for part in found.parts]
         #: by all attributes that the checks read
         self._known: dict[Hashable, FilterResult] = {}
         #: by part and sharing provider
@@ -169,10 +169,10 @@ class _HostSurveyor:
         self._read_provider = [provider_reader(part.need.conditions) for part in found.parts]
         self._passing = [[0] * (len(part.checks) + 1) for part in found.parts]
 
-    def look(self, trees: Iterable[HostTree]) -> None:
+    def survey_trees(self, trees: Iterable[HostTree]) -> None:
         """Add these hosts, and count the providers that are left after each check."""
         found = self._found
-        for alike in sort_out(found.snapshot, found.request, trees, self._budget):
+        for alike in group_trees(found.snapshot, found.request, trees, self._budget):
             found.hosts.append(self._survey_alike(alike))
         for counts in self._passing:
             # from the numbers that fail each check to the numbers that are left after it
@@ -224,7 +224,7 @@ class _HostSurveyor:
                     sets |= each.spared
             firsts.append(furthest)
             closest.append(tuple(sorted(nearest)))
-            options.append(least(sets))
+            options.append(minimal_sets(sets))
         root = alike.tree.root
         lacking_root = sum(self._bit[check.drop] for check in self._found.on_roots if not check.met_by(root))
         return LikeHosts(
@@ -251,7 +251,7 @@ class _HostSurveyor:
             bare[self._result_of(number, providers[rest[0]], tree)] = rest
         owned = {standing: len(positions) for standing, positions in bare.items()}
         # a pool serves several hosts, so that its free amounts are checked here
-        for at, provider in enumerate(alike.shared, start=own):
+        for at, provider in enumerate(alike.shared_providers, start=own):
             bare.setdefault(self._result_of_shared(number, provider), []).append(at)
         giving = []
         for at in sorted(having):
@@ -312,7 +312,7 @@ class _HostSurveyor:
         sets = {spared}
         for ways in by_ways.values():
             sets = {one | other for one in sets for other in ways}
-        return FilterResult(first, least(sets), ())
+        return FilterResult(first, minimal_sets(sets), ())
 
     def _lacking_together(self, alike: LikeTrees) -> Iterable[frozenset[Bits]]:
         """Yield the clauses to leave out for each check that the group without a suffix passes together."""
@@ -328,10 +328,10 @@ class _HostSurveyor:
         self._budget.spend(1 + len(serving) // 4)
         for check in self._found.together:
             met = any(map(check.met_by, serving))
-            yield frozenset({0}) if met else least({self._bit[check.drop], gone})
+            yield frozenset({0}) if met else minimal_sets({self._bit[check.drop], gone})
 
 
-def least(sets: Iterable[Bits]) -> frozenset[Bits]:
+def minimal_sets(sets: Iterable[Bits]) -> frozenset[Bits]:
     """Return the minimal sets: those that contain no other."""
     kept: list[Bits] = []
     for each in sorted(sets, key=int.bit_count):

@@ -151,16 +151,16 @@ def test_why_there_is_no_candidate_is_said_of_the_hosts_that_may_be_chosen(admin
     small, large = make_provider(admin, "small", VCPU=4), make_provider(admin, "large", VCPU=8)
     detail = read_error(post_claims(admin, new_claim("resources=VCPU:9", avoid=[large])))[2]
     why = "0 of 1 host: 1 has less than 9 VCPU free (most: 4 on small); asking for 4 VCPU would leave 1 host"
-    assert detail.endswith(f": {why}; 1 host is left out by avoid.")
+    assert detail.endswith(f": {why}; 1 host is excluded by avoid.")
     answer = post_claims(admin, new_claim("resources=VCPU:5", only=[small]))
     detail = read_error(answer)[2]
-    assert "asking for 4 VCPU would leave 1 host; 1 host is left out by only" in detail
+    assert "asking for 4 VCPU would leave 1 host; 1 host is excluded by only" in detail
     explanation = answer.json["errors"][0]["explanation"]
     assert detail.endswith(f": {explanation['sentence']}.")
     assert [explanation[name] for name in ("hosts", "fitting_hosts")] == [1, 0]
     assert [each["fits"] for each in explanation["largest"]] == [4]
     detail = read_error(post_claims(admin, new_claim("resources=VCPU:1", only=[small], avoid=[small])))[2]
-    assert detail.endswith(": no host may be chosen: 1 host is left out by only, 1 by avoid.")
+    assert detail.endswith(": no host may be chosen: 1 host is excluded by only, 1 by avoid.")
 
 
 def test_why_does_not_count_on_a_pool_that_is_avoided(admin):
@@ -195,7 +195,7 @@ def test_an_order_goes_by_a_number_that_a_provider_has(admin):
     assert post_claims(admin, new_claim("resources=VCPU:1", order={"attribute:price": -1})).status_code == 201
     for name in ("prise", "room"):
         answer = post_claims(admin, new_claim("resources=VCPU:1", order={"pack": 1, f"attribute:{name}": -1}))
-        detail = f"No provider has a number called {name} among its attributes, by which the order goes."
+        detail = f"The order names the attribute {name}, which is a number at no provider."
         assert read_error(answer) == (400, "placement.undefined_code", detail)
 
 
@@ -354,11 +354,11 @@ def test_dedicated_cpus_are_split_where_the_topology_allows_it(admin):
     )
     assert (status, code) == (409, "placement.ext.no_candidate")
     assert detail.endswith(
-        ": by topology single-numa there is no place, best-effort would do, asking for 4 PCPU would leave"
+        ": topology single-numa leaves no place, best-effort would fit, asking for 4 PCPU would leave"
         " 1 host; without a topology 0 of 1 host: 1 has no NUMA node with 8 PCPU free (most: 4 on cn)."
     )
     answer = post_claims(admin, new_claim("resources=PCPU:9", topology="best-effort"))
-    assert "best-effort there is no place, asking for 8 PCPU would leave 1 host; " in read_error(answer)[2]
+    assert "best-effort leaves no place, asking for 8 PCPU would leave 1 host; " in read_error(answer)[2]
     explanation = answer.json["errors"][0]["explanation"]
     changes = [each["changes"] for each in explanation["relaxations"]]
     assert changes == [[{"condition": "resources", "group": "", "names": ["PCPU"], "amount": 8}]]
@@ -382,7 +382,7 @@ def test_dedicated_cpus_are_split_where_the_topology_allows_it(admin):
             admin, new_claim("resources=PCPU:3", topology="single-numa", avoid=[made["root_provider_uuid"]])
         )
     )[2]
-    assert detail.endswith(": no host may be chosen: 1 host is left out by avoid.")
+    assert detail.endswith(": no host may be chosen: 1 host is excluded by avoid.")
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ class SplitChoices:
         """Return the roots that may serve."""
         return self._search_for(tuple(self._asked)).roots()
 
-    def at(self, root: int) -> Iterator[HostChoice | None]:
+    def choices_at(self, root: int) -> Iterator[HostChoice | None]:
         """Yield the choices at a root as they are found; None where the next takes long.
 
         :raises placement.search.budget.BudgetExhausted: the budget is spent.
@@ -88,10 +88,10 @@ class SplitChoices:
         if names:
             # a sum over the tree, before splits are tried: crowded hosts mostly fail it
             if all(_free_amount(tree, name) >= self._asked[name] for name in names):
-                yield from self._search_for(names).at(tree)
+                yield from self._search_for(names).choices_at(tree)
             return
-        for candidate in self._whole.at(root):
-            yield candidate and HostChoice.of(self._snapshot, candidate)
+        for candidate in self._whole.choices_at(root):
+            yield candidate and HostChoice.from_candidate(self._snapshot, candidate)
 
     def _search_for(self, names: tuple[str, ...]) -> "_SplitSearch":
         found = self._splits.get(names)
@@ -131,7 +131,7 @@ class _ZoneLayout:
     apart: tuple[tuple[int, ...], ...]
 
     @property
-    def places(self) -> set[int]:
+    def room_positions(self) -> set[int]:
         """The positions of all providers that have a room."""
         return {at for zone in self.rooms for _, at, _ in zone}
 
@@ -177,7 +177,7 @@ class _SplitSearch:
         """Return the roots that may serve."""
         return RootFilter(self._snapshot.roots()) if self._rest is None else self._rest.roots()
 
-    def at(self, tree: HostTree) -> Iterator[HostChoice | None]:
+    def choices_at(self, tree: HostTree) -> Iterator[HostChoice | None]:
         """Yield the choices at a tree."""
         layout = self._zone_layout(tree)
         # a class without any room cannot be split, whatever is free
@@ -206,15 +206,15 @@ class _SplitSearch:
     def _other_choices(self, tree: HostTree) -> Iterator[HostChoice | None]:
         """Yield the choices for what is not split."""
         if self._rest is not None:
-            for candidate in self._rest.at(tree.root.id):
-                yield candidate and HostChoice.of(self._snapshot, candidate)
+            for candidate in self._rest.choices_at(tree.root.id):
+                yield candidate and HostChoice.from_candidate(self._snapshot, candidate)
         elif all(each.met_by(tree.root, self._snapshot) for each in self._on_roots):
             yield HostChoice(tree.root, (), {})
 
     def _best_beside(self, tree: HostTree, layout: _ZoneLayout, others: HostChoice) -> Ranked | None:
         """Return the best splits beside a choice for the rest, by positions in the tree."""
         # quick proof: if all rooms of the host together lack a trait, each split lacks it
-        if not self._has_traits(tree, others, layout.places):
+        if not self._has_traits(tree, others, layout.room_positions):
             return None
         apart = layout.apart
         if self._distances:
@@ -288,7 +288,7 @@ class _SplitSearch:
                 # without a choice for the rest, the question is what would fit on the empty host
                 free = inventory.capacity if others is None else tree.free[slot]
                 mine = taken.get(provider.id, {}).get(name, 0)
-                rooms.setdefault(name, []).append(ZoneRoom.of(at, inventory, free, mine))
+                rooms.setdefault(name, []).append(ZoneRoom.from_inventory(at, inventory, free, mine))
             zones.append(rooms)
         return zones
 

@@ -18,12 +18,12 @@ from placement.read_model.provider import SHARES
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import HostTree
 from placement.search.budget import BudgetExhausted, SearchBudget
-from placement.search.candidate_search import CandidatesByHost, drained
+from placement.search.candidate_search import CandidatesByHost, drain_waiting
 from placement.search.candidates import AllocationCandidate
 from placement.search.claims.claim import ClaimScenario, HostChoice, WantedClaim, stays_at_its_host
 from placement.search.claims.score_bounds import ScoreUpperBounds
 from placement.search.claims.scores import Choices, ChoiceScorer, Found, best_first
-from placement.search.claims.splitting import SplitChoices
+from placement.search.claims.split_choices import SplitChoices
 from placement.search.conditions import all_conditions, needs_of
 from placement.search.equivalence import tree_reader
 from placement.store.groups import GroupPolicy
@@ -54,7 +54,7 @@ class UnplacedClaim:
     world: ClaimScenario
 
 
-def place(
+def place_claims(
     world: ClaimScenario, wanted: Sequence[WantedClaim], budget: SearchBudget, rng: random.Random
 ) -> list[PlacedClaim] | UnplacedClaim:
     """Return a choice for each wanted claim, such that all can be held together, or the first without one.
@@ -66,7 +66,7 @@ def place(
     """
     # sums first: they prove in microseconds what a search over all combinations would take seconds for
     hopeless = _exceeds_free(world.snapshot, wanted) or _lack_hosts(world, wanted, budget, rng)
-    found = None if hopeless else _ClaimPlacing(world, wanted, budget, rng).place(world, 0, {})
+    found = None if hopeless else _ClaimPlacing(world, wanted, budget, rng).place_from(world, 0, {})
     return found if found is not None else _first_unplaced(world, wanted, budget, rng)
 
 
@@ -107,7 +107,7 @@ def _count_places(
     if len(members) == 1 or any(each.topology or each.fallback for each in members):
         return len(members)
     limit = max(each.group.max_per_root for each in members if each.group is not None)
-    present = world.beside(members[0].group)
+    present = world.members_beside(members[0].group)
     places: dict[int, int] = {}
     for each in members:
         for found in _find_choices(world, each, budget, rng):
@@ -142,7 +142,7 @@ class _ClaimPlacing:
         #: numbers of claims that have no place, with the amounts that those before had taken
         self._failed: set[Hashable] = set()
 
-    def place(
+    def place_from(
         self, world: ClaimScenario, number: int, taken: Mapping[tuple[int, str], int]
     ) -> list[PlacedClaim] | None:
         """Return the claims from this number on, placed beside those before them; None if there is no way.
@@ -168,7 +168,9 @@ class _ClaimPlacing:
                 tried.add(alike)
                 # a scenario copies indexes of the snapshot, which takes longer the larger the snapshot is
                 self._budget.spend(len(world.snapshot) // 8)
-                others = self.place(world.holding(wanted, choice), number + 1, _with_choice(taken, choice))
+                others = self.place_from(
+                    world.with_choice(wanted, choice), number + 1, _with_choice(taken, choice)
+                )
             if others is not None:
                 return [
                     PlacedClaim(wanted, choice, _find_alternates(wanted, choice, chain(passed, choices))),
@@ -193,7 +195,7 @@ class _ClaimPlacing:
 
     def _member_counts(self, world: ClaimScenario) -> Hashable:
         """Return the number of members that each host has, of all groups of the claims."""
-        return tuple(frozenset(world.beside(group).items()) for group in self._groups)
+        return tuple(frozenset(world.members_beside(group).items()) for group in self._groups)
 
     def _choice_likeness(self, world: ClaimScenario, choice: HostChoice) -> Hashable:
         """Return a key of a choice: choices of equal keys leave the same room to the claims after it."""
@@ -205,7 +207,7 @@ class _ClaimPlacing:
             return frozenset(taken.items())
         # positions rather than ids, so that two hosts can be equal
         within = frozenset((at[provider_id], amounts) for provider_id, amounts in taken.items())
-        others = tuple(world.beside(group).get(choice.root.id, 0) for group in self._groups)
+        others = tuple(world.members_beside(group).get(choice.root.id, 0) for group in self._groups)
         return self._read_tree(tree), tree.kind, tree.free, within, others
 
 
@@ -226,7 +228,7 @@ def _first_unplaced(
         choice = next(_all_choices(world, each, budget, rng), None)
         if choice is None:
             return UnplacedClaim(number, world)
-        world = world.holding(each, choice)
+        world = world.with_choice(each, choice)
     raise AssertionError("all of them have a place")
 
 
@@ -251,11 +253,13 @@ def _choices_as_asked(
     scorer = ChoiceScorer(world, wanted)
     hosts = ScoreUpperBounds(world, wanted, list(roots), budget).highest_first()
     for found in best_first(hosts, at, scorer, budget):
-        yield replace(_make_choice(world, found), score=scorer.score(found))
+        yield replace(_make_choice(world, found), score=scorer.score_choice(found))
 
 
 def _make_choice(world: ClaimScenario, found: Found) -> HostChoice:
-    return HostChoice.of(world.snapshot, found) if isinstance(found, AllocationCandidate) else found
+    return (
+        HostChoice.from_candidate(world.snapshot, found) if isinstance(found, AllocationCandidate) else found
+    )
 
 
 def _find_choices(
@@ -265,7 +269,7 @@ def _find_choices(
     roots, at = choices_at_hosts(world, wanted, budget, rng)
     # with several wanted claims most hosts take one
     begun: deque[Choices] = deque()
-    for choices in chain(map(at, roots), drained(begun)):
+    for choices in chain(map(at, roots), drain_waiting(begun)):
         for found in choices:
             begun.append(choices)
             if found is not None:
@@ -277,7 +281,7 @@ def choices_at_hosts(
     world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget, rng: random.Random
 ) -> tuple[Iterator[int], Callable[[int], Choices]]:
     """Return the roots of the hosts that may serve, from a random one on, and their choices."""
-    snapshot, group, beside = world.snapshot, wanted.group, world.beside(wanted.group)
+    snapshot, group, beside = world.snapshot, wanted.group, world.members_beside(wanted.group)
     avoided = {snapshot.by_uuid[uuid] for uuid in wanted.avoid if uuid in snapshot.by_uuid}
     only = None
     if wanted.only is not None:
@@ -289,7 +293,7 @@ def choices_at_hosts(
     else:
         found = SplitChoices(snapshot, wanted.request, wanted.topology, world.distances, budget, among=only)
     possible = found.roots()
-    roots = (possible if only is None else possible.among(only)).from_anywhere(rng)
+    roots = (possible if only is None else possible.only_among(only)).from_anywhere(rng)
     # a root that is avoided is not searched; choices of its pools at other roots are left out below
     if avoided:
         roots = (root for root in roots if root not in avoided)
@@ -305,11 +309,11 @@ def choices_at_hosts(
             return False
         return group is None or group.allows(choice.hosts, beside)
 
-    def at(root: int) -> Choices:
+    def allowed_choices_at(root: int) -> Choices:
         # without pools the checks of roots above are exact
-        return filter(is_allowed, found.at(root)) if shared else found.at(root)
+        return filter(is_allowed, found.choices_at(root)) if shared else found.choices_at(root)
 
-    return roots, at
+    return roots, allowed_choices_at
 
 
 def _find_alternates(
