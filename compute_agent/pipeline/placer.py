@@ -184,12 +184,12 @@ class GuestPlacer:
 
     def _log_strays(self) -> None:
         """Warn, once, of guests that hold CPUs which the present sets do not have."""
-        sets, online = self.world.cpu_sets, self.world.topology.online
+        sets, reachable = self.world.cpu_sets, self.world.reachable
         for entry in self._cache:
             guest = entry.guest
             stray = ""
             if entry.assignment is not None:
-                stray = sets.stray(entry.assignment.held, online, self._reach(entry))
+                stray = sets.stray(entry.assignment.held, reachable, self._reach(entry))
             if stray and stray != entry.stray:
                 LOG.warning("%s", stray_warning(guest.uuid, stray, guest.name))
             elif entry.stray and not stray:
@@ -205,7 +205,7 @@ class GuestPlacer:
 
     def _keep_apart(self) -> None:
         """Have everybody float on what nobody holds."""
-        sets, online = self.world.cpu_sets, self.world.topology.online
+        sets, reachable = self.world.cpu_sets, self.world.reachable
         held = frozenset[int]().union(*self._cache.holdings().values())
         floated_on = sets.shared | sets.emulator | (sets.dedicated if self.world.lends else frozenset())
         before, self._contested = self._contested, (self.world, held & floated_on)
@@ -213,7 +213,7 @@ class GuestPlacer:
         idle = self._contested == before and not self._contested[1]
         for entry in self._cache:
             assignment = entry.assignment
-            if assignment is not None and online.isdisjoint(assignment.cpus):
+            if assignment is not None and reachable.isdisjoint(assignment.cpus):
                 self._cache.mark(entry)  # it is on spare CPUs, and these may be held by now
             if entry.allocation is None:
                 self.take_up(entry)
@@ -232,7 +232,7 @@ class GuestPlacer:
         current = entry.assignment
         if request.constraints != UNCONSTRAINED:
             return  # what keeps it off the CPUs of others might be what its definition forbids
-        if current is not None and may_stay(current, supply.taken(request), self.world.topology.online):
+        if current is not None and may_stay(current, supply.taken(request), self.world.reachable):
             return
         place = keep(supply, request, current) if current is not None else None
         decision = place or self.decide(entry.guest, {})
