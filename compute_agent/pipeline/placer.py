@@ -159,10 +159,14 @@ class GuestPlacer:
         """
         if not self.world.pins:
             self._synced = None
+            if self.world.follows:
+                for entry in self._cache:
+                    if entry.assignment is None:
+                        self._follow(entry)
+                self._log_strays()
+                return
             for entry in self._cache:
                 entry.stray = ""
-                if self.world.follows and entry.assignment is None:
-                    self._follow(entry)
             return
         for _ in range(len(self._cache) + 1):  # whoever finds a place may give another one back
             present = self.world, self._cache.holdings()

@@ -7,12 +7,14 @@ import re
 import shutil
 import socket
 import subprocess
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
 from compute_agent.agent.configured_host import build_world
 from compute_agent.conf import load
+from compute_agent.files import secure_folder
 from tests.compute_agent.cmd.agents import MAIN, run_here
 from tests.compute_agent.resctrl import fake
 
@@ -142,7 +144,9 @@ def test_a_dedicated_cpu_that_nova_took_offline_counts_once_it_was_seen(configur
     assert found["dedicated_cpus"] == ""
     assert any("CPU 0 is offline, and left out until online" in text for text in found["warnings"])
     online.write_text("0-1\n")
-    build_world(load(config_files=[str(ini)]))
+    conf = load(config_files=[str(ini)])
+    secure_folder(Path(conf.state_path))
+    build_world(conf)
     online.write_text("1\n")
     status, found = check(ini)
     assert (status, found["dedicated_cpus"]) == (0, "0")

@@ -105,7 +105,8 @@ def test_a_damaged_memory_is_put_aside_and_started_again(tmp_path, caplog, conte
     assert "cannot be used" in caplog.text
     remember(tmp_path, WHOLE)
     known = recall(tmp_path)
-    assert known is not None and known.online == WHOLE.online
+    assert known is not None
+    assert known.online == WHOLE.online
     assert len(list(tmp_path.iterdir())) == 2
 
 
