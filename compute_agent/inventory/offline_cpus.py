@@ -188,7 +188,7 @@ def remember(folder: Path, topology: HostTopology) -> HostTopology:
                 put_aside(folder / FILE_NAME)
             write_durably(folder / FILE_NAME, content)
         except OSError as error:
-            LOG.error("The topology of CPUs cannot be kept in %s: %s", folder / FILE_NAME, error)
+            LOG.warning("The topology of CPUs cannot be kept in %s: %s", folder / FILE_NAME, error)
     return after
 
 
