@@ -79,8 +79,8 @@ class ExpectedGuests:
     def delay_of(self, guest: Guest) -> float | None:
         """How old the process of a guest was when it had its cache group: so far, if it was not expected.
 
-        None if it is gone. The guest is not expected any more, unless its next start was announced: that can be
-        before Placement has answered about the start before.
+        None if it is gone. The guest is not expected any more, unless its next start was announced. That can
+        be before Placement has answered about this one.
         """
         age, one = procfs.age(guest.pid), self._expected.get(guest.uuid)
         if one is None or (one.guest.pid or guest.pid) != guest.pid or (age is None and not one.guest.pid):
