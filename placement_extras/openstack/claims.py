@@ -9,7 +9,7 @@ from typing import Any, Final
 from osc_lib import exceptions
 from osc_lib.command import command
 
-from placement_extras.openstack.flavors import add_wanted, wanted
+from placement_extras.openstack.flavors import add_wanted, given_strict, wanted
 from placement_extras.openstack.requests import HostNames, in_words, pairs, request, request_ours, roots, warn
 
 _CLAIMS: Final = "/ext/v1/claims"
@@ -280,6 +280,7 @@ def _add_wanted(parser: argparse.ArgumentParser) -> None:
 def _wanted(asking: command.Command, parsed_args: argparse.Namespace) -> dict[str, Any]:
     body: dict[str, Any] = {
         **wanted(parsed_args),
+        **given_strict(parsed_args),
         "project_id": parsed_args.project_id,
         "user_id": parsed_args.user_id,
         "excluded_hosts": roots(asking, parsed_args.excluded_host),

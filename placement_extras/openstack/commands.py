@@ -11,7 +11,14 @@ from typing import Any, Final
 from osc_lib import exceptions
 from osc_lib.command import command
 
-from placement_extras.openstack.flavors import add_by_options, add_wanted, by_options, read_flavor, wanted
+from placement_extras.openstack.flavors import (
+    add_by_options,
+    add_wanted,
+    by_options,
+    given_strict,
+    read_flavor,
+    wanted,
+)
 from placement_extras.openstack.requests import in_words, pairs, request_ours, roots, warn
 
 _EXPLANATIONS: Final = "/ext/v1/explanations"
@@ -49,7 +56,7 @@ class ExplainAllocationCandidates(command.Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[Row]]:
         """Ask, say it in a sentence, and show the part as a table."""
-        answer = _ask(self, _EXPLANATIONS, wanted(parsed_args), parsed_args.query_version)
+        answer = _ask(self, _EXPLANATIONS, wanted(parsed_args), parsed_args)
         print(f"{answer['summary']}.", file=self.app.stderr)
         warn(self, answer.get("warnings", ()))
         columns, rows = _PARTS[parsed_args.part]
@@ -146,7 +153,7 @@ class ShowCapacity(command.Lister):
                     f"--proportion {proportion}: <name>=<number> is expected, with the name of a flavor."
                 )
             flavors[0]["proportion"] = int(number)
-        answer = _ask(self, _CAPACITY, body, parsed_args.query_version)
+        answer = _ask(self, _CAPACITY, body, parsed_args)
         for each in answer["flavors"]:
             warn(self, [f"{each['name']}: {warning}" for warning in each.get("warnings", ())])
         if answer["combined"] is not None:
@@ -178,11 +185,11 @@ def _add_options(parser: argparse.ArgumentParser, parts: Parts, queries_are: str
     )
 
 
-def _ask(asking: command.Command, path: str, body: Mapping[str, Any], version: str | None) -> Any:
+def _ask(asking: command.Command, path: str, body: Mapping[str, Any], parsed_args: argparse.Namespace) -> Any:
     """What the service answers; the queries are of a microversion, or of the newest."""
-    if version is not None:
-        body = {**body, "microversion": version}
-    return request_ours(asking, "POST", path, json=body)
+    version = parsed_args.query_version
+    shown = {**body, **given_strict(parsed_args), **({} if version is None else {"microversion": version})}
+    return request_ours(asking, "POST", path, json=shown)
 
 
 def _flavors(flavor: Mapping[str, Any]) -> Iterable[Row]:

@@ -198,6 +198,35 @@ def test_what_is_not_understood_of_a_flavor_is_answered(admin, path):
         assert of_flavor(answer.json)["warnings"] == warnings
 
 
+@pytest.mark.parametrize(
+    ("spec", "meant"),
+    [
+        ("resource:LLC", "resources:LLC"),
+        ("Resources:LLC", "resources:LLC"),
+        ("resouces1:LLC", "resources:LLC"),
+        ("tait:CUSTOM_FAST", "trait:CUSTOM_FAST"),
+        ("HW:cpu_policy", "hw:cpu_policy"),
+        ("capability:hypervisor_type", "capabilities:hypervisor_type"),
+        ("group_polcy", "group_policy"),
+    ],
+)
+def test_a_misspelt_namespace_of_a_flavor_is_answered_and_refused(admin, spec, meant):
+    make_provider(admin, "cn", VCPU=8, LLC=10, **SIZES)
+    warning = f"{spec} is no extra spec that Nova knows: did you mean {meant}?"
+    assert post_claims(admin, asks(**{spec: "1"})).json["claims"][0]["warnings"] == [warning]
+    refused = post_claims(admin, {**asks(**{spec: "1"}), "strict": True})
+    assert read_error(refused)[:2] == (400, "placement.ext.invalid_flavor")
+    assert warning in read_error(refused)[2]
+
+
+def test_namespaces_of_others_pass_a_strict_claim(admin):
+    make_provider(admin, "cn", VCPU=8, LLC=10, **SIZES)
+    foreign = {"billing:rate": "7", "compute_agent:qos_class": "BE", "trove:kind": "x", "cpu_model": "y"}
+    claimed = post_claims(admin, {**asks(**foreign, **{"resources:LLC": "2"}), "strict": True})
+    assert claimed.status_code == 201
+    assert claimed.json["claims"][0]["warnings"] == []
+
+
 @pytest.mark.parametrize("path", bodies())
 def test_what_is_not_understood_of_a_flavor_is_refused_if_so_asked(admin, path):
     make_provider(admin, "cn", VCPU=8, **SIZES)

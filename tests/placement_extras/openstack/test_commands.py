@@ -140,9 +140,14 @@ def test_what_is_not_understood_of_a_flavor_is_said(
     kind: type[command.Command], arguments: tuple[str, ...], answer: dict[str, Any]
 ) -> None:
     client = CommandClient(json.dumps(answer))
-    _, said = run(kind, client, *arguments, "--vcpus", "2", "--ram", "1", "--property", "hw:x=1")
+    flavor = ("--vcpus", "2", "--ram", "1", "--property", "hw:x=1")
+    client.answers *= 2
+    _, said = run(kind, client, *arguments, *flavor)
     name = "guest: " if kind is ShowCapacity else ""
     assert f"Warning: {name}hw:x is none.\n" in said
+    run(kind, client, *arguments, *flavor, "--strict")
+    lenient, strict = (body["claims"][0] if kind is CreateClaim else body for _, _, body in client.asked)
+    assert ("strict" in lenient, strict["strict"]) == (False, True)
 
 
 def test_a_policy_without_a_group_is_refused_before_anything_is_claimed() -> None:
