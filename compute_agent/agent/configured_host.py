@@ -45,7 +45,7 @@ from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.inventory.resctrl import CachePlatform
 from compute_agent.loops.base import ReloadedConfiguration
 from compute_agent.model.cpuset import CPU_POOL, CpuPool, CpuSets
-from compute_agent.model.guest import MemoryType
+from compute_agent.model.guest_settings import MemoryType
 from compute_agent.model.messages import ConfigError
 from compute_agent.model.resource import BlockIoClass, MemoryShare
 from compute_agent.pipeline.host_state import HostState

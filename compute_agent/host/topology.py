@@ -10,7 +10,7 @@ from typing import Any
 
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet
-from compute_agent.model.guest import MemoryType
+from compute_agent.model.guest_settings import MemoryType
 
 
 @dataclass(frozen=True, slots=True)

@@ -224,6 +224,8 @@ class GuestEnforcer:
             self._metrics.refused_settings.labels(controller.name).set(refusals)
 
     def _compare(self, entry: CachedGuest, world: HostState) -> None:
+        if entry.guest.settings.preserve:
+            return
         target = self._target(entry, world)
         for controller in self._controllers:
             if controller.name in entry.pending:

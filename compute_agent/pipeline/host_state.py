@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from compute_agent.host.topology import HostTopology
 from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
 from compute_agent.model.cpuset import CpuPool, CpuSets
-from compute_agent.model.guest import Allocation, Guest, MemoryType
+from compute_agent.model.guest import Allocation, Guest
+from compute_agent.model.guest_settings import MemoryType
 from compute_agent.model.messages import called
 from compute_agent.model.resource import MEMORY, RECLAIMED_MEMORY, RECLAIMED_VCPU
 from compute_agent.policy import STATIC_PLUS, STATIC_POOLS, leave_in_place, place_nowhere
@@ -147,7 +148,7 @@ def request_for(world: HostState, guest: Guest, allocation: Allocation) -> Guest
         guest=guest.uuid,
         vcpus=settings.vcpus,
         demands=asked,
-        thread_policy=settings.thread_policy,
+        thread_policy=settings.core_policy,
         emulator_policy=settings.emulator_policy,
         dedicated=0 if world.cpu_sets.legacy else guest.dedicated,
         constraints=guest.constraints,

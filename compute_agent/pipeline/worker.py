@@ -67,6 +67,7 @@ class GuestOverview:
         metrics.unknown_guests.set(sum(entry.allocation is None for entry in entries))
         metrics.migrating_guests.set(sum(entry.migration is not None for entry in entries))
         metrics.refused_guests.set(sum(bool(entry.refusal) for entry in entries))
+        metrics.preserved_guests.set(sum(entry.guest.settings.preserve for entry in entries))
         metrics.lost_guests.set(len(self._driver.lost()))
         metrics.stray_guests.set(sum(bool(entry.stray) for entry in entries))
         remote = sum(bool(view(entry, topology).remote_memory) for entry in entries)

@@ -15,13 +15,8 @@ from typing import Final, NamedTuple
 from compute_agent.host.topology import HostTopology
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet, CpuSets
-from compute_agent.model.guest import (
-    UNCONSTRAINED,
-    CpuAssignment,
-    EmulatorPolicy,
-    PlacementConstraints,
-    ThreadPolicy,
-)
+from compute_agent.model.guest import UNCONSTRAINED, CpuAssignment, PlacementConstraints
+from compute_agent.model.guest_settings import EmulatorPolicy, ThreadPolicy
 
 
 @dataclass(frozen=True, slots=True, eq=False)

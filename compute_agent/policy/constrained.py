@@ -26,7 +26,8 @@ from typing import Final
 from compute_agent.host.topology import HostTopology
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet
-from compute_agent.model.guest import UNCONSTRAINED, CpuAssignment, PlacementConstraints, ThreadPolicy
+from compute_agent.model.guest import UNCONSTRAINED, CpuAssignment, PlacementConstraints
+from compute_agent.model.guest_settings import ThreadPolicy
 from compute_agent.policy.base import (
     CpuSupply,
     GuestRequest,

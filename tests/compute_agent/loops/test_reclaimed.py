@@ -12,7 +12,7 @@ from compute_agent.inventory.cpu_sets import CpuOptions, resolve
 from compute_agent.inventory.derive import InventorySettings, derive
 from compute_agent.loops.offers import with_kept
 from compute_agent.loops.reclaimed import ReclaimLoop
-from compute_agent.model.guest import GuestSettings
+from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.resource import RECLAIMED_VCPU
 from compute_agent.pipeline.events import GuestStopped, StartGuest
 from compute_agent.pipeline.host_state import HostState

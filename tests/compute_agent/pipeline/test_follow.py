@@ -6,7 +6,7 @@ import pytest
 
 from compute_agent.controllers.cpu import CpuController
 from compute_agent.drivers.base import CpuLimits
-from compute_agent.model.guest import GuestSettings
+from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.pipeline.events import (
     AllocationsRead,
     GuestStarted,
