@@ -99,7 +99,7 @@ def refusal(wanted: Sequence[WantedClaim], unplaced: UnplacedClaim, budget: Sear
     shown = {
         "microversion": microversion.text(each.version),
         **document(*found),
-        "sentence": said,
+        "summary": said,
         "warnings": list(each.warnings),
     }
     warned = f" Of the flavor was ignored: {'; '.join(each.warnings)}." if each.warnings else ""
@@ -167,8 +167,8 @@ def _hosts_left(
     if group is not None and all(stays_at_its_host(snapshot, way.request) for way in ways):
         full = {root for root in left if not group.allows((root,), beside)}
     for by, roots in (
-        ("only", left - named if wanted.only is not None else set()),
-        ("avoid", avoided),
+        ("allowed_hosts", left - named if wanted.only is not None else set()),
+        ("excluded_hosts", avoided),
         ("its group", full),
     ):
         if gone := left & roots:

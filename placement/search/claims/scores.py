@@ -278,9 +278,9 @@ def standing(whole: tuple[float, float], number: float, *, low: bool) -> float:
 CRITERIA: Final[Mapping[str, Callable[[_TakenAmounts], float]]] = {
     "pack": pack,
     "spread": spread,
-    "zones": zones,
-    "distance": distance,
-    "fit": fit,
+    "numa_nodes": zones,
+    "numa_distance": distance,
+    "best_fit": fit,
     "group": group,
 }
 

@@ -39,7 +39,7 @@ def distance_of(distances: Distances, one: int, other: int) -> int:
 class TopologyPolicy(StrEnum):
     """How many zones may be crossed."""
 
-    SINGLE_NUMA = "single-numa"
+    SINGLE_NUMA = "single-numa-node"
     RESTRICTED = "restricted"
     BEST_EFFORT = "best-effort"
     SPREAD = "spread"

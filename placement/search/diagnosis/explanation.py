@@ -127,10 +127,10 @@ def explain(
     try:
         whole.combine()
     except BudgetExhausted:
-        incomplete += ["fitting_hosts", "request", "reasons", "relaxations", "largest"]
+        incomplete += ["candidate_hosts", "host_conditions", "reasons", "relaxations", "max_amounts"]
     reasons: list[UnmetReason] = []
     if not incomplete and not gather(whole.reasons(), reasons):
-        incomplete += ["reasons", "relaxations", "largest"]
+        incomplete += ["reasons", "relaxations", "max_amounts"]
     relaxations: list[RequestRelaxation] = []
     largest: list[LargestAmount] = []
     if not incomplete and relaxing:
@@ -138,10 +138,10 @@ def explain(
         if not whole.left and not gather(relaxer.relaxations(), relaxations):
             incomplete.append("relaxations")
         if not gather(_largest_amounts(relaxer, request), largest):
-            incomplete.append("largest")
+            incomplete.append("max_amounts")
     return RequestExplanation(
         hosts=sum(host.count for host in whole.found.hosts),
-        fitting=None if "fitting_hosts" in incomplete else _count_hosts(whole.left),
+        fitting=None if "candidate_hosts" in incomplete else _count_hosts(whole.left),
         groups=tuple(_part_funnels(whole.found)),
         steps=tuple(whole.steps),
         reasons=tuple(reasons),

@@ -120,7 +120,7 @@ _WORDS: Final[dict[str, ConditionWords]] = {
     "step_size": ConditionWords("give {amount} {names} in their steps", "give {names} in steps of {found}"),
     "resources": ConditionWords("have {amount} {names}"),
     "group": ConditionWords("can serve {names}"),
-    "together": ConditionWords("can serve all of it at once", "can serve each part, but not all at once"),
+    "all_groups": ConditionWords("can serve all of it at once", "can serve each part, but not all at once"),
     "same_subtree": ConditionWords(
         "can serve {names} from one provider and what is below it",
         "cannot serve {all_of} from one provider and what is below it",
@@ -193,9 +193,9 @@ def document(explanation: RequestExplanation, fallback: RequestExplanation | Non
     :param fallback: of what a flavor falls back to.
     """
     return {
-        "sentence": sentence_of_both(explanation, fallback),
+        "summary": sentence_of_both(explanation, fallback),
         "hosts": explanation.hosts,
-        "fitting_hosts": explanation.fitting,
+        "candidate_hosts": explanation.fitting,
         "groups": [
             {
                 "group": group.suffix,
@@ -204,7 +204,7 @@ def document(explanation: RequestExplanation, fallback: RequestExplanation | Non
             }
             for group in explanation.groups
         ],
-        "request": [_step_document(step) for step in explanation.steps],
+        "host_conditions": [_step_document(step) for step in explanation.steps],
         "reasons": [
             {
                 **_clause_document(reason.clause),
@@ -220,12 +220,12 @@ def document(explanation: RequestExplanation, fallback: RequestExplanation | Non
             }
             for each in explanation.relaxations
         ],
-        "largest": [
+        "max_amounts": [
             {
                 "group": each.clause.group,
                 "resource_class": each.clause.names[0],
-                "asked": each.clause.amount,
-                "fits": each.fits,
+                "requested_amount": each.clause.amount,
+                "max_amount": each.fits,
             }
             for each in explanation.largest
         ],
@@ -256,5 +256,5 @@ def _example_document(example: NearestMiss) -> dict[str, Any]:
         "host": example.root.name,
         "host_uuid": example.root.uuid,
         "provider_uuid": provider.uuid,
-        "found": example.found,
+        "actual": example.found,
     }

@@ -45,7 +45,7 @@ def unlike(hosts: int) -> ModelSnapshot:
 
 @pytest.mark.parametrize(("hosts", "limit"), [(SIZE, 1), (SIZE // 2, 2)])
 def test_a_gang_is_kept_apart_on_as_many_hosts_as_it_needs_and_no_fewer(hosts: int, limit: int) -> None:
-    wanted = gang(SIZE, GroupPolicy.ANTI_AFFINITY, max_per_root=limit)
+    wanted = gang(SIZE, GroupPolicy.ANTI_AFFINITY, max_per_host=limit)
     found = place(ClaimScenario(unlike(hosts)), wanted, SearchBudget(SECONDS), random.Random(1))
     assert isinstance(found, list)
     roots = [each.choice.root.id for each in found]
