@@ -301,7 +301,7 @@ def _provider(
     )
 
 
-ORDER: Final = {"zones": 4.0, "distance": 2.0, "pack": 1.0}
+ORDER: Final = {"numa_nodes": 4.0, "numa_distance": 2.0, "pack": 1.0}
 SCHEDULERS: Final[Mapping[str, Callable[[int, int, int], Outcome]]] = {
     "LeastNUMANodes, best-effort": theirs(least_numa),
     "LeastNUMANodes, single-numa-node": theirs(single_numa),
@@ -309,7 +309,7 @@ SCHEDULERS: Final[Mapping[str, Callable[[int, int, int], Outcome]]] = {
     "crane, aware": theirs(crane_aware),
     "claims, best-effort": ours(TopologyPolicy.BEST_EFFORT, ORDER),
     "claims, restricted": ours(TopologyPolicy.RESTRICTED, ORDER),
-    "claims, single-numa": ours(TopologyPolicy.SINGLE_NUMA, ORDER),
+    "claims, single-numa-node": ours(TopologyPolicy.SINGLE_NUMA, ORDER),
 }
 
 

@@ -12,7 +12,7 @@ from compute_agent.conf.cpu_class import CPU_CLASS
 from compute_agent.conf.qos import cpu_class_sections, cpu_pool_sections
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CPU_POOL, Bound, CpuClass, CpuPool, NamedFrequency
-from compute_agent.model.guest import class_section
+from compute_agent.model.guest_settings import class_section
 from compute_agent.model.messages import ConfigError
 
 _KHZ: Final = re.compile(r"[1-9][0-9]{0,8}", re.ASCII)

@@ -36,6 +36,11 @@ class GuestTarget:
     spare: frozenset[int] = frozenset()
 
 
+def without_preserved(targets: Iterable[GuestTarget]) -> list[GuestTarget]:
+    """The guests that a controller may act on: those that the agent does not have to leave as they are."""
+    return [target for target in targets if not target.guest.settings.preserve]
+
+
 @dataclass(frozen=True, slots=True)
 class PlannedChange:
     """One change that would be made: ``where`` (placement, or a controller's name), subject and change."""
@@ -106,7 +111,8 @@ class KernelController(Protocol):
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
         """Do what concerns all guests together, such as dividing what they share.
 
-        It comes before drifted() and apply(), and when a guest came, left or became another.
+        It comes before drifted() and apply(), and when a guest came, left or became another. Preserved guests
+        are among the targets, as what they hold is not to be given to others.
 
         ``zones`` are the providers that allocations name.
 
@@ -164,7 +170,7 @@ class GuestController(KernelController):
 
     def plan(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> Iterator[PlannedChange]:
         """How each guest differs from its target. One that cannot be read is reported as such."""
-        for target in sorted(targets, key=lambda target: target.guest.uuid):
+        for target in sorted(without_preserved(targets), key=lambda target: target.guest.uuid):
             try:
                 difference = self.drifted(target)
                 if difference is not None:

@@ -48,6 +48,7 @@ from compute_agent.model.cpuset import (
     named,
 )
 from compute_agent.model.guest import Guest
+from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.messages import DriverError
 
 _ONE_PREFERENCE: Final = {"intel_pstate", "amd-pstate-epp"}
@@ -111,7 +112,9 @@ def make_claims(
     held: list[tuple[tuple[int, bool, str, str], CpuClassClaim]] = []
     for target in targets:
         if target.assignment is not None and target.assignment.held:
-            bound = bindings.get(target.guest.settings.qos_class, highest)
+            settings = target.guest.settings
+            # The CPUs of a preserved guest stay as they were found: without a claim they would count as idle.
+            bound = highest if settings.preserve else bind_guest(settings, bindings, classes, highest)
             name = "" if bound.cpu_class is None else bound.cpu_class.name
             strength = (-bound.rank, not name, name, target.guest.uuid)
             held.append((strength, CpuClassClaim(target.assignment.held, bound.cpu_class)))
@@ -120,6 +123,21 @@ def make_claims(
     of_guests = [claim for _, claim in sorted(held, key=lambda each: each[0])]
     rest = [CpuClassClaim(shared, classes.get(SHARED)), nobodys]
     return [*of_guests, *(reversed(rest) if lost else rest)]
+
+
+def bind_guest(
+    settings: GuestSettings,
+    bindings: Mapping[str, ClassBinding],
+    classes: Mapping[str, CpuClass],
+    otherwise: ClassBinding,
+) -> ClassBinding:
+    """The rank of a guest, and the class of its dedicated CPUs: its own, or that of its class of guests.
+
+    ``otherwise`` is for guests of a class that is not configured.
+    """
+    bound = bindings.get(settings.qos_class, otherwise)
+    own = classes.get(settings.cpu_class)
+    return bound if own is None else ClassBinding(bound.rank, own)
 
 
 def decide(power: CpuPower, claims: Sequence[CpuClassClaim]) -> CpuClassPlan:
@@ -536,7 +554,7 @@ class CpuClassController(KernelController):
         self.status = CpuClassStatus(plan.classes, refusals)
         bindings, refused = self._configured.bindings, {}
         for target in targets:
-            bound = bindings.get(target.guest.settings.qos_class, NO_BINDING)
+            bound = bind_guest(target.guest.settings, bindings, self._configured.classes, NO_BINDING)
             has_own = target.assignment is not None and bool(target.assignment.held)
             if has_own and bound.cpu_class and (reasons := by_class.get(bound.cpu_class.name)):
                 refused[target.guest.uuid] = reasons

@@ -25,7 +25,8 @@ from typing import Final
 
 from compute_agent.host.topology import HostTopology
 from compute_agent.model.cpuset import CpuSet
-from compute_agent.model.guest import CpuAssignment, EmulatorPolicy, ThreadPolicy
+from compute_agent.model.guest import CpuAssignment
+from compute_agent.model.guest_settings import EmulatorPolicy, ThreadPolicy
 from compute_agent.policy.base import CpuSupply, GuestRequest, Policy, assemble, in_place, memory_of
 
 

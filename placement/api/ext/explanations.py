@@ -21,7 +21,7 @@ _BODY: Final = schemas.ExplanationBody()
 
 
 @operation(blueprint, "POST", f"{EXT}/explanations", rules.EXPLAIN, reads_json=True, writes_json=True)
-def create(call: ApiRequest) -> Response:
+def explain_candidates(call: ApiRequest) -> Response:
     """Why a request has the candidates that it has, or none. Nothing is kept."""
     asked = schemas.parse(call.body(_BODY), call.service.request_forms)
     deadline = call.service.conf.api.explanations_deadline

@@ -195,7 +195,7 @@ class ClaimScenario:
         # a consumer that moves is not beside itself
         moving = {each.consumer for each in wanted}
         groups = {name: present(each, moving) for name, each in members.items()}
-        far = any(each.topology is not None or "distance" in dict(each.order) for each in wanted)
+        far = any(each.topology is not None or "numa_distance" in dict(each.order) for each in wanted)
         sizes = {name: size(each, moving) for name, each in members.items()}
         return cls(snapshot, groups, snapshot.distances() if far else {}, sizes)
 

@@ -106,7 +106,7 @@ def _count_places(
     # the search itself finds out whether one has a place; topology and fallback would be counted wrongly
     if len(members) == 1 or any(each.topology or each.fallback for each in members):
         return len(members)
-    limit = max(each.group.max_per_root for each in members if each.group is not None)
+    limit = max(each.group.max_per_host for each in members if each.group is not None)
     present = world.members_beside(members[0].group)
     places: dict[int, int] = {}
     for each in members:

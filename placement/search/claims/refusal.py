@@ -119,7 +119,7 @@ def claim_refusal(
     shown = {
         "microversion": microversion.text(each.version),
         **explanation_document(*found),
-        "sentence": said,
+        "summary": said,
         "warnings": list(each.warnings),
     }
     warned = f" Ignored parts of the flavor: {'; '.join(each.warnings)}." if each.warnings else ""
@@ -188,8 +188,8 @@ def _hosts_left(
         full = {root for root in left if not group.allows((root,), beside)}
     # a host counts for the first of these that excludes it
     for by, roots in (
-        ("only", left - named if wanted.only is not None else set()),
-        ("avoid", avoided),
+        ("allowed_hosts", left - named if wanted.only is not None else set()),
+        ("excluded_hosts", avoided),
         ("its group", full),
     ):
         if gone := left & roots:

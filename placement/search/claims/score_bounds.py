@@ -108,9 +108,9 @@ class ScoreUpperBounds:
             return self._liking_bounds()
         if name.startswith(ATTRIBUTE):
             return self._standing_bounds(name.removeprefix(ATTRIBUTE), low=low)
-        if name == "zones":
+        if name == "numa_nodes":
             return [1 / fewest for fewest in self._fewest_zones_each]
-        if name == "distance":
+        if name == "numa_distance":
             nearest = max(1, min([REMOTE, *self._world.distances.values()]))
             apart = min(1.0, LOCAL / nearest)
             return [apart if fewest > 1 else 1.0 for fewest in self._fewest_zones_each]

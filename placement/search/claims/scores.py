@@ -281,9 +281,9 @@ def position_in_range(whole: tuple[float, float], number: float, *, low: bool) -
 CRITERIA: Final[Mapping[str, Callable[[_TakenAmounts], float]]] = {
     "pack": pack_score,
     "spread": spread_score,
-    "zones": zones_score,
-    "distance": distance_score,
-    "fit": fit_score,
+    "numa_nodes": zones_score,
+    "numa_distance": distance_score,
+    "best_fit": fit_score,
     "group": group_score,
 }
 

@@ -301,8 +301,8 @@ class ClaimService:
         snapshot = view.snapshot
         for each in wanted:
             check_names(each.request, view.names.classes, view.names.traits)
-            named_roots(snapshot, each.only or (), "only names")
-            named_roots(snapshot, each.avoid, "avoid names")
+            named_roots(snapshot, each.only or (), "allowed_hosts names")
+            named_roots(snapshot, each.avoid, "excluded_hosts names")
             for name, _ in each.order:
                 attribute = name.removeprefix(ATTRIBUTE)
                 if attribute != name and snapshot.attribute_range(attribute) is None:

@@ -42,7 +42,7 @@ def distance_of(distances: Distances, one: int, other: int) -> int:
 class TopologyPolicy(StrEnum):
     """How many zones a split may cross."""
 
-    SINGLE_NUMA = "single-numa"
+    SINGLE_NUMA = "single-numa-node"
     RESTRICTED = "restricted"
     BEST_EFFORT = "best-effort"
     SPREAD = "spread"

@@ -175,7 +175,7 @@ def checks_together(snapshot: ModelSnapshot, request: CandidatesRequest) -> tupl
     return tuple(found)
 
 
-TOGETHER: Final = RequestClause("together")
+TOGETHER: Final = RequestClause("all_groups")
 """All parts have to be served at once: no amount serves two parts."""
 
 

@@ -97,7 +97,7 @@ class RequestExplanation:
     """Why a request fits, or does not.
 
     ``incomplete`` names the fields that lack something because the budget was spent. If it names
-    ``fitting_hosts``, then ``fitting`` is None.
+    ``candidate_hosts``, then ``fitting`` is None.
     """
 
     hosts: int
@@ -129,10 +129,10 @@ def explain_request(
     try:
         whole.check_together()
     except BudgetExhausted:
-        incomplete += ["fitting_hosts", "request", "reasons", "relaxations", "largest"]
+        incomplete += ["candidate_hosts", "host_conditions", "reasons", "relaxations", "max_amounts"]
     reasons: list[UnmetReason] = []
     if not incomplete and not gather_found(whole.unmet_reasons(), reasons):
-        incomplete += ["reasons", "relaxations", "largest"]
+        incomplete += ["reasons", "relaxations", "max_amounts"]
     relaxations: list[RequestRelaxation] = []
     largest: list[LargestAmount] = []
     if not incomplete and relaxing:
@@ -140,10 +140,10 @@ def explain_request(
         if not whole.left and not gather_found(relaxer.find_relaxations(), relaxations):
             incomplete.append("relaxations")
         if not gather_found(_largest_amounts(relaxer, request), largest):
-            incomplete.append("largest")
+            incomplete.append("max_amounts")
     return RequestExplanation(
         hosts=sum(host.host_count for host in whole.found.hosts),
-        fitting=None if "fitting_hosts" in incomplete else _count_hosts(whole.left),
+        fitting=None if "candidate_hosts" in incomplete else _count_hosts(whole.left),
         groups=tuple(_part_funnels(whole.found)),
         steps=tuple(whole.steps),
         reasons=tuple(reasons),

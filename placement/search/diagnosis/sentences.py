@@ -121,7 +121,7 @@ _WORDS: Final[dict[str, ConditionWords]] = {
     "step_size": ConditionWords("give {amount} {names} in their steps", "give {names} in steps of {found}"),
     "resources": ConditionWords("have {amount} {names}"),
     "group": ConditionWords("can serve {names}"),
-    "together": ConditionWords("can serve all of it at once", "can serve each part, but not all at once"),
+    "all_groups": ConditionWords("can serve all of it at once", "can serve each part, but not all at once"),
     "same_subtree": ConditionWords(
         "can serve {names} from one provider and what is below it",
         "cannot serve {all_of} from one provider and what is below it",
@@ -196,9 +196,9 @@ def explanation_document(
     :param fallback: the explanation of the fallback of a flavor.
     """
     return {
-        "sentence": sentence_of_both(explanation, fallback),
+        "summary": sentence_of_both(explanation, fallback),
         "hosts": explanation.hosts,
-        "fitting_hosts": explanation.fitting,
+        "candidate_hosts": explanation.fitting,
         "groups": [
             {
                 "group": group.suffix,
@@ -207,7 +207,7 @@ def explanation_document(
             }
             for group in explanation.groups
         ],
-        "request": [_step_document(step) for step in explanation.steps],
+        "host_conditions": [_step_document(step) for step in explanation.steps],
         "reasons": [
             {
                 **_clause_document(reason.clause),
@@ -223,12 +223,12 @@ def explanation_document(
             }
             for each in explanation.relaxations
         ],
-        "largest": [
+        "max_amounts": [
             {
                 "group": each.clause.group,
                 "resource_class": each.clause.names[0],
-                "asked": each.clause.amount,
-                "fits": each.fits,
+                "requested_amount": each.clause.amount,
+                "max_amount": each.fits,
             }
             for each in explanation.largest
         ],
@@ -259,5 +259,5 @@ def _example_document(example: NearestMiss) -> dict[str, Any]:
         "host": example.root.name,
         "host_uuid": example.root.uuid,
         "provider_uuid": provider.uuid,
-        "found": example.found,
+        "actual": example.found,
     }

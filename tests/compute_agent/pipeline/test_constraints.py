@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from compute_agent.model.guest import GuestSettings, PlacementConstraints
+from compute_agent.model.guest import PlacementConstraints
+from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.pipeline.events import AllocationsRead, GuestStarted, ReconcileGuests
 from tests.compute_agent.builders import find_view
 from tests.compute_agent.pipeline.fake_host import ALL, FakeHost

@@ -14,7 +14,7 @@ from compute_agent.inventory.cpu_pools import lay_out
 from compute_agent.inventory.derive import InventorySettings, derive
 from compute_agent.inventory.provider_tree import child_uuid
 from compute_agent.model.cpuset import CpuPool, CpuSets
-from compute_agent.model.guest import GuestSettings
+from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.pipeline.events import AllocationsRead, GuestStopped, StartGuest, WorldChanged
 from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.worker import GuestRefusedError

@@ -6,7 +6,7 @@ import pytest
 
 from compute_agent.controllers.cpu import QUOTA
 from compute_agent.model.cpuset import CpuSets
-from compute_agent.model.guest import GuestSettings
+from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.messages import DriverError
 from compute_agent.pipeline.events import (
     AllocationsRead,

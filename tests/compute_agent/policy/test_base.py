@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compute_agent.model.cpuset import CpuSets
-from compute_agent.model.guest import CpuAssignment, EmulatorPolicy, ThreadPolicy
+from compute_agent.model.guest import CpuAssignment
+from compute_agent.model.guest_settings import EmulatorPolicy, ThreadPolicy
 from compute_agent.policy import POLICIES
 from compute_agent.policy.base import CpuSupply, GuestRequest, PlacementRefusal, ProviderDemand, refit
 from compute_agent.policy.running_guests import read_back

@@ -7,13 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compute_agent.model.cpuset import CpuSets
-from compute_agent.model.guest import (
-    CpuAssignment,
-    EmulatorPolicy,
-    GuestCell,
-    PlacementConstraints,
-    ThreadPolicy,
-)
+from compute_agent.model.guest import CpuAssignment, GuestCell, PlacementConstraints
+from compute_agent.model.guest_settings import EmulatorPolicy, ThreadPolicy
 from compute_agent.policy import POLICIES
 from compute_agent.policy.base import CpuSupply, GuestRequest, PlacementRefusal, ProviderDemand
 from compute_agent.policy.constrained import give_out, limits_of, refit_within

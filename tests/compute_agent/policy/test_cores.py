@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from compute_agent.model.guest import ThreadPolicy
+from compute_agent.model.guest_settings import ThreadPolicy
 from compute_agent.policy.base import free_cores
 from compute_agent.policy.cores import CoreDemand, capacity, choose, cost
 from tests.compute_agent.inventory.machines import machine

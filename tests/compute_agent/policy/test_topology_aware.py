@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compute_agent.model.cpuset import CpuSets
-from compute_agent.model.guest import CpuAssignment, EmulatorPolicy, ThreadPolicy
+from compute_agent.model.guest import CpuAssignment
+from compute_agent.model.guest_settings import EmulatorPolicy, ThreadPolicy
 from compute_agent.policy.base import CpuSupply, GuestRequest, PlacementRefusal, ProviderDemand
 from compute_agent.policy.policies import place_by_topology
 from tests.compute_agent.inventory.machines import machine

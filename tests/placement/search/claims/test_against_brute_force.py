@@ -77,7 +77,7 @@ def is_allowed(
     if group.policy is GroupPolicy.AFFINITY:
         return not others or any(others.get(host) for host in here)
     if group.policy is GroupPolicy.ANTI_AFFINITY:
-        return not any(others.get(host, 0) + 1 > group.max_per_root for host in here)
+        return not any(others.get(host, 0) + 1 > group.max_per_host for host in here)
     return True
 
 

@@ -24,7 +24,7 @@ from tests.placement.search.claims.test_scoring import OWNER, anything, zoned
 from tests.placement.search.claims.test_topology import hosts, nodes, queries, wants
 from tests.placement.search.snapshots import build
 
-CRITERIA = ("pack", "spread", "zones", "distance", "fit", "group", "attribute:price")
+CRITERIA = ("pack", "spread", "numa_nodes", "numa_distance", "best_fit", "group", "attribute:price")
 POLICIES = st.sampled_from(
     (GroupPolicy.SOFT_AFFINITY, GroupPolicy.SOFT_ANTI_AFFINITY, GroupPolicy.ANTI_AFFINITY)
 )
@@ -104,7 +104,7 @@ def test_isolated_groups_cross_zones_if_no_zone_has_room_for_all() -> None:
     snapshot = build(*(spec for host in range(9) for spec in nodes(f"h{host}", 8, 8 - host)))
     query = "resources1=PCPU:1&resources2=PCPU:1&group_policy=isolate"
     asked = explanation.parse({"query": query, "flavor": None, "microversion": "1.39"}, {})
-    for order in ((("zones", 1.0),), (("distance", 1.0),)):
+    for order in ((("numa_nodes", 1.0),), (("numa_distance", 1.0),)):
         wanted = WantedClaim("c", None, OWNER, asked.request, asked.version, order=order)
         ceilings = ScoreUpperBounds(
             ClaimScenario(snapshot), wanted, sorted(snapshot.trees), SearchBudget()

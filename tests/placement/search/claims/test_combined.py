@@ -198,7 +198,7 @@ GROUPS = tuple(
         ("one", GroupPolicy.SOFT_ANTI_AFFINITY, 1),
     )
 )
-orders = st.sampled_from(("pack", "spread", "fit", "zones", "distance"))
+orders = st.sampled_from(("pack", "spread", "best_fit", "numa_nodes", "numa_distance"))
 
 
 @st.composite
@@ -344,7 +344,7 @@ class Judge:
         if wanted.group.policy is GroupPolicy.AFFINITY:
             return not any(members.values()) or any(members[host] for host in hosts)
         if wanted.group.policy is GroupPolicy.ANTI_AFFINITY:
-            return all(members[host] < wanted.group.max_per_root for host in hosts)
+            return all(members[host] < wanted.group.max_per_host for host in hosts)
         return True
 
     def _at(self, wanted: WantedClaim, root: Provider) -> Iterator[Way]:
@@ -515,7 +515,7 @@ def scenario(cloud: Cloud, wanted: list[WantedClaim]) -> tuple[ClaimScenario, li
 
 
 def world_has_distances(wanted: list[WantedClaim]) -> bool:
-    return any(each.topology is not None or "distance" in dict(each.order) for each in wanted)
+    return any(each.topology is not None or "numa_distance" in dict(each.order) for each in wanted)
 
 
 def allocations(cloud: Cloud, taken: Taken) -> Iterator[Allocation]:

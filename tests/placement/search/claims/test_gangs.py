@@ -45,7 +45,7 @@ def unlike(hosts: int) -> ModelSnapshot:
 
 @pytest.mark.parametrize(("hosts", "limit"), [(SIZE, 1), (SIZE // 2, 2)])
 def test_anti_affinity_uses_one_host_per_member(hosts: int, limit: int) -> None:
-    wanted = gang(SIZE, GroupPolicy.ANTI_AFFINITY, max_per_root=limit)
+    wanted = gang(SIZE, GroupPolicy.ANTI_AFFINITY, max_per_host=limit)
     found = place_claims(ClaimScenario(unlike(hosts)), wanted, SearchBudget(SECONDS), random.Random(1))
     assert isinstance(found, list)
     roots = [each.choice.root.id for each in found]

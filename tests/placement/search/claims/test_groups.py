@@ -24,7 +24,7 @@ def hosts(admin: Admin) -> list[str]:
 
 def member(policy: str = "", *, query: str = "resources=VCPU:1", **fields: Any) -> dict[str, Any]:
     """A claim of a new consumer, which joins the group ``web`` if there is a policy."""
-    limit = {"max_per_root": fields.pop("max_per_root")} if "max_per_root" in fields else {}
+    limit = {"max_per_host": fields.pop("max_per_host")} if "max_per_host" in fields else {}
     group = {"group": {"name": "web", "policy": policy, **limit}} if policy else {}
     return new_claim(query, **group, **fields)
 
@@ -76,16 +76,16 @@ def test_a_member_on_several_hosts_counts_once(admin: Admin, hosts: list[str]) -
 
 
 def test_max_per_host_limits_members_of_a_host(admin: Admin, hosts: list[str]) -> None:
-    found = roots(post_claims(admin, *[member("anti-affinity", max_per_root=2) for _ in range(6)]))
+    found = roots(post_claims(admin, *[member("anti-affinity", max_per_host=2) for _ in range(6)]))
     assert sorted(found) == sorted(hosts * 2)
-    assert read_error(post_claims(admin, member("anti-affinity", max_per_root=2)))[:2] == (409, NO_CANDIDATE)
-    assert roots(post_claims(admin, member("anti-affinity", max_per_root=3)))
+    assert read_error(post_claims(admin, member("anti-affinity", max_per_host=2)))[:2] == (409, NO_CANDIDATE)
+    assert roots(post_claims(admin, member("anti-affinity", max_per_host=3)))
 
 
 def test_soft_policies_hold_while_there_is_room(admin: Admin, hosts: list[str]) -> None:
     found = roots(post_claims(admin, *[member("soft-anti-affinity") for _ in range(6)]))
     assert sorted(found) == sorted(hosts * 2)
-    (first,) = roots(post_claims(admin, member("soft-affinity", only=[hosts[0]])))
+    (first,) = roots(post_claims(admin, member("soft-affinity", allowed_hosts=[hosts[0]])))
     answer = post_claims(admin, member("soft-affinity"))
     assert roots(answer) == [first]
     assert answer.json["claims"][0]["score"] == {
@@ -93,7 +93,9 @@ def test_soft_policies_hold_while_there_is_room(admin: Admin, hosts: list[str]) 
         "criteria": {"group": pytest.approx(3 / 7)},
     }
     assert roots(post_claims(admin, member("soft-affinity")))[0] != first  # the first host is full
-    answer = post_claims(admin, member("soft-affinity", order={"group": 0, "spread": 1}, only=hosts[1:]))
+    answer = post_claims(
+        admin, member("soft-affinity", order={"group": 0, "spread": 1}, allowed_hosts=hosts[1:])
+    )
     assert answer.json["claims"][0]["score"]["criteria"]["spread"] == 0.25
 
 
@@ -108,16 +110,20 @@ def test_members_leave_with_their_last_allocation(admin: Admin, hosts: list[str]
 def test_members_moved_by_put_stay_members(admin: Admin, hosts: list[str]) -> None:
     first, second = member("anti-affinity"), member("anti-affinity")
     assert (
-        roots(post_claims(admin, {**first, "only": hosts[:1]}, {**second, "only": hosts[1:2]})) == hosts[:2]
+        roots(
+            post_claims(admin, {**first, "allowed_hosts": hosts[:1]}, {**second, "allowed_hosts": hosts[1:2]})
+        )
+        == hosts[:2]
     )
     # a plain PUT ignores the policy: both are on one host now
     put(admin, first["consumer_uuid"], hosts[1], 1)
     there = hosts[1:2]
     assert (
-        read_error(post_claims(admin, member("anti-affinity", only=there, max_per_root=2)))[1] == NO_CANDIDATE
+        read_error(post_claims(admin, member("anti-affinity", allowed_hosts=there, max_per_host=2)))[1]
+        == NO_CANDIDATE
     )
-    assert roots(post_claims(admin, member("anti-affinity", only=there, max_per_root=3))) == there
-    assert roots(post_claims(admin, member("anti-affinity", only=hosts[:1]))) == hosts[:1]
+    assert roots(post_claims(admin, member("anti-affinity", allowed_hosts=there, max_per_host=3))) == there
+    assert roots(post_claims(admin, member("anti-affinity", allowed_hosts=hosts[:1]))) == hosts[:1]
 
 
 def test_a_member_may_move_and_leaves_if_the_claim_names_no_group(admin: Admin, hosts: list[str]) -> None:
@@ -127,7 +133,9 @@ def test_a_member_may_move_and_leaves_if_the_claim_names_no_group(admin: Admin, 
     assert roots(post_claims(admin, moving)) == [hosts[0]]  # the consumer does not count as beside itself
     assert read_error(post_claims(admin, member("anti-affinity")))[1] == NO_CANDIDATE
     del moving["group"]
-    assert roots(post_claims(admin, {**moving, "consumer_generation": 2, "only": [hosts[0]]})) == [hosts[0]]
+    assert roots(post_claims(admin, {**moving, "consumer_generation": 2, "allowed_hosts": [hosts[0]]})) == [
+        hosts[0]
+    ]
     assert roots(post_claims(admin, member("anti-affinity"))) == [hosts[0]]
 
 
@@ -158,7 +166,7 @@ def test_members_that_share_a_pool_are_on_different_hosts(admin: Admin, hosts: l
     # no member is on the pool
     why = "0 of 1 host: 1 has no VCPU; leaving out VCPU would leave 1 host"
     assert detail.endswith(f": {why}; 3 hosts are excluded by its group.")
-    alone = member("anti-affinity", query="resources=DISK_GB:10", avoid=hosts)
+    alone = member("anti-affinity", query="resources=DISK_GB:10", excluded_hosts=hosts)
     assert roots(post_claims(admin, alone)) == [pool]
     assert roots(post_claims(admin, member("affinity", query=query)))[0] in hosts
 
@@ -183,7 +191,7 @@ def pool(admin: Admin, members: Sequence[str], **totals: int) -> str:
 def test_a_refusal_with_a_pool_names_only_hosts_that_the_policy_allows(admin: Admin) -> None:
     small, large = make_provider(admin, "small", VCPU=2), make_provider(admin, "large", VCPU=8)
     pool(admin, [small, large], DISK_GB=100)
-    assert roots(post_claims(admin, member("affinity", only=[small]))) == [small]
+    assert roots(post_claims(admin, member("affinity", allowed_hosts=[small]))) == [small]
     answer = post_claims(admin, member("affinity", query="resources=VCPU:4,DISK_GB:1"))
     status, code, detail = read_error(answer)
     assert (status, code) == (409, NO_CANDIDATE)
@@ -205,7 +213,7 @@ def test_a_member_that_joins_before_the_write_is_seen(
         if not others:
             others.append("")  # the second write is not delayed
             mine = placed[0].choice.root.uuid
-            apart = {"only": [mine]} if policy == "anti-affinity" else {"avoid": [mine]}
+            apart = {"allowed_hosts": [mine]} if policy == "anti-affinity" else {"excluded_hosts": [mine]}
             others[0] = roots(post_claims(admin, member(policy, **apart)))[0]
         return write(self, placed, *more)
 
@@ -218,7 +226,7 @@ def test_no_refusal_is_based_on_members_that_have_left(
     admin: Admin, hosts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Members and providers are read one after the other, so that both together may never have been true."""
-    wanted = [member("anti-affinity", only=[each]) for each in hosts[:2]]
+    wanted = [member("anti-affinity", allowed_hosts=[each]) for each in hosts[:2]]
     assert roots(post_claims(admin, *wanted)) == hosts[:2]
     read, done = service.ClaimService._group_members, list[str]()
 
@@ -227,7 +235,10 @@ def test_no_refusal_is_based_on_members_that_have_left(
         if not done:
             done.append("")
             assert admin("DELETE", f"/allocations/{wanted[0]['consumer_uuid']}").status_code == 204
-            assert roots(post_claims(admin, member(query="resources=VCPU:4", only=hosts[2:]))) == hosts[2:]
+            assert (
+                roots(post_claims(admin, member(query="resources=VCPU:4", allowed_hosts=hosts[2:])))
+                == hosts[2:]
+            )
         return found
 
     monkeypatch.setattr(service.ClaimService, "_group_members", slow_read)
@@ -262,8 +273,8 @@ def test_the_table_of_members_is_empty_after_the_last_one(
         ({"group": {"name": "", "policy": "affinity"}}, "''"),
         ({"group": {"name": "a b", "policy": "affinity"}}, "is not a name of"),
         ({"group": {"name": "a\u0000", "policy": "affinity"}}, "is not a name of"),
-        ({"group": {"name": "web", "policy": "affinity", "max_per_root": 2}}, "max_per_root"),
-        ({"group": {"name": "web", "policy": "anti-affinity", "max_per_root": 0}}, "minimum"),
+        ({"group": {"name": "web", "policy": "affinity", "max_per_host": 2}}, "max_per_host"),
+        ({"group": {"name": "web", "policy": "anti-affinity", "max_per_host": 0}}, "minimum"),
         ({"group": {"policy": "affinity"}}, "'name'"),
         ({"order": {"group": 1}}, "the claim has none"),
     ],

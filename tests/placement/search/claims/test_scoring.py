@@ -88,8 +88,8 @@ def group(wanted: WantedClaim, members: Mapping[int, int], root: Provider) -> fl
 JUDGES: dict[str, Callable[[ModelSnapshot, Provider, TAKEN], float]] = {
     "pack": pack,
     "spread": lambda *situation: 1 - pack(*situation),
-    "zones": zones,
-    "fit": fit,
+    "numa_nodes": zones,
+    "best_fit": fit,
 }
 
 
@@ -103,7 +103,7 @@ def zoned(snapshot: ModelSnapshot) -> ModelSnapshot:
 def value(name: str, world: ClaimScenario, wanted: WantedClaim, root: Provider, taken: TAKEN) -> float:
     if name == "group":
         return group(wanted, world.groups["g"], root)
-    if name == "distance":
+    if name == "numa_distance":
         return distance(world.distances, world.snapshot, taken)
     return JUDGES[name](world.snapshot, root, taken)
 
@@ -187,9 +187,9 @@ def nodes(name: str, *used: int) -> list[Spec]:
     [
         ((("pack", 1.0),), "full", {"pack": 1.0}),
         ((("spread", 1.0),), "empty", {"spread": 0.75}),
-        ((("zones", 2.0), ("pack", 1.0)), "half", {"zones": 1.0, "pack": 0.5}),
-        ((("fit", 1.0), ("zones", 0.1)), "half", {"fit": 1.0, "zones": 1.0}),
-        ((("distance", 2.0), ("pack", 1.0)), "half", {"distance": 1.0, "pack": 0.5}),
+        ((("numa_nodes", 2.0), ("pack", 1.0)), "half", {"numa_nodes": 1.0, "pack": 0.5}),
+        ((("best_fit", 1.0), ("numa_nodes", 0.1)), "half", {"best_fit": 1.0, "numa_nodes": 1.0}),
+        ((("numa_distance", 2.0), ("pack", 1.0)), "half", {"numa_distance": 1.0, "pack": 0.5}),
     ],
 )
 def test_each_criterion_prefers_its_kind_of_host(order: Order, root: str, criteria: dict[str, float]) -> None:

@@ -355,7 +355,7 @@ MUCH = "resources=PCPU:12,MEMORY_MB:96"
     ("free", "query", "topology", "expected"),
     [
         ((4, 4), EIGHT, "best-effort", {"h_0": {"PCPU": 4}, "h_1": {"PCPU": 4}}),
-        ((4, 4), EIGHT, "single-numa", None),
+        ((4, 4), EIGHT, "single-numa-node", None),
         ((4, 4), EIGHT, "restricted", None),  # an empty node would have room for it
         ((4, 8), EIGHT, "restricted", {"h_1": {"PCPU": 8}}),
         ((6, 3), EIGHT, "best-effort", {"h_0": {"PCPU": 5}, "h_1": {"PCPU": 3}}),

@@ -269,11 +269,16 @@ def test_a_spent_budget_leaves_the_known_parts_and_names_the_missing_ones(
             part = explain_request(snapshot, request, budget)
         except BudgetExhausted:
             continue
-        named = {"groups": "groups", "largest": "largest", "relaxations": "relaxations", "reasons": "reasons"}
+        named = {
+            "groups": "groups",
+            "largest": "max_amounts",
+            "relaxations": "relaxations",
+            "reasons": "reasons",
+        }
         for field, name in named.items():
             if name not in part.incomplete:
                 assert getattr(part, field) == getattr(whole, field)
         assert set(part.relaxations) <= set(whole.relaxations)
         assert set(part.largest) <= set(whole.largest)
-        assert (part.fitting is None) == ("fitting_hosts" in part.incomplete)
+        assert (part.fitting is None) == ("candidate_hosts" in part.incomplete)
         assert replace(part, incomplete=()) == whole or part.incomplete
