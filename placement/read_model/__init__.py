@@ -42,8 +42,8 @@ A worked example
 
     The slots are (0, DISK_GB), (1, VCPU) and (2, VCPU), and the free amount is (100, 3, 8). For an equal host
     ``cn2`` without usage it is (100, 8, 8). Both are of one class: a request compiled for one serves both.
-    With one more trait ``cn2`` would be of the same structure, with a ``max_unit`` of 4 it would not. The free
-    index of VCPU has 8 for both.
+    With one more trait ``cn2`` would be of the same structure, with a ``max_unit`` of 4 it would not. The
+    free index of VCPU has 8 for both.
 
     A worker knows the bucket of ``cn1_1`` at counter 40. A guest claims 2 VCPU there. The transaction adds a
     random step, say 7, and stamps ``cn1_1`` with 47. It leaves the stamp of the description, as only usage
