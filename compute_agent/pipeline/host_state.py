@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from compute_agent.host.topology import HostTopology
 from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
-from compute_agent.model.cpuset import CpuPool, CpuSets
+from compute_agent.model.cpuset import CpuPool, CpuSet, CpuSets
 from compute_agent.model.guest import Allocation, Guest
 from compute_agent.model.guest_settings import MemoryType
 from compute_agent.model.messages import called
@@ -27,7 +27,8 @@ class HostState:
     stopped. ``root_known``: it is known whose the root provider is, and which; until then nobody can say what
     of an allocation is of this host. ``rebalance_gain`` is what moving a running guest has to gain (see
     :mod:`compute_agent.policy.running_guests`); None: none is moved. ``pools`` are the pools of CPUs,
-    ``warnings`` what files that add to providers say to no effect.
+    ``warnings`` what files that add to providers say to no effect. ``powered`` are the dedicated CPUs that a
+    power manager takes offline and brings online; with ``wakes`` that is the agent.
     """
 
     topology: HostTopology
@@ -41,6 +42,18 @@ class HostState:
     root_known: bool = True
     pools: tuple[CpuPool, ...] = ()
     warnings: tuple[str, ...] = ()
+    powered: CpuSet = frozenset()
+    wakes: bool = False
+
+    @property
+    def reachable(self) -> CpuSet:
+        """The CPUs that guests can run on: those that are online, and those that the agent brings online."""
+        return self.topology.usable if self.wakes else self.topology.online
+
+    def with_online(self, online: CpuSet) -> HostState:
+        """The same host when these CPUs are online, as far as a power manager may have changed that."""
+        topology = self.topology.with_online(online, self.powered)
+        return self if topology is self.topology else replace(self, topology=topology)
 
     @property
     def zones(self) -> tuple[ProviderNode, ...]:
@@ -91,7 +104,7 @@ class HostState:
             for held in [holdings.get(guest, frozenset())]
             for cpu in held
         }
-        return CpuSupply(self.topology, self.cpu_sets, holdings, lent, busy)
+        return CpuSupply(self.topology, self.cpu_sets, holdings, lent, busy, self.wakes)
 
     @property
     def pools_only(self) -> bool:

@@ -52,7 +52,7 @@ class FreeCores:
 
 
 class CpuLayout(NamedTuple):
-    """The piece and the memory node of each online CPU."""
+    """The piece and the memory node of each usable CPU."""
 
     piece_of: Mapping[int, CpuPiece]
     memory_node_of: Mapping[int, int]
@@ -112,7 +112,7 @@ def _known_layout(topology: HostTopology) -> CpuLayout:
 def _lay_out(topology: HostTopology) -> CpuLayout:
     l3_of = {cpu: cache.id for cache in topology.l3_domains for cpu in cache.cpus}
     members: dict[tuple[int | None, int | None, int | None], list[int]] = {}
-    for cpu in sorted(topology.online):
+    for cpu in sorted(topology.usable):
         core = topology.core_of(cpu)
         zone = topology.node_of(cpu), l3_of.get(cpu), None if core is None else core.package
         members.setdefault(zone, []).append(cpu)
@@ -216,6 +216,8 @@ class CpuSupply:
     """Free dedicated CPUs that guests may float on, by pool. The empty name has those of no pool."""
     busy: Mapping[int, float] = field(default_factory=dict)
     """The part of the time in which a dedicated CPU is busy, where it was measured."""
+    wakes: bool = False
+    """Whether the policy may give parked CPUs, which the agent then brings online. Nova wakes its own."""
 
     def sibling_load(self, request: GuestRequest, cpu: int) -> float:
         """The load that others put on the siblings of a CPU; 0 where nothing was measured."""
@@ -234,9 +236,8 @@ class CpuSupply:
 
     def free(self, request: GuestRequest, demand: ProviderDemand) -> CpuSet:
         """The dedicated CPUs of a demand's zone that the guest may have."""
-        return self.cpu_sets.dedicated.intersection(demand.cpus, self.topology.online) - self.taken_cpus(
-            request
-        )
+        there = self.topology.usable if self.wakes else self.topology.online
+        return self.cpu_sets.dedicated.intersection(demand.cpus, there) - self.taken_cpus(request)
 
 
 Policy = Callable[[CpuSupply, GuestRequest], CpuAssignment | PlacementRefusal | None]
@@ -269,9 +270,11 @@ def place_guest(
             continue
         free = supply.free(request, demand).difference(chosen)
         if len(free) < demand.pcpu:
+            parked = demand.cpus & supply.cpu_sets.dedicated & supply.topology.parked
+            waits = f", and CPUs {cpuset.format(parked)} are offline" if parked and not supply.wakes else ""
             return PlacementRefusal(
                 f"{demand.zone} has {len(free)} free dedicated CPUs ({cpuset.format(free) or 'none'}),"
-                f" but {demand.pcpu} are needed"
+                f" but {demand.pcpu} are needed{waits}"
             )
         cpus = choose(supply, request, demand, free)
         if isinstance(cpus, PlacementRefusal):
@@ -401,7 +404,7 @@ def _is_isolated(
 def _amounts_match(supply: CpuSupply, request: GuestRequest, dedicated: CpuSet) -> bool:
     """Whether the number of CPUs in each zone equals the allocation.
 
-    Offline CPUs count where some are missing, since zones have only online CPUs.
+    Offline CPUs count where some are missing, since zones have only usable CPUs.
     """
     remaining = dedicated
     missing: list[CpuSet] = []
@@ -412,12 +415,12 @@ def _amounts_match(supply: CpuSupply, request: GuestRequest, dedicated: CpuSet) 
         inside = frozenset(sorted(inside)[: demand.pcpu])
         missing += [demand.around] * (demand.pcpu - len(inside))
         remaining -= inside
-    for cpu in sorted(remaining & supply.topology.online):  # the options have moved these to another pool
+    for cpu in sorted(remaining & supply.topology.usable):  # the options have moved these to another pool
         around = next((cpus for cpus in missing if cpu in cpus), None)
         if around is None:
             return False
         missing.remove(around)
-    return len(remaining - supply.topology.online) == len(missing)
+    return len(remaining - supply.topology.usable) == len(missing)
 
 
 def floating_cpus(supply: CpuSupply, request: GuestRequest) -> CpuSet:

@@ -63,8 +63,8 @@ class TestWithSharedCpus:
         assert rig.metric("refused_guests") == 1
         starts(rig, "another", (0, 1, 0))
         assert (
-            "Guest another has no place: h_0 has 0 free dedicated CPUs (none), but 1 are needed; it runs on CPUs"
-            " that nobody holds, 3,7"
+            "Guest another has no place: h_0 has 0 free dedicated CPUs (none), but 1 are needed; it runs on"
+            " CPUs that nobody holds, 3,7"
         ) in caplog.text
 
     def test_it_gets_its_place_when_somebody_leaves(self, rig):
