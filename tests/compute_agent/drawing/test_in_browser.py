@@ -10,7 +10,7 @@ from compute_agent.drawing.host import draw
 from compute_agent.host.reader import read_topology
 from compute_agent.host.topology import HostTopology
 from compute_agent.model.cpuset import CpuSets
-from compute_agent.monitoring.history import TimeSpan, plot
+from compute_agent.monitoring.history import TimeSpan, plot_samples
 from compute_agent.monitoring.samples import StoredSample
 from tests.browser import chromium, looking, needs_browser
 from tests.compute_agent.host.captured import ARCHIVES, unpack
@@ -101,4 +101,4 @@ def test_curves(caches: int, wrong: Callable[[str, str], list[str]]) -> None:
         for n in range(60)
         for cache in range(caches)
     ]
-    assert wrong(f"curves-{caches}", plot(samples, TimeSpan(now, now + 3600))) == []
+    assert wrong(f"curves-{caches}", plot_samples(samples, TimeSpan(now, now + 3600))) == []
