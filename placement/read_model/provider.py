@@ -11,10 +11,6 @@ from typing import Final
 SHARES: Final = "MISC_SHARES_VIA_AGGREGATE"
 DISABLED: Final = "COMPUTE_STATUS_DISABLED"
 """The trait that Nova's scheduler forbids by itself."""
-DISABLED_REASON: Final = "console.disabled_reason"
-"""The attribute that says why a provider has that trait."""
-DISABLED_BY: Final = "console.disabled_by"
-"""The attribute that says who gave it that trait."""
 _MAX_CAPACITY: Final = 2.0**53
 
 
