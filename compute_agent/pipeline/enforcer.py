@@ -79,11 +79,14 @@ class ExpectedGuests:
     def delay_of(self, guest: Guest) -> float | None:
         """How old the process of a guest was when it had its cache group: so far, if it was not expected.
 
-        None if it is gone. The guest is not expected any more.
+        None if it is gone. The guest is not expected any more, unless its next start was announced. That can
+        be before Placement has answered about this one.
         """
-        one = self._expected.pop(guest.uuid, None)
-        known = None if one is None or one.guest.pid != guest.pid else one.delay
-        return procfs.age(guest.pid) if known is None else known
+        age, one = procfs.age(guest.pid), self._expected.get(guest.uuid)
+        if one is None or (one.guest.pid or guest.pid) != guest.pid or (age is None and not one.guest.pid):
+            return age
+        del self._expected[guest.uuid]
+        return age if one.delay is None else one.delay
 
 
 LOG = logging.getLogger(__name__)
