@@ -14,7 +14,7 @@ from compute_agent.model.messages import called
 from compute_agent.model.resource import MEMORY, RECLAIMED_MEMORY, RECLAIMED_VCPU
 from compute_agent.policy import STATIC_PLUS, STATIC_POOLS, leave_in_place, place_nowhere
 from compute_agent.policy.base import CpuSupply, GuestRequest, Policy, ProviderDemand
-from compute_agent.policy.shared_cpus import PoolBorrower, lend
+from compute_agent.policy.shared_cpus import PoolBorrower, lend_cpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class HostState:
                 )
                 borrowers.append(PoolBorrower(pool.name, cpus, zones, pool.max_cpus))
         held = frozenset[int]().union(*holdings.values())
-        return lend(self.topology, self.cpu_sets, held, borrowers, self.policy is STATIC_PLUS)
+        return lend_cpus(self.topology, self.cpu_sets, held, borrowers, self.policy is STATIC_PLUS)
 
     def own_part(self, allocation: Allocation) -> dict[str, dict[str, int]]:
         """The part of an allocation that is on this host's providers."""
