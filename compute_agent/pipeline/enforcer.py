@@ -116,6 +116,7 @@ class GuestEnforcer:
         """Go on with other controllers: each looks at every guest."""
         self._controllers = controllers
         self.cache.controllers = frozenset(controller.name for controller in controllers)
+        self.cache.synced = False  # a host without guests has CPU classes as well
         for entry in self.cache:
             self.cache.mark(entry)
 
@@ -207,7 +208,7 @@ class GuestEnforcer:
         synced = True
         for controller in self._controllers:
             try:
-                controller.sync([*targets, *expected] if controller.acts_early else targets, world.zones)
+                controller.sync([*targets, *expected] if controller.awaits else targets, world.zones)
             except (DriverError, OSError) as error:
                 self._failed(controller, error)
                 synced = False

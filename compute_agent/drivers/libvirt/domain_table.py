@@ -31,7 +31,7 @@ from compute_agent.drivers.libvirt.domain_metadata import parse_constraints, rea
 from compute_agent.drivers.libvirt.qemu import QemuProcess
 from compute_agent.drivers.libvirt.running_domain import RunningDomain
 from compute_agent.drivers.procfs import ProcessIdentity
-from compute_agent.model.guest import Guest, PlacementConstraints
+from compute_agent.model.guest import UNCONSTRAINED, Guest, PlacementConstraints
 from compute_agent.model.messages import DriverError, GuestGoneError
 
 EXPECTED_SECONDS: Final = 30.0
@@ -64,11 +64,15 @@ class ExpectedDomains:
     def expect(self, domain_xml: str) -> Guest:
         """Wait for the process of a domain from now on. The guest that it will be, with pid 0.
 
+        Its constraints are all pins that libvirt is about to set, those of the agent included.
+
         :raises ValueError: this is not the XML of a domain, or too many are waited for.
         """
         found = domain_metadata.describe(domain_xml)
         guest_uuid = str(uuid.UUID(found.uuid))
-        guest = Guest(guest_uuid, self._driver, found.name, 0, found.settings)
+        pins = {role: cpus for role, cpus in parse_definition(domain_xml, True).pins.items() if cpus}
+        constraints = with_pins(UNCONSTRAINED, pins)
+        guest = Guest(guest_uuid, self._driver, found.name, 0, found.settings, constraints=constraints)
         older, now = frozenset(procfs.pids()), time.monotonic()
         with self._lock:
             self._expected = {key: one for key, one in self._expected.items() if one.until > now}
