@@ -14,6 +14,7 @@ from typing import Final
 from oslo_config import cfg
 
 from compute_agent.agent.host_access import HostResctrl, offered, open_resctrl
+from compute_agent.agent.parked_cpus import known_topology, learned_topology, parkable_cpus
 from compute_agent.classes.blockio_classes import parse_blockio_classes
 from compute_agent.classes.cpu_classes import parse_cpu_classes, parse_cpu_pools
 from compute_agent.classes.guest_classes import parse_classes
@@ -201,12 +202,13 @@ def build_world(
     check_options(conf)
     if topology is None:
         topology = read_topology(Path(conf.host.root))
+    whose = root or owner_of(conf.compute.provider_tree)
+    acting = root_uuid is None
+    topology = (learned_topology if acting else known_topology)(conf, topology, whose.beside)
     cpu_sets = resolve(options.cpu_options(conf), topology)
     for warning in cpu_sets.warnings:
         LOG.warning("%s", warning)
     name = options.root_name(conf)
-    whose = root or owner_of(conf.compute.provider_tree)
-    acting = root_uuid is None
     if root_uuid is None:
         root_uuid = provider_tree.load_or_create(Path(conf.state_path))
         if conf.compute.resource_provider_name and (notice := options.name_warning(conf)):
@@ -258,6 +260,7 @@ def build_world(
         pools=derived.pools,
         warnings=tuple(warnings),
         classification=parse_policy(conf),
+        powered=cpu_sets.dedicated & parkable_cpus(conf, whose.beside),
         rebalance_gain=conf.policy.rebalance_gain if may_move and conf.policy.rebalance else None,
     )
 

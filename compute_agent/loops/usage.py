@@ -188,12 +188,12 @@ class HostUseReader:
     def _use(
         self, views: Sequence[GuestView], cores: dict[str, float], reclaimed: frozenset[str]
     ) -> list[GuestUse]:
-        online = self._pipeline.world.topology.online
+        usable = self._pipeline.world.topology.usable
         return [
             GuestUse(
                 view.guest.uuid,
                 float(view.guest.settings.vcpus),
-                online if view.assignment is None else view.assignment.cpus & online,
+                usable if view.assignment is None else view.assignment.cpus & usable,
                 cores.get(view.guest.uuid),
                 view.guest.uuid in reclaimed,
             )

@@ -92,12 +92,13 @@ def parse_mask(text: str) -> frozenset[int]:
 
 @dataclass(frozen=True, slots=True)
 class CpuSets:
-    """What each online CPU is for; those in no set belong to the host.
+    """What each usable CPU is for; those in no set belong to the host.
 
     ``dedicated`` and ``shared`` are disjoint but for the legacy ``vcpu_pin_set`` alone, which is both.
     ``emulator`` is where emulator threads run that have no CPU of their own; it is empty where there is no
     shared CPU. ``pooled`` are those of them that are in a pool, for its members only. ``offline`` are CPUs
-    of ``[compute] cpu_dedicated_set`` that are offline, and so in no set until they are online.
+    of ``[compute] cpu_dedicated_set`` that are offline and not parked, and so in no set until they are
+    online.
     """
 
     dedicated: frozenset[int]
@@ -114,9 +115,9 @@ class CpuSets:
         if not self.offline:
             return ""
         return (
-            f"[compute] cpu_dedicated_set: {named(self.offline)} {_are(self.offline)} offline, as"
-            " nova-compute's cpu_power_management has it with CPUs that no guest holds; dedicated again when"
-            " online"
+            f"[compute] cpu_dedicated_set: {named(self.offline)} {_are(self.offline)} offline, and left out"
+            " until online: a CPU that nova-compute's cpu_power_management or [cpu_class:idle] park takes"
+            " offline counts once the agent has seen it online"
         )
 
     @property

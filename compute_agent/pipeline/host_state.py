@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from compute_agent.classification.resolution import NO_CLASSIFICATION, ClassificationPolicy
 from compute_agent.host.topology import HostTopology
 from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
-from compute_agent.model.cpuset import CpuPool, CpuSets
+from compute_agent.model.cpuset import CpuPool, CpuSet, CpuSets
 from compute_agent.model.guest import Allocation, Guest
 from compute_agent.model.guest_settings import MemoryType
 from compute_agent.model.messages import called
@@ -30,6 +30,8 @@ class HostState:
     :mod:`compute_agent.policy.running_guests`); None: none is moved. ``pools`` are the pools of CPUs,
     ``warnings`` what files that add to providers say to no effect. ``classification`` says which settings
     guests have.
+    ``powered`` are the dedicated CPUs that a
+    power manager takes offline and brings online; with ``wakes`` that is the agent.
     """
 
     topology: HostTopology
@@ -44,6 +46,18 @@ class HostState:
     pools: tuple[CpuPool, ...] = ()
     warnings: tuple[str, ...] = ()
     classification: ClassificationPolicy = NO_CLASSIFICATION
+    powered: CpuSet = frozenset()
+    wakes: bool = False
+
+    @property
+    def reachable(self) -> CpuSet:
+        """The CPUs that guests can run on: those that are online, and those that the agent brings online."""
+        return self.topology.usable if self.wakes else self.topology.online
+
+    def with_online(self, online: CpuSet) -> HostState:
+        """The same host when these CPUs are online, as far as a power manager may have changed that."""
+        topology = self.topology.with_online(online, self.powered)
+        return self if topology is self.topology else replace(self, topology=topology)
 
     @property
     def zones(self) -> tuple[ProviderNode, ...]:
@@ -94,7 +108,7 @@ class HostState:
             for held in [holdings.get(guest, frozenset())]
             for cpu in held
         }
-        return CpuSupply(self.topology, self.cpu_sets, holdings, lent, busy)
+        return CpuSupply(self.topology, self.cpu_sets, holdings, lent, busy, self.wakes)
 
     @property
     def pools_only(self) -> bool:

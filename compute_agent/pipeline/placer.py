@@ -165,9 +165,9 @@ class GuestPlacer:
         if not self.world.pins:
             self._synced = None
             for entry in self._cache:
-                entry.stray = ""
                 if self._is_followed(entry) and entry.assignment is None:
                     self._follow(entry)
+            self._log_strays()
             return
         for _ in range(len(self._cache) + 1):  # whoever finds a place may give another one back
             present = self.world, self._cache.holdings()
@@ -189,12 +189,13 @@ class GuestPlacer:
 
     def _log_strays(self) -> None:
         """Warn, once, of guests that hold CPUs which the present sets do not have."""
-        sets, online = self.world.cpu_sets, self.world.topology.online
+        sets, reachable = self.world.cpu_sets, self.world.reachable
+        is_known = self.world.pins or self.world.follows  # with policy none nothing is known of CPUs
         for entry in self._cache:
             guest = entry.guest
             stray = ""
-            if entry.assignment is not None and not guest.settings.preserve:
-                stray = sets.stray(entry.assignment.held, online, self._reach(entry))
+            if entry.assignment is not None and is_known and not guest.settings.preserve:
+                stray = sets.stray(entry.assignment.held, reachable, self._reach(entry))
             if stray and stray != entry.stray:
                 LOG.warning("%s", stray_warning(guest.uuid, stray, guest.name))
             elif entry.stray and not stray:
@@ -210,7 +211,7 @@ class GuestPlacer:
 
     def _keep_apart(self) -> None:
         """Have everybody float on what nobody holds."""
-        sets, online = self.world.cpu_sets, self.world.topology.online
+        sets, reachable = self.world.cpu_sets, self.world.reachable
         held = frozenset[int]().union(*self._cache.holdings().values())
         floated_on = sets.shared | sets.emulator | (sets.dedicated if self.world.lends else frozenset())
         before, self._contested = self._contested, (self.world, held & floated_on)
@@ -220,7 +221,7 @@ class GuestPlacer:
             assignment = entry.assignment
             if entry.guest.settings.preserve:
                 continue  # it keeps the CPUs that it has, whose they are
-            if assignment is not None and online.isdisjoint(assignment.cpus):
+            if assignment is not None and reachable.isdisjoint(assignment.cpus):
                 self._cache.mark(entry)  # it is on spare CPUs, and these may be held by now
             if entry.allocation is None:
                 self.take_up(entry)
@@ -239,7 +240,7 @@ class GuestPlacer:
         current = entry.assignment
         if request.constraints != UNCONSTRAINED:
             return  # what keeps it off the CPUs of others might be what its definition forbids
-        if current is not None and may_stay(current, supply.taken(request), self.world.topology.online):
+        if current is not None and may_stay(current, supply.taken(request), self.world.reachable):
             return
         place = keep(supply, request, current) if current is not None else None
         decision = place or self.decide(entry.guest, {})

@@ -54,7 +54,7 @@ class FreeCores:
 
 
 class CpuLayout(NamedTuple):
-    """What placing looks up of each online CPU."""
+    """What placing looks up of each usable CPU."""
 
     piece_of: Mapping[int, CpuPiece]
     memory_node_of: Mapping[int, int]
@@ -113,7 +113,7 @@ def _layout(topology: HostTopology) -> CpuLayout:
 def _lay_out(topology: HostTopology) -> CpuLayout:
     l3_of = {cpu: cache.id for cache in topology.l3_domains for cpu in cache.cpus}
     members: dict[tuple[int | None, int | None, int | None], list[int]] = {}
-    for cpu in sorted(topology.online):
+    for cpu in sorted(topology.usable):
         core = topology.core_of(cpu)
         zone = topology.node_of(cpu), l3_of.get(cpu), None if core is None else core.package
         members.setdefault(zone, []).append(cpu)
@@ -212,6 +212,8 @@ class CpuSupply:
     """Dedicated CPUs that guests may float on until somebody holds them: by pool, those of no pool by ""."""
     busy: Mapping[int, float] = field(default_factory=dict)
     """How much of the time the guest that holds a dedicated CPU keeps it busy, as far as was measured."""
+    wakes: bool = False
+    """Whether parked CPUs may be given: the agent brings them online. Those that Nova parked stay Nova's."""
 
     def beside(self, request: GuestRequest, cpu: int) -> float:
         """How busy others keep the other threads of the core of a CPU; 0 where nothing was measured."""
@@ -230,7 +232,8 @@ class CpuSupply:
 
     def free(self, request: GuestRequest, demand: ProviderDemand) -> CpuSet:
         """The dedicated CPUs of a demand's zone that the request's guest may have."""
-        return self.cpu_sets.dedicated.intersection(demand.cpus, self.topology.online) - self.taken(request)
+        there = self.topology.usable if self.wakes else self.topology.online
+        return self.cpu_sets.dedicated.intersection(demand.cpus, there) - self.taken(request)
 
 
 Policy = Callable[[CpuSupply, GuestRequest], CpuAssignment | PlacementRefusal | None]
@@ -261,9 +264,11 @@ def place(supply: CpuSupply, request: GuestRequest, choose: Chooser) -> CpuAssig
             continue
         free = supply.free(request, demand).difference(chosen)
         if len(free) < demand.pcpu:
+            parked = demand.cpus & supply.cpu_sets.dedicated & supply.topology.parked
+            waits = f", and CPUs {cpuset.format(parked)} are offline" if parked and not supply.wakes else ""
             return PlacementRefusal(
                 f"{demand.zone} has {len(free)} free dedicated CPUs ({cpuset.format(free) or 'none'}),"
-                f" {demand.pcpu} are needed"
+                f" {demand.pcpu} are needed{waits}"
             )
         cpus = choose(supply, request, demand, free)
         if isinstance(cpus, PlacementRefusal):
@@ -392,7 +397,7 @@ def _is_isolated(
 def _amounts_match(supply: CpuSupply, request: GuestRequest, dedicated: CpuSet) -> bool:
     """Whether the CPUs are as many as the allocation says in every zone.
 
-    Those that are offline count where some are missing: zones have online CPUs only.
+    Those that are offline count where some are missing: zones have usable CPUs only.
     """
     remaining = dedicated
     missing: list[CpuSet] = []
@@ -403,12 +408,12 @@ def _amounts_match(supply: CpuSupply, request: GuestRequest, dedicated: CpuSet) 
         inside = frozenset(sorted(inside)[: demand.pcpu])
         missing += [demand.around] * (demand.pcpu - len(inside))
         remaining -= inside
-    for cpu in sorted(remaining & supply.topology.online):  # of what is another pool by now
+    for cpu in sorted(remaining & supply.topology.usable):  # of what is another pool by now
         around = next((cpus for cpus in missing if cpu in cpus), None)
         if around is None:
             return False
         missing.remove(around)
-    return len(remaining - supply.topology.online) == len(missing)
+    return len(remaining - supply.topology.usable) == len(missing)
 
 
 def floating_cpus(supply: CpuSupply, request: GuestRequest) -> CpuSet:

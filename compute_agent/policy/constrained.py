@@ -44,10 +44,10 @@ Limits = tuple[CpuSet, ...]
 
 
 def limits_of(topology: HostTopology, constraints: PlacementConstraints, vcpus: int) -> Limits:
-    """The online CPUs that each of so many guest CPUs may use."""
+    """The usable CPUs that each of so many guest CPUs may use."""
     if constraints == UNCONSTRAINED:
         return ()
-    limits = [topology.online & _near(topology, constraints.nodes)] * vcpus
+    limits = [topology.usable & _near(topology, constraints.nodes)] * vcpus
     for cell in constraints.cells:
         for number in cell.vcpus:
             if number < vcpus:
@@ -61,7 +61,7 @@ def limits_of(topology: HostTopology, constraints: PlacementConstraints, vcpus: 
 def _near(topology: HostTopology, nodes: frozenset[int]) -> CpuSet:
     """The CPUs of NUMA nodes; all if none is demanded, or those that are have no CPUs."""
     found = frozenset[int]().union(*(node.cpus for node in topology.numa_nodes if node.id in nodes))
-    return found or topology.online
+    return found or topology.usable
 
 
 def give_out(zones: Sequence[tuple[CpuSet, int]], floating: CpuSet, limits: Limits) -> dict[int, int] | None:
@@ -184,7 +184,7 @@ def _place_within(
         return _assignment(supply, request, vcpu_cpus)
     slots = limits
     if request.has_emulator_cpu:
-        slots = (*limits, (request.constraints.emulator or supply.topology.online) - floating)
+        slots = (*limits, (request.constraints.emulator or supply.topology.usable) - floating)
     given, withheld = _give_out(policy, supply, request, floating, slots)
     if given is None:
         return _left(

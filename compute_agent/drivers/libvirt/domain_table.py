@@ -313,15 +313,15 @@ class DomainTable:
             known = self._running.get(guest_uuid)
             if known is not None and known.is_alive:
                 process: QemuProcess | None = known.process
+            elif self._is_starting(domain):
+                # An event comes when its start is over. Until then changes of it would wait in libvirtd, for
+                # 30 s, and its process may be none of its user's, or a wrapper that starts others.
+                return None
             else:
-                starting = self._is_starting(domain)  # before it is looked for: it may come meanwhile
                 process = qemu.find_process(guest_uuid, owner)
                 # A known process that is gone may have ended before libvirtd noticed: the domain has ended,
-                # and the next look finds another start of it. An event comes for a start that is not over.
-                # Last, as it asks libvirtd.
-                if process is None and (
-                    starting or known is not None or not self._still_runs(guest_uuid, xml)
-                ):
+                # and the next look finds another start of it. Last, as it asks libvirtd.
+                if process is None and (known is not None or not self._still_runs(guest_uuid, xml)):
                     return None
         except (self._connection.libvirt.libvirtError, ValueError) as error:
             raise DriverError(
@@ -348,7 +348,7 @@ class DomainTable:
         return with_pins(constraints, definition.demanded_pins(self._connection.host_cpus))
 
     def _is_starting(self, domain: Any) -> bool:
-        """Whether its process may be none of its user's yet."""
+        """Whether the start of a domain is not over yet."""
         libvirt = self._connection.libvirt
         state: list[int] = domain.state()
         return state == [libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_STARTING_UP]

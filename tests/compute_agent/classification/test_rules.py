@@ -1,6 +1,7 @@
 """Rules that match guests: each alone against brute force, and as sections of a configuration."""
 
 import fnmatch
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -132,9 +133,8 @@ def test_sections_are_read_in_their_order(load):
         "spread": True,
         "thread_policy": ThreadPolicy.ISOLATE,
     }
-    pinned = GuestIdentity(
-        flavor="gold.small", extra_specs={"hw:cpu_policy": "dedicated"}, project_name="lab"
-    )
+    of_lab = GuestIdentity(project_name="lab")
+    pinned = replace(of_lab, flavor="gold.small", extra_specs={"hw:cpu_policy": "dedicated"})
     assert first_match(rules, GuestFacts("libvirt", identity=pinned)).name == "first"
     assert first_match(rules, GuestFacts("libvirt", identity=of_lab)).name == "early"
     assert first_match(rules, GuestFacts("process", name="x")).name == "late"
