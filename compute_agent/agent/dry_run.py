@@ -185,7 +185,7 @@ def _check_guests(options: cfg.ConfigOpts, known: KnownClasses) -> None:
     for guest, values in parse(written.read(written.files_of(options))).items():
         load(SetSchema(), {"guest": guest, **values})
         for name, value in values.items():
-            if missing := known.missing(name, value):
+            if missing := known.missing_class(name, value):
                 raise FleetError(f"[guest:{guest}] {name}: {missing}")
 
 

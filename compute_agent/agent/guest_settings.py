@@ -40,7 +40,7 @@ class GuestConfigurator:
         conf = self._in_force.current
         body, known = load(schema, params), parse_known_classes(conf.options)
         for name, value in body.items():
-            if missing := known.missing(name, value):
+            if missing := known.missing_class(name, value):
                 raise RequestError(missing)
         wanted = body.get("memory_type", MemoryType.ANY)
         present = frozenset(self._pipeline.world.topology.memory_types.values())

@@ -87,7 +87,7 @@ class ResolvedSettings:
 
 
 @dataclass(slots=True)
-class _Findings:
+class _SourceFindings:
     """Collects problems while the sources are read."""
 
     known: KnownClasses | None
@@ -104,7 +104,7 @@ class _Findings:
 
     def check_class(self, where: str, setting: str, value: Any) -> Values:
         """The value, by its setting, and a problem if it names a class that there is not."""
-        missing = "" if self.known is None else self.known.missing(setting, value)
+        missing = "" if self.known is None else self.known.missing_class(setting, value)
         if not missing:
             return {setting: value}
         if setting == "qos_class":
@@ -129,14 +129,14 @@ def resolve_settings(
 
     :param declared: settings that its driver has of it; ``declared_by`` is their source.
     """
-    found, manual = _Findings(policy.known), manual or {}
+    found, manual = _SourceFindings(policy.known), manual or {}
     rule = first_match(policy.rules, facts)
     layers: list[tuple[str, Values]] = [
         *(
-            (str(source), _checked(found, str(source), manual.get(source, {})))
+            (str(source), _check_classes(found, str(source), manual.get(source, {})))
             for source in (SettingSource.BY_HAND, SettingSource.FLEET)
         ),
-        (str(declared_by), _checked(found, str(declared_by), declared or {})),
+        (str(declared_by), _check_classes(found, str(declared_by), declared or {})),
         (str(SettingSource.FLAVOR), _flavor_values(found, policy, facts)),
         (str(SettingSource.IMAGE), _image_values(found, policy, facts)),
         ("" if rule is None else f"{SettingSource.RULE} {rule.name}", {} if rule is None else rule.settings),
@@ -152,14 +152,14 @@ def resolve_settings(
     return ResolvedSettings(settings, sources, problems, "" if rule is None else rule.name)
 
 
-def _checked(found: _Findings, source: str, values: Values) -> Values:
+def _check_classes(found: _SourceFindings, source: str, values: Values) -> Values:
     checked: dict[str, Any] = {}
     for setting, value in values.items():
         checked |= found.check_class(f"{setting} ({source})", setting, value)
     return checked
 
 
-def _flavor_values(found: _Findings, policy: ClassificationPolicy, facts: GuestFacts) -> Values:
+def _flavor_values(found: _SourceFindings, policy: ClassificationPolicy, facts: GuestFacts) -> Values:
     values: dict[str, Any] = {}
     for key, text in facts.identity.extra_specs.items():
         if key in _NOVA_SPECS:
@@ -176,7 +176,7 @@ def _flavor_values(found: _Findings, policy: ClassificationPolicy, facts: GuestF
     return values
 
 
-def _image_values(found: _Findings, policy: ClassificationPolicy, facts: GuestFacts) -> Values:
+def _image_values(found: _SourceFindings, policy: ClassificationPolicy, facts: GuestFacts) -> Values:
     values: dict[str, Any] = {}
     for key, setting, text in _image_settings(facts):
         if key not in policy.image_settings:
@@ -219,7 +219,7 @@ def parse_policy(conf: cfg.ConfigOpts) -> ClassificationPolicy:
     """
     known = parse_known_classes(conf)
     options = conf.guests
-    if missing := known.missing("qos_class", options.default_qos_class):
+    if missing := known.missing_class("qos_class", options.default_qos_class):
         raise ConfigError(f"[guests] default_qos_class: {missing}")
     if unknown := sorted(set(options.flavor_settings) - set(SETTING_NAMES)):
         raise ConfigError(

@@ -71,7 +71,7 @@ class GuestRule:
     pairs: Mapping[str, Patterns] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
 
-    def matches(self, facts: GuestFacts) -> bool:
+    def matches_guest(self, facts: GuestFacts) -> bool:
         """Whether everything that the rule asks for is so of a guest."""
         for match, pattern in self.words.items():
             if not any(word and pattern.match(word) for word in _WORDS[match](facts)):
@@ -91,12 +91,12 @@ def make_rule(
 
     :raises ValueError: a pair has no key.
     """
-    words = {match: _pattern(texts) for match, texts in matches.items() if match in _WORDS and texts}
+    words = {match: _compile_pattern(texts) for match, texts in matches.items() if match in _WORDS and texts}
     pairs = {match: _pair_patterns(texts) for match, texts in matches.items() if match in _PAIRS and texts}
     return GuestRule(name, order, words, pairs, settings)
 
 
-def _pattern(texts: Iterable[str]) -> re.Pattern[str]:
+def _compile_pattern(texts: Iterable[str]) -> re.Pattern[str]:
     return re.compile("|".join(map(fnmatch.translate, texts)))
 
 
@@ -107,12 +107,12 @@ def _pair_patterns(texts: Iterable[str]) -> dict[str, re.Pattern[str]]:
         if not key:
             raise ValueError(f"{text!r} has no key: KEY=PATTERN is needed, or KEY for any value")
         by_key.setdefault(key, []).append(value if equals else "*")
-    return {key: _pattern(values) for key, values in by_key.items()}
+    return {key: _compile_pattern(values) for key, values in by_key.items()}
 
 
 def first_match(rules: Iterable[GuestRule], facts: GuestFacts) -> GuestRule | None:
     """The first rule that matches a guest."""
-    return next((rule for rule in rules if rule.matches(facts)), None)
+    return next((rule for rule in rules if rule.matches_guest(facts)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class KnownClasses:
     blockio_class: frozenset[str] = frozenset()
     cpu_class: frozenset[str] = frozenset()
 
-    def missing(self, setting: str, value: Any) -> str:
+    def missing_class(self, setting: str, value: Any) -> str:
         """A sentence about a class that is not there; empty if it is, or if the setting names none."""
         if setting not in _CLASS_SETTINGS or not value:
             return ""
@@ -154,20 +154,20 @@ def _parse_rule(name: str, options: Any, known: KnownClasses) -> GuestRule:
     if not any(matches.values()):
         raise ConfigError(f"{section}: there is no match; {MATCH}name = * matches every guest")
     texts = {setting: options[setting] for setting in SETTING_NAMES if options[setting] is not None}
-    settings = {setting: _setting(section, setting, text, known) for setting, text in texts.items()}
+    settings = {setting: _read_value(section, setting, text, known) for setting, text in texts.items()}
     try:
         return make_rule(name, options.order, matches, settings)
     except ValueError as error:
         raise ConfigError(f"{section}: {error}") from error
 
 
-def _setting(section: str, setting: str, text: Any, known: KnownClasses) -> Any:
+def _read_value(section: str, setting: str, text: Any, known: KnownClasses) -> Any:
     try:
         value = read_setting(setting, str(text))
         if setting == "resctrl":
             parse_annotation(value)
     except (ValueError, BadShareError) as error:
         raise ConfigError(f"{section} {setting} = {text} cannot be used: {error}") from error
-    if missing := known.missing(setting, value):
+    if missing := known.missing_class(setting, value):
         raise ConfigError(f"{section} {setting}: {missing}")
     return value
