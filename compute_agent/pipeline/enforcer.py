@@ -186,8 +186,10 @@ class GuestEnforcer:
         :raises DriverError: something of that cannot be done.
         """
         one = self._expected.found(guest)
-        if one is None:
-            return  # it took too long, or its start was told of meanwhile
+        # It took too long, or its start was told of meanwhile; a preserved guest is only awaited, so that its
+        # CPUs are online.
+        if one is None or one.guest.settings.preserve:
+            return
         self._sync(world)
         for controller in self._early():
             try:

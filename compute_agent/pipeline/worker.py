@@ -294,8 +294,7 @@ class GuestPipeline:
                 self._lifecycle.enter(event.guest, event.allocation, event.as_of, event.started, event.owner)
             case GuestExpected(guest, allocation, owner):
                 guest = self._classifier.classify(guest, allocation, owner, self.world)
-                if not guest.settings.preserve:
-                    self._enforcer.expect(guest, allocation, self.world)
+                self._enforcer.expect(guest, allocation, self.world)
                 return None
             case GuestAppeared(guest):
                 self._enforcer.begin(guest, self.world)
