@@ -26,6 +26,7 @@ class EventKind(enum.StrEnum):
     MOVE = "move"
     REFUSE = "refuse"
     HOLD = "hold"
+    CONFIGURE = "configure"
     REPAIR = "repair"
     LEAVE = "leave"
     STOP = "stop"
