@@ -17,7 +17,7 @@ from compute_agent.agent.protocol import DaemonUnreachableError, RequestError
 from compute_agent.cmd.base import AgentLister, Commands
 from compute_agent.cmd.drawn import offer
 from compute_agent.cmd.moment import moment
-from compute_agent.drawing.boxes import size
+from compute_agent.drawing.boxes import format_size
 from compute_agent.monitoring.history import HistoryError, SampleHistory, TimeSpan, plot_samples
 from compute_agent.monitoring.samples import FILE, StoredSample
 
@@ -112,7 +112,7 @@ def _use(sample: StoredSample, for_people: bool) -> tuple[Any, ...]:
     occupancy, rates, cpu = sample.occupancy, (sample.local, sample.total), sample.cpu
     if for_people:
         return (
-            "" if occupancy is None else size(round(occupancy / 1024)),
+            "" if occupancy is None else format_size(round(occupancy / 1024)),
             *("" if rate is None else f"{rate / 1e6:.1f} MB/s" for rate in rates),
             "" if cpu is None else f"{cpu:.2f}",
         )

@@ -13,7 +13,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from compute_agent.drawing.svg import COLOURS, ChartCurve, ChartPanel, Point, draw
+from compute_agent.drawing.svg import COLOURS, ChartCurve, ChartPanel, Point, draw_chart
 from compute_agent.monitoring.readings import CacheUse, add_up
 from compute_agent.monitoring.samples import NO_CACHE, SAMPLES, TARGETS, StoredSample, engine_to_read
 
@@ -186,7 +186,9 @@ def plot_samples(samples: Sequence[StoredSample], span: TimeSpan) -> str:
     if any(one.cpu is not None for one in samples):
         cpu = {one.time: one.cpu for one in samples}
         panels.append(ChartPanel("CPU in use (cores)", [ChartCurve("CPU", COLOURS[0], list(cpu.items()))]))
-    return draw(_chart_title(samples[-1]), panels, span.since, span.until, BREAK * _usual_distance(samples))
+    return draw_chart(
+        _chart_title(samples[-1]), panels, span.since, span.until, BREAK * _usual_distance(samples)
+    )
 
 
 def _chart_title(sample: StoredSample) -> str:

@@ -93,7 +93,7 @@ def test_samples_that_share_a_pixel_keep_their_peaks():
 
 @given(st.floats(1e-3, 1e13))
 def test_scales_are_round_and_hold_the_highest_value(highest):
-    scale = svg._ValueAxis.to(highest, 0.0)
+    scale = svg._ValueAxis.for_highest(highest, 0.0)
     assert scale.highest >= highest * 0.998
     assert scale.highest / scale.step <= 5.001
     assert scale.highest <= 2.6 * highest
@@ -104,7 +104,7 @@ def test_scales_are_round_and_hold_the_highest_value(highest):
 @given(st.floats(0, 2e9), st.floats(1, 3e8))
 @settings(deadline=None)
 def test_marks_of_the_time_are_few_and_inside(since, length):
-    marks = [mark.timestamp() for mark in svg._TimeAxis(since, since + length).marks()]
+    marks = [mark.timestamp() for mark in svg._TimeAxis(since, since + length).time_marks()]
     assert len(marks) <= 9
     assert all(since - 1 <= mark <= since + length for mark in marks)
     assert len(marks) >= 2 or length < 5
