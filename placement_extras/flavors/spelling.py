@@ -1,7 +1,7 @@
 """Which names of extra specs and image properties are known, and the warnings about others.
 
 Nova asks for nothing by a name that it does not know: a misspelt extra spec counts for nothing. Names of
-namespaces that Nova 34.0.0 does not know belong to others, and pass.
+namespaces that Nova 34.0.0 does not know belong to others, and pass, unless they are nearly one of Nova's.
 """
 
 import re
@@ -51,6 +51,11 @@ _NAMES: Final[Mapping[str, str]] = {
     "vmware": "hw_version storage_policy",
 }
 """By namespace. Nova's API does not know the two of ``maxphysaddr``, but its scheduler does."""
+_NAMESPACES: Final = (*_NAMES, "resources", "trait")
+_PLAIN_NAMES: Final = ("group_policy", "hide_hypervisor_id")
+"""Names without a namespace."""
+_NEARLY: Final = 0.85
+"""How similar another name has to be: ``resource`` is for ``resources``, ``trust`` not for ``trait``."""
 _SPECS: Final = frozenset(
     f"{namespace}:{name}" for namespace, names in _NAMES.items() for name in names.split()
 )
@@ -86,7 +91,7 @@ class FlavorWarnings:
             self._more += 1
             return
         near = get_close_matches(name, known, 1, 0.75) if name else []
-        self._sentences.append(f"{sentence}: did you mean {near[0]}?" if near else sentence)
+        self._sentences.append(f"{sentence} (did you mean {near[0]}?)" if near else sentence)
 
     def sentences(self) -> tuple[str, ...]:
         """All of them, the first at length."""
@@ -109,7 +114,13 @@ def check(flavor: NovaFlavor, warnings: FlavorWarnings) -> None:
 
 def _check_specs(names: Iterable[str], warnings: FlavorWarnings) -> None:
     for name in names:
-        namespace, colon, _ = name.partition(":")
+        namespace, colon, rest = name.partition(":")
+        near = _near_name(namespace, _NAMESPACES if colon else _PLAIN_NAMES)
+        if near:
+            warnings.add(
+                f"{name} is no extra spec that Nova knows", f"{near}{colon}{rest}", [f"{near}{colon}{rest}"]
+            )
+            continue
         if colon:
             is_known = namespace not in _NAMES or name in _SPECS or bool(_WITH_PARTS.fullmatch(name))
         else:
@@ -117,3 +128,14 @@ def _check_specs(names: Iterable[str], warnings: FlavorWarnings) -> None:
         if not is_known:
             meant = name if colon else name.replace("_", ":", 1)
             warnings.add(f"{name} is no extra spec that Nova knows", meant, sorted(_SPECS))
+
+
+def _near_name(name: str, known: Collection[str]) -> str:
+    """The known name that was probably meant by one that is nearly that; empty if there is none."""
+    lowered = name.lower()
+    # Nova takes whatever follows these two as the name of a group
+    if name in known or name.startswith(("resources", "trait")):
+        return ""
+    if lowered in known:
+        return lowered
+    return next(iter(get_close_matches(lowered, known, 1, _NEARLY)), "")

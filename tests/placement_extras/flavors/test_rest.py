@@ -168,12 +168,12 @@ def test_what_is_ignored_of_a_flavor_is_logged(admin, caplog):
         assert post_claims(admin, asks(**{"resources:vgpu": "1"})).status_code == 201
     warnings = [record.getMessage() for record in caplog.records if record.name == logger]
     assert warnings == [
-        "Of a flavor was ignored, as Nova does: resources:vgpu names no resource class: did you mean VGPU?"
+        "Of a flavor was ignored, as Nova does: resources:vgpu names no resource class (did you mean VGPU?)"
     ]
 
 
 WARNED = {"hw:cpu_polic": "dedicated"}
-WARNING = "hw:cpu_polic is no extra spec that Nova knows: did you mean hw:cpu_policy?"
+WARNING = "hw:cpu_polic is no extra spec that Nova knows (did you mean hw:cpu_policy?)"
 
 
 def bodies(**specs):
