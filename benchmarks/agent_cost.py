@@ -26,7 +26,7 @@ from pathlib import Path
 from compute_agent import conf as agent_conf
 from compute_agent.agent.protocol import DaemonUnreachableError, RequestError, ask
 from compute_agent.agent.service import HostAgent
-from compute_agent.model.guest import GuestSettings
+from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.pipeline.events import ReconcileGuests, StartGuest
 from tests.demo.system import System
 

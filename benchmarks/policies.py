@@ -31,7 +31,7 @@ from benchmarks.policy_streams import Arrival, Departure, Guest, amount, stream
 from benchmarks.reference import ReferenceMissing, environment
 from compute_agent.host.reader import read_topology
 from compute_agent.host.topology import HostTopology
-from compute_agent.model.guest import ThreadPolicy
+from compute_agent.model.guest_settings import ThreadPolicy
 from compute_agent.policy import POLICIES
 from tests.compute_agent.inventory.machines import machine
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from benchmarks.policy_streams import Guest
 from compute_agent.host.topology import HostTopology
-from compute_agent.model.guest import ThreadPolicy
+from compute_agent.model.guest_settings import ThreadPolicy
 
 CpuSet = frozenset[int]
 

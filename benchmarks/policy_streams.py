@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from compute_agent.host.topology import HostTopology
-from compute_agent.model.guest import ThreadPolicy
+from compute_agent.model.guest_settings import ThreadPolicy
 
 LOWEST_LOAD, MAX_LOAD = 0.75, 1.0
 """Of the dedicated CPUs, by what guests ask for. They hold less where some are refused."""

@@ -19,7 +19,14 @@ from pathlib import Path
 
 from benchmarks.reclaimed_traces import DAY, HostTrace, host, noise_table
 from compute_agent.drawing.svg import COLOURS, ChartCurve, ChartPanel, draw
-from compute_agent.reclaim.estimate import PERIOD, SYSTEM, EstimateLimits, ZoneHistory, ZoneReading, estimate
+from compute_agent.reclaim.estimate import (
+    PERIOD,
+    SYSTEM,
+    EstimateLimits,
+    ZoneHistory,
+    ZoneReading,
+    estimate_use,
+)
 from compute_agent.reclaim.offers import CapacityOffer, HeldBackShare, missing_cpus
 
 HOUR = 12
@@ -72,11 +79,11 @@ def promises(trace: HostTrace, limits: EstimateLimits) -> list[int]:
         used = {uuid: samples[n - begin] for uuid, begin, samples in running.values()}
         used[SYSTEM] = trace.system[n]
         now = EPOCH + n * PERIOD
-        history = history.after(ZoneReading(now, total, used), limits.percentile)
-        left = estimate(history, entitlements, trace.capacity, limits, now).left
+        history = history.with_reading(ZoneReading(now, total, used), limits.percentile)
+        left = estimate_use(history, entitlements, trace.capacity, limits, now).free_amount
         missing = missing_cpus(total, offer.published, trace.capacity)
-        breach = breach.after(missing, missing > 0, now)
-        offer = offer.after(max(0.0, left - breach.held_back(trace.capacity)), trace.capacity, now)
+        breach = breach.after_breaches(missing, missing > 0, now)
+        offer = offer.next_offer(max(0.0, left - breach.held_back(trace.capacity)), trace.capacity, now)
         published.append(offer.published)
     return published
 

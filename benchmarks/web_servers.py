@@ -1,10 +1,10 @@
 """The service under web servers that operators may choose: CPU, latency, slow clients, the end of a process.
 
     python -m benchmarks.web_servers
-    python -m benchmarks.web_servers --servers ours,granian --seconds 2
+    python -m benchmarks.web_servers --servers ours,granian --seconds 2 --databases sqlite,postgresql
 
-Each serves the same application on a database of its own in one PostgreSQL, with two workers of four threads,
-or one process of eight where a server has no workers.
+Each serves the same application on a database of its own, with two workers of four threads, or one process of
+eight where a server has no workers.
 """
 
 import argparse
@@ -42,16 +42,27 @@ _HOSTS: Final = 200
 _QUESTION: Final = "/allocation_candidates?resources=PCPU:2&limit=1"
 _SLOW_CLIENTS: Final = 200
 _WAITING: Final = "/ext/v1/changes?since={cursor}&wait=2"
+_CROWDS: Final = (8, 64)
+_LARGE: Final = (
+    b"GET /allocation_candidates?resources=PCPU:2&limit=1000 HTTP/1.1\r\nHost: x\r\nX-Auth-Token: admin\r\n"
+    b"OpenStack-API-Version: placement 1.39\r\n\r\n"
+)
+# What slow clients begin with. Those of the last kind ask for a large answer and never read it.
+_SLOW_KINDS: Final[Mapping[str, bytes]] = {
+    "slow headers": b"GET / HTTP/1.1\r\nX-Slow: ",
+    "slow bodies": b"POST /traits HTTP/1.1\r\nHost: x\r\nContent-Length: 5000\r\n\r\n[",
+    "slow readers": _LARGE * 8,
+}
 _HEAD: Final = (
     "server",
-    "CPU ms",
+    "database",
+    "1 client: CPU ms",
     "p50 ms",
     "p99 ms",
-    "8 clients: /s",
-    "CPU ms",
+    *(f"{count} clients: {what}" for count in _CROWDS for what in ("requests/s", "CPU ms", "p99 ms")),
+    "memory MB",
     "keeps connections",
-    "beside 200 slow ones: p50 ms",
-    "p99 ms",
+    *(f"beside {_SLOW_CLIENTS} of {kind}: p50, p99 ms" for kind in _SLOW_KINDS),
     "request in hand at SIGTERM",
 )
 
@@ -118,13 +129,21 @@ class _Served(Ours):
     def cpu_seconds(self) -> float:
         """Of all of its processes: some have others than workers."""
         assert self._process is not None
-        main = psutil.Process(self._process.pid)
         spent = 0
-        for each in (main, *main.children(recursive=True)):
+        for each in self._family():
             for thread in Path(f"/proc/{each.pid}/task").glob("*/schedstat"):
                 with suppress(OSError):
                     spent += int(thread.read_text().split()[0])
         return spent / 1e9
+
+    def memory_bytes(self) -> int:
+        """The proportional set size of all of its processes: pages that they share count once."""
+        return sum(each.memory_full_info().pss for each in self._family())
+
+    def _family(self) -> Sequence[psutil.Process]:
+        assert self._process is not None
+        main = psutil.Process(self._process.pid)
+        return [main, *main.children(recursive=True)]
 
     def terminate(self) -> None:
         """Have it stop, and do not wait."""
@@ -169,8 +188,8 @@ def _keeps_connections(service: Service) -> bool:
 
 
 @contextmanager
-def _slow_clients(port: int) -> Iterator[None]:
-    """Clients that send a byte of their headers twice a second."""
+def _slow_clients(port: int, beginning: bytes) -> Iterator[None]:
+    """Clients that send the beginning of a request, and then a byte twice a second."""
     clients: list[socket.socket] = []
     stopped = threading.Event()
 
@@ -187,7 +206,7 @@ def _slow_clients(port: int) -> Iterator[None]:
             client.setblocking(False)
             clients.append(client)
             with suppress(OSError):
-                client.send(b"GET / HTTP/1.1\r\nX-Slow: ")
+                client.send(beginning)
         thread.start()
         yield
     finally:
@@ -214,57 +233,84 @@ def _end(service: _Served) -> str:
     return "answered" if status == 200 else f"status {status}"
 
 
-def measure(service: _Served, seconds: float) -> Sequence[str]:
-    """A row of the table."""
-    alone = _latency(service, seconds)
-    with Clients(8) as clients:
+def _crowd(service: _Served, count: int, seconds: float) -> Sequence[str]:
+    """Requests a second, CPU of each and the 99th percentile, of many clients at once."""
+    with Clients(count) as clients:
         clients.warm_up(service.port)
         before = service.cpu_seconds()
         work = clients.ask(service.port, _QUESTION, seconds)
         cpu = 1000 * (service.cpu_seconds() - before) / max(1, sum(each.done for each in work))
-    rate = sum(each.rate for each in work)
-    keeps = "yes" if _keeps_connections(service) else "no"
+    times = sorted(time for each in work for time in each.latencies)
+    p99 = f"{1000 * times[int(0.99 * len(times))]:.1f}" if times else "no answer"
+    return f"{sum(each.rate for each in work):,.0f}", f"{cpu:.2f}", p99
+
+
+def _beside(service: _Served, beginning: bytes, seconds: float) -> str:
+    """The latency of one client beside slow ones."""
     try:
-        with _slow_clients(service.port):
-            beside = _latency(service, min(seconds, 2.0))
-        slow = (f"{beside.p50:.2f}", f"{beside.p99:.2f}")
+        with _slow_clients(service.port, beginning):
+            found = _latency(service, seconds)
     except (OSError, NoAnswer):
-        slow = ("no answer", "")
-    shown = (f"{alone.cpu:.2f}", f"{alone.p50:.2f}", f"{alone.p99:.2f}", f"{rate:,.0f}", f"{cpu:.2f}")
-    return (*shown, keeps, *slow, _end(service))
+        return "no answer"
+    return f"{found.p50:.2f}, {found.p99:.2f}"
+
+
+def measure(service: _Served, seconds: float) -> Sequence[str]:
+    """A row of the table."""
+    alone = _latency(service, seconds)
+    crowds = [cell for count in _CROWDS for cell in _crowd(service, count, seconds)]
+    memory = f"{service.memory_bytes() / 1e6:.0f}"
+    keeps = "yes" if _keeps_connections(service) else "no"
+    slow = [_beside(service, beginning, min(seconds, 2.0)) for beginning in _SLOW_KINDS.values()]
+    one = (f"{alone.cpu:.2f}", f"{alone.p50:.2f}", f"{alone.p99:.2f}")
+    return (*one, *crowds, memory, keeps, *slow, _end(service))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.web_servers", description=__doc__)
     parser.add_argument("--servers", default=",".join(SERVERS), help="default: %(default)s")
+    parser.add_argument(
+        "--databases", default="postgresql", help="of sqlite, postgresql; default: %(default)s"
+    )
     parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement")
+    parser.add_argument("--repeats", type=int, default=1, help="all servers in turns, that often")
     options = parser.parse_args(arguments)
+    # The servers of databases are stopped then, too.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    rows: list[Sequence[str]] = []
     try:
         programs = environment("web-servers", _REQUIREMENTS)
-        server = databases.create("postgresql", durable=True)
+        for database in options.databases.split(","):
+            with databases.create(database, durable=True) as server:
+                for name in options.servers.split(",") * options.repeats:
+                    row = (
+                        name,
+                        database,
+                        *_measure_fresh(server.fresh_database(), programs, name, options.seconds),
+                    )
+                    print(" | ".join(row), file=sys.stderr, flush=True)
+                    rows.append(row)
     except (ReferenceMissing, ServerMissing) as error:
         print(error, file=sys.stderr)
         return 1
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # servers are stopped, then
-    rows: list[Sequence[str]] = []
-    with server, tempfile.TemporaryDirectory(prefix="placement-web-servers-") as folder:
-        for name in options.servers.split(","):
-            url = server.fresh_database()
-            service = _Served(url, Path(folder), programs, SERVERS[name])
-            try:
-                with service:
-                    load_directly(url, WORLDS["numa"], _HOSTS)
-                    service.restart()
-                    rows.append((name, *measure(service, options.seconds)))
-            except ServiceFailed as error:
-                print(error, file=sys.stderr)
-                rows.append((name, "did not start"))
-            print(" | ".join(rows[-1]), file=sys.stderr, flush=True)
     print("| " + " | ".join(_HEAD) + " |\n|" + " --- |" * len(_HEAD))
     for row in rows:
         print("| " + " | ".join(row) + " |")
     return 0
+
+
+def _measure_fresh(url: str, programs: Path, name: str, seconds: float) -> Sequence[str]:
+    """The cells of a server that serves a new database."""
+    with tempfile.TemporaryDirectory(prefix="placement-web-servers-") as folder:
+        try:
+            with _Served(url, Path(folder), programs, SERVERS[name]) as service:
+                load_directly(url, WORLDS["numa"], _HOSTS)
+                service.restart()
+                return measure(service, seconds)
+        except ServiceFailed as error:
+            print(error, file=sys.stderr)
+            return ("did not start",)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,8 @@ from compute_agent.drivers.base import GuestDriver
 from compute_agent.loops.arrivals import PreStartHook
 from compute_agent.loops.audit import AuditOutcome, audit_document
 from compute_agent.loops.reporting import ReportLoop
-from compute_agent.model.guest import Allocation, GuestSettings
+from compute_agent.model.guest import Allocation
+from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.messages import DriverError
 from compute_agent.model.resource import CPU_CLASSES
 from compute_agent.pipeline.events import AdoptGuest, Event, GuestStopped, MoveGuest, StartGuest

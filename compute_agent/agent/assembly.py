@@ -22,6 +22,7 @@ from compute_agent.agent.maintenance import MaintenanceMode, causes_kept
 from compute_agent.agent.reloading import ConfigReloader, ConfigurationLoader
 from compute_agent.controllers.cpu_class import count_refusals
 from compute_agent.events.event import EventRecorder
+from compute_agent.host.cpus import read_online
 from compute_agent.inventory import provider_tree
 from compute_agent.loops.allocations import ClaimWatch, HistoryWatch
 from compute_agent.loops.arrivals import GuestEvents, PreStartHook
@@ -118,7 +119,15 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         conf = host.configuration(
             PlacementClient.from_conf(options), factory.build(options, host.resctrl, host.world)
         )
-        pipeline = GuestPipeline(host.world, driver, conf.controllers, state.keep_guests, metrics, recorder)
+        pipeline = GuestPipeline(
+            host.world,
+            driver,
+            conf.controllers,
+            state.keep_guests,
+            metrics,
+            recorder,
+            partial(read_online, Path(options.host.root)),
+        )
         in_force = ConfigurationInForce(conf)
         count_refusals(metrics.registry, in_force)
         reloader = ConfigReloader(

@@ -14,6 +14,13 @@ from typing import Final
 from oslo_config import cfg
 
 from compute_agent.agent.host_access import HostResctrl, offered, open_resctrl
+from compute_agent.agent.parked_cpus import (
+    known_topology,
+    learned_topology,
+    park_warnings,
+    parkable_cpus,
+    parking_rules,
+)
 from compute_agent.classes.blockio_classes import parse_blockio_classes
 from compute_agent.classes.cpu_classes import parse_cpu_classes, parse_cpu_pools
 from compute_agent.classes.guest_classes import parse_classes
@@ -45,7 +52,7 @@ from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.inventory.resctrl import CachePlatform
 from compute_agent.loops.base import ReloadedConfiguration
 from compute_agent.model.cpuset import CPU_POOL, CpuPool, CpuSets
-from compute_agent.model.guest import MemoryType
+from compute_agent.model.guest_settings import MemoryType
 from compute_agent.model.messages import ConfigError
 from compute_agent.model.resource import BlockIoClass, MemoryShare
 from compute_agent.pipeline.host_state import HostState
@@ -174,7 +181,13 @@ def derive_tree(
     derived = derive(topology, cpu_sets, settings, uuid, name, platform, positions)
     files = options.provider_configs(conf)
     tree, unused = with_additions(derived, files.configs)
-    warnings = (*ignored, *files.warnings, *unused, *steal_warnings(conf, owner.beside))
+    warnings = (
+        *ignored,
+        *files.warnings,
+        *unused,
+        *steal_warnings(conf, owner.beside),
+        *park_warnings(conf, owner.beside),
+    )
     return DerivedTree(tree, pools, positions, warnings)
 
 
@@ -200,12 +213,13 @@ def build_world(
     check_options(conf)
     if topology is None:
         topology = read_topology(Path(conf.host.root))
+    whose = root or owner_of(conf.compute.provider_tree)
+    acting = root_uuid is None
+    topology = (learned_topology if acting else known_topology)(conf, topology, whose.beside)
     cpu_sets = resolve(options.cpu_options(conf), topology)
     for warning in cpu_sets.warnings:
         LOG.warning("%s", warning)
     name = options.root_name(conf)
-    whose = root or owner_of(conf.compute.provider_tree)
-    acting = root_uuid is None
     if root_uuid is None:
         root_uuid = provider_tree.load_or_create(Path(conf.state_path))
         if conf.compute.resource_provider_name and (notice := options.name_warning(conf)):
@@ -256,6 +270,8 @@ def build_world(
         root_known=whose.known,
         pools=derived.pools,
         warnings=tuple(warnings),
+        powered=cpu_sets.dedicated & parkable_cpus(conf, whose.beside),
+        wakes=not whose.beside,
         rebalance_gain=conf.policy.rebalance_gain if may_move and conf.policy.rebalance else None,
     )
 
@@ -290,6 +306,7 @@ def build_controllers(
             cpu_classes,
             {name: ClassBinding(one.rank, cpu_classes.get(one.cpu_class)) for name, one in known.items()},
             world.cpu_sets,
+            parking_rules(conf, world.topology, world.cpu_sets, world.tree.beside),
         ),
         cache_shares=guest_classes.share_specs,
     )

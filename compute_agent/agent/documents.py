@@ -382,6 +382,7 @@ def agent_document(shown: StatusSources) -> dict[str, Any]:
         "cache_monitoring": f"off: {shown.monitoring.off}" if shown.monitoring.off else "on",
         "cpu_classes": in_words(shown.cpu_classes.classes),
         "cpu_class_refusals": list(shown.cpu_classes.refusals),
+        "parked_cpus": cpuset.format(shown.cpu_classes.parked),
         "guests": len(views) if pipeline.has_taken_over else None,
         **guests_document(views),
         "events": f"not kept: {shown.events.trouble}" if shown.events.trouble else "kept",

@@ -289,6 +289,7 @@ class RecordingController(KernelController):
 
     def __init__(self, controller: KernelController) -> None:
         self.name, self.acts_early = controller.name, controller.acts_early
+        self.awaits = controller.awaits
         self.refused = {}
         self._controller = controller
         self._together: tuple[Sequence[GuestTarget], Sequence[ProviderNode]] = ((), ())

@@ -16,7 +16,8 @@ from compute_agent.agent.protocol import RequestError
 from compute_agent.classes.blockio_classes import parse_blockio_classes
 from compute_agent.drivers.base import LaunchSupport
 from compute_agent.loops.base import ConfigurationInForce
-from compute_agent.model.guest import Guest, MemoryType
+from compute_agent.model.guest import Guest
+from compute_agent.model.guest_settings import MemoryType
 from compute_agent.model.messages import DriverError
 from compute_agent.pipeline.events import GuestStarted
 from compute_agent.pipeline.guest_cache import GuestView

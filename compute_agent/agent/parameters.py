@@ -11,7 +11,7 @@ from marshmallow import Schema, ValidationError, fields, validate, validates_sch
 from compute_agent.agent.protocol import RequestError
 from compute_agent.classes.guest_classes import parse_annotation
 from compute_agent.drivers.processes.launch import GUEST_VARIABLE, VARIABLE_NAME
-from compute_agent.model.guest import (
+from compute_agent.model.guest_settings import (
     CLASS_NAME,
     LATENCY_SENSITIVE,
     MAX_ANNOTATION,

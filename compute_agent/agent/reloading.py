@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -21,9 +21,11 @@ from compute_agent.agent.configured_host import (
 )
 from compute_agent.agent.dry_run import try_configuration
 from compute_agent.agent.host_access import HostDriver
+from compute_agent.agent.parked_cpus import known_topology
 from compute_agent.conf import written
 from compute_agent.conf.restart_only import keep_started
 from compute_agent.fleet.kept import KEPT
+from compute_agent.host.cpus import read_online
 from compute_agent.host.kernel_files import read_optional
 from compute_agent.host.reader import read_topology
 from compute_agent.inventory.provider_files import files_in
@@ -31,6 +33,7 @@ from compute_agent.inventory.provider_tree import IdentityError
 from compute_agent.loops.base import ConfigurationInForce
 from compute_agent.loops.reporting import RootWatch
 from compute_agent.model import cpuset
+from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.messages import ConfigError
 from compute_agent.pipeline.events import WorldChanged
 from compute_agent.pipeline.host_state import HostState
@@ -44,19 +47,34 @@ from compute_agent.throttling.watermarks.metrics import MetricRegistry
 _HUGE_PAGES: Final = "node/node*/hugepages/hugepages-*/nr_hugepages"
 
 
-def host_signature(conf: cfg.ConfigOpts) -> tuple[Any, ...]:
-    """Something cheap to ask for that changes when the host does.
+@dataclass(frozen=True, slots=True)
+class HostSignature:
+    """Something cheap to ask for that changes when the host does: the online CPUs, and the rest.
 
-    It changes with each file of the configuration, of the fleet and of providers. It changes with the online
-    CPUs and NUMA nodes, with pools of huge pages where these are offered, and with foreign resctrl groups.
+    The rest changes with each file of the configuration, of the fleet and of providers. It changes with NUMA
+    nodes, with pools of huge pages where these are offered, and with foreign resctrl groups.
     """
+
+    online: CpuSet
+    rest: tuple[Any, ...]
+
+    def differs(self, other: HostSignature, powered: CpuSet) -> bool:
+        """Whether the host changed, apart from CPUs that a power manager switches as guests come and go."""
+        return self.online - powered != other.online - powered or self.rest != other.rest
+
+
+def host_signature(conf: cfg.ConfigOpts) -> HostSignature:
+    """The signature of this host now."""
     system = Path(conf.host.root) / "sys/devices/system"
     pools = sorted(system.glob(_HUGE_PAGES)) if conf.compute.huge_pages else ()
-    return (
-        *((path, _file_stamp(path)) for path in (*written.files_of(conf), *_other_files(conf))),
-        *(read_optional(f"{system}/{name}") for name in ("cpu/online", "node/online")),
-        *(read_optional(str(pool)) for pool in pools),
-        host_access.signature(conf),
+    return HostSignature(
+        read_online(Path(conf.host.root)),
+        (
+            *((path, _file_stamp(path)) for path in (*written.files_of(conf), *_other_files(conf))),
+            read_optional(f"{system}/node/online"),
+            *(read_optional(str(pool)) for pool in pools),
+            host_access.signature(conf),
+        ),
     )
 
 
@@ -163,7 +181,7 @@ class ConfigReloader:
     def look(self) -> None:
         """Look whether configuration or hardware changed since the last time, and apply that."""
         signature = host_signature(self._in_force.current.options)
-        if signature != self._signature:
+        if signature.differs(self._signature, self._pipeline.world.powered):
             self._signature = signature
             self.reload()
 
@@ -193,7 +211,8 @@ class ConfigReloader:
             warnings = self._warnings_of(host)
         except (ConfigError, IdentityError, cfg.Error, OSError) as error:
             # Guests keep running on what there is; the report stays as it was until an operator decides.
-            self._pipeline.submit(WorldChanged(replace(self._pipeline.world, topology=topology)))
+            known = known_topology(self._in_force.current.options, topology, self._root.owner.beside)
+            self._pipeline.submit(WorldChanged(replace(self._pipeline.world, topology=known)))
             return str(error)
         with self._lock:
             self._in_force.current = host.configuration(client, controllers)

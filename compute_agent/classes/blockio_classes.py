@@ -11,7 +11,7 @@ from oslo_config import cfg
 from compute_agent.conf.blockio import BLOCKIO_CLASS
 from compute_agent.conf.qos import blockio_class_sections
 from compute_agent.host.block_devices import BlockDevices
-from compute_agent.model.guest import class_section
+from compute_agent.model.guest_settings import class_section
 from compute_agent.model.messages import ConfigError
 from compute_agent.model.resource import GUEST_DISKS, BlockIoClass, DeviceRates
 

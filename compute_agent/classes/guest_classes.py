@@ -16,7 +16,7 @@ from oslo_config import cfg
 
 from compute_agent.conf.cpu_class import CPU_CLASS
 from compute_agent.conf.qos import QOS_CLASS, cpu_class_sections, qos_class_sections
-from compute_agent.model.guest import (
+from compute_agent.model.guest_settings import (
     BEST_EFFORT,
     LATENCY_SENSITIVE,
     LATENCY_SENSITIVE_RESERVED,

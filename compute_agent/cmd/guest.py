@@ -7,7 +7,7 @@ import os
 from typing import Any, Final
 
 from compute_agent.cmd.base import AgentLister, Commands, LinesColumn, ShowOne, columns
-from compute_agent.model.guest import EmulatorPolicy, MemoryType, ThreadPolicy
+from compute_agent.model.guest_settings import EmulatorPolicy, MemoryType, ThreadPolicy
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:

@@ -21,6 +21,7 @@ from compute_agent.agent.configured_host import (
 )
 from compute_agent.agent.dry_run import look_up_owner
 from compute_agent.agent.host_access import STATE_FILE, check_state_folder, offered, open_resctrl
+from compute_agent.agent.parked_cpus import known_topology
 from compute_agent.agent.protocol import DaemonUnreachableError, RequestError
 from compute_agent.classes.guest_classes import parse_classes
 from compute_agent.cmd.base import AgentLister, Commands, ShowOne, columns
@@ -61,7 +62,7 @@ class HostShow(ShowOne):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Read the host."""
         conf = self.load_conf()
-        topology = read_topology(Path(conf.host.root))
+        topology = _read_host(conf)
         platform = offered(open_resctrl(conf).control, parse_classes(conf).share_specs)
         return columns(
             {
@@ -75,11 +76,18 @@ class HostShow(ShowOne):
                 "hyperthreaded": topology.hyperthreaded,
                 "online_cpus": cpuset.format(topology.online),
                 "offline_cpus": cpuset.format(topology.offline),
+                "parked_cpus": cpuset.format(topology.parked),
                 "memory_kib": topology.memory_kib,
                 "cpu_flags": sorted(topology.cpu_flags),
                 "resctrl": {} if platform is None else _cache_document(platform),
             }
         )
+
+
+def _read_host(conf: cfg.ConfigOpts) -> HostTopology:
+    """The topology of this host, with the parked CPUs that the agent remembers."""
+    owner, *_ = _root_owner(conf, None)
+    return known_topology(conf, read_topology(Path(conf.host.root)), owner.beside)
 
 
 def _cache_document(platform: CachePlatform) -> dict[str, Any]:
@@ -123,7 +131,7 @@ class TopologyShow(ShowOne):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Read the host."""
         conf = self.load_conf()
-        topology = read_topology(Path(conf.host.root))
+        topology = _read_host(conf)
         form, file = parsed_args.formatter, parsed_args.svg
         if file is None and form not in ("svg", "tree"):
             return columns(topology.to_dict())
@@ -173,7 +181,7 @@ class ConfigCheck(ShowOne):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Resolve the CPU sets, derive the inventories."""
         conf = self.load_conf()
-        topology = read_topology(Path(conf.host.root))
+        topology = _read_host(conf)
         sets = CpuSets(frozenset(), frozenset(), frozenset())
         shares: dict[str, ShareSpec] = {}
         tree, rules, client = None, None, None
@@ -276,7 +284,7 @@ def _strays(path: Path, sets: CpuSets, topology: HostTopology) -> list[str]:
     return [
         stray_warning(uuid, stray)
         for uuid, guest in guests.items()
-        if guest.assignment is not None and (stray := sets.stray(guest.assignment.held, topology.online))
+        if guest.assignment is not None and (stray := sets.stray(guest.assignment.held, topology.usable))
     ]
 
 

@@ -19,7 +19,7 @@ from compute_agent.conf.cpu_class import CPU_CLASS
 from compute_agent.conf.interference import INTERFERENCE
 from compute_agent.conf.written import files_of, read, value_error
 from compute_agent.model.cpuset import CPU_POOL
-from compute_agent.model.guest import BEST_EFFORT
+from compute_agent.model.guest_settings import BEST_EFFORT
 
 GROUP = "qos"
 WATERMARK: Final = "watermark:"

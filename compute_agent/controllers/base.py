@@ -36,6 +36,11 @@ class GuestTarget:
     spare: frozenset[int] = frozenset()
 
 
+def without_preserved(targets: Iterable[GuestTarget]) -> list[GuestTarget]:
+    """The guests that a controller may act on: those that the agent does not have to leave as they are."""
+    return [target for target in targets if not target.guest.settings.preserve]
+
+
 @dataclass(frozen=True, slots=True)
 class PlannedChange:
     """One change that would be made: ``where`` (placement, or a controller's name), subject and change."""
@@ -100,13 +105,17 @@ class KernelController(Protocol):
     acts_early: bool
     """Whether it may act on the process of a guest before the start of the guest is over."""
 
+    awaits: bool = False
+    """Whether sync() gets the guests that are about to start as well: without a process, and a place."""
+
     refused: Mapping[str, Sequence[str]]
     """What guests, by uuid, do not get of what they ask for, and why; as of the last sync()."""
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
         """Do what concerns all guests together, such as dividing what they share.
 
-        It comes before drifted() and apply(), and when a guest came, left or became another.
+        It comes before drifted() and apply(), and when a guest came, left or became another. Preserved guests
+        are among the targets, as what they hold is not to be given to others.
 
         ``zones`` are the providers that allocations name.
 
@@ -164,7 +173,7 @@ class GuestController(KernelController):
 
     def plan(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> Iterator[PlannedChange]:
         """How each guest differs from its target. One that cannot be read is reported as such."""
-        for target in sorted(targets, key=lambda target: target.guest.uuid):
+        for target in sorted(without_preserved(targets), key=lambda target: target.guest.uuid):
             try:
                 difference = self.drifted(target)
                 if difference is not None:

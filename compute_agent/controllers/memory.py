@@ -38,7 +38,8 @@ from compute_agent.drivers.base import UNLIMITED, MemoryLimits, MemoryTuning
 from compute_agent.inventory.provider_tree import ProviderNode
 from compute_agent.inventory.traits import memory_trait
 from compute_agent.model import cpuset
-from compute_agent.model.guest import Allocation, Guest, MemoryType
+from compute_agent.model.guest import Allocation, Guest
+from compute_agent.model.guest_settings import MemoryType
 from compute_agent.model.messages import GuestGoneError
 from compute_agent.model.resource import HUGE_PAGES, MEMORY, RECLAIMED_MEMORY, MemoryShare
 

@@ -21,6 +21,7 @@ from compute_agent.controllers.base import (
     PlannedChange,
     ReleaseItem,
     failed_item,
+    without_preserved,
 )
 from compute_agent.drivers.base import GuestThreads
 from compute_agent.inventory.provider_tree import ProviderNode
@@ -212,6 +213,7 @@ class ResctrlController(KernelController):
 
     name = "resctrl"
     acts_early = True
+    awaits = True
 
     def __init__(
         self, driver: GuestThreads, control: ResctrlHandle, classes: Mapping[str, ShareSpec]
@@ -241,6 +243,7 @@ class ResctrlController(KernelController):
         :raises OSError: the kernel's; as much as can be is in effect then.
         :raises DriverError: as much as can be is in effect then.
         """
+        targets = without_preserved(targets)
         self._tasks.clear()
         self._repaired = frozenset()
         present = self._read_present()
@@ -274,7 +277,7 @@ class ResctrlController(KernelController):
         """
         present = self._read_present()
         host = self.control.build_layout(present)
-        wanted = demands(targets, zones, host, present).demands
+        wanted = demands(without_preserved(targets), zones, host, present).demands
         resolved = resolve_groups(host, self.classes, wanted, present, None)
         for step in make_plan(host, present, resolved).steps:
             change = f"{type(step).__name__.lower()} {getattr(step, 'schemata', '')}".strip()

@@ -55,7 +55,7 @@ class CpuBox:
 
 def nest(topology: HostTopology) -> tuple[CpuBox, list[str]]:
     """The box of the host, and a line for each thing that crosses others and so has no box."""
-    host = CpuBox(HOST, [_host_line(topology)], topology.online)
+    host = CpuBox(HOST, [_host_line(topology)], topology.usable)
     crossing = []
     for box in sorted(_boxes(topology), key=lambda box: (-len(box.cpus), box.kind)):
         around = _innermost(host, box.cpus)
@@ -101,7 +101,7 @@ def _boxes(topology: HostTopology) -> Iterator[CpuBox]:
 
 
 def _host_line(topology: HostTopology) -> str:
-    parts = [topology.model_name or topology.architecture, f"{len(topology.online)} CPUs"]
+    parts = [topology.model_name or topology.architecture, f"{len(topology.usable)} CPUs"]
     memory_kib = sum(node.memory_kib for node in topology.numa_nodes)
     if memory_kib:
         parts.append(size(memory_kib))

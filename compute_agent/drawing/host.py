@@ -77,13 +77,12 @@ def draw(topology: HostTopology, sets: CpuSets, guests: Mapping[str, frozenset[i
     """
     guests = guests or {}
     colours = {name: _colour(index) for index, name in enumerate(guests)}
-    by_role = roles(topology.online, sets)
+    by_role = roles(topology.usable, sets)
     scene = _DrawingScene(
         topology, {cpu: role for role, cpus in by_role.items() for cpu in cpus}, guests, colours
     )
     host, notes = boxes.nest(topology)
-    if topology.offline:
-        notes = [f"Offline CPUs: {cpuset.format(topology.offline)}", *notes]
+    notes = [*_offline_notes(topology), *notes]
     placed = _place(host)
     body = [*_box(placed, 0, 0, scene)]
     entries: list[tuple[str, CpuRole | None, str]] = []
@@ -220,9 +219,16 @@ def lines(topology: HostTopology, sets: CpuSets, guests: Guests | None) -> Itera
     host, crossing = boxes.nest(topology)
     host.lines += _threads(topology)
     yield from _box_line(host, "", "", topology, sets, guests)
-    if topology.offline:
-        yield f"Offline CPUs: {cpuset.format(topology.offline)}"
+    yield from _offline_notes(topology)
     yield from crossing
+
+
+def _offline_notes(topology: HostTopology) -> Iterator[str]:
+    """Lines on the CPUs that are offline: for good, and until a guest gets them."""
+    if gone := topology.offline - topology.parked:
+        yield f"Offline CPUs: {cpuset.format(gone)}"
+    if topology.parked:
+        yield f"Parked CPUs (offline until a guest gets them): {cpuset.format(topology.parked)}"
 
 
 def _threads(topology: HostTopology) -> Iterator[str]:

@@ -66,6 +66,12 @@ def age(pid: int) -> float | None:
     return None if start is None else max(time.clock_gettime(time.CLOCK_BOOTTIME) - start, 0.0)
 
 
+def parent_of(pid: int) -> int:
+    """The process that made another one, or took it over; 0 if there is none, or the other one is gone."""
+    stat = _stat(pid)
+    return 0 if stat is None else stat.parent
+
+
 def is_kernel_thread(pid: int) -> bool:
     """Whether a process is the kernel's own; False when it is gone."""
     stat = _stat(pid)

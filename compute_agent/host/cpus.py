@@ -12,6 +12,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from compute_agent.host.kernel_files import SysFiles
@@ -145,6 +146,11 @@ def read_states(files: SysFiles, info: CpuInfo) -> CpuStates:
         online = frozenset(info.records)
         LOG.warning("No CPUs are listed in %s: using those of /proc/cpuinfo", files.root / CPU_FOLDER)
     return CpuStates(present=(folders if present is None else present) | online, online=online)
+
+
+def read_online(root: Path) -> frozenset[int]:
+    """The CPUs that are online now; empty where the kernel does not tell."""
+    return SysFiles(root).cpu_list(f"{CPU_FOLDER}/online") or frozenset()
 
 
 def read_packages(files: SysFiles, online: frozenset[int]) -> tuple[CpuPackage, ...]:

@@ -31,7 +31,7 @@ from typing import Final
 from compute_agent.host.kernel_files import SysFiles
 from compute_agent.host.topology import NumaNode
 from compute_agent.model import cpuset
-from compute_agent.model.guest import MemoryType
+from compute_agent.model.guest_settings import MemoryType
 
 LOG = logging.getLogger(__name__)
 

@@ -87,6 +87,7 @@ class ProcessStat:
 
     is_dead: bool
     is_kernel_thread: bool
+    parent: int
     session: int
     start_time: int
     cpu_seconds: float
@@ -104,6 +105,7 @@ def parse_process_stat(text: str) -> ProcessStat:
     return ProcessStat(
         is_dead=fields[0] in _DEAD_STATES,
         is_kernel_thread=bool(int(fields[6]) & _KERNEL_THREAD),
+        parent=int(fields[1]),
         session=int(fields[3]),
         start_time=int(fields[19]),
         cpu_seconds=(int(fields[11]) + int(fields[12])) / _TICKS,

@@ -1,16 +1,19 @@
 """The model of one host: frozen descriptions of packages, cores, caches and NUMA nodes.
 
-CPUs are logical CPUs (hardware threads) by their kernel number. Every set of CPUs here holds online CPUs
-only, except ``Topology.offline`` and ``Topology.present``. Sizes are in KiB.
+CPUs are logical CPUs (hardware threads) by their kernel number. Every set of CPUs here holds usable CPUs
+only: those that are online, and those that are parked. ``HostTopology.offline`` and ``HostTopology.present``
+hold others, too. Sizes are in KiB.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet
-from compute_agent.model.guest import MemoryType
+from compute_agent.model.guest_settings import MemoryType
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,8 @@ class HostTopology:
     online: CpuSet
     offline: CpuSet = frozenset()
     present: CpuSet = frozenset()
+    parked: CpuSet = frozenset()
+    """Offline CPUs that come online for a guest, and whose core, caches and node are known all the same."""
     distances: Mapping[int, Mapping[int, int]] = field(default_factory=dict, hash=False)
     """Distance from node to node as in SLIT: 10 is local. Empty where the kernel does not tell."""
     memory_tiers: Mapping[int, int] = field(default_factory=dict, hash=False)
@@ -126,17 +131,31 @@ class HostTopology:
         nodes = {cpu: node.id for node in reversed(self.numa_nodes) for cpu in node.cpus}
         object.__setattr__(self, "_node_of", nodes)
 
+    @property
+    def usable(self) -> CpuSet:
+        """The CPUs that are online, and those that come online for a guest."""
+        return self.online | self.parked
+
+    def with_online(self, online: CpuSet, powered: CpuSet) -> HostTopology:
+        """The same host when these CPUs are online, as far as they are ``powered``: by a power manager."""
+        powered &= self.usable
+        now = (self.online - powered) | (powered & online)
+        if now == self.online:
+            return self
+        parked = self.usable - now
+        return replace(self, online=now, parked=parked, offline=(self.offline - powered) | parked)
+
     def core_of(self, cpu: int) -> CpuCore | None:
-        """The core that ``cpu`` is a thread of, None for a CPU that is not online."""
+        """The core that ``cpu`` is a thread of, None for a CPU that is not usable."""
         return self._core_of.get(cpu)
 
     def threads_of(self, cpu: int) -> CpuSet:
-        """The online threads of the core of ``cpu``, itself included; just ``cpu`` where no core is known."""
+        """The usable threads of the core of ``cpu``, itself included; just ``cpu`` where no core is known."""
         core = self._core_of.get(cpu)
         return frozenset({cpu}) if core is None else core.cpus
 
     def siblings_of(self, cpus: Iterable[int]) -> CpuSet:
-        """The other online threads of the cores of ``cpus``."""
+        """The other usable threads of the cores of ``cpus``."""
         cpus = frozenset(cpus)
         return frozenset[int]().union(*map(self.threads_of, cpus)) - cpus
 
@@ -155,7 +174,7 @@ class HostTopology:
 
     @property
     def hyperthreaded(self) -> bool:
-        """Whether any core has more than one online thread."""
+        """Whether any core has more than one usable thread."""
         return any(len(core.cpus) > 1 for core in self.cores)
 
     def to_dict(self) -> dict[str, Any]:
@@ -194,4 +213,5 @@ class HostTopology:
             ],
             "online_cpus": cpuset.format(self.online),
             "offline_cpus": cpuset.format(self.offline),
+            "parked_cpus": cpuset.format(self.parked),
         }

@@ -51,7 +51,7 @@ def pool_trait(pool: str) -> str:
 
 
 def lay_out(pools: Sequence[CpuPool], cpu_sets: CpuSets, topology: HostTopology) -> dict[str, CpuSet]:
-    """The CPUs of each pool that are online.
+    """The CPUs of each pool that are usable.
 
     :raises ConfigError: CPUs are in no set or in two pools, or there are too few.
     """
@@ -111,7 +111,7 @@ def _check_cpus(pool: CpuPool, cpu_sets: CpuSets, topology: HostTopology, others
 
 
 def _take(pool: CpuPool, cpu_sets: CpuSets, topology: HostTopology, taken: CpuSet) -> CpuSet:
-    nodes = [node.cpus for node in topology.numa_nodes if node.cpus] or [topology.online]
+    nodes = [node.cpus for node in topology.numa_nodes if node.cpus] or [topology.usable]
     found: list[CpuSet] = []
     for node in nodes:
         dedicated = _from_the_end((node & cpu_sets.dedicated) - taken, pool.dedicated_cpus, topology)
@@ -169,8 +169,8 @@ def recall(state_path: Path, tree: ProviderTree, topology: HostTopology) -> tupl
     except (OSError, UnsafeFileError, ValueError, KeyError, TypeError, AttributeError) as error:
         LOG.warning("%s cannot be used, former pools are not known: %s", state_path / FILE_NAME, error)
         return ()
-    online = topology.online
-    return tuple(_node(uuid, one, online) for uuid, one in kept.items() if tree.get(uuid) is None)
+    usable = topology.usable
+    return tuple(_node(uuid, one, usable) for uuid, one in kept.items() if tree.get(uuid) is None)
 
 
 def keep(state_path: Path, tree: ProviderTree) -> None:
@@ -212,6 +212,6 @@ def _load(path: Path) -> dict[str, dict[str, Any]]:
     return dict(content)
 
 
-def _node(uuid: str, one: dict[str, Any], online: frozenset[int]) -> ProviderNode:
-    cpus = cpuset.parse(one["cpus"]) & online
+def _node(uuid: str, one: dict[str, Any], usable: frozenset[int]) -> ProviderNode:
+    cpus = cpuset.parse(one["cpus"]) & usable
     return ProviderNode(one["name"], uuid, one["parent"], cpus=cpus, pool=one["pool"])

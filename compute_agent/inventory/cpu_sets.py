@@ -80,11 +80,11 @@ def resolve(options: CpuOptions, topology: HostTopology) -> CpuSets:
 
     :raises ConfigError: that names options and CPUs.
     """
-    # nova-compute may keep dedicated CPUs offline as long as no guest holds them.
+    # A power manager may keep dedicated CPUs offline as long as no guest holds them.
     named_dedicated = _cpus(
         "[compute] cpu_dedicated_set", options.cpu_dedicated_set, topology, may_be_offline=True
     )
-    dedicated = None if named_dedicated is None else named_dedicated - topology.offline
+    dedicated = None if named_dedicated is None else named_dedicated & topology.usable
     shared = _cpus("[compute] cpu_shared_set", options.cpu_shared_set, topology)
     pinned = _cpus("[DEFAULT] vcpu_pin_set", options.vcpu_pin_set, topology)
     nothing: frozenset[int] = frozenset()
@@ -129,7 +129,7 @@ def resolve(options: CpuOptions, topology: HostTopology) -> CpuSets:
         emulator=shared or nothing,
         reserved_vcpus=options.reserved_host_cpus,
         warnings=tuple(warnings),
-        offline=(named_dedicated or nothing) & topology.offline,
+        offline=(named_dedicated or nothing) - topology.usable,
     )
 
 

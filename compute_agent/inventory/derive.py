@@ -156,7 +156,7 @@ def _root(
         parent=None,
         inventories=inventories,
         traits=offered,
-        cpus=topology.online,
+        cpus=topology.usable,
         numa_nodes=frozenset(node.id for node in topology.numa_nodes),
         l3_ids=frozenset(cache.id for cache in topology.l3_domains),
     )
@@ -188,7 +188,7 @@ def _children(
 
 def _homes(topology: HostTopology, zones: Sequence[HostZone]) -> list[tuple[str | None, CpuSet]]:
     """The CPUs that are at home on the root (None), and in each zone by its name."""
-    homeless = topology.online.difference(*(zone.home_of for zone in zones))
+    homeless = topology.usable.difference(*(zone.home_of for zone in zones))
     return [(None, homeless), *((zone.name, zone.home_of) for zone in zones)]
 
 

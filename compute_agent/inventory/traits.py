@@ -12,7 +12,7 @@ from typing import Final
 import os_traits
 
 from compute_agent.host.topology import HostTopology
-from compute_agent.model.guest import MemoryType
+from compute_agent.model.guest_settings import MemoryType
 
 NUMA_ROOT: Final[str] = os_traits.HW_NUMA_ROOT
 RESCTRL_PREFIX: Final = "CUSTOM_RESCTRL_"

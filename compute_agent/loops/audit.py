@@ -21,14 +21,8 @@ from compute_agent.events.event import EventRecorder, NamedSubject
 from compute_agent.loops.allocations import allocations_by_consumer, allocations_read, hand_over
 from compute_agent.loops.base import WakeReport
 from compute_agent.model.cpuset import CpuSet
-from compute_agent.model.guest import (
-    Allocation,
-    CpuAssignment,
-    EmulatorPolicy,
-    Guest,
-    GuestSettings,
-    ThreadPolicy,
-)
+from compute_agent.model.guest import Allocation, CpuAssignment, Guest
+from compute_agent.model.guest_settings import EmulatorPolicy, GuestSettings, ThreadPolicy
 from compute_agent.model.messages import GuestGoneError
 from compute_agent.pipeline.guest_cache import GuestView
 from compute_agent.pipeline.host_state import HostState

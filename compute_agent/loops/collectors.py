@@ -27,9 +27,9 @@ from compute_agent.reclaim.collectors import (
     ClassMeasurement,
     CollectedAmount,
     CollectedClasses,
-    checked,
+    check_measurement,
     dump,
-    found_collectors,
+    installed_collectors,
     parse,
 )
 from compute_agent.reclaim.offers import term_row
@@ -125,7 +125,7 @@ class _CollectorRunner:
             try:
                 if number == MAX_MEASUREMENTS:
                     raise ValueError(f"it told more than {MAX_MEASUREMENTS} measurements, which is too many")
-                measured = checked(one, classes, self._clock())
+                measured = check_measurement(one, classes, self._clock())
                 key = measured.resource_class, measured.zone
                 if key in told:
                     raise ValueError(f"it told of {key[0]} in {key[1] or 'the host'!r} twice")
@@ -185,7 +185,7 @@ class CollectorLoops:
         before = self.runners
         if names and not before:
             self.known = self._file.load() or {}
-        points = found_collectors()
+        points = installed_collectors()
         self.runners = {
             name: before.get(name) or _CollectorRunner(points[name], self._clock)
             for name in names
@@ -249,7 +249,7 @@ class CollectorLoops:
             for node, resource_class in _of(tree, classes):
                 key = resource_class, node.uuid
                 was, is_now = before.collected.get(key, CollectedAmount()), found[key]
-                self._offered.labels(node.name, resource_class).set(is_now.offered(now))
+                self._offered.labels(node.name, resource_class).set(is_now.offered_amount(now))
                 if is_now.offer.published != was.offer.published:
                     changed = True
                     self._tell(name, node, resource_class, was, is_now, now)
@@ -288,7 +288,7 @@ class CollectorLoops:
             _most(node, resource_class),
             resource_class,
             was.offer.published,
-            reason=found.words(name, now),
+            reason=found.explain_offer(name, now),
         )
 
     def _save(self) -> None:
@@ -305,10 +305,10 @@ class CollectorLoops:
             for node, resource_class in _of(tree, known.classes):
                 found = known.collected.get((resource_class, node.uuid), CollectedAmount())
                 for words, amount in (
-                    (found.words(name, now), found.left(now)),
+                    (found.explain_offer(name, now), found.usable_amount(now)),
                     (
                         f"offered of {_most(node, resource_class)} {resource_class} (more after 15 minutes)",
-                        found.offered(now),
+                        found.offered_amount(now),
                     ),
                 ):
                     rows.append(term_row(node.name, words, amount, resource_class))
@@ -324,7 +324,7 @@ def _heard(
         key = resource_class, node.uuid
         told = heard.told.get((resource_class, zone_of(tree, node)))
         was = before.collected.get(key, CollectedAmount())
-        found[key] = was.after(told, _most(node, resource_class), now)
+        found[key] = was.with_measurement(told, _most(node, resource_class), now)
     return found
 
 
@@ -352,7 +352,7 @@ def withholding(tree: ProviderTree, known: Mapping[str, CollectedClasses], now: 
     for one in known.values():
         for node, resource_class in _of(tree, one.classes):
             found = one.collected.get((resource_class, node.uuid), CollectedAmount())
-            amount = _most(node, resource_class) - found.offered(now)
+            amount = _most(node, resource_class) - found.offered_amount(now)
             withheld = more.setdefault(node.uuid, dict(node.withheld))
             withheld[resource_class] = max(amount, withheld.get(resource_class, 0))
     nodes = (replace(node, withheld=more[node.uuid]) if node.uuid in more else node for node in tree.nodes)

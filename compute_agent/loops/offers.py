@@ -16,7 +16,7 @@ from compute_agent.events.event import EventKind, EventOutcome, EventRecorder
 from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
 from compute_agent.loops.base import KeptFile
 from compute_agent.pipeline.host_state import HostState
-from compute_agent.reclaim.estimate import HOURS, EstimateLimits, UseEstimate, ZoneReading, estimate
+from compute_agent.reclaim.estimate import HOURS, EstimateLimits, UseEstimate, ZoneReading, estimate_use
 from compute_agent.reclaim.offers import (
     CapacityOffer,
     HeldBackShare,
@@ -140,16 +140,16 @@ class ReclaimEstimator:
             before = self.zones.get(node.uuid, ZoneState())
             history = before.history
             if one.reading is not None:
-                history = history.after(one.reading, limits.percentile)
-            found = estimate(history, one.entitlements, one.capacity, limits, now)
+                history = history.with_reading(one.reading, limits.percentile)
+            found = estimate_use(history, one.entitlements, one.capacity, limits, now)
             breach = self._breach(node, before, one.reading, found, blamed[node.uuid], acts, now)
             broken |= breach.count > before.breach.count
-            left = max(0.0, found.left - breach.held_back(found.capacity))
-            offer = before.offer.after(left, found.capacity, now)
+            left = max(0.0, found.free_amount - breach.held_back(found.capacity))
+            offer = before.offer.next_offer(left, found.capacity, now)
             zones[node.uuid], estimates[node.uuid] = ZoneState(history, offer, breach), found
             labels = node.name, self.resource.name
             self._gauges.offered.labels(*labels).set(offer.published if acts else 0)
-            self._gauges.expected.labels(*labels).set(found.peak)
+            self._gauges.expected.labels(*labels).set(found.expected_use)
             if offer.published != before.offer.published:
                 published = True
                 self._tell(node, before.offer, offer, found, acts)
@@ -207,7 +207,7 @@ class ReclaimEstimator:
         causes = [*(["use"] if missing else []), *blamed]
         for cause in causes:
             self._gauges.broken.labels(node.name, self.resource.name, cause).inc()
-        breach = before.breach.after(missing, len(causes), now)
+        breach = before.breach.after_breaches(missing, len(causes), now)
         if causes:
             used = (
                 "" if reading is None else f"others used {reading.total:.1f} of {found.capacity:g} {unit}; "
@@ -241,14 +241,15 @@ class ReclaimEstimator:
             self.resource.unit,
             "offered" if acts else "what would be offered",
             before.published,
-            reason=found.untold or f"the others may use {found.peak:.1f}, and leave {found.left:.1f}",
+            reason=found.untold
+            or f"the others may use {found.expected_use:.1f}, and leave {found.free_amount:.1f}",
             outcome=EventOutcome.DONE if acts else EventOutcome.PREVIEW,
         )
 
 
 def _is_of_now(zone: ZoneState, now: float) -> bool:
     """Whether an offer is still good: after a start that of the agent before, if it is new enough."""
-    return not estimate(zone.history, {}, 0.0, EstimateLimits(), now).untold
+    return not estimate_use(zone.history, {}, 0.0, EstimateLimits(), now).untold
 
 
 def _taken_over(zones: Mapping[str, ZoneState]) -> Mapping[str, ZoneState]:
@@ -304,9 +305,9 @@ class StolenTime:
             cpus = node.inventories[VCPU].total
             before = self._zones.get(node.uuid, StolenReserve())
             part = stolen_part(use.stolen, world.own_cpus(node) & world.cpu_sets.shared)
-            found = before.after(part, cpus, now)
+            found = before.with_part(part, cpus, now)
             zones[node.uuid] = found
-            self._taken.labels(node.name).set(found.part * cpus)
+            self._taken.labels(node.name).set(found.counted_part * cpus)
             self._withheld.labels(node.name).set(found.withheld if self.mode == ACT else 0)
             if found.withheld != before.withheld:
                 changed = True
@@ -333,7 +334,7 @@ class StolenTime:
             cpus,
             "withheld" if acts else "what would be withheld",
             before.withheld,
-            reason=f"the hypervisor takes {found.part * cpus:.1f} of them",
+            reason=f"the hypervisor takes {found.counted_part * cpus:.1f} of them",
             outcome=EventOutcome.DONE if acts else EventOutcome.PREVIEW,
         )
 

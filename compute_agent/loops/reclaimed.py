@@ -34,7 +34,7 @@ from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.reclaim.estimate import EstimateLimits
 from compute_agent.reclaim.offers import FILE, MEMORY_FILE
-from compute_agent.reclaim.zone import HostUse, entitlements, memory_entitlements, read_zone
+from compute_agent.reclaim.zone import HostUse, guest_entitlements, memory_entitlements, read_zone
 from compute_agent.report.held_amounts import WithheldUnits
 from compute_agent.threads import NO_LOCK, PeriodicTask, ThreadSpec
 from compute_agent.throttling.watermarks.metrics import CPU_ORDER, MEMORY_ORDER
@@ -285,7 +285,7 @@ class ReclaimLoop:
         world = self._pipeline.world
         for node in world.tree.providing(RECLAIMED_VCPU):
             shared = reclaimable(node, world.cpu_sets)
-            entitled = entitlements(use.guests, shared)
+            entitled = guest_entitlements(use.guests, shared)
             yield MeasuredZone(node, float(len(shared)), read_zone(use, shared), entitled)
 
     def measure_memory(self, now: float) -> Iterator[MeasuredZone]:

@@ -296,7 +296,7 @@ class InterferenceLoop:
         # Read again each round, as CPUs go offline and come back.
         topology = pipeline.world.topology
         caches = [cache.cpus for cache in topology.l3_domains]
-        sample = self._reader.read_guests(views, topology.online, signals, now, caches)
+        sample = self._reader.read_guests(views, topology.usable, signals, now, caches)
         # The first read, or one after a long pause: nothing to compare with.
         if sample is None:
             return

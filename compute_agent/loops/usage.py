@@ -14,7 +14,7 @@ from compute_agent.drivers.base import GuestThreads
 from compute_agent.host.memory import NODE_FOLDER
 from compute_agent.host.proc_stat import busy_parts, parse_cpu_times, stolen_parts
 from compute_agent.loops.base import ReloadedConfiguration
-from compute_agent.model.guest import BEST_EFFORT
+from compute_agent.model.guest_settings import BEST_EFFORT
 from compute_agent.model.resource import MEMORY, RECLAIMED_MEMORY, RECLAIMED_VCPU
 from compute_agent.pipeline.events import UseMeasured
 from compute_agent.pipeline.guest_cache import GuestView
@@ -188,12 +188,12 @@ class HostUseReader:
     def _use(
         self, views: Sequence[GuestView], cores: dict[str, float], reclaimed: frozenset[str]
     ) -> list[GuestUse]:
-        online = self._pipeline.world.topology.online
+        usable = self._pipeline.world.topology.usable
         return [
             GuestUse(
                 view.guest.uuid,
                 float(view.guest.settings.vcpus),
-                online if view.assignment is None else view.assignment.cpus & online,
+                usable if view.assignment is None else view.assignment.cpus & usable,
                 cores.get(view.guest.uuid),
                 view.guest.uuid in reclaimed,
             )

@@ -92,12 +92,13 @@ def parse_mask(text: str) -> frozenset[int]:
 
 @dataclass(frozen=True, slots=True)
 class CpuSets:
-    """What each online CPU is for; those in no set belong to the host.
+    """What each usable CPU is for; those in no set belong to the host.
 
     ``dedicated`` and ``shared`` are disjoint but for the legacy ``vcpu_pin_set`` alone, which is both.
     ``emulator`` is where emulator threads run that have no CPU of their own; it is empty where there is no
     shared CPU. ``pooled`` are those of them that are in a pool, for its members only. ``offline`` are CPUs
-    of ``[compute] cpu_dedicated_set`` that are offline, and so in no set until they are online.
+    of ``[compute] cpu_dedicated_set`` that are offline and not parked, and so in no set until they are
+    online.
     """
 
     dedicated: frozenset[int]
@@ -114,9 +115,9 @@ class CpuSets:
         if not self.offline:
             return ""
         return (
-            f"[compute] cpu_dedicated_set: {named(self.offline)} {_are(self.offline)} offline, as"
-            " nova-compute's cpu_power_management has it with CPUs that no guest holds; dedicated again when"
-            " online"
+            f"[compute] cpu_dedicated_set: {named(self.offline)} {_are(self.offline)} offline, and left out"
+            " until online: a CPU that nova-compute's cpu_power_management or [cpu_class:idle] park takes"
+            " offline counts once the agent has seen it online"
         )
 
     @property
@@ -178,6 +179,14 @@ class NamedFrequency(enum.StrEnum):
     TURBO = "turbo"
 
 
+class ParkMode(enum.StrEnum):
+    """What happens to idle dedicated cores after a while."""
+
+    OFFLINE = "offline"
+    GOVERNOR = "governor"
+    C_STATE = "c-state"
+
+
 Bound = int | NamedFrequency | None
 """A frequency in kHz, or in a word; None: as it was found."""
 
@@ -187,7 +196,8 @@ class CpuClass:
     """A section ``[cpu_class:NAME]``; what is None or empty stays as it was found.
 
     ``energy_preference`` is one of energy_performance_available_preferences, ``disabled_c_states`` are names
-    of idle states that must not be entered. Of uncore frequencies ``base`` is none.
+    of idle states that must not be entered. Of uncore frequencies ``base`` is none. Idle CPUs are parked
+    after so many seconds, where the class is theirs and says how.
     """
 
     name: str
@@ -198,6 +208,8 @@ class CpuClass:
     disabled_c_states: tuple[str, ...] = ()
     min_uncore: Bound = None
     max_uncore: Bound = None
+    park: ParkMode | None = None
+    park_after: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)

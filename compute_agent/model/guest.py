@@ -1,60 +1,18 @@
-"""Kinds of memory, as far as guests can ask for them.
+"""A guest, a virtual machine or a plain process that the agent looks after: identity, demands and place.
 
-The classes of guests: their names. What they mean is said in ``qos`` and ``resctrl``.
-
-What the definition of a guest demands of where it runs.
-
-What the owner of a guest asks for beside amounts.
-
-What a consumer holds in Placement.
-
-Where a guest runs.
-
-A guest that is being moved to another host, or resized.
-
-A guest: a virtual machine or a plain process that the agent looks after.
+A guest holds resources in Placement, by itself or through a migration, and has an assignment of CPUs. Its
+settings are in :mod:`compute_agent.model.guest_settings`.
 """
 
 from __future__ import annotations
 
-import enum
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from compute_agent.model.cpuset import CpuSet
-from compute_agent.model.messages import ConfigError, called
-
-
-class MemoryType(enum.StrEnum):
-    """What the memory of a NUMA node is; ``any`` is the wish of a guest that does not mind."""
-
-    ANY = "any"
-    DRAM = "dram"
-    HBM = "hbm"
-    CXL = "cxl"
-    PMEM = "pmem"
-    GPU = "gpu"
-
-
-BEST_EFFORT: Final = "BE"
-LATENCY_SENSITIVE: Final = "LS"
-LATENCY_SENSITIVE_RESERVED: Final = "LSR"
-
-CLASS_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z", re.ASCII)
-"""What a class may be called: folders and labels carry the name."""
-
-
-def class_section(prefix: str, name: str) -> str:
-    """The section of a class as errors name it, of classes of guests, CPUs or block I/O.
-
-    :raises ConfigError: no class may be called so.
-    """
-    section = f"[{prefix}{name}]"
-    if not CLASS_NAME.match(name):
-        raise ConfigError(f"{section}: a name has 1 to 64 letters, digits, hyphens and underscores")
-    return section
+from compute_agent.model.guest_settings import GuestSettings
+from compute_agent.model.messages import called
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,46 +45,6 @@ class PlacementConstraints:
 
 UNCONSTRAINED: Final = PlacementConstraints()
 """Of a guest whose definition demands nothing."""
-
-
-MAX_VCPUS: Final = 4096
-MAX_PRIORITY: Final = (1 << 31) - 1
-MAX_ANNOTATION: Final = 4096
-"""Characters."""
-
-
-class ThreadPolicy(enum.StrEnum):
-    """How a dedicated guest's CPUs relate to hardware threads (``hw:cpu_thread_policy``)."""
-
-    PREFER = "prefer"
-    REQUIRE = "require"
-    ISOLATE = "isolate"
-    SPREAD = "spread"
-
-
-class EmulatorPolicy(enum.StrEnum):
-    """Where emulator and I/O threads run (``hw:emulator_threads_policy``)."""
-
-    SHARE = "share"
-    ISOLATE = "isolate"
-
-
-@dataclass(frozen=True, slots=True)
-class GuestSettings:
-    """What the guest's owner asked for beside amounts.
-
-    ``resctrl`` is the annotation about cache and memory bandwidth, ``priority`` that of eviction; empty texts
-    are no wish, and so is one for a ``blockio_class``. ``memory_type`` is the kind of memory it is to have.
-    """
-
-    vcpus: int = 1
-    thread_policy: ThreadPolicy = ThreadPolicy.PREFER
-    emulator_policy: EmulatorPolicy = EmulatorPolicy.SHARE
-    qos_class: str = LATENCY_SENSITIVE
-    priority: int = 0
-    resctrl: str = ""
-    blockio_class: str = ""
-    memory_type: MemoryType = MemoryType.ANY
 
 
 Allocation = Mapping[str, Mapping[str, int]]

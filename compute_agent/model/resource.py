@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from compute_agent.model.guest import BEST_EFFORT, LATENCY_SENSITIVE_RESERVED
+from compute_agent.model.guest_settings import BEST_EFFORT, LATENCY_SENSITIVE_RESERVED
 
 RESCTRL_GROUP: Final = "CUSTOM_RESCTRL_GROUP"
 """The resource class of resctrl groups."""

@@ -197,7 +197,7 @@ class TargetMeter:
     def take(self, group: str, sample: CounterSample) -> GroupCounters:
         """What was counted, with the rates since the sample before; the first of a group has none."""
         if group != self._group:
-            self._totals.restart()
+            self._totals.start_again()
             self._group = group
         return GroupCounters(sample.values, self._totals.add_sample(sample))
 

@@ -15,6 +15,7 @@ from typing import Final
 from compute_agent.controllers.base import GuestTarget, KernelController
 from compute_agent.drivers import procfs
 from compute_agent.events.event import EventKind, EventRecorder
+from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest import Allocation, Guest
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.pipeline.guest_cache import CachedGuest, GuestCache
@@ -78,11 +79,14 @@ class ExpectedGuests:
     def delay_of(self, guest: Guest) -> float | None:
         """How old the process of a guest was when it had its cache group: so far, if it was not expected.
 
-        None if it is gone. The guest is not expected any more.
+        None if it is gone. The guest is not expected any more, unless its next start was announced. That can
+        be before Placement has answered about this one.
         """
-        one = self._expected.pop(guest.uuid, None)
-        known = None if one is None or one.guest.pid != guest.pid else one.delay
-        return procfs.age(guest.pid) if known is None else known
+        age, one = procfs.age(guest.pid), self._expected.get(guest.uuid)
+        if one is None or (one.guest.pid or guest.pid) != guest.pid or (age is None and not one.guest.pid):
+            return age
+        del self._expected[guest.uuid]
+        return age if one.delay is None else one.delay
 
 
 LOG = logging.getLogger(__name__)
@@ -94,8 +98,14 @@ class GuestEnforcer:
     """Puts what is pending into effect, and finds what differs. Used by the worker only."""
 
     def __init__(
-        self, controllers: Sequence[KernelController], metrics: AgentMetrics, recorder: EventRecorder
+        self,
+        controllers: Sequence[KernelController],
+        metrics: AgentMetrics,
+        recorder: EventRecorder,
+        read_online: Callable[[], CpuSet] | None = None,
     ) -> None:
+        """``read_online`` gives the CPUs that are online now; without it, those that would be."""
+        self._read_online = read_online
         self._controllers = controllers
         self._recorder = recorder
         self._metrics = metrics
@@ -106,6 +116,7 @@ class GuestEnforcer:
         """Go on with other controllers: each looks at every guest."""
         self._controllers = controllers
         self.cache.controllers = frozenset(controller.name for controller in controllers)
+        self.cache.synced = False  # a host without guests has CPU classes as well
         for entry in self.cache:
             self.cache.mark(entry)
 
@@ -197,7 +208,7 @@ class GuestEnforcer:
         synced = True
         for controller in self._controllers:
             try:
-                controller.sync([*targets, *expected] if controller.acts_early else targets, world.zones)
+                controller.sync([*targets, *expected] if controller.awaits else targets, world.zones)
             except (DriverError, OSError) as error:
                 self._failed(controller, error)
                 synced = False
@@ -224,6 +235,8 @@ class GuestEnforcer:
             self._metrics.refused_settings.labels(controller.name).set(refusals)
 
     def _compare(self, entry: CachedGuest, world: HostState) -> None:
+        if entry.guest.settings.preserve:
+            return
         target = self._target(entry, world)
         for controller in self._controllers:
             if controller.name in entry.pending:
@@ -242,11 +255,22 @@ class GuestEnforcer:
                 entry.pending.add(controller.name)
 
     def _target(self, entry: CachedGuest, world: HostState) -> GuestTarget:
-        online, spare = world.topology.online, frozenset[int]()
+        online, spare = self._online(world), frozenset[int]()
         if entry.assignment is not None and online.isdisjoint(entry.assignment.cpus):
             others = [held for uuid, held in self.cache.holdings().items() if uuid != entry.guest.uuid]
             spare = online.difference(*others)
         return GuestTarget(entry.guest, entry.assignment, online, entry.allocation, dict(entry.limits), spare)
+
+    def _online(self, world: HostState) -> CpuSet:
+        """The CPUs that are online now: a power manager may have brought some online a moment ago."""
+        return world.reachable if self._read_online is None else self.refresh(world).topology.online
+
+    def refresh(self, world: HostState) -> HostState:
+        """The host with the CPUs that are online now."""
+        # One file for each guest, so it is read where a power manager changes it.
+        if self._read_online is None or not world.powered:
+            return world
+        return world.with_online(self._read_online())
 
     def _failed(self, controller: KernelController, error: Exception) -> None:
         LOG.error("%s: %s; will be tried again", controller.name, error)
@@ -259,4 +283,4 @@ def _target_of(one: ExpectedGuest, world: HostState) -> GuestTarget:
 
 def _is_pinned(entry: CachedGuest, world: HostState) -> bool:
     """Whether a guest runs on CPUs of its own."""
-    return entry.assignment is not None and not world.topology.online.isdisjoint(entry.assignment.dedicated)
+    return entry.assignment is not None and not world.topology.usable.isdisjoint(entry.assignment.dedicated)

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from compute_agent.controllers.base import KernelController
-from compute_agent.model.guest import Allocation, Guest, GuestMigration, GuestSettings
+from compute_agent.model.guest import Allocation, Guest, GuestMigration
+from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.pipeline.host_state import HostState
 

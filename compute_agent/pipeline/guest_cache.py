@@ -115,8 +115,8 @@ class GuestCache:
         return next((one for one, guest in self.migrations.items() if guest == uuid), "")
 
     def mark(self, entry: CachedGuest) -> None:
-        """Have every controller look at a guest."""
-        entry.pending = set(self.controllers)
+        """Have every controller look at a guest, unless it is to be left as it is."""
+        entry.pending = set() if entry.guest.settings.preserve else set(self.controllers)
         self.synced = False
 
     def assign(self, entry: CachedGuest, assignment: CpuAssignment | None) -> None:

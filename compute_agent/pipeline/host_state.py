@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 
 from compute_agent.host.topology import HostTopology
 from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
-from compute_agent.model.cpuset import CpuPool, CpuSets
-from compute_agent.model.guest import Allocation, Guest, MemoryType
+from compute_agent.model.cpuset import CpuPool, CpuSet, CpuSets
+from compute_agent.model.guest import Allocation, Guest
+from compute_agent.model.guest_settings import MemoryType
 from compute_agent.model.messages import called
 from compute_agent.model.resource import MEMORY, RECLAIMED_MEMORY, RECLAIMED_VCPU
 from compute_agent.policy import STATIC_PLUS, STATIC_POOLS, leave_in_place, place_nowhere
 from compute_agent.policy.base import CpuSupply, GuestRequest, Policy, ProviderDemand
-from compute_agent.policy.shared_cpus import PoolBorrower, lend
+from compute_agent.policy.shared_cpus import PoolBorrower, lend_cpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,8 @@ class HostState:
     stopped. ``root_known``: it is known whose the root provider is, and which; until then nobody can say what
     of an allocation is of this host. ``rebalance_gain`` is what moving a running guest has to gain (see
     :mod:`compute_agent.policy.running_guests`); None: none is moved. ``pools`` are the pools of CPUs,
-    ``warnings`` what files that add to providers say to no effect.
+    ``warnings`` what files that add to providers say to no effect. ``powered`` are the dedicated CPUs that a
+    power manager takes offline and brings online; with ``wakes`` that is the agent.
     """
 
     topology: HostTopology
@@ -40,6 +42,18 @@ class HostState:
     root_known: bool = True
     pools: tuple[CpuPool, ...] = ()
     warnings: tuple[str, ...] = ()
+    powered: CpuSet = frozenset()
+    wakes: bool = False
+
+    @property
+    def reachable(self) -> CpuSet:
+        """The CPUs that guests can run on: those that are online, and those that the agent brings online."""
+        return self.topology.usable if self.wakes else self.topology.online
+
+    def with_online(self, online: CpuSet) -> HostState:
+        """The same host when these CPUs are online, as far as a power manager may have changed that."""
+        topology = self.topology.with_online(online, self.powered)
+        return self if topology is self.topology else replace(self, topology=topology)
 
     @property
     def zones(self) -> tuple[ProviderNode, ...]:
@@ -90,7 +104,7 @@ class HostState:
             for held in [holdings.get(guest, frozenset())]
             for cpu in held
         }
-        return CpuSupply(self.topology, self.cpu_sets, holdings, lent, busy)
+        return CpuSupply(self.topology, self.cpu_sets, holdings, lent, busy, self.wakes)
 
     @property
     def pools_only(self) -> bool:
@@ -113,7 +127,7 @@ class HostState:
                 )
                 borrowers.append(PoolBorrower(pool.name, cpus, zones, pool.max_cpus))
         held = frozenset[int]().union(*holdings.values())
-        return lend(self.topology, self.cpu_sets, held, borrowers, self.policy is STATIC_PLUS)
+        return lend_cpus(self.topology, self.cpu_sets, held, borrowers, self.policy is STATIC_PLUS)
 
     def own_part(self, allocation: Allocation) -> dict[str, dict[str, int]]:
         """The part of an allocation that is on this host's providers."""
@@ -147,7 +161,7 @@ def request_for(world: HostState, guest: Guest, allocation: Allocation) -> Guest
         guest=guest.uuid,
         vcpus=settings.vcpus,
         demands=asked,
-        thread_policy=settings.thread_policy,
+        thread_policy=settings.core_policy,
         emulator_policy=settings.emulator_policy,
         dedicated=0 if world.cpu_sets.legacy else guest.dedicated,
         constraints=guest.constraints,

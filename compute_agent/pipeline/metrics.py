@@ -28,6 +28,11 @@ class AgentMetrics:
         self.refused_guests = Gauge(
             "compute_agent_refused_guests", "Guests for which there is no place.", registry=self.registry
         )
+        self.preserved_guests = Gauge(
+            "compute_agent_preserved_guests",
+            "Guests that the agent leaves as they are, as their setting preserve says.",
+            registry=self.registry,
+        )
         self.lost_guests = Gauge(
             "compute_agent_lost_guests",
             "Guests that may run and cannot be looked after; `compute-agent status` says why.",

@@ -15,10 +15,10 @@ from compute_agent.pipeline.guest_cache import CachedGuest, GuestCache
 from compute_agent.pipeline.host_state import HostState, request_for
 from compute_agent.policy import POLICIES
 from compute_agent.policy.base import CpuSupply, GuestRequest, PlacementRefusal
-from compute_agent.policy.constrained import refit_within
-from compute_agent.policy.policies import KernelPlacement, as_found
-from compute_agent.policy.running_guests import best_move, confine, keep, may_stay, read_back
-from compute_agent.policy.shared_cpus import admit, refuse_outside
+from compute_agent.policy.constraints import refit_within
+from compute_agent.policy.policies import KernelPlacement, found_assignment
+from compute_agent.policy.running_guests import best_move, confine_guest, keep_dedicated, may_stay, read_back
+from compute_agent.policy.shared_cpus import admit_guest, refuse_outside
 
 LOG = logging.getLogger(__name__)
 
@@ -56,7 +56,8 @@ class GuestPlacer:
         """Where a guest goes; where it is (``current``) if that still serves it. None: it is left alone."""
         world = self.world
         request = request_for(world, guest, allocation)
-        if not world.pins or not (request.demands or world.place_unallocated):
+        is_placed = world.pins and not guest.settings.preserve
+        if not is_placed or not (request.demands or world.place_unallocated):
             LOG.debug("Guest %s is left alone", guest)
             return None
         if (refusal := self._admit(guest, request, current)) is not None:
@@ -71,7 +72,7 @@ class GuestPlacer:
             guest,
             world.in_words(allocation),
             request.thread_policy,
-            len(world.cpu_sets.dedicated - supply.taken(request)),
+            len(world.cpu_sets.dedicated - supply.taken_cpus(request)),
             decision,
         )
         return decision
@@ -93,11 +94,11 @@ class GuestPlacer:
                 if entry.assignment is not None and not entry.refusal and entry.guest.uuid != guest.uuid
             ]
             members = max(sum(not cpus.isdisjoint(other) for other in others) for cpus in wanted.values())
-        return admit(self.world.pools, wanted, guest.settings.qos_class, members)
+        return admit_guest(self.world.pools, wanted, guest.settings.qos_class, members)
 
     def place(self, entry: CachedGuest) -> None:
         """Decide anew where a guest goes. One without a place is kept off the CPUs of others."""
-        if self.world.follows:
+        if self._is_followed(entry):
             self._follow(entry)
             return
         if entry.allocation is None:
@@ -132,14 +133,18 @@ class GuestPlacer:
         One of which nothing is known stays where it is as long as nobody holds any CPU.
         """
         is_known = entry.allocation is not None or entry.assignment is not None
-        if self.world.follows or is_known or self._cache.holdings():
+        if self._is_followed(entry) or is_known or self._cache.holdings():
             self.place(entry)
 
     def follow(self) -> None:
-        """Take guests for where somebody else has them by now, if that is whom the policy follows."""
-        if self.world.follows:
-            for entry in self._cache:
+        """Read where those guests run that the agent does not place."""
+        for entry in self._cache:
+            if self._is_followed(entry):
                 self._follow(entry)
+
+    def _is_followed(self, entry: CachedGuest) -> bool:
+        """Whether the agent accepts the CPUs that a guest has: the policy does, or the guest is preserved."""
+        return self.world.follows or entry.guest.settings.preserve
 
     def _follow(self, entry: CachedGuest) -> None:
         try:
@@ -147,7 +152,7 @@ class GuestPlacer:
         except GuestGoneError:
             return  # its stop event is on its way
         before, entry.refusal = entry.assignment, ""
-        self._cache.assign(entry, as_found(self.world.cpu_sets, entry.guest.settings.vcpus, found))
+        self._cache.assign(entry, found_assignment(self.world.cpu_sets, entry.guest.settings.vcpus, found))
         if entry.assignment != before:
             self._tell_place(entry, "Guest %s is found%s")
 
@@ -160,9 +165,9 @@ class GuestPlacer:
         if not self.world.pins:
             self._synced = None
             for entry in self._cache:
-                entry.stray = ""
-                if self.world.follows and entry.assignment is None:
+                if self._is_followed(entry) and entry.assignment is None:
                     self._follow(entry)
+            self._log_strays()
             return
         for _ in range(len(self._cache) + 1):  # whoever finds a place may give another one back
             present = self.world, self._cache.holdings()
@@ -184,12 +189,13 @@ class GuestPlacer:
 
     def _log_strays(self) -> None:
         """Warn, once, of guests that hold CPUs which the present sets do not have."""
-        sets, online = self.world.cpu_sets, self.world.topology.online
+        sets, reachable = self.world.cpu_sets, self.world.reachable
+        is_known = self.world.pins or self.world.follows  # with policy none nothing is known of CPUs
         for entry in self._cache:
             guest = entry.guest
             stray = ""
-            if entry.assignment is not None:
-                stray = sets.stray(entry.assignment.held, online, self._reach(entry))
+            if entry.assignment is not None and is_known and not guest.settings.preserve:
+                stray = sets.stray(entry.assignment.held, reachable, self._reach(entry))
             if stray and stray != entry.stray:
                 LOG.warning("%s", stray_warning(guest.uuid, stray, guest.name))
             elif entry.stray and not stray:
@@ -205,7 +211,7 @@ class GuestPlacer:
 
     def _keep_apart(self) -> None:
         """Have everybody float on what nobody holds."""
-        sets, online = self.world.cpu_sets, self.world.topology.online
+        sets, reachable = self.world.cpu_sets, self.world.reachable
         held = frozenset[int]().union(*self._cache.holdings().values())
         floated_on = sets.shared | sets.emulator | (sets.dedicated if self.world.lends else frozenset())
         before, self._contested = self._contested, (self.world, held & floated_on)
@@ -213,7 +219,9 @@ class GuestPlacer:
         idle = self._contested == before and not self._contested[1]
         for entry in self._cache:
             assignment = entry.assignment
-            if assignment is not None and online.isdisjoint(assignment.cpus):
+            if entry.guest.settings.preserve:
+                continue  # it keeps the CPUs that it has, whose they are
+            if assignment is not None and reachable.isdisjoint(assignment.cpus):
                 self._cache.mark(entry)  # it is on spare CPUs, and these may be held by now
             if entry.allocation is None:
                 self.take_up(entry)
@@ -222,7 +230,7 @@ class GuestPlacer:
             elif entry.guest.constraints != UNCONSTRAINED:
                 self._place_as(entry, self.decide(entry.guest, entry.allocation, assignment))
             elif assignment.held:
-                self._cache.assign(entry, keep(*self._case(entry), assignment) or assignment)
+                self._cache.assign(entry, keep_dedicated(*self._case(entry), assignment) or assignment)
             else:
                 self._place_as(entry, self.decide(entry.guest, entry.allocation, assignment))
 
@@ -232,14 +240,14 @@ class GuestPlacer:
         current = entry.assignment
         if request.constraints != UNCONSTRAINED:
             return  # what keeps it off the CPUs of others might be what its definition forbids
-        if current is not None and may_stay(current, supply.taken(request), self.world.topology.online):
+        if current is not None and may_stay(current, supply.taken_cpus(request), self.world.reachable):
             return
-        place = keep(supply, request, current) if current is not None else None
+        place = keep_dedicated(supply, request, current) if current is not None else None
         decision = place or self.decide(entry.guest, {})
         # A guest that holds nothing may be left alone, where that is configured: once it is known to.
-        unsure = decision is None and self.world.pins and bool(supply.taken(request))
+        unsure = decision is None and self.world.pins and bool(supply.taken_cpus(request))
         if unsure or isinstance(decision, PlacementRefusal):
-            decision = confine(supply, request)
+            decision = confine_guest(supply, request)
         if decision is not None and current is not None:
             decision = replace(decision, mems=current.mems)  # which it may have is not known either
         self._cache.assign(entry, decision)
@@ -251,10 +259,10 @@ class GuestPlacer:
         """
         supply, request = self._case(entry)
         current = entry.assignment if request.pcpu else None
-        place = keep(supply, request, current) if current is not None else None
+        place = keep_dedicated(supply, request, current) if current is not None else None
         # One that was never placed may be pinned by somebody else: a reshape at start goes by that.
         undisturbed = entry.assignment is None and not supply.cpu_sets.shared and not self._cache.holdings()
-        place = place or (None if undisturbed else confine(supply, request))
+        place = place or (None if undisturbed else confine_guest(supply, request))
         self._cache.assign(entry, place)
         if undisturbed:
             reason += "; it is left where it is as long as nobody holds any CPU"
@@ -294,7 +302,7 @@ class GuestPlacer:
             for entry in self._cache
             if entry.allocation
             and entry.assignment
-            and not (entry.refusal or entry.pending or entry.migration)
+            and not (entry.refusal or entry.pending or entry.migration or entry.guest.settings.preserve)
         ]
         supply = world.supply(self._cache.holdings(), self.use)
         present = (world, guests, supply.holdings, self.use)

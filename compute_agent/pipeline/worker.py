@@ -19,6 +19,7 @@ from compute_agent.controllers.base import KernelController
 from compute_agent.drivers.base import GuestChange, GuestDriver, Listener, RunningGuests, StartingDriver
 from compute_agent.events.event import EventKind, EventRecorder
 from compute_agent.host.topology import HostTopology
+from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest import Allocation, CpuAssignment, Guest, GuestMigration
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.pipeline.enforcer import GuestEnforcer
@@ -67,6 +68,7 @@ class GuestOverview:
         metrics.unknown_guests.set(sum(entry.allocation is None for entry in entries))
         metrics.migrating_guests.set(sum(entry.migration is not None for entry in entries))
         metrics.refused_guests.set(sum(bool(entry.refusal) for entry in entries))
+        metrics.preserved_guests.set(sum(entry.guest.settings.preserve for entry in entries))
         metrics.lost_guests.set(len(self._driver.lost()))
         metrics.stray_guests.set(sum(bool(entry.stray) for entry in entries))
         remote = sum(bool(view(entry, topology).remote_memory) for entry in entries)
@@ -113,14 +115,17 @@ class GuestPipeline:
         save: Callable[[Mapping[str, SavedGuest], Mapping[str, Allocation], Mapping[str, str]], None],
         metrics: AgentMetrics,
         recorder: EventRecorder | None = None,
+        read_online: Callable[[], CpuSet] | None = None,
     ) -> None:
-        """``save`` keeps durably the guests, what consumers without one hold, and whose migrations these are.
+        """``read_online`` gives the CPUs that are online now.
+
+        ``save`` keeps durably the guests, what consumers without one hold, and whose migrations these are.
 
         It may raise OSError.
         """
         self._driver = driver
         self._recorder = recorder = recorder or EventRecorder()
-        self._enforcer = GuestEnforcer(controllers, metrics, recorder)
+        self._enforcer = GuestEnforcer(controllers, metrics, recorder, read_online)
         self._save = save
         self._metrics = metrics
         self._cache = self._enforcer.cache
@@ -256,6 +261,7 @@ class GuestPipeline:
             self._placer.world = event.world
             if event.controllers is not None:
                 self._enforcer.use(event.controllers)
+        self._placer.world = self._enforcer.refresh(self.world)
         try:
             self._take_over()
         except DriverError:

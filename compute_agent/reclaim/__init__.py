@@ -1,29 +1,36 @@
-"""How much of the shared CPUs guests leave unused, and how much of that may be promised to others.
+"""Shared CPUs that guests leave unused, and the part of these that may be promised to other guests.
 
 Nouns
-    A *zone* is a NUMA node, or the host where its nodes have no providers of their own; what there is of it
-    are its shared CPUs. Guests that hold ``CUSTOM_RECLAIMED_VCPU`` live on what the *others* leave: all other
-    guests, and the system. A *reading* is what each used for a minute, in cores, and *history* is what is
-    kept of readings: the sums of the last two hours, and of each guest and of all together the peaks of the
-    last 24 hours. An *estimate* is how much the others may use next, with every term of it; an *offer* is
-    what is promised of the rest. A *breach* is a promise that was broken: the others needed what was
-    offered, or who lives on it was throttled or evicted for the sake of CPUs.
+    A *zone* is a NUMA node, or the host where its nodes have no providers of their own. Its capacity are its
+    shared CPUs. Guests that hold ``CUSTOM_RECLAIMED_VCPU`` run on CPU time that the *others* leave: all
+    other guests, and the system.
 
-A worked example
-    A zone of 32 CPUs. In the last two hours the others used 6 cores together on average, with a standard
-    deviation of 0.5: mean and 4 sigma are 8. The peaks of the hours of the last day were 7 cores, with a
-    deviation of 1; the largest guest has 8 CPUs, and if it used all of them in 1 % of the hours, that alone
-    were a deviation of 0.8: both together are 1.28, and mean and 4 sigma 12.1. The system stays below 0.4
-    cores in 85 % of the hours, and four guests below 2, 2, 3 and 1.6: with a margin of 5 %, 9.45. The largest
-    is 12.1. A guest came ten minutes ago, with 4 CPUs: nobody knows it, and it counts whole. The others may
-    need 16.1, so that 15.9 are left: 15 are promised, and 17 reserved. If it was less so far, it grows by 3
-    CPUs at a time, after 15 minutes in which they were there. Were the promise broken yesterday by 2 CPUs,
-    3.2 (a tenth of all) would be held back, and 12 promised.
+    A *reading* has the use of each in one minute, in cores. The *history* has the sums of the last two hours,
+    and the hourly peaks of the last day, of each guest and of all together. An *estimate* is an upper bound
+    of the others' next use, with its terms. An *offer* is the promised part of the rest. A *breach* is a
+    broken promise: the others needed the offered CPUs, or a guest that runs on these was throttled or
+    evicted because CPUs were short.
 
-What always holds
-    - No more is promised than the estimate leaves, in any minute that has a reading.
-    - What is not known counts as used: guests without a history whole, a zone without a day of it, or
-      with readings of a quarter of an hour ago, as full.
+An example
+    A zone has 32 CPUs, and the following terms:
+
+    - The sums of the last two hours are 6 cores on average, with a deviation of 0.5. Mean and 4 sigma are 8.
+    - The hourly peaks of the last day are 7 cores on average, with a deviation of 1. If the largest guest
+      used all of its 8 CPUs in 1 % of the hours, that alone would be a deviation of 0.8. Both together are
+      1.28; mean and 4 sigma are 12.1.
+    - In 85 % of the hours the system stays below 0.4 cores, and four guests below 2, 2, 3 and 1.6. The sum
+      with a margin of 5 % is 9.45.
+
+    The largest term is 12.1. A guest with 4 CPUs started ten minutes ago. It has no history, so all of its
+    CPUs count. The others may need 16.1 cores and leave 15.9: 15 CPUs are promised, and 17 reserved.
+
+    A smaller offer grows by at most 3 CPUs at a time, after 15 minutes with enough unused CPUs. If the
+    promise was broken yesterday by 2 CPUs, 3.2 (a tenth of all) are held back, and 12 are promised.
+
+Invariants
+    - The offer is at most the rest of the estimate, in any minute that has a reading.
+    - Unknown use is full use. That holds for a guest without a history, and for a zone with less
+      than a day of history or with an old last reading.
     - After a breach less is offered until the zone has been read for a day.
-    - The same history and time give the same offer; nothing here reads a clock or a file.
+    - The same history and time give the same offer. Nothing here reads a clock or a file.
 """

@@ -1,12 +1,12 @@
-"""What installed packages tell of capacity, and how much of it is offered: pure functions.
+"""Capacity that installed packages measure, and the part of it that is offered. Pure functions.
 
 A collector is an entry point of the group ``compute_agent.capacity``: an object with the members of
-:class:`Collector`, or something without parameters that makes one, such as its class. It tells how much there
-is of resource classes that providers of the host have an inventory of, as from files
-(``[compute] provider_config_location``). The inventory says how much there can be at most; what is not there
-is reserved. What is not known, or not any more, is not there.
+:class:`CapacityCollector`, or a callable without parameters that makes one, such as its class. It reports
+amounts of resource classes that providers of the host have an inventory of, such as one from a file
+(``[compute] provider_config_location``). The inventory has the maximum; the missing rest is reserved. An
+amount that is unknown or out of date counts as missing.
 
-What collectors told, as it is kept: after a new start it is true for as long as it would have been.
+Measurements are kept in a file, and stay valid over a restart of the agent.
 """
 
 from __future__ import annotations
@@ -24,22 +24,26 @@ from compute_agent.reclaim.offers import CapacityOffer
 
 ENTRY_POINTS: Final = "compute_agent.capacity"
 
+# A package with a fault must not fill the agent's memory: a host has a few zones and classes.
 MAX_MEASUREMENTS: Final = 1000
-"""Of one collector at a time."""
+"""The most measurements of one collector at a time."""
 
+# A clock that is set back, or a far date, would keep a wrong amount for ever.
 MAX_VALID_SECONDS: Final = 3600.0
-"""What a collector tells is true no longer than this."""
+"""The longest validity of a measurement, in seconds."""
 
+# A measured amount is certain, unlike an estimate, so the offer need not grow in steps.
 _AT_ONCE: Final = 1e9
-"""What there is need not grow bit by bit: whoever tells of it knows it."""
+"""A growth of the offer that is never a limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClassMeasurement:
-    """So much of a resource class is there in a zone, and ``margin`` of it is rather not to be counted on.
+    """The present amount of a resource class in a zone.
 
-    ``zone`` is the end of the name of the provider, such as ``NUMA_0``; empty: the host. ``valid_until`` is
-    in seconds since the epoch.
+    :ivar zone: the end of the provider's name, such as ``NUMA_0``; empty for the host.
+    :ivar margin: the part of ``amount`` that may be lost soon, and so is not offered.
+    :ivar valid_until: seconds since the epoch.
     """
 
     resource_class: str
@@ -50,23 +54,23 @@ class ClassMeasurement:
 
 
 class CapacityCollector(Protocol):
-    """What a package has to offer."""
+    """The members that an installed package has to provide."""
 
     @property
     def resource_classes(self) -> Collection[str]:
-        """The classes that it tells of, always the same: nothing of them is offered that it does not tell."""
+        """The classes that it reports, always the same. Without a report, nothing of these is offered."""
         ...
 
     def collect(self) -> Iterable[ClassMeasurement]:
-        """How much there is now. Called once a minute in a thread of its own; it may take long, and raise."""
+        """The present amounts. Called once a minute in a thread of its own; it may take long, and raise."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class CollectedAmount:
-    """What is known and offered of a class of one provider; amounts in the units of the class.
+    """The last measurement and the offer of a class of one provider, in units of the class.
 
-    ``offer`` is of what there is at most. ``valid_until`` of 0: nothing was ever told.
+    :ivar valid_until: seconds since the epoch; 0 where there was no measurement yet.
     """
 
     amount: float = 0.0
@@ -74,92 +78,100 @@ class CollectedAmount:
     valid_until: float = 0.0
     offer: CapacityOffer = field(default_factory=CapacityOffer)
 
-    def left(self, now: float) -> float:
-        """What is there and not expired; a clock that went back makes nothing valid for longer."""
+    def usable_amount(self, now: float) -> float:
+        """The amount less the margin; 0 where the measurement has expired."""
+        # The upper bound: a clock that is set back must not prolong the validity.
         valid = now <= self.valid_until <= now + MAX_VALID_SECONDS
         return max(0.0, self.amount - self.margin) if valid else 0.0
 
-    def offered(self, now: float) -> int:
-        """What is offered of it now."""
-        return min(self.offer.published, math.floor(self.left(now)))
+    def offered_amount(self, now: float) -> int:
+        """The amount offered at a time, in seconds since the epoch."""
+        return min(self.offer.published, math.floor(self.usable_amount(now)))
 
-    def after(self, told: ClassMeasurement | None, most: int, now: float) -> CollectedAmount:
-        """With what was told last, of an inventory that offers ``most``.
+    def with_measurement(self, told: ClassMeasurement | None, most: int, now: float) -> CollectedAmount:
+        """A copy with a new measurement, if any, and the offer that follows from it.
 
-        Less is offered at once; more when for a quarter of an hour it was a tenth more.
+        A smaller amount is offered at once; a larger one when it was a tenth larger for 15 minutes.
+
+        :param most: the total of the inventory.
         """
         kept = self
         if told is not None:
             until = min(told.valid_until, now + MAX_VALID_SECONDS)
             kept = replace(self, amount=told.amount, margin=told.margin, valid_until=until)
-        return replace(kept, offer=kept.offer.after(min(kept.left(now), most), most, now, growth=_AT_ONCE))
+        return replace(
+            kept, offer=kept.offer.next_offer(min(kept.usable_amount(now), most), most, now, growth=_AT_ONCE)
+        )
 
-    def words(self, collector: str, now: float) -> str:
-        """Why so much is offered."""
+    def explain_offer(self, collector: str, now: float) -> str:
+        """The reason of the offer, in words."""
         if not self.valid_until:
-            return f"{collector} has told nothing of it yet"
-        if not self.left(now) and not now <= self.valid_until <= now + MAX_VALID_SECONDS:
-            return f"what {collector} told is out of date"
-        return f"{collector} tells {self.amount:g}, of which {self.margin:g} are not to be counted on"
+            return f"{collector} has reported no amount yet"
+        if not self.usable_amount(now) and not now <= self.valid_until <= now + MAX_VALID_SECONDS:
+            return f"the report of {collector} is out of date"
+        return f"{collector} reports {self.amount:g}, with a margin of {self.margin:g}"
 
 
-def checked(told: Any, classes: Collection[str], now: float) -> ClassMeasurement:
-    """What a collector told, if it can be meant.
+def check_measurement(told: Any, classes: Collection[str], now: float) -> ClassMeasurement:
+    """Return a measurement of a collector, if it is plausible.
 
-    :raises ValueError: it cannot.
+    :param classes: the classes that the collector has declared.
+    :raises ValueError: it is not. The message begins with "it", for the collector.
     """
+    # The package is not part of the agent: its objects may have any type, and huge or odd texts.
     if not isinstance(told, ClassMeasurement):
-        raise ValueError(f"it told a {printable(type(told).__name__)}, not a Measurement")
+        raise ValueError(f"it reported a {printable(type(told).__name__)}, not a ClassMeasurement")
     named = isinstance(told.zone, str) and isinstance(told.resource_class, str)
     if not named or told.resource_class not in classes:
         raise ValueError(
-            f"it told of {printable(repr(told.resource_class))} in {printable(repr(told.zone))}, and its"
+            f"it reported {printable(repr(told.resource_class))} in {printable(repr(told.zone))}, but its"
             f" classes are {', '.join(sorted(classes))}"
         )
     for name in ("amount", "margin", "valid_until"):
         value = getattr(told, name)
+        # A bool is an int. NaN fails both comparisons, and an infinite amount the second.
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e15:
             raise ValueError(f"{name} of {told.resource_class} is {printable(repr(value))}")
     if told.valid_until < now:
-        raise ValueError(f"what it told of {told.resource_class} was out of date then")
+        raise ValueError(f"its report of {told.resource_class} was already out of date")
     return told
 
 
-def found_collectors() -> dict[str, EntryPoint]:
-    """The collectors of installed packages by name; none of them is loaded."""
+def installed_collectors() -> dict[str, EntryPoint]:
+    """The collectors of installed packages by name, without loading them."""
     return {point.name: point for point in entry_points(group=ENTRY_POINTS)}
 
 
 def check_collectors(names: Iterable[str]) -> None:
-    """See that all that the configuration names are installed.
+    """Check that all collectors of the configuration are installed.
 
-    :raises ConfigError:
+    :raises ConfigError: one is not. The message lists the installed ones.
     """
-    found = found_collectors()
+    found = installed_collectors()
     for name in names:
         if name not in found:
             installed = ", ".join(sorted(found)) or "none"
             raise ConfigError(
-                f"[capacity] collectors: no installed package has a collector {name} (there are: {installed})"
+                f"[capacity] collectors: no installed package has a collector {name} (installed: {installed})"
             )
 
 
 FILE: Final = "collected.json"
-"""In the state folder."""
+"""Name of the file in the state folder."""
 
 VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
 class CollectedClasses:
-    """Of one collector: its classes, and what is known of each, by class and uuid of the provider."""
+    """The classes of one collector, with amounts by class and uuid of the provider."""
 
     classes: frozenset[str] = frozenset()
     collected: Mapping[tuple[str, str], CollectedAmount] = field(default_factory=dict)
 
 
 def dump(known: Mapping[str, CollectedClasses]) -> bytes:
-    """What is known of collectors, by name, as the content of the file."""
+    """The content of the file for the classes of collectors, by name of the collector."""
     collectors = {
         name: {
             "classes": sorted(one.classes),
@@ -171,30 +183,30 @@ def dump(known: Mapping[str, CollectedClasses]) -> bytes:
 
 
 def parse(content: bytes) -> dict[str, CollectedClasses]:
-    """What is known of collectors, from the content of the file.
+    """The classes of collectors, by name, from the content of the file.
 
-    :raises ValueError: it is something else.
+    :raises ValueError: the content is damaged, or of another version.
     """
-    return kept_json.parse(VERSION, content, _collectors)
+    return kept_json.parse(VERSION, content, _parse_collectors)
 
 
-def _collectors(document: Any) -> dict[str, CollectedClasses]:
-    return {str(name): _known(one) for name, one in document["collectors"].items()}
+def _parse_collectors(document: Any) -> dict[str, CollectedClasses]:
+    return {str(name): _parse_classes(one) for name, one in document["collectors"].items()}
 
 
-def _known(content: Any) -> CollectedClasses:
+def _parse_classes(content: Any) -> CollectedClasses:
     return CollectedClasses(
         frozenset(map(str, content["classes"])),
-        {(str(name), str(uuid)): _collected(one) for name, uuid, one in content["collected"]},
+        {(str(name), str(uuid)): _parse_amount(one) for name, uuid, one in content["collected"]},
     )
 
 
-def _collected(content: Any) -> CollectedAmount:
+def _parse_amount(content: Any) -> CollectedAmount:
     offer = content["offer"]
     return CollectedAmount(
         number(content["amount"], 1e15),
         number(content["margin"], 1e15),
         number(content["valid_until"], 1e15),
-        # A clock that jumped must not let it grow at once.
+        # Without times: a clock that jumped while the agent was stopped must not let the offer grow.
         CapacityOffer(math.floor(number(offer["published"], 1e15)), number(offer["level"], 1e15)),
     )

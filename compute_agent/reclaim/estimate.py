@@ -1,7 +1,4 @@
-"""What is remembered of use, reading by reading.
-
-How much the others may use next, term by term.
-"""
+"""The history of use, reading by reading, and the estimate of the next use, term by term."""
 
 from __future__ import annotations
 
@@ -11,31 +8,35 @@ from dataclasses import dataclass, field, replace
 from operator import mul
 from typing import Final
 
+# Five minutes: short enough to follow load, and longer than the peaks of single readings.
 PERIOD: Final = 300.0
-"""Seconds of which the largest sum counts as one."""
+"""Length of a period in seconds. Its largest sum counts."""
 
+# Two hours of periods.
 PERIODS: Final = 24
-"""Periods of which mean and deviation are taken."""
+"""The number of periods of which mean and deviation are taken."""
 
 HOUR: Final = 3600.0
 HOURS: Final = 24
-"""Hours whose peaks are kept."""
+"""The number of hours with kept peaks."""
 
+# No uuid is empty or has an asterisk, so neither key can be a guest.
 SYSTEM: Final = ""
-"""Stands among guests for all that is none."""
+"""Key for the use of the system, beside those of guests."""
 
 SUM: Final = "*"
-"""Stands among guests for all others together."""
+"""Key for the sum of all others."""
 
 _NO_GUESTS: Final = frozenset({SYSTEM, SUM})
 
 
 @dataclass(frozen=True, slots=True)
 class ZoneReading:
-    """What was used in a zone since the reading before, in cores, at ``time`` (seconds since the epoch).
+    """The use of a zone since the last reading, in cores.
 
-    ``total`` is by the others together, ``guests`` by each of them, with that of the system under ``SYSTEM``
-    where it is known.
+    :ivar time: seconds since the epoch.
+    :ivar total: use of all others together.
+    :ivar guests: use of each, by uuid, and of the system under ``SYSTEM`` where it is known.
     """
 
     time: float
@@ -53,7 +54,7 @@ class UseSpread:
 
 @dataclass(frozen=True, slots=True)
 class HourlyPeaks:
-    """The peaks of the last hours in cores, oldest first; ``percentile`` is exceeded in few of them."""
+    """The peaks of the last hours in cores, the oldest first, and their percentile."""
 
     hours: tuple[float, ...] = ()
     percentile: float = 0.0
@@ -61,12 +62,15 @@ class HourlyPeaks:
 
 @dataclass(frozen=True, slots=True)
 class ZoneHistory:
-    """What is known of a zone at ``time``, that of the last reading; 0: nothing.
+    """The kept use of a zone. Times are seconds since the epoch, amounts are cores.
 
-    ``periods`` are the largest sums of the last periods, oldest first, with their ``recent`` spread;
-    ``period`` is that of the one that began at ``period_began``. ``peaks`` are those of each guest, of
-    ``SYSTEM`` and of ``SUM``, with the ``daily`` spread of the latter; ``hour`` is the largest use of each
-    in the hour that began at ``hour_began``.
+    :ivar time: time of the last reading; 0 without one.
+    :ivar periods: the largest sums of the last periods, the oldest first.
+    :ivar recent: the spread of ``periods``.
+    :ivar period: the largest sum of the period that began at ``period_began``.
+    :ivar peaks: hourly peaks of each guest, of ``SYSTEM`` and of ``SUM``.
+    :ivar daily: the spread of the peaks of ``SUM``.
+    :ivar hour: the largest use of each in the hour that began at ``hour_began``.
     """
 
     time: float = 0.0
@@ -80,32 +84,36 @@ class ZoneHistory:
     hour_began: float = 0.0
 
     @property
-    def days_hours(self) -> int:
-        """How many hours of the last day are known."""
+    def known_hours(self) -> int:
+        """The number of hours of the last day with peaks."""
         known = self.peaks.get(SUM)
         return 0 if known is None else len(known.hours)
 
-    def after(self, reading: ZoneReading, percentile: float) -> ZoneHistory:
+    def with_reading(self, reading: ZoneReading, percentile: float) -> ZoneHistory:
         """The history with one more reading.
 
-        Guests that are not in it have ended. A gap is as if it had not been: what was used in it nobody
-        knows. After a change of the clock to an earlier time the history goes on from there.
+        Guests that are not in the reading have ended. A gap between readings is left out, as its use is
+        unknown. After a change of the clock to an earlier time the history continues from there.
+
+        :param percentile: the percentile of hourly peaks to keep, in percent.
         """
         time = reading.time
         kept = (
             self
             if self.time
-            else ZoneHistory(period_began=_floor(time, PERIOD), hour_began=_floor(time, HOUR))
+            else ZoneHistory(period_began=_round_down(time, PERIOD), hour_began=_round_down(time, HOUR))
         )
-        if time < kept.time:
-            kept = replace(kept, period_began=_floor(time, PERIOD), hour_began=_floor(time, HOUR))
-        kept = kept._closed(time, percentile)
+        if time < kept.time:  # otherwise the period would last until the clock is as late again
+            kept = replace(kept, period_began=_round_down(time, PERIOD), hour_began=_round_down(time, HOUR))
+        kept = kept._with_closed_periods(time, percentile)
         hour, guests = kept.hour, reading.guests
         present = {uuid: max(hour.get(uuid, 0.0), used) for uuid, used in guests.items()}
         present[SUM] = max(hour.get(SUM, 0.0), reading.total)
+        # The system's use is unknown while guests come and go; its peak of the hour stays.
         if SYSTEM not in present and SYSTEM in hour:
             present[SYSTEM] = hour[SYSTEM]
         peaks = kept.peaks
+        # A copy only where a guest has ended: this runs for each zone in each minute.
         if not peaks.keys() <= guests.keys() | _NO_GUESTS:
             peaks = {uuid: one for uuid, one in peaks.items() if uuid in guests or uuid in _NO_GUESTS}
         return ZoneHistory(
@@ -120,56 +128,61 @@ class ZoneHistory:
             kept.hour_began,
         )
 
-    def _closed(self, time: float, percentile: float) -> ZoneHistory:
-        """With the period and the hour closed that ``time`` is beyond."""
+    def _with_closed_periods(self, time: float, percentile: float) -> ZoneHistory:
+        """The history with its period and its hour closed, if ``time`` is after their ends."""
         kept = self
         if time >= kept.period_began + PERIOD:
             periods = (*kept.periods, kept.period)[-PERIODS:]
-            began = _floor(time, PERIOD)
-            kept = replace(kept, periods=periods, recent=spread(periods), period=0.0, period_began=began)
+            began = _round_down(time, PERIOD)
+            kept = replace(kept, periods=periods, recent=spread_of(periods), period=0.0, period_began=began)
         if time >= kept.hour_began + HOUR:
             peaks = {
-                uuid: _grown(kept.peaks.get(uuid, HourlyPeaks()), peak, percentile)
+                uuid: _with_peak(kept.peaks.get(uuid, HourlyPeaks()), peak, percentile)
                 for uuid, peak in kept.hour.items()
             }
-            daily = spread(peaks[SUM].hours) if SUM in peaks else UseSpread()
-            kept = replace(kept, peaks=peaks, daily=daily, hour={}, hour_began=_floor(time, HOUR))
+            daily = spread_of(peaks[SUM].hours) if SUM in peaks else UseSpread()
+            kept = replace(kept, peaks=peaks, daily=daily, hour={}, hour_began=_round_down(time, HOUR))
         return kept
 
 
-def _floor(time: float, length: float) -> float:
+def _round_down(time: float, length: float) -> float:
     return math.floor(time / length) * length
 
 
-def _grown(peaks: HourlyPeaks, peak: float, percentile: float) -> HourlyPeaks:
+def _with_peak(peaks: HourlyPeaks, peak: float, percentile: float) -> HourlyPeaks:
     hours = (*peaks.hours, peak)[-HOURS:]
     return HourlyPeaks(hours, percentile_of(hours, percentile))
 
 
 def percentile_of(values: tuple[float, ...], percentile: float) -> float:
-    """The smallest of the values that ``percentile`` percent of them do not exceed."""
+    """The smallest value that is at least as large as ``percentile`` percent of the values."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(len(ordered) * percentile / 100) - 1)]
 
 
-def spread(values: tuple[float, ...]) -> UseSpread:
-    """Mean and standard deviation of some values."""
+def spread_of(values: tuple[float, ...]) -> UseSpread:
+    """Mean and standard deviation of values. There must be at least one."""
+    # The module statistics is exact, and thirty times slower.
     mean = sum(values) / len(values)
     return UseSpread(mean, math.sqrt(max(0.0, sum(map(mul, values, values)) / len(values) - mean * mean)))
 
 
 STALE_SECONDS: Final = 900.0
-"""A reading of so long ago tells nothing of now."""
+"""Age in seconds above which the last reading is no basis of an estimate."""
 
+# The first hour is the guest's start, which often says little about its later use.
 KNOWN_HOURS: Final = 2
-"""Hours after which a guest is known by what it used; before it counts whole."""
+"""Hours of history after which a guest counts by its use. Before that, all of its CPUs count."""
 
 
 @dataclass(frozen=True, slots=True)
 class EstimateLimits:
-    """How careful an estimate is: deviations, percent of hours, and percent on top of these.
+    """The caution of an estimate.
 
-    ``burst`` is in how many percent of hours the largest guest is taken to use all that it may.
+    :ivar sigma: the number of deviations above a mean.
+    :ivar percentile: percent of the hours that the peaks of a guest stay below.
+    :ivar margin: percent on top of the sum of percentiles.
+    :ivar burst: percent of hours in which the largest guest is assumed to use all of its CPUs.
     """
 
     sigma: float = 4.0
@@ -180,13 +193,15 @@ class EstimateLimits:
 
 @dataclass(frozen=True, slots=True)
 class UseEstimate:
-    """How many of ``capacity`` CPUs the others may use next, all in cores.
+    """The upper bound of the others' next use, with its terms. All amounts are cores.
 
-    ``recent`` is the spread of their sums in the last two hours, ``daily`` that of the hourly peaks of the
-    last day, ``largest`` the most that a known guest may use, ``now`` the largest of the present five
-    minutes. ``known`` is the sum of the percentiles of the guests and the system, ``unknown`` that of the
-    whole entitlements of guests without a history. ``untold`` says why nothing can be told; then all may be
-    used.
+    :ivar recent: the spread of sums in the last two hours.
+    :ivar daily: the spread of the hourly peaks of the last day.
+    :ivar largest: the entitlement of the largest guest with a history.
+    :ivar now: the largest sum of the present period.
+    :ivar known: the sum of the percentiles of the guests and the system.
+    :ivar unknown: the sum of the entitlements of guests without a history.
+    :ivar untold: the reason why there is no estimate. All of ``capacity`` counts as used then.
     """
 
     capacity: float
@@ -201,84 +216,79 @@ class UseEstimate:
     unknown_guests: int = 0
     untold: str = ""
 
-    def by_spread(self, spread: UseSpread) -> float:
-        """Mean and so many deviations."""
+    def upper_bound(self, spread: UseSpread) -> float:
+        """The mean plus ``sigma`` deviations."""
         return spread.mean + self.limits.sigma * spread.deviation
 
     @property
-    def peaks(self) -> UseSpread:
-        """The spread of hourly peaks, if the largest guest used all that it may in a few hours.
-
-        24 hours tell little of what happens in one of a hundred.
-        """
+    def burst_peaks(self) -> UseSpread:
+        """The spread of hourly peaks, as if the largest guest used all of its CPUs in a few hours."""
+        # 24 hours rarely contain an event of one hour in a hundred, so its deviation is added.
         few = self.limits.burst / 100
         burst = self.largest * math.sqrt(few * (1 - few))
         return UseSpread(self.daily.mean, math.hypot(self.daily.deviation, burst))
 
     @property
-    def of_guests(self) -> float:
+    def guest_bound(self) -> float:
         """The sum of the percentiles, with the margin."""
         return self.known * (1 + self.limits.margin / 100)
 
     @property
-    def peak(self) -> float:
-        """What the others may use next: the largest of the terms, and whoever is not known whole."""
+    def expected_use(self) -> float:
+        """The upper bound: the largest of the terms, plus all CPUs of guests without a history."""
         if self.untold:
             return self.capacity
-        terms = self.by_spread(self.recent), self.by_spread(self.peaks), self.now, self.of_guests
+        terms = self.upper_bound(self.recent), self.upper_bound(self.burst_peaks), self.now, self.guest_bound
         return min(self.capacity, max(terms) + self.unknown)
 
     @property
-    def left(self) -> float:
-        """What they leave."""
-        return self.capacity - self.peak
+    def free_amount(self) -> float:
+        """The cores that the others leave."""
+        return self.capacity - self.expected_use
 
     def in_words(self, what: str = "shared CPUs of the zone") -> Iterator[tuple[str, float]]:
-        """The terms, a sentence and its cores each; ``what`` there is of ``capacity``."""
+        """The terms, each as a phrase and its cores. ``what`` is the phrase for ``capacity``."""
         limits = self.limits
         yield what, self.capacity
         if self.untold:
-            yield f"all of them count as used, as {self.untold}", self.capacity
+            yield f"all count as used: {self.untold}", self.capacity
             return
         for spread, what in (
-            (self.recent, "the sums of the last two hours"),
+            (self.recent, "sums of the last two hours"),
             (
-                self.peaks,
-                "the hourly peaks of the last day, with the largest guest at all of its"
+                self.burst_peaks,
+                "hourly peaks of the last day, if the largest guest uses all of its"
                 f" {self.largest:g} in {limits.burst:g} % of hours",
             ),
         ):
             yield (
-                f"{what}: {spread.mean:.2f} on average and {limits.sigma:g} times the deviation of"
-                f" {spread.deviation:.2f}",
-                self.by_spread(spread),
+                f"{what}: mean {spread.mean:.2f} and {limits.sigma:g} deviations of {spread.deviation:.2f}",
+                self.upper_bound(spread),
             )
-        yield "the largest sum of the present five minutes", self.now
+        yield "largest sum of the present five minutes", self.now
         yield (
-            f"what {self.known_guests} guests and the system stay below in {limits.percentile:g} % of hours,"
+            f"bound of {self.known_guests} guests and the system in {limits.percentile:g} % of hours:"
             f" {self.known:.2f}, and {limits.margin:g} % more",
-            self.of_guests,
+            self.guest_bound,
         )
-        yield (
-            f"the largest of these and {self.unknown_guests} guests that are not known yet, whole",
-            self.unknown,
-        )
-        yield "what the others may use", self.peak
-        yield "what they leave", self.left
+        yield f"on top of the largest: all of {self.unknown_guests} guests without a history", self.unknown
+        yield "others may use", self.expected_use
+        yield "others leave", self.free_amount
 
 
-def estimate(
+def estimate_use(
     history: ZoneHistory,
     entitlements: Mapping[str, float],
     capacity: float,
     limits: EstimateLimits,
     time: float,
 ) -> UseEstimate:
-    """What the others may use of ``capacity`` CPUs next, at ``time``.
+    """The estimate of the others' next use of ``capacity`` CPUs.
 
-    ``entitlements`` are the cores that each guest of the zone may use, by uuid.
+    :param entitlements: the cores that each guest of the zone may use, by uuid.
+    :param time: seconds since the epoch.
     """
-    if untold := _untold(history, time):
+    if untold := _unknown_reason(history, time):
         return UseEstimate(capacity, limits, untold=untold)
     known = unknown = largest = 0.0
     unknown_guests = 0
@@ -289,6 +299,7 @@ def estimate(
             unknown += entitled
             unknown_guests += 1
         else:
+            # The present hour counts at once, so that a rise is not ignored until the hour ends.
             known += max(found.percentile, hour.get(uuid, 0.0))
             largest = max(largest, entitled)
     system = peaks.get(SYSTEM)
@@ -307,16 +318,16 @@ def estimate(
     )
 
 
-def _untold(history: ZoneHistory, time: float) -> str:
+def _unknown_reason(history: ZoneHistory, time: float) -> str:
     if not history.time:
         return "there is no reading yet"
     age = time - history.time
     if not 0 <= age <= STALE_SECONDS:
         return f"the last reading is {age:.0f} s old"
-    if len(history.periods) < PERIODS or history.days_hours < HOURS:
-        missing = (history.hour_began - time) / HOUR + HOURS - history.days_hours
+    if len(history.periods) < PERIODS or history.known_hours < HOURS:
+        missing = (history.hour_began - time) / HOUR + HOURS - history.known_hours
         return (
-            f"only {history.days_hours} of the {HOURS} hours that it takes are known, and"
-            f" {max(missing, 0.0):.1f} are still to come"
+            f"only {history.known_hours} of the {HOURS} necessary hours are known, and"
+            f" {max(missing, 0.0):.1f} hours are missing"
         )
     return ""

@@ -1,10 +1,7 @@
-"""The sums of what is offered, term by term, as the command line shows them.
+"""Offers of unused capacity, the share held back after broken promises, and the file of both.
 
-What is promised of what is left: down at once, up slowly, and written seldom.
-
-Promises that were broken, and how much less is offered for a day after that: pure functions.
-
-History and offers as they are kept, so that a new start of the agent need not learn for a day.
+An offer shrinks at once, grows slowly, and is rarely written. After a broken promise less is offered for a
+day. History and offers are kept in a file, so that a restarted agent need not learn for a day again.
 """
 
 from __future__ import annotations
@@ -16,34 +13,39 @@ from typing import Any, Final
 
 from compute_agent import kept_json
 from compute_agent.kept_json import number
-from compute_agent.reclaim.estimate import HOURS, PERIODS, SUM, HourlyPeaks, ZoneHistory, spread
+from compute_agent.reclaim.estimate import HOURS, PERIODS, SUM, HourlyPeaks, ZoneHistory, spread_of
 
 
 def term_row(provider: str, words: str, amount: float, unit: str) -> dict[str, Any]:
-    """A term of the sum of a provider, by the columns of ``compute-agent capacity show``."""
+    """A row of ``compute-agent capacity show``: one term of a provider, by column."""
     return {"provider": provider, "term": words, "amount": round(amount, 2), "unit": unit}
 
 
+# Sums of floats may miss a whole number by a little, which would cost a CPU.
 _ROUNDING: Final = 1e-9
 
+# A tenth in five minutes is all of a zone in 50: load that pauses for minutes brings no new promise.
 GROWTH: Final = 0.1
-"""The part of the capacity by which an offer grows in ``GROWTH_SECONDS`` at most, and whenever it does."""
+"""The part of the capacity by which an offer can grow in ``GROWTH_SECONDS``, and at one time."""
 
 GROWTH_SECONDS: Final = 300.0
 
+# Each published change is a write to Placement, so small ones are left out.
 STEP: Final = 0.1
-"""The part of what is published by which that has to grow to be published anew; one CPU at least."""
+"""The part of the published amount that is the smallest growth to publish; at least one CPU."""
 
 ABOVE_SECONDS: Final = 900.0
-"""How long there has to be more before more is published."""
+"""Seconds for which a larger amount has to last before it is published."""
 
 
 @dataclass(frozen=True, slots=True)
 class CapacityOffer:
-    """What is promised of a zone: ``published`` in whole CPUs.
+    """The promise of a zone.
 
-    ``level`` is what could be, in cores, as of ``time``; ``above_since`` is since when enough more could be
-    published (0: it cannot), and ``above`` the least that it could have been since then.
+    :ivar published: the promise in whole CPUs.
+    :ivar level: the possible promise in cores, as of ``time``.
+    :ivar above_since: since when a larger amount could be published; 0 where it cannot.
+    :ivar above: the smallest amount that could have been published since then.
     """
 
     published: int = 0
@@ -52,10 +54,13 @@ class CapacityOffer:
     above_since: float = 0.0
     above: int = 0
 
-    def after(self, left: float, capacity: float, time: float, growth: float = GROWTH) -> CapacityOffer:
-        """The offer when the others leave ``left`` of ``capacity`` CPUs.
+    def next_offer(self, left: float, capacity: float, time: float, growth: float = GROWTH) -> CapacityOffer:
+        """The next offer.
 
-        ``growth`` is the part of these by which it grows at most.
+        :param left: cores that the others leave.
+        :param capacity: CPUs of the zone.
+        :param time: seconds since the epoch.
+        :param growth: the part of the capacity by which the offer grows at most.
         """
         elapsed = max(0.0, time - self.time) if self.time else 0.0
         grown = self.level + growth * capacity * min(elapsed / GROWTH_SECONDS, 1.0)
@@ -65,7 +70,7 @@ class CapacityOffer:
             return CapacityOffer(whole, level, time)
         if whole < self.published + step_of(self.published):
             return replace(self, level=level, time=time, above_since=0.0)
-        # What was in a gap nobody knows, and after a change of the clock it cannot be told how long it was.
+        # The amount during a gap is unknown, and after a change of the clock its length is unknown, too.
         if not self.above_since or not 0 <= time - self.time <= GROWTH_SECONDS:
             return replace(self, level=level, time=time, above_since=time, above=whole)
         above = min(self.above, whole)
@@ -76,30 +81,32 @@ class CapacityOffer:
 
 
 def step_of(published: int) -> int:
-    """The CPUs by which an offer grows at least when it is published anew."""
+    """The smallest growth of an offer, in CPUs."""
     return max(1, math.ceil(STEP * published - _ROUNDING))
 
 
+# A day: load that broke a promise often returns at the same hour.
 DAY_SECONDS: Final = 86_400.0
-"""How long less is offered after a promise was broken."""
+"""Seconds of readings for which less is offered after a broken promise."""
 
+# Neither a stopped agent nor a clock that jumps may shorten the day.
 MAX_STEP_SECONDS: Final = 300.0
-"""What counts of the time between two readings: neither an agent that is not there nor a clock that jumps
-serves the day."""
+"""The most seconds that count between two readings."""
 
 LEAST: Final = 0.1
-"""The part of the CPUs by which at least less is offered."""
+"""The smallest part of the CPUs that is held back."""
 
-
+# Readings come from counters of ticks, so a sum of them is less exact than other sums.
 _MARGIN_ROUNDING: Final = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class HeldBackShare:
-    """What is held back of a zone for promises that were broken.
+    """The CPUs of a zone that are held back after broken promises.
 
-    ``cpus`` are the most that were missing in the day, ``count`` is how often some were. ``remaining`` is
-    for how many seconds less is offered, as of ``time``.
+    :ivar cpus: the most CPUs that were missing in the day.
+    :ivar count: the number of broken promises in the day.
+    :ivar remaining: seconds for which less is offered, as of ``time``.
     """
 
     cpus: float = 0.0
@@ -107,11 +114,11 @@ class HeldBackShare:
     remaining: float = 0.0
     time: float = 0.0
 
-    def after(self, missing: float, times: int, time: float) -> HeldBackShare:
-        """With so many promises broken since the last time, by ``missing`` CPUs at most."""
+    def after_breaches(self, missing: float, times: int, time: float) -> HeldBackShare:
+        """The share after promises were broken ``times`` times, by at most ``missing`` CPUs."""
         passed = min(max(0.0, time - self.time), MAX_STEP_SECONDS) if self.time else 0.0
         remaining = max(0.0, self.remaining - passed)
-        if times:
+        if times:  # each new breach begins the day again
             cpus, count = (self.cpus, self.count) if remaining else (0.0, 0)
             return HeldBackShare(max(cpus, missing), count + times, DAY_SECONDS, time)
         return (
@@ -119,38 +126,39 @@ class HeldBackShare:
         )
 
     def held_back(self, capacity: float) -> float:
-        """How many of so many CPUs are not offered."""
+        """The CPUs of ``capacity`` that are not offered."""
         return min(capacity, max(self.cpus, LEAST * capacity)) if self.remaining else 0.0
 
     def in_words(self, capacity: float) -> Iterator[tuple[str, float]]:
-        """The term, a sentence and its cores; none if nothing is held back."""
+        """The term as a phrase and its cores; nothing where nothing is held back."""
         if self.remaining:
             hours, times = self.remaining / 3600, "once" if self.count == 1 else f"{self.count} times"
             yield (
-                f"held back for {hours:.1f} hours more, as the promise was broken {times}",
+                f"held back for {hours:.1f} more hours, since the promise was broken {times}",
                 self.held_back(capacity),
             )
 
 
 def missing_cpus(used: float, promised: float, capacity: float) -> float:
-    """How many of the promised CPUs of a zone are not there when others use so many of all."""
+    """The promised CPUs that are missing while others use ``used`` of ``capacity``, in cores."""
     missing = used + promised - capacity
     return missing if promised and missing > _MARGIN_ROUNDING else 0.0
 
 
 FILE: Final = "capacity.json"
-"""In the state folder; and of memory:"""
+"""Name of the file of CPUs in the state folder."""
 MEMORY_FILE: Final = "capacity_memory.json"
+"""Name of the file of memory in the state folder."""
 
 VERSION: Final = 1
 
 _MAX_AMOUNT: Final = 1e12
-"""Of cores, or of MiB."""
+"""The largest plausible number of cores, or of MiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class ZoneState:
-    """What is known and promised of a zone, and what is held back of it."""
+    """History and offer of a zone, and the share held back after broken promises."""
 
     history: ZoneHistory = field(default_factory=ZoneHistory)
     offer: CapacityOffer = field(default_factory=CapacityOffer)
@@ -158,61 +166,64 @@ class ZoneState:
 
 
 def dump(zones: Mapping[str, ZoneState]) -> bytes:
-    """The states of zones, by the uuid of their provider, as the content of the file."""
+    """The content of the file for states of zones, by the uuid of their provider."""
     return kept_json.dump(VERSION, {"zones": {uuid: asdict(one) for uuid, one in zones.items()}})
 
 
 def parse(content: bytes) -> dict[str, ZoneState]:
-    """The states in the content of the file.
+    """The states of zones, by the uuid of their provider, from the content of the file.
 
-    :raises ValueError: it is something else.
+    :raises ValueError: the content is damaged, or of another version.
     """
-    return kept_json.parse(VERSION, content, _zones)
+    return kept_json.parse(VERSION, content, _parse_zones)
 
 
-def _zones(document: Any) -> dict[str, ZoneState]:
-    return {str(uuid): _zone(zone) for uuid, zone in document["zones"].items()}
+def _parse_zones(document: Any) -> dict[str, ZoneState]:
+    return {str(uuid): _parse_zone(zone) for uuid, zone in document["zones"].items()}
 
 
-def _zone(content: Any) -> ZoneState:
+def _parse_zone(content: Any) -> ZoneState:
     kept, offered = content["history"], content["offer"]
-    periods = tuple(map(_cores, kept["periods"]))[-PERIODS:]
+    periods = tuple(map(_parse_amount, kept["periods"]))[-PERIODS:]
     peaks = {
-        str(uuid): HourlyPeaks(tuple(map(_cores, one["hours"]))[-HOURS:], _cores(one["percentile"]))
+        str(uuid): HourlyPeaks(
+            tuple(map(_parse_amount, one["hours"]))[-HOURS:], _parse_amount(one["percentile"])
+        )
         for uuid, one in kept["peaks"].items()
     }
+    # Spreads are computed again rather than read, so that they cannot contradict the values.
     history = ZoneHistory(
-        _time(kept["time"]),
+        _parse_time(kept["time"]),
         periods,
-        spread(periods) if periods else ZoneHistory().recent,
-        _cores(kept["period"]),
-        _time(kept["period_began"]),
+        spread_of(periods) if periods else ZoneHistory().recent,
+        _parse_amount(kept["period"]),
+        _parse_time(kept["period_began"]),
         peaks,
-        spread(peaks[SUM].hours) if SUM in peaks and peaks[SUM].hours else ZoneHistory().daily,
-        {str(uuid): _cores(used) for uuid, used in kept["hour"].items()},
-        _time(kept["hour_began"]),
+        spread_of(peaks[SUM].hours) if SUM in peaks and peaks[SUM].hours else ZoneHistory().daily,
+        {str(uuid): _parse_amount(used) for uuid, used in kept["hour"].items()},
+        _parse_time(kept["hour_began"]),
     )
     offer = CapacityOffer(
-        math.floor(_cores(offered["published"])),
-        _cores(offered["level"]),
-        _time(offered["time"]),
-        _time(offered["above_since"]),
-        math.floor(_cores(offered["above"])),
+        math.floor(_parse_amount(offered["published"])),
+        _parse_amount(offered["level"]),
+        _parse_time(offered["time"]),
+        _parse_time(offered["above_since"]),
+        math.floor(_parse_amount(offered["above"])),
     )
-    # Files of earlier agents have none.
+    # Files of earlier releases have no breach.
     held = content.get("breach") or asdict(HeldBackShare())
     breach = HeldBackShare(
-        _cores(held["cpus"]),
-        math.floor(_cores(held["count"])),
+        _parse_amount(held["cpus"]),
+        math.floor(_parse_amount(held["count"])),
         number(held["remaining"], DAY_SECONDS),
-        _time(held["time"]),
+        _parse_time(held["time"]),
     )
     return ZoneState(history, offer, breach)
 
 
-def _cores(value: Any) -> float:
+def _parse_amount(value: Any) -> float:
     return number(value, _MAX_AMOUNT)
 
 
-def _time(value: Any) -> float:
+def _parse_time(value: Any) -> float:
     return number(value, 1e12)

@@ -1,16 +1,15 @@
-"""What a hypervisor takes of the CPUs of a zone, and how many are therefore not sold: pure functions.
+"""CPU time that a hypervisor takes from a zone, and the CPUs that are withheld for it. Pure functions.
 
-A host that is a virtual machine itself has fewer CPUs than it counts: in the rest of the time its hypervisor
-runs others. That time is told for each CPU (steal of /proc/stat). The part that was exceeded in at most one
-minute of the last quarter of an hour counts. Of 16 shared CPUs with a part of 12 % that is 1.92: two are
-withheld.
+A host that is itself a virtual machine has less CPU time than its number of CPUs suggests: for the rest of
+the time its hypervisor runs other machines. The kernel shows that time for each CPU (steal of /proc/stat,
+proc(5)). The part that was exceeded in at most one minute of the last 15 counts. With 16 shared CPUs and a
+part of 12 % that is 1.92 CPUs, so two are withheld.
 
-What always holds
-    - Between two changes are five minutes at least, so that there are at most twelve in an hour, whatever
-      is stolen.
-    - Less is withheld when a whole CPU less was stolen for a quarter of an hour, and by a tenth of the CPUs
-      at a time; more when half a CPU more is.
-    - What was withheld stays as long as nothing is known, as after a start of the agent.
+Invariants
+    - Two changes are at least five minutes apart, so that an hour has at most twelve.
+    - More is withheld when half a CPU more is stolen. Less is withheld when a whole CPU less was stolen for
+      15 minutes, and then by at most a tenth of the CPUs at a time.
+    - The withheld number stays while the part is unknown, as after a start of the agent.
 """
 
 from __future__ import annotations
@@ -25,32 +24,36 @@ from compute_agent.kept_json import number
 from compute_agent.reclaim.offers import ABOVE_SECONDS, GROWTH
 
 FILE: Final = "stolen.json"
-"""In the state folder."""
+"""Name of the file in the state folder."""
 
 VERSION: Final = 1
 
 WINDOW_SECONDS: Final = 900.0
-"""How old readings may be that count."""
+"""The age in seconds up to which readings count."""
 
+# With fewer, one noisy minute would decide.
 MIN_READINGS: Final = 3
-"""Readings from which on something can be told."""
+"""The number of readings from which the part is known."""
 
+# Each change is a write to Placement.
 PAUSE_SECONDS: Final = 300.0
-"""Between two changes."""
+"""The least seconds between two changes."""
 
+# Together with rounding up this is a hysteresis: noise around a whole number changes nothing.
 RISE: Final = 0.5
-"""The part of a CPU by which more has to be stolen than is withheld for more to be withheld."""
+"""The part of a CPU by which the stolen time has to exceed the withheld CPUs before more are withheld."""
 
 _ROUNDING: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class StolenReserve:
-    """What is known and withheld of a zone.
+    """The stolen time and the withheld CPUs of a zone. Times are seconds since the epoch.
 
-    ``readings`` are times and the part of the CPUs that was stolen in the minute before; ``withheld`` are
-    whole CPUs, since ``changed``. ``less_since``: since when it could be less (0: it cannot), and ``less``
-    the most that it would have had to be since then.
+    :ivar readings: times, each with the part of the CPUs that was stolen in the minute before.
+    :ivar withheld: whole CPUs, since ``changed``.
+    :ivar less_since: since when fewer CPUs would be enough; 0 where they are not.
+    :ivar less: the most CPUs that were necessary since then.
     """
 
     readings: tuple[tuple[float, float], ...] = ()
@@ -60,27 +63,32 @@ class StolenReserve:
     less: int = 0
 
     @property
-    def part(self) -> float:
-        """The part that was exceeded in one reading at most."""
+    def counted_part(self) -> float:
+        """The part that at most one reading exceeds."""
         parts = sorted(part for _, part in self.readings)
         return 0.0 if not parts else parts[max(0, len(parts) - 2)]
 
     @property
-    def known(self) -> bool:
+    def is_known(self) -> bool:
         """Whether there are enough readings."""
         return len(self.readings) >= MIN_READINGS
 
-    def after(self, part: float | None, cpus: int, time: float) -> StolenReserve:
-        """With a reading of the part of ``cpus`` that was stolen; None: it cannot be told."""
+    def with_part(self, part: float | None, cpus: int, time: float) -> StolenReserve:
+        """The reserve after one more reading.
+
+        :param part: the stolen part of the CPUs' time; None where it is unknown.
+        :param cpus: the number of CPUs of the zone.
+        :param time: seconds since the epoch.
+        """
         kept = tuple(one for one in self.readings if 0 <= time - one[0] < WINDOW_SECONDS)
         if part is not None:
             kept = (*kept, (time, max(0.0, min(part, 1.0))))
-        # A clock that went back must not have it wait until it is as late again.
+        # After a clock is set back, nothing must wait until the old time is reached again.
         changed, since = min(self.changed, time), min(self.less_since, time)
         now = StolenReserve(kept, min(self.withheld, cpus), changed, since, self.less)
-        if not now.known:
+        if not now.is_known:
             return StolenReserve(kept, now.withheld, changed)
-        cores = now.part * cpus
+        cores = now.counted_part * cpus
         wanted = min(cpus, math.ceil(cores - _ROUNDING))
         may_change = time - changed >= PAUSE_SECONDS
         if cores > now.withheld + RISE:
@@ -99,42 +107,43 @@ class StolenReserve:
         return StolenReserve(kept, max(less, now.withheld - max(1, math.floor(GROWTH * cpus))), time)
 
     def in_words(self, cpus: int) -> Iterator[tuple[str, float]]:
-        """The terms, a sentence and its cores each."""
-        if not self.known:
-            yield "what the hypervisor takes is not known yet", 0.0
+        """The terms, each as a phrase and its cores."""
+        if not self.is_known:
+            yield "stolen CPU time: not known yet", 0.0
         else:
             yield (
-                f"what the hypervisor takes of {cpus} CPUs: {100 * self.part:.1f} % or less, but in one of"
-                " the last 15 minutes",
-                self.part * cpus,
+                f"stolen of {cpus} CPUs: at most {100 * self.counted_part:.1f} % in all but one"
+                " of the last 15 minutes",
+                self.counted_part * cpus,
             )
 
 
 def stolen_part(stolen: Mapping[int, float], cpus: frozenset[int]) -> float | None:
-    """The part of the time that was taken from some CPUs; None where that is known of none of them."""
+    """The mean stolen part of the time of CPUs; None where it is unknown for all of them."""
     known = [stolen[cpu] for cpu in cpus if cpu in stolen]
     return sum(known) / len(known) if known else None
 
 
 def dump_stolen(zones: Mapping[str, StolenReserve]) -> bytes:
-    """What is known of zones, by the uuid of their provider, as the content of the file."""
+    """The content of the file for reserves of zones, by the uuid of their provider."""
     return kept_json.dump(VERSION, {"zones": {uuid: asdict(one) for uuid, one in zones.items()}})
 
 
 def parse_stolen(content: bytes) -> dict[str, StolenReserve]:
-    """What is known of zones, from the content of the file.
+    """The reserves of zones, by the uuid of their provider, from the content of the file.
 
-    :raises ValueError: it is something else.
+    :raises ValueError: the content is damaged, or of another version.
     """
-    return kept_json.parse(VERSION, content, _zones)
+    return kept_json.parse(VERSION, content, _parse_zones)
 
 
-def _zones(document: Any) -> dict[str, StolenReserve]:
-    return {str(uuid): _zone(zone) for uuid, zone in document["zones"].items()}
+def _parse_zones(document: Any) -> dict[str, StolenReserve]:
+    return {str(uuid): _parse_zone(zone) for uuid, zone in document["zones"].items()}
 
 
-def _zone(content: Any) -> StolenReserve:
+def _parse_zone(content: Any) -> StolenReserve:
     return StolenReserve(
+        # More than a window has: a damaged file must not fill the memory.
         tuple((number(time, 1e12), number(part, 1.0)) for time, part in content["readings"])[-100:],
         math.floor(number(content["withheld"], 1e6)),
         number(content["changed"], 1e12),

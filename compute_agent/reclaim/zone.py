@@ -1,11 +1,12 @@
-"""What was used in a zone between two reads of the host and its guests: a pure function.
+"""The use of a zone between two reads of the host and its guests. Pure functions.
 
-What was used of the memory of a zone: as of CPUs, with NUMA nodes in place of CPUs and MiB of cores.
+Memory is treated as CPUs are, with NUMA nodes in place of CPUs and MiB in place of cores.
 
-A guest needs its working set: what it holds but for the files that it has not looked at for a while
-(``inactive_file``), which the kernel takes back before anything else; and what of it is in swap, as nobody
-is to be offered what others were swapped out for. It lies where its cgroup says; where none does evenly on
-the nodes that it may have memory of.
+A guest needs its working set, which is its memory without files that were not read lately
+(``inactive_file`` of memory.stat, see the kernel's Documentation/admin-guide/cgroup-v2.rst). The kernel
+reclaims these first. Swapped memory counts, too: memory that is free because a guest was swapped out must not
+be offered. The cgroup of a guest shows the nodes of its memory. Without a cgroup, memory counts evenly on all
+nodes that the guest may use.
 """
 
 from __future__ import annotations
@@ -19,10 +20,13 @@ from compute_agent.reclaim.estimate import SYSTEM, ZoneReading
 
 @dataclass(frozen=True, slots=True)
 class GuestUse:
-    """A guest that runs. It may run on ``cpus``, and use so many cores as ``entitlement`` says.
+    """The use of a running guest.
 
-    ``cores`` is what it used between the reads; None: that is not known, as it has just begun. ``parts`` are
-    those of what it used by CPU; empty: it lies evenly. ``reclaimed``: it lives on what others leave.
+    :ivar entitlement: the cores that it may use.
+    :ivar cpus: the CPUs that it may run on.
+    :ivar cores: its use between the reads; None where it is unknown, as after the guest's start.
+    :ivar reclaimed: whether it runs on capacity that others leave.
+    :ivar parts: the part of its use on each CPU; empty where it is even.
     """
 
     uuid: str
@@ -35,11 +39,14 @@ class GuestUse:
 
 @dataclass(frozen=True, slots=True)
 class HostUse:
-    """One read of host and guests, and what was used since the one before.
+    """One read of host and guests, with the use since the read before.
 
-    ``busy`` are the parts of the time that CPUs were, ``stolen`` those in which a hypervisor ran others,
-    ``guests`` those that run. ``left`` says whether guests have ended since, and ``reclaimed_left`` whether
-    such were among them that live on what others leave.
+    :ivar time: seconds since the epoch.
+    :ivar busy: the part of the time in which each CPU was busy.
+    :ivar guests: running guests.
+    :ivar left: whether guests have ended since the read before.
+    :ivar reclaimed_left: whether guests that run on reclaimed capacity were among these.
+    :ivar stolen: the part of the time in which a hypervisor ran other machines, by CPU.
     """
 
     time: float
@@ -51,16 +58,17 @@ class HostUse:
 
 
 def read_zone(use: HostUse, shared: frozenset[int]) -> ZoneReading | None:
-    """What the others used of the ``shared`` CPUs of a zone; None where that cannot be told.
+    """The others' use of the ``shared`` CPUs of a zone; None where it is unknown.
 
-    What a guest uses lies evenly on the CPUs that it may run on, unless more is known. What is nobody's is
-    the system's, unless guests came or went meanwhile: it may have been theirs. Nor can it be told what the
-    others used if one of these lives on what they leave.
+    The use of a guest counts evenly on all CPUs that it may run on, unless ``parts`` are known. The rest of
+    the busy time belongs to the system.
     """
+    # The use of a guest on reclaimed CPUs is subtracted, so without it there is no sum.
     if use.reclaimed_left or not shared <= use.busy.keys():
         return None
     total = sum(use.busy[cpu] for cpu in shared)
     others: dict[str, float] = {}
+    # The rest may belong to a guest that has started or ended meanwhile, instead of the system.
     complete = not use.left
     for guest in use.guests:
         part = used_part(guest, shared)
@@ -74,24 +82,24 @@ def read_zone(use: HostUse, shared: frozenset[int]) -> ZoneReading | None:
             total -= guest.cores * part
         else:
             others[guest.uuid] = guest.cores * part
-    total = max(0.0, total)
+    total = max(0.0, total)  # host and guests are not read at the same instant
     if complete:
         others[SYSTEM] = max(0.0, total - sum(others.values()))
     return ZoneReading(use.time, total, others)
 
 
 def used_part(guest: GuestUse, shared: frozenset[int]) -> float:
-    """The part of what a guest used that was of the shared CPUs of a zone."""
-    return sum(guest.parts.get(one, 0.0) for one in shared) if guest.parts else part_of(guest, shared)
+    """The part of a guest's use on the shared CPUs of a zone."""
+    return sum(guest.parts.get(one, 0.0) for one in shared) if guest.parts else cpu_share(guest, shared)
 
 
-def part_of(guest: GuestUse, shared: frozenset[int]) -> float:
-    """The part of its CPUs that a guest has among the shared ones of a zone."""
+def cpu_share(guest: GuestUse, shared: frozenset[int]) -> float:
+    """The part of a guest's CPUs that are shared CPUs of a zone."""
     return len(guest.cpus & shared) / len(guest.cpus) if guest.cpus else 0.0
 
 
-def entitlements(guests: Iterable[GuestUse], shared: frozenset[int]) -> dict[str, float]:
-    """What each of the others may use of the shared CPUs of a zone, in cores."""
+def guest_entitlements(guests: Iterable[GuestUse], shared: frozenset[int]) -> dict[str, float]:
+    """The entitlement of each other guest on the shared CPUs of a zone, in cores, by uuid."""
     return {
         guest.uuid: min(guest.entitlement, float(len(guest.cpus & shared)))
         for guest in guests
@@ -103,35 +111,40 @@ MIB: Final = 1 << 20
 
 
 def parse_inactive_file(text: str) -> int:
-    """Bytes of files that a cgroup has not looked at for a while (memory.stat)."""
+    """Bytes of a cgroup's files that were not read for a while (memory.stat).
+
+    :raises ValueError: the text has no such line.
+    """
     for line in text.splitlines():
         name, _, number = line.partition(" ")
         if name == "inactive_file":
             return int(number)
-    raise ValueError("there is no inactive_file")
+    raise ValueError("memory.stat has no inactive_file")
 
 
 def parse_parts(text: str) -> dict[int, float]:
-    """The parts of a cgroup's working set by NUMA node (memory.numa_stat); empty: it has none."""
+    """The parts of a cgroup's working set by NUMA node (memory.numa_stat); empty where it has no memory."""
     held: dict[int, int] = {}
     for line in text.splitlines():
         name, *nodes = line.split()
         sign = {"anon": 1, "file": 1, "inactive_file": -1}.get(name, 0)
         for node, number in (one.split("=") for one in nodes if sign):
             held[int(node.removeprefix("N"))] = held.get(int(node.removeprefix("N")), 0) + sign * int(number)
+    # The kernel reads its counters one after the other, so a difference may be negative.
     held = {node: max(0, amount) for node, amount in held.items()}
     total = sum(held.values())
     return {node: amount / total for node, amount in held.items()} if total else {}
 
 
 def parse_swap_use(text: str) -> float:
-    """MiB of the machine that are in swap alone (/proc/meminfo)."""
-    total, free, cached = _kib(text, "SwapTotal", "SwapFree", "SwapCached")
+    """MiB of the machine that are only in swap (/proc/meminfo)."""
+    # SwapCached is in swap and in memory, where it already counts.
+    total, free, cached = _read_kib(text, "SwapTotal", "SwapFree", "SwapCached")
     return max(0, total - free - cached) / 1024
 
 
 def parse_swapped(text: str) -> int:
-    """Bytes of a process that are in swap (VmSwap of /proc/PID/status); kernel threads have none."""
+    """Bytes of a process in swap (VmSwap of /proc/PID/status); 0 for kernel threads, which lack the line."""
     for line in text.splitlines():
         if line.startswith("VmSwap:"):
             return int(line.split()[1]) * 1024
@@ -139,15 +152,18 @@ def parse_swapped(text: str) -> int:
 
 
 def parse_node_use(text: str) -> float:
-    """MiB that a node or the machine cannot do without (its meminfo): not free, nor files of a while ago."""
-    total, free, inactive = _kib(text, "MemTotal", "MemFree", "Inactive(file)")
+    """MiB that a node or the machine needs: all but free memory and inactive files (meminfo).
+
+    :raises ValueError: the amounts contradict each other.
+    """
+    total, free, inactive = _read_kib(text, "MemTotal", "MemFree", "Inactive(file)")
     if min(total, free, inactive) < 0 or free + inactive > total:
-        raise ValueError(f"of {total} KiB {free} are free, and {inactive} are files")
+        raise ValueError(f"{total} KiB are fewer than {free} free ones and {inactive} of inactive files")
     return (total - free - inactive) / 1024
 
 
-def _kib(text: str, *names: str) -> list[int]:
-    """Some amounts of a meminfo, that of the machine or of a node, whose lines begin with the node."""
+def _read_kib(text: str, *names: str) -> list[int]:
+    """Amounts of a meminfo in KiB. Lines of a node's file begin with the node."""
     kib = {}
     for line in text.splitlines():
         name, _, amount = line.rpartition(":")
@@ -156,13 +172,13 @@ def _kib(text: str, *names: str) -> list[int]:
 
 
 def memory_entitlements(guests: Iterable[GuestUse], nodes: frozenset[int]) -> dict[str, float]:
-    """What each of the others may use of the memory of some nodes, in MiB.
+    """The entitlement of each other guest to the memory of some nodes, in MiB, by uuid.
 
-    That is no less than what it has there, also where it was put elsewhere since.
+    It is at least the guest's memory there, which may stay after the guest was assigned to other nodes.
     """
     found = {
         guest.uuid: max(
-            guest.entitlement * part_of(guest, nodes), (guest.cores or 0.0) * used_part(guest, nodes)
+            guest.entitlement * cpu_share(guest, nodes), (guest.cores or 0.0) * used_part(guest, nodes)
         )
         for guest in guests
         if not guest.reclaimed

@@ -1,9 +1,9 @@
 """Last-level cache and memory bandwidth through the kernel's resctrl filesystem.
 
-A library of its own: it knows cache ids, ways, percents and groups, and only the names of guests and classes.
-Pure functions decide (``ways``, ``resolution``, ``plan``); thin ones act (``groups``, ``apply``, ``mount``,
-``monitoring``) on a mount that is passed to them, so that several can be open. The contract is the kernel's
-Documentation/filesystems/resctrl.rst.
+A library of its own. It knows cache ids, ways, percents, groups and thread ids; a guest or a class is a
+name to it. Pure functions decide (``ways``, ``resolution``, ``plan``). Thin functions act (``groups``,
+``apply``, ``mount``, ``monitoring``) on a mount that the caller passes, so that several can be open. The
+contract is the kernel's Documentation/filesystems/resctrl.rst.
 
 Use
     Open the mount, resolve what classes and guests should have, plan the steps, and apply them::
@@ -23,37 +23,51 @@ Use
 
     ``wanted.refused`` and ``errors`` give the reason of everything that was not possible.
 
+    Counters of a group are read from files that stay open::
+
+        counters, totals = CounterFiles(handle.files), BandwidthTotals()
+        rates = totals.add_sample(counters.read_sample(wanted.membership["web"], time.monotonic()))
+
 Modules
-    ``schemata`` masks and the syntax of schemata; ``platform`` the capabilities of a mount; ``filesystem``
-    its files; ``mount`` finds it and reads its capabilities; ``bandwidth`` codecs by vendor; ``groups``
-    control groups; ``share_spec`` requested shares; ``ways`` the partition of a cache; ``layout`` a
-    platform with partitions; ``resolution`` the wanted groups; ``plan`` the steps to them; ``apply``
-    carries these out; ``monitoring`` counters.
+    - ``schemata``: masks of ways, and the syntax of schemata
+    - ``platform``: the capabilities of a mount, as values
+    - ``filesystem``: the files of a mount, and the kernel's errors
+    - ``mount``: finds the mount and reads its capabilities
+    - ``bandwidth``: percents and the units of each vendor
+    - ``groups``: control groups and their threads
+    - ``share_spec``: requested shares in percent
+    - ``ways``: the partition of a cache, and exclusive ways
+    - ``layout``: a platform with its partitions, and names of groups
+    - ``resolution``: the wanted groups
+    - ``plan``: the steps to these; ``apply`` carries them out
+    - ``monitoring``: monitoring groups and counters
 
 Nouns
     A *way* is a column of a cache, a *mask* a set of ways in the kernel's hexadecimal digits. A *control
     group* is a folder of the mount: a CLOSID with *schemata* (masks by cache id, bandwidth by domain) and
     its threads. Groups of other programs are *foreign*.
 
-    The ways of a cache have a *partition*: the *pool*, from which *exclusive* ways are assigned, and the
-    shared ways, which are never exclusive. *Open* ways are all that are not exclusive.
+    The ways of a cache have a *partition*. Its *pool* has the ways that can become *exclusive*; the
+    shared ways never do. *Open* ways are all that are not exclusive.
 
-    A *demand* is what one guest may have: exclusive ways and bandwidth allocated to it, a *share* in
-    percent of the open ways, a class whose share applies otherwise, and temporary limits. A *resolution*
-    has the wanted groups with their schemata and members; a *plan* has the steps from the existing groups
-    to these.
+    A *demand* belongs to one guest: exclusive ways and bandwidth allocated to it, a *share* in percent of
+    the open ways, the name of its class, and temporary limits. The share of the class applies where the
+    guest has none. A *resolution* has the wanted groups with their schemata and members. A *plan* has the
+    steps from the existing groups to these.
 
 An example
     A cache of 12 ways (``fff``), 2 of them shared, has the pool ``3ff``. ``web`` gets 4 ways and ``db`` 3:
-    ``f`` and ``70``. Open are ``f80``, 5 ways, and a class with the range 0-30 may fill the lower 2 of
-    them: ``180``. Then ``web`` ends, and ``big`` needs 7 ways. 7 are free, but ``db`` lies between them:
-    its mask is rewritten to ``7`` while it runs, and only then ``big`` gets ``3f8``.
+    ``f`` and ``70``. The 5 ways of ``f80`` are open. A class with the range 0-30 may fill the lower 2 of
+    them: ``180``.
+
+    Then ``web`` ends, and ``big`` needs 7 ways. The pool has 7 free ways, but ``db`` lies between them.
+    The mask of ``db`` is rewritten to ``7`` while it runs, and only then ``big`` gets ``3f8``.
 
 Invariants
     - No two exclusive masks overlap, and no other mask of the agent overlaps one, after any step of a plan.
     - No mask is ever empty, shorter than ``min_cbm_bits``, or has holes where the hardware accepts none.
-    - Where masks have no holes, every request that fits the pool by its number is made to fit by the fewest
-      moves.
+    - A request that fits the pool by its number is made to fit, also where masks have no holes, by the
+      fewest moves.
     - A new group exists completely or not at all, and foreign groups are never written.
     - A refusal of the kernel stops that group alone, and the groups that need its ways.
     - Each refusal has a reason, and the next rule applies.

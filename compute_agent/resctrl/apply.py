@@ -1,4 +1,4 @@
-"""Carry out the steps of a plan. Each write is read back; a step that fails stops only its own group."""
+"""Carry out the steps of a plan. Each write is read back, and a failure stops only its own group."""
 
 from __future__ import annotations
 
@@ -24,18 +24,19 @@ def apply_plan(
 ) -> dict[str, ResctrlError]:
     """Carry out the steps in order.
 
-    A step that fails stops the later steps of its group, and the steps of groups that need its ways.
+    A failed step stops the later steps of its group, and the steps of groups that need its ways.
 
     :param codec: recognises bandwidths that the kernel rounds.
     :param exclusive: the L3 cache ids on which each group has exclusive ways once all steps are done. Such a
         group gets no way that a stopped group can still fill, and no other group gets its ways.
-    :returns: the error of each stopped group, which is as it was before the failed step.
+    :returns: the error of each stopped group. Such a group is as it was before the failed step.
     """
     stopped: dict[str, ResctrlError] = {}
     for step in steps:
         if step.group in stopped:
             continue
         try:
+            # Removal needs no ways. Others were planned as if no step failed, so each looks again.
             if not isinstance(step, RemoveGroup):
                 _check_free(files, step, stopped, exclusive)
             _apply_step(files, step, codec)
@@ -50,15 +51,15 @@ def _check_free(
     stopped: Iterable[str],
     exclusive: Mapping[str, Collection[int]],
 ) -> None:
-    """Check that no way of a step still belongs to a stopped group, where one of the two has it exclusively.
+    """Check that no way of a step still belongs to a stopped group, where either needs it exclusively.
 
-    :raises ResctrlError: EAGAIN, which names the stopped group.
+    :raises ResctrlError: EAGAIN. The message names the stopped group.
     """
     for other in stopped:
         try:
             has = read_group_schemata(files, other)
         except ResctrlError:
-            continue  # the group does not exist, so it holds nothing
+            continue  # the group was not made, or is removed: it has no ways
         for resource, cache, mask in step.schemata:
             alone = cache in exclusive.get(step.group, ()) or cache in exclusive.get(other, ())
             if alone and resource in CACHE_RESOURCES and mask & (has.get_value(resource, cache) or 0):
@@ -81,7 +82,7 @@ def _apply_step(files: ResctrlFilesystem, step: PlanStep, codec: BandwidthCodec 
         try:
             write_schemata(files, step.group, step.schemata, codec)
         except ResctrlError:
-            # A group without its schemata would have the kernel's defaults: all ways, all bandwidth.
+            # The kernel gives a new group all shareable ways and full bandwidth, beyond its plan.
             remove_group(files, step.group)
             raise
         return
@@ -96,11 +97,15 @@ def _apply_step(files: ResctrlFilesystem, step: PlanStep, codec: BandwidthCodec 
 def _restore_schemata(
     files: ResctrlFilesystem, step: WriteSchemata, before: Schemata, error: ResctrlError
 ) -> None:
-    """Undo the lines that the kernel took of a write that failed as a whole."""
+    """Write back the values from before a failed write that the kernel applied in part.
+
+    :param error: gets a note about a failure.
+    """
     try:
+        # Only the differences: an unchanged line could be refused for a reason of its own.
         taken = before.changes_from(read_group_schemata(files, step.group))
         if taken:
             files.write_file(group_path(step.group, "schemata"), str(taken))
     except ResctrlError as failure:
         error.add_note(f"could not be undone: {failure}")
-        LOG.error("A change of resctrl groups could not be undone: %s", failure)
+        LOG.error("Group %s has neither its old nor its new schemata: %s", step.group or "(default)", failure)

@@ -27,6 +27,7 @@ class BandwidthUnknownError(ValueError):
 
 def round_up_to_step(value: float, minimum: int, step: int) -> int:
     """The smallest ``minimum + N * step`` that is at least ``value``."""
+    # Up, as the kernel rounds: a guest gets at least the requested bandwidth.
     return minimum + max(0, math.ceil((value - minimum) / step)) * step
 
 
@@ -65,6 +66,7 @@ class BandwidthCodec(Protocol):
 class IntelCodec:
     """Bandwidth in percent. Each core has its own throttle, so the tasks of a group share no cap."""
 
+    # A group of two guests on different cores has twice the bandwidth of one.
     shares_cap = False
 
     def __init__(self, control: BandwidthControl) -> None:
@@ -83,6 +85,7 @@ class IntelCodec:
 
     def encode_percent(self, domain: int, percent: int) -> int:
         """The percent rounded up to the hardware's next step."""
+        # Steps from the minimum need not meet 100, which is always accepted.
         return min(100, round_up_to_step(percent, self._minimum, self._step))
 
     def decode_value(self, domain: int, value: int) -> int:
@@ -100,6 +103,7 @@ class IntelMbpsCodec:
     Only 100 % has a value without ``memory_bandwidth_gbps``.
     """
 
+    # The kernel's loop measures the bandwidth of a whole group and throttles the group.
     shares_cap = True
     min_percent = 1
     percent_step = 1
@@ -117,22 +121,24 @@ class IntelMbpsCodec:
             if percent >= 100:
                 return UNLIMITED_MBPS
             raise BandwidthUnknownError(f"{percent} % of an unknown bandwidth: set memory_bandwidth_gbps")
+        # The first step is the minimum: 0 MiB/s would stop the guest.
         return round_up_to_step(self._full * percent / 100 / BYTES_PER_MIB, self._step, self._step)
 
     def decode_value(self, domain: int, value: int) -> int:
         """The percent of ``memory_bandwidth_gbps``; 100 without a limit."""
         if self._full is None or value >= UNLIMITED_MBPS:
-            return 100
+            return 100  # without a known 100 % the agent never writes another value
         return min(100, int(value * BYTES_PER_MIB * 100 / self._full))
 
     def is_same_value(self, written: int, read: int) -> bool:
-        """Whether both are equal. Some kernels round the unlimited value to a step."""
+        """Whether both are equal. Some kernels round the unlimited value down to a step."""
         return written == read or (written == UNLIMITED_MBPS and abs(written - read) < self._step)
 
 
 class AmdCodec:
     """Bandwidth in 1/8 GB/s. 100 % is ``memory_bandwidth_gbps``, or else the maximum of the default group."""
 
+    # The hardware caps the traffic of a CLOSID between a whole L3 domain and memory.
     shares_cap = True
     min_percent = 1
     percent_step = 1
@@ -149,6 +155,7 @@ class AmdCodec:
         value = round_up_to_step(
             math.ceil(self._full_units(domain) * percent / 100), minimum, control.granularity
         )
+        # The kernel refuses a value above the hardware's maximum.
         return min(value, control.maximum[domain])
 
     def decode_value(self, domain: int, value: int) -> int:
@@ -161,6 +168,7 @@ class AmdCodec:
 
     def _full_units(self, domain: int) -> float:
         maximum = self._control.maximum[domain]
+        # An option above the hardware's maximum would make 90 % the same as 100 %.
         return maximum if self._gbps is None else min(maximum, self._gbps * UNITS_PER_GB)
 
 
@@ -186,7 +194,7 @@ def choose_codec(
     """
     if platform.mb is None:
         return None
-    if platform.mb.in_mbps:
+    if platform.mb.in_mbps:  # before the vendor: the mount option changes Intel's unit
         return IntelMbpsCodec(platform.mb, memory_bandwidth_gbps)
     if platform.vendor is CpuVendor.AMD:
         return AmdCodec(platform.mb, memory_bandwidth_gbps)

@@ -39,6 +39,7 @@ class ResctrlFilesystem:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        # A string: read_file joins it with a path for each file of each group, once a round.
         self._folder = str(root)
 
     def read_file(self, path: str) -> str:
@@ -47,13 +48,14 @@ class ResctrlFilesystem:
         :raises ResctrlError: the file cannot be read.
         """
         try:
+            # Unbuffered: the file is read once and as a whole, so a buffer would be waste.
             with open(f"{self._folder}/{path}", "rb", buffering=0) as file:
                 return file.readall().decode(errors="replace")
         except OSError as error:
             raise self._make_error(error, path) from error
 
     def read_optional(self, path: str) -> str | None:
-        """The stripped text of a file; None where it cannot be read."""
+        """The stripped text of a file; None where it cannot be read, as on kernels that lack it."""
         try:
             return self.read_file(path).strip()
         except ResctrlError:
@@ -65,12 +67,15 @@ class ResctrlFilesystem:
         :raises ResctrlError: the kernel refused it.
         """
         try:
+            # Without O_CREAT, so that a wrong path is an error rather than a new file.
             handle = os.open(self.root / path, os.O_WRONLY)
         except OSError as error:
             raise self._make_error(error, path) from error
         try:
+            # kernfs accepts a text of at most a page as a whole or refuses it: no write is short.
             os.write(handle, text.encode())
         except OSError as error:
+            # Read at once: the next command on the mount, of any process, replaces the text.
             raise self._make_error(error, path, self._read_status()) from error
         finally:
             os.close(handle)
@@ -103,7 +108,7 @@ class ResctrlFilesystem:
             with os.scandir(self.root / path) as entries:
                 return tuple(sorted(entry.name for entry in entries if entry.is_dir()))
         except FileNotFoundError:
-            return ()
+            return ()  # mon_groups is missing without monitoring, and a group may have ended
         except OSError as error:
             raise self._make_error(error, path) from error
 
@@ -114,5 +119,7 @@ class ResctrlFilesystem:
             return ""
 
     def _make_error(self, error: OSError, path: str, status: str = "") -> ResctrlError:
+        # The kernel writes "ok" where the last command left no message.
         lines = [line for line in status.splitlines() if line not in ("", "ok")]
+        # errno is None for an OSError that Python itself raises.
         return ResctrlError(error.errno or errno.EIO, str(self.root / path), "; ".join(lines))

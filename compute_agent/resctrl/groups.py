@@ -30,7 +30,7 @@ class ControlGroup:
 
     name: str
     schemata: Schemata
-    mode: str = "shareable"
+    mode: str = "shareable"  # the file exists since Linux 4.19
     monitoring_groups: tuple[str, ...] = ()
 
     @property
@@ -63,10 +63,10 @@ def read_groups(files: ResctrlFilesystem) -> ResctrlGroups:
         try:
             groups[name] = _read_group(files, name)
         except ResctrlError as error:
-            LOG.debug("Group %s cannot be read: %s", name, error)
+            LOG.debug("Group %s cannot be read and counts as removed: %s", name, error)
         except BadSchemataError as error:
             # An empty schemata keeps a foreign group in the count of CLOSIDs without any claim on ways.
-            LOG.warning("Group %s has a schemata that makes no sense and is left alone: %s", name, error)
+            LOG.warning("Group %s stays as it is, since its schemata cannot be parsed: %s", name, error)
             groups[name] = ControlGroup(name, Schemata())
     return ResctrlGroups(groups)
 
@@ -74,16 +74,16 @@ def read_groups(files: ResctrlFilesystem) -> ResctrlGroups:
 def read_schemata(files: ResctrlFilesystem, group: str) -> Schemata:
     """The current schemata of a group.
 
-    :raises ResctrlError:
-    :raises BadSchemataError:
+    :raises ResctrlError: the group cannot be read.
+    :raises BadSchemataError: the text cannot be parsed.
     """
     return parse_schemata(files.read_file(group_path(group, "schemata")))
 
 
 def read_group_schemata(files: ResctrlFilesystem, group: str) -> Schemata:
-    """The current schemata of a group, where a text without sense is an error of the kernel.
+    """The current schemata of a group, with one kind of error.
 
-    :raises ResctrlError: EIO where the text makes no sense.
+    :raises ResctrlError: the kernel's, or EIO where the text cannot be parsed.
     """
     try:
         return read_schemata(files, group)
@@ -116,6 +116,7 @@ def write_schemata(
     if not wanted:
         return
     path = group_path(group, "schemata")
+    # All lines in one write: the kernel parses every line before it applies any.
     files.write_file(path, str(wanted))
     shown = read_group_schemata(files, group)
     for resource, domain, value in wanted:
@@ -135,11 +136,12 @@ def write_schemata(
 
 
 def remove_group(files: ResctrlFilesystem, group: str) -> None:
-    """Remove a group with its monitoring groups. A group that is gone already is no error.
+    """Remove a group with its monitoring groups. A missing group is no error.
 
-    :raises ResctrlError:
+    :raises ResctrlError: the kernel refused it.
     """
     try:
+        # The kernel removes the monitoring groups inside, and its tasks go to the default group.
         files.remove_folder(group)
     except ResctrlError as error:
         if error.errno != errno.ENOENT:
@@ -147,15 +149,16 @@ def remove_group(files: ResctrlFilesystem, group: str) -> None:
 
 
 def read_tasks(files: ResctrlFilesystem, group: str) -> frozenset[int]:
-    """The thread ids in a group, or in a monitoring group if its path is given.
+    """The thread ids in a group.
 
-    :raises ResctrlError:
+    :param group: the name of a control group, or the path of a monitoring group.
+    :raises ResctrlError: the group cannot be read.
     """
     return frozenset(int(line) for line in files.read_file(group_path(group, "tasks")).split())
 
 
 def move_tasks(files: ResctrlFilesystem, group: str, thread_ids: Callable[[], Iterable[int]]) -> int:
-    """Move threads into a group until a pass finds no thread outside.
+    """Move threads into a group, in passes, until a pass finds no thread outside.
 
     A new thread starts in the group of its creator, so each pass leaves fewer outside. A thread that ended
     meanwhile is no error.
@@ -168,17 +171,17 @@ def move_tasks(files: ResctrlFilesystem, group: str, thread_ids: Callable[[], It
     gone: set[int] = set()
     for _ in range(MAX_PASSES):
         outside = set(thread_ids()) - read_tasks(files, group) - gone
-        outside.discard(0)  # the kernel takes 0 for the writing thread
+        outside.discard(0)  # to the kernel 0 is the thread that writes, which is the agent's
         if not outside:
             return moved
         for thread in sorted(outside):
-            try:
+            try:  # one write a thread: Linux before 6.7 takes no list, and an error would end it
                 files.write_file(group_path(group, "tasks"), f"{thread}\n")
                 moved += 1
             except ResctrlError as error:
                 if error.errno != errno.ESRCH:
                     raise
-                gone.add(thread)
+                gone.add(thread)  # a list may show an ended thread for a while, in each pass again
     raise ResctrlError(
         errno.EAGAIN, str(files.root / group_path(group, "tasks")), "new threads keep appearing"
     )

@@ -17,7 +17,12 @@ from compute_agent.resctrl.ways import NO_WAYS, WayPartition, partition_ways
 
 @dataclass(frozen=True, slots=True)
 class ResctrlLayout:
-    """A platform with its caches partitioned (``partitions``, by L3 cache id)."""
+    """A platform with its caches partitioned.
+
+    :ivar codec: None where bandwidth cannot be controlled.
+    :ivar partitions: by L3 cache id.
+    :ivar prefix: the beginning of the names of the agent's groups.
+    """
 
     platform: ResctrlPlatform
     codec: BandwidthCodec | None
@@ -25,6 +30,8 @@ class ResctrlLayout:
     prefix: str
 
     def __post_init__(self) -> None:
+        # Without a prefix every group would be the agent's; a slash would be another folder, and the kernel
+        # refuses a newline in the name of a group.
         if not self.prefix or "/" in self.prefix or "\n" in self.prefix:
             raise ValueError(f"{self.prefix!r} cannot begin the names of groups")
 
@@ -49,10 +56,11 @@ class ResctrlLayout:
             sorted(share.mb_per_cache.items()),
         )
         others = {"code": share.code, "data": share.data, "l2": share.l2}
-        said = [
-            (name, one) for name, one in others.items() if one
-        ]  # absent ones do not change names of earlier releases
-        text = repr((*values, sorted(way_limits.items()), *said))
+        # Absent ranges are left out, so that groups keep the names that earlier releases gave them.
+        present = [(name, one) for name, one in others.items() if one]
+        text = repr((*values, sorted(way_limits.items()), *present))
+        # A digest, since exceptions for many caches exceed the 255 bytes of a name. The word "wish" is
+        # from earlier releases: with another one, groups of running guests would be removed as orphans.
         return f"{self.prefix}wish.{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
@@ -74,6 +82,7 @@ def build_layout(
         for cache in platform.l3.ids:
             locked = NO_WAYS
             for group in present.groups.values():
+                # The default group has all ways at first, so it never counts as locked.
                 if group.is_locked and group.name != DEFAULT_GROUP and not group.name.startswith(prefix):
                     locked = locked | cache_mask(platform, group.schemata, cache)
             partitions[cache] = partition_ways(platform.l3.rules, platform.l3.shareable, shared_ways, locked)

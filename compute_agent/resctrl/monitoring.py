@@ -1,13 +1,12 @@
 """Monitoring groups, their counters, and rates from counters that wrap, reset or cannot be read.
 
-Each control group counts the traffic of its tasks; a guest that shares a control group gets a monitoring
-group inside it. Each needs an RMID of its own.
+Each control group counts the traffic of its tasks. A guest that shares a control group gets a monitoring
+group inside it. Each of both kinds needs an RMID of its own.
 
-Counters may have to be assigned: in mode ``mbm_event`` of info/L3_MON/mbm_assign_mode (Linux 6.18), an
-event of a group is counted on an L3 cache only while it has one of the hardware's counters, of which there
-are fewer than groups. The file ``mbm_L3_assignments`` of a group shows and changes its counters, and
-``info/L3_MON/available_mbm_cntrs`` shows how many are free. The kernel gives counters to new groups as long
-as there are any.
+Hardware may have fewer counters than groups. The mode ``mbm_event`` of info/L3_MON/mbm_assign_mode (Linux
+6.18) assigns them: an event of a group is counted on an L3 cache only while it has a counter there. The file
+``mbm_L3_assignments`` of a group shows and changes its counters. The file
+``info/L3_MON/available_mbm_cntrs`` shows how many are free. The kernel assigns free counters to new groups.
 """
 
 from __future__ import annotations
@@ -33,17 +32,19 @@ ASSIGNMENT_MODE: Final = "mbm_event"
 ASSIGNMENTS: Final = "mbm_L3_assignments"
 AVAILABLE_COUNTERS: Final = "info/L3_MON/available_mbm_cntrs"
 
+# "e" is an exclusive counter, the only kind of assignment that the kernel has so far.
 ASSIGNED, FREE = "e", "_"
 
 COUNTER_BITS: Final = 64
 """Width of the kernel's counters, which add up the shorter ones of the hardware."""
 
+# At 1 TB/s a cache domain takes 281 seconds for as many bytes; rounds are seconds apart.
 PLAUSIBLE_BYTES: Final = 2**48
 """More than any memory moves between two readings: a larger increase is a reset, not a wrap-around."""
 
 
 class CounterState(enum.StrEnum):
-    """Text of a counter without a number."""
+    """Text of a counter without a number, as the kernel writes it."""
 
     UNAVAILABLE = "Unavailable"
     UNASSIGNED = "Unassigned"
@@ -70,18 +71,17 @@ def monitoring_group(group: str, name: str) -> str:
 
 
 def make_monitoring_group(files: ResctrlFilesystem, group: str, name: str) -> bool:
-    """Make a monitoring group.
+    """Make a monitoring group. An existing one is no error.
 
-    :returns: whether it exists now; False where the kernel has no RMID for it. The kernel keeps a released
-        RMID back until its cache lines are gone.
-
-    :raises ResctrlError:
+    :returns: whether it exists; False where the kernel has no RMID for it.
+    :raises ResctrlError: the kernel refused it for another reason.
     """
     try:
         files.make_folder(monitoring_group(group, name))
     except ResctrlError as error:
         if error.errno == errno.EEXIST:
             return True
+        # EBUSY: the kernel keeps a released RMID back until the cache has few lines of it (limbo).
         if error.errno in (errno.ENOSPC, errno.EBUSY):
             return False
         raise
@@ -91,7 +91,7 @@ def make_monitoring_group(files: ResctrlFilesystem, group: str, name: str) -> bo
 def parse_counter(text: str) -> CounterValue | None:
     """The value of a counter file; None for a text that no kernel writes."""
     text = text.strip()
-    if re.fullmatch(r"[0-9]+", text, re.ASCII):
+    if re.fullmatch(r"[0-9]+", text, re.ASCII):  # int() would take a sign and blanks as well
         return int(text)
     try:
         return CounterState(text)
@@ -100,9 +100,9 @@ def parse_counter(text: str) -> CounterValue | None:
 
 
 def counter_increase(before: CounterValue | None, now: CounterValue | None) -> int | None:
-    """Bytes between two readings of a bandwidth counter; None where one of them has no number.
+    """Bytes between two readings of a bandwidth counter; None where either has no number.
 
-    A counter that went down has wrapped around, or was reset to 0, in which case its value is the increase.
+    A counter that went down has wrapped around or was reset to 0. After a reset its value is the increase.
     """
     if not isinstance(before, int) or not isinstance(now, int):
         return None
@@ -113,9 +113,11 @@ def counter_increase(before: CounterValue | None, now: CounterValue | None) -> i
 
 
 class BandwidthTotals:
-    """Bandwidth counters for metrics: they only grow, even where the kernel's wrap or reset.
+    """Bandwidth counters for metrics. They only grow, also where the kernel's counters wrap or reset.
 
     A reading without a number is skipped, and the next one is compared with the last number.
+
+    :ivar bytes: the totals by cache and event.
     """
 
     def __init__(self) -> None:
@@ -129,22 +131,24 @@ class BandwidthTotals:
         """
         found = {}
         for key, value in sample.values.items():
-            if key[1] == OCCUPANCY or not isinstance(value, int):
+            if key[1] == OCCUPANCY or not isinstance(value, int):  # occupancy is a level, not a counter
                 continue
             before = self._last.get(key)
             self._last[key] = (sample.time, value)
             if before is None:
-                self.bytes.setdefault(key, 0)
+                self.bytes.setdefault(
+                    key, 0
+                )  # present from the start, so that rate() sees the first increase
                 continue
             grown = value - before[1]
-            if grown < 0:
+            if grown < 0:  # the common case stays without a call: thousands of counters a round
                 grown = counter_increase(before[1], value) or 0
             self.bytes[key] += grown
             if sample.time > before[0]:
                 found[key] = grown / (sample.time - before[0])
         return found
 
-    def restart(self) -> None:
+    def start_again(self) -> None:
         """Continue with the counters of another group, from its next sample on."""
         self._last.clear()
 
@@ -153,8 +157,8 @@ class BandwidthTotals:
 class MonitoredGroup:
     """A guest or a class to monitor.
 
-    :ivar own_group: it has a control group, and so an RMID.
-    :ivar monitored: it has a monitoring group, which it keeps before others of its priority get one.
+    :ivar own_group: whether it has a control group, and so an RMID.
+    :ivar monitored: whether it has a monitoring group. It keeps it before others of its priority get one.
     """
 
     name: str
@@ -165,20 +169,24 @@ class MonitoredGroup:
 
 
 def spare_rmids(platform: ResctrlPlatform, present: ResctrlGroups, ours: Callable[[str], bool]) -> int:
-    """RMIDs used neither by control groups nor by foreign monitoring groups; ``ours`` decides by name."""
+    """The number of RMIDs used neither by control groups nor by foreign monitoring groups.
+
+    :param ours: decides by name whether a monitoring group belongs to the agent.
+    """
     if platform.monitoring is None:
         return 0
     foreign = sum(
         1 for group in present.groups.values() for name in group.monitoring_groups if not ours(name)
     )
+    # A captured tree may have more groups than RMIDs, since nothing checks it.
     return max(0, platform.monitoring.rmids - len(present.groups) - foreign)
 
 
 def rmids_to_use(platform: ResctrlPlatform, present: ResctrlGroups, ours: Callable[[str], bool]) -> int:
     """The number of monitoring groups that the agent may have.
 
-    A control group needs an RMID, too, and isolation comes before measurement: up to half of the spare
-    RMIDs are left for control groups that the platform could still have.
+    A control group needs an RMID, too, and isolation comes before measurement. Up to half of the spare RMIDs
+    are left for control groups that the platform could still have.
     """
     spare = spare_rmids(platform, present, ours)
     to_come = max(0, platform.max_groups - len(present.groups))
@@ -191,11 +199,12 @@ def choose_monitored(free_rmids: int, wanted: Iterable[MonitoredGroup]) -> Seque
     :param free_rmids: RMIDs that no group has, and those of the agent's own monitoring groups.
     """
     chosen = []
+    # A class comes first, since its group also counts for its guests without a group of their own.
     order = sorted(wanted, key=lambda one: (not one.is_class, -one.priority, not one.monitored, one.name))
     for one in order:
         if not one.own_group:
             if free_rmids <= 0:
-                continue
+                continue  # not the end: a later one may have its own control group, which costs nothing
             free_rmids -= 1
         chosen.append(one.name)
     return chosen
@@ -204,9 +213,9 @@ def choose_monitored(free_rmids: int, wanted: Iterable[MonitoredGroup]) -> Seque
 def monitoring_changes(
     present: ResctrlGroups, wanted: Mapping[str, str], ours: Callable[[str], bool]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The paths of the monitoring groups to remove, and of those to make.
+    """The paths of the monitoring groups to remove, and of the groups to make after that.
 
-    Removal comes first, which frees RMIDs.
+    Removal comes first, since it frees RMIDs.
 
     :param wanted: the control group of each monitoring group, by its name.
     :param ours: decides by name whether a monitoring group belongs to the agent; others stay.
@@ -220,12 +229,13 @@ def monitoring_changes(
 
 EVENTS: Final = (OCCUPANCY, TOTAL_BYTES, LOCAL_BYTES)
 
+# 2**64 has 20 digits; the longest word is "Unavailable".
 _COUNTER_BYTES: Final = 64
 """Length of the longest content of a counter file, in bytes."""
 
 
 class _OpenCounters(NamedTuple):
-    """The counters of a group. A place is an open descriptor, or a path where too many files are open."""
+    """The counters of a group. A place is an open descriptor, or a path above the limit of open files."""
 
     keys: tuple[CounterKey, ...] = ()
     places: tuple[int | str, ...] = ()
@@ -233,6 +243,7 @@ class _OpenCounters(NamedTuple):
 
 def descriptors_to_keep() -> int:
     """The number of counter files that may stay open: half of the process's limit."""
+    # The other half is for sockets, the state file and libvirt.
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 1 << 16 if soft == resource.RLIM_INFINITY else soft // 2
 
@@ -259,14 +270,17 @@ class CounterFiles:
             if counters is None:
                 counters = self._open_group(group)
             texts = [
+                # The kernel makes the text again for each read at offset 0.
                 os.pread(where, _COUNTER_BYTES, 0) if isinstance(where, int) else _read_path(where)
                 for where in counters.places
             ]
         except OSError as error:
+            # A group that is made again has other files behind the same names.
             self.forget_group(group)
             if isinstance(error, ResctrlError):
                 raise
             raise ResctrlError(error.errno or errno.EIO, str(self._files.root / group)) from error
+        # int() takes bytes with a newline, so most samples need no text.
         try:
             return CounterSample(time, dict(zip(counters.keys, map(int, texts), strict=True)))
         except ValueError:  # a text instead of a number: rare, and four times slower to read
@@ -285,7 +299,7 @@ class CounterFiles:
             self.forget_group(group)
 
     def close(self) -> None:
-        """Close all files."""
+        """Close all files. A later reading opens its own again."""
         self.keep_groups(())
 
     def _open_group(self, group: str) -> _OpenCounters:
@@ -296,6 +310,7 @@ class CounterFiles:
                 match = re.fullmatch(r"mon_L3_([0-9]+)", name)
                 for event in EVENTS if match else ():
                     path = str(self._files.root / folder / name / event)
+                    # The type checker does not see that there are no events without a match.
                     if not match or not os.path.exists(path):
                         continue
                     if self._spare > 0:
@@ -304,6 +319,7 @@ class CounterFiles:
                     else:
                         found[int(match[1]), event] = path
         finally:
+            # Also after an error, so that forget_group closes what is open.
             self._groups[group] = _OpenCounters(tuple(found), tuple(found.values()))
         if not found and not (self._files.root / group).is_dir():
             raise ResctrlError(errno.ENOENT, str(self._files.root / folder))
@@ -357,7 +373,7 @@ def read_assigned_counters(files: ResctrlFilesystem, group: str) -> frozenset[Co
 def plan_assignments(
     available: Mapping[int, int], held: Mapping[str, frozenset[CounterKey]], order: Sequence[str]
 ) -> tuple[CounterAssignment, ...]:
-    """The changes after which the first groups of ``order`` have counters, as long as there are any.
+    """The changes after which the first groups of ``order`` have counters, as far as these suffice.
 
     The total bandwidth of all groups comes before the local bandwidth of any. Counters are released before
     others are assigned.
@@ -366,6 +382,7 @@ def plan_assignments(
     :param held: the counters of the groups of ``order``; those of other groups are not touched.
     """
     left = dict(available)
+    # As if all counters were free: those that stay where they are become no change below.
     for slots in held.values():
         for cache, _ in slots:
             left[cache] = left.get(cache, 0) + 1
@@ -393,9 +410,9 @@ def plan_assignments(
 
 
 def apply_assignment(files: ResctrlFilesystem, one: CounterAssignment) -> None:
-    """Carry out an assignment.
+    """Assign or release a counter.
 
-    :raises ResctrlError:
+    :raises ResctrlError: the kernel refused it.
     """
     cache, event = one.slot
     state = ASSIGNED if one.assign else FREE

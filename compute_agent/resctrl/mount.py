@@ -1,6 +1,6 @@
-"""Find or make the mount, and read what it can control.
+"""Find or make the mount, and read its capabilities.
 
-An existing mount is used as it is. The filesystem is mounted only where the operator asks for it.
+An existing mount is used with its options. The filesystem is mounted only where the operator asks for it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ MOUNT_POINT: Final = "sys/fs/resctrl"
 class ResctrlMount:
     """A mounted resctrl filesystem.
 
-    :ivar captured: the files were copied from another machine, so there is nothing to write to.
+    :ivar options: the mount options, such as ``cdp``.
+    :ivar captured: whether the files are copies from another machine. Nothing can be written then.
     """
 
     path: Path
@@ -60,12 +61,13 @@ class ResctrlMount:
 
 
 class NoMountError(Exception):
-    """No usable resctrl filesystem. The text gives the reason in one line of the log."""
+    """No usable resctrl filesystem. The text is the reason, for one line of the log."""
 
 
 def open_mount(root: Path = Path("/"), mount: bool = False, options: str = "") -> ResctrlMount:
-    """The writable mount of the machine whose files are below ``root``.
+    """Find the writable mount of a machine, or make it.
 
+    :param root: the folder with the files of the machine.
     :param mount: mount the filesystem at sys/fs/resctrl where it is not mounted.
     :param options: mount options for that, such as ``cdp,mba_MBps``.
     :raises NoMountError: not supported, not mounted, mounted read-only, or refused by the kernel.
@@ -77,6 +79,7 @@ def open_mount(root: Path = Path("/"), mount: bool = False, options: str = "") -
         if not mount:
             raise NoMountError("resctrl is not mounted")
         make_mount(root / MOUNT_POINT, options)
+        # Below another root, proc/mounts may be a copy, which lacks the new mount.
         found = find_mount(root) or ResctrlMount(
             root / MOUNT_POINT, frozenset(filter(None, options.split(",")))
         )
@@ -93,12 +96,12 @@ def is_supported(root: Path) -> bool:
 def find_mount(root: Path) -> ResctrlMount | None:
     """The first resctrl mount in proc/mounts, or a captured tree at sys/fs/resctrl; None without either.
 
-    A captured tree of another machine has no entry in proc/mounts, so its folder counts.
+    A captured tree of another machine has no entry in proc/mounts, so its folder is enough.
     """
     for line in read_text(root / "proc/mounts").splitlines():
         fields = line.split()
         if len(fields) >= 4 and fields[2] == "resctrl":
-            # The kernel writes blanks and backslashes in octal.
+            # The kernel writes blanks and backslashes of a path as octal escapes, such as \\040.
             where = fields[1].encode().decode("unicode_escape")
             return ResctrlMount(root / where.lstrip("/"), frozenset(fields[3].split(",")))
     tree = root / MOUNT_POINT
@@ -110,6 +113,7 @@ def make_mount(path: Path, options: str) -> None:
 
     :raises NoMountError: with the kernel's reason.
     """
+    # Python's os module has no mount; the command would need util-linux in a container.
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mount(b"resctrl", os.fsencode(path), b"resctrl", 0, options.encode() or None) != 0:
         number = ctypes.get_errno()
@@ -134,7 +138,11 @@ class ResctrlOptions:
 
 @dataclass(frozen=True, slots=True)
 class ResctrlHandle:
-    """A mount with its capabilities and the operator's choices. A captured tree is not ``writable``."""
+    """A mount with its capabilities and the operator's choices.
+
+    :ivar codec: None where bandwidth cannot be controlled.
+    :ivar writable: False for a captured tree.
+    """
 
     files: ResctrlFilesystem
     platform: ResctrlPlatform
@@ -143,7 +151,7 @@ class ResctrlHandle:
     writable: bool = True
 
     def build_layout(self, present: ResctrlGroups) -> layout.ResctrlLayout:
-        """The partitions of the caches beside the groups that exist."""
+        """Partition the caches, without the ways that existing foreign groups have locked."""
         return layout.build_layout(
             self.platform, self.codec, present, self.options.prefix, self.options.shared_ways
         )
@@ -158,7 +166,7 @@ def open_handle(mount: ResctrlMount, options: ResctrlOptions, root: Path = Path(
 
     :param root: the folder with the machine's ``proc``.
     :raises ResctrlError: the default group cannot be read.
-    :raises BadSchemataError: its schemata makes no sense.
+    :raises BadSchemataError: its schemata cannot be parsed.
     """
     files = ResctrlFilesystem(mount.path)
     cpuinfo = read_text(root / "proc/cpuinfo")
@@ -173,14 +181,15 @@ def read_platform(
     """The capabilities of a mount.
 
     Where ``cpuinfo`` does not name the vendor, a bandwidth in other units than percent means AMD, and
-    everything else counts as Intel. A resource whose files in ``info`` are missing or make no sense is left
-    out, with a line in the log.
+    everything else counts as Intel. A resource is left out, with a line in the log, if one of its files in
+    ``info`` is missing or cannot be parsed.
 
     :param cpuinfo: the text of /proc/cpuinfo.
     :param options: the options of the mount.
     :raises ResctrlError: the default group's schemata cannot be read.
-    :raises BadSchemataError: it makes no sense.
+    :raises BadSchemataError: the default group's schemata cannot be parsed.
     """
+    # Ids come from the schemata: info has none, and ids have gaps where a socket has no CPU online.
     default = parse_schemata(files.read_file("schemata"))
     present = set(files.list_folders("info"))
     mb, smba = (
@@ -189,6 +198,7 @@ def read_platform(
     )
     vendor = vendor_of(cpuinfo)
     if vendor is None:
+        # AMD's full bandwidth is 2048 units of 1/8 GB/s or more, far above any percent.
         in_units = mb is not None and not mb.in_mbps and max(mb.maximum.values(), default=0) > 100
         vendor = CpuVendor.AMD if in_units else CpuVendor.INTEL
     # The file sparse_masks exists since Linux 6.7. Before it, Intel took no masks with holes, the others did.
@@ -201,7 +211,7 @@ def read_platform(
 def _read_cache_control(
     files: ResctrlFilesystem, level: int, default: Schemata, sparse: bool
 ) -> CacheControl | None:
-    """Control of the caches of a level. With CDP, the code resource stands for both, as the kernel has it."""
+    """Control of the caches of a level. With CDP, the files in ``info`` are equal for code and for data."""
     resources = tuple(
         name for name in (f"L{level}", f"L{level}CODE", f"L{level}DATA") if default.domain_ids(name)
     )
@@ -212,6 +222,7 @@ def _read_cache_control(
         all_ways = WayMask.parse_hex(files.read_file(f"{folder}/cbm_mask"))
         closids = int(files.read_file(f"{folder}/num_closids"))
         min_bits = int(files.read_file(f"{folder}/min_cbm_bits"))
+        # Older kernels have no such file: no way is known to be shared with devices.
         shareable = WayMask.parse_hex(files.read_optional(f"{folder}/shareable_bits") or "0")
     except (ResctrlError, BadMaskError, ValueError) as error:
         LOG.warning("No control over level %d caches: %s", level, error)
@@ -221,6 +232,7 @@ def _read_cache_control(
         level=level,
         resources=resources,
         ids=default.domain_ids(resources[0]),
+        # AMD shows 0, since its masks may be empty. The agent gives each group at least one way.
         rules=MaskRules(all_ways, max(1, min_bits), sparse if text is None else text == "1"),
         shareable=shareable & all_ways,
         closids=closids,
@@ -232,7 +244,8 @@ def _read_way_bytes(files: ResctrlFilesystem, resource: str, default: Schemata) 
     try:
         sizes = parse_sizes(files.read_file("size")).get(resource, {})
     except (ResctrlError, BadSchemataError):
-        return {}
+        return {}  # the size of a way is only for the trait and for people, so cache control goes on
+    # The file "size" is about the group's mask, which may be shorter than the cache.
     ways = {domain: (default.get_value(resource, domain) or 0).bit_count() for domain in sizes}
     return {domain: size // ways[domain] for domain, size in sizes.items() if size and ways[domain]}
 
@@ -255,22 +268,24 @@ def _read_bandwidth_control(
         resource=resource,
         ids=default.domain_ids(resource),
         minimum=minimum,
-        granularity=max(1, granularity),
+        granularity=max(1, granularity),  # it divides, and a hostile or broken tree may have 0
         closids=closids,
         maximum=maximum,
+        # A captured tree has no mount options, but its unlimited value shows the unit. SMBA has no mba_MBps.
         in_mbps=resource == "MB" and ("mba_MBps" in options or UNLIMITED_MBPS in maximum.values()),
     )
 
 
 def _read_maximum(files: ResctrlFilesystem, resource: str, default: Mapping[int, int]) -> dict[int, int]:
-    """The highest value of any group. The default group alone would hide it where an operator lowered it."""
+    """The highest value of any group, by domain."""
+    # No file shows the hardware's maximum. An operator may have lowered the default group's value.
     highest = dict(default)
     for name in files.list_folders():
         if name not in NOT_GROUPS:
             try:
                 values = read_schemata(files, name).lines.get(resource, {})
             except (ResctrlError, BadSchemataError):
-                continue
+                continue  # the group was removed meanwhile, or is about to be pseudo-locked
             highest = {domain: max(value, values.get(domain, 0)) for domain, value in highest.items()}
     return highest
 
@@ -288,6 +303,7 @@ def _read_monitoring(files: ResctrlFilesystem) -> MonitoringFeatures | None:
     return MonitoringFeatures(
         rmids=rmids,
         features=features,
+        # Brackets mark the current mode, as in "[mbm_event]".
         assign_modes=tuple(mode.strip("[]") for mode in modes),
         assign_mode=next((mode.strip("[]") for mode in modes if mode.startswith("[")), ""),
         counters={int(d): int(n) for d, n in re.findall(r"([0-9]+)=([0-9]+)", counters)},

@@ -1,8 +1,12 @@
 """Plan the steps from the existing groups to the wanted ones, in an order that is safe after each step.
 
-Groups of ended guests are removed first, which frees CLOSIDs and ways. Then all other groups give up the
-ways that become exclusive, exclusive masks move, and at last masks and bandwidths grow. No step makes a
-mask overlap with exclusive ways that are in force or promised. Foreign groups are not touched.
+1. Groups of ended guests are removed, which frees CLOSIDs and ways.
+2. All other groups give up the ways that become exclusive.
+3. Exclusive masks move.
+4. Masks and bandwidths grow.
+
+No step makes a mask overlap with exclusive ways that are in force or promised. Foreign groups are not
+touched.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ class RemoveGroup:
 
 @dataclass(frozen=True, slots=True)
 class CreateGroup:
-    """Make a group with these values. All others keep the kernel's defaults."""
+    """Make a group with these values. Other resources and domains keep the kernel's defaults."""
 
     group: str
     schemata: Schemata
@@ -45,7 +49,7 @@ PlanStep = RemoveGroup | CreateGroup | WriteSchemata
 
 @dataclass(frozen=True, slots=True)
 class ForeignConflict:
-    """A foreign group that can fill exclusive ways. The agent does not change it, but logs it."""
+    """A foreign group that can fill exclusive ways on an L3 cache. The agent logs it and changes nothing."""
 
     foreign: str
     group: str
@@ -62,6 +66,7 @@ class GroupPlan:
 
 def make_plan(host: ResctrlLayout, present: ResctrlGroups, wanted: GroupResolution) -> GroupPlan:
     """The steps from ``present`` to ``wanted``; none where both are equal."""
+    # The default group is not foreign: the agent writes its masks.
     foreign = sorted(n for n in present.groups if n != DEFAULT_GROUP and not host.is_ours(n))
     conflicts = tuple(
         ForeignConflict(name, group.name, cache)
@@ -85,10 +90,12 @@ class _StepPlanner:
         self.promised = {cache: _promised_masks(wanted, cache, self.held[cache]) for cache in host.partitions}
 
     def plan_steps(self) -> tuple[PlanStep, ...]:
+        # Removal first: a hardware with 4 CLOSIDs has no room for the old and the new groups at once.
         for name in sorted(self.now):
             if name != DEFAULT_GROUP and self.host.is_ours(name) and name not in self.wanted.groups:
                 self.done.append(RemoveGroup(name))
                 del self.now[name]
+        # All groups shrink before any grows, so that a way never has two owners.
         for group in self.wanted.groups.values():
             if group.name in self.now:
                 self._add_write(group.name, self._shrunk_schemata(group))
@@ -97,11 +104,13 @@ class _StepPlanner:
                 masks = self._cache_lines(cache, move.after)
                 if move.owner in self.now:
                     self._add_write(move.owner, masks)
-                else:
+                else:  # a new owner is made when its turn comes: until then its ways may have another owner
                     self._add_group(self.wanted.groups[move.owner], masks)
+        # Groups without exclusive ways have no moves, so they do not exist yet.
         for group in self.wanted.groups.values():
             if group.name not in self.now:
                 self._add_group(group, Schemata())
+        # Growth last, when all exclusive masks are in force.
         for group in self.wanted.groups.values():
             self._add_write(group.name, group.schemata)
         return tuple(self.done)
@@ -128,6 +137,7 @@ class _StepPlanner:
 
     def _add_group(self, group: TargetGroup, masks: Schemata) -> None:
         known = self.now[DEFAULT_GROUP]
+        # The default group has a value for each domain that is there; the kernel refuses others.
         values = self._shrunk_schemata(group).updated_with(masks).restricted_to(known)
         self.done.append(CreateGroup(group.name, values))
         self.now[group.name] = values
@@ -142,6 +152,7 @@ class _StepPlanner:
         lower = {}
         for domain, final in group.schemata.lines.get("MB", {}).items():
             before = now.get_value("MB", domain) if now is not None else None
+            # Bandwidth that is given up counts at once; more of it waits for the last step.
             lower[domain] = final if before is None else min(final, before)
         return values.updated_with(Schemata({"MB": lower}))
 
@@ -149,8 +160,9 @@ class _StepPlanner:
         """The mask nearest to the final one that overlaps with no way promised to another group."""
         partition = self.host.partitions[cache]
         before = cache_mask(self.host.platform, now, cache) if now is not None else NO_WAYS
+        # The ways outside of the pool: never exclusive, and never empty.
         default_ways = partition.open_ways(partition.pool)
-        if cache in group.exclusive:  # rewritten by its own moves later
+        if cache in group.exclusive:  # its moves write the exclusive mask later
             if now is None:
                 return default_ways
             if before and before == self.held[cache].get(group.name):
@@ -162,7 +174,7 @@ class _StepPlanner:
         final = cache_mask(self.host.platform, group.schemata, cache)
         if cache not in group.exclusive and not final & others:
             return final
-        before = before or final
+        before = before or final  # a new group has no mask yet
         if not before & (others | partition.locked):
             return before
         # Ways that become exclusive are not free before all other groups have left them.
@@ -178,6 +190,7 @@ class _StepPlanner:
         """The lines of a cache for a mask, split by code and data as in ``known``."""
         for schemata in known:
             if schemata is not None and cache_mask(self.host.platform, schemata, cache) == mask:
+                # Equal masks mean that only the split of code and data is missing.
                 lines = self._cache_lines(cache, mask)
                 return Schemata(
                     {name: {cache: schemata.get_value(name, cache) or mask.bits} for name in lines.lines}
@@ -194,10 +207,11 @@ def _held_masks(
 ) -> dict[str, WayMask]:
     """The exclusive ways of groups at the beginning.
 
-    Ways that the default group can fill as well are not exclusive, unless they are to stay.
+    Ways that the default group can also fill are not exclusive, unless the group keeps them.
     """
     default = cache_mask(host.platform, present.default_group.schemata, cache)
     held = {name: group.exclusive[cache] for name, group in wanted.groups.items() if cache in group.exclusive}
+    # Backwards, so that the first move of an owner, which has the mask in force, is the last one assigned.
     for move in reversed(wanted.moves.get(cache, ())):
         held[move.owner] = NO_WAYS if move.before & default else move.before
     return held

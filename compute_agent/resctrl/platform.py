@@ -10,6 +10,7 @@ from typing import Final
 
 from compute_agent.resctrl.schemata import MaskRules, WayMask
 
+# The kernel's MBA_MAX_MBPS, which is U32_MAX.
 UNLIMITED_MBPS: Final = 2**32 - 1
 """Value of a group without a cap, with the mount option mba_MBps."""
 
@@ -25,15 +26,16 @@ class CpuVendor(enum.StrEnum):
 _VENDORS: Final = {
     "GenuineIntel": CpuVendor.INTEL,
     "AuthenticAMD": CpuVendor.AMD,
-    "HygonGenuine": CpuVendor.AMD,
+    "HygonGenuine": CpuVendor.AMD,  # processors under a licence of AMD
 }
 
 
 def vendor_of(cpuinfo: str) -> CpuVendor | None:
-    """The vendor in a /proc/cpuinfo; None where it names none."""
+    """The vendor that a text of /proc/cpuinfo names; None without one."""
     match = re.search(r"^vendor_id\s*:\s*(\S+)", cpuinfo, re.MULTILINE)
     if match:
         return _VENDORS.get(match[1])
+    # ARM's cpuinfo has numbers of implementers instead: many companies make cores with MPAM.
     return CpuVendor.ARM if re.search(r"^CPU implementer\s*:", cpuinfo, re.MULTILINE) else None
 
 
@@ -109,7 +111,8 @@ class ResctrlPlatform:
 
     @property
     def closid_count(self) -> int:
-        """Most CLOSIDs in use at once, the default group's included: the least of all resources."""
+        """Most CLOSIDs in use at once, the default group's included."""
+        # A group has one CLOSID for all resources, so the smallest number of any resource counts.
         controls = [control.closids for control in (self.l3, self.l2, self.mb, self.smba) if control]
         return min(controls, default=0)
 
@@ -126,10 +129,11 @@ class ResctrlPlatform:
     def mb_domain(self, l3_id: int) -> int | None:
         """The MB domain of an L3 cache: that with the same id, or with the same rank where ids differ.
 
-        None where the platform does not show it, having other numbers of L3 caches and MB domains.
+        None where there are more of one than of the other: the kernel does not show which belong together.
         """
         if self.mb is None:
             return None
+        # On x86 an MB domain has the id of its L3 cache; elsewhere the two may be numbered apart.
         if l3_id in self.mb.ids:
             return l3_id
         if self.l3 is None or l3_id not in self.l3.ids or len(self.l3.ids) != len(self.mb.ids):

@@ -1,13 +1,13 @@
 """Resolve classes and guests to exact groups and schemata, without touching the kernel.
 
-For each domain of a guest the first applicable rule counts: what was allocated to it, its own share, the
+For each domain of a guest the first applicable rule counts: the amounts allocated to it, its own share, the
 share of its class. A domain without a rule stays open. Slow memory (SMBA), L2 caches without a rule, and
 the bandwidth of the default group keep the kernel's values.
 
 CLOSIDs are few, so rules with the same effect share a group. Two classes with equal ranges and percents
-have the same schemata whatever guests are given, and a class with all open ways has that of the default
-group. Rules are compared, never masks: masks are equal by chance while guests come and go, and threads
-would move back and forth.
+always have the same schemata, and a class with all open ways has the schemata of the default group. Rules
+are compared, never masks: masks are equal by chance while guests come and go, and threads would move back
+and forth.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class GroupSharing:
         return tuple(dict.fromkeys(group for group in self.by_class.values() if group != DEFAULT_GROUP))
 
     def group_with(self, host: ResctrlLayout, share: ShareSpec) -> str | None:
-        """The group of a class whose schemata equal those of a share; None without one."""
+        """The group of a class with the effect of a share; None without one."""
         key = share_key(host, share)
         return None if key is None else self.by_key.get(key)
 
@@ -50,6 +50,7 @@ def share_groups(
 ) -> GroupSharing:
     """The groups of the classes. The first of several equal classes names their group."""
     by_key: dict[ShareKey, str] = {}
+    # The default group costs no CLOSID, but only uncapped it has the effect of an empty share.
     nothing_asked = share_key(host, ShareSpec())
     if nothing_asked is not None and _is_default_uncapped(host, present):
         by_key[nothing_asked] = DEFAULT_GROUP
@@ -61,13 +62,17 @@ def share_groups(
 
 
 def share_key(host: ResctrlLayout, share: ShareSpec) -> ShareKey | None:
-    """The effect of a share; None where a cap that all tasks of a group share forbids sharing."""
+    """The effect of a share as a key; None where guests may not share a group.
+
+    That is so where a cap applies to all tasks of a group together: each guest needs a cap of its own.
+    """
     cache_control, control = host.platform.l3, host.platform.mb
     caches = cache_control.ids if cache_control else ()
     resources = cache_control.resources if cache_control else ()
     asked_ranges = [share.range_on(cache, resource) for resource in resources for cache in caches]
     if host.platform.l2:
         asked_ranges.append(share.l2)
+    # No range and 0-100 have the same effect.
     ranges = tuple(one or WayRange(0, 100) for one in asked_ranges)
     if control is None or host.codec is None:
         return ranges, ()
@@ -84,6 +89,7 @@ def _is_default_uncapped(host: ResctrlLayout, present: ResctrlGroups) -> bool:
     if control is None or codec is None:
         return True
     try:
+        # Values instead of percents: 99.9 % would be rounded to 100.
         return all(
             codec.encode_percent(domain, 100) == present.default_group.schemata.get_value("MB", domain)
             for domain in control.ids
@@ -102,8 +108,10 @@ def group_schemata(
 ) -> Schemata:
     """The L3 and MB lines of a group.
 
-    :param bandwidth: percent allocated to the group, by L3 cache id; ``own`` are its exclusive ways.
-    :param taken: all exclusive ways by L3 cache id.
+    :param bandwidth: percent allocated to the group, by L3 cache id.
+    :param own: exclusive ways of the group, by L3 cache id.
+    :param taken: exclusive ways of all groups, by L3 cache id.
+    :param way_limits: the most ways, by L3 cache id.
     """
     masks = cache_lines(host, share, own, taken, way_limits)
     control, codec = host.platform.mb, host.codec
@@ -113,6 +121,7 @@ def group_schemata(
     values = {}
     for domain in control.ids:
         asked = percents.get(domain, share.percent_on(domain))
+        # 100 is written, too: a group that existed may have a cap from an earlier rule.
         values[domain] = codec.encode_percent(domain, 100 if asked is None else asked)
     return masks.updated_with(Schemata({control.resource: values}))
 
@@ -124,7 +133,10 @@ def cache_lines(
     taken: Mapping[int, WayMask],
     way_limits: Mapping[int, int] = MappingProxyType({}),
 ) -> Schemata:
-    """The L3 lines of a group. Exclusive ways serve code and data alike."""
+    """The L3 lines of a group. Exclusive ways are for code and data alike.
+
+    Parameters are those of :func:`group_schemata`.
+    """
     control = host.platform.l3
     if control is None:
         return Schemata()
@@ -138,15 +150,16 @@ def cache_lines(
                 mask = open_ways.percent_range(asked.first, asked.last, control.rules.min_bits)
                 if control.rules.find_fault(mask):  # the range begins with too short a run
                     mask = open_ways
+                # The lowest ways, so that all limited guests of a class lie in the same ones.
                 cut = WayMask.from_ways(list(mask)[: way_limits.get(cache)])
-                if not control.rules.find_fault(cut):
+                if not control.rules.find_fault(cut):  # a sparse mask may begin with a run that is too short
                     mask = cut
             masks[cache] = mask.bits
     return Schemata(lines)
 
 
 def l2_lines(host: ResctrlLayout, share: ShareSpec, present: ResctrlGroups, name: str) -> Schemata:
-    """The L2 lines of a group; none where it has the default group's masks and no rule for others."""
+    """The L2 lines of a group; none where it has no rule and the masks of the default group."""
     control = host.platform.l2
     if control is None:
         return Schemata()
@@ -169,12 +182,13 @@ def l2_lines(host: ResctrlLayout, share: ShareSpec, present: ResctrlGroups, name
 class GuestDemand:
     """The demand of one guest.
 
-    :ivar ways: exclusive ways allocated to it, and ``bandwidth`` in percent, by L3 cache id.
+    :ivar ways: exclusive ways allocated to it, by L3 cache id.
+    :ivar bandwidth: percent allocated to it, by L3 cache id.
     :ivar share: its requested share.
-    :ivar way_limits: temporary upper limits by L3 cache id, as ``bandwidth_limits``. They also cut
-        allocations.
-    :ivar reserved: a group is kept free for this guest. Such guests come first when groups are short, then
-        those of higher priority.
+    :ivar way_limits: temporary upper limits by L3 cache id. They also cut allocations.
+    :ivar bandwidth_limits: the same in percent of bandwidth.
+    :ivar reserved: whether a group is kept free for this guest. Such guests come first when groups are
+        short, then guests of higher priority.
     """
 
     guest: str
@@ -204,12 +218,12 @@ class TargetGroup:
 
 @dataclass(frozen=True, slots=True)
 class GroupResolution:
-    """The wanted groups and the members of each.
+    """The wanted groups and their members.
 
     :ivar groups: by name, the default group included.
     :ivar membership: the group of each guest.
     :ivar moves: rewritings of exclusive masks in their order, by L3 cache id. Owners are groups.
-    :ivar refused: reasons by guest, and by group for classes.
+    :ivar refused: reasons by name of a guest, and by group for classes.
     """
 
     groups: Mapping[str, TargetGroup]
@@ -233,27 +247,30 @@ def resolve_groups(
 
     An impossible rule is refused, and the next one applies.
 
-    When groups are short, classes come first, then guests with a reserved group, allocations, annotations and
-    limits. Among these, existing groups come first, then guests of higher priority.
+    When groups are short, classes come first, then guests with a reserved group, then allocations, then
+    annotations and limits. Within each rank, existing groups come first, then guests of higher priority.
 
-    :param max_groups: the most groups, where the kernel has turned out to have fewer than it shows.
-    :param barred: groups that cannot be made, with the reason.
+    :param max_groups: the most groups, where the kernel has fewer than its files show.
+    :param barred: the reason for each group that cannot be made.
     """
     refused: dict[str, list[str]] = {}
 
-    def refuse(name: str, reason: str) -> None:
+    def record_refusal(name: str, reason: str) -> None:
+        # Two rules of a guest may fail for the same reason, which is reported once.
         if reason not in refused.setdefault(name, []):
             refused[name].append(reason)
 
     for name, share in classes.items():
         for reason in share.unknown_domains(host.platform):
-            refuse(host.class_group(name), reason)
+            record_refusal(host.class_group(name), reason)
     usable = {
-        name: _usable_share(host, share, host.class_group(name), refuse) for name, share in classes.items()
+        name: _usable_share(host, share, host.class_group(name), record_refusal)
+        for name, share in classes.items()
     }
     sharing = share_groups(host, usable, present)
+    # Names break ties, so that equal inputs give equal groups.
     guests = sorted(
-        (_possible_demand(host, usable, demand, refuse) for demand in demands),
+        (_possible_demand(host, usable, demand, record_refusal) for demand in demands),
         key=lambda demand: (-demand.priority, demand.guest),
     )
     capacity = (
@@ -265,12 +282,13 @@ def resolve_groups(
     shortage = f"all {capacity} resctrl groups are taken"
     for name, group in sharing.by_class.items():
         if group not in names:
-            refuse(host.class_group(name), barred.get(group, shortage))
+            record_refusal(host.class_group(name), barred.get(group, shortage))
     membership = {
-        demand.guest: _group_of(host, usable, sharing, demand, names, barred, shortage, refuse)
+        demand.guest: _group_of(host, usable, sharing, demand, names, barred, shortage, record_refusal)
         for demand in guests
     }
-    exclusive = _exclusive_ways(host, guests, membership, present, refuse)
+    # After the membership: a guest without a group of its own gets no exclusive ways.
+    exclusive = _exclusive_ways(host, guests, membership, present, record_refusal)
     taken = {cache: WayMask.union_of(found.masks.values()) for cache, found in exclusive.items()}
 
     groups = {DEFAULT_GROUP: TargetGroup(DEFAULT_GROUP, cache_lines(host, ShareSpec(), {}, taken))}
@@ -282,6 +300,7 @@ def resolve_groups(
             groups[group] = TargetGroup(group, group_schemata(host, share, {}, {}, taken))
     for demand in guests:
         group = membership[demand.guest]
+        # The group of a class, or of guests with equal shares, already has its lines.
         if group not in groups:
             own = {cache: found.masks[group] for cache, found in exclusive.items() if group in found.masks}
             bandwidth = demand.bandwidth if group == host.guest_group(demand.guest) else {}
@@ -289,6 +308,7 @@ def resolve_groups(
             shares[group] = share
             lines = group_schemata(host, share, bandwidth, own, taken, demand.way_limits)
             groups[group] = TargetGroup(group, lines, own)
+    # L2 caches have no exclusive ways, so their lines depend on nothing else.
     for name in groups.keys() - {DEFAULT_GROUP}:
         lines = l2_lines(host, shares.get(name, ShareSpec()), present, name)
         groups[name] = replace(groups[name], schemata=groups[name].schemata.updated_with(lines))
@@ -296,11 +316,13 @@ def resolve_groups(
     return GroupResolution(groups, membership, moves, {name: tuple(why) for name, why in refused.items()})
 
 
-def _usable_share(host: ResctrlLayout, share: ShareSpec, name: str, refuse: _RefusalRecorder) -> ShareSpec:
-    """The share without what cannot be had here: masks of code or of L2, a bandwidth without a value."""
+def _usable_share(
+    host: ResctrlLayout, share: ShareSpec, name: str, record_refusal: _RefusalRecorder
+) -> ShareSpec:
+    """The share without parts that the platform lacks: masks of code or L2, a bandwidth without a value."""
     share, reasons = share.without_unsupported(host.platform)
     for reason in reasons:
-        refuse(name, reason)
+        record_refusal(name, reason)
     codec, control = host.codec, host.platform.mb
     if codec is None or control is None:
         return replace(share, mb=None, mb_per_cache={})
@@ -310,26 +332,30 @@ def _usable_share(host: ResctrlLayout, share: ShareSpec, name: str, refuse: _Ref
             if percent is not None:
                 codec.encode_percent(domain, percent)
         except BandwidthUnknownError as error:
-            refuse(name, str(error))
+            # The bandwidth of one domain is as unknown as that of all others.
+            record_refusal(name, str(error))
             return replace(share, mb=None, mb_per_cache={})
     return share
 
 
 def _possible_demand(
-    host: ResctrlLayout, classes: Mapping[str, ShareSpec], demand: GuestDemand, refuse: _RefusalRecorder
+    host: ResctrlLayout,
+    classes: Mapping[str, ShareSpec],
+    demand: GuestDemand,
+    record_refusal: _RefusalRecorder,
 ) -> GuestDemand:
     """The demand without parts that the platform lacks, and cut to its limits."""
     share = demand.share
     try:
         share.check_supported(host.platform)
     except BadShareError as error:
-        refuse(demand.guest, str(error))
+        record_refusal(demand.guest, str(error))
         share = ShareSpec()
-    share = _usable_share(host, share, demand.guest, refuse)
+    share = _usable_share(host, share, demand.guest, record_refusal)
     ways, bandwidth = {}, {}
     for cache, count in demand.ways.items():
         if count and cache not in host.partitions:
-            refuse(demand.guest, f"there are no ways to give of L3 cache {cache}")
+            record_refusal(demand.guest, f"L3 cache {cache} has no ways to allocate")
         elif count:
             ways[cache] = count
     for cache, percent in demand.bandwidth.items():
@@ -337,21 +363,21 @@ def _possible_demand(
         if not percent:
             continue
         if host.codec is None or domain is None:
-            refuse(demand.guest, f"the bandwidth of L3 cache {cache} cannot be controlled")
+            record_refusal(demand.guest, f"this host has no control of the bandwidth of L3 cache {cache}")
             continue
         try:
             host.codec.encode_percent(domain, percent)
             bandwidth[cache] = percent
         except BandwidthUnknownError as error:
-            refuse(demand.guest, str(error))
+            record_refusal(demand.guest, str(error))
     demand = replace(demand, share=share, ways=ways, bandwidth=bandwidth)
     if demand.way_limits or demand.bandwidth_limits:
-        demand = _limited_demand(host, classes.get(demand.qos_class, ShareSpec()), demand, refuse)
+        demand = _limited_demand(host, classes.get(demand.qos_class, ShareSpec()), demand, record_refusal)
     return demand
 
 
 def _limited_demand(
-    host: ResctrlLayout, of_class: ShareSpec, demand: GuestDemand, refuse: _RefusalRecorder
+    host: ResctrlLayout, of_class: ShareSpec, demand: GuestDemand, record_refusal: _RefusalRecorder
 ) -> GuestDemand:
     """The demand cut to its limits. Limits on ways stay in it where the guest has no exclusive ways."""
     ways, bandwidth, percents = dict(demand.ways), dict(demand.bandwidth), dict(demand.share.mb_per_cache)
@@ -359,9 +385,9 @@ def _limited_demand(
     for cache, limit in demand.way_limits.items():
         partition = host.partitions.get(cache)
         if partition is None:
-            refuse(demand.guest, f"the ways of L3 cache {cache} cannot be limited")
+            record_refusal(demand.guest, f"this host has no control of the ways of L3 cache {cache}")
             continue
-        limit = max(limit, partition.rules.min_bits, 1)
+        limit = max(limit, partition.rules.min_bits, 1)  # a mask is never shorter
         if cache in ways:
             ways[cache] = min(ways[cache], limit)
         else:
@@ -370,13 +396,14 @@ def _limited_demand(
     for cache, limit in demand.bandwidth_limits.items():
         domain = host.platform.mb_domain(cache)
         if host.codec is None or domain is None:
-            refuse(demand.guest, f"the bandwidth of L3 cache {cache} cannot be limited")
+            record_refusal(demand.guest, f"this host has no control of the bandwidth of L3 cache {cache}")
             continue
         limit = max(limit, host.codec.min_percent)
         if cache in bandwidth:
             bandwidth[cache] = min(bandwidth[cache], limit)
             continue
         percent = rest.percent_on(domain)
+        # A limit above the share would give the guest more than it has without a limit.
         if limit < (100 if percent is None else percent):
             percents[domain] = limit
     share = replace(demand.share, mb_per_cache=percents)
@@ -386,7 +413,7 @@ def _limited_demand(
 def _own_group(
     host: ResctrlLayout, classes: Mapping[str, ShareSpec], sharing: GroupSharing, demand: GuestDemand
 ) -> str | None:
-    """The group that a guest needs beside that of its class; None where the class is enough.
+    """The group that a guest needs beside the group of its class; None where the class is enough.
 
     Guests with equal annotations share a group, since their ways overlap anyway, unless they would share a
     cap. An annotation with the effect of a class, or of the default group, needs no group of its own.
@@ -396,19 +423,22 @@ def _own_group(
     share = demand.share
     if not share and not demand.way_limits:
         return None
+    # One cap for several guests would let one of them take the bandwidth of the others.
     capped = any(percent < 100 for percent in (share.mb, *share.mb_per_cache.values()) if percent is not None)
     if capped and host.codec is not None and host.codec.shares_cap:
         return host.guest_group(demand.guest)
     whole = share.overlaid_on(classes.get(demand.qos_class, ShareSpec()))
+    # Limits are temporary and part of no key, so such a guest has a group of its own meanwhile.
     same = None if demand.way_limits else sharing.group_with(host, whole)
     return host.share_group(whole, demand.way_limits) if same is None else same
 
 
 def _group_capacity(host: ResctrlLayout, present: ResctrlGroups) -> int:
-    """The most groups, foreign ones included, for the CLOSIDs and RMIDs that there are."""
+    """The most groups, foreign ones included, by the numbers of CLOSIDs and RMIDs."""
     max_groups, monitoring = host.platform.max_groups, host.platform.monitoring
     if monitoring is None:
         return max_groups
+    # Each control group and each monitoring group has an RMID. Existing groups have theirs already.
     taken = sum(1 + len(group.monitoring_groups) for group in present.groups.values())
     return min(max_groups, len(present.groups) + max(0, monitoring.rmids - taken))
 
@@ -429,10 +459,11 @@ def _admitted_groups(
         group = _own_group(host, classes, sharing, demand)
         if group is not None and group != DEFAULT_GROUP:
             rank = (1 if demand.reserved else 2 if demand.is_allocated else 3, group not in present.groups)
+            # Guests with equal shares have one group, and the most important of them gives its rank.
             wanted[group] = min(rank, wanted.get(group, rank))
     # The sort is stable: classes stay in their configured order, guests in that of their priority.
     order = sorted((name for name in wanted if name not in barred), key=wanted.__getitem__)
-    admitted = order[: max(0, capacity - 1 - foreign)]
+    admitted = order[: max(0, capacity - 1 - foreign)]  # the default group is 1
     return frozenset((DEFAULT_GROUP, *admitted))
 
 
@@ -444,19 +475,20 @@ def _group_of(
     names: frozenset[str],
     barred: Mapping[str, str],
     shortage: str,
-    refuse: _RefusalRecorder,
+    record_refusal: _RefusalRecorder,
 ) -> str:
     group = _own_group(host, classes, sharing, demand)
     if group is not None:
         if group in names:
             return group
-        refuse(demand.guest, barred.get(group, shortage))
+        record_refusal(demand.guest, barred.get(group, shortage))
     if demand.qos_class and demand.qos_class not in classes:
-        refuse(demand.guest, f"there is no QoS class {demand.qos_class}")
+        record_refusal(demand.guest, f"there is no QoS class {demand.qos_class}")
     group = sharing.by_class.get(demand.qos_class, DEFAULT_GROUP)
     if group in names:
         return group
-    refuse(demand.guest, barred.get(group, shortage))
+    # The class has no group either. The default group has all open ways: too much rather than too little.
+    record_refusal(demand.guest, barred.get(group, shortage))
     return DEFAULT_GROUP
 
 
@@ -465,7 +497,7 @@ def _exclusive_ways(
     demands: Iterable[GuestDemand],
     membership: Mapping[str, str],
     present: ResctrlGroups,
-    refuse: _RefusalRecorder,
+    record_refusal: _RefusalRecorder,
 ) -> dict[int, WayAssignment]:
     """The exclusive ways of the groups on each cache. Existing groups keep theirs."""
     guest_of = {group: guest for guest, group in membership.items()}
@@ -480,7 +512,7 @@ def _exclusive_ways(
         held = _held_masks(host, present, cache, counts)
         found[cache] = assign_ways(host.partitions[cache], held, counts)
         for group, reason in found[cache].refused.items():
-            refuse(guest_of[group], f"L3 cache {cache}: {reason}")
+            record_refusal(guest_of[group], f"L3 cache {cache}: {reason}")
     return found
 
 
@@ -489,8 +521,8 @@ def _held_masks(
 ) -> dict[str, WayMask]:
     """The exclusive masks in force, the surest first.
 
-    A mask that the default group cannot fill is surely exclusive. A mask of the right size in the pool is
-    kept, too, since another program may have changed the default group meanwhile.
+    A mask that the default group cannot fill is exclusive. A mask of the right size in the pool is kept, too,
+    since another program may have changed the default group meanwhile.
     """
     default = cache_mask(host.platform, present.default_group.schemata, cache)
     sure, likely = {}, {}
@@ -499,6 +531,6 @@ def _held_masks(
             mask = cache_mask(host.platform, present.groups[group].schemata, cache)
             if not mask & default:
                 sure[group] = mask
-            elif len(mask) == count and host.partitions[cache].pool.covers(mask):
+            elif len(mask) == count and host.partitions[cache].pool.contains_mask(mask):
                 likely[group] = mask
     return sure | likely

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
+# 16 digits are 64 ways, twice as many as the kernel's masks have so far.
 _HEX: Final = re.compile(r"\s*(?:0[xX])?([0-9a-fA-F]{1,16})\s*", re.ASCII)
 
 
@@ -73,7 +74,7 @@ class WayMask:
         """The way numbers, ascending."""
         bits = self.bits
         while bits:
-            low = bits & -bits
+            low = bits & -bits  # the lowest bit that is set: a negative number is the complement plus 1
             yield low.bit_length() - 1
             bits ^= low
 
@@ -86,7 +87,7 @@ class WayMask:
     def __sub__(self, other: WayMask) -> WayMask:
         return WayMask(self.bits & ~other.bits)
 
-    def covers(self, other: WayMask) -> bool:
+    def contains_mask(self, other: WayMask) -> bool:
         """Whether every way of ``other`` is in this mask."""
         return not other - self
 
@@ -113,6 +114,7 @@ class WayMask:
         ``min_ways`` ways grows upwards first and then downwards, as far as this mask has ways.
         """
         ways = list(self)
+        # Whole numbers only: a quotient of floats just above a whole number would add a way.
         first = len(ways) * first_percent // 100
         last = -(-len(ways) * last_percent // 100)
         last = min(len(ways), max(last, first + min_ways))
@@ -132,7 +134,7 @@ class MaskRules:
         """The reason for which the kernel would refuse ``mask``; None if it would not."""
         if not mask:
             return "a mask of no ways"
-        if not self.all_ways.covers(mask):
+        if not self.all_ways.contains_mask(mask):
             return f"mask {mask} has ways that the cache has not ({self.all_ways})"
         if not self.sparse and not mask.is_contiguous:
             return f"mask {mask} has holes"
@@ -162,7 +164,7 @@ Lines = Mapping[str, Mapping[int, int]]
 
 
 class BadSchemataError(ValueError):
-    """A schemata text without sense. The message quotes the line."""
+    """A schemata text that cannot be read. The message quotes the line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,13 +177,16 @@ class Schemata:
     lines: Lines = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        # Resources without values are left out: the kernel refuses a line such as "L3:".
         frozen = {name: MappingProxyType(dict(values)) for name, values in self.lines.items() if values}
+        # The only way to set a field of a frozen dataclass. The copy keeps later changes of the caller out.
         object.__setattr__(self, "lines", MappingProxyType(frozen))
 
     def __bool__(self) -> bool:
         return bool(self.lines)
 
     def __hash__(self) -> int:
+        # The generated method would hash the mapping, which has no hash in Python 3.11.
         return hash(frozenset(self))
 
     def __iter__(self) -> Iterator[tuple[str, int, int]]:
@@ -221,6 +226,7 @@ class Schemata:
 
     def __str__(self) -> str:
         """The text for the kernel: a line for each resource, domains ascending, each line terminated."""
+        # The last line, too, ends in a newline, or the kernel answers EINVAL without a reason.
         return "".join(
             f"{name}:{';'.join(f'{d}={_format_value(name, v)}' for d, v in sorted(values.items()))}\n"
             for name, values in self.lines.items()
@@ -232,8 +238,9 @@ def parse_schemata(text: str) -> Schemata:
 
     A group that is about to be pseudo-locked shows ``uninitialized`` instead of values: such lines are empty.
 
-    :raises BadSchemataError: a line without sense.
+    :raises BadSchemataError: a line cannot be read.
     """
+    # A new kernel may list more resources, which the agent leaves at their defaults.
     return Schemata(
         {
             name: _parse_values(line, values, hexadecimal=name in CACHE_RESOURCES)
@@ -246,7 +253,7 @@ def parse_schemata(text: str) -> Schemata:
 def parse_sizes(text: str) -> Lines:
     """Bytes by resource and id, from a ``size`` file.
 
-    :raises BadSchemataError: a line without sense.
+    :raises BadSchemataError: a line cannot be read.
     """
     return {name: _parse_values(line, values, hexadecimal=False) for line, name, values in _split_lines(text)}
 
@@ -265,6 +272,7 @@ def _parse_values(line: str, text: str, hexadecimal: bool) -> dict[int, int]:
     if text == "uninitialized":
         return {}
     found: dict[int, int] = {}
+    # Blanks pad numbers to equal width since Linux 4.13.
     for part in filter(None, (piece.strip() for piece in text.split(";"))):
         domain, equals, value = part.partition("=")
         try:

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class BadShareError(ValueError):
-    """A share that the platform does not have, or a text without sense. The message names the fault."""
+    """A share that the platform lacks, or a text that is none. The message names the fault."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -41,6 +41,7 @@ class ShareSpec:
     """
 
     llc: WayRange | None = None
+    # A mapping has no hash, and equal shares are equal in the other fields as well.
     llc_per_cache: Mapping[int, WayRange] = field(default_factory=dict, hash=False)
     mb: int | None = None
     mb_per_cache: Mapping[int, int] = field(default_factory=dict, hash=False)
@@ -62,11 +63,13 @@ class ShareSpec:
 
     def overlaid_on(self, base: ShareSpec) -> ShareSpec:
         """The share, completed by ``base`` where it leaves the choice."""
+        # A range for the whole cache also replaces the base's separate ranges of code and data.
         silent = self.llc is None and not self.llc_per_cache
         return ShareSpec(
             self.llc or base.llc,
+            # A value for all caches replaces the base's exceptions, too, since it was meant for all.
             {**(base.llc_per_cache if self.llc is None else {}), **self.llc_per_cache},
-            base.mb if self.mb is None else self.mb,
+            base.mb if self.mb is None else self.mb,  # 0 is a percent, so "or" would be wrong
             {**(base.mb_per_cache if self.mb is None else {}), **self.mb_per_cache},
             self.code or (base.code if silent else None),
             self.data or (base.data if silent else None),
@@ -78,24 +81,24 @@ class ShareSpec:
         reasons = []
         code, data, l2 = self.code, self.data, self.l2
         if (code or data) and not (platform.l3 and platform.l3.has_cdp):
-            reasons.append("code and data have no masks of their own here, which takes the mount option cdp")
+            reasons.append("code and data have separate masks only with the mount option cdp")
             code = data = None
         if l2 and platform.l2 is None:
-            reasons.append("the ways of L2 caches cannot be controlled on this host")
+            reasons.append("this host has no control of L2 caches")
             l2 = None
         return replace(self, code=code, data=data, l2=l2), tuple(reasons)
 
     def check_supported(self, platform: ResctrlPlatform) -> None:
         """Check that the platform has the requested controls and domains.
 
-        :raises BadShareError: it has no such domain, or no such control at all.
+        :raises BadShareError: a domain or a control is missing.
         """
         for name, asked, control in (
             ("LLC", self.llc is not None or self.llc_per_cache, platform.l3),
             ("MB", self.mb is not None or self.mb_per_cache, platform.mb),
         ):
             if asked and control is None:
-                raise BadShareError(f"{name} cannot be controlled on this host")
+                raise BadShareError(f"this host has no control of {name}")
         for reason in self.unknown_domains(platform):
             raise BadShareError(reason)
 
@@ -106,10 +109,10 @@ class ShareSpec:
             ("MB", self.mb_per_cache, platform.mb),
         ):
             if control is None:
-                continue
+                continue  # one option serves hosts with and without a control
             for cache in sorted(per_cache.keys() - set(control.ids)):
                 known = ", ".join(map(str, control.ids))
-                yield f"{name} has no cache id {cache}: there are {known}"
+                yield f"{name} has no cache id {cache}: the ids are {known}"
 
 
 def parse_range(text: str) -> WayRange:
@@ -117,6 +120,7 @@ def parse_range(text: str) -> WayRange:
 
     :raises BadShareError: the text is no range of percents.
     """
+    # At most 4 digits, so that the message about a value above 100 quotes the number.
     match = re.fullmatch(r"\s*([0-9]{1,4})\s*-\s*([0-9]{1,4})\s*", text, re.ASCII)
     if match is None:
         raise BadShareError(f"{text!r} is not a range of percents such as 0-30")
@@ -134,25 +138,27 @@ def parse_percent(text: str) -> int:
 
 
 def parse_per_cache(text: str, parse: Callable[[str], T]) -> dict[int, T]:
-    """Exceptions by cache id of an option such as ``0:0-50, 1:20-80``, each value read by ``parse``.
+    """Exceptions by cache id, from an option such as ``0:0-50, 1:20-80``.
 
-    :raises BadShareError: a part without sense, or a cache named twice.
+    :param parse: reads the value of one exception.
+    :raises BadShareError: a part cannot be read, or two parts name the same cache.
     """
     found: dict[int, T] = {}
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         cache, colon, value = part.partition(":")
         if not colon or not re.fullmatch(r"[0-9]{1,9}", cache.strip(), re.ASCII):
             raise BadShareError(f"{part!r} is not CACHE:VALUE such as 0:20")
-        if int(cache) in found:
+        if int(cache) in found:  # "1:20, 01:30" names one cache, too
             raise BadShareError(f"cache {int(cache)} is named twice in {text!r}")
         found[int(cache)] = parse(value)
     return found
 
 
 def check_percent(where: str, value: int) -> int:
-    """The value, if it is a percent.
+    """Return the value, if it is a percent.
 
-    :raises BadShareError: it is not; the message begins with ``where``.
+    :param where: the beginning of the message of an error.
+    :raises BadShareError: the value is not within 0 and 100.
     """
     if not 0 <= value <= 100:
         raise BadShareError(f"{where}: {value} is not within 0..100 percent")

@@ -1,14 +1,14 @@
 """Partition the ways of a cache, and assign exclusive ways to groups.
 
-A cache is partitioned once: the *pool*, from which exclusive ways are taken, and the rest, which all others
-share. Where masks may have no holes the pool is one run of ways, so that every request that fits by its
-number can be made to fit by moving masks: a mask can be rewritten while its guest runs.
+The partition divides a cache into the *pool*, which has the ways for exclusive use, and ways that all groups
+share. Where masks may have no holes, the pool is one run of ways. Then every request that fits by its
+number can be made to fit by moving masks, since a mask can be rewritten while its guest runs.
 
 Free ways that lie apart are joined by the fewest rewritings of masks. That is a search (A*) over the
 positions of the blocks. The estimate of the remaining moves is the smallest number of blocks in any window
 of the wanted size. A move takes at most one block out of a window, so the estimate never exceeds the truth,
 and the first solution is a shortest one. Pushing all blocks aside always works; its length bounds the
-search. At no step do two exclusive masks overlap, and none is ever empty.
+search. After each step no two exclusive masks overlap, and none is empty.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from typing import Final
 from compute_agent.resctrl.schemata import MaskRules, WayMask
 
 NO_WAYS: Final = WayMask()
-
 
 MAX_STATES: Final = 20_000
 """States tried before all blocks are pushed aside instead. That takes some tenths of a second."""
@@ -58,6 +57,7 @@ class _MoveSearch:
         self.sizes = [len(blocks[name]) for name in self.names]
         self.others = len(self.names)
         start = [next(iter(blocks[name])) for name in self.names]
+        # The owner's block moves as the others do, but a window may contain it.
         if own:
             self.names.append(owner)
             self.sizes.append(len(own))
@@ -68,7 +68,7 @@ class _MoveSearch:
     def find_shortest(self) -> tuple[BlockMove, ...]:
         aside = self._push_aside()
         bound = len(aside)
-        seen = {self._canonical_state(self.start): 0}
+        seen = {self._canonical_state(self.start): 0}  # the smallest cost at which each state was reached
         serial = itertools.count()  # breaks ties by age, so that equal inputs give equal results
         todo: list[tuple[int, int, int, _BlockPositions, tuple[BlockMove, ...]]] = []
         heapq.heappush(todo, (self._in_the_way(self.start), 0, next(serial), self.start, ()))
@@ -84,6 +84,7 @@ class _MoveSearch:
                     continue
                 seen[key] = cost
                 estimate = cost + self._in_the_way(after)
+                # -cost prefers the deepest of equal estimates: it is the nearest to a solution.
                 if estimate < bound:
                     step = (self.names[index], WayMask.from_range(at, self.sizes[index]))
                     heapq.heappush(todo, (estimate, -cost, next(serial), after, (*path, step)))
@@ -92,6 +93,7 @@ class _MoveSearch:
     def _in_the_way(self, state: _BlockPositions) -> int:
         """The smallest number of blocks in any window of ``count`` ways: the estimate of moves left."""
         windows = self.high - self.low - self.count + 1
+        # One pass over the blocks instead of one over each window: this runs for every state.
         changes = [0] * (windows + 1)  # blocks in a window less those in the window below it
         for at, size in zip(state[: self.others], self.sizes, strict=False):
             changes[max(0, at - self.low - self.count + 1)] += 1
@@ -104,6 +106,7 @@ class _MoveSearch:
             taken |= (1 << size) - 1 << at
         for index, (at, size) in enumerate(zip(state, self.sizes, strict=True)):
             block = (1 << size) - 1
+            # A block may overlap with its own old place: the kernel replaces a mask by one write.
             obstacles = taken & ~(block << at)
             for to in range(self.low, self.high - size + 1):
                 if to != at and not block << to & obstacles:
@@ -115,15 +118,16 @@ class _MoveSearch:
         return tuple(sorted(pairs[: self.others])) + tuple(pairs[self.others :])
 
     def _push_aside(self) -> tuple[BlockMove, ...]:
-        """Move blocks below the owner's down and those above it up, so that all free ways meet around it.
+        """Move blocks below the owner's down, and blocks above it up, so that all free ways meet around it.
 
-        The block nearest to an end goes first and slides into free ways. Without an owner's block all go
-        down.
+        The block nearest to an end goes first and slides into free ways. Without a block of the owner, all
+        blocks go down.
         """
         own = self.start[self.others] if len(self.start) > self.others else self.high
         steps = []
         by_place = sorted(range(self.others), key=lambda index: self.start[index])
         edge = self.low
+        # Blocks may have free ways between them, so each is compared with the edge and not just counted.
         for index in by_place:
             if self.start[index] < own:
                 if self.start[index] != edge:
@@ -140,7 +144,11 @@ class _MoveSearch:
 
 @dataclass(frozen=True, slots=True)
 class WayPartition:
-    """The ways of a cache: a ``pool`` for exclusive use, others, and those ``locked`` by foreign groups."""
+    """The ways of a cache.
+
+    :ivar pool: ways for exclusive use.
+    :ivar locked: ways that foreign groups keep for themselves. All others are shared.
+    """
 
     rules: MaskRules
     pool: WayMask
@@ -174,31 +182,34 @@ class WayAssignment:
     refused: Mapping[str, str] = field(default_factory=dict)
 
 
+# The search is cubic in the number of ways, and each resolution asks for the same few caches.
 @functools.lru_cache(maxsize=64)
 def partition_ways(
     rules: MaskRules, shareable: WayMask, shared_ways: int, locked: WayMask = NO_WAYS
 ) -> WayPartition:
     """Partition a cache so that at least ``shared_ways`` stay shared. The pool is as large as possible.
 
-    At least ``min_bits`` ways in a row stay shared, and so do the ``shareable`` ones, which devices fill.
-    The pool may be empty.
+    At least ``min_bits`` ways in a row stay shared, since a mask needs as many. The pool may be empty.
 
-    :param locked: ways of foreign groups, which are in no part.
+    :param shareable: ways that devices fill, too. They are never exclusive.
+    :param locked: ways of foreign groups. They are neither in the pool nor shared.
     """
     usable = rules.all_ways - locked
     spare = usable - shareable
     keep = max(shared_ways, rules.min_bits)
     if _holes_allowed(rules):
+        # The lowest ways are for exclusive use, as in partitions without holes.
         surplus = len(usable) - max(keep, len(usable & shareable))
         return WayPartition(rules, WayMask.from_ways(list(spare)[: max(0, surplus)]), locked)
     best, best_key = NO_WAYS, (0, 0, 0)
     for first in spare:
         for count in range(1, len(spare) + 1):
             pool = WayMask.from_range(first, count)
-            if not spare.covers(pool):
+            if not spare.contains_mask(pool):
                 break
             rest = usable - pool
             longest = max((len(run) for run in rest.split_runs()), default=0)
+            # Of equally large pools, the one that leaves the shared ways together: a mask may need a run.
             key = (count, longest, -first)
             if len(rest) >= keep and longest >= rules.min_bits and key > best_key:
                 best, best_key = pool, key
@@ -210,9 +221,9 @@ def assign_ways(
 ) -> WayAssignment:
     """Assign each owner its number of ways.
 
-    An owner with the right number keeps its ways unless another owner cannot be served otherwise. Ways of
-    owners that are not in ``wanted`` are free. Held masks that break the rules (outside of the pool,
-    overlapping) are replaced. A request that does not fit is refused, and that owner's ways are free, too.
+    An owner with the right number keeps its ways, unless another owner cannot be served otherwise. The ways
+    of owners that are not in ``wanted`` are free. A held mask that breaks the rules (outside of the pool, or
+    overlapping) is replaced. A request that does not fit is refused, and the ways of its owner are free, too.
 
     :param held: the masks in force, the oldest first.
     :param wanted: the number of ways by owner.
@@ -220,6 +231,7 @@ def assign_ways(
     masks: dict[str, WayMask] = {}
     moves: list[MaskMove] = []
     refused: dict[str, str] = {}
+    # Running guests take precedence over new ones. Of these the largest comes first: it is hardest to place.
     order = [owner for owner in held if owner in wanted]
     order += sorted(wanted.keys() - held.keys(), key=lambda owner: (-wanted[owner], owner))
     left = len(partition.pool)
@@ -234,18 +246,20 @@ def assign_ways(
         mask = held.get(owner, NO_WAYS)
         if _is_valid_mask(partition, mask) and not any(mask & other for other in masks.values()):
             masks[owner] = mask
+    # Masks that break a rule stay in force until their owner has moved, so they are in the way until then.
     misplaced = {owner: held[owner] for owner in served if owner in held and owner not in masks}
-    for owner in served:  # masks shrink first, which frees ways and needs none
+    for owner in served:  # shrinking frees ways and needs none
         if owner in masks and len(masks[owner]) > wanted[owner]:
             after = _shrunk_mask(partition, masks, owner, wanted[owner])
             moves.append(MaskMove(owner, masks[owner], after))
             masks[owner] = after
+    # The sort is stable: misplaced owners first, then the order of service.
     for owner in sorted(served, key=lambda owner: owner not in misplaced):
         if len(masks.get(owner, NO_WAYS)) == wanted[owner]:
             continue
         before = misplaced.pop(owner, masks.get(owner, NO_WAYS))
         for move in _moves_for(partition, masks, misplaced, owner, wanted[owner]):
-            if move.owner == owner:
+            if move.owner == owner:  # the search knows no misplaced mask, but the kernel has it
                 move = MaskMove(owner, before, move.after)
             before = move.after if move.owner == owner else before
             moves.append(move)
@@ -254,7 +268,7 @@ def assign_ways(
 
 
 def _holes_allowed(rules: MaskRules) -> bool:
-    # With a minimum above 1 the kernel checks the length of the lowest piece: runs always pass.
+    # With a minimum above 1 the kernel checks the length of the lowest run, so only whole runs are safe.
     return rules.sparse and rules.min_bits <= 1
 
 
@@ -267,7 +281,7 @@ def _refusal_reason(partition: WayPartition, count: int, left: int) -> str | Non
 
 
 def _is_valid_mask(partition: WayPartition, mask: WayMask) -> bool:
-    if not mask or not partition.pool.covers(mask) or len(mask) < partition.rules.min_bits:
+    if not mask or not partition.pool.contains_mask(mask) or len(mask) < partition.rules.min_bits:
         return False
     return mask.is_contiguous or _holes_allowed(partition.rules)
 
@@ -312,7 +326,8 @@ def _moves_for(
             others[name] = after
     taken = WayMask.union_of(others.values())
     place = _best_place(partition, partition.pool - taken, taken, own, count)
-    assert place is not None  # plan_moves joined enough free ways
+    # For the type checker: plan_moves has joined enough free ways.
+    assert place is not None
     return (*moves, MaskMove(owner, own, place))
 
 
@@ -326,6 +341,7 @@ def _best_place(
         for start in range(first, first + len(gap) - count + 1):
             place = WayMask.from_range(start, count)
             left = len(partition.open_ways(taken | place))
+            # Kept ways stay warm; the smallest gap that fits leaves large ones for large requests.
             key = (len(place & own), left, -len(gap), -start)
             if best is None or key > best_key:
                 best, best_key = place, key

@@ -56,7 +56,7 @@ def build_subject(
         # Copied from the class, so that decisions need no classes.
         rank=classes.rank_of(settings.qos_class),
         priority=settings.priority,
-        protected=classes.is_protected(settings.qos_class, dedicated),
+        protected=settings.preserve or classes.is_protected(settings.qos_class, dedicated),
         started=started,
         allotments={
             # Every guest can use all of its CPUs and disks: these two controls are there on each host.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,9 +14,8 @@ import os_traits
 from placement.search.request import RequestGroup
 from placement_extras.flavors.flavor import PciAlias, TranslationRules, refused
 from placement_extras.flavors.guest import FlavorGuest
-from placement_extras.flavors.spelling import FlavorWarnings
+from placement_extras.flavors.spelling import SPEC_OF_GROUP, FlavorWarnings
 
-_SPEC: Final = re.compile(r"(resources|trait)([a-zA-Z0-9_-]{1,64})?:(.*)", re.DOTALL)
 _STANDARD: Final = frozenset(os_resource_classes.STANDARDS)
 
 
@@ -49,7 +47,7 @@ class GroupBuilder:
                     self._policy = value
                 else:
                     self._warnings.add(f"group_policy cannot be {value!r}, only none or isolate")
-            elif match := _SPEC.fullmatch(key):
+            elif match := SPEC_OF_GROUP.fullmatch(key):
                 kind, suffix, name = match.groups(default="")
                 if kind == "trait":
                     self._add_trait(key, name, value, suffix)

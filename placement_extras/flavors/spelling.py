@@ -1,7 +1,7 @@
 """Which names of extra specs and image properties are known, and the warnings about others.
 
 Nova asks for nothing by a name that it does not know: a misspelt extra spec counts for nothing. Names of
-namespaces that Nova 34.0.0 does not know belong to others, and pass, unless they are nearly one of Nova's.
+namespaces that Nova 34.0.0 does not know belong to others, and pass, unless the namespace looks misspelt.
 """
 
 import re
@@ -51,13 +51,15 @@ _NAMES: Final[Mapping[str, str]] = {
     "vmware": "hw_version storage_policy",
 }
 """By namespace. Nova's API does not know the two of ``maxphysaddr``, but its scheduler does."""
-_NAMESPACES: Final = (*_NAMES, "resources", "trait")
-_PLAIN_NAMES: Final = ("group_policy", "hide_hypervisor_id")
-"""Names without a namespace."""
-_NEARLY: Final = 0.85
-"""How similar another name has to be: ``resource`` is for ``resources``, ``trust`` not for ``trait``."""
+SPEC_OF_GROUP: Final = re.compile(r"(resources|trait)([a-zA-Z0-9_-]{1,64})?:(.*)", re.DOTALL)
+"""An extra spec with an amount or a trait: the kind, the suffix of its group, the name."""
+_NAMESPACES: Final = ("resources", "trait", *_NAMES)
+_NUMBER: Final = re.compile(r"_?\d+$")
+_NEAR: Final = 0.81
+"""Likeness of a namespace to a known one from which on it is a misspelling, and not foreign."""
+_POLICY: Final = "group_policy"
 _SPECS: Final = frozenset(
-    f"{namespace}:{name}" for namespace, names in _NAMES.items() for name in names.split()
+    (_POLICY, *(f"{namespace}:{name}" for namespace, names in _NAMES.items() for name in names.split()))
 )
 _WITH_PARTS: Final = re.compile(
     r"hw:numa_(cpus|mem)\.\d+|aggregate_instance_extra_specs:.+|capabilities:(cpu_info|instances|limits|metrics"
@@ -91,7 +93,7 @@ class FlavorWarnings:
             self._more += 1
             return
         near = get_close_matches(name, known, 1, 0.75) if name else []
-        self._sentences.append(f"{sentence} (did you mean {near[0]}?)" if near else sentence)
+        self._sentences.append(f"{sentence}: did you mean {near[0]}?" if near else sentence)
 
     def sentences(self) -> tuple[str, ...]:
         """All of them, the first at length."""
@@ -114,28 +116,23 @@ def check(flavor: NovaFlavor, warnings: FlavorWarnings) -> None:
 
 def _check_specs(names: Iterable[str], warnings: FlavorWarnings) -> None:
     for name in names:
-        namespace, colon, rest = name.partition(":")
-        near = _near_name(namespace, _NAMESPACES if colon else _PLAIN_NAMES)
-        if near:
-            warnings.add(
-                f"{name} is no extra spec that Nova knows", f"{near}{colon}{rest}", [f"{near}{colon}{rest}"]
-            )
-            continue
-        if colon:
-            is_known = namespace not in _NAMES or name in _SPECS or bool(_WITH_PARTS.fullmatch(name))
-        else:
-            is_known = name not in _PROPERTIES
-        if not is_known:
-            meant = name if colon else name.replace("_", ":", 1)
-            warnings.add(f"{name} is no extra spec that Nova knows", meant, sorted(_SPECS))
+        meant = _meant_spec(name)
+        if meant is not None:
+            known = [meant] if SPEC_OF_GROUP.fullmatch(meant) else sorted(_SPECS)
+            warnings.add(f"{name} is no extra spec that Nova knows", meant, known)
 
 
-def _near_name(name: str, known: Collection[str]) -> str:
-    """The known name that was probably meant by one that is nearly that; empty if there is none."""
-    lowered = name.lower()
-    # Nova takes whatever follows these two as the name of a group
-    if name in known or name.startswith(("resources", "trait")):
-        return ""
-    if lowered in known:
-        return lowered
-    return next(iter(get_close_matches(lowered, known, 1, _NEARLY)), "")
+def _meant_spec(name: str) -> str | None:
+    """The probable meaning of an extra spec that asks for nothing; None where it is understood or foreign."""
+    namespace, colon, rest = name.partition(":")
+    if not colon:
+        if name in _PROPERTIES:
+            return name.replace("_", ":", 1)
+        is_near = name != _POLICY and get_close_matches(name.lower(), [_POLICY], 1, _NEAR)
+        return _POLICY if is_near else None
+    if SPEC_OF_GROUP.fullmatch(name):
+        return None
+    if namespace in _NAMES:
+        return None if name in _SPECS or _WITH_PARTS.fullmatch(name) else name
+    near = get_close_matches(_NUMBER.sub("", namespace.lower()), _NAMESPACES, 1, _NEAR)
+    return f"{near[0]}:{rest}" if near else None

@@ -49,6 +49,16 @@ def add_by_options(parser: argparse.ArgumentParser) -> None:
             default=[],
             help=f"Property of {whose} (may be repeated)",
         )
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="Refuse a flavor of which something is not understood, in place of a warning",
+    )
+
+
+def given_strict(parsed_args: argparse.Namespace) -> dict[str, Any]:
+    """The member ``strict`` of a body; nothing where a flavor with warnings will do."""
+    return {"strict": True} if parsed_args.strict else {}
 
 
 def wanted(parsed_args: argparse.Namespace) -> dict[str, Any]:

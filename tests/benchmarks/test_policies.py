@@ -22,7 +22,7 @@ from benchmarks.policy_judge import Judge
 from benchmarks.policy_sides import Decision, Nova, Ours
 from benchmarks.policy_streams import MAX_LOAD, Arrival, Departure, Guest, amount, stream
 from benchmarks.reference import environment, is_installed
-from compute_agent.model.guest import ThreadPolicy
+from compute_agent.model.guest_settings import ThreadPolicy
 from compute_agent.policy import POLICIES
 from tests.compute_agent.inventory.machines import machine
 from tests.examples import examples

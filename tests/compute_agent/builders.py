@@ -5,7 +5,8 @@ pipelines on a fake host by :mod:`tests.compute_agent.pipeline.fake_host`.
 """
 
 from compute_agent.controllers.cpu import CpusetController
-from compute_agent.model.guest import Guest, GuestSettings
+from compute_agent.model.guest import Guest
+from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.report.transport import UNTYPED_MICROVERSION

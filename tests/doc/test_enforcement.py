@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from compute_agent.controllers import blockio, cpu, cpu_class, memory, resctrl
-from compute_agent.model.guest import GuestSettings
+from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.resource import RESOURCE_CLASSES
 
 CHECKOUT = Path(__file__).parents[2]

@@ -55,15 +55,14 @@ from xml.etree import ElementTree
 from compute_agent.drivers.base import GuestFlavor
 from compute_agent.drivers.libvirt.qemu import EMULATOR, ThreadRole
 from compute_agent.model import cpuset
-from compute_agent.model.guest import (
+from compute_agent.model.guest import GuestCell, PlacementConstraints
+from compute_agent.model.guest_settings import (
     MAX_ANNOTATION,
     MAX_PRIORITY,
     MAX_VCPUS,
     EmulatorPolicy,
-    GuestCell,
     GuestSettings,
     MemoryType,
-    PlacementConstraints,
     ThreadPolicy,
 )
 from compute_agent.model.resource import CPU_CLASSES

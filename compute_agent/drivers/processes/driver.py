@@ -26,7 +26,8 @@ from compute_agent.drivers.memory_limits import OomScores
 from compute_agent.drivers.processes import guest_cgroup, launch
 from compute_agent.drivers.processes.process_table import ProcessTable
 from compute_agent.drivers.processes.records import DRIVER, ProcessRecord, RecordStore
-from compute_agent.model.guest import Guest, GuestSettings
+from compute_agent.model.guest import Guest
+from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.model.resource import BlockIo
 

@@ -22,7 +22,7 @@ from compute_agent.drivers.processes import launch
 from compute_agent.drivers.processes.launch import GUEST_VARIABLE
 from compute_agent.drivers.processes.records import ProcessRecord, RecordStore, UnusableRecord
 from compute_agent.drivers.procfs import ProcessIdentity
-from compute_agent.model.guest import GuestSettings
+from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.threads import ThreadSpec, start_thread
 

@@ -36,7 +36,8 @@ from compute_agent.files import (
     secure_folder,
     write_durably,
 )
-from compute_agent.model.guest import EmulatorPolicy, Guest, GuestSettings, MemoryType, ThreadPolicy
+from compute_agent.model.guest import Guest
+from compute_agent.model.guest_settings import EmulatorPolicy, GuestSettings, MemoryType, ThreadPolicy
 from compute_agent.model.messages import called, is_uuid, printable
 
 LOG = logging.getLogger(__name__)

@@ -104,6 +104,23 @@ def test_a_nova_compute_is_found_and_its_root_left_alone(start, live_placement, 
     assert found["root_provider"].startswith("nova-compute's, as far as is known: Placement cannot be asked")
 
 
+def test_dedicated_cpus_that_nova_switches_count_and_nothing_is_read_again(start, caplog):
+    rig = start()
+    rig.wait_for(lambda: rig.status()["provider_is"] == "nova-compute's")
+    rig.wait_for(lambda: rig.shown().keys() == {"testhost", *CHILDREN})
+    online = rig.files.root.parents[2] / "sys/devices/system/cpu/online"
+    caplog.clear()
+    for cpus in ("1", "0-1", "1"):
+        online.write_text(f"{cpus}\n")
+        rig.agent.look()
+        assert rig.status()["config_error"] == ""
+    assert "read anew" not in caplog.text
+    rig.restart()
+    assert rig.report()
+    assert rig.shown().keys() == {"testhost", *CHILDREN}
+    assert not any("offline" in each for each in rig.status()["warnings"])
+
+
 def test_the_root_is_waited_for_and_followed(start):
     rig = start("provider_tree = beside", nova_first=False)
     rig.wait_for(

@@ -18,7 +18,7 @@ from compute_agent.controllers.base import PINS, ReleaseItem
 from compute_agent.drivers.base import UNLIMITED, CpuLimits, CpuSettings, MemoryLimits
 from compute_agent.inventory.provider_tree import ProviderInventory
 from compute_agent.model.cpuset import FormerValues
-from compute_agent.model.guest import GuestSettings
+from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.messages import DriverError
 from compute_agent.model.resource import BlockIo, ThrottleControl
 from compute_agent.pipeline.state import StateFile

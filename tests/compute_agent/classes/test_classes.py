@@ -7,7 +7,8 @@ from compute_agent.classes.guest_classes import DEFAULT_CLASSES, QosClass, QosCl
 from compute_agent.controllers.base import GuestTarget
 from compute_agent.controllers.cpu import CpuController
 from compute_agent.drivers.base import CpuLimits
-from compute_agent.model.guest import CpuAssignment, GuestSettings
+from compute_agent.model.guest import CpuAssignment
+from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.resctrl.share_spec import ShareSpec, WayRange
 from tests.compute_agent.fakes import FakeDriver
 

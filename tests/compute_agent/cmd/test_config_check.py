@@ -7,10 +7,14 @@ import re
 import shutil
 import socket
 import subprocess
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
+from compute_agent.agent.configured_host import build_world
+from compute_agent.conf import load
+from compute_agent.files import secure_folder
 from tests.compute_agent.cmd.agents import MAIN, run_here
 from tests.compute_agent.resctrl import fake
 
@@ -130,6 +134,27 @@ def test_a_dedicated_cpu_that_is_offline_is_told(configure, two_nodes):
     (two_nodes / "sys/devices/system/cpu/offline").write_text("0\n")
     _, found = check(configure("cpu_dedicated_set = 0\ncpu_shared_set = 1"))
     assert any("CPU 0 is offline" in text for text in found["warnings"])
+
+
+def test_a_dedicated_cpu_that_nova_took_offline_counts_once_it_was_seen(configure, two_nodes):
+    ini = configure("provider_tree = beside\ncpu_dedicated_set = 0\ncpu_shared_set = 1")
+    online = two_nodes / "sys/devices/system/cpu/online"
+    online.write_text("1\n")
+    _, found = check(ini)
+    assert found["dedicated_cpus"] == ""
+    assert any("CPU 0 is offline, and left out until online" in text for text in found["warnings"])
+    online.write_text("0-1\n")
+    conf = load(config_files=[str(ini)])
+    secure_folder(Path(conf.state_path))
+    build_world(conf)
+    online.write_text("1\n")
+    status, found = check(ini)
+    assert (status, found["dedicated_cpus"]) == (0, "0")
+    assert about(found["warnings"], "offline") == []
+    shown = json.loads(run_here(ini, "topology", "show", "-f", "json").stdout)
+    assert (shown["online_cpus"], shown["parked_cpus"]) == ("1", "0")
+    assert [core["cpus"] for core in shown["cores"]] == ["0", "1"]
+    assert "Parked CPUs (offline until a guest gets them): 0" in run_here(ini, "topology", "show").stdout
 
 
 def test_the_agent_tells_the_same_at_its_start_in_status_and_when_the_file_changes(agent, write_ini):

@@ -9,7 +9,8 @@ import pytest
 from compute_agent import controllers
 from compute_agent.agent.configured_host import ControllerSettings, make_controllers
 from compute_agent.controllers.base import GuestController, GuestTarget, KernelController
-from compute_agent.model.guest import Guest, GuestSettings
+from compute_agent.model.guest import Guest
+from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.messages import DriverError, GuestGoneError
 from tests.compute_agent.fakes import FakeDriver
 

@@ -7,7 +7,7 @@ import pytest
 from compute_agent.controllers.base import GuestTarget
 from compute_agent.controllers.blockio import BlockIoController
 from compute_agent.host.block_devices import BlockDevice, BlockDevices
-from compute_agent.model.guest import GuestSettings
+from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.model.resource import BLOCKIO, BlockIo, BlockIoClass, DeviceRates, ThrottleControl
 from tests.compute_agent.fakes import FakeDriver

@@ -5,7 +5,8 @@ import pytest
 from compute_agent.controllers.base import GuestTarget
 from compute_agent.controllers.cpu import CpuController, cpu_weight
 from compute_agent.drivers.base import CpuLimits
-from compute_agent.model.guest import CpuAssignment, GuestSettings
+from compute_agent.model.guest import CpuAssignment
+from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.messages import GuestGoneError
 from compute_agent.model.resource import ThrottleControl
 from tests.compute_agent.fakes import FakeDriver

@@ -1,5 +1,7 @@
 """Which CPUs work by which class: the strongest claim of a domain decides for all of it."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -67,6 +69,18 @@ def test_guests_come_by_rank_then_shared_cpus_then_those_that_nobody_holds():
         CpuClassClaim(cpu_set(2), SLOW),
         CpuClassClaim(cpu_set(0, 1), SHARED),
         CpuClassClaim(cpu_set(2, 3, 4, 5, 6, 7), IDLE),
+    ]
+
+
+def test_a_guest_may_have_a_class_of_its_own_or_none_if_it_is_preserved():
+    own = replace(class_target("a", "LSR", 3), guest=build_guest("a", qos_class="LSR", cpu_class="slow"))
+    left = replace(class_target("b", "BE", 4), guest=build_guest("b", qos_class="BE", preserve=True))
+    unknown = replace(class_target("c", "LSR", 5), guest=build_guest("c", qos_class="LSR", cpu_class="gone"))
+    claims = make_claims([own, left, unknown], SETS, BINDINGS, CLASSES, lost=False)
+    assert claims[:3] == [
+        CpuClassClaim(cpu_set(4)),
+        CpuClassClaim(cpu_set(5), FAST),
+        CpuClassClaim(cpu_set(3), SLOW),
     ]
 
 

@@ -4,7 +4,8 @@ import pytest
 
 from compute_agent.controllers.base import GuestTarget
 from compute_agent.controllers.memory import MemoryController
-from compute_agent.model.guest import CpuAssignment, GuestSettings
+from compute_agent.model.guest import CpuAssignment
+from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.messages import GuestGoneError
 from tests.compute_agent.fakes import FakeDriver
 

@@ -5,7 +5,7 @@ import pytest
 from compute_agent.controllers.base import GuestTarget
 from compute_agent.controllers.memory import MemoryLimitController, memory_limits
 from compute_agent.drivers.base import UNLIMITED, MemoryLimits
-from compute_agent.model.guest import GuestSettings
+from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.messages import GuestGoneError
 from compute_agent.model.resource import RECLAIMED_MEMORY, MemoryShare
 from tests.compute_agent.fakes import FakeDriver

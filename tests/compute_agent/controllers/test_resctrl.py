@@ -493,7 +493,7 @@ def test_a_class_that_names_a_cache_that_is_not_there_is_told_and_used_elsewhere
     rig = make_rig(classes={"LS": wish})
     rig.sync()
     rig.sync()
-    assert caplog.text.count("compute-agent.class.LS: LLC has no cache id 7: there are 0, 1") == 1
+    assert caplog.text.count("compute-agent.class.LS: LLC has no cache id 7: the ids are 0, 1") == 1
     assert len(rig.mask("compute-agent.class.LS", 0)) == 8
 
 

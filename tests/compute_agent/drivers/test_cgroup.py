@@ -12,7 +12,7 @@ from compute_agent.drivers import procfs
 from compute_agent.drivers.base import CpuLimits, CpuSettings
 from compute_agent.drivers.cgroup import CgroupRoot, GuestCgroup
 from compute_agent.drivers.processes.driver import ProcessDriver
-from compute_agent.model.guest import GuestSettings
+from compute_agent.model.guest_settings import GuestSettings
 
 ALL = frozenset(os.sched_getaffinity(0))
 ONE = frozenset({min(ALL)})

@@ -12,7 +12,7 @@ from compute_agent.drivers.base import ChangeKind, CpuLimits, CpuSettings, Memor
 from compute_agent.drivers.cgroup import CgroupRoot
 from compute_agent.drivers.libvirt.driver import LibvirtDriver
 from compute_agent.drivers.processes.driver import ProcessDriver
-from compute_agent.model.guest import GuestSettings
+from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.messages import DriverError, GuestGoneError
 from tests.compute_agent.cgroups import FakeCgroups
 from tests.compute_agent.fakes import FakeDriver

@@ -22,7 +22,7 @@ from compute_agent.drivers.base import UNLIMITED, ChangeKind, CpuLimits, CpuSett
 from compute_agent.drivers.cgroup import CgroupRoot, GuestCgroup
 from compute_agent.drivers.processes.driver import ProcessDriver
 from compute_agent.host.block_devices import read_block_devices
-from compute_agent.model.guest import GuestSettings
+from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.model.resource import BlockIo, DeviceRates
 from tests.compute_agent import cgroups

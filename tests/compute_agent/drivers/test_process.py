@@ -17,7 +17,7 @@ from compute_agent.drivers import procfs
 from compute_agent.drivers.base import ChangeKind, CpuSettings, GuestChange
 from compute_agent.drivers.processes import driver as module
 from compute_agent.drivers.processes.driver import ProcessDriver
-from compute_agent.model.guest import GuestSettings, MemoryType
+from compute_agent.model.guest_settings import GuestSettings, MemoryType
 from compute_agent.model.messages import DriverError, GuestGoneError
 from tests.waits import wait_for
 

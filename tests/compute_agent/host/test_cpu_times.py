@@ -15,7 +15,7 @@ def test_each_cpu_has_its_times_and_stolen_ones_are_not_busy():
 
 
 @pytest.mark.parametrize("text", ["", "intr 1\n", "cpu 1 2 3 4\n", "cpu0 a b\n", "cpux 1 2 3 4\n"])
-def test_what_is_something_else_is_refused(text):
+def test_a_damaged_state_file_is_refused(text):
     with pytest.raises(ValueError, match=r"no line|invalid literal|not enough"):
         parse_cpu_times(text)
 

@@ -118,6 +118,7 @@ def test_json_form_is_stable(tmp_path: Path) -> None:
         ],
         "online_cpus": "0-3",
         "offline_cpus": "4-5",
+        "parked_cpus": "",
     }
 
 

@@ -11,7 +11,7 @@ from compute_agent.controllers.cpu import CpuController, CpusetController
 from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
 from compute_agent.loops.throttling import WatermarkLoop
 from compute_agent.model.cpuset import CpuSets
-from compute_agent.model.guest import GuestSettings
+from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.messages import DriverError
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.pipeline.events import StartGuest

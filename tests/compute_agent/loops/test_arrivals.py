@@ -8,7 +8,7 @@ import pytest
 from compute_agent.drivers.base import ChangeKind, GuestChange
 from compute_agent.loops.arrivals import GuestEvents
 from compute_agent.model.cpuset import CpuSets
-from compute_agent.model.guest import GuestSettings
+from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.pipeline.events import ReconcileGuests
 from tests.compute_agent.pipeline.fake_host import SETS, WORLD, FakeHost
 

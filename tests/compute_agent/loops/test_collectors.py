@@ -22,9 +22,9 @@ from compute_agent.reclaim.collectors import (
     CollectedAmount,
     CollectedClasses,
     check_collectors,
-    checked,
+    check_measurement,
     dump,
-    found_collectors,
+    installed_collectors,
     parse,
 )
 from tests.waits import wait_for
@@ -61,7 +61,7 @@ class CollectingHost:
             name: SimpleNamespace(name=name, load=lambda name=name: self.collectors[name])
             for name in collectors
         }
-        monkeypatch.setattr("compute_agent.loops.collectors.found_collectors", lambda: self.points)
+        monkeypatch.setattr("compute_agent.loops.collectors.installed_collectors", lambda: self.points)
         self.new_loop()
 
     def new_loop(self):
@@ -114,7 +114,7 @@ def test_what_is_not_told_is_withheld_and_what_is_is_offered_after_a_quarter_of_
     assert rig.withheld() == {("_NUMA_0", LICENCE): 50, ("_NUMA_1", LICENCE): 50}
     (event,) = rig.events
     assert event.text == "Of host_NUMA_0 40 of 90 CUSTOM_LICENCE are offered, after 0"
-    assert event.reason == "one tells 60.5, of which 20 are not to be counted on"
+    assert event.reason == "one reports 60.5, with a margin of 20"
     assert [row["amount"] for row in rig.loop.document(TREE)] == [40.5, 40, 0.0, 0]
 
 
@@ -174,14 +174,14 @@ def twice(rig):
         (lambda rig: exec("raise ValueError('a\\x1b[31m\\nb' * 9999)"), "it failed: ValueError: a\ufffd[31m"),
         (lambda rig: None, "it failed: TypeError"),
         (lambda rig: mute(), "it failed: Mute"),
-        (lambda rig: endless(), "it told a object, not a Measurement"),
+        (lambda rig: endless(), "it reported a object, not a ClassMeasurement"),
         (lambda rig: [rig.told(LICENCE, amount=float("nan"))], "amount of CUSTOM_LICENCE is nan"),
         (lambda rig: [rig.told(LICENCE, amount=-1)], "amount of CUSTOM_LICENCE is -1"),
         (lambda rig: [rig.told(LICENCE, margin="x")], "margin of CUSTOM_LICENCE is 'x'"),
-        (lambda rig: [rig.told(LICENCE, valid=-1)], "was out of date then"),
-        (lambda rig: [rig.told("VCPU", "NUMA_1")], "it told of 'VCPU' in 'NUMA_1', and its classes are"),
-        (lambda rig: [rig.told(LICENCE, zone=0)], "it told of 'CUSTOM_LICENCE' in 0"),
-        (lambda rig: [rig.told([])], "it told of [] in 'NUMA_0'"),
+        (lambda rig: [rig.told(LICENCE, valid=-1)], "was already out of date"),
+        (lambda rig: [rig.told("VCPU", "NUMA_1")], "it reported 'VCPU' in 'NUMA_1', but its classes are"),
+        (lambda rig: [rig.told(LICENCE, zone=0)], "it reported 'CUSTOM_LICENCE' in 0"),
+        (lambda rig: [rig.told([])], "it reported [] in 'NUMA_0'"),
         (twice, "it told of CUSTOM_LICENCE in 'NUMA_0' twice"),
         (lambda rig: [rig.told(LICENCE, zone="NUMA_7")], "of NUMA_7, where there is no inventory of it"),
     ],
@@ -249,7 +249,7 @@ def test_one_that_hangs_holds_up_nobody_and_is_left_behind(rig, monkeypatch):
 
 def test_the_example_is_found_by_its_metadata_and_tells(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(EXAMPLE))
-    assert "licences" in found_collectors()
+    assert "licences" in installed_collectors()
     check_collectors(["licences"])
     (tmp_path / "licences").write_text("NUMA_0 40\n")
     monkeypatch.setenv("LICENCES", str(tmp_path / "licences"))
@@ -261,7 +261,7 @@ def test_the_example_is_found_by_its_metadata_and_tells(tmp_path, monkeypatch):
         runner.once()
         loop.round(TREE)
     assert loop.troubles == ()
-    assert loop.known["licences"].collected[LICENCE, "n0"].left(clock[0]) == 36.0
+    assert loop.known["licences"].collected[LICENCE, "n0"].usable_amount(clock[0]) == 36.0
 
 
 def test_one_that_is_removed_while_a_round_runs_withholds_nothing(rig):
@@ -296,14 +296,14 @@ def test_whatever_is_told_no_more_is_offered_than_was_told_and_there_is(steps):
     for amount, margin, until, elapsed in steps:
         now += elapsed
         try:
-            told = checked(ClassMeasurement(LICENCE, "", amount, margin, until), {LICENCE}, now)
+            told = check_measurement(ClassMeasurement(LICENCE, "", amount, margin, until), {LICENCE}, now)
         except ValueError:
             told = None
-        collected = collected.after(told, 90, now)
+        collected = collected.with_measurement(told, 90, now)
         least = collected.amount - collected.margin
-        assert 0 <= collected.offered(now) <= max(0.0, min(least, 90))
+        assert 0 <= collected.offered_amount(now) <= max(0.0, min(least, 90))
         assert collected.valid_until <= max(now + MAX_VALID_SECONDS, collected.valid_until)
-        assert collected.offered(now + MAX_VALID_SECONDS + 1) == 0
+        assert collected.offered_amount(now + MAX_VALID_SECONDS + 1) == 0
         again = parse(dump({"c": CollectedClasses(frozenset({LICENCE}), {(LICENCE, "n"): collected})}))
         kept = again["c"].collected[LICENCE, "n"]
         assert replace(kept, offer=collected.offer) == collected

@@ -11,7 +11,7 @@ from compute_agent.host.reader import read_topology
 from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
 from compute_agent.loops.audit import from_affinities, locate
 from compute_agent.model.cpuset import CpuSets
-from compute_agent.model.guest import EmulatorPolicy, GuestSettings, ThreadPolicy
+from compute_agent.model.guest_settings import EmulatorPolicy, GuestSettings, ThreadPolicy
 from compute_agent.pipeline.host_state import HostState
 from compute_agent.policy import POLICIES
 from compute_agent.report.capacity import CpuLocation

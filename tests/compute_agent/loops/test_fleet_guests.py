@@ -7,7 +7,7 @@ import pytest
 from compute_agent.fleet.revision import FleetError
 from compute_agent.loops import fleet
 from compute_agent.loops.fleet import FILE, FleetGuests
-from compute_agent.model.guest import GuestSettings
+from compute_agent.model.guest_settings import GuestSettings
 
 ONE, TWO = (f"{number}1111111-1111-4111-8111-111111111111" for number in (1, 2))
 

@@ -10,7 +10,8 @@ from compute_agent.classes.guest_classes import DEFAULT_CLASSES
 from compute_agent.controllers.base import GuestTarget
 from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.loops.monitoring import MonitorTargets
-from compute_agent.model.guest import Guest, GuestSettings
+from compute_agent.model.guest import Guest
+from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.monitoring.monitor import CacheMonitor
 from compute_agent.monitoring.reading import MonitorTarget
 from compute_agent.resctrl.groups import read_tasks

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from compute_agent.drivers.base import OomKill
 from compute_agent.events.event import EventRecorder
 from compute_agent.loops.events import OomEvents
-from compute_agent.model.guest import GuestSettings
+from compute_agent.model.guest_settings import GuestSettings
 from tests.compute_agent.fakes import FakeDriver
 
 

@@ -12,7 +12,7 @@ from compute_agent.inventory.cpu_sets import CpuOptions, resolve
 from compute_agent.inventory.derive import InventorySettings, derive
 from compute_agent.loops.offers import with_kept
 from compute_agent.loops.reclaimed import ReclaimLoop
-from compute_agent.model.guest import GuestSettings
+from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.resource import RECLAIMED_VCPU
 from compute_agent.pipeline.events import GuestStopped, StartGuest
 from compute_agent.pipeline.host_state import HostState
@@ -131,7 +131,7 @@ def learnt(rig):
     history = ZoneHistory()
     for _ in range(25 * 60):
         rig.now += 60
-        history = history.after(ZoneReading(rig.now, 1.5, {"a": 1.0, SYSTEM: 0.5}), 80)
+        history = history.with_reading(ZoneReading(rig.now, 1.5, {"a": 1.0, SYSTEM: 0.5}), 80)
     (rig.folder / "capacity.json").write_bytes(dump({ZONE.uuid: ZoneState(history, CapacityOffer())}))
     rig.new_loop()
     rig.minutes(120, a=1.0)
@@ -147,7 +147,7 @@ def test_before_a_day_is_over_it_is_told_what_is_waited_for(rig):
     assert not any("nothing was read yet" in term for term in rig.terms())
     rig.minutes(150)
     (waits,) = (term for term in rig.terms() if "are known" in term)
-    known, missing = re.search(r"only (\d+) of the 24 .*, and (\S+) are still to come", waits).groups()
+    known, missing = re.search(r"only (\d+) of the 24 .*, and (\S+) hours are missing", waits).groups()
     assert int(known) >= 2
     assert float(missing) == pytest.approx(24 - int(known) - rig.now % 3600 / 3600, abs=0.06)
     assert {row["unit"] for row in rig.loop.document()} == {"CPUs"}
@@ -158,7 +158,7 @@ def test_what_others_leave_is_offered_after_a_day_and_told_in_words(learnt):
     assert learnt.wakes == len(learnt.events) > 0
     assert (learnt.events[-1].kind, learnt.events[-1].outcome) == ("offer", "done")
     assert "the others may use 1.6, and leave 6.4" in learnt.events[-1].reason
-    assert learnt.terms()["what they leave"] == pytest.approx(6.42, abs=0.02)
+    assert learnt.terms()["others leave"] == pytest.approx(6.42, abs=0.02)
 
 
 def test_a_new_guest_takes_all_that_it_may_use_at_once(learnt):
@@ -234,7 +234,7 @@ def test_after_others_needed_what_was_promised_less_is_offered_for_a_day(learnt)
     assert event.reason.startswith("others used 4.5 of 8 CPUs; 2.5 CPUs less for a day")
     assert broken(learnt, "use") == 1
     learnt.minutes(30, a=1.0)
-    held = [words for words in learnt.terms() if words.startswith("held back for 23.5 hours more")]
+    held = [words for words in learnt.terms() if words.startswith("held back for 23.5 more hours")]
     assert len(held) == 1
     learnt.loop.save_estimates()
     learnt.new_loop()
@@ -272,7 +272,7 @@ def test_what_a_hypervisor_takes_is_withheld_told_and_outlives_the_agent(rig):
     assert (
         rig.terms().items()
         >= {
-            "what the hypervisor takes of 8 CPUs: 30.0 % or less, but in one of the last 15 minutes": 2.4,
+            "stolen of 8 CPUs: at most 30.0 % in all but one of the last 15 minutes": 2.4,
             "to be withheld of VCPU (5 minutes between changes, less after 15)": 3.0,
         }.items()
     )

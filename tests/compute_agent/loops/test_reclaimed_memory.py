@@ -28,7 +28,7 @@ class MemoryRig(ReclaimingHost):
         history = ZoneHistory()
         for _ in range(25 * 60):
             self.now += 60
-            history = history.after(ZoneReading(self.now, 2000.0, {"a": 1000.0, SYSTEM: 1000.0}), 85)
+            history = history.with_reading(ZoneReading(self.now, 2000.0, {"a": 1000.0, SYSTEM: 1000.0}), 85)
         (folder / MEMORY_FILE).write_bytes(dump({ZONE.uuid: ZoneState(history, CapacityOffer())}))
         self.run("a", {NODE.uuid: {"VCPU": 2, "MEMORY_MB": 2048}})
         self.new_loop()
@@ -79,7 +79,7 @@ def test_memory_that_others_leave_is_offered_and_told(rig):
     assert rig.inventory(RECLAIMED_VCPU).reserved == 8  # of which nothing was learnt
     (event,) = [one for one in rig.events if one.kind == "offer"][-1:]
     assert "of 8000 MiB are offered" in event.text
-    assert rig.terms()["what the others may use"] == pytest.approx(2100, abs=1)
+    assert rig.terms()["others may use"] == pytest.approx(2100, abs=1)
     assert {row["unit"] for row in rig.loop.document()} == {"CPUs", "MiB"}
 
 

@@ -11,7 +11,7 @@ import pytest
 from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
 from compute_agent.loops.reporting import ReportLoop, status_document
 from compute_agent.model.cpuset import CpuSets
-from compute_agent.model.guest import GuestSettings
+from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.messages import DriverError
 from compute_agent.pipeline.events import StartGuest, WorldChanged
 from compute_agent.pipeline.host_state import HostState

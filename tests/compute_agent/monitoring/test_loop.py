@@ -9,7 +9,8 @@ import time
 import pytest
 from prometheus_client import CollectorRegistry
 
-from compute_agent.model.guest import Guest, GuestSettings
+from compute_agent.model.guest import Guest
+from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.monitoring import loop
 from compute_agent.monitoring.loop import (
     STALE_ROUNDS,

@@ -9,7 +9,7 @@ import pytest
 from compute_agent.controllers.cpu import CpusetController
 from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
 from compute_agent.model.cpuset import CpuSets
-from compute_agent.model.guest import EmulatorPolicy, GuestSettings, ThreadPolicy
+from compute_agent.model.guest_settings import EmulatorPolicy, GuestSettings, ThreadPolicy
 from compute_agent.pipeline.events import (
     AdoptGuest,
     AllocationsRead,

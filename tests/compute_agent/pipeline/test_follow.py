@@ -6,7 +6,7 @@ import pytest
 
 from compute_agent.controllers.cpu import CpuController
 from compute_agent.drivers.base import CpuLimits
-from compute_agent.model.guest import GuestSettings
+from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.pipeline.events import (
     AllocationsRead,
     GuestStarted,
@@ -85,6 +85,31 @@ def test_pins_that_change_are_followed_at_the_next_pass(rig):
     rig.handle(ReconcileGuests())
     assert rig.assignment("a").dedicated == (5,)
     assert rig.metric("drift_repairs_total", controller="cpu") is None
+
+
+def test_a_cpu_that_nova_brings_online_is_its_guests_before_the_host_is_read_again(rig):
+    everything = FOLLOWING.topology.usable
+    online = {"now": everything - {1, 5}}
+    rig.pipeline = GuestPipeline(
+        replace(FOLLOWING, powered=FOLLOWING.cpu_sets.dedicated),
+        rig.driver,
+        (),
+        rig._save,
+        rig.metrics,
+        read_online=lambda: online["now"],
+    )
+    rig.pipeline.start({})
+    rig.pipeline.stop()
+    rig.handle(ReconcileGuests())
+    assert rig.pipeline.world.topology.parked == {1, 5}
+    assert rig.pipeline.world.cpu_sets.dedicated >= {1, 5}
+    rig.boot("a", one(1))
+    assert find_view(rig.pipeline, "a").stray == "CPU 1 is offline"
+    online["now"] = everything - {5}
+    rig.handle(ReconcileGuests())
+    assert rig.assignment("a").dedicated == (1,)
+    assert find_view(rig.pipeline, "a").stray == ""
+    assert rig.pipeline.world.topology.parked == {5}
 
 
 def test_guests_on_the_same_cpu_both_stay(rig):

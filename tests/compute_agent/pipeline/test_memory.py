@@ -11,7 +11,7 @@ from compute_agent.agent.documents import guest_document, guests_document
 from compute_agent.controllers.memory import MemoryController
 from compute_agent.host.topology import NumaNode
 from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
-from compute_agent.model.guest import GuestSettings, MemoryType
+from compute_agent.model.guest_settings import GuestSettings, MemoryType
 from compute_agent.pipeline.events import AllocationsRead, ReconcileGuests, StartGuest
 from compute_agent.pipeline.worker import GuestPipeline
 from tests.compute_agent.pipeline import fake_host

@@ -2,7 +2,7 @@
 
 import pytest
 
-from compute_agent.model.guest import GuestSettings
+from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.pipeline.events import AllocationsRead, GuestStarted, GuestStopped, ReconcileGuests
 from tests.compute_agent.pipeline.fake_host import FakeHost
 

@@ -7,7 +7,7 @@ import pytest
 from compute_agent.controllers.base import GuestController
 from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
 from compute_agent.model.cpuset import CpuSets
-from compute_agent.model.guest import GuestSettings, ThreadPolicy
+from compute_agent.model.guest_settings import GuestSettings, ThreadPolicy
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.pipeline.events import (

@@ -1,9 +1,9 @@
-"""The example that the package's documentation works out is true."""
+"""The example in the package's documentation is true."""
 
 import pytest
 
 from compute_agent.model.cpuset import CpuSets
-from compute_agent.model.guest import ThreadPolicy
+from compute_agent.model.guest_settings import ThreadPolicy
 from compute_agent.policy import POLICIES
 from compute_agent.policy.base import CpuSupply, GuestRequest, PlacementRefusal, ProviderDemand
 from tests.compute_agent.inventory.machines import machine

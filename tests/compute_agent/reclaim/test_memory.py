@@ -1,10 +1,10 @@
-"""What is used of memory, and what of it may be promised."""
+"""The use of memory, and promises of the rest."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compute_agent.reclaim.estimate import EstimateLimits, ZoneHistory, estimate
+from compute_agent.reclaim.estimate import EstimateLimits, ZoneHistory, estimate_use
 from compute_agent.reclaim.offers import CapacityOffer
 from compute_agent.reclaim.zone import (
     GuestUse,
@@ -29,7 +29,7 @@ Node 0 HugePages_Total:     0
 ZERO, BOTH = frozenset({0}), frozenset({0, 1})
 
 
-def test_files_of_the_kernel_are_understood():
+def test_memory_files_of_the_kernel_are_parsed():
     used = (16738508 - 12417336 - 406700) / 1024
     assert parse_node_use(NODE) == used
     assert parse_node_use(NODE.replace("Node 0 ", "")) == used
@@ -39,14 +39,14 @@ def test_files_of_the_kernel_are_understood():
 @pytest.mark.parametrize(
     "text", ["", "\n\n:\n", NODE.replace("MemFree", "Mem"), NODE.replace("12417336", "99999999999"), "x: y"]
 )
-def test_what_is_no_such_file_is_refused(text):
+def test_a_text_that_is_no_memory_file_is_refused(text):
     with pytest.raises((ValueError, LookupError)):
         parse_node_use(text)
     with pytest.raises((ValueError, LookupError)):
         parse_inactive_file(text)
 
 
-def test_who_may_have_memory_of_two_nodes_counts_half_on_each():
+def test_a_guest_on_two_nodes_counts_half_on_each():
     far = GuestUse("far", 4096.0, BOTH, 1000.0)
     near = GuestUse("near", 2048.0, ZERO, 500.0)
     rest = GuestUse("rest", 1024.0, ZERO, 300.0, reclaimed=True)
@@ -57,7 +57,7 @@ def test_who_may_have_memory_of_two_nodes_counts_half_on_each():
     assert read_zone(HostUse(7.0, {1: 900.0}, guests), ZERO) is None
 
 
-def test_what_lies_elsewhere_than_where_a_guest_may_have_memory_counts_where_it_lies():
+def test_memory_outside_of_a_guests_nodes_counts_on_its_actual_node():
     moved = GuestUse("moved", 2048.0, frozenset({1}), 1000.0, parts={0: 0.75, 1: 0.25})
     rest = GuestUse("rest", 1024.0, BOTH, 400.0, reclaimed=True, parts={0: 1.0})
     use = HostUse(7.0, {0: 2000.0, 1: 900.0}, (moved, rest))
@@ -69,7 +69,7 @@ def test_what_lies_elsewhere_than_where_a_guest_may_have_memory_counts_where_it_
     assert memory_entitlements(use.guests, frozenset({1})) == {"moved": 2048.0}
 
 
-def test_where_a_working_set_lies_is_told_by_its_cgroup():
+def test_the_cgroup_shows_the_nodes_of_a_working_set():
     text = "anon N0=3000 N1=0\nfile N0=1000 N1=2000\nkernel_stack N0=9 N1=9\ninactive_file N0=1000 N1=1000\n"
     assert parse_parts(text) == {0: 0.75, 1: 0.25}
     assert parse_parts("anon N0=0\nfile N0=4\ninactive_file N0=5\n") == parse_parts("") == {}
@@ -77,7 +77,7 @@ def test_where_a_working_set_lies_is_told_by_its_cgroup():
         parse_parts("anon N0 N1=5\n")
 
 
-def test_what_is_in_swap_is_told_by_the_kernel():
+def test_swapped_memory_is_read_from_the_kernel():
     assert parse_swap_use("MemTotal: 9 kB\nSwapCached: 1024 kB\nSwapTotal: 8192 kB\nSwapFree: 5120 kB\n") == 2
     with pytest.raises(LookupError):
         parse_swap_use("MemTotal: 9 kB\n")
@@ -92,10 +92,8 @@ def test_what_is_in_swap_is_told_by_the_kernel():
     st.integers(0, 12_000),
     st.sampled_from([0, 1]),
 )
-def test_no_more_is_promised_than_others_leave_now_and_who_is_not_known_counts_whole(
-    used, rest, entitled, new
-):
-    """Over a day and some hours of readings, against what is there at each."""
+def test_offers_of_memory_stay_within_the_rest_and_unknown_guests_count_in_full(used, rest, entitled, new):
+    """A day and some hours of readings; each offer is compared with the free memory."""
     capacity, history, offer, time = 32_768.0, ZoneHistory(), CapacityOffer(), 3.6e9
     for number in range(26 * 12):
         time += 300
@@ -105,11 +103,11 @@ def test_no_more_is_promised_than_others_leave_now_and_who_is_not_known_counts_w
             GuestUse("rest", 9_000.0, ZERO, rest, reclaimed=True),
         )
         reading = read_zone(HostUse(time, {0: of_others + rest}, guests), ZERO)
-        history = history.after(reading, 85.0)
+        history = history.with_reading(reading, 85.0)
         unknown = {"new": float(entitled)} if new and number % 7 == 0 else {}
         whole = memory_entitlements(guests, ZERO) | unknown
-        found = estimate(history, whole, capacity, EstimateLimits(), time)
-        offer = offer.after(found.left, capacity, time)
+        found = estimate_use(history, whole, capacity, EstimateLimits(), time)
+        offer = offer.next_offer(found.free_amount, capacity, time)
         least = capacity - of_others - sum(unknown.values())
         assert offer.published <= max(0.0, least) + 1e-6
         assert number >= 24 * 12 - 1 or offer.published == 0

@@ -1,4 +1,4 @@
-"""How many CPUs are withheld for what a hypervisor takes: bounded changes, whatever it takes."""
+"""CPUs are withheld for stolen time, with bounded changes."""
 
 import itertools
 import math
@@ -19,7 +19,7 @@ def played(parts, cpus, zone=EMPTY, start=START, step=60.0):
     """The zone after each reading, with its time."""
     found = []
     for index, part in enumerate(parts):
-        zone = zone.after(part, cpus, start + step * index)
+        zone = zone.with_part(part, cpus, start + step * index)
         found.append((start + step * index, zone))
     return found
 
@@ -33,20 +33,20 @@ def changes(found, before=0):
     return times
 
 
-def test_one_minute_of_theft_is_none_and_two_are():
+def test_one_stolen_minute_is_ignored_and_two_count():
     assert [zone.withheld for _, zone in played([0.0] * 5 + [1.0] + [0.0] * 5, 8)] == [0] * 11
     found = played([0.0] * 5 + [0.3] * 2, 8)
     assert [zone.withheld for _, zone in found] == [0] * 6 + [3]
-    assert found[-1][1].part == pytest.approx(0.3)
+    assert found[-1][1].counted_part == pytest.approx(0.3)
 
 
-def test_little_is_passed_over_and_more_is_rounded_up():
+def test_half_a_stolen_cpu_is_ignored_and_a_larger_part_is_rounded_up():
     assert played([0.06] * 5, 8)[-1][1].withheld == 0  # 0.48 of a CPU
     assert played([0.07] * 5, 8)[-1][1].withheld == 1
     assert played([0.99] * 5, 8)[-1][1].withheld == 8
 
 
-def test_what_is_not_taken_any_more_is_given_back_in_tenths_after_a_quarter_of_an_hour():
+def test_withheld_cpus_are_returned_in_tenths_after_15_minutes_without_theft():
     found = played([0.5] * 20 + [0.0] * 120, 40)
     levels = [(time - START, zone.withheld) for time, zone in found]
     steps = [one for last, one in itertools.pairwise(levels) if one[1] != last[1]]
@@ -56,7 +56,7 @@ def test_what_is_not_taken_any_more_is_given_back_in_tenths_after_a_quarter_of_a
     assert levels[-1][1] == 0
 
 
-def test_nothing_known_leaves_what_was_withheld_and_a_restart_goes_on():
+def test_the_withheld_number_stays_while_unknown_and_over_a_restart():
     zone = played([0.5] * 5, 8)[-1][1]
     assert zone.withheld == 4
     again = parse_stolen(dump_stolen({"z": zone}))["z"]
@@ -64,7 +64,7 @@ def test_nothing_known_leaves_what_was_withheld_and_a_restart_goes_on():
     assert all(one.withheld == 4 for _, one in played([None] * 100, 8, again, START + 10_000))
 
 
-def test_a_clock_that_jumps_is_no_reason_to_change_and_none_to_wait_for_ever():
+def test_a_jump_of_the_clock_neither_causes_nor_blocks_a_change():
     zone = played([0.5] * 5, 8)[-1][1]
     back = played([0.0] * 90, 8, zone, START - 1e6)
     assert back[0][1].withheld == 4
@@ -73,35 +73,35 @@ def test_a_clock_that_jumps_is_no_reason_to_change_and_none_to_wait_for_ever():
     assert [one.withheld for _, one in ahead] == [4] * 3
 
 
-def test_less_cpus_than_are_withheld():
-    assert played([0.5] * 5, 8)[-1][1].after(0.5, 2, START + 300).withheld == 2
+def test_a_smaller_zone_has_all_its_cpus_withheld():
+    assert played([0.5] * 5, 8)[-1][1].with_part(0.5, 2, START + 300).withheld == 2
 
 
 parts = st.lists(st.none() | st.floats(0, 1) | st.sampled_from([0.0, 0.1, 0.12, 1.0]), max_size=150)
 
 
 @given(parts, st.integers(1, 64))
-def test_there_are_five_minutes_between_two_changes_whatever_is_taken(taken, cpus):
+def test_two_changes_are_at_least_five_minutes_apart(taken, cpus):
     times = changes(played(taken, cpus))
     assert all(later - earlier >= PAUSE_SECONDS for earlier, later in itertools.pairwise(times))
     assert all(sum(time <= one < time + 3600 for one in times) <= 12 for time in times)
 
 
 @given(parts, st.integers(1, 64))
-def test_what_is_withheld_follows_what_was_taken(taken, cpus):
-    """Never more than the largest of the readings asks for, and less only where less was taken."""
+def test_the_withheld_number_follows_the_stolen_time(taken, cpus):
+    """The number is at most the largest reading, and falls only where less was stolen."""
     most, before = 0, 0
     for (_, zone), part in zip(played(taken, cpus), taken, strict=True):
         most = max(most, math.ceil((part or 0.0) * cpus))
         assert 0 <= zone.withheld <= min(most, cpus)
         if zone.withheld < before:
-            assert zone.part * cpus <= zone.withheld + 1e-6
+            assert zone.counted_part * cpus <= zone.withheld + 1e-6
             assert before - zone.withheld <= max(1, cpus // 10)
         before = zone.withheld
 
 
 @given(st.floats(0, 1), st.integers(1, 64), st.integers(0, 2**32))
-def test_noise_around_a_level_changes_nothing_once_it_is_found(level, cpus, seed):
+def test_noise_around_a_level_changes_nothing(level, cpus, seed):
     noise = [(level * cpus + 0.2 * math.sin(seed + index * index)) / cpus for index in range(200)]
     found = played([max(0.0, min(1.0, one)) for one in noise], cpus)
     assert len(changes(found)) <= 2

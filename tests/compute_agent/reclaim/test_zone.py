@@ -1,4 +1,4 @@
-"""What the others used in a zone, from one read of host and guests."""
+"""The others' use of a zone, from one read of host and guests."""
 
 import json
 from dataclasses import replace
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from compute_agent.reclaim.estimate import SYSTEM, ZoneHistory, ZoneReading
 from compute_agent.reclaim.offers import CapacityOffer, ZoneState, dump, parse
-from compute_agent.reclaim.zone import GuestUse, HostUse, entitlements, read_zone
+from compute_agent.reclaim.zone import GuestUse, HostUse, guest_entitlements, read_zone
 
 SHARED = frozenset({0, 1, 2, 3})
 BUSY = {0: 0.5, 1: 0.5, 2: 1.0, 3: 0.0, 4: 1.0, 5: 1.0}
@@ -17,38 +17,38 @@ A = GuestUse("a", 2.0, SHARED, 1.0)
 REST = GuestUse("rest", 4.0, SHARED, 0.6, reclaimed=True)
 
 
-def test_what_is_nobodys_is_the_systems_and_what_lives_on_the_rest_does_not_count():
+def test_the_rest_belongs_to_the_system_and_reclaimed_use_is_excluded():
     found = read_zone(HostUse(7.0, BUSY, (A, REST)), SHARED)
     assert (found.time, found.total) == (7.0, pytest.approx(1.4))
     assert found.guests == {"a": 1.0, SYSTEM: pytest.approx(0.4)}
 
 
-def test_a_guest_that_ended_in_between_is_not_taken_for_the_system():
+def test_the_use_of_an_ended_guest_is_not_attributed_to_the_system():
     found = read_zone(HostUse(7.0, BUSY, (A,), left=True), SHARED)
     assert found == ZoneReading(7.0, 2.0, {"a": 1.0})
     assert read_zone(HostUse(7.0, BUSY, (A,), left=True, reclaimed_left=True), SHARED) is None
 
 
-def test_nor_is_one_that_has_just_begun_and_it_is_not_known():
+def test_a_new_guest_has_no_use_and_is_not_attributed_to_the_system():
     new = replace(A, uuid="new", cores=None)
     assert read_zone(HostUse(7.0, BUSY, (A, new)), SHARED).guests == {"a": 1.0}
     assert read_zone(HostUse(7.0, BUSY, (A, replace(REST, cores=None))), SHARED) is None
-    assert entitlements((A, new, REST), SHARED) == {"a": 2.0, "new": 2.0}
+    assert guest_entitlements((A, new, REST), SHARED) == {"a": 2.0, "new": 2.0}
 
 
 def test_guests_count_where_their_cpus_are():
     wide = GuestUse("wide", 6.0, frozenset(BUSY), 3.0)
     dedicated = GuestUse("own", 2.0, frozenset({4, 5}), 2.0)
     assert read_zone(HostUse(7.0, BUSY, (wide, dedicated)), SHARED).guests["wide"] == 2.0
-    assert entitlements((wide, dedicated), SHARED) == {"wide": 4.0}
+    assert guest_entitlements((wide, dedicated), SHARED) == {"wide": 4.0}
 
 
-def test_a_zone_with_a_cpu_of_which_nothing_is_known_tells_nothing():
+def test_a_zone_with_an_unknown_cpu_has_no_reading():
     assert read_zone(HostUse(7.0, BUSY, ()), SHARED | {9}) is None
 
 
 @given(st.lists(st.tuples(st.floats(0, 6), st.booleans(), st.frozensets(st.sampled_from(range(6))))))
-def test_the_others_never_use_less_than_nothing_nor_more_than_all(uses):
+def test_the_others_use_is_between_0_and_the_capacity(uses):
     guests = tuple(GuestUse(str(n), 2.0, cpus, cores, rest) for n, (cores, rest, cpus) in enumerate(uses))
     found = read_zone(HostUse(7.0, BUSY, guests), SHARED)
     assert 0 <= found.total <= 2.0
@@ -58,16 +58,18 @@ def test_the_others_never_use_less_than_nothing_nor_more_than_all(uses):
 def state():
     history = ZoneHistory()
     for n in range(200):
-        history = history.after(ZoneReading(3.6e9 + 60 * n, 1.0 + n % 7, {"a": 1.0, SYSTEM: n % 7}), 80)
+        history = history.with_reading(
+            ZoneReading(3.6e9 + 60 * n, 1.0 + n % 7, {"a": 1.0, SYSTEM: n % 7}), 80
+        )
     return {"zone": ZoneState(history, CapacityOffer(3, 3.5, 3.6e9, 3.6e9, 2)), "new": ZoneState()}
 
 
-def test_what_was_learnt_is_the_same_after_a_restart():
+def test_state_is_equal_after_a_restart():
     assert parse(dump(state())) == state()
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"version": 2, "zones": {}}', b"[" * 100_000])
-def test_what_is_something_else_is_refused(content):
+def test_a_damaged_state_file_is_refused(content):
     with pytest.raises(ValueError, match=r"Expecting|unexpected|version|decode"):
         parse(content)
 
@@ -75,7 +77,7 @@ def test_what_is_something_else_is_refused(content):
 @given(
     st.sampled_from(["time", "period", "hour", "periods", "peaks"]), st.sampled_from([-1, "x", None, True])
 )
-def test_so_are_numbers_that_are_none(field, value):
+def test_implausible_numbers_in_the_state_file_are_refused(field, value):
     document = json.loads(dump(state()))
     kept = document["zones"]["zone"]["history"]
     match field:

@@ -1,4 +1,4 @@
-"""Trees captured from real machines, and what a test needs to resolve configurations on them."""
+"""Trees captured from real machines, and helpers that resolve configurations on them."""
 
 import os
 import tarfile
@@ -17,7 +17,7 @@ ARCHIVES = SHARED / "resctrl-trees"
 
 
 class Captured:
-    """A copy of a captured tree that can be written as the kernel would let it."""
+    """A writable copy of a captured tree, with the kernel's checks."""
 
     def __init__(self, files):
         self.files = files

@@ -24,7 +24,7 @@ NAME_WIDTH = 6
 
 @dataclass(frozen=True)
 class FakeMachine:
-    """What a synthetic tree offers; the defaults are a small Intel server. `mb` is its highest value."""
+    """Capabilities of a synthetic tree, by default a small Intel server. `mb` is its highest value."""
 
     l3: tuple[int, ...] = (0, 1)
     ways: int = 16
@@ -56,7 +56,7 @@ ARM = FakeMachine(
 
 
 class FakeResctrl(ResctrlFilesystem):
-    """Like the library's own access to a mount, with the kernel behind it played by this class."""
+    """Stands in for the library's access to a mount, and acts as the kernel behind it."""
 
     def __init__(self, root: Path, dead: frozenset[int] = frozenset()) -> None:
         super().__init__(root)
@@ -134,7 +134,7 @@ class FakeResctrl(ResctrlFilesystem):
         shutil.copytree(tree, root)
         return cls(root)
 
-    # What the library does
+    # The library's side
 
     def write_file(self, path: str, text: str) -> None:
         group, _, name = path.rpartition("/")
@@ -290,7 +290,7 @@ class FakeResctrl(ResctrlFilesystem):
         (self.root / path).write_text(f"{mode}\n")
 
     def _initial(self) -> schemata.Schemata:
-        """What a new group may fill: all that is not exclusive to others."""
+        """The ways that a new group may fill: all that are not exclusive to others."""
         lines: dict[str, dict[int, int]] = {}
         for name, domain, value in self._schemata(""):
             if name not in self.caches:
@@ -387,7 +387,7 @@ class FakeResctrl(ResctrlFilesystem):
         (self.root / STATUS_FILE).write_text(f"{text}\n")
 
     def _refused(self, number: int, path: str, status: str = "", added: bool = False) -> ResctrlError:
-        """The error to raise; the status is `added` to the last one by commands that do not begin anew."""
+        """The error to raise. Its status is `added` to the last one by commands that do not clear it."""
         if status:
             before = self._text(STATUS_FILE).removeprefix("ok\n") if added else ""
             self._say(before + status)

@@ -1,4 +1,4 @@
-"""Random commands to a mount, and what comes of each: to compare a kernel with its fake.
+"""Random commands to a mount and their results, to compare a kernel with its fake.
 
 `python -m tests.compute_agent.resctrl.replay MOUNT COMMANDS OUTCOMES` plays a JSON file of commands.
 """
@@ -63,7 +63,7 @@ def commands(seed, count, l3, domains, ways, mb_most, cdp=False):
 
 
 def play(files, todo, patience=0.0):
-    """What comes of each command: the error's number and text, and the files of all groups after it."""
+    """The result of each command: the error's number and text, and the files of all groups after it."""
     outcomes = []
     for operation, *arguments in todo:
         number = attempt(files, operation, arguments, patience)
@@ -95,7 +95,7 @@ def attempt(files, operation, arguments, patience):
 
 
 def main(root, todo, target):
-    """Play the commands of a file, write what comes of them to another, and leave the mount as it was."""
+    """Play the commands of a file, write their results to another, and restore the mount."""
     files = ResctrlFilesystem(Path(root))
     before = files.read_file("schemata")
     Path(target).write_text(json.dumps(play(files, json.loads(Path(todo).read_text()), patience=60)))

@@ -1,4 +1,4 @@
-"""Carrying out plans when the kernel does not play along."""
+"""Plans are carried out on kernels that refuse steps."""
 
 import errno
 import itertools
@@ -76,11 +76,11 @@ def test_steps_are_done_in_their_order(files):
 
 
 GROUP_OF = {1: "", 2: "a", 3: "a", 4: "a", 5: "b", 6: "b", 7: ""}
-"""The group that the n-th operation is about."""
+"""The group of the n-th operation."""
 
 
 @pytest.mark.parametrize("fail_at", range(1, 8))
-def test_whichever_step_fails_its_group_alone_is_held_up(files, fail_at):
+def test_a_failed_step_stops_only_its_own_group(files, fail_at):
     group = GROUP_OF[fail_at]
     files.fail_at = fail_at
     (error,) = (held_up := apply.apply_plan(files, STEPS)).values()
@@ -99,7 +99,7 @@ def test_whichever_step_fails_its_group_alone_is_held_up(files, fail_at):
         assert (done["a"].get_value("L3", 0), done["a"].get_value("L3", 1)) == (0x3, 0xFFFF)
 
 
-def test_nobody_gets_ways_that_a_group_which_was_held_up_still_has(files):
+def test_no_group_gets_ways_that_a_stopped_group_still_has(files):
     files.fail_at = 1  # the default group does not shrink
     held_up = apply.apply_plan(files, [STEPS[0], *STEPS[1:4]], exclusive={"a": {0}, "b": {1}})
     assert list(held_up) == ["", "a"]
@@ -107,7 +107,7 @@ def test_nobody_gets_ways_that_a_group_which_was_held_up_still_has(files):
     assert set(state(files)) == {"", "b"}  # which has ways of its own on another cache
 
 
-def test_ways_of_a_guest_that_was_held_up_are_nobodys(files):
+def test_ways_planned_for_a_stopped_guest_stay_free(files):
     first = [WriteSchemata("", Schemata({"L3": {0: 0xFF00}})), CreateGroup("a", Schemata({"L3": {0: 0x0F}}))]
     apply.apply_plan(files, first)
     files.log.clear()
@@ -120,7 +120,7 @@ def test_ways_of_a_guest_that_was_held_up_are_nobodys(files):
     assert state(files)[""].get_value("L3", 0) == 0xFF00
 
 
-def test_what_cannot_be_undone_is_told(files, caplog):
+def test_a_change_that_cannot_be_undone_is_logged(files, caplog):
     apply.apply_plan(files, [CreateGroup("a", Schemata())])
 
     class Dying(Unruly):
@@ -133,7 +133,7 @@ def test_what_cannot_be_undone_is_told(files, caplog):
     dying.shows = lambda text: text.replace("1", "3")
     (error,) = apply.apply_plan(dying, [WriteSchemata("a", Schemata({"L3": {0: 1}}))]).values()
     assert any("could not be undone" in note for note in error.__notes__)
-    assert "A change of resctrl groups could not be undone: " in caplog.text
+    assert "has neither its old nor its new schemata: " in caplog.text
 
 
 def test_orphans_stay_removed_when_a_later_step_fails(files):
@@ -146,11 +146,11 @@ def test_orphans_stay_removed_when_a_later_step_fails(files):
     assert read_schemata(files, "").lines["L3"] == {0: 0xFFF0, 1: 0xFFF0}
 
 
-def test_a_group_that_is_gone_already_is_no_error(files):
+def test_removing_a_missing_group_is_no_error(files):
     apply.apply_plan(files, [RemoveGroup("none")])
 
 
-def test_other_values_than_were_written_are_an_error_and_are_put_back(files):
+def test_values_that_read_back_differently_are_an_error_and_are_restored(files):
     before = state(files)
     files.shows = lambda text: text.replace("fff0", "ff00")
     (error,) = apply.apply_plan(files, STEPS[:1]).values()
@@ -159,7 +159,7 @@ def test_other_values_than_were_written_are_an_error_and_are_put_back(files):
     assert state(files) == before
 
 
-def test_every_value_that_was_written_is_looked_at(files):
+def test_every_written_value_is_read_back(files):
     files.shows = lambda text: text.replace("MB:0=41", "MB:0=50")
     with pytest.raises(ResctrlError, match="MB:0=41 was written, but it reads 50"):
         groups.write_schemata(files, "", Schemata({"L3": {0: 0xF}, "MB": {0: 41}}))
@@ -213,14 +213,14 @@ def test_threads_are_moved_until_no_new_one_appears(files, alive):
     assert [path for what, path in files.log if what == "write"] == ["a/tasks"] * 4
 
 
-def test_threads_that_ended_are_passed_over(files, alive):
+def test_ended_threads_are_skipped(files, alive):
     alive.add(1002)
     files.make_folder("a")
     assert groups.move_tasks(files, "a", lambda: [1001, 1002, 0]) == 1
     assert groups.read_tasks(files, "a") == {1001}
 
 
-def test_threads_without_end_are_an_error_in_the_end(files, alive):
+def test_endless_new_threads_are_an_error(files, alive):
     files.make_folder("a")
     numbers = itertools.count(1000)
     with pytest.raises(ResctrlError, match="keep appearing") as caught:

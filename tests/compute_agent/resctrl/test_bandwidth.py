@@ -1,4 +1,4 @@
-"""What a percent of bandwidth means to each processor."""
+"""A percent of bandwidth in the unit of each processor."""
 
 import pytest
 
@@ -48,7 +48,7 @@ def test_percents_become_values(found, percents):
         (engine(CpuVendor.ARM, minimum=6, granularity=6), 6, 6, True),
     ],
 )
-def test_the_units_of_inventories_are_those_of_the_hardware(found, least, step, shares):
+def test_inventories_have_the_units_of_the_hardware(found, least, step, shares):
     assert (found.min_percent, found.percent_step, found.shares_cap) == (least, step, shares)
 
 
@@ -57,14 +57,14 @@ def test_a_part_of_an_unknown_bandwidth_is_refused_and_names_the_option():
         engine(CpuVendor.INTEL, None, **MBPS).encode_percent(0, 50)
 
 
-def test_only_kernels_that_round_may_show_other_values():
+def test_other_values_are_accepted_only_from_kernels_that_round():
     assert engine(CpuVendor.ARM, minimum=1, granularity=1).is_same_value(33, 34)
     assert not engine(CpuVendor.ARM, minimum=1, granularity=1).is_same_value(33, 35)
     assert not engine(CpuVendor.INTEL).is_same_value(30, 40)
     assert not engine(CpuVendor.AMD, **AMD).is_same_value(30, 31)
 
 
-def test_only_what_is_unlimited_may_be_shown_rounded_to_a_step():
+def test_only_the_unlimited_value_may_be_rounded_to_a_step():
     found = engine(CpuVendor.INTEL, 10, granularity=10, **MBPS)
     limited = found.encode_percent(0, 50)
     assert [found.is_same_value(UNLIMITED_MBPS, UNLIMITED_MBPS - less) for less in (0, 9, 10)] == [
@@ -77,5 +77,5 @@ def test_only_what_is_unlimited_may_be_shown_rounded_to_a_step():
     assert [found.decode_value(0, value) for value in (UNLIMITED_MBPS, limited)] == [100, 50]
 
 
-def test_without_bandwidth_control_there_is_no_engine():
+def test_without_bandwidth_control_there_is_no_codec():
     assert choose_codec(ResctrlPlatform(CpuVendor.INTEL)) is None

@@ -1,4 +1,4 @@
-"""Which groups have counters when these have to be assigned."""
+"""The assignment of counters to groups."""
 
 import pytest
 from hypothesis import given
@@ -18,7 +18,7 @@ def files(tmp_path):
     return fake.FakeResctrl.of(fake.INTEL, tmp_path / "tree")
 
 
-def test_what_groups_have_is_read_as_the_kernel_writes_it(files):
+def test_assigned_counters_are_parsed_from_the_kernels_text(files):
     (files.root / "mbm_L3_assignments").write_text("mbm_total_bytes:0=e;1=_\nmbm_local_bytes:0=_;1=e\n")
     (files.root / "info/L3_MON/available_mbm_cntrs").write_text("0=30;1=28\n")
     assert monitoring.read_assigned_counters(files, "") == {(0, TOTAL_BYTES), (1, LOCAL_BYTES)}
@@ -27,7 +27,7 @@ def test_what_groups_have_is_read_as_the_kernel_writes_it(files):
 
 
 @pytest.mark.parametrize(("mode", "needed"), [("mbm_event", True), ("default", False), ("", False)])
-def test_counters_are_assigned_in_one_mode_only(mode, needed):
+def test_counters_are_assigned_only_in_event_mode(mode, needed):
     assert (
         monitoring.needs_assignment(
             ResctrlPlatform(CpuVendor.AMD, monitoring=MonitoringFeatures(8, frozenset(), (), mode))
@@ -54,7 +54,7 @@ def situations(draw):
 
 
 @given(situations())
-def test_a_plan_never_needs_more_than_there_is_and_leaves_nothing_to_do(situation):
+def test_a_plan_fits_the_free_counters_and_a_second_plan_is_empty(situation):
     available, held, order = situation
     left, now = dict(available), {group: set(slots) for group, slots in held.items()}
     for step in monitoring.plan_assignments(available, held, order):

@@ -1,4 +1,4 @@
-"""Which files of counters stay open, and that they are closed."""
+"""Files of counters stay open up to a limit, and are closed."""
 
 import errno
 import os
@@ -23,14 +23,14 @@ def files(tmp_path) -> fake.FakeResctrl:
 
 @pytest.fixture
 def counters(files: fake.FakeResctrl) -> Iterator[CounterFiles]:
-    """May keep as many files open as two groups have, and one more."""
+    """Counter files with a limit of two groups' files and one more."""
     found = CounterFiles(files, 2 * EACH + 1)
     yield found
     found.close()
 
 
 def still_open(files: fake.FakeResctrl) -> dict[str, int]:
-    """How many files of each group are open."""
+    """The number of open files of each group."""
     names = []
     for number in os.listdir("/proc/self/fd"):
         try:
@@ -41,13 +41,13 @@ def still_open(files: fake.FakeResctrl) -> dict[str, int]:
     return {group: count for group, count in counts.items() if count}
 
 
-def test_files_stay_open_as_far_as_they_may(files: fake.FakeResctrl, counters: CounterFiles) -> None:
+def test_files_stay_open_up_to_the_limit(files: fake.FakeResctrl, counters: CounterFiles) -> None:
     for group in "abcabc":
         assert len(counters.read_sample(group, 1.0).values) == EACH
     assert still_open(files) == {"a": EACH, "b": EACH, "c": 1}
 
 
-def test_what_is_forgotten_is_closed_and_others_may_stay_open_instead(
+def test_a_forgotten_group_frees_descriptors_for_others(
     files: fake.FakeResctrl, counters: CounterFiles
 ) -> None:
     for group in "ab":
@@ -66,23 +66,21 @@ def test_what_is_forgotten_is_closed_and_others_may_stay_open_instead(
     assert still_open(files) == {}
 
 
-def test_none_stays_open_where_none_may(files: fake.FakeResctrl) -> None:
+def test_a_limit_of_0_keeps_no_file_open(files: fake.FakeResctrl) -> None:
     counters = CounterFiles(files, 0)
     assert len(counters.read_sample("a", 1.0).values) == EACH
     assert still_open(files) == {}
     counters.close()
 
 
-def test_what_changes_is_read_from_files_that_stay_open(
-    files: fake.FakeResctrl, counters: CounterFiles
-) -> None:
+def test_open_files_show_current_values(files: fake.FakeResctrl, counters: CounterFiles) -> None:
     file = files.root / "a" / "mon_data" / "mon_L3_01" / OCCUPANCY
     for value in (5, 123456789, 7):
         file.write_text(f"{value}\n")
         assert counters.read_sample("a", float(value)).values[1, OCCUPANCY] == value
 
 
-def test_a_group_that_went_away_is_an_error_and_leaves_nothing_open(
+def test_a_removed_group_is_an_error_and_leaves_no_file_open(
     files: fake.FakeResctrl, counters: CounterFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counters.read_sample("a", 1.0)
@@ -95,5 +93,5 @@ def test_a_group_that_went_away_is_an_error_and_leaves_nothing_open(
         with pytest.raises(ResctrlError) as caught:
             counters.read_sample("a", 2.0)
     assert (caught.value.errno, still_open(files)) == (errno.ENODEV, {})
-    assert len(counters.read_sample("a", 3.0).values) == EACH  # looked for anew
+    assert len(counters.read_sample("a", 3.0).values) == EACH  # opened again
     assert still_open(files) == {"a": EACH}

@@ -1,4 +1,4 @@
-"""Free ways are brought together: brute force has no plan of fewer moves, and each step is safe."""
+"""Free ways are joined. Brute force finds no plan of fewer moves, and each step is safe."""
 
 from collections.abc import Iterator, Mapping
 
@@ -23,7 +23,7 @@ def is_done(pool: WayMask, places: Places, count: int) -> bool:
 
 
 def moves(pool: WayMask, places: Places) -> Iterator[tuple[str, WayMask]]:
-    """Every move of one block to where all others are not."""
+    """Every move of one block to free ways."""
     for name, block in places.items():
         taken = {way for other, each in places.items() if other != name for way in each}
         for run in runs_in(pool, len(block)):
@@ -32,7 +32,7 @@ def moves(pool: WayMask, places: Places) -> Iterator[tuple[str, WayMask]]:
 
 
 def fewest_moves(pool: WayMask, places: Places, count: int) -> int:
-    """By trying all."""
+    """The smallest number of moves, by breadth-first search."""
     reached, number = [dict(places)], 0
     seen = {frozenset(places.items())}
     while not any(is_done(pool, each, count) for each in reached):
@@ -46,7 +46,7 @@ def fewest_moves(pool: WayMask, places: Places, count: int) -> int:
 
 @st.composite
 def caches(draw: st.DrawFn) -> tuple[WayMask, Places, int]:
-    """A pool with up to four blocks in it, one of them perhaps the owner's, and a count that can be had."""
+    """A pool with at most four blocks, perhaps one of the owner, and a count that fits."""
     low, size = draw(st.integers(0, 3)), draw(st.integers(3, 8))
     lengths = draw(st.lists(st.integers(1, 2), min_size=1, max_size=4).filter(lambda all: sum(all) < size))
     gaps = draw(st.lists(st.integers(0, 3), min_size=len(lengths), max_size=len(lengths)))
@@ -62,7 +62,7 @@ def caches(draw: st.DrawFn) -> tuple[WayMask, Places, int]:
 
 
 @given(caches())
-def test_no_plan_is_shorter_and_no_step_takes_ways_of_another(cache: tuple[WayMask, Places, int]) -> None:
+def test_each_plan_is_shortest_and_each_step_is_safe(cache: tuple[WayMask, Places, int]) -> None:
     pool, places, count = cache
     others = {name: block for name, block in places.items() if name != OWNER}
     steps = plan_moves(pool, others, OWNER, places.get(OWNER, WayMask()), count)
@@ -74,7 +74,7 @@ def test_no_plan_is_shorter_and_no_step_takes_ways_of_another(cache: tuple[WayMa
     assert len(steps) == fewest_moves(pool, places, count)
 
 
-def test_a_block_moves_to_the_last_way_of_the_pool_if_that_is_one_move_instead_of_two() -> None:
+def test_a_block_moves_to_the_last_way_of_the_pool_if_that_saves_a_move() -> None:
     blocks = {"b": WayMask.from_range(2, 1), "c": WayMask.from_range(3, 1)}
     assert plan_moves(WayMask.from_range(0, 5), blocks, OWNER, WayMask.from_range(0, 1), 3) == (
         ("b", WayMask.from_range(4, 1)),

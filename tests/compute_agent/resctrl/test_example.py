@@ -1,4 +1,4 @@
-"""The example that the package's documentation works out, and the words in it, are true."""
+"""The example in the package's documentation is true."""
 
 from compute_agent.resctrl.schemata import MaskRules, WayMask
 from compute_agent.resctrl.ways import MaskMove, assign_ways, partition_ways

@@ -28,7 +28,7 @@ class SchemataTree:
         self.engine = choose_codec(self.platform)
 
     def sync(self, classes, demands=()):
-        """Everything reads as resolved, and nothing is left to do. The resolution."""
+        """Apply demands; check that all groups read as resolved and that no step is left."""
         for left in (True, False):
             present = read_groups(self.files)
             host = build_layout(self.platform, self.engine, present, "ours.", 2)
@@ -55,7 +55,7 @@ def test_code_and_data_have_masks_of_their_own(cdp):
     assert found.refused == {}
 
 
-def test_they_stay_so_when_a_guest_gets_ways_and_leaves(cdp):
+def test_separate_masks_stay_when_a_guest_comes_and_ends(cdp):
     classes = {"A": ShareSpec(code=CODE, data=DATA)}
     cdp.sync(classes)
     cdp.sync(classes, [GuestDemand("a", "A", {0: 8, 1: 8})])
@@ -66,7 +66,7 @@ def test_they_stay_so_when_a_guest_gets_ways_and_leaves(cdp):
     assert cdp.masks("ours.class.A", "L3CODE", "L3DATA") == {"L3CODE": {"f"}, "L3DATA": {"ff00"}}
 
 
-def test_no_step_on_the_way_gives_anybody_ways_of_a_guest(cdp, monkeypatch):
+def test_no_step_lets_another_group_into_exclusive_ways(cdp, monkeypatch):
     classes = {"A": ShareSpec(code=CODE, data=DATA)}
     cdp.sync(classes)
     write, seen = cdp.files.write_file, []
@@ -85,19 +85,19 @@ def test_no_step_on_the_way_gives_anybody_ways_of_a_guest(cdp, monkeypatch):
     assert seen
 
 
-def test_an_annotation_goes_before_the_code_of_a_class(cdp):
+def test_an_annotation_takes_precedence_over_the_code_range_of_a_class(cdp):
     classes = {"A": ShareSpec(code=CODE, data=DATA)}
     found = cdp.sync(classes, [GuestDemand("a", "A", share=ShareSpec(WayRange(0, 50)))])
     assert cdp.masks(found.membership["a"], "L3CODE", "L3DATA") == {"L3CODE": {"ff"}, "L3DATA": {"ff"}}
 
 
-def test_without_cdp_the_range_of_both_applies_and_it_is_said(tmp_path):
+def test_without_cdp_the_common_range_applies_with_a_reason(tmp_path):
     tree = SchemataTree(fake.FakeResctrl.of(fake.INTEL, tmp_path / "tree"), fake.INTEL.cpuinfo)
     found = tree.sync({"A": ShareSpec(WayRange(0, 50), code=CODE, l2=CODE)})
     assert tree.masks("ours.class.A", "L3") == {"L3": {"ff"}}
     assert found.refused["ours.class.A"] == (
-        "code and data have no masks of their own here, which takes the mount option cdp",
-        "the ways of L2 caches cannot be controlled on this host",
+        "code and data have separate masks only with the mount option cdp",
+        "this host has no control of L2 caches",
     )
 
 
@@ -110,7 +110,7 @@ def test_l2_caches_are_divided_and_given_back(captured, archive, resources):
     present = ResctrlGroups({"": default})
 
     def after(classes):
-        """The groups once everything is as resolved, of which nothing is left to do."""
+        """Apply a resolution, check that no step is left, and return the groups."""
         host = tree.host()
         resolution = resolve_groups(host, classes, (), present)
         schemata = {
@@ -131,7 +131,7 @@ def test_l2_caches_are_divided_and_given_back(captured, archive, resources):
             assert set(present.groups["ours.class.A"].schemata.lines[resource].values()) == {all_ways.bits}
 
 
-def test_they_are_options_of_a_class(tmp_path):
+def test_code_data_and_l2_are_options_of_a_class(tmp_path):
     (tmp_path / "a.ini").write_text(
         "[qos_class:BE]\nllc_code_range = 0-25\nllc_data_range = 50-100\nl2_range = 0-50\n"
     )

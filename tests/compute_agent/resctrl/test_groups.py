@@ -94,7 +94,7 @@ def test_forty_caches_of_level_2(captured):
         ("", None),
     ],
 )
-def test_the_vendor_is_what_cpuinfo_says(cpuinfo, vendor):
+def test_the_vendor_comes_from_cpuinfo(cpuinfo, vendor):
     assert vendor_of(cpuinfo) == vendor
 
 
@@ -103,7 +103,7 @@ def tree(tmp_path, machine=fake.INTEL):
 
 
 @pytest.mark.parametrize(("machine", "vendor"), [(fake.INTEL, CpuVendor.INTEL), (fake.AMD, CpuVendor.AMD)])
-def test_without_cpuinfo_the_unit_of_bandwidth_tells(machine, vendor, tmp_path):
+def test_without_cpuinfo_the_unit_of_bandwidth_shows_the_vendor(machine, vendor, tmp_path):
     assert read_platform(tree(tmp_path, machine)).vendor is vendor
 
 
@@ -117,14 +117,14 @@ def test_without_cpuinfo_the_unit_of_bandwidth_tells(machine, vendor, tmp_path):
         ("vendor_id: AuthenticAMD", "0\n", False),
     ],
 )
-def test_holes_are_allowed_as_the_kernel_says_or_else_the_vendor(cpuinfo, text, sparse, tmp_path):
+def test_the_kernel_or_else_the_vendor_allows_holes(cpuinfo, text, sparse, tmp_path):
     files = tree(tmp_path)
     path = files.root / "info/L3/sparse_masks"
     path.unlink() if text is None else path.write_text(text)
     assert read_platform(files, cpuinfo).l3.rules.sparse is sparse
 
 
-def test_megabytes_are_known_by_the_mount_option_or_the_unlimited_value(tmp_path):
+def test_megabytes_are_recognised_by_mount_option_or_unlimited_value(tmp_path):
     files = tree(tmp_path, fake.INTEL_MBPS)
     assert read_platform(files).mb.in_mbps
     files.make_folder("group")
@@ -164,7 +164,9 @@ def test_counter_assignment_is_read(tmp_path):
         ("info/L3_MON/num_rmids", "many", "monitoring"),
     ],
 )
-def test_what_makes_no_sense_costs_that_resource_and_a_log_line(path, content, lost, tmp_path, caplog):
+def test_a_file_that_cannot_be_parsed_disables_its_resource_with_a_log_line(
+    path, content, lost, tmp_path, caplog
+):
     files = tree(tmp_path)
     if content is None:
         (files.root / path).unlink()
@@ -183,7 +185,7 @@ def test_sizes_may_be_missing(tmp_path):
     assert read_platform(files).l3.way_bytes == {}
 
 
-def test_a_way_has_its_size_also_when_the_default_group_was_cut(tmp_path):
+def test_the_size_of_a_way_does_not_depend_on_the_default_groups_mask(tmp_path):
     files = tree(tmp_path)
     before = read_platform(files).l3.way_bytes
     files.write_file("schemata", "L3:0=f;1=3\n")
@@ -201,7 +203,7 @@ def test_a_folder_that_is_no_mount_is_an_error(tmp_path):
         read_platform(ResctrlFilesystem(tmp_path))
 
 
-def test_groups_that_go_away_or_make_no_sense_do_not_stop_the_reading(tmp_path, caplog):
+def test_reading_continues_after_removed_and_unreadable_groups(tmp_path, caplog):
     files = tree(tmp_path)
     files.make_folder("odd")
     files.make_folder("gone")

@@ -35,7 +35,7 @@ CLASSES = {
     "BE": ShareSpec(WayRange(0, 30), mb=100),
 }
 GBPS = 10.0
-"""What 100 % is where the kernel wants MiB/s."""
+"""100 % of the bandwidth, where the kernel takes MiB/s."""
 
 if MOUNT is None:
     from tests.compute_agent.resctrl import fake
@@ -52,7 +52,7 @@ else:
 
 
 class ResctrlKernel:
-    """A mount with what the library makes of it."""
+    """A mount with its platform and codec."""
 
     def __init__(self, files, cpuinfo, options):
         self.files = files
@@ -73,7 +73,7 @@ class ResctrlKernel:
         return resolution, make_plan(host, self.present, resolution)
 
     def sync(self, demands, classes=CLASSES):
-        """Put demands into effect; everything has to read as resolved, and nothing be left to do."""
+        """Apply demands; check that all groups read as resolved and that no step is left."""
         resolution, plan = self.plan(demands, classes)
         exclusive = {name: group.exclusive.keys() for name, group in resolution.groups.items()}
         assert apply.apply_plan(self.files, plan.steps, self.engine, exclusive) == {}
@@ -132,7 +132,7 @@ def cache(kernel):
 
 @pytest.fixture
 def process():
-    """A process that goes on making threads, nine in all."""
+    """A process that makes nine threads, one after the other."""
     code = (
         "import threading, time\n"
         "print('up', flush=True)\n"
@@ -161,7 +161,7 @@ def test_the_platform_is_read_and_consistent(kernel):
     platform = kernel.platform
     assert platform.l3.ids == tuple(sorted(set(platform.l3.ids)))
     assert platform.l3.rules.find_fault(platform.l3.rules.all_ways) is None
-    assert platform.l3.rules.all_ways.covers(platform.l3.shareable)
+    assert platform.l3.rules.all_ways.contains_mask(platform.l3.shareable)
     assert 1 < platform.max_groups <= platform.l3.closids
     assert set(platform.l3.way_bytes) == set(platform.l3.ids)
     assert all(size >= 4096 for size in platform.l3.way_bytes.values())
@@ -180,7 +180,7 @@ def test_the_platform_is_read_and_consistent(kernel):
         assert set(platform.mb.maximum.values()) == {100}
 
 
-def test_every_percent_of_bandwidth_is_taken_and_read_back(kernel):
+def test_every_percent_of_bandwidth_is_accepted_and_read_back(kernel):
     files, engine = kernel.files, kernel.engine
     files.make_folder("test.mb")
     domain = kernel.platform.mb.ids[-1]
@@ -194,7 +194,7 @@ def test_every_percent_of_bandwidth_is_taken_and_read_back(kernel):
     assert engine.decode_value(domain, kernel.present.default_group.schemata.get_value("MB", domain)) == 100
 
 
-def test_every_range_of_ways_is_taken(kernel, cache):
+def test_every_range_of_ways_is_accepted(kernel, cache):
     files, l3 = kernel.files, kernel.platform.l3
     files.make_folder("test.cat")
     for first in range(0, 100, 7):
@@ -204,7 +204,7 @@ def test_every_range_of_ways_is_taken(kernel, cache):
             groups.write_schemata(files, "test.cat", wanted)
 
 
-def test_masks_that_the_rules_call_faulty_are_those_that_the_kernel_refuses(kernel, cache):
+def test_the_kernel_refuses_the_masks_that_the_rules_call_faulty(kernel, cache):
     files, l3 = kernel.files, kernel.platform.l3
     files.make_folder("test.cat")
     name, all_ways = l3.resources[0], l3.rules.all_ways
@@ -231,7 +231,7 @@ def test_masks_that_the_rules_call_faulty_are_those_that_the_kernel_refuses(kern
         ("MB:{domain}=x\n", "x"),
     ],
 )
-def test_a_refused_write_tells_errno_and_the_kernels_reason(kernel, cache, text, status):
+def test_a_refused_write_has_errno_and_the_kernels_reason(kernel, cache, text, status):
     names = {"cache": cache, "domain": kernel.platform.mb.ids[0], "l3": kernel.platform.l3.resources[0]}
     kernel.files.make_folder("test.bad")
     before = kernel.values()
@@ -244,7 +244,7 @@ def test_a_refused_write_tells_errno_and_the_kernels_reason(kernel, cache, text,
     assert kernel.values() == before
 
 
-def test_what_is_not_there_is_enoent(kernel):
+def test_a_missing_file_is_enoent(kernel):
     with pytest.raises(ResctrlError) as caught:
         kernel.files.remove_folder("test.none")
     assert caught.value.errno == errno.ENOENT
@@ -293,7 +293,7 @@ def test_classes_are_changed_at_run_time(kernel):
     assert set(kernel.present.groups) == {DEFAULT_GROUP, "test.class.BE"}
 
 
-def test_an_allocation_gets_ways_that_nobody_else_can_fill(kernel, cache):
+def test_an_allocation_gets_ways_that_no_other_group_can_fill(kernel, cache):
     demand = GuestDemand("guest", "LS", ways={cache: 4}, bandwidth={cache: 30})
     kernel.sync([demand])
     own = kernel.mask("test.guest.guest", cache)
@@ -351,7 +351,7 @@ def test_ways_are_defragmented_while_guests_run_without_any_overlap(kernel, cach
         assert all(running.values())
         for name, own in running.items():
             for other, mask in masks.items():
-                # The new group has nobody in it until it is as it should be.
+                # The new group has no tasks until its schemata is written.
                 if other not in (f"test.guest.{name}", "test.guest.large"):
                     assert not own & mask, (name, other)
 
@@ -380,7 +380,7 @@ def test_groups_are_counted_before_they_are_made(kernel, cache):
     assert "Out of" in caught.value.status
 
 
-def test_a_change_that_fails_holds_up_its_group_alone(kernel, cache):
+def test_a_failed_change_stops_only_its_own_group(kernel, cache):
     kernel.sync([GuestDemand("a", "LS", ways={cache: 2})])
     name = kernel.platform.l3.resources[0]
     steps = [
@@ -402,14 +402,14 @@ def test_a_change_that_fails_holds_up_its_group_alone(kernel, cache):
     )
 
 
-def test_a_group_that_cannot_have_its_values_is_not_left_half_made(kernel, cache):
+def test_a_new_group_is_removed_if_its_values_are_refused(kernel, cache):
     name = kernel.platform.l3.resources[0]
     steps = [CreateGroup("test.half", Schemata({name: {cache: 1 << 40}}))]
     assert list(apply.apply_plan(kernel.files, steps)) == ["test.half"]
     assert "test.half" not in kernel.present.groups
 
 
-def test_groups_of_others_are_listed_and_left_alone(kernel, cache):
+def test_foreign_groups_are_listed_and_not_changed(kernel, cache):
     kernel.files.make_folder("somebody")
     kernel.files.make_folder("test.guest.gone")
     before = read_schemata(kernel.files, "somebody")
@@ -424,7 +424,7 @@ def test_groups_of_others_are_listed_and_left_alone(kernel, cache):
     assert "test.guest.gone" not in kernel.present.groups
 
 
-def test_ways_that_others_have_locked_are_not_given_away(kernel):
+def test_ways_locked_by_foreign_groups_are_not_allocated(kernel):
     files, l3 = kernel.files, kernel.platform.l3
     low = WayMask(3)
     files.make_folder("somebody")
@@ -445,7 +445,7 @@ def test_ways_that_others_have_locked_are_not_given_away(kernel):
     assert kernel.mask(DEFAULT_GROUP, l3.ids[-1]) == rest
 
 
-def test_all_threads_come_into_the_group_and_those_that_ended_are_no_error(kernel, process):
+def test_all_threads_are_moved_and_ended_threads_are_no_error(kernel, process):
     files = kernel.files
     files.make_folder("test.guest.a")
     ended = subprocess.Popen(["true"])
@@ -461,7 +461,7 @@ def test_all_threads_come_into_the_group_and_those_that_ended_are_no_error(kerne
     assert set(threads(process.pid)) <= groups.read_tasks(files, DEFAULT_GROUP)
 
 
-def test_a_dead_or_senseless_thread_is_refused(kernel):
+def test_a_dead_thread_and_an_invalid_id_are_refused(kernel):
     ended = subprocess.Popen(["true"])
     ended.wait()
     with pytest.raises(ResctrlError, match=f"No task {ended.pid}") as caught:
@@ -499,7 +499,7 @@ def test_a_guest_that_shares_a_group_is_monitored_in_it(kernel, process):
 
 
 @pytest.mark.skipif(MOUNT is None, reason="the counters of the fake do not count")
-def test_bandwidth_falls_in_the_kernels_counters_when_it_is_cut(kernel):
+def test_the_kernels_counters_show_a_lower_bandwidth_after_a_cap(kernel):
     files, engine = kernel.files, choose_codec(kernel.platform, GBPS)
     files.make_folder("test.guest.a")
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
@@ -532,7 +532,7 @@ def bandwidth(files):
     return sum(rate for (_, event), rate in rates.items() if event == monitoring.TOTAL_BYTES)
 
 
-def test_rmids_run_out_without_an_exception(kernel):
+def test_missing_rmids_raise_no_exception(kernel):
     spare = monitoring.spare_rmids(kernel.platform, kernel.present, lambda name: name.startswith("test."))
     made = 0
     while monitoring.make_monitoring_group(kernel.files, DEFAULT_GROUP, f"test.{made}"):

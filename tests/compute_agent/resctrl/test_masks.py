@@ -20,7 +20,7 @@ def test_hexadecimal_masks_are_read(text, bits):
 
 
 @pytest.mark.parametrize("text", ["", "g", "-1", "1 2", "f" * 17, "0x", "uninitialized"])
-def test_what_is_no_mask_is_refused_and_quoted(text):
+def test_a_text_that_is_no_mask_is_refused_and_quoted(text):
     with pytest.raises(BadMaskError, match=repr(text)):
         WayMask.parse_hex(text)
 
@@ -60,17 +60,17 @@ def test_runs_are_the_maximal_pieces_of_a_mask(bits):
         ("f0f", (25, 75), 1, "30c"),
     ],
 )
-def test_a_range_in_percent_is_a_part_of_the_ways(mask, percents, at_least, part):
+def test_a_range_in_percent_selects_ways(mask, percents, at_least, part):
     assert str(WayMask.parse_hex(mask).percent_range(*percents, at_least)) == part
 
 
 @given(st.integers(1, 2**20 - 1), st.integers(0, 99), st.integers(1, 100), st.integers(1, 4))
 @settings(deadline=None)
-def test_a_part_covers_its_range_and_has_enough_ways(bits, first, width, at_least):
+def test_a_selection_covers_its_range_and_has_enough_ways(bits, first, width, at_least):
     last = min(100, first + width)
     mask = WayMask(bits)
     part = mask.percent_range(first, last, at_least)
-    assert mask.covers(part)
+    assert mask.contains_mask(part)
     assert len(part) >= min(at_least, len(mask))
     assert len(part) * 100 >= (last - first) * len(mask)
     assert len(part) <= max(at_least, len(mask) * (last - first) / 100 + 2)
@@ -89,17 +89,17 @@ def test_a_part_covers_its_range_and_has_enough_ways(bits, first, width, at_leas
         ("b", 2, True, None),
     ],
 )
-def test_masks_that_the_kernel_would_refuse_are_known(mask, min_bits, sparse, fault):
+def test_faults_of_masks_are_found_before_the_kernel_refuses_them(mask, min_bits, sparse, fault):
     found = MaskRules(WayMask.parse_hex("ff"), min_bits, sparse).find_fault(WayMask.parse_hex(mask))
     assert found is None if fault is None else fault in found
 
 
 @given(st.integers(0, 255), st.integers(0, 255), st.integers(1, 3), st.booleans())
 @settings(deadline=None)
-def test_the_widest_allowed_part_is_allowed(bits, around, min_bits, sparse):
+def test_the_widest_mask_follows_the_rules(bits, around, min_bits, sparse):
     rules = MaskRules(WayMask(255), min_bits, sparse)
     widest = rules.widest_mask(WayMask(bits), WayMask(around))
-    assert WayMask(bits).covers(widest)
+    assert WayMask(bits).contains_mask(widest)
     assert not widest or rules.find_fault(widest) is None
     if not widest:
         assert all(len(run) < min_bits for run in WayMask(bits).split_runs())

@@ -1,4 +1,4 @@
-"""Counters, rates, and who is monitored when RMIDs run out."""
+"""Counters, rates, and the choice of monitored guests when RMIDs run out."""
 
 import errno
 from contextlib import closing
@@ -38,7 +38,7 @@ from tests.compute_agent.resctrl import fake
         ("twelve", None),
     ],
 )
-def test_counters_are_numbers_or_say_why_not(text, value):
+def test_counter_texts_become_numbers_or_states(text, value):
     assert monitoring.parse_counter(text) == value
 
 
@@ -48,18 +48,18 @@ def test_counters_are_numbers_or_say_why_not(text, value):
         (100, 150, 50),
         (100, 100, 0),
         (2**64 - 10, 5, 15),  # wrapped around
-        (10**15, 700, 700),  # began anew
+        (10**15, 700, 700),  # reset
         (2**63, 0, 0),
-        (2**64 - 3, 2**48 - 4, 2**48 - 1),  # as much as there may be between two readings
-        (2**64 - 3, 2**48 - 3, 2**48 - 3),  # one more: it began anew, and this is what it has counted
-        (0, 2**48 + 1, 2**48 + 1),  # which is no question where it went up
+        (2**64 - 3, 2**48 - 4, 2**48 - 1),  # the largest plausible increase
+        (2**64 - 3, 2**48 - 3, 2**48 - 3),  # one more: reset, so the value is the increase
+        (0, 2**48 + 1, 2**48 + 1),  # an increase without a wrap has no limit
         (CounterState.UNAVAILABLE, 5, None),
         (5, CounterState.ERROR, None),
         (None, 5, None),
         (5, None, None),
     ],
 )
-def test_a_counter_that_goes_down_has_wrapped_or_begun_anew(before, now, grown):
+def test_a_counter_that_goes_down_has_wrapped_or_was_reset(before, now, grown):
     assert monitoring.counter_increase(before, now) == grown
 
 
@@ -91,11 +91,11 @@ def test_rates_are_bytes_a_second_of_bandwidth_counters():
     assert totals.add_sample(CounterSample(12.0, now)) == {}  # no time has passed
 
 
-def test_totals_go_on_with_the_counters_of_another_group():
+def test_totals_continue_with_the_counters_of_another_group():
     totals = monitoring.BandwidthTotals()
     totals.add_sample(CounterSample(0.0, {(0, TOTAL_BYTES): 10}))
     totals.add_sample(CounterSample(1.0, {(0, TOTAL_BYTES): 30}))
-    totals.restart()
+    totals.start_again()
     assert totals.add_sample(CounterSample(2.0, {(0, TOTAL_BYTES): 5000})) == {}
     totals.add_sample(CounterSample(3.0, {(0, TOTAL_BYTES): 5001}))
     assert totals.bytes == {(0, TOTAL_BYTES): 21}
@@ -122,7 +122,7 @@ def files(tmp_path):
     return fake.FakeResctrl.of(fake.INTEL, tmp_path / "tree")
 
 
-def test_counters_without_numbers_are_kept_apart(files):
+def test_counters_without_numbers_keep_their_state(files):
     folder = files.root / "mon_data/mon_L3_01"
     (folder / TOTAL_BYTES).write_text("Unavailable\n")
     (folder / LOCAL_BYTES).unlink()
@@ -136,7 +136,7 @@ def test_counters_without_numbers_are_kept_apart(files):
     assert len(values) == 4
 
 
-def test_a_group_that_is_gone_has_no_counters(files):
+def test_a_removed_group_has_no_counters(files):
     with pytest.raises(ResctrlError) as caught:
         read_counters(files, "none", 1.0)
     assert caught.value.errno == errno.ENOENT
@@ -153,7 +153,7 @@ def test_without_an_rmid_there_is_no_monitoring_group(files, number, made, monke
     assert monitoring.make_monitoring_group(files, "", "a") is made
 
 
-def test_other_failures_are_told(files):
+def test_other_failures_to_make_a_monitoring_group_are_raised(files):
     with pytest.raises(ResctrlError):
         monitoring.make_monitoring_group(files, "none", "a")
 
@@ -181,7 +181,7 @@ def test_classes_are_monitored_first_then_guests_by_priority(rmids, chosen):
     assert monitoring.choose_monitored(rmids, WATCHED) == chosen
 
 
-def test_rmids_of_control_groups_and_of_others_are_taken():
+def test_control_groups_and_foreign_groups_use_rmids():
     platform = ResctrlPlatform(CpuVendor.INTEL, monitoring=MonitoringFeatures(8, frozenset()))
     groups = {
         "": ControlGroup("", Schemata(), monitoring_groups=("theirs", "ours.a")),
@@ -197,14 +197,14 @@ def test_rmids_of_control_groups_and_of_others_are_taken():
 @pytest.mark.parametrize(
     ("closids", "there", "used"), [(4, 4, 60), (16, 4, 48), (64, 4, 30), (16, 16, 48), (3, 4, 60)]
 )
-def test_rmids_are_left_for_control_groups_that_may_come(closids, there, used):
+def test_rmids_are_left_for_later_control_groups(closids, there, used):
     cache = CacheControl(3, ("L3",), (0,), MaskRules(WayMask(0xFF)), WayMask(0), closids)
     platform = ResctrlPlatform(CpuVendor.INTEL, l3=cache, monitoring=MonitoringFeatures(64, frozenset()))
     present = ResctrlGroups({f"g{number}": ControlGroup(f"g{number}", Schemata()) for number in range(there)})
     assert monitoring.rmids_to_use(platform, present, lambda name: True) == used
 
 
-def test_who_is_monitored_stays_so_beside_others_of_its_priority():
+def test_a_monitored_guest_keeps_its_group_before_others_of_its_priority():
     two = [MonitoredGroup("a"), MonitoredGroup("b", monitored=True)]
     assert monitoring.choose_monitored(1, two) == ["b"]
     assert monitoring.choose_monitored(1, [*two, MonitoredGroup("c", priority=1)]) == ["c"]

@@ -1,4 +1,4 @@
-"""Finding a mount, and why there is none."""
+"""The mount is found, or its absence has a reason."""
 
 import os
 import sys
@@ -16,7 +16,7 @@ def machine(root, filesystems="nodev\tresctrl\n", mounts=""):
     return root
 
 
-def test_what_is_mounted_is_used_wherever_it_is(tmp_path):
+def test_an_existing_mount_is_used_at_any_path(tmp_path):
     root = machine(tmp_path, mounts="resctrl /mnt/my\\040rdt resctrl rw,relatime,cdp,mba_MBps 0 0\n")
     found = open_mount(root, mount=True)
     assert found.path == root / "mnt/my rdt"
@@ -24,7 +24,7 @@ def test_what_is_mounted_is_used_wherever_it_is(tmp_path):
     assert not found.read_only
 
 
-def test_lines_with_too_few_fields_are_passed_over_and_those_with_enough_are_not(tmp_path):
+def test_lines_of_mounts_with_too_few_fields_are_skipped(tmp_path):
     root = machine(tmp_path, mounts="resctrl /one resctrl\n\nresctrl /two resctrl rw\n")
     assert open_mount(root).path == root / "two"
 
@@ -41,12 +41,12 @@ def test_lines_with_too_few_fields_are_passed_over_and_those_with_enough_are_not
         ),
     ],
 )
-def test_why_there_is_none(filesystems, mounts, reason, tmp_path):
+def test_a_missing_mount_has_a_reason(filesystems, mounts, reason, tmp_path):
     with pytest.raises(NoMountError, match=reason):
         open_mount(machine(tmp_path, filesystems, mounts))
 
 
-def test_a_machine_without_proc_has_none(tmp_path):
+def test_a_machine_without_proc_has_no_mount(tmp_path):
     with pytest.raises(NoMountError, match="not supported"):
         open_mount(tmp_path, mount=True)
 
@@ -57,7 +57,7 @@ def test_a_captured_tree_counts_as_a_mount(tmp_path):
     assert open_mount(tmp_path) == ResctrlMount(tmp_path / "sys/fs/resctrl", frozenset(), captured=True)
 
 
-def test_nothing_is_mounted_unless_it_is_asked_for(tmp_path, monkeypatch):
+def test_the_filesystem_is_mounted_only_on_request(tmp_path, monkeypatch):
     calls = []
     monkeypatch.setattr(mount, "make_mount", lambda path, options: calls.append((path, options)))
     root = machine(tmp_path)
@@ -70,7 +70,7 @@ def test_nothing_is_mounted_unless_it_is_asked_for(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="mount(2) of Linux")
-def test_the_kernels_reason_is_told_when_it_cannot_be_mounted(tmp_path):
+def test_a_failed_mount_has_the_kernels_reason(tmp_path):
     with pytest.raises(NoMountError) as caught:
         mount.make_mount(tmp_path / "none", "cdp")
     assert "cannot be mounted" in str(caught.value)

@@ -1,4 +1,4 @@
-"""Plans: from the groups that are to those that should be, safely at every step."""
+"""Plans from the existing groups to the wanted ones, safe at every step."""
 
 from dataclasses import replace
 
@@ -44,7 +44,7 @@ def wanted(on, present, demands, classes=CLASSES):
 
 
 def play(on, present, steps, look=lambda groups: None):
-    """The groups after the steps; `look` sees them after each. Checks what the kernel would."""
+    """The groups after the steps, with the kernel's checks; `look` sees them after each step."""
     groups = {name: group.schemata for name, group in present.groups.items()}
     for step in steps:
         if isinstance(step, RemoveGroup):
@@ -73,7 +73,7 @@ def text(step):
     return f"{type(step).__name__} {step.group.removeprefix('ours.') or 'default'} {values}".strip()
 
 
-def test_everybody_gives_up_ways_before_a_guest_gets_them():
+def test_other_groups_give_up_ways_before_a_guest_gets_them():
     on = platform()
     present = sync(on, fresh(on), [])
     host, resolution = wanted(on, present, [GuestDemand("a", "BE", {5: 4}, {5: 30})])
@@ -84,7 +84,7 @@ def test_everybody_gives_up_ways_before_a_guest_gets_them():
     ]
 
 
-def test_ways_are_opened_after_their_guest_is_gone():
+def test_ways_are_opened_after_their_guest_has_ended():
     on = platform()
     present = sync(on, sync(on, fresh(on), []), [GuestDemand("a", "BE", {5: 4})])
     host, resolution = wanted(on, present, [])
@@ -108,7 +108,7 @@ def test_bandwidth_is_cut_at_the_beginning_and_raised_at_the_end():
     ]
 
 
-def test_orphans_go_and_groups_of_others_stay():
+def test_orphans_are_removed_and_foreign_groups_stay():
     on = platform()
     start = fresh(on)
     other = ControlGroup("other", start.default_group.schemata)
@@ -131,7 +131,7 @@ def test_the_default_group_is_never_removed_nor_its_bandwidth_changed():
 
 
 @pytest.mark.parametrize(("engine", "steps"), [(ArmCodec, 0), (IntelCodec, 1)])
-def test_a_bandwidth_that_the_kernel_has_rounded_is_not_written_again(engine, steps):
+def test_a_bandwidth_rounded_by_the_kernel_is_not_written_again(engine, steps):
     on = platform()
     on = replace(on, mb=replace(on.mb, minimum=1, granularity=1))
     groups = {
@@ -143,7 +143,7 @@ def test_a_bandwidth_that_the_kernel_has_rounded_is_not_written_again(engine, st
     assert len(make_plan(host, ResctrlGroups(groups), resolution).steps) == steps
 
 
-def test_domains_that_went_away_are_not_written():
+def test_missing_domains_are_not_written():
     on = platform()
     start = ResctrlGroups(
         {DEFAULT_GROUP: ControlGroup(DEFAULT_GROUP, parse_schemata("L3:0=fff\nMB:0=100\n"))}
@@ -154,7 +154,7 @@ def test_domains_that_went_away_are_not_written():
 
 
 @pytest.mark.parametrize("cdp", [False, True])
-def test_somebody_elses_change_is_repaired(cdp):
+def test_a_change_by_another_program_is_repaired(cdp):
     on = platform(cdp=cdp)
     demands = [GuestDemand("a", "BE", {5: 4}, {5: 30})]
     present = sync(on, fresh(on), demands)
@@ -197,7 +197,7 @@ OTHER_CLASSES = {
 
 @given(WORLDS, st.lists(demand_lists(), min_size=2, max_size=4), st.data())
 @settings(max_examples=examples(300), deadline=None)
-def test_no_step_lets_anybody_into_exclusive_ways(on, rounds, data):
+def test_no_step_of_a_plan_opens_exclusive_ways(on, rounds, data):
     present = fresh(on)
     exclusive = {}
     for demands in rounds:
@@ -218,7 +218,7 @@ def test_no_step_lets_anybody_into_exclusive_ways(on, rounds, data):
         for name, group in resolution.groups.items():
             assert not group.schemata.changes_from(present.groups[name].schemata)
         assert set(present.groups) == set(resolution.groups)
-        # nothing is left to do, and nobody would be moved again
+        # no step is left, and no mask would move again
         host, again = wanted(on, present, demands, classes)
         assert make_plan(host, present, again).steps == ()
         assert again.moves == {}
@@ -229,7 +229,7 @@ def present_groups(present):
 
 
 def promises(resolution, exclusive):
-    """The ways that are a group's own before, during or after the moves, by group and cache."""
+    """The exclusive ways before, during or after the moves, by group and cache."""
     promised = {}
     for name, group in resolution.groups.items():
         for cache, mask in group.exclusive.items():
@@ -241,7 +241,7 @@ def promises(resolution, exclusive):
 
 
 def intruders(on, groups, promised):
-    """Who can fill exclusive ways of whom, way by way, of those that the owner can fill at the time."""
+    """Groups and owners of exclusive ways that these groups can fill, by way."""
     found = set()
     for (name, cache), mask in promised.items():
         own = cache_mask(on, groups[name], cache) & mask if name in groups else WayMask()
@@ -251,7 +251,7 @@ def intruders(on, groups, promised):
     return found
 
 
-def test_a_host_without_anything_needs_no_plan():
+def test_a_host_without_controls_needs_no_plan():
     nothing = ResctrlPlatform(CpuVendor.INTEL)
     present = ResctrlGroups({DEFAULT_GROUP: ControlGroup(DEFAULT_GROUP, Schemata())})
     host = ResctrlLayout(nothing, None, {}, "ours.")

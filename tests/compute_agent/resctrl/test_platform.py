@@ -1,4 +1,4 @@
-"""What a platform makes of the limits of its resources, and how many counters stay open."""
+"""Limits of a platform, and the number of open counter files."""
 
 import resource
 
@@ -28,14 +28,12 @@ def bandwidth(name: str, closids: int) -> BandwidthControl:
     ],
     ids=["nothing", "counters alone", "one resource", "two resources", "fewer RMIDs than CLOSIDs"],
 )
-def test_there_can_be_as_many_groups_as_every_resource_has_room_for(
-    platform: ResctrlPlatform, groups: int
-) -> None:
+def test_the_smallest_number_of_closids_limits_the_groups(platform: ResctrlPlatform, groups: int) -> None:
     assert platform.max_groups == groups
 
 
 @pytest.mark.parametrize(("limit", "kept"), [(1024, 512), (resource.RLIM_INFINITY, 65536)])
-def test_half_of_the_files_that_a_process_may_open_are_for_counters(
+def test_counters_keep_at_most_half_of_the_file_limit_open(
     monkeypatch: pytest.MonkeyPatch, limit: int, kept: int
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))

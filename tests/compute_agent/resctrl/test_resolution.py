@@ -17,7 +17,7 @@ from compute_agent.resctrl.share_spec import ShareSpec, WayRange
 from tests.compute_agent.resctrl import fake
 
 PREFIX = "goresctrl."
-"""Two of the groups in the archive `full` are called so, two otherwise."""
+"""The prefix of two of the four groups in the archive `full`."""
 
 ANNOTATION = parse_annotation(
     """{"LLC": {"schemata": {"range": [20, 80]}, "schemataPerCache": [{"cacheid": 0, "range": [20, 50]}]},
@@ -195,7 +195,7 @@ TABLE = [
             "guest.a": "L3:0=f",
         },
         {"a": "guest.a"},
-        {"a": ["the bandwidth of L3 cache 0 cannot be controlled"]},
+        {"a": ["this host has no control of the bandwidth of L3 cache 0"]},
     ),
     (
         "l2cdp",
@@ -205,7 +205,7 @@ TABLE = [
             "class.BE": "L3:0=f",
         },
         {"a": "class.BE"},
-        {"a": ["MB cannot be controlled on this host"]},
+        {"a": ["this host has no control of MB"]},
     ),
     (
         "l2cdp",
@@ -226,7 +226,7 @@ TABLE = [
             "class.BE": "L3:0=f",
         },
         {"a": ""},
-        {"a": ["the bandwidth of L3 cache 0 cannot be controlled"]},
+        {"a": ["this host has no control of the bandwidth of L3 cache 0"]},
     ),
     (
         "l2cdp",
@@ -238,7 +238,7 @@ TABLE = [
             "guest.b": "L3:0=18",
         },
         {"a": "guest.a", "b": "guest.b", "c": "class.BE"},
-        {"b": ["the bandwidth of L3 cache 0 cannot be controlled"]},
+        {"b": ["this host has no control of the bandwidth of L3 cache 0"]},
     ),
     (
         "nol3",
@@ -257,7 +257,7 @@ TABLE = [
             "guest.a": "MB:0=30;1=100;2=100;3=100",
         },
         {"a": "guest.a"},
-        {"a": ["there are no ways to give of L3 cache 0"]},
+        {"a": ["L3 cache 0 has no ways to allocate"]},
     ),
     (
         "nol3",
@@ -266,7 +266,7 @@ TABLE = [
             "": "",
         },
         {"a": ""},
-        {"a": ["LLC cannot be controlled on this host"]},
+        {"a": ["this host has no control of LLC"]},
     ),
     (
         "nol3",
@@ -275,7 +275,7 @@ TABLE = [
             "": "",
         },
         {"a": "", "b": ""},
-        {"a": ["LLC cannot be controlled on this host"], "b": ["LLC cannot be controlled on this host"]},
+        {"a": ["this host has no control of LLC"], "b": ["this host has no control of LLC"]},
     ),
     (
         "nol3",
@@ -297,8 +297,8 @@ TABLE = [
         },
         {"a": "class.BE", "b": "guest.b", "c": "class.BE"},
         {
-            "a": ["there are no ways to give of L3 cache 0"],
-            "b": ["LLC cannot be controlled on this host", "there are no ways to give of L3 cache 0"],
+            "a": ["L3 cache 0 has no ways to allocate"],
+            "b": ["this host has no control of LLC", "L3 cache 0 has no ways to allocate"],
         },
     ),
     (
@@ -320,7 +320,7 @@ TABLE = [
             "guest.a": "L3:0=f;1=3f;2=3f;3=3f",
         },
         {"a": "guest.a"},
-        {"a": ["the bandwidth of L3 cache 0 cannot be controlled"]},
+        {"a": ["this host has no control of the bandwidth of L3 cache 0"]},
     ),
     (
         "nomb",
@@ -330,7 +330,7 @@ TABLE = [
             "class.BE": "L3:0=3f;1=3f;2=3f;3=3f",
         },
         {"a": "class.BE"},
-        {"a": ["MB cannot be controlled on this host"]},
+        {"a": ["this host has no control of MB"]},
     ),
     (
         "nomb",
@@ -351,7 +351,7 @@ TABLE = [
             "class.BE": "L3:0=3f;1=3f;2=3f;3=3f",
         },
         {"a": ""},
-        {"a": ["the bandwidth of L3 cache 0 cannot be controlled"]},
+        {"a": ["this host has no control of the bandwidth of L3 cache 0"]},
     ),
     (
         "nomb",
@@ -363,7 +363,7 @@ TABLE = [
             "guest.b": "L3:0=18;1=fff0;2=fff0;3=fff0",
         },
         {"a": "guest.a", "b": "guest.b", "c": "class.BE"},
-        {"b": ["the bandwidth of L3 cache 0 cannot be controlled"]},
+        {"b": ["this host has no control of the bandwidth of L3 cache 0"]},
     ),
 ]
 
@@ -417,7 +417,7 @@ def test_arm_has_ids_of_its_own_and_takes_holes(tmp_path):
     assert str(found.groups["ours.class.BE"].schemata) == "L3:1=f;17=70\nMB:1=100;17=100\n"
 
 
-def test_mb_domains_with_other_ids_go_by_rank():
+def test_mb_domains_with_other_ids_are_matched_by_rank():
     l3 = CacheControl(3, ("L3",), (3, 8), MaskRules(WayMask(0xFF)), WayMask(), 8)
     platform = ResctrlPlatform(
         CpuVendor.ARM, l3, mb=BandwidthControl("MB", (0, 1), 1, 1, 8, {0: 100, 1: 100})
@@ -443,7 +443,7 @@ def test_masks_may_have_64_ways():
     assert str(found.groups["ours.class.BE"].schemata) == "L3:0=ff0000000000\n"
 
 
-def test_each_domain_of_a_guest_has_the_first_rule_that_speaks_of_it(tmp_path):
+def test_the_first_applicable_rule_counts_for_each_domain(tmp_path):
     host, present = world(fake.INTEL, tmp_path)
     classes = {"BE": ShareSpec(WayRange(0, 50), mb=40)}
     wish = ShareSpec(llc_per_cache={0: WayRange(50, 100), 1: WayRange(50, 100)}, mb_per_cache={1: 70})
@@ -452,7 +452,7 @@ def test_each_domain_of_a_guest_has_the_first_rule_that_speaks_of_it(tmp_path):
     assert str(found.groups["ours.guest.a"].schemata) == "L3:0=3;1=ff00\nMB:0=40;1=70\n"
 
 
-def test_guests_of_one_annotation_do_not_share_a_cap_that_counts_for_the_group(tmp_path):
+def test_guests_with_equal_annotations_have_separate_groups_where_groups_share_a_cap(tmp_path):
     host, present = world(fake.AMD, tmp_path)
     capped, uncapped = ShareSpec(mb=30), ShareSpec(WayRange(0, 50), mb=100)
     demands = [GuestDemand("a", share=capped), GuestDemand("b", share=capped)]
@@ -485,7 +485,7 @@ def present_with(present, *names):
     return ResctrlGroups(groups)
 
 
-def test_when_groups_run_out_classes_allocations_and_priorities_go_first(tmp_path):
+def test_classes_then_allocations_then_priorities_take_precedence_when_groups_run_out(tmp_path):
     host, present = world(fake.INTEL, tmp_path)  # eight groups, of which one is the default
     present = present_with(present, "somebody", "another", "a third", "ours.guest.z")
     demands = [
@@ -511,14 +511,14 @@ def test_when_groups_run_out_classes_allocations_and_priorities_go_first(tmp_pat
 
 
 @pytest.mark.parametrize(("priority", "served"), [(-1, "a"), (0, "a"), (1, "z")])
-def test_who_has_no_priority_is_as_one_of_0(priority, served, tmp_path):
+def test_a_guest_without_priority_has_priority_0(priority, served, tmp_path):
     host, present = world(fake.INTEL, tmp_path)
     demands = [GuestDemand("a", bandwidth={0: 50}), GuestDemand("z", bandwidth={0: 50}, priority=priority)]
     found = resolve_groups(host, {}, demands, present, max_groups=2)
     assert found.membership == {"a": DEFAULT_GROUP, "z": DEFAULT_GROUP} | {served: f"ours.guest.{served}"}
 
 
-def test_a_class_for_which_there_is_no_group_is_told_of_and_its_guests_are_in_the_default_group(tmp_path):
+def test_guests_of_a_class_without_a_group_are_in_the_default_group_with_a_reason(tmp_path):
     host, present = world(fake.INTEL, tmp_path)
     classes = {"BE": ShareSpec(mb=50), "LS": ShareSpec(mb=80)}
     found = resolve_groups(
@@ -535,7 +535,7 @@ def test_a_class_for_which_there_is_no_group_is_told_of_and_its_guests_are_in_th
     ("rmids", "admitted"), [(4, 0), (5, 1), (6, 2), (128, 2)], ids=["none left", "one", "two", "many"]
 )
 def test_rmids_limit_the_number_of_groups_as_well(rmids, admitted, tmp_path):
-    """The default group has one, and so have another group and each of its two monitoring groups."""
+    """RMIDs are used by the default group, another group and each of its two monitoring groups."""
     host, present = world(replace(fake.INTEL, rmids=rmids), tmp_path)
     others = ControlGroup("somebody", present.default_group.schemata, monitoring_groups=("x", "y"))
     present = ResctrlGroups({**present.groups, "somebody": others})
@@ -552,7 +552,7 @@ def test_a_guest_in_a_class_that_does_not_exist_is_in_the_default_group(tmp_path
     assert found.refused == {"a": ("there is no QoS class GOLD",)}
 
 
-def test_what_does_not_fit_is_refused_and_the_next_rule_applies(tmp_path):
+def test_an_allocation_that_does_not_fit_is_refused_and_the_next_rule_applies(tmp_path):
     host, present = world(fake.INTEL, tmp_path)
     demands = [
         GuestDemand("a", "BE", {0: 12}),
@@ -562,14 +562,14 @@ def test_what_does_not_fit_is_refused_and_the_next_rule_applies(tmp_path):
     found = resolve_groups(host, BE, demands, present)
     assert found.refused == {
         "b": ("L3 cache 0: 3 exclusive ways do not fit: 2 of 14 are left",),
-        "c": ("there are no ways to give of L3 cache 7",),
+        "c": ("L3 cache 7 has no ways to allocate",),
     }
     assert found.membership == {"a": "ours.guest.a", "b": "ours.guest.b", "c": "ours.class.BE"}
     shared = found.groups["ours.class.BE"].schemata
     assert found.groups["ours.guest.b"].schemata.get_value("L3", 0) == shared.get_value("L3", 0)
 
 
-def test_none_of_one_cache_is_no_hindrance_to_some_of_another(tmp_path):
+def test_no_ways_on_one_cache_allow_ways_on_another(tmp_path):
     host, present = world(fake.INTEL, tmp_path)
     demand = GuestDemand("a", "BE", ways={0: 0, 7: 0, 1: 3}, bandwidth={0: 0, 7: 0, 1: 30})
     found = resolve_groups(host, BE, [demand], present)
@@ -579,7 +579,7 @@ def test_none_of_one_cache_is_no_hindrance_to_some_of_another(tmp_path):
     assert schemata.get_value("MB", 1) == 30
 
 
-def test_a_limit_cuts_what_a_guest_has_of_its_own_and_what_it_shares(tmp_path):
+def test_a_limit_cuts_allocations_and_shares(tmp_path):
     host, present = world(fake.INTEL, tmp_path)
     demand = GuestDemand("a", "BE", ways={0: 4}, bandwidth={0: 60})
     demand = replace(demand, way_limits={0: 2, 1: 3}, bandwidth_limits={0: 40, 1: 1})
@@ -591,7 +591,7 @@ def test_a_limit_cuts_what_a_guest_has_of_its_own_and_what_it_shares(tmp_path):
 
 
 @pytest.mark.parametrize(("limit", "percent"), [(79, 79), (80, 80), (81, 80), (100, 80)])
-def test_a_limit_above_what_there_is_gives_no_more(limit, percent, tmp_path):
+def test_a_limit_above_the_share_changes_nothing(limit, percent, tmp_path):
     host, present = world(fake.INTEL, tmp_path)
     demand = GuestDemand(
         "a", "BE", ways={0: 2}, bandwidth={0: 30}, way_limits={0: 9}, bandwidth_limits={0: 90, 1: limit}
@@ -602,31 +602,34 @@ def test_a_limit_above_what_there_is_gives_no_more(limit, percent, tmp_path):
     assert bin(schemata.get_value("L3", 0)).count("1") == 2
 
 
-def test_a_limit_of_a_cache_that_there_is_not_is_refused_and_the_others_count(tmp_path):
+def test_a_limit_of_a_missing_cache_is_refused_and_others_apply(tmp_path):
     host, present = world(fake.INTEL, tmp_path)
     demand = GuestDemand(
         "a", "BE", bandwidth={1: 60}, way_limits={7: 1, 1: 3}, bandwidth_limits={7: 10, 1: 40}
     )
     found = resolve_groups(host, BE, [demand], present)
     assert found.refused == {
-        "a": ("the ways of L3 cache 7 cannot be limited", "the bandwidth of L3 cache 7 cannot be limited")
+        "a": (
+            "this host has no control of the ways of L3 cache 7",
+            "this host has no control of the bandwidth of L3 cache 7",
+        )
     }
     schemata = found.groups["ours.guest.a"].schemata
     assert (bin(schemata.get_value("L3", 1)).count("1"), schemata.get_value("MB", 1)) == (3, 40)
 
 
-def test_bandwidth_that_nobody_knows_is_refused(tmp_path):
+def test_a_percent_of_an_unknown_bandwidth_is_refused(tmp_path):
     host, present = world(fake.INTEL_MBPS, tmp_path)
     classes = {"BE": ShareSpec(mb=50), "LS": ShareSpec(mb=100)}
     demands = [GuestDemand("a", "BE", bandwidth={0: 30}), GuestDemand("b", "LS", share=ShareSpec(mb=20))]
     found = resolve_groups(host, classes, demands, present)
     assert set(found.refused) == {"ours.class.BE", "a", "b"}
     assert all("memory_bandwidth_gbps" in reason for (reason,) in found.refused.values())
-    assert found.membership == {"a": DEFAULT_GROUP, "b": DEFAULT_GROUP}  # nobody's bandwidth can be cut
+    assert found.membership == {"a": DEFAULT_GROUP, "b": DEFAULT_GROUP}  # no bandwidth can be capped
     assert found.groups.keys() == {DEFAULT_GROUP}
 
 
-def test_groups_that_exist_keep_their_masks(tmp_path):
+def test_existing_groups_keep_their_masks(tmp_path):
     host, present = world(fake.INTEL, tmp_path)
     groups = {
         **present.groups,
@@ -641,6 +644,6 @@ def test_groups_that_exist_keep_their_masks(tmp_path):
 
 
 @pytest.mark.parametrize("prefix", ["", "a/b", "a\n"])
-def test_names_of_groups_need_a_beginning_of_ours(prefix):
+def test_an_invalid_prefix_of_group_names_is_refused(prefix):
     with pytest.raises(ValueError, match="cannot begin the names of groups"):
         ResctrlLayout(ResctrlPlatform(CpuVendor.INTEL), None, {}, prefix)

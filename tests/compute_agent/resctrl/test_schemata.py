@@ -1,4 +1,4 @@
-"""Schemata lines as kernels print and take them."""
+"""Schemata lines as kernels print and accept them."""
 
 import pytest
 from hypothesis import given, settings
@@ -48,7 +48,7 @@ def test_bad_lines_are_quoted(text, quoted):
     assert quoted in str(caught.value)
 
 
-def test_values_are_printed_as_the_kernel_takes_them():
+def test_values_are_printed_in_the_kernels_form():
     schemata = Schemata({"L3": {17: 0xF0, 1: 0xFFFFF}, "MB": {1: 30}})
     assert str(schemata) == "L3:1=fffff;17=f0\nMB:1=30\n"
 
@@ -60,13 +60,13 @@ def test_values_are_printed_as_the_kernel_takes_them():
     )
 )
 @settings(deadline=None)
-def test_what_is_printed_is_read_again(lines):
+def test_printed_schemata_parse_to_the_same_values(lines):
     schemata = Schemata(lines)
     assert parse_schemata(str(schemata)) == schemata
     assert hash(parse_schemata(str(schemata))) == hash(schemata)
 
 
-def test_only_what_differs_is_to_be_written():
+def test_only_differences_are_written():
     now = parse_schemata("L3:0=ff;1=ff\nMB:0=100;1=100\n")
     wanted = Schemata({"L3": {0: 0xFF, 1: 0xF}, "MB": {0: 100}})
     assert str(wanted.changes_from(now)) == "L3:1=f\n"
@@ -79,6 +79,6 @@ def test_sizes_are_decimal():
     assert parse_sizes("L3:0=57671680\nMB:0=  100\n") == {"L3": {0: 57671680}, "MB": {0: 100}}
 
 
-def test_an_empty_line_ends_nothing() -> None:
+def test_lines_after_an_empty_line_count() -> None:
     assert parse_schemata("L3:0=f\n\nMB:0=100\n") == parse_schemata("L3:0=f\nMB:0=100\n")
     assert parse_sizes("L3:0=1024\n \nL2:0=64\n") == {"L3": {0: 1024}, "L2": {0: 64}}

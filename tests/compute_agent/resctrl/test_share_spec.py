@@ -52,24 +52,24 @@ FULL = ResctrlPlatform(
 @pytest.mark.parametrize(
     ("wish", "platform", "reason"),
     [
-        (ShareSpec(llc_per_cache={0: WayRange(0, 50)}), FULL, "LLC has no cache id 0: there are 1, 17"),
-        (ShareSpec(mb_per_cache={17: 50}), FULL, "MB has no cache id 17: there are 1, 2"),
+        (ShareSpec(llc_per_cache={0: WayRange(0, 50)}), FULL, "LLC has no cache id 0: the ids are 1, 17"),
+        (ShareSpec(mb_per_cache={17: 50}), FULL, "MB has no cache id 17: the ids are 1, 2"),
         (
             ShareSpec(WayRange(0, 50)),
             ResctrlPlatform(CpuVendor.INTEL, mb=FULL.mb),
-            "LLC cannot be controlled on this host",
+            "this host has no control of LLC",
         ),
-        (ShareSpec(mb=50), ResctrlPlatform(CpuVendor.INTEL, FULL.l3), "MB cannot be controlled on this host"),
-        (ShareSpec(mb=0), ResctrlPlatform(CpuVendor.INTEL, FULL.l3), "MB cannot be controlled on this host"),
+        (ShareSpec(mb=50), ResctrlPlatform(CpuVendor.INTEL, FULL.l3), "this host has no control of MB"),
+        (ShareSpec(mb=0), ResctrlPlatform(CpuVendor.INTEL, FULL.l3), "this host has no control of MB"),
         (
             ShareSpec(llc_per_cache={1: WayRange(0, 9)}),
             ResctrlPlatform(CpuVendor.INTEL, mb=FULL.mb),
-            "LLC cannot be controlled on this host",
+            "this host has no control of LLC",
         ),
         (
             ShareSpec(mb_per_cache={1: 9}),
             ResctrlPlatform(CpuVendor.INTEL, FULL.l3),
-            "MB cannot be controlled on this host",
+            "this host has no control of MB",
         ),
         (ShareSpec(WayRange(0, 50)), ResctrlPlatform(CpuVendor.INTEL, FULL.l3), None),
         (ShareSpec(mb=50), ResctrlPlatform(CpuVendor.INTEL, mb=FULL.mb), None),
@@ -77,7 +77,7 @@ FULL = ResctrlPlatform(
         (ShareSpec(), ResctrlPlatform(CpuVendor.INTEL), None),
     ],
 )
-def test_what_the_platform_has_not_is_refused(wish, platform, reason):
+def test_controls_and_domains_that_the_platform_lacks_are_refused(wish, platform, reason):
     if reason is None:
         wish.check_supported(platform)
         return
@@ -86,7 +86,7 @@ def test_what_the_platform_has_not_is_refused(wish, platform, reason):
     assert str(caught.value) == reason
 
 
-def test_a_wish_goes_before_its_base_in_each_part():
+def test_a_share_takes_precedence_over_its_base_in_each_part():
     base = ShareSpec(WayRange(0, 30), {0: WayRange(0, 10)}, 50, {1: 60})
     assert ShareSpec().overlaid_on(base) == base
     assert ShareSpec(mb=0).overlaid_on(base) == ShareSpec(WayRange(0, 30), {0: WayRange(0, 10)}, 0)

@@ -1,4 +1,4 @@
-"""Classes and annotations that come to the same share one group, so that CLOSIDs are left for guests."""
+"""Classes and annotations with the same effect share one group, which leaves CLOSIDs for guests."""
 
 from dataclasses import replace
 
@@ -37,7 +37,7 @@ def hosts(tmp_path_factory):
     return made
 
 
-def test_with_four_closids_two_guests_have_ways_of_their_own(hosts):
+def test_four_closids_are_enough_for_two_guests_with_exclusive_ways(hosts):
     host, present = hosts["intel"]
     cache = host.platform.l3.ids[0]
     found = resolve_groups(
@@ -73,11 +73,11 @@ def test_with_four_closids_two_guests_have_ways_of_their_own(hosts):
         ("arm", {"A": HALF, "B": ShareSpec()}, {"A": "ours.class.A", "B": ""}),
     ],
 )
-def test_equal_classes_share_unless_a_cap_would_be_one_for_both(hosts, host, classes, groups):
+def test_equal_classes_share_a_group_unless_they_would_share_a_cap(hosts, host, classes, groups):
     assert share_groups(*(hosts[host][0], classes, hosts[host][1])).by_class == groups
 
 
-def test_a_default_group_that_somebody_has_capped_is_nobodys_class(hosts):
+def test_no_class_uses_a_capped_default_group(hosts):
     host, present = hosts["intel"]
     default = present.default_group
     capped = default.schemata.updated_with(Schemata({"MB": {host.platform.mb.ids[0]: 50}}))
@@ -89,7 +89,7 @@ def test_a_default_group_that_somebody_has_capped_is_nobodys_class(hosts):
     }
 
 
-def test_an_annotation_that_comes_to_the_same_as_a_class_takes_no_group(hosts):
+def test_an_annotation_with_the_effect_of_a_class_needs_no_group(hosts):
     host, present = hosts["intel"]
     demands = [
         GuestDemand("a", "LS", share=DEFAULT_CLASSES["BE"]),
@@ -102,7 +102,7 @@ def test_an_annotation_that_comes_to_the_same_as_a_class_takes_no_group(hosts):
     assert found.membership["c"].startswith("ours.wish.")
 
 
-def test_groups_of_before_are_removed_when_their_class_shares_another(hosts):
+def test_the_old_group_of_a_class_is_removed_when_the_class_shares_another(hosts):
     host, present = hosts["intel"]
     full = present.default_group.schemata
     groups = {**present.groups, "ours.class.LS": ControlGroup("ours.class.LS", full)}
@@ -121,7 +121,7 @@ wishes = st.builds(
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(wishes, min_size=1, max_size=3), st.integers(0, 5), st.sampled_from(["roomy", "amd", "arm"]))
-def test_whoever_shares_has_what_it_would_have_alone(hosts, shares, ways, name):
+def test_a_shared_group_has_the_schemata_of_a_separate_one(hosts, shares, ways, name):
     host, present = hosts[name]
     cache = host.platform.l3.ids[0]
     classes = {f"C{number}": wish for number, wish in enumerate(shares)}

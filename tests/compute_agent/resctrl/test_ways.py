@@ -1,4 +1,4 @@
-"""Exclusive ways: who gets which, and the moves that make room."""
+"""The assignment of exclusive ways, and the moves that make room."""
 
 from collections import deque
 
@@ -39,33 +39,33 @@ def mask(text):
         (rules(8, min_bits=2), "81", 0, "0", "3e"),  # a piece of two is needed beside what devices fill
     ],
 )
-def test_a_cache_is_divided_into_the_pool_and_what_is_shared(cache, shareable, shared_ways, locked, pool):
+def test_a_cache_is_partitioned_into_pool_and_shared_ways(cache, shareable, shared_ways, locked, pool):
     assert str(partition_ways(cache, mask(shareable), shared_ways, mask(locked)).pool) == pool
 
 
 @pytest.mark.parametrize(("shareable", "given_away"), [("3", "f0000"), ("c0000", "f")])
-def test_ways_are_given_away_where_the_rest_stays_in_one_piece(shareable, given_away):
-    """The others fill ways beside each other only: those of devices and what is next to them."""
+def test_exclusive_ways_leave_the_open_ways_in_one_run(shareable, given_away):
+    """All other groups fill one run of ways: the ways of devices and adjacent ones."""
     division = partition_ways(rules(20), mask(shareable), 2)
     assert str(assign_ways(division, {}, {"a": 4}).masks["a"]) == given_away
 
 
 @given(st.integers(1, 20), st.integers(0, 2**20 - 1), st.integers(0, 22), st.integers(1, 3), st.booleans())
 @settings(deadline=None)
-def test_what_is_shared_has_enough_ways_and_all_of_the_devices(count, shareable, shared, min_bits, sparse):
+def test_shared_ways_are_enough_and_include_the_ways_of_devices(count, shareable, shared, min_bits, sparse):
     cache = rules(count, min(min_bits, count), sparse)
     devices = WayMask(shareable) & cache.all_ways
     division = partition_ways(cache, devices, shared)
-    assert division.shared_ways.covers(devices)
+    assert division.shared_ways.contains_mask(devices)
     assert len(division.shared_ways) >= min(count, max(shared, cache.min_bits))
-    assert cache.all_ways.covers(division.pool)
+    assert cache.all_ways.contains_mask(division.pool)
     if not sparse:
         assert len(division.pool.split_runs()) <= 1
     for exclusive in (WayMask(), division.pool):
         assert cache.find_fault(division.open_ways(exclusive)) is None
 
 
-def test_what_is_given_away_leaves_one_piece_to_everybody_else():
+def test_every_assignment_leaves_one_run_of_open_ways():
     division = partition_ways(rules(20), mask("c0000"), 2)
     assert str(division.open_ways(mask("0"))) == "fffff"
     assert str(division.open_ways(mask("f"))) == "ffff0"
@@ -81,7 +81,7 @@ FOUR_APART = {"a": mask("2"), "b": mask("10"), "c": mask("80")}
 @pytest.mark.parametrize(
     ("held", "wanted", "masks", "moves"),
     [
-        # the first guests start at the end that is farthest from what is shared
+        # the first guests start at the end that is farthest from the shared ways
         ({}, {"a": 3}, {"a": "7"}, 1),
         ({}, {"a": 3, "b": 4}, {"b": "f", "a": "70"}, 2),
         ({"a": "7"}, {"a": 3}, {"a": "7"}, 0),
@@ -89,9 +89,9 @@ FOUR_APART = {"a": mask("2"), "b": mask("10"), "c": mask("80")}
         ({"a": "e0"}, {"a": 3, "b": 2}, {"a": "e0", "b": "3"}, 1),
         # the gap that fits is taken before the large one
         ({"a": "1", "b": "8"}, {"a": 1, "b": 1, "c": 2}, {"a": "1", "b": "8", "c": "6"}, 1),
-        # a guest that is gone leaves its ways
+        # an ended guest leaves its ways
         ({"a": "f", "b": "f0"}, {"b": 4, "c": 4}, {"b": "f0", "c": "f"}, 1),
-        # shrinking leaves to the others what is next to theirs
+        # shrinking leaves the ways next to the open ones
         ({"a": "f0"}, {"a": 2}, {"a": "30"}, 1),
         ({"a": "f"}, {"a": 2}, {"a": "3"}, 1),
         # growing keeps the old ways where it can
@@ -101,7 +101,7 @@ FOUR_APART = {"a": mask("2"), "b": mask("10"), "c": mask("80")}
         ({"a": "2", "b": "10", "c": "80"}, {"a": 1, "b": 1, "c": 1, "d": 4}, None, 2),
     ],
 )
-def test_masks_are_chosen_with_as_few_moves_as_can_be(held, wanted, masks, moves):
+def test_masks_are_chosen_with_the_fewest_moves(held, wanted, masks, moves):
     result = assign_ways(POOL_8, {name: mask(text) for name, text in held.items()}, wanted)
     assert len(result.moves) == moves
     assert not result.refused
@@ -110,7 +110,7 @@ def test_masks_are_chosen_with_as_few_moves_as_can_be(held, wanted, masks, moves
         assert {name: str(found) for name, found in result.masks.items()} == masks
 
 
-def test_who_is_there_is_served_before_who_comes():
+def test_running_guests_take_precedence_over_new_ones():
     result = assign_ways(POOL_8, {"z": mask("3f")}, {"a": 3, "z": 6})
     assert result.refused == {"a": "3 exclusive ways do not fit: 2 of 8 are left"}
     assert {name: str(found) for name, found in result.masks.items()} == {"z": "3f"}
@@ -121,7 +121,7 @@ def test_fewer_ways_than_a_mask_needs_are_refused():
     assert result.refused == {"a": "1 ways are fewer than the 2 that a mask needs"}
 
 
-def test_who_has_to_move_goes_first_where_nobodys_mask_is_in_force():
+def test_a_misplaced_owner_moves_first_to_ways_without_a_mask_in_force():
     held = {"a": mask("3"), "b": mask("6"), "c": mask("e")}
     result = assign_ways(POOL_8, held, {"a": 2, "b": 2, "c": 3})
     assert result.moves[0] == MaskMove("b", mask("6"), mask("30"))
@@ -129,14 +129,14 @@ def test_who_has_to_move_goes_first_where_nobodys_mask_is_in_force():
     assert len(WayMask.union_of(result.masks.values())) == 7
 
 
-def test_masks_that_break_the_rules_are_replaced_without_stepping_on_them():
-    # b is where devices fill, after shared_ways has grown
+def test_masks_that_break_the_rules_are_replaced_without_overlap():
+    # b has ways of devices, after shared_ways has grown
     result = assign_ways(POOL_8, {"a": mask("3"), "b": mask("300")}, {"a": 2, "b": 2})
     assert {name: str(found) for name, found in result.masks.items()} == {"a": "3", "b": "c"}
     assert result.moves == (MaskMove("b", mask("300"), mask("c")),)
 
 
-def test_where_holes_are_allowed_nobody_is_moved():
+def test_no_mask_moves_where_holes_are_allowed():
     division = partition_ways(rules(8, sparse=True), WayMask(), 2)
     result = assign_ways(division, {"a": mask("2"), "b": mask("10")}, {"a": 1, "b": 1, "c": 4})
     assert {name: str(found) for name, found in result.masks.items()} == {"a": "2", "b": "10", "c": "2d"}
@@ -174,7 +174,7 @@ def check_safe(division, held, wanted, result):
     for move in result.moves:
         assert now.get(move.owner, WayMask()) == move.before
         assert division.rules.find_fault(move.after) is None
-        assert division.pool.covers(move.after)
+        assert division.pool.contains_mask(move.after)
         now[move.owner] = move.after
         for one in now:
             for other in now:
@@ -197,7 +197,7 @@ def test_no_step_lets_exclusive_masks_overlap(world):
 
 @given(worlds(20))
 @settings(deadline=None)
-def test_nothing_changes_the_second_time(world):
+def test_a_second_assignment_changes_nothing(world):
     division, held, wanted = world
     first = assign_ways(division, held, wanted)
     kept = {name: count for name, count in wanted.items() if name not in first.refused}
@@ -205,7 +205,7 @@ def test_nothing_changes_the_second_time(world):
 
 
 def fewest_moves(division, held, owner, count):
-    """Breadth-first over all placements of all blocks, the owner's resizing being one rewriting."""
+    """The fewest moves, by breadth-first search over all placements. A resized mask is one rewriting."""
     pool = list(division.pool)
     low, high = pool[0], pool[-1] + 1
     start = tuple(sorted((name, found.bits) for name, found in held.items()))
@@ -242,7 +242,7 @@ def narrow_worlds(draw):
 
 @given(narrow_worlds())
 @settings(max_examples=examples(200), deadline=None)
-def test_no_plan_has_fewer_moves(world):
+def test_brute_force_finds_no_plan_with_fewer_moves(world):
     division, held, owner, count = world
     if count == 0:
         return
@@ -252,7 +252,7 @@ def test_no_plan_has_fewer_moves(world):
     assert len(result.moves) == fewest_moves(division, held, owner, count)
 
 
-def test_a_large_cache_in_pieces_is_defragmented_as_well():
+def test_a_large_fragmented_cache_is_defragmented():
     division = partition_ways(rules(64), WayMask(), 4)
     held = {f"g{index}": WayMask.from_range(index * 4 + 1, 2) for index in range(15)}
     wanted = dict.fromkeys(held, 2) | {"new": 20}

@@ -17,7 +17,7 @@ ALL = ("run_delay", "cpu_pressure", "io_pressure")
 ONLINE = frozenset({0, 1})
 
 
-def test_files_of_the_kernel_are_understood():
+def test_memory_files_of_the_kernel_are_parsed():
     assert parse_schedstat("855219 5304790 3\n") == 5304790
     assert parse_io_stat("8:0 rbytes=10 wbytes=20 rios=1 wios=2 dbytes=5 dios=0\n253:1 rbytes=3\n") == 33
     assert parse_io_stat("") == 0

@@ -4,7 +4,8 @@ import pytest
 
 from compute_agent import conf as agent_conf
 from compute_agent.classes.guest_classes import parse_classes
-from compute_agent.model.guest import Guest, GuestSettings
+from compute_agent.model.guest import Guest
+from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.resource import BLOCKIO, ThrottleControl
 from compute_agent.usage.snapshot import GuestAllotment
 from compute_agent.usage.subjects import build_subject

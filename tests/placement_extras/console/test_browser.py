@@ -93,7 +93,8 @@ def test_whose_session_has_ended_signs_in_where_filters_apply_at_once(
         page.locator("[name=password]").fill("operator-secret")
         page.locator("[name=password]").press("Enter")
         page.wait_for_selector("h1:text('Fleet')")
-        page.wait_for_load_state()  # a filter that is changed before the scripts run applies by its button only
+        # A filter that is changed before the scripts run applies by its button only.
+        page.wait_for_load_state()
         page.context.clear_cookies()
         page.locator("[name=order]").select_option("used")
         page.wait_for_url("**/sign-in?next=*order%3Dused*")

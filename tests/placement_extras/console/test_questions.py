@@ -74,7 +74,9 @@ def test_capacity_is_counted_with_and_without_hosts(client):
     text = read_answer(client, "capacity", flavors=flavors)
     assert "small" in text
     before = int(re.search(r"small (\d+) fit", text)[1])
-    text = read_answer(client, "capacity", flavors=flavors, without="compute-1", displaced="on", moves="on")
+    text = read_answer(
+        client, "capacity", flavors=flavors, excluded_hosts="compute-1", drain="on", moves="on"
+    )
     assert int(re.search(r"small (\d+) fit", text)[1]) < before
     assert "Of 2 consumers 2 have a place on the others" in text
     assert "None is needed" in text
@@ -86,7 +88,7 @@ def test_capacity_is_counted_with_and_without_hosts(client):
     [
         ({"flavors": "small"}, "A flavor is NAME=QUERY or NAME: vcpus=4 ram=4096 SPEC=VALUE, not 'small'"),
         ({"flavors": "small=resources=NOTHING:1"}, "NOTHING"),
-        ({"flavors": "small=resources=VCPU:1", "without": "nobody"}, "There is no host 'nobody'"),
+        ({"flavors": "small=resources=VCPU:1", "excluded_hosts": "nobody"}, "There is no host 'nobody'"),
         ({"flavors": "a=resources=VCPU:1\na=resources=VCPU:2"}, "is there twice"),
     ],
 )
@@ -324,7 +326,7 @@ def test_a_line_that_is_no_flavor_is_said_to_be_none(client, line, words):
     ],
 )
 def test_what_is_not_understood_of_a_flavor_is_said(client, page, asked):
-    warning = "hw:cpu_polic is no extra spec that Nova knows (did you mean hw:cpu_policy?)"
+    warning = "hw:cpu_polic is no extra spec that Nova knows: did you mean hw:cpu_policy?"
     assert warning in read_answer(client, page, **asked)
 
 

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from packaging.version import InvalidVersion, Version
 
-from placement.exceptions import INVALID_FLAVOR, InvalidRequest
+from placement.exceptions import InvalidRequest
 from placement_extras.flavors.flavor import (
+    INVALID_FLAVOR,
     MAX_CPUS,
     ImageProperties,
     NovaFlavor,
@@ -119,7 +120,7 @@ def test_more_pci_devices_than_anybody_has_are_refused():
 def test_what_is_ignored_is_named():
     specs = {"resources:vgpu": "1", "resources:VGPU": "a", "trait:CUSTOM_A": "yes", "group_policy": "any"}
     assert translate(flavor(**specs), TranslationRules()).warnings == (
-        "resources:vgpu names no resource class (did you mean VGPU?)",
+        "resources:vgpu names no resource class: did you mean VGPU?",
         "resources:VGPU cannot be 'a', only a number from 0 on",
         "trait:CUSTOM_A cannot be 'yes', only required or forbidden",
         "group_policy cannot be 'any', only none or isolate",
@@ -132,24 +133,24 @@ def test_what_is_ignored_is_named():
         (
             {"hw:cpu_polic": "dedicated"},
             {},
-            ["hw:cpu_polic is no extra spec that Nova knows (did you mean hw:cpu_policy?)"],
+            ["hw:cpu_polic is no extra spec that Nova knows: did you mean hw:cpu_policy?"],
         ),
         (
             {"hw_cpu_policy": "dedicated"},
             {},
-            ["hw_cpu_policy is no extra spec that Nova knows (did you mean hw:cpu_policy?)"],
+            ["hw_cpu_policy is no extra spec that Nova knows: did you mean hw:cpu_policy?"],
         ),
         ({"quota:colour": "red"}, {}, ["quota:colour is no extra spec that Nova knows"]),
         ({"hw:numa_cpus.a": "1"}, {}, ["hw:numa_cpus.a is no extra spec that Nova knows"]),
         (
             {},
             {"hw_disk_buss": "scsi"},
-            ["hw_disk_buss is no image property that Nova knows (did you mean hw_disk_bus?)"],
+            ["hw_disk_buss is no image property that Nova knows: did you mean hw_disk_bus?"],
         ),
         (
             {},
             {"hw:disk_bus": "scsi"},
-            ["hw:disk_bus is no image property that Nova knows (did you mean hw_disk_bus?)"],
+            ["hw:disk_bus is no image property that Nova knows: did you mean hw_disk_bus?"],
         ),
         (
             {},
@@ -170,16 +171,6 @@ def test_what_is_ignored_is_named():
             {},
             [],
         ),
-        (  # a namespace that is nearly one of Nova's
-            {"resource:LLC": "4", "HW:cpu_policy": "dedicated", "group_polic": "none"},
-            {},
-            [
-                "resource:LLC is no extra spec that Nova knows (did you mean resources:LLC?)",
-                "HW:cpu_policy is no extra spec that Nova knows (did you mean hw:cpu_policy?)",
-                "group_polic is no extra spec that Nova knows (did you mean group_policy?)",
-            ],
-        ),
-        ({"trust:trusted_host": "x", "acme:size": "1", "hide_hypervisor_id": "true"}, {}, []),
     ],
 )
 def test_what_says_nothing_is_warned_of(specs, image, warnings):
@@ -199,7 +190,7 @@ def test_nothing_that_nova_is_known_to_understand_is_warned_of():
     assert said == [
         "resources:VGPU cannot be 'many', only a number from 0 on",
         "resources:CUSTOM_A cannot be '-1', only a number from 0 on",
-        "resources:vgpu names no resource class (did you mean VGPU?)",
+        "resources:vgpu names no resource class: did you mean VGPU?",
         "resources:LLC names no resource class",
         "trait:CUSTOM_GOLD cannot be 'preferred', only required or forbidden",
         "the image property trait:CUSTOM_RUST cannot be 'forbidden', only required",

@@ -17,13 +17,8 @@ from compute_agent.drivers.base import ChangeKind, CpuLimits, CpuSettings, Guest
 from compute_agent.drivers.libvirt import domain_metadata, qemu
 from compute_agent.drivers.libvirt.domain_definition import NAMESPACE, MemoryBinding
 from compute_agent.drivers.libvirt.driver import LibvirtDriver
-from compute_agent.model.guest import (
-    UNCONSTRAINED,
-    EmulatorPolicy,
-    GuestSettings,
-    PlacementConstraints,
-    ThreadPolicy,
-)
+from compute_agent.model.guest import UNCONSTRAINED, PlacementConstraints
+from compute_agent.model.guest_settings import EmulatorPolicy, GuestSettings, ThreadPolicy
 from compute_agent.model.messages import DriverError, GuestGoneError
 from tests.compute_agent.libvirtd import Libvirtd, thread_cpus
 from tests.waits import wait_for

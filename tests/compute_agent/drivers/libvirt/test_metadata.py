@@ -3,7 +3,7 @@
 import pytest
 
 from compute_agent.drivers.libvirt.domain_metadata import describe, usual_owner
-from compute_agent.model.guest import EmulatorPolicy, GuestSettings, ThreadPolicy
+from compute_agent.model.guest_settings import EmulatorPolicy, GuestSettings, ThreadPolicy
 
 UUID = "e87f30c5-911b-46a7-8aaa-01c43325c5b2"
 

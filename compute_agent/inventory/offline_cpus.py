@@ -1,0 +1,238 @@
+"""The topology of offline CPUs, remembered from when they were online.
+
+The kernel removes topology and caches of a CPU from sysfs while the CPU is offline (``topology`` and
+``cache`` of Documentation/admin-guide/cputopology.rst). A power manager takes dedicated CPUs offline as long
+as no guest holds them: nova-compute with ``cpu_power_management``, or the agent with ``[cpu_class:idle]
+park``. Such CPUs are *parked*: they count as present, so their core, caches and node must be known.
+
+With cores ``0-1`` and ``2-3`` seen online, and CPUs 2 and 3 offline now, the memory gives ``2-3`` back as a
+core. With CPU 3 alone offline, the core of CPU 2 gets it back.
+
+Always: the memory adds parked CPUs to groups and changes nothing else; a memory that contradicts the online
+CPUs (another machine, other firmware settings) is not used.
+
+The memory is a file of the state folder. Without it a CPU that is offline counts once it has been online.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from compute_agent import kept_json
+from compute_agent.files import UnsafeFileError, put_aside, read_own, write_durably
+from compute_agent.host.topology import (
+    CpuCache,
+    CpuCluster,
+    CpuCore,
+    CpuDie,
+    CpuPackage,
+    HostTopology,
+    NumaNode,
+)
+from compute_agent.model import cpuset
+from compute_agent.model.cpuset import CpuSet
+
+LOG = logging.getLogger(__name__)
+
+FILE_NAME: Final = "topology.json"
+_VERSION: Final = 1
+
+_CpuGroup = TypeVar("_CpuGroup", CpuPackage, CpuDie, CpuCluster, CpuCore, CpuCache, NumaNode)
+
+
+def with_parked(topology: HostTopology, memory: HostTopology | None, parkable: CpuSet) -> HostTopology:
+    """The topology with those offline CPUs of ``parkable`` that the memory knows, as parked ones."""
+    if memory is None:
+        return topology
+    parked = topology.offline & parkable & memory.online
+    if not parked or not is_consistent(topology, memory):
+        return topology
+    return replace(
+        topology,
+        packages=_by_id(_join(topology.packages, memory.packages, parked)),
+        dies=_by_place(_join(topology.dies, memory.dies, parked)),
+        clusters=_by_place(_join(topology.clusters, memory.clusters, parked)),
+        cores=tuple(
+            sorted(
+                _join(topology.cores, memory.cores, parked),
+                key=lambda core: (core.package, core.id, min(core.cpus)),
+            )
+        ),
+        caches=tuple(
+            sorted(
+                _join(topology.caches, memory.caches, parked, _is_same_kind),
+                key=lambda cache: (cache.level, cache.type, cache.id),
+            )
+        ),
+        numa_nodes=_join_nodes(topology.numa_nodes, memory.numa_nodes, parked),
+        cpu_capacities={
+            **{cpu: each for cpu, each in memory.cpu_capacities.items() if cpu in parked},
+            **topology.cpu_capacities,
+        },
+        parked=parked,
+    )
+
+
+def _join(
+    present: Sequence[_CpuGroup],
+    known: Iterable[_CpuGroup],
+    parked: CpuSet,
+    is_same_kind: Callable[[_CpuGroup, _CpuGroup], bool] = lambda one, other: True,
+) -> list[_CpuGroup]:
+    """The present groups with their parked CPUs, and the groups of which all CPUs are parked."""
+    found = list(present)
+    for group in known:
+        missing = group.cpus & parked
+        if not missing:
+            continue
+        at = next(
+            (
+                index
+                for index, each in enumerate(found)
+                if is_same_kind(each, group) and not each.cpus.isdisjoint(group.cpus)
+            ),
+            None,
+        )
+        if at is None:
+            found.append(replace(group, cpus=missing))
+        else:
+            # Ids of caches and cores may be the lowest CPU's, which may be a parked one.
+            found[at] = replace(group, cpus=found[at].cpus | missing)
+    return found
+
+
+def _is_same_kind(one: CpuCache, other: CpuCache) -> bool:
+    return (one.level, one.type) == (other.level, other.type)
+
+
+def _join_nodes(
+    present: Sequence[NumaNode], known: Iterable[NumaNode], parked: CpuSet
+) -> tuple[NumaNode, ...]:
+    """As for groups; nodes stay without CPUs as well, and their memory is the present one."""
+    missing = {node.id: node.cpus & parked for node in known if node.cpus & parked}
+    found = [replace(node, cpus=node.cpus | missing.pop(node.id, frozenset())) for node in present]
+    found += [NumaNode(node_id, cpus, 0) for node_id, cpus in missing.items()]
+    return tuple(sorted(found, key=lambda node: node.id))
+
+
+def _by_id(packages: Iterable[CpuPackage]) -> tuple[CpuPackage, ...]:
+    return tuple(sorted(packages, key=lambda package: (package.id, min(package.cpus))))
+
+
+def _by_place(groups: Iterable[_CpuGroup]) -> tuple[_CpuGroup, ...]:
+    return tuple(sorted(groups, key=lambda group: (getattr(group, "package", 0), group.id)))
+
+
+def is_consistent(topology: HostTopology, memory: HostTopology) -> bool:
+    """Whether the CPUs that are online are where the memory has them."""
+    if not memory.online <= topology.present or memory.model_name != topology.model_name:
+        return False
+    both = topology.online & memory.online
+    return _places(topology, both) == _places(memory, both)
+
+
+def _places(topology: HostTopology, cpus: CpuSet) -> frozenset[tuple[Any, ...]]:
+    groups: list[tuple[Any, ...]] = [("package", each.id, each.cpus & cpus) for each in topology.packages]
+    groups += [("die", each.package, each.cpus & cpus) for each in topology.dies]
+    groups += [("cluster", each.package, each.cpus & cpus) for each in topology.clusters]
+    groups += [("core", each.package, each.cpus & cpus) for each in topology.cores]
+    groups += [("cache", each.level, each.type, each.cpus & cpus) for each in topology.caches]
+    groups += [("node", each.id, each.cpus & cpus) for each in topology.numa_nodes]
+    return frozenset(group for group in groups if group[-1])
+
+
+def learn(topology: HostTopology, memory: HostTopology | None) -> HostTopology:
+    """The memory after this topology was seen: all CPUs that are online, and the offline ones known before.
+
+    :param topology: as it was read, without parked CPUs.
+    """
+    known = with_parked(topology, memory, topology.offline)
+    return replace(known, online=known.online | known.parked, parked=frozenset())
+
+
+def recall(folder: Path) -> HostTopology | None:
+    """The memory of a state folder; None where there is none, or it cannot be used. Nothing is changed."""
+    try:
+        return kept_json.parse(_VERSION, read_own(folder / FILE_NAME), _read_document)
+    except FileNotFoundError:
+        return None
+    except (OSError, UnsafeFileError, ValueError) as error:
+        LOG.warning(
+            "%s cannot be used, CPUs that are offline count when they are online: %s",
+            folder / FILE_NAME,
+            error,
+        )
+        return None
+
+
+def remember(folder: Path, topology: HostTopology) -> HostTopology:
+    """Learn from a topology that was just read, and keep the memory. Returns it.
+
+    A disk that takes nothing costs the memory of CPUs that go offline before the next time, with a log line.
+    """
+    before = recall(folder)
+    if before is not None and not is_consistent(topology, before):
+        LOG.warning(
+            "CPUs are elsewhere than %s remembers: it is started again from the online CPUs",
+            folder / FILE_NAME,
+        )
+    after = learn(topology, before)
+    content = _content(after)
+    if before is None or _content(before) != content:
+        try:
+            if before is None and (folder / FILE_NAME).exists():
+                put_aside(folder / FILE_NAME)
+            write_durably(folder / FILE_NAME, content)
+        except OSError as error:
+            LOG.warning("The topology of CPUs cannot be kept in %s: %s", folder / FILE_NAME, error)
+    return after
+
+
+def _content(memory: HostTopology) -> bytes:
+    data = {
+        "model": memory.model_name,
+        "cpus": cpuset.format(memory.online),
+        "packages": [[each.id, cpuset.format(each.cpus)] for each in memory.packages],
+        "dies": [[each.id, each.package, cpuset.format(each.cpus)] for each in memory.dies],
+        "clusters": [[each.id, each.package, cpuset.format(each.cpus)] for each in memory.clusters],
+        "cores": [
+            [each.id, each.package, cpuset.format(each.cpus), each.kind, each.base_frequency_khz]
+            for each in memory.cores
+        ],
+        "caches": [
+            [each.level, each.type, each.id, each.size_kib, each.ways, cpuset.format(each.cpus)]
+            for each in memory.caches
+        ],
+        "nodes": [[each.id, cpuset.format(each.cpus)] for each in memory.numa_nodes if each.cpus],
+        "capacities": {str(cpu): each for cpu, each in sorted(memory.cpu_capacities.items())},
+    }
+    return kept_json.dump(_VERSION, kept_json.checked_content(data))
+
+
+def _read_document(document: Mapping[str, Any]) -> HostTopology:
+    data = kept_json.checked_data(document)
+    cpus = cpuset.parse(data["cpus"])
+    return HostTopology(
+        packages=tuple(CpuPackage(int(one), cpuset.parse(text)) for one, text in data["packages"]),
+        dies=tuple(CpuDie(int(one), int(at), cpuset.parse(text)) for one, at, text in data["dies"]),
+        clusters=tuple(
+            CpuCluster(int(one), int(at), cpuset.parse(text)) for one, at, text in data["clusters"]
+        ),
+        cores=tuple(
+            CpuCore(int(one), int(at), cpuset.parse(text), kind, base)
+            for one, at, text, kind, base in data["cores"]
+        ),
+        caches=tuple(
+            CpuCache(int(level), str(kind), int(one), size, ways, cpuset.parse(text))
+            for level, kind, one, size, ways, text in data["caches"]
+        ),
+        numa_nodes=tuple(NumaNode(int(one), cpuset.parse(text), 0) for one, text in data["nodes"]),
+        online=cpus,
+        present=cpus,
+        cpu_capacities={int(cpu): int(each) for cpu, each in data["capacities"].items()},
+        model_name=data["model"],
+    )

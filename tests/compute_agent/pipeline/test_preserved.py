@@ -1,0 +1,70 @@
+"""Guests that the agent leaves as they are: no pins, no limits, and their CPUs stay their own."""
+
+from dataclasses import replace
+
+import pytest
+
+from compute_agent import conf as agent_conf
+from compute_agent.classes.guest_classes import parse_classes
+from compute_agent.model.guest_settings import GuestSettings
+from compute_agent.pipeline.events import GuestStarted, ReconcileGuests
+from compute_agent.usage.subjects import build_subject
+from tests.compute_agent.builders import build_guest, cpu_set, find_view
+from tests.compute_agent.pipeline.fake_host import ALL, FakeHost
+
+
+@pytest.fixture
+def rig():
+    return FakeHost()
+
+
+def preserve(rig, uuid, preserved=True):
+    """Have a running guest be left as it is, or not any more."""
+    guest = rig.driver.running[uuid]
+    changed = replace(guest, settings=replace(guest.settings, preserve=preserved))
+    rig.driver.running[uuid] = changed
+    rig.handle(GuestStarted(changed, None))
+
+
+def appear(rig, uuid, allocation, cpus=ALL):
+    """Have a preserved guest start outside of the agent, on these CPUs."""
+    guest = rig.driver.create(uuid, uuid, GuestSettings(preserve=True), ("sleep", "9"))
+    rig.driver.affinities[uuid] = dict.fromkeys(rig.driver.affinities[uuid], cpu_set(*cpus))
+    rig.handle(GuestStarted(guest, allocation, started=True))
+
+
+def test_a_preserved_guest_is_not_pinned(rig):
+    appear(rig, "a", {"node0": {"PCPU": 1}})
+    rig.handle(ReconcileGuests())
+    assert rig.observed("a") == ALL
+    assert find_view(rig.pipeline, "a").pending == ()
+    rig.pipeline.update_gauges()
+    assert rig.metric("preserved_guests") == 1
+
+
+def test_other_guests_avoid_the_cpus_that_a_preserved_guest_is_pinned_to(rig):
+    appear(rig, "a", {"node0": {"PCPU": 1}}, cpus=(1,))
+    assert rig.run("b", (0, 1, 0)).assignment.held == {2}
+    rig.driver.affinities["a"] = dict.fromkeys(rig.driver.affinities["a"], cpu_set(5))
+    rig.handle(ReconcileGuests())
+    assert find_view(rig.pipeline, "a").assignment.held == {5}
+
+
+def test_a_pinned_guest_stays_where_it_is_and_drift_is_not_repaired(rig):
+    rig.run("a", (0, 1, 0))
+    preserve(rig, "a")
+    rig.driver.affinities["a"] = dict.fromkeys(rig.driver.affinities["a"], cpu_set(2))
+    rig.handle(ReconcileGuests())
+    assert rig.observed("a") == {2}
+    preserve(rig, "a", preserved=False)
+    assert find_view(rig.pipeline, "a").assignment.held == {2}
+    rig.driver.affinities["a"] = dict.fromkeys(rig.driver.affinities["a"], ALL)
+    rig.handle(ReconcileGuests())
+    assert rig.observed("a") == {2}
+
+
+@pytest.mark.parametrize("preserved", [False, True])
+def test_a_preserved_guest_is_protected_whatever_its_class(preserved):
+    guest = build_guest("a", qos_class="BE", preserve=preserved)
+    classes = parse_classes(agent_conf.load([], []))
+    assert build_subject(guest, classes, dedicated=False).facts.protected is preserved
