@@ -79,12 +79,12 @@ def tried_relaxations(world: ClaimScenario, wanted: WantedClaim, budget: SearchB
         if wanted.topology is None or is_splittable(changed):
             yield from fitting_roots(world, replace(wanted, request=changed), budget)
 
-    def amounts(clause: RequestClause) -> set[int]:
+    def amounts_to_try(clause: RequestClause) -> set[int]:
         (name,) = clause.names
         is_split = clause.group == "" and name in SPLIT
         return full_amounts(world.snapshot, name, wanted.topology if is_split else None, budget)
 
-    return TriedRelaxations(world.snapshot, wanted.request, serving_roots, amounts, budget)
+    return TriedRelaxations(world.snapshot, wanted.request, serving_roots, amounts_to_try, budget)
 
 
 _MAX_SAID: Final = 5
