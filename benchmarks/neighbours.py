@@ -122,7 +122,7 @@ def questions(hosts: int) -> Iterator[tuple[str, Question]]:
     yield "capacity", ("POST", "/ext/v1/capacity", {"flavors": flavors})
     yield "capacity, 20 flavors", ("POST", "/ext/v1/capacity", {"flavors": many})
     for some in (drained[:10], drained):
-        body = {"flavors": flavors, "without": some, "displaced": True}
+        body = {"flavors": flavors, "excluded_hosts": some, "drain": True}
         yield f"guests of {len(some)} drained hosts", ("POST", "/ext/v1/capacity", body)
     moves = {"flavors": [{"name": "one", "query": FITS_NOWHERE}], "moves": True}
     yield "moves that make room", ("POST", "/ext/v1/capacity", moves)

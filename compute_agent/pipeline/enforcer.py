@@ -57,7 +57,8 @@ class ExpectedGuests:
         one = self._expected.get(guest.uuid)
         if one is None:
             return None
-        found = replace(one, guest=guest, until=self._now() + STARTING_SECONDS)
+        # Its settings are those that the worker resolved when it was announced.
+        found = replace(one, guest=replace(one.guest, pid=guest.pid), until=self._now() + STARTING_SECONDS)
         self._expected[guest.uuid] = found
         return found
 
@@ -79,11 +80,14 @@ class ExpectedGuests:
     def delay_of(self, guest: Guest) -> float | None:
         """How old the process of a guest was when it had its cache group: so far, if it was not expected.
 
-        None if it is gone. The guest is not expected any more.
+        None if it is gone. The guest is not expected any more, unless its next start was announced. That can
+        be before Placement has answered about this one.
         """
-        one = self._expected.pop(guest.uuid, None)
-        known = None if one is None or one.guest.pid != guest.pid else one.delay
-        return procfs.age(guest.pid) if known is None else known
+        age, one = procfs.age(guest.pid), self._expected.get(guest.uuid)
+        if one is None or (one.guest.pid or guest.pid) != guest.pid or (age is None and not one.guest.pid):
+            return age
+        del self._expected[guest.uuid]
+        return age if one.delay is None else one.delay
 
 
 LOG = logging.getLogger(__name__)
@@ -113,6 +117,7 @@ class GuestEnforcer:
         """Go on with other controllers: each looks at every guest."""
         self._controllers = controllers
         self.cache.controllers = frozenset(controller.name for controller in controllers)
+        self.cache.synced = False  # a host without guests has CPU classes as well
         for entry in self.cache:
             self.cache.mark(entry)
 
@@ -157,6 +162,19 @@ class GuestEnforcer:
                     raise DriverError(f"{controller.name}: {error}") from error
                 entry.pending.discard(controller.name)
 
+    def lift_limits(self, entry: CachedGuest, world: HostState) -> None:
+        """Lift the limits of a guest before the agent leaves it as it is. A failure costs a log line."""
+        entry.limits.clear()
+        target = self._target(entry, world)
+        # Limits of cache groups are those of all guests together, and end with the next sync.
+        for controller in (each for each in self._controllers if not each.acts_early):
+            try:
+                controller.apply(target)
+            except GuestGoneError:
+                return
+            except (DriverError, OSError) as error:
+                self._failed(controller, error)
+
     def expect(self, guest: Guest, allocation: Allocation | None, world: HostState) -> None:
         """Do what is possible for a guest that is about to start."""
         self._expected.add(guest, allocation)
@@ -168,8 +186,10 @@ class GuestEnforcer:
         :raises DriverError: something of that cannot be done.
         """
         one = self._expected.found(guest)
-        if one is None:
-            return  # it took too long, or its start was told of meanwhile
+        # It took too long, or its start was told of meanwhile; a preserved guest is only awaited, so that its
+        # CPUs are online.
+        if one is None or one.guest.settings.preserve:
+            return
         self._sync(world)
         for controller in self._early():
             try:
@@ -204,7 +224,7 @@ class GuestEnforcer:
         synced = True
         for controller in self._controllers:
             try:
-                controller.sync([*targets, *expected] if controller.acts_early else targets, world.zones)
+                controller.sync([*targets, *expected] if controller.awaits else targets, world.zones)
             except (DriverError, OSError) as error:
                 self._failed(controller, error)
                 synced = False

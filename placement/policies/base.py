@@ -56,13 +56,30 @@ RULES: Final = [
 
 
 def operation(
-    name: str, description: str, *operations: tuple[str, str], check: str = ADMIN_OR_SERVICE
+    name: str,
+    description: str,
+    *operations: tuple[str, str],
+    check: str = ADMIN_OR_SERVICE,
+    old_name: str | None = None,
 ) -> policy.DocumentedRuleDefault:
-    """The rule of these operations ``(method, path)``; open to project scope alone."""
+    """The rule of these operations ``(method, path)``; open to project scope alone.
+
+    :param old_name: the name that the rule had before; it still counts in policy files.
+    """
     return policy.DocumentedRuleDefault(
         name=name,
         check_str=check,
         description=description,
         operations=[{"method": method, "path": path} for method, path in operations],
         scope_types=_PROJECT,
+        deprecated_rule=None if old_name is None else _renamed(old_name, check),
+    )
+
+
+def _renamed(old_name: str, check: str) -> policy.DeprecatedRule:
+    return policy.DeprecatedRule(
+        name=old_name,
+        check_str=check,
+        deprecated_reason="The name says what the rule guards",
+        deprecated_since="0.1.0",
     )

@@ -122,7 +122,22 @@ def _load(conf: cfg.ConfigOpts) -> policy.Enforcer:
     except Exception as error:  # of many kinds: no YAML, no mapping, no permission
         raise ValueError(f"Policy files {', '.join(_paths(conf))} cannot be used: {error}") from error
     rules.use_conf = False  # what is loaded stays as it is
+    for old_name, name in _old_names(rules):
+        LOG.warning(
+            "Rule %s goes by rule %s of the policy files, its former name: write it there.", name, old_name
+        )
     return rules
+
+
+def _old_names(rules: policy.Enforcer) -> Iterator[tuple[str, str]]:
+    """Rules of the operator's files under a former name, with their names now.
+
+    oslo.policy applies such a rule, but says so as a Python warning, which no log has.
+    """
+    for name, default in rules.registered_rules.items():
+        old = default.deprecated_rule
+        if old is not None and old.name in rules.file_rules and name not in rules.file_rules:
+            yield old.name, name
 
 
 def _decider(rules: policy.Enforcer) -> _Decide:

@@ -10,8 +10,9 @@ CHANGES: Final = "placement:ext:changes:list"
 CLAIM: Final = "placement:ext:claims:create"
 CONFIRM: Final = "placement:ext:claims:update"
 SHOW_CLAIM: Final = "placement:ext:claims:show"
-EXPLAIN: Final = "placement:ext:explanations:list"
-RESERVATIONS: Final = "placement:ext:reservations:list"
+EXPLAIN: Final = "placement:ext:explanations:explain"
+LIST_RESERVATIONS: Final = "placement:ext:reservations:list"
+SHOW_RESERVATION: Final = "placement:ext:reservations:show"
 RESERVE: Final = "placement:ext:reservations:create"
 CHANGE_RESERVATION: Final = "placement:ext:reservations:update"
 DELETE_RESERVATION: Final = "placement:ext:reservations:delete"
@@ -34,13 +35,20 @@ RULES: Final = [
         EXPLAIN,
         "Explain why a request has the allocation candidates that it has, or none.",
         ("POST", "/ext/v1/explanations"),
+        old_name="placement:ext:explanations:list",
     ),
     operation(
-        RESERVATIONS,
-        "List and show reservations.",
+        LIST_RESERVATIONS,
+        "List reservations.",
         ("GET", _RESERVATIONS),
+        check=ADMIN_OR_PROJECT_READER_OR_SERVICE,
+    ),
+    operation(
+        SHOW_RESERVATION,
+        "Show a reservation.",
         ("GET", _RESERVATION),
         check=ADMIN_OR_PROJECT_READER_OR_SERVICE,
+        old_name=LIST_RESERVATIONS,
     ),
     operation(RESERVE, "Hold resources for a project until a time.", ("POST", _RESERVATIONS)),
     operation(CHANGE_RESERVATION, "Change when a reservation expires.", ("PUT", _RESERVATION)),

@@ -20,7 +20,7 @@ from placement.schemas.base import (
 from placement.schemas.request_form import RequestForms
 from placement.search.claims.claim import Order, WantedClaim
 from placement.search.claims.scores import ATTRIBUTE, CRITERIA
-from placement.search.claims.splitting import is_splittable
+from placement.search.claims.split_choices import is_splittable
 from placement.search.claims.topology import SPLIT, TopologyPolicy
 from placement.search.request import CandidatesRequest
 from placement.store import reservations
@@ -48,7 +48,7 @@ class _GroupSchema(StrictSchema):
 
     name = StringField(required=True, min_length=1, max_length=255, pattern=GROUP_NAME, meaning=GROUP_MEANING)
     policy = StringField(required=True, choices=[each.value for each in GroupPolicy])
-    max_per_root = IntegerField(1, load_default=None)
+    max_per_host = IntegerField(1, load_default=None)
 
 
 class OwnedSchema(explanation.ExplanationBody):
@@ -56,8 +56,8 @@ class OwnedSchema(explanation.ExplanationBody):
 
     project_id = StringField(required=True, min_length=1, max_length=255)
     user_id = StringField(required=True, min_length=1, max_length=255)
-    hosts = ArrayField(UuidField(), min_items=1, max_items=MAX_ROOTS, load_default=None, data_key="only")
-    avoid = ArrayField(UuidField(), max_items=MAX_ROOTS, load_default=list)
+    allowed_hosts = ArrayField(UuidField(), min_items=1, max_items=MAX_ROOTS, load_default=None)
+    excluded_hosts = ArrayField(UuidField(), max_items=MAX_ROOTS, load_default=list)
     order = MapField(
         f"^({'|'.join(CRITERIA)}|{ATTRIBUTE}{NAME})$",
         NumberField(-MAX_WEIGHT, MAX_WEIGHT),
@@ -148,8 +148,8 @@ def owned(
         version=asked.version,
         fallback=asked.fallback,
         warnings=asked.warnings,
-        only=None if claim["hosts"] is None else frozenset(claim["hosts"]),
-        avoid=frozenset(claim["avoid"]),
+        only=None if claim["allowed_hosts"] is None else frozenset(claim["allowed_hosts"]),
+        avoid=frozenset(claim["excluded_hosts"]),
         order=_order(claim["order"], group),
         group=group,
     )
@@ -158,9 +158,9 @@ def owned(
 def _group(given: dict[str, Any] | None) -> ConsumerGroup | None:
     if given is None:
         return None
-    policy, limit = GroupPolicy(given["policy"]), given["max_per_root"]
+    policy, limit = GroupPolicy(given["policy"]), given["max_per_host"]
     if limit is not None and policy is not GroupPolicy.ANTI_AFFINITY:
-        raise InvalidRequest("max_per_root goes with the policy anti-affinity only.")
+        raise InvalidRequest("max_per_host goes with the policy anti-affinity only.")
     return ConsumerGroup(given["name"], policy, 1 if limit is None else limit)
 
 

@@ -24,12 +24,12 @@ class GroupPolicy(StrEnum):
 class ConsumerGroup:
     """The group that a consumer joins, and what is asked of its place beside the other members.
 
-    ``max_per_root`` is how many members a host may have, for anti-affinity.
+    ``max_per_host`` is how many members a host may have, for anti-affinity.
     """
 
     name: str
     policy: GroupPolicy
-    max_per_root: int = 1
+    max_per_host: int = 1
 
     def allows(self, hosts: Collection[int], present: Mapping[int, int]) -> bool:
         """Whether one more member may be on these hosts.
@@ -39,7 +39,7 @@ class ConsumerGroup:
         if self.policy is GroupPolicy.AFFINITY:
             return not present or any(host in present for host in hosts)
         if self.policy is GroupPolicy.ANTI_AFFINITY:
-            return all(present.get(host, 0) < self.max_per_root for host in hosts)
+            return all(present.get(host, 0) < self.max_per_host for host in hosts)
         return True
 
     def liking(self, hosts: Collection[int], present: Mapping[int, int], size: int) -> float:

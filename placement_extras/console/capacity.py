@@ -28,8 +28,8 @@ class CapacityQuestion:
     """Flavors, a line each, as queries or as Nova has them; hosts to be left aside, by name or uuid."""
 
     flavors: str = ""
-    without: str = ""
-    displaced: bool = False
+    excluded_hosts: str = ""
+    drain: bool = False
     moves: bool = False
 
     def body(self, snapshot: ModelSnapshot) -> dict[str, Any]:
@@ -38,19 +38,19 @@ class CapacityQuestion:
         :raises InvalidRequest: a line is none, or a host is not there.
         """
         flavors = [_flavor(line) for line in _lines(self.flavors)]
-        without = []
-        for line in _lines(self.without):
+        excluded = []
+        for line in _lines(self.excluded_hosts):
             provider = snapshot.get(canonical_uuid(line) or line)
             if provider is None and line in snapshot.by_name:
                 provider = snapshot.providers[snapshot.by_name[line]]
             if provider is None:
                 raise InvalidRequest(f"There is no host {line[:80]!r}.")
-            without.append(snapshot.providers[provider.root_id].uuid)
-        without = list(dict.fromkeys(without))
+            excluded.append(snapshot.providers[provider.root_id].uuid)
+        excluded = list(dict.fromkeys(excluded))
         return {
             "flavors": flavors,
-            "without": without,
-            "displaced": self.displaced and bool(without),
+            "excluded_hosts": excluded,
+            "drain": self.drain and bool(excluded),
             "moves": self.moves,
         }
 
@@ -81,8 +81,8 @@ def _lines(text: str) -> Iterable[str]:
 def count(visit: PageRequest) -> str | tuple[str, int]:
     """The form, and what it asks for."""
     asked = CapacityQuestion(
-        **texts(request.args, ("flavors", "without"), _MAX_TEXT),
-        displaced="displaced" in request.args,
+        **texts(request.args, ("flavors", "excluded_hosts"), _MAX_TEXT),
+        drain="drain" in request.args,
         moves="moves" in request.args,
     )
     found: dict[str, Any] | None = None

@@ -23,7 +23,7 @@ def find(visit: PageRequest) -> str | Response:
     uuid = canonical_uuid(text)
     if uuid is None:
         reserved: dict[str, Any] | None = None
-        if visit.may(ext.RESERVATIONS):
+        if visit.may(ext.LIST_RESERVATIONS):
             after = canonical_uuid(request.args.get("after", ""))
             page = {"limit": str(_PER_PAGE)} | ({} if after is None else {"marker": after})
             reserved = ask("GET", "/ext/v1/reservations", page) | {"after": after}
@@ -67,7 +67,7 @@ def show_project(visit: PageRequest) -> str:
         raise NotFound("You have not signed in for a project.")
     usages = ask("GET", "/usages", {"project_id": project})["usages"]
     reservations = None
-    if visit.may(ext.RESERVATIONS):
+    if visit.may(ext.LIST_RESERVATIONS):
         answer = ask("GET", "/ext/v1/reservations", {"project_id": project})
         reservations = page_request.cut(answer["reservations"], page_request.asked(), _PER_PAGE)
     name = visit.visitor.project_name

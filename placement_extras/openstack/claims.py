@@ -19,7 +19,7 @@ _CONFLICT: Final = "consumer generation conflict"
 """What the service says where another generation is there than the one that was given."""
 _GENERATIONS: Final = "1.28"
 """The microversion since which allocations are shown with the generation of their consumer."""
-TOPOLOGIES: Final = ("single-numa", "restricted", "best-effort", "spread")
+TOPOLOGIES: Final = ("single-numa-node", "restricted", "best-effort", "spread")
 """How what a query asks for may be split over NUMA nodes."""
 SHOWN: Final = ("uuid", "project_id", "user_id", "group", "generation", "expires_at", "allocations")
 """What is shown of a reservation."""
@@ -255,14 +255,14 @@ def _add_wanted(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--project-id", metavar="<project>", required=True, help="Project that it belongs to")
     parser.add_argument("--user-id", metavar="<user>", required=True, help="User that it belongs to")
     parser.add_argument(
-        "--only",
+        "--allowed-host",
         metavar="<host>",
         action="append",
         default=[],
         help="Name or root provider's UUID of a host that may be chosen (may be repeated)",
     )
     parser.add_argument(
-        "--avoid",
+        "--excluded-host",
         metavar="<host>",
         action="append",
         default=[],
@@ -283,12 +283,12 @@ def _wanted(asking: command.Command, parsed_args: argparse.Namespace) -> dict[st
         **given_strict(parsed_args),
         "project_id": parsed_args.project_id,
         "user_id": parsed_args.user_id,
-        "avoid": roots(asking, parsed_args.avoid),
+        "excluded_hosts": roots(asking, parsed_args.excluded_host),
     }
     if parsed_args.query_version is not None:
         body["microversion"] = parsed_args.query_version
-    if parsed_args.only:
-        body["only"] = roots(asking, parsed_args.only)
+    if parsed_args.allowed_host:
+        body["allowed_hosts"] = roots(asking, parsed_args.allowed_host)
     try:
         weights = pairs(parsed_args.order, "--order", "<weight>")
         body["order"] = {name: float(weight) for name, weight in weights.items()}

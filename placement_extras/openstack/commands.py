@@ -44,7 +44,7 @@ class ExplainAllocationCandidates(command.Lister):
 
     The explanation as a sentence goes to the standard error, the table shows a part of it: with which
     conditions how many providers and hosts are left (conditions), why the other hosts are not (reasons),
-    which smallest changes would help (relaxations), and the largest amounts that fit (largest).
+    which smallest changes would help (relaxations), and the largest amounts that fit (max-amounts).
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -57,7 +57,7 @@ class ExplainAllocationCandidates(command.Lister):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[Row]]:
         """Ask, say it in a sentence, and show the part as a table."""
         answer = _ask(self, _EXPLANATIONS, wanted(parsed_args), parsed_args)
-        print(f"{answer['sentence']}.", file=self.app.stderr)
+        print(f"{answer['summary']}.", file=self.app.stderr)
         warn(self, answer.get("warnings", ()))
         columns, rows = _PARTS[parsed_args.part]
         return columns, [tuple(row) for row in rows(answer)]
@@ -77,10 +77,10 @@ class ShowCapacity(command.Lister):
 
     A --flavor-file is a name, and a file with a flavor in Nova's words. Each is counted alone. Those with a
     --proportion are counted together, too, which goes to the standard error. The table shows a part of the
-    rest: how many fit in all, and without the worst host, if that fails (flavors), how many in each aggregate
-    (aggregates), of the hosts where none fits what is short, and how much of the rest is stranded there
-    (short), by which fewest moves of consumers there would be room for a guest (moves), and who on the hosts
-    of --without has no place on the others (displaced).
+    rest: how many fit in all, and after the failure of the worst host (flavors), how many in each aggregate
+    (aggregates), the shortages of hosts where none fits, and how much of the rest is stranded there
+    (shortages), the fewest moves of consumers that make room for a guest (moves), and the consumers on the
+    hosts of --excluded-host that have no place on the others (drain).
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -111,24 +111,24 @@ class ShowCapacity(command.Lister):
             "once (may be repeated)",
         )
         parser.add_argument(
-            "--without",
+            "--excluded-host",
             metavar="<host>",
             action="append",
             default=[],
             help="Name or root provider's UUID of a host that is to be drained, or fails (may be repeated)",
         )
         parser.add_argument(
-            "--displaced",
+            "--drain",
             action="store_true",
-            help="Say for how many of those who are on the hosts of --without there is a place on the others",
+            help="Count the consumers on the hosts of --excluded-host that have a place on the others",
         )
         _add_options(parser, _CAPACITY_PARTS, "the queries are")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[Row]]:
         """Ask, and show the part as a table."""
-        body: dict[str, Any] = {"flavors": [], "without": roots(self, parsed_args.without)}
-        body |= {"displaced": True} if parsed_args.displaced or parsed_args.part == "displaced" else {}
+        body: dict[str, Any] = {"flavors": [], "excluded_hosts": roots(self, parsed_args.excluded_host)}
+        body |= {"drain": True} if parsed_args.drain or parsed_args.part == "drain" else {}
         body |= {"moves": True} if parsed_args.part == "moves" else {}
         for flavor in parsed_args.flavor:
             name, found, query = flavor.partition("=")
@@ -156,19 +156,19 @@ class ShowCapacity(command.Lister):
         answer = _ask(self, _CAPACITY, body, parsed_args)
         for each in answer["flavors"]:
             warn(self, [f"{each['name']}: {warning}" for warning in each.get("warnings", ())])
-        if answer["together"] is not None:
-            guests = " and ".join(f"{number} {name}" for name, number in answer["together"]["guests"].items())
-            sets = _fits(answer["together"])
+        if answer["combined"] is not None:
+            guests = " and ".join(f"{number} {name}" for name, number in answer["combined"]["guests"].items())
+            sets = _bounds(answer["combined"])
             print(f"At once {guests} fit: {sets} times the proportions.", file=self.app.stderr)
-        if answer.get("displaced") is not None:
-            displaced = answer["displaced"]
+        if answer.get("drain") is not None:
+            drain = answer["drain"]
             print(
-                f"Of {displaced['consumers']} consumers on hosts that are left aside {_fits(displaced)} have "
-                "a place on the others.",
+                f"Of {drain['consumers']} consumers on excluded hosts {_bounds(drain)} have a place "
+                "on the others.",
                 file=self.app.stderr,
             )
         columns, rows = _CAPACITY_PARTS[parsed_args.part]
-        about = [answer] if parsed_args.part == "displaced" else answer["flavors"]
+        about = [answer] if parsed_args.part == "drain" else answer["flavors"]
         return columns, [tuple(row) for each in about for row in rows(each)]
 
 
@@ -193,66 +193,70 @@ def _ask(asking: command.Command, path: str, body: Mapping[str, Any], parsed_arg
 
 
 def _flavors(flavor: Mapping[str, Any]) -> Iterable[Row]:
-    worst = flavor["worst_host"]
+    worst = flavor["worst_host_failure"]
     yield (
         flavor["name"],
-        _fits(flavor),
-        flavor["open_hosts"],
-        flavor["hosts"],
-        *(("", "") if worst is None else (_fits(worst), worst["host"])),
+        _bounds(flavor),
+        flavor["candidate_hosts"],
+        flavor["capable_hosts"],
+        *(("", "") if worst is None else (_bounds(worst), worst["host"])),
     )
     fallback = flavor.get("fallback")
     if fallback is not None:
         name = f"{flavor['name']} on shared CPUs"
-        yield name, _fits(fallback), fallback["open_hosts"], fallback["hosts"], "", ""
+        yield name, _bounds(fallback), fallback["candidate_hosts"], fallback["capable_hosts"], "", ""
 
 
 def _aggregates(flavor: Mapping[str, Any]) -> Iterable[Row]:
-    return ((flavor["name"], each["uuid"], _fits(each)) for each in flavor["aggregates"])
+    return ((flavor["name"], each["uuid"], _bounds(each)) for each in flavor["aggregates"])
 
 
-def _short(flavor: Mapping[str, Any]) -> Iterable[Row]:
-    for short in flavor["short"]:
-        stranded = ", ".join(f"{amount} {name}" for name, amount in short["stranded"].items())
-        examples = ", ".join(f"{each['host']} ({each['stranded_guests']})" for each in short["examples"])
-        classes = ", ".join(short["resource_classes"])
-        yield flavor["name"], classes, short["hosts"], stranded, short["stranded_guests"], examples
+def _shortages(flavor: Mapping[str, Any]) -> Iterable[Row]:
+    for shortage in flavor["shortages"]:
+        stranded = ", ".join(f"{amount} {name}" for name, amount in shortage["stranded"].items())
+        examples = ", ".join(f"{each['host']} ({each['stranded_guests']})" for each in shortage["examples"])
+        classes = ", ".join(shortage["resource_classes"])
+        yield flavor["name"], classes, shortage["hosts"], stranded, shortage["stranded_guests"], examples
 
 
-def _displaced(answer: Mapping[str, Any]) -> Iterable[Row]:
-    for each in answer["displaced"]["unplaced"]:
+def _drain(answer: Mapping[str, Any]) -> Iterable[Row]:
+    for each in answer["drain"]["unplaced"]:
         held = in_words(each["resources"])
-        why = "others need it" if each["fits_alone"] else "there is none for it alone"
+        why = "others need it" if each["placeable_alone"] else "there is none for it alone"
         yield each["host"], each["consumer_uuid"], each["consumer_type"], held, why
 
 
 def _moves(flavor: Mapping[str, Any]) -> Iterable[Row]:
     moves = flavor["moves"]
-    name, least = flavor["name"], moves["at_least"]
-    if moves["found"] is None:
+    name, least = flavor["name"], moves["lower_bound"]
+    if moves["steps"] is None:
         told = "no moves make room" if least is None else f"none found (at least {least})"
         yield name, "", told, "", ""
         return
-    for number, move in enumerate(moves["found"], start=1):
-        yield name, number, move["consumer_uuid"], move["from"]["host"], move["to"]["host"]
-    proved = "" if least == len(moves["found"]) else f" (perhaps fewer moves do, at least {least})"
+    for number, move in enumerate(moves["steps"], start=1):
+        yield name, number, move["consumer_uuid"], move["source"]["host"], move["destination"]["host"]
+    proved = "" if least == len(moves["steps"]) else f" (perhaps fewer moves do, at least {least})"
     yield name, "", f"then it fits on {moves['host']}{proved}", "", ""
 
 
-def _fits(each: Mapping[str, int]) -> int | str:
+def _bounds(each: Mapping[str, int]) -> int | str:
     """The number; where more could fit than was found out, up to which."""
-    return each["fits"] if each["fits"] == each["at_most"] else f"{each['fits']} to {each['at_most']}"
+    lower, upper = each["lower_bound"], each["upper_bound"]
+    return lower if lower == upper else f"{lower} to {upper}"
 
 
 def _conditions(answer: Mapping[str, Any]) -> Iterable[Row]:
-    for step in [*(step for group in answer["groups"] for step in group["conditions"]), *answer["request"]]:
+    for step in [
+        *(step for group in answer["groups"] for step in group["conditions"]),
+        *answer["host_conditions"],
+    ]:
         yield (*_condition(step), step.get("providers"), step["hosts"])
 
 
 def _reasons(answer: Mapping[str, Any]) -> Iterable[Row]:
     for reason in answer["reasons"]:
         examples = (
-            each["host"] if each["found"] is None else f"{each['host']} ({each['found']})"
+            each["host"] if each["actual"] is None else f"{each['host']} ({each['actual']})"
             for each in reason["examples"]
         )
         yield (*_condition(reason), reason["hosts"], ", ".join(examples))
@@ -265,9 +269,9 @@ def _relaxations(answer: Mapping[str, Any]) -> Iterable[Row]:
             yield (number, *clause, "left out" if amount is None else amount, relaxation["hosts"])
 
 
-def _largest(answer: Mapping[str, Any]) -> Iterable[Row]:
-    for each in answer["largest"]:
-        yield (each["group"], each["resource_class"], each["asked"], each["fits"])
+def _max_amounts(answer: Mapping[str, Any]) -> Iterable[Row]:
+    for each in answer["max_amounts"]:
+        yield (each["group"], each["resource_class"], each["requested_amount"], each["max_amount"])
 
 
 def _condition(clause: Mapping[str, Any]) -> Row:
@@ -279,12 +283,18 @@ _PARTS: Final[Parts] = {
     "conditions": ((*_CONDITION, "providers", "hosts"), _conditions),
     "reasons": ((*_CONDITION, "hosts", "nearest"), _reasons),
     "relaxations": (("#", *_CONDITION, "hosts"), _relaxations),
-    "largest": (("group", "resource_class", "asked", "fits"), _largest),
+    "max-amounts": (("group", "resource_class", "requested_amount", "max_amount"), _max_amounts),
 }
 _CAPACITY_PARTS: Final[Parts] = {
-    "flavors": (("flavor", "fit", "open hosts", "hosts", "without worst host", "worst host"), _flavors),
-    "aggregates": (("flavor", "aggregate", "fit"), _aggregates),
-    "short": (("flavor", "short", "hosts", "stranded", "would do for", "most on"), _short),
-    "displaced": (("host", "consumer", "type", "resources", "no place as"), _displaced),
-    "moves": (("flavor", "#", "consumer", "from", "to"), _moves),
+    "flavors": (
+        ("flavor", "guests", "candidate hosts", "capable hosts", "after host failure", "worst host"),
+        _flavors,
+    ),
+    "aggregates": (("flavor", "aggregate", "guests"), _aggregates),
+    "shortages": (
+        ("flavor", "resource classes", "hosts", "stranded", "stranded guests", "most on"),
+        _shortages,
+    ),
+    "drain": (("host", "consumer", "type", "resources", "no place as"), _drain),
+    "moves": (("flavor", "#", "consumer", "source", "destination"), _moves),
 }

@@ -28,15 +28,15 @@ def document(
         **_fit(capacity.fit),
         **_hosts(capacity),
         "fallback": None if fallback is None else {**_fit(fallback.fit), **_hosts(fallback)},
-        "worst_host": None if worst is None else {**_host(worst), **_fit(capacity.without_worst)},
+        "worst_host_failure": None if worst is None else {**_host(worst), **_fit(capacity.without_worst)},
         "aggregates": [{"uuid": uuid, **_fit(fit)} for uuid, fit in capacity.by_aggregate.items()],
-        "short": [_short(each) for each in capacity.short],
+        "shortages": [_short(each) for each in capacity.short],
         "moves": None if making is None else _moves(making),
     }
 
 
 def _hosts(capacity: FlavorCapacity) -> dict[str, int]:
-    return {"hosts": capacity.hosts, "open_hosts": capacity.open_hosts}
+    return {"capable_hosts": capacity.hosts, "candidate_hosts": capacity.open_hosts}
 
 
 def of_sets(sets: FitBounds, shares: Mapping[str, FlavorProportion]) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def of_displaced(displaced: DisplacedGuests) -> dict[str, Any]:
                 **_guest(each.guest),
                 **_host(each.root),
                 "resources": each.guest.amounts,
-                "fits_alone": each.alone,
+                "placeable_alone": each.alone,
             }
             for each in displaced.unplaced
         ],
@@ -68,17 +68,17 @@ def _guest(guest: HostedConsumer) -> dict[str, Any]:
 
 def _moves(making: MigrationPlan) -> dict[str, Any]:
     return {
-        "at_least": making.at_least,
+        "lower_bound": making.at_least,
         **({"host": None, "host_uuid": None} if making.host is None else _host(making.host)),
-        "found": None if making.moves is None else [_move(each) for each in making.moves],
+        "steps": None if making.moves is None else [_move(each) for each in making.moves],
     }
 
 
 def _move(move: MigrationStep) -> dict[str, Any]:
     return {
         **_guest(move.guest),
-        "from": _host(move.source),
-        "to": _host(move.target),
+        "source": _host(move.source),
+        "destination": _host(move.target),
         "allocations": {uuid: {"resources": amounts} for uuid, amounts in move.allocations.items()},
     }
 
@@ -95,7 +95,7 @@ def _short(short: ShortClasses) -> dict[str, Any]:
 
 
 def _fit(fit: FitBounds) -> dict[str, int]:
-    return {"fits": fit.fits, "at_most": fit.at_most}
+    return {"lower_bound": fit.fits, "upper_bound": fit.at_most}
 
 
 def _host(root: Provider) -> dict[str, str]:

@@ -37,7 +37,7 @@ from placement_extras.planner.migration_plan import MigrationPlan, fewest, make_
 from placement_extras.planner.proportions import FlavorProportion, together
 
 MAX_FLAVORS: Final = 32
-MAX_WITHOUT: Final = 1024
+MAX_EXCLUDED: Final = 1024
 MAX_PROPORTION: Final = 1_000_000
 
 
@@ -51,13 +51,13 @@ class FlavorSchema(explanation.AskingSchema):
 class CapacityBody(explanation.VersionedSchema):
     """What is to be counted: flavors, whose queries are of a microversion, on all hosts but some.
 
-    Whether those who are on these find a place elsewhere is asked by ``displaced``, and by which moves there
+    Whether those who are on these find a place elsewhere is asked by ``drain``, and by which moves there
     would be room for one more of each flavor by ``moves``.
     """
 
     flavors = ArrayField(ObjectField(FlavorSchema), required=True, min_items=1, max_items=MAX_FLAVORS)
-    without = ArrayField(UuidField(), unique=True, load_default=list, max_items=MAX_WITHOUT)
-    displaced = BooleanField(load_default=False)
+    excluded_hosts = ArrayField(UuidField(), unique=True, load_default=list, max_items=MAX_EXCLUDED)
+    drain = BooleanField(load_default=False)
     moves = BooleanField(load_default=False)
 
 
@@ -67,9 +67,9 @@ def parse(body: dict[str, Any], forms: RequestForms) -> tuple[dict[str, AskedCan
     :param forms: translate flavors that are no queries.
     :raises InvalidRequest: naming the flavor, and what is wrong with it.
     """
-    if body["displaced"] and not body["without"]:
+    if body["drain"] and not body["excluded_hosts"]:
         raise InvalidRequest(
-            "'displaced' asks about those on the hosts that 'without' names, and it names none."
+            "'drain' asks about the guests of the hosts in 'excluded_hosts', which is empty."
         )
     found: dict[str, AskedCandidates] = {}
     for flavor in body["flavors"]:
@@ -114,7 +114,7 @@ class GuestRelocator:
         held, complete = self._held(members)
         if not complete:
             raise InvalidRequest(
-                f"Those on the hosts to be left aside hold more than {MAX_HELD} amounts: name fewer hosts."
+                f"Consumers on the hosts of 'excluded_hosts' hold more than {MAX_HELD} amounts: name fewer."
             )
         with self._model.fresh() as view:
             avoided, budget = _ids(view.snapshot, hosts), self._budget(view)
@@ -172,7 +172,7 @@ _BODY: Final = CapacityBody()
 
 
 @operation(blueprint, "POST", f"{EXT}/capacity", rules.CAPACITY, reads_json=True, writes_json=True)
-def create(call: ApiRequest) -> Response:
+def count_capacity(call: ApiRequest) -> Response:
     """How many guests of some flavors fit, and what is in the way of more. Nothing is kept."""
     body = call.body(_BODY)
     asked, version = parse(body, call.service.request_forms)
@@ -185,7 +185,7 @@ def create(call: ApiRequest) -> Response:
     with call.service.model.fresh() as view:
         for request in flavors.values():
             check_names(request, view.names.classes, view.names.traits)
-        avoided = named_roots(view.snapshot, body["without"], "capacity is to be counted without")
+        avoided = named_roots(view.snapshot, body["excluded_hosts"], "excluded_hosts names")
         try:
             budget = SearchBudget(deadline, give_way=view.giving_way_after(call.check_awaited))
             cloud = CloudHosts(view.snapshot, budget, avoided)
@@ -217,9 +217,9 @@ def create(call: ApiRequest) -> Response:
         call.service.model, call.service.database, end - thread_time(), call.check_awaited
     )
     try:
-        displaced = relocator.displaced(body["without"]) if body["displaced"] else None
+        displaced = relocator.displaced(body["excluded_hosts"]) if body["drain"] else None
         making = {
-            name: fewest(relocator.room_for(request, body["without"]) for request in _requests(each))
+            name: fewest(relocator.room_for(request, body["excluded_hosts"]) for request in _requests(each))
             for name, each in asked.items()
             if body["moves"]
         }
@@ -235,8 +235,8 @@ def create(call: ApiRequest) -> Response:
                 document(name, each, fallen_back.get(name), making.get(name)) | {"warnings": warnings[name]}
                 for name, each in counted.items()
             ],
-            "together": None if sets is None else of_sets(sets, shares),
-            "displaced": None if displaced is None else of_displaced(displaced),
+            "combined": None if sets is None else of_sets(sets, shares),
+            "drain": None if displaced is None else of_displaced(displaced),
         }
     )
 

@@ -46,7 +46,7 @@ def test_each_has_the_same_guests_every_time(name: str) -> None:
     first, second = (SCHEDULERS[name](1, 3, 60) for _ in range(2))
     assert first == second
     assert len(first.zones) + first.refused == len(SCHEDULERS["crane"](1, 3, 60).zones) + refused("crane")
-    if name in ("LeastNUMANodes, single-numa-node", "claims, single-numa"):
+    if name in ("LeastNUMANodes, single-numa-node", "claims, single-numa-node"):
         assert {len(each) for each in first.zones} == {1}
 
 

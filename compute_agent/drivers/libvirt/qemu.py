@@ -113,10 +113,11 @@ def find_process(guest_uuid: str, owner: str, among: Iterable[int] | None = None
 
     Anybody can start a process with the same words on its command line: only one that is ``owner``'s in every
     respect is taken; where nobody says whose (empty, or unknown), one of root or of the agent's own user.
+    A fork that has yet to call execve(2) has the words of the process that made it, and is not taken.
     """
     users = _user_ids(owner)
     for pid in sorted(procfs.pids() if among is None else among, reverse=True):
-        if not _is_named(pid, guest_uuid):
+        if not _is_named(pid, guest_uuid) or _is_fork(pid):
             continue
         identity = procfs.identify(pid)
         found = procfs.users_of(pid)
@@ -128,6 +129,11 @@ def find_process(guest_uuid: str, owner: str, among: Iterable[int] | None = None
 
 def _is_named(pid: int, guest_uuid: str) -> bool:
     return ("-uuid", guest_uuid) in itertools.pairwise(procfs.command_line(pid))
+
+
+def _is_fork(pid: int) -> bool:
+    """Whether a process has the command line of the one that made it: it runs for a moment mostly."""
+    return procfs.command_line(procfs.parent_of(pid)) == procfs.command_line(pid)
 
 
 def _user_ids(owner: str) -> frozenset[int]:

@@ -42,7 +42,7 @@ def create(call: ApiRequest) -> Response:
     def make(tx: WriteTransaction) -> None:
         made[:] = [store.make(tx, uuid, body["group"], end)]
 
-    claimer(call).claim([wanted], also=make)
+    claimer(call).claim_places([wanted], also=make)
     (written,) = made
     shown = {"reservation": _document(written.reservation, written.held), "warnings": wanted.warnings}
     return call.located(call.answer(shown, status=201), f"{PATH}/{uuid}")
@@ -54,9 +54,11 @@ def list_some(call: ApiRequest) -> Response:
     page = schemas.parse_list(call.parameters, call.version)
     project_id = page.project_id
     if project_id is None:
-        project_id = None if _sees(call, _ANY_PROJECT) else call.project_id or _ANY_PROJECT
+        project_id = (
+            None if _allows(call, rules.LIST_RESERVATIONS, _ANY_PROJECT) else call.project_id or _ANY_PROJECT
+        )
     if project_id is not None:
-        call.authorize(rules.RESERVATIONS, {"project_id": project_id})
+        call.authorize(rules.LIST_RESERVATIONS, {"project_id": project_id})
     with call.service.database.read() as conn:
         found = store.some(conn, project_id, page.group, page.marker, page.limit + 1)
         shown = found[: page.limit]
@@ -73,12 +75,12 @@ def list_some(call: ApiRequest) -> Response:
 @operation(blueprint, "GET", _ONE, None, writes_json=True)
 def show(call: ApiRequest, reservation_uuid: str) -> Response:
     """One reservation; one of another project is none to who may not see it."""
-    call.authorize(rules.RESERVATIONS, {"project_id": call.project_id or _ANY_PROJECT})
+    call.authorize(rules.SHOW_RESERVATION, {"project_id": call.project_id or _ANY_PROJECT})
     uuid = _known(reservation_uuid)
     with call.service.database.read() as conn:
         found = store.find(conn, uuid)
         held = allocations.of_consumer(conn, uuid)
-    if found is None or not _sees(call, found.project_id):
+    if found is None or not _allows(call, rules.SHOW_RESERVATION, found.project_id):
         raise store.missing(uuid)
     return call.answer({"reservation": _document(found, held)})
 
@@ -97,7 +99,7 @@ def update(call: ApiRequest, reservation_uuid: str) -> Response:
     body = call.body(_UPDATE)
     end, generation = schemas.end_of(body), body["generation"]
     written = call.service.database.write(lambda tx: store.change(tx, known, generation, end))
-    if not _sees(call, written.reservation.project_id):
+    if not _allows(call, rules.SHOW_RESERVATION, written.reservation.project_id):
         raise store.missing(known)
     return call.answer({"reservation": _document(written.reservation, written.held)})
 
@@ -121,10 +123,10 @@ def _known(uuid: str) -> str:
     return canonical
 
 
-def _sees(call: ApiRequest, project_id: str) -> bool:
-    """Whether the caller may see the reservations of a project."""
+def _allows(call: ApiRequest, rule: str, project_id: str) -> bool:
+    """Whether a rule lets the caller see reservations of a project."""
     try:
-        call.authorize(rules.RESERVATIONS, {"project_id": project_id})
+        call.authorize(rule, {"project_id": project_id})
     except Forbidden:
         return False
     return True

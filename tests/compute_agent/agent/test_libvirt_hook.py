@@ -2,11 +2,13 @@
 
 import functools
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from compute_agent.agent.service import HostAgent
 from compute_agent.drivers.libvirt import hook
+from compute_agent.drivers.libvirt.connection import LibvirtConnection
 from compute_agent.resctrl import mount
 from compute_agent.resctrl.groups import read_tasks
 from tests.compute_agent.agent.test_cache_control import CacheRig, host_tree
@@ -21,6 +23,7 @@ PATIENCE = 400
 WRAPPER = """\
 #!/bin/sh
 # In place of QEMU: waits until it is in a resctrl group of a guest, which is before the guest has any CPU.
+# While a file "held" is there it and a fork of it stay.
 case " $* " in *" -uuid "*)
   looks=0
   until grep -qx $$ {groups}/compute-agent.guest.*/tasks 2>/dev/null || [ $looks = {patience} ]; do
@@ -28,6 +31,8 @@ case " $* " in *" -uuid "*)
     looks=$((looks + 1))
   done
   echo $looks > {folder}/looks
+  (while [ -e {folder}/held ]; do sleep 0.05; done) &
+  while [ -e {folder}/held ]; do sleep 0.05; done
 esac
 exec {emulator} "$@"
 """
@@ -97,6 +102,31 @@ def test_a_domain_is_in_its_cache_group_before_it_has_cpus(rig, hooked, uid, tmp
     assert count == 1
     domain.destroy()
     rig.wait_for(lambda: group not in rig.groups())
+
+
+def test_a_domain_is_no_guest_before_its_start_is_over(rig, hooked, uid, tmp_path, monkeypatch):
+    """Calls on it would wait in libvirtd, and a fork of the wrapper that ends would take its group along."""
+    looks, held, running = [], tmp_path / "held", LibvirtConnection.running
+    monkeypatch.setattr(LibvirtConnection, "running", lambda self: looks.append(running(self)) or looks[-1])
+    held.touch()
+    rig.claim_on(uid, {rig.l3(1): {"LLC": 4}})
+    xml = hooked.xml(uid, vcpus=2).replace(EMULATOR, str(waiting_emulator(rig.files, tmp_path)))
+    with ThreadPoolExecutor(1) as starts:
+        start = starts.submit(hooked.connection.createXML, xml)
+        try:
+            group = f"compute-agent.guest.{uid}"
+            rig.wait_for(lambda: (tmp_path / "looks").exists())
+            made = (rig.files.root / group).stat().st_ino
+            rig.wait_for(lambda: sum(map(len, looks)) >= 2)
+            assert rig.ask("guest.list") == []
+        finally:
+            held.unlink()
+        domain = start.result(60)
+    pid = hooked.process(domain)
+    assert rig.wait_for(lambda: next(iter(rig.ask("guest.list")), None))["pid"] == pid
+    rig.wait_for(lambda: rig.ask("guest.show", guest=uid)["cache_group_delay"] is not None)
+    assert pid in read_tasks(rig.files, group)
+    assert (rig.files.root / group).stat().st_ino == made
 
 
 def test_without_an_agent_domains_start_and_have_their_groups_when_it_comes(rig, hooked, uid):

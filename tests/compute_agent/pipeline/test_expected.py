@@ -29,6 +29,7 @@ class Early(Recorder):
 
     name = "early"
     acts_early = True
+    awaits = True
 
 
 @pytest.fixture
@@ -73,6 +74,17 @@ def test_it_is_expected_once(rig, controllers):
     assert rig.metric("cache_group_seconds_count") == 1
     rig.handle(GuestStopped(draft(HERE)))
     assert controllers[1].synced[-1] == set()
+
+
+def test_what_is_told_late_of_the_start_before_does_not_undo_an_announcement(rig, controllers):
+    ended = 2**22 + 1  # no process has such an id
+    for found in ([], [GuestAppeared(draft(HERE))]):
+        for event in (GuestExpected(draft(), HOLDS), *found):
+            rig.handle(event)
+        started(rig, ended)
+        del rig.driver.running["a"]
+        rig.handle(GuestStopped(draft(ended)))
+        assert controllers[1].synced[-1] == {"a"}
 
 
 def test_one_that_was_not_announced_has_the_age_of_its_process(rig, controllers):

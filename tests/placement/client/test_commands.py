@@ -317,8 +317,8 @@ def walk_candidates(shell: Shell) -> None:
 def walk_explanations(shell: Shell) -> None:
     """Our own command, beside those of osc-placement in one client."""
     explain = "allocation candidate explain"
-    (largest,) = shell(f"{explain} resources=LLC:30 --part largest")
-    assert largest == {"group": "", "resource_class": "LLC", "asked": 30, "fits": 17}
+    (largest,) = shell(f"{explain} resources=LLC:30 --part max-amounts")
+    assert largest == {"group": "", "resource_class": "LLC", "requested_amount": 30, "max_amount": 17}
     reasons = shell(f"{explain} resources=LLC:30 --part reasons")
     (reason,) = [row for row in reasons if row["condition"] == "capacity"]
     assert (reason["names"], reason["amount"], reason["hosts"]) == ("LLC", 30, 1)
@@ -330,8 +330,8 @@ def walk_explanations(shell: Shell) -> None:
     with pytest.raises(CommandFailed, match="No such resource class CUSTOM_X"):
         shell(f"{explain} resources=CUSTOM_X:1")
     flavor = "--vcpus 30 --ram 0 --property hw:cpu_policy=shared"
-    (largest,) = shell(f"{explain} {flavor} --part largest")
-    assert largest == {"group": "", "resource_class": "VCPU", "asked": 30, "fits": 8}
+    (largest,) = shell(f"{explain} {flavor} --part max-amounts")
+    assert largest == {"group": "", "resource_class": "VCPU", "requested_amount": 30, "max_amount": 8}
     with pytest.raises(CommandFailed, match="hw_cpu_policy"):
         shell(f"{explain} {flavor} --image-property hw_cpu_policy=whatever")
     for nothing in ("", f"resources=LLC:1 {flavor}"):
@@ -355,9 +355,9 @@ def walk_flavor_files(shell: Shell, folder: Path) -> None:
     for name, content in (("taken", taken), ("shown", shown), ("none", [])):
         (folder / f"{name}.json").write_text(json.dumps(content))
     files = f"--flavor-file taken={folder}/taken.json --flavor-file shown={folder}/shown.json"
-    assert [row["fit"] for row in shell(f"resource capacity show {files}")] == [7, 7]
-    (largest,) = shell(f"allocation candidate explain --flavor-file {folder}/shown.json --part largest")
-    assert (largest["resource_class"], largest["asked"], largest["fits"]) == ("VCPU", 4, 8)
+    assert [row["guests"] for row in shell(f"resource capacity show {files}")] == [7, 7]
+    (largest,) = shell(f"allocation candidate explain --flavor-file {folder}/shown.json --part max-amounts")
+    assert (largest["resource_class"], largest["requested_amount"], largest["max_amount"]) == ("VCPU", 4, 8)
     with pytest.raises(CommandFailed, match="a flavor as a JSON object is expected"):
         shell(f"allocation candidate explain --flavor-file {folder}/none.json")
     with pytest.raises(CommandFailed, match="No such file"):
@@ -372,7 +372,7 @@ def walk_capacity(shell: Shell) -> None:
     host = shell(f"resource provider show {NODE}")["uuid"] if shell.version < (1, 14) else HOST
     name = "node0" if host == NODE else "host"
     (row,) = shell(show)
-    shown = ("flavor", "fit", "open hosts", "hosts", "without worst host", "worst host")
+    shown = ("flavor", "guests", "candidate hosts", "capable hosts", "after host failure", "worst host")
     assert tuple(row[each] for each in shown) == ("cache", 5, 1, 1, 0, name)
     assert shell(f"{show} --proportion cache=2") == [row]
     with pytest.raises(CommandFailed, match="with the name of a flavor"):
@@ -382,32 +382,38 @@ def walk_capacity(shell: Shell) -> None:
         {**row, "flavor": "guest"}
     ]
     (guest,) = shell("resource capacity show --vcpus 1 --ram 0 --property resources:VCPU=4")
-    assert (guest["flavor"], guest["fit"]) == ("guest", 7)
+    assert (guest["flavor"], guest["guests"]) == ("guest", 7)
     with pytest.raises(CommandFailed, match="'guest' is there twice"):
         shell("resource capacity show resources=LLC:3 --flavor guest=resources=LLC:1")
-    none = shell(f"{show} --without {host}")
-    assert [(each["fit"], each["hosts"], each["worst host"]) for each in none] == [(0, 0, "")]
-    (short,) = shell("resource capacity show --flavor full=resources=LLC:18,VCPU:2 --part short")
+    none = shell(f"{show} --excluded-host {host}")
+    assert [(each["guests"], each["capable hosts"], each["worst host"]) for each in none] == [(0, 0, "")]
+    (short,) = shell("resource capacity show --flavor full=resources=LLC:18,VCPU:2 --part shortages")
     assert short == {
         "flavor": "full",
-        "short": "LLC",
+        "resource classes": "LLC",
         "hosts": 1,
         "stranded": "28 VCPU",
-        "would do for": 14,
+        "stranded guests": 14,
         "most on": f"{name} (14)",
     }
     (moves,) = shell(f"{show} --part moves")
-    assert moves == {"flavor": "cache", "#": "", "consumer": f"then it fits on {name}", "from": "", "to": ""}
+    assert moves == {
+        "flavor": "cache",
+        "#": "",
+        "consumer": f"then it fits on {name}",
+        "source": "",
+        "destination": "",
+    }
     (none,) = shell("resource capacity show --flavor full=resources=LLC:18 --part moves")
     assert none["consumer"] == "no moves make room"
-    for each in shell(f"{show} --without {host} --part displaced"):
+    for each in shell(f"{show} --excluded-host {host} --part drain"):
         assert (each["host"], each["no place as"]) == (name, "there is none for it alone")
-    assert shell(f"{show} --without {host} --displaced")[0]["fit"] == 0
-    with pytest.raises(CommandFailed, match="it names none"):
-        shell(f"{show} --displaced")
+    assert shell(f"{show} --excluded-host {host} --drain")[0]["guests"] == 0
+    with pytest.raises(CommandFailed, match="which is empty"):
+        shell(f"{show} --drain")
     # the aggregate is the node's: it is of a host where the node is the root
     aggregates = shell(f"{show} --part aggregates --query-version 1.10")
-    here = [{"flavor": "cache", "aggregate": RACK, "fit": 5}]
+    here = [{"flavor": "cache", "aggregate": RACK, "guests": 5}]
     assert aggregates == (here if host == NODE and shell.version >= (1, 1) else [])
     with pytest.raises(CommandFailed, match="<name>=<query> is expected"):
         shell("resource capacity show --flavor small")

@@ -20,15 +20,16 @@ ALLOWED_BY_DEFAULT = {"admin", "service"}
 
 # A request for each rule, which changes nothing: what it names does not exist, or it says nothing.
 REQUESTS = {
-    "placement:ext:capacity": ("POST", "/ext/v1/capacity"),
+    "placement:ext:capacity:count": ("POST", "/ext/v1/capacity"),
     "placement:ext:changes:list": ("GET", "/ext/v1/changes"),
     "placement:ext:claims:create": ("POST", "/ext/v1/claims"),
     "placement:ext:claims:show": ("GET", f"/ext/v1/claims/{NOWHERE}"),
     "placement:ext:claims:update": ("PUT", f"/ext/v1/claims/{NOWHERE}"),
-    "placement:ext:explanations:list": ("POST", "/ext/v1/explanations"),
+    "placement:ext:explanations:explain": ("POST", "/ext/v1/explanations"),
     "placement:ext:resource_providers:attributes:list": ("GET", f"/ext/v1{PROVIDER}/attributes"),
     "placement:ext:resource_providers:attributes:update": ("PUT", f"/ext/v1{PROVIDER}/attributes"),
     "placement:ext:reservations:list": ("GET", "/ext/v1/reservations?project_id={project}"),
+    "placement:ext:reservations:show": ("GET", f"/ext/v1/reservations/{NOWHERE}"),
     "placement:ext:reservations:create": ("POST", "/ext/v1/reservations"),
     "placement:ext:reservations:update": ("PUT", f"/ext/v1/reservations/{NOWHERE}"),
     "placement:ext:trees:show": ("GET", f"/ext/v1/trees/{NOWHERE}"),
@@ -123,7 +124,7 @@ def ask_everything(keystone: Keystone, service: KeystonePlacement) -> dict[str, 
 
 def test_roles_may_do_what_the_policies_say(allowed: dict[str, set[str]], enforce_new_defaults: bool) -> None:
     expected = dict.fromkeys(REQUESTS, ALLOWED_BY_DEFAULT)
-    for rule in ("placement:usages", "placement:ext:reservations:list"):
+    for rule in ("placement:usages", "placement:ext:reservations:list", "placement:ext:reservations:show"):
         expected[rule] = {"admin", "service", "member", "reader"}
     if enforce_new_defaults:
         expected["placement:reshaper:reshape"] = {"service"}

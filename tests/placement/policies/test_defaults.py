@@ -14,12 +14,12 @@ ADMIN_OR_SERVICE = [
     "placement:allocations:list",
     "placement:allocations:manage",
     "placement:allocations:update",
-    "placement:ext:capacity",
+    "placement:ext:capacity:count",
     "placement:ext:changes:list",
     "placement:ext:claims:create",
     "placement:ext:claims:show",
     "placement:ext:claims:update",
-    "placement:ext:explanations:list",
+    "placement:ext:explanations:explain",
     "placement:ext:resource_providers:attributes:list",
     "placement:ext:resource_providers:attributes:update",
     "placement:ext:reservations:create",
@@ -55,7 +55,7 @@ ADMIN_OR_SERVICE = [
     "placement:traits:update",
 ]
 RESHAPE = "placement:reshaper:reshape"
-FOR_READERS = ["placement:ext:reservations:list", "placement:usages"]
+FOR_READERS = ["placement:ext:reservations:list", "placement:ext:reservations:show", "placement:usages"]
 
 OURS, THEIRS = "0f1c", "77ab"
 CALLERS = {

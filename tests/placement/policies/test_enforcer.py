@@ -222,3 +222,28 @@ def test_decisions_of_checks_that_depend_on_the_caller_alone_are_remembered(conf
     assert allowed(enforcer, LIST, roles=["admin"])
     monkeypatch.setattr(policy.Enforcer, "authorize", None)
     assert allowed(enforcer, LIST, roles=["admin"])
+
+
+@pytest.mark.parametrize(
+    ("name", "old_name"),
+    [
+        ("placement:ext:explanations:explain", "placement:ext:explanations:list"),
+        ("placement:ext:capacity:count", "placement:ext:capacity"),
+        ("placement:ext:reservations:show", "placement:ext:reservations:list"),
+    ],
+)
+def test_a_rule_under_its_former_name_counts_and_the_log_says_so(conf, tmp_path, caplog, name, old_name):
+    write(tmp_path / "policy.yaml", f'"{old_name}": "role:auditor"\n', 1)
+    enforcer = PolicyEnforcer(conf)
+    assert allowed(enforcer, name, roles=["auditor"])
+    assert not allowed(enforcer, name, roles=["admin"])
+    assert f"Rule {name} goes by rule {old_name} of the policy files" in caplog.text
+
+
+def test_a_rule_under_both_names_goes_by_its_own(conf, tmp_path, caplog):
+    rules = '"placement:ext:capacity": "role:auditor"\n"placement:ext:capacity:count": "role:planner"\n'
+    write(tmp_path / "policy.yaml", rules, 1)
+    enforcer = PolicyEnforcer(conf)
+    assert allowed(enforcer, "placement:ext:capacity:count", roles=["planner"])
+    assert not allowed(enforcer, "placement:ext:capacity:count", roles=["auditor"])
+    assert "former name" not in caplog.text

@@ -63,7 +63,7 @@ def alone() -> list[Race]:
 
 def apart() -> list[Race]:
     """Groups of which a host may have a few members each."""
-    policy = {"policy": "anti-affinity", "max_per_root": MEMBERS}
+    policy = {"policy": "anti-affinity", "max_per_host": MEMBERS}
     return [Race(HOSTS * MEMBERS, {"group": {"name": str(uuid4()), **policy}}) for _ in range(GROUPS)]
 
 

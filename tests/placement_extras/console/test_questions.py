@@ -74,7 +74,9 @@ def test_capacity_is_counted_with_and_without_hosts(client):
     text = read_answer(client, "capacity", flavors=flavors)
     assert "small" in text
     before = int(re.search(r"small (\d+) fit", text)[1])
-    text = read_answer(client, "capacity", flavors=flavors, without="compute-1", displaced="on", moves="on")
+    text = read_answer(
+        client, "capacity", flavors=flavors, excluded_hosts="compute-1", drain="on", moves="on"
+    )
     assert int(re.search(r"small (\d+) fit", text)[1]) < before
     assert "Of 2 consumers 2 have a place on the others" in text
     assert "None is needed" in text
@@ -86,7 +88,7 @@ def test_capacity_is_counted_with_and_without_hosts(client):
     [
         ({"flavors": "small"}, "A flavor is NAME=QUERY or NAME: vcpus=4 ram=4096 SPEC=VALUE, not 'small'"),
         ({"flavors": "small=resources=NOTHING:1"}, "NOTHING"),
-        ({"flavors": "small=resources=VCPU:1", "without": "nobody"}, "There is no host 'nobody'"),
+        ({"flavors": "small=resources=VCPU:1", "excluded_hosts": "nobody"}, "There is no host 'nobody'"),
         ({"flavors": "a=resources=VCPU:1\na=resources=VCPU:2"}, "is there twice"),
     ],
 )

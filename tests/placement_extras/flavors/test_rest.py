@@ -85,7 +85,7 @@ def test_no_guest_goes_to_a_host_whose_service_is_disabled(admin):
     have(admin, make_provider(admin, "cn", VCPU=8, **SIZES), "COMPUTE_STATUS_DISABLED")
     answer = post_claims(admin, asks())
     assert read_error(answer)[:2] == (409, "placement.ext.no_candidate")
-    assert "COMPUTE_STATUS_DISABLED" in answer.json["errors"][0]["explanation"]["sentence"]
+    assert "COMPUTE_STATUS_DISABLED" in answer.json["errors"][0]["explanation"]["summary"]
 
 
 def test_a_flavor_and_a_query_are_claimed_together(admin):
@@ -141,8 +141,8 @@ def test_a_flavor_is_explained(admin):
     specs = {"hw:cpu_policy": "dedicated"}
     answer = admin("POST", "/ext/v1/explanations", json={"flavor": {**FLAVOR, "extra_specs": specs}})
     assert answer.status_code == 200
-    assert (answer.json["microversion"], answer.json["fitting_hosts"]) == ("1.39", 0)
-    assert "PCPU" in answer.json["sentence"]
+    assert (answer.json["microversion"], answer.json["candidate_hosts"]) == ("1.39", 0)
+    assert "PCPU" in answer.json["summary"]
 
 
 def test_flavors_are_counted(admin):
@@ -150,7 +150,7 @@ def test_flavors_are_counted(admin):
     flavors = [{"name": "small", "flavor": FLAVOR}, {"name": "tiny", "query": "resources=VCPU:1"}]
     answer = admin("POST", "/ext/v1/capacity", json={"flavors": flavors, "microversion": "1.30"})
     assert answer.status_code == 200
-    assert {each["name"]: each["fits"] for each in answer.json["flavors"]} == {"small": 2, "tiny": 8}
+    assert {each["name"]: each["lower_bound"] for each in answer.json["flavors"]} == {"small": 2, "tiny": 8}
     assert answer.json["microversion"] == "1.30"
 
 
@@ -241,7 +241,7 @@ def test_what_is_not_understood_of_a_flavor_is_refused_if_so_asked(admin, path):
 def test_a_refused_claim_says_what_was_ignored(admin):
     make_provider(admin, "cn", VCPU=2, **SIZES)
     answer = post_claims(admin, asks(**WARNED))
-    assert read_error(answer)[2].endswith(f" Of the flavor was ignored: {WARNING}.")
+    assert read_error(answer)[2].endswith(f" Ignored parts of the flavor: {WARNING}.")
     assert answer.json["errors"][0]["explanation"]["warnings"] == [WARNING]
 
 
@@ -253,9 +253,9 @@ def test_cache_that_a_flavor_asks_for_is_what_it_gets(admin, path):
     if path in ("claims", "reservations"):
         assert first.status_code == 409
     elif path == "capacity":
-        assert first.json["flavors"][0]["fits"] == 0
+        assert first.json["flavors"][0]["lower_bound"] == 0
     else:
-        assert first.json["fitting_hosts"] == 0
+        assert first.json["candidate_hosts"] == 0
     cached = make_provider(admin, "cached", VCPU=8, LLC=10, **SIZES)
     second = admin("POST", f"/ext/v1/{path}", json=body)
     assert second.status_code in (200, 201)
@@ -264,9 +264,9 @@ def test_cache_that_a_flavor_asks_for_is_what_it_gets(admin, path):
     elif path == "reservations":
         assert second.json["reservation"]["allocations"][cached]["resources"]["LLC"] == 4
     elif path == "capacity":
-        assert second.json["flavors"][0]["fits"] == 2
+        assert second.json["flavors"][0]["lower_bound"] == 2
     else:
-        assert second.json["fitting_hosts"] == 1
+        assert second.json["candidate_hosts"] == 1
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def test_options_say_what_hosts_are_asked_for_beside(url, option, trait, image):
     filtered = serving(url, **{option: True})
     answer = post_claims(filtered, asks(flavor))
     assert read_error(answer)[:2] == (409, "placement.ext.no_candidate")
-    assert trait in answer.json["errors"][0]["explanation"]["sentence"]
+    assert trait in answer.json["errors"][0]["explanation"]["summary"]
     have(filtered, uuid, trait)
     assert post_claims(filtered, asks(flavor)).status_code == 201
 
@@ -381,10 +381,10 @@ def test_where_falling_back_does_not_help_either_the_explanation_is_of_both(url)
     answer = post_claims(falling, asks(**{"hw:cpu_policy": "dedicated"}))
     assert read_error(answer)[:2] == (409, "placement.ext.no_candidate")
     explanation = answer.json["errors"][0]["explanation"]
-    assert explanation["sentence"].startswith("0 of 1 host: 1 has no PCPU")
+    assert explanation["summary"].startswith("0 of 1 host: 1 has no PCPU")
     assert (
-        "with VCPU instead of PCPU, to fall back to: 0 of 1 host: 1 has less than 4 VCPU"
-        in explanation["sentence"]
+        "for the fallback with VCPU instead of PCPU: 0 of 1 host: 1 has less than 4 VCPU"
+        in explanation["summary"]
     )
     (reason,) = explanation["fallback"]["reasons"]
     assert (reason["condition"], reason["names"]) == ("capacity", ["VCPU"])
@@ -396,11 +396,16 @@ def test_what_a_flavor_falls_back_to_is_explained_and_counted(url):
     make_provider(falling, "new", PCPU=4, **SIZES)
     flavor = {**FLAVOR, "extra_specs": {"hw:cpu_policy": "dedicated"}}
     explained = falling("POST", "/ext/v1/explanations", json={"flavor": flavor}).json
-    assert (explained["fitting_hosts"], explained["fallback"]["fitting_hosts"]) == (1, 1)
+    assert (explained["candidate_hosts"], explained["fallback"]["candidate_hosts"]) == (1, 1)
     body = {"flavors": [{"name": "pinned", "flavor": flavor}]}
     (counted,) = falling("POST", "/ext/v1/capacity", json=body).json["flavors"]
-    assert (counted["fits"], counted["open_hosts"]) == (1, 1)
-    assert counted["fallback"] == {"fits": 2, "at_most": 2, "hosts": 1, "open_hosts": 1}
+    assert (counted["lower_bound"], counted["candidate_hosts"]) == (1, 1)
+    assert counted["fallback"] == {
+        "lower_bound": 2,
+        "upper_bound": 2,
+        "capable_hosts": 1,
+        "candidate_hosts": 1,
+    }
     (counted,) = serving(url)("POST", "/ext/v1/capacity", json=body).json["flavors"]
     assert counted["fallback"] is None
 
@@ -413,11 +418,11 @@ def test_together_flavors_fit_where_they_fall_back_to_too(url):
     body = {"flavors": [{"name": "pinned", "flavor": flavor, "proportion": 1}]}
     body["flavors"].append({"name": "cpu", "query": "resources=VCPU:1", "proportion": 1})
     # one has its own CPUs, of the others and their like one more of each fits on nine
-    assert falling("POST", "/ext/v1/capacity", json=body).json["together"]["guests"] == {
+    assert falling("POST", "/ext/v1/capacity", json=body).json["combined"]["guests"] == {
         "pinned": 2,
         "cpu": 2,
     }
-    assert serving(url)("POST", "/ext/v1/capacity", json=body).json["together"]["fits"] == 1
+    assert serving(url)("POST", "/ext/v1/capacity", json=body).json["combined"]["lower_bound"] == 1
 
 
 def test_no_moves_are_needed_where_a_flavor_can_fall_back(url):
@@ -426,6 +431,6 @@ def test_no_moves_are_needed_where_a_flavor_can_fall_back(url):
     flavor = {**FLAVOR, "extra_specs": {"hw:cpu_policy": "dedicated"}}
     body = {"flavors": [{"name": "pinned", "flavor": flavor}], "moves": True}
     (told,) = falling("POST", "/ext/v1/capacity", json=body).json["flavors"]
-    assert (told["moves"]["host"], told["moves"]["found"], told["moves"]["at_least"]) == ("old", [], 0)
+    assert (told["moves"]["host"], told["moves"]["steps"], told["moves"]["lower_bound"]) == ("old", [], 0)
     (told,) = serving(url)("POST", "/ext/v1/capacity", json=body).json["flavors"]
-    assert (told["moves"]["host"], told["moves"]["found"], told["moves"]["at_least"]) == (None, None, None)
+    assert (told["moves"]["host"], told["moves"]["steps"], told["moves"]["lower_bound"]) == (None, None, None)

@@ -124,14 +124,14 @@ def test_a_dry_run_does_not_look_like_a_claim() -> None:
         (
             ExplainAllocationCandidates,
             ("--part", "relaxations"),
-            {"sentence": "so", "relaxations": [], "warnings": ["hw:x is none"]},
+            {"summary": "so", "relaxations": [], "warnings": ["hw:x is none"]},
         ),
         (
             ShowCapacity,
             ("--part", "aggregates"),
             {
                 "flavors": [{"name": "guest", "aggregates": [], "warnings": ["hw:x is none"]}],
-                "together": None,
+                "combined": None,
             },
         ),
     ],
@@ -201,16 +201,16 @@ def test_topologies_are_those_that_the_service_has() -> None:
 
 def test_hosts_are_given_by_their_names_too() -> None:
     client = CommandClient(claims(**choice(NODE, None)))
-    hosts = ("--only", "web1", "--only", "web2_NUMA_0", "--avoid", GUEST)
+    hosts = ("--allowed-host", "web1", "--allowed-host", "web2_NUMA_0", "--excluded-host", GUEST)
     (_, rows), _ = run(CreateClaim, client, "resources=VCPU:2", *OWNER, *hosts)
     assert rows[0][:3] == (0, "web2", NODE)
     (sent,) = client.asked[0][2]["claims"]
-    assert (sent["only"], sent["avoid"]) == ([FIRST, SECOND], [GUEST])
-    capacity = CommandClient(json.dumps({"flavors": [], "together": None}))
-    run(ShowCapacity, capacity, "resources=VCPU:2", "--without", "web1")
-    assert capacity.asked[0][2]["without"] == [FIRST]
+    assert (sent["allowed_hosts"], sent["excluded_hosts"]) == ([FIRST, SECOND], [GUEST])
+    capacity = CommandClient(json.dumps({"flavors": [], "combined": None}))
+    run(ShowCapacity, capacity, "resources=VCPU:2", "--excluded-host", "web1")
+    assert capacity.asked[0][2]["excluded_hosts"] == [FIRST]
     with pytest.raises(exceptions.CommandError, match="no resource provider of the name web3"):
-        run(ShowCapacity, CommandClient(), "resources=VCPU:2", "--without", "web3")
+        run(ShowCapacity, CommandClient(), "resources=VCPU:2", "--excluded-host", "web3")
 
 
 def test_a_reservation_is_shown_with_the_names_of_its_hosts() -> None:

@@ -29,7 +29,7 @@ def url(tmp_path_factory):
         make_provider(admin, name, provider=uuid, VCPU=8, DISK_GB=disk)
     body = {"resource_provider_generation": 1, "aggregates": [RACK]}
     assert admin("PUT", f"/resource_providers/{FIRST}/aggregates", json=body).status_code == 200
-    claimed = post_claims(admin, new_claim("resources=DISK_GB:20", only=[SECOND]))
+    claimed = post_claims(admin, new_claim("resources=DISK_GB:20", allowed_hosts=[SECOND]))
     assert claimed.status_code == 201
     return url
 
@@ -49,14 +49,14 @@ def test_it_says_how_many_fit_and_what_is_stranded_where_none_does(admin):
         "flavors": [
             {
                 "name": "small",
-                "fits": 3,
-                "at_most": 3,
-                "hosts": 2,
-                "open_hosts": 1,
+                "lower_bound": 3,
+                "upper_bound": 3,
+                "capable_hosts": 2,
+                "candidate_hosts": 1,
                 "fallback": None,
-                "worst_host": {"host": "cn1", "host_uuid": FIRST, "fits": 0, "at_most": 0},
-                "aggregates": [{"uuid": RACK, "fits": 3, "at_most": 3}],
-                "short": [
+                "worst_host_failure": {"host": "cn1", "host_uuid": FIRST, "lower_bound": 0, "upper_bound": 0},
+                "aggregates": [{"uuid": RACK, "lower_bound": 3, "upper_bound": 3}],
+                "shortages": [
                     {
                         "resource_classes": ["DISK_GB"],
                         "hosts": 1,
@@ -68,8 +68,8 @@ def test_it_says_how_many_fit_and_what_is_stranded_where_none_does(admin):
                 "warnings": [],
             }
         ],
-        "together": None,
-        "displaced": None,
+        "combined": None,
+        "drain": None,
     }
 
 
@@ -77,17 +77,20 @@ def test_flavors_with_proportions_are_counted_together(admin):
     flavors = [{**SMALL, "proportion": 1}, {"name": "cpus", "query": "resources=VCPU:3", "proportion": 2}]
     answer = admin("POST", PATH, json={"flavors": flavors}).json
     # two sets would take 4 CPUs of cn1 for the small ones, where then one of the others fits, and two on cn2
-    assert answer["together"] == {"fits": 1, "at_most": 1, "guests": {"small": 1, "cpus": 2}}
-    assert [each["fits"] for each in answer["flavors"]] == [3, 4]
+    assert answer["combined"] == {"lower_bound": 1, "upper_bound": 1, "guests": {"small": 1, "cpus": 2}}
+    assert [each["lower_bound"] for each in answer["flavors"]] == [3, 4]
 
 
 def test_hosts_may_be_left_aside(admin):
     larger = {"name": "larger", "query": "resources=VCPU:1,DISK_GB:5"}
     (flavor,) = admin("POST", PATH, json={"flavors": [larger]}).json["flavors"]
-    assert (flavor["fits"], flavor["open_hosts"]) == (8, 2)
-    answer = admin("POST", PATH, json={"flavors": [larger, SMALL], "without": [FIRST.upper()]}).json
+    assert (flavor["lower_bound"], flavor["candidate_hosts"]) == (8, 2)
+    answer = admin("POST", PATH, json={"flavors": [larger, SMALL], "excluded_hosts": [FIRST.upper()]}).json
     assert answer["hosts"] == 1
-    assert [(each["name"], each["fits"]) for each in answer["flavors"]] == [("larger", 1), ("small", 0)]
+    assert [(each["name"], each["lower_bound"]) for each in answer["flavors"]] == [
+        ("larger", 1),
+        ("small", 0),
+    ]
 
 
 def test_queries_are_in_the_grammar_of_their_microversion(admin):
@@ -111,10 +114,10 @@ def test_queries_are_in_the_grammar_of_their_microversion(admin):
         ({"flavors": [{**SMALL, "proportion": None}]}, "None is not of type 'integer'"),
         ({"flavors": [{**SMALL, "name": ""}]}, "should be non-empty"),
         ({"flavors": [{**SMALL, "vcpus": 1}]}, "'vcpus' was unexpected"),
-        ({"flavors": [SMALL], "without": [RACK]}, f"There is no root provider {RACK}"),
-        ({"flavors": [SMALL], "without": [FIRST, FIRST]}, "non-unique"),
-        ({"flavors": [SMALL], "displaced": True}, "'without' names, and it names none"),
-        ({"flavors": [SMALL], "without": ["cn1"]}, "is not a 'uuid'"),
+        ({"flavors": [SMALL], "excluded_hosts": [RACK]}, f"There is no root provider {RACK}"),
+        ({"flavors": [SMALL], "excluded_hosts": [FIRST, FIRST]}, "non-unique"),
+        ({"flavors": [SMALL], "drain": True}, "in 'excluded_hosts', which is empty"),
+        ({"flavors": [SMALL], "excluded_hosts": ["cn1"]}, "is not a 'uuid'"),
         ({"flavors": [SMALL], "microversion": "1.40"}, "'1.40' is not a microversion from 1.10 to 1.39"),
         ({"flavors": [{"name": "x", "query": "resources=CUSTOM_NONE:1"}]}, "No such resource class"),
     ],
@@ -148,11 +151,11 @@ def crowded(database_server, database_template):
 
 
 def test_it_says_who_has_no_place_when_hosts_are_drained(crowded):
-    asked = {"flavors": [SMALL], "displaced": True}
-    answer = crowded("POST", PATH, json={**asked, "without": [SECOND]}).json["displaced"]
-    assert answer == {"consumers": 2, "fits": 2, "at_most": 2, "unplaced": []}
-    answer = crowded("POST", PATH, json={**asked, "without": [FIRST, SECOND]}).json["displaced"]
-    assert (answer["consumers"], answer["fits"], answer["at_most"]) == (3, 1, 1)
+    asked = {"flavors": [SMALL], "drain": True}
+    answer = crowded("POST", PATH, json={**asked, "excluded_hosts": [SECOND]}).json["drain"]
+    assert answer == {"consumers": 2, "lower_bound": 2, "upper_bound": 2, "unplaced": []}
+    answer = crowded("POST", PATH, json={**asked, "excluded_hosts": [FIRST, SECOND]}).json["drain"]
+    assert (answer["consumers"], answer["lower_bound"], answer["upper_bound"]) == (3, 1, 1)
     large, middle = answer["unplaced"]
     assert large == {
         "consumer_uuid": LARGE,
@@ -160,9 +163,9 @@ def test_it_says_who_has_no_place_when_hosts_are_drained(crowded):
         "host": "cn1",
         "host_uuid": FIRST,
         "resources": {"VCPU": 3},
-        "fits_alone": False,
+        "placeable_alone": False,
     }
-    assert middle["fits_alone"]
+    assert middle["placeable_alone"]
 
 
 def test_it_says_the_fewest_moves_that_make_room(crowded):
@@ -174,23 +177,23 @@ def test_it_says_the_fewest_moves_that_make_room(crowded):
     ]
     answer = crowded("POST", PATH, json={"flavors": flavors, "moves": True}).json
     two, three, four, five = (each["moves"] for each in answer["flavors"])
-    assert two == {"at_least": 0, "host": "cn3", "host_uuid": THIRD, "found": []}
+    assert two == {"lower_bound": 0, "host": "cn3", "host_uuid": THIRD, "steps": []}
     assert three == {
-        "at_least": 1,
+        "lower_bound": 1,
         "host": "cn2",
         "host_uuid": SECOND,
-        "found": [
+        "steps": [
             {
                 "consumer_uuid": MIDDLE,
                 "consumer_type": "INSTANCE",
-                "from": {"host": "cn2", "host_uuid": SECOND},
-                "to": {"host": "cn3", "host_uuid": THIRD},
+                "source": {"host": "cn2", "host_uuid": SECOND},
+                "destination": {"host": "cn3", "host_uuid": THIRD},
                 "allocations": {THIRD: {"resources": {"VCPU": 2}}},
             }
         ],
     }
-    assert four["at_least"] == len(four["found"]) == 2
-    assert five == {"at_least": None, "host": None, "host_uuid": None, "found": None}
+    assert four["lower_bound"] == len(four["steps"]) == 2
+    assert five == {"lower_bound": None, "host": None, "host_uuid": None, "steps": None}
 
 
 def test_a_host_in_maintenance_takes_neither_displaced_nor_moved_guests(crowded):
@@ -200,16 +203,16 @@ def test_a_host_in_maintenance_takes_neither_displaced_nor_moved_guests(crowded)
         {"name": each, "query": f"resources=VCPU:{cpus}&root_required=!COMPUTE_STATUS_DISABLED"}
         for each, cpus in (("two", 2), ("three", 3))
     ]
-    body = {"flavors": asked, "displaced": True, "without": [SECOND]}
-    answer = crowded("POST", PATH, json=body).json["displaced"]
-    assert (answer["consumers"], answer["fits"], answer["at_most"]) == (2, 1, 1)
+    body = {"flavors": asked, "drain": True, "excluded_hosts": [SECOND]}
+    answer = crowded("POST", PATH, json=body).json["drain"]
+    assert (answer["consumers"], answer["lower_bound"], answer["upper_bound"]) == (2, 1, 1)
     assert [each["consumer_uuid"] for each in answer["unplaced"]] == [MIDDLE]
-    assert not answer["unplaced"][0]["fits_alone"]
+    assert not answer["unplaced"][0]["placeable_alone"]
     answer = crowded("POST", PATH, json={"flavors": asked, "moves": True}).json
     two, three = (each["moves"] for each in answer["flavors"])
-    (move,) = two["found"]
-    assert (move["consumer_uuid"], move["to"]["host"], two["host"]) == (LITTLE, "cn1", "cn2")
-    assert (three["found"], three["at_least"]) == (None, None)
+    (move,) = two["steps"]
+    assert (move["consumer_uuid"], move["destination"]["host"], two["host"]) == (LITTLE, "cn1", "cn2")
+    assert (three["steps"], three["lower_bound"]) == (None, None)
 
 
 def test_hosts_are_short_of_what_a_full_pool_had_for_them(crowded):
@@ -221,21 +224,21 @@ def test_hosts_are_short_of_what_a_full_pool_had_for_them(crowded):
     for uuid, generation in ((POOL, 2), (FIRST, 2), (SECOND, 3)):
         body = {"resource_provider_generation": generation, "aggregates": [RACK]}
         assert crowded("PUT", f"/resource_providers/{uuid}/aggregates", json=body).status_code == 200
-    assert post_claims(crowded, new_claim("resources=DISK_GB:20", only=[POOL])).status_code == 201
+    assert post_claims(crowded, new_claim("resources=DISK_GB:20", allowed_hosts=[POOL])).status_code == 201
     (flavor,) = crowded("POST", PATH, json={"flavors": [SMALL]}).json["flavors"]
-    assert (flavor["fits"], flavor["hosts"], flavor["open_hosts"]) == (0, 2, 0)
-    assert {tuple(each["resource_classes"]): each["hosts"] for each in flavor["short"]} == {
+    assert (flavor["lower_bound"], flavor["capable_hosts"], flavor["candidate_hosts"]) == (0, 2, 0)
+    assert {tuple(each["resource_classes"]): each["hosts"] for each in flavor["shortages"]} == {
         ("DISK_GB", "VCPU"): 2,
     }
 
 
 def test_nobody_is_to_be_displaced_by_more_than_may_be_read(crowded, monkeypatch):
     monkeypatch.setattr(handler, "MAX_HELD", 1)
-    body = {"flavors": [SMALL], "displaced": True, "without": [SECOND]}
-    assert "hold more than 1 amounts: name fewer hosts" in read_error(crowded("POST", PATH, json=body))[2]
+    body = {"flavors": [SMALL], "drain": True, "excluded_hosts": [SECOND]}
+    assert "hold more than 1 amounts: name fewer" in read_error(crowded("POST", PATH, json=body))[2]
     # moves are looked for among those that are known
     (flavor,) = crowded("POST", PATH, json={"flavors": [FOUR], "moves": True}).json["flavors"]
-    assert flavor["moves"]["at_least"] == 1
+    assert flavor["moves"]["lower_bound"] == 1
 
 
 def test_what_takes_too_long_is_refused_with_the_flavor_to_blame(sqlite_url):
@@ -257,4 +260,7 @@ def test_what_takes_too_long_is_refused_with_the_flavor_to_blame(sqlite_url):
 
 def test_it_takes_the_rights_of_a_service(admin):
     answer = admin("POST", PATH, json={"flavors": [SMALL]}, headers={"X-Roles": "reader"})
-    assert read_error(answer)[::2] == (403, "Policy does not allow placement:ext:capacity to be performed.")
+    assert read_error(answer)[::2] == (
+        403,
+        "Policy does not allow placement:ext:capacity:count to be performed.",
+    )

@@ -1,6 +1,7 @@
 """Which thread of a QEMU process is what, and which process a domain has."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -89,6 +90,31 @@ def test_nobody_else_can_pass_for_the_domains_process(owner, in_part, tmp_path):
     finally:
         process.kill()
         process.wait()
+
+
+FORK = """
+import os, time
+if made := os.fork():
+    print(made, flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_fork_of_the_process_is_not_taken_for_it():
+    """It has the words until it calls execve(2), and ends soon."""
+    guest_uuid = str(uuid.uuid4())
+    command = [sys.executable, "-c", FORK, "-uuid", guest_uuid]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    fork = int(process.stdout.readline())
+    try:
+        assert procfs.command_line(fork) == procfs.command_line(process.pid)
+        assert find_process(guest_uuid, "").identity.pid == process.pid
+        assert find_process(guest_uuid, "", (fork,)) is None
+    finally:
+        for pid in (fork, process.pid):
+            os.kill(pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
 
 
 def test_a_command_line_without_end_is_read_in_part(impostor, monkeypatch):

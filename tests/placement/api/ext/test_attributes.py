@@ -148,7 +148,7 @@ def test_distances_that_are_reported_decide_over_which_zones_a_claim_is_split(ad
             for other in range(4)
         }
         assert put(admin, uuid, **told).status_code == 200
-    wanted = new_claim("resources=PCPU:8", topology="best-effort", order={"distance": 1})
+    wanted = new_claim("resources=PCPU:8", topology="best-effort", order={"numa_distance": 1})
     (found,) = post_claims(admin, wanted, dry_run=True).json["claims"]
     assert found["allocations"].keys() == {zones[1], zones[3]}
-    assert found["score"]["criteria"]["distance"] == pytest.approx(10 / 12)
+    assert found["score"]["criteria"]["numa_distance"] == pytest.approx(10 / 12)

@@ -58,7 +58,7 @@ def test_without_a_candidate_it_is_said_why_and_nothing_is_held(admin, caplog):
     assert read_error(answer) == (409, "placement.ext.no_candidate", detail)
     assert [line.getMessage() for line in caplog.records if "Refused" in line.msg] == [f"Refused: {detail}"]
     explanation = answer.json["errors"][0]["explanation"]
-    assert (explanation["sentence"], explanation["fitting_hosts"]) == (why, 0)
+    assert (explanation["summary"], explanation["candidate_hosts"]) == (why, 0)
     assert read_allocations(admin, wanted["consumer_uuid"]) == {"allocations": {}}
 
 
@@ -136,50 +136,54 @@ def test_a_dry_run_claims_nothing(admin):
     assert read_allocations(admin, wanted["consumer_uuid"]) == {"allocations": {}}
 
 
-def test_hosts_are_chosen_from_only_and_not_from_avoid(admin):
+def test_hosts_are_chosen_among_allowed_and_not_excluded_ones(admin):
     hosts = {make_provider(admin, f"cn{number}", VCPU=1) for number in range(4)}
     first, second, third, fourth = sorted(hosts)
     answer = post_claims(
         admin,
-        new_claim("resources=VCPU:1", only=[first]),
-        new_claim("resources=VCPU:1", avoid=[second, third]),
+        new_claim("resources=VCPU:1", allowed_hosts=[first]),
+        new_claim("resources=VCPU:1", excluded_hosts=[second, third]),
     )
     assert [each["root_provider_uuid"] for each in answer.json["claims"]] == [first, fourth]
 
 
 def test_why_there_is_no_candidate_is_said_of_the_hosts_that_may_be_chosen(admin):
     small, large = make_provider(admin, "small", VCPU=4), make_provider(admin, "large", VCPU=8)
-    detail = read_error(post_claims(admin, new_claim("resources=VCPU:9", avoid=[large])))[2]
+    detail = read_error(post_claims(admin, new_claim("resources=VCPU:9", excluded_hosts=[large])))[2]
     why = "0 of 1 host: 1 has less than 9 VCPU free (most: 4 on small); asking for 4 VCPU would leave 1 host"
-    assert detail.endswith(f": {why}; 1 host is left out by avoid.")
-    answer = post_claims(admin, new_claim("resources=VCPU:5", only=[small]))
+    assert detail.endswith(f": {why}; 1 host is excluded by excluded_hosts.")
+    answer = post_claims(admin, new_claim("resources=VCPU:5", allowed_hosts=[small]))
     detail = read_error(answer)[2]
-    assert "asking for 4 VCPU would leave 1 host; 1 host is left out by only" in detail
+    assert "asking for 4 VCPU would leave 1 host; 1 host is excluded by allowed_hosts" in detail
     explanation = answer.json["errors"][0]["explanation"]
-    assert detail.endswith(f": {explanation['sentence']}.")
-    assert [explanation[name] for name in ("hosts", "fitting_hosts")] == [1, 0]
-    assert [each["fits"] for each in explanation["largest"]] == [4]
-    detail = read_error(post_claims(admin, new_claim("resources=VCPU:1", only=[small], avoid=[small])))[2]
-    assert detail.endswith(": no host may be chosen: 1 host is left out by only, 1 by avoid.")
+    assert detail.endswith(f": {explanation['summary']}.")
+    assert [explanation[name] for name in ("hosts", "candidate_hosts")] == [1, 0]
+    assert [each["max_amount"] for each in explanation["max_amounts"]] == [4]
+    detail = read_error(
+        post_claims(admin, new_claim("resources=VCPU:1", allowed_hosts=[small], excluded_hosts=[small]))
+    )[2]
+    assert detail.endswith(
+        ": no host may be chosen: 1 host is excluded by allowed_hosts, 1 by excluded_hosts."
+    )
 
 
 def test_why_does_not_count_on_a_pool_that_is_avoided(admin):
     aggregate = str(uuid.uuid4())
     in_rack(admin, make_provider(admin, "cn", VCPU=8), aggregate)
     pool = in_rack(admin, make_provider(admin, "pool", DISK_GB=100), aggregate, "MISC_SHARES_VIA_AGGREGATE")
-    answer = post_claims(admin, new_claim("resources=VCPU:1,DISK_GB:10", avoid=[pool]))
+    answer = post_claims(admin, new_claim("resources=VCPU:1,DISK_GB:10", excluded_hosts=[pool]))
     explanation = answer.json["errors"][0]["explanation"]
-    assert explanation["fitting_hosts"] == 0
+    assert explanation["candidate_hosts"] == 0
     assert [each["changes"][0]["names"] for each in explanation["relaxations"]] == [["DISK_GB"]]
     # what is free of the pool is not said to be 0, as it is not
-    assert "1 has no provider with 10 DISK_GB free that is not avoided; " in explanation["sentence"]
-    assert explanation["reasons"][0]["examples"][0]["found"] is None
+    assert "1 has no provider with 10 DISK_GB free that is not avoided; " in explanation["summary"]
+    assert explanation["reasons"][0]["examples"][0]["actual"] is None
 
 
-def test_only_and_avoid_name_roots(admin):
+def test_allowed_and_excluded_hosts_are_roots(admin):
     root = make_provider(admin, "cn", VCPU=8)
     child = make_provider(admin, "child", parent=root, PCPU=8)
-    for name in ("only", "avoid"):
+    for name in ("allowed_hosts", "excluded_hosts"):
         for other in (child, SAME):
             for dry_run in (False, True):
                 wanted = new_claim("resources=VCPU:1", **{name: [root, other]})
@@ -195,7 +199,7 @@ def test_an_order_goes_by_a_number_that_a_provider_has(admin):
     assert post_claims(admin, new_claim("resources=VCPU:1", order={"attribute:price": -1})).status_code == 201
     for name in ("prise", "room"):
         answer = post_claims(admin, new_claim("resources=VCPU:1", order={"pack": 1, f"attribute:{name}": -1}))
-        detail = f"No provider has a number called {name} among its attributes, by which the order goes."
+        detail = f"The order names the attribute {name}, which is a number at no provider."
         assert read_error(answer) == (400, "placement.undefined_code", detail)
 
 
@@ -207,7 +211,7 @@ def test_nothing_is_taken_from_a_shared_pool_that_is_avoided(admin):
     for each in pools:
         in_rack(admin, each, aggregate, "MISC_SHARES_VIA_AGGREGATE")
     for avoided, left in (pools, pools[::-1]):
-        answer = post_claims(admin, new_claim("resources=VCPU:1,DISK_GB:10", avoid=[avoided]))
+        answer = post_claims(admin, new_claim("resources=VCPU:1,DISK_GB:10", excluded_hosts=[avoided]))
         assert set(answer.json["claims"][0]["allocations"]) == {compute, left}
         assert answer.json["claims"][0]["root_provider_uuid"] == compute
 
@@ -249,7 +253,7 @@ def test_alternates_are_on_as_many_hosts_as_there_are_where_some_choices_are_avo
         for number, rack in enumerate(("right", "right", "left"))
     }
     for _ in range(12):
-        wanted = new_claim("resources=VCPU:1,DISK_GB:10", alternates=2, avoid=pools[:1])
+        wanted = new_claim("resources=VCPU:1,DISK_GB:10", alternates=2, excluded_hosts=pools[:1])
         (answer,) = post_claims(admin, wanted, dry_run=True).json["claims"]
         roots = [each["root_provider_uuid"] for each in (answer, *answer["alternates"])]
         assert sorted(roots) == sorted(hosts)
@@ -259,12 +263,12 @@ def test_the_best_by_the_order_is_claimed_and_scores_are_shown(admin):
     make_provider(admin, "free", VCPU=8)
     full = make_provider(admin, "full", VCPU=4)
     (answer,) = post_claims(
-        admin, new_claim("resources=VCPU:2", order={"pack": 2, "zones": 1}, alternates=1)
+        admin, new_claim("resources=VCPU:2", order={"pack": 2, "numa_nodes": 1}, alternates=1)
     ).json["claims"]
     assert answer["root_provider_uuid"] == full
-    assert answer["score"] == {"total": 2.0, "criteria": {"pack": 0.5, "zones": 1.0}}
+    assert answer["score"] == {"total": 2.0, "criteria": {"pack": 0.5, "numa_nodes": 1.0}}
     (other,) = answer["alternates"]
-    assert other["score"] == {"total": 1.5, "criteria": {"pack": 0.25, "zones": 1.0}}
+    assert other["score"] == {"total": 1.5, "criteria": {"pack": 0.25, "numa_nodes": 1.0}}
 
 
 @pytest.mark.parametrize("version", ["1.0", "1.39"])
@@ -290,18 +294,18 @@ SAME = str(uuid.uuid4())
         ({"claims": [new_claim("resources=VCPU:1")], "dry_run": 1}, "is not of type 'boolean'"),
         ({"claims": [new_claim("resources=VCPU:1", flavors={})]}, "'flavors' was unexpected"),
         ({"claims": [new_claim("resources=VCPU:1", consumer_type="x")]}, "does not match"),
-        ({"claims": [new_claim("resources=VCPU:1", only=[])]}, "should be non-empty"),
+        ({"claims": [new_claim("resources=VCPU:1", allowed_hosts=[])]}, "should be non-empty"),
         (
             {"claims": [new_claim("resources=VCPU:1"), {}]},
             "schema['properties']['claims']['items'] (item 2 of 'claims')",
         ),
         (
-            {"claims": [new_claim("resources=VCPU:1", avoid=[SAME, "cn"])]},
-            "(item 1 of 'claims', item 2 of 'avoid')",
+            {"claims": [new_claim("resources=VCPU:1", excluded_hosts=[SAME, "cn"])]},
+            "(item 1 of 'claims', item 2 of 'excluded_hosts')",
         ),
-        ({"claims": [new_claim("resources=VCPU:1", only=None)]}, "None is not of type 'array'"),
+        ({"claims": [new_claim("resources=VCPU:1", allowed_hosts=None)]}, "None is not of type 'array'"),
         ({"claims": [new_claim("resources=VCPU:1", group=None)]}, "None is not of type 'object'"),
-        ({"claims": [new_claim("resources=VCPU:1", avoid=["cn"])]}, "is not a 'uuid'"),
+        ({"claims": [new_claim("resources=VCPU:1", excluded_hosts=["cn"])]}, "is not a 'uuid'"),
         (
             {"claims": [new_claim("resources=VCPU:1", order={"price": 1})]},
             "'price' is not a criterion: pack, spread",
@@ -350,26 +354,26 @@ def test_dedicated_cpus_are_split_where_the_topology_allows_it(admin):
     nodes = with_nodes(admin, "cn", 4, 4)
     assert read_error(post_claims(admin, new_claim("resources=PCPU:8")))[1] == "placement.ext.no_candidate"
     status, code, detail = read_error(
-        post_claims(admin, new_claim("resources=PCPU:8", topology="single-numa"))
+        post_claims(admin, new_claim("resources=PCPU:8", topology="single-numa-node"))
     )
     assert (status, code) == (409, "placement.ext.no_candidate")
     assert detail.endswith(
-        ": by topology single-numa there is no place, best-effort would do, asking for 4 PCPU would leave"
-        " 1 host; without a topology 0 of 1 host: 1 has no NUMA node with 8 PCPU free (most: 4 on cn)."
+        ": topology single-numa-node leaves no place, best-effort would fit, asking for 4 PCPU would"
+        " leave 1 host; without a topology 0 of 1 host: 1 has no NUMA node with 8 PCPU free (most: 4 on cn)."
     )
     answer = post_claims(admin, new_claim("resources=PCPU:9", topology="best-effort"))
-    assert "best-effort there is no place, asking for 8 PCPU would leave 1 host; " in read_error(answer)[2]
+    assert "best-effort leaves no place, asking for 8 PCPU would leave 1 host; " in read_error(answer)[2]
     explanation = answer.json["errors"][0]["explanation"]
     changes = [each["changes"] for each in explanation["relaxations"]]
     assert changes == [[{"condition": "resources", "group": "", "names": ["PCPU"], "amount": 8}]]
-    assert (explanation["largest"], explanation["incomplete"]) == ([], [])
-    wanted = new_claim("resources=PCPU:8", topology="restricted", order={"zones": 1})
+    assert (explanation["max_amounts"], explanation["incomplete"]) == ([], [])
+    wanted = new_claim("resources=PCPU:8", topology="restricted", order={"numa_nodes": 1})
     answer = post_claims(admin, wanted)
     assert answer.status_code == 201
     (made,) = answer.json["claims"]
     assert made["allocations"] == {each: {"resources": {"PCPU": 4}} for each in nodes}
     assert made["mappings"] == {"": nodes}
-    assert made["score"]["criteria"] == {"zones": 0.5}
+    assert made["score"]["criteria"] == {"numa_nodes": 0.5}
     assert [read_usages(admin, each) for each in nodes] == [{"PCPU": 4}] * 2
     moved = post_claims(
         admin, {**wanted, "consumer_generation": 1, "query": "resources=PCPU:2", "topology": "spread"}
@@ -379,10 +383,13 @@ def test_dedicated_cpus_are_split_where_the_topology_allows_it(admin):
     ] * 2
     detail = read_error(
         post_claims(
-            admin, new_claim("resources=PCPU:3", topology="single-numa", avoid=[made["root_provider_uuid"]])
+            admin,
+            new_claim(
+                "resources=PCPU:3", topology="single-numa-node", excluded_hosts=[made["root_provider_uuid"]]
+            ),
         )
     )[2]
-    assert detail.endswith(": no host may be chosen: 1 host is left out by avoid.")
+    assert detail.endswith(": no host may be chosen: 1 host is excluded by excluded_hosts.")
 
 
 @pytest.mark.parametrize(
@@ -436,7 +443,7 @@ def test_a_claim_makes_no_consumer_that_looks_like_a_reservation(admin):
     assert (status, "which only POST /ext/v1/reservations makes" in detail) == (400, True)
 
 
-@pytest.mark.parametrize("which", ["only", "avoid"])
+@pytest.mark.parametrize("which", ["allowed_hosts", "excluded_hosts"])
 def test_so_many_hosts_may_be_named_at_most(admin, which):
     make_provider(admin, "cn", VCPU=8)
     hosts = [str(uuid.UUID(int=number)) for number in range(1025)]

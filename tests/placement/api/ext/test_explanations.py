@@ -23,13 +23,15 @@ def test_an_explanation_says_what_would_fit(admin):
     answer = admin("POST", PATH, json={"query": "resources=VCPU:9&limit=1"})
     assert answer.status_code == 200
     found = answer.json
-    assert (found["hosts"], found["fitting_hosts"], found["incomplete"]) == (1, 0, [])
-    assert found["sentence"] == (
+    assert (found["hosts"], found["candidate_hosts"], found["incomplete"]) == (1, 0, [])
+    assert found["summary"] == (
         "0 of 1 host: 1 has less than 9 VCPU free (most: 8 on cn); asking for 8 VCPU would leave 1 host"
     )
     change = {"condition": "resources", "group": "", "names": ["VCPU"], "amount": 8}
     assert found["relaxations"] == [{"changes": [change], "hosts": 1}]
-    assert found["largest"] == [{"group": "", "resource_class": "VCPU", "asked": 9, "fits": 8}]
+    assert found["max_amounts"] == [
+        {"group": "", "resource_class": "VCPU", "requested_amount": 9, "max_amount": 8}
+    ]
 
 
 def test_the_query_is_in_the_grammar_of_its_microversion(admin):
@@ -83,7 +85,7 @@ def test_it_takes_the_rights_of_a_service(admin):
     answer = admin("POST", PATH, json={"query": "resources=VCPU:1"}, headers={"X-Roles": "reader"})
     assert read_error(answer)[::2] == (
         403,
-        "Policy does not allow placement:ext:explanations:list to be performed.",
+        "Policy does not allow placement:ext:explanations:explain to be performed.",
     )
 
 

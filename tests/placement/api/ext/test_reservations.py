@@ -125,7 +125,7 @@ def test_what_a_time_or_a_group_looks_like_is_told(admin: Admin) -> None:
 
 def test_a_claim_takes_from_a_reservation_all_that_it_takes(admin: Admin) -> None:
     other, only = make_provider(admin, "other", VCPU=8), make_provider(admin, "cn", VCPU=8)
-    reservation = reserved(admin, "resources=VCPU:6", only=[only])
+    reservation = reserved(admin, "resources=VCPU:6", allowed_hosts=[only])
     answer = post_claims(admin, new_claim("resources=VCPU:4"), reservation=reservation)
     assert answer.json["claims"][0]["allocations"] == {only: {"resources": {"VCPU": 4}}}
     shown = admin("GET", f"{PATH}/{reservation}").json["reservation"]
@@ -196,12 +196,14 @@ def test_only_members_take_from_a_reservation_for_a_group(admin: Admin) -> None:
 
 def test_a_dry_run_takes_nothing_and_sees_only_what_is_reserved(admin: Admin) -> None:
     one, other = make_provider(admin, "one", VCPU=8), make_provider(admin, "other", VCPU=8)
-    reservation = reserved(admin, "resources=VCPU:4", only=[other])
+    reservation = reserved(admin, "resources=VCPU:4", allowed_hosts=[other])
     for _ in range(4):
         answer = post_claims(admin, new_claim("resources=VCPU:4"), reservation=reservation, dry_run=True)
         assert answer.json["claims"][0]["root_provider_uuid"] == other
     assert (
-        post_claims(admin, new_claim("resources=VCPU:4", only=[one]), reservation=reservation).status_code
+        post_claims(
+            admin, new_claim("resources=VCPU:4", allowed_hosts=[one]), reservation=reservation
+        ).status_code
         == 409
     )
     assert read_usages(admin, other) == {"VCPU": 4}
