@@ -25,7 +25,7 @@ from placement.microversion import MAX
 from placement.read_model.snapshot import ModelSnapshot
 from placement.schemas.query_candidates import parse_candidates
 from placement.search.budget import SearchBudget
-from placement.search.candidate_search import search
+from placement.search.candidate_search import find_candidates
 from placement.search.candidates import topology_first
 from placement.search.rendering import ProviderSummaries, render
 
@@ -84,7 +84,7 @@ class Alone:
         stamps = [time.thread_time()]
         request = parse_candidates(parse_qsl(path.partition("?")[2]), MAX)
         stamps.append(time.thread_time())
-        found = search(self.snapshot, request, budget=SearchBudget(60.0))
+        found = find_candidates(self.snapshot, request, budget=SearchBudget(60.0))
         stamps.append(time.thread_time())
         found = topology_first(found)
         stamps.append(time.thread_time())

@@ -23,9 +23,9 @@ from placement.read_model.snapshot import ModelSnapshot
 from placement.schemas.query_candidates import parse_candidates
 from placement.search.budget import SearchBudget
 from placement.search.claims.claim import ClaimScenario, WantedClaim
-from placement.search.claims.placing import place
+from placement.search.claims.placement import place_claims
 from placement.search.claims.topology import TopologyPolicy
-from placement.search.diagnosis.explanation import explain
+from placement.search.diagnosis.explanation import explain_request
 from placement.search.request import CandidatesRequest
 from placement.store.consumers import ConsumerOwnership
 from placement.store.holders import HeldAmount
@@ -58,7 +58,7 @@ def explanations(trees: int) -> Iterator[tuple[str, Deed]]:
             request = parse(query)
             yield (
                 f"explanation, {world}: {title}",
-                lambda snapshot=snapshot, request=request: explain(
+                lambda snapshot=snapshot, request=request: explain_request(
                     snapshot, replace(request), SearchBudget(seconds=SECONDS)
                 ),
             )
@@ -98,8 +98,11 @@ def placings(trees: int) -> Iterator[tuple[str, Deed]]:
                     topology=topology,
                     order=order,
                 )
-                return place(
-                    ClaimScenario.of(snapshot, {}, [wanted]), [wanted], SearchBudget(seconds=SECONDS), rng
+                return place_claims(
+                    ClaimScenario.from_members(snapshot, {}, [wanted]),
+                    [wanted],
+                    SearchBudget(seconds=SECONDS),
+                    rng,
                 )
 
             yield (

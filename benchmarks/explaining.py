@@ -24,8 +24,8 @@ from placement.microversion import MAX
 from placement.read_model.snapshot import ModelSnapshot
 from placement.schemas.query_candidates import parse_candidates
 from placement.search.budget import SearchBudget
-from placement.search.diagnosis.explanation import explain
-from placement.search.diagnosis.sentences import sentence
+from placement.search.diagnosis.explanation import explain_request
+from placement.search.diagnosis.sentences import explanation_sentence
 
 _TWO_NODES: Final = next(query for query in QUERIES["numa"] if "isolate" in query.template)
 
@@ -112,7 +112,7 @@ def main() -> None:
             clock, work = [], []
             for _ in range(options.count):
                 began, cpu = time.perf_counter(), time.thread_time()
-                explanation = explain(snapshot, replace(request), SearchBudget(seconds=1.0))
+                explanation = explain_request(snapshot, replace(request), SearchBudget(seconds=1.0))
                 work.append((time.thread_time() - cpu) * 1000)
                 clock.append((time.perf_counter() - began) * 1000)
             print(
@@ -121,7 +121,7 @@ def main() -> None:
                 + (f", incomplete: {', '.join(explanation.incomplete)}" if explanation.incomplete else "")
             )
             if options.sentences:
-                print(f"         {sentence(explanation)}")
+                print(f"         {explanation_sentence(explanation)}")
 
 
 def shown(times: Sequence[float]) -> str:

@@ -27,7 +27,7 @@ from placement.read_model.follower import nothing_but_to_keep
 from placement.read_model.model_file import ModelFile
 from placement.read_model.rows import NameTable
 from placement.schemas.query_candidates import parse_candidates
-from placement.search.candidate_search import search
+from placement.search.candidate_search import find_candidates
 
 T = TypeVar("T")
 
@@ -95,7 +95,7 @@ def read(path: Path) -> tuple[float, float, float, float]:
     taken = []
     for question in islice(query.paths(), _QUESTIONS):
         began = time.thread_time()
-        search(state.snapshot, parse_candidates(parse_qsl(question.partition("?")[2]), MAX))
+        find_candidates(state.snapshot, parse_candidates(parse_qsl(question.partition("?")[2]), MAX))
         taken.append(1000 * (time.thread_time() - began))
     return busy, clock, most, statistics.median(taken)
 

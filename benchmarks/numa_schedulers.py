@@ -21,8 +21,8 @@ from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import ZONE
 from placement.schemas import explanation
 from placement.search.budget import SearchBudget
-from placement.search.claims.claim import ClaimScenario, HostChoice, WantedClaim, holding
-from placement.search.claims.placing import UnplacedClaim, place
+from placement.search.claims.claim import ClaimScenario, HostChoice, WantedClaim, with_choice_held
+from placement.search.claims.placement import UnplacedClaim, place_claims
 from placement.search.claims.topology import TopologyPolicy
 from placement.store.consumers import ConsumerOwnership
 
@@ -231,7 +231,7 @@ def ours(topology: TopologyPolicy, order: Mapping[str, float]) -> Callable[[int,
         for step in steps(seed, count):
             if step.wants is None:
                 if step.guest in there:
-                    snapshot = holding(snapshot, _negative(there.pop(step.guest)))
+                    snapshot = with_choice_held(snapshot, _negative(there.pop(step.guest)))
                 continue
             cpus, memory = step.wants
             body = {
@@ -249,7 +249,7 @@ def ours(topology: TopologyPolicy, order: Mapping[str, float]) -> Callable[[int,
                 order=tuple(order.items()),
                 topology=topology,
             )
-            found = place(ClaimScenario(snapshot, distances=distances), [wanted], SearchBudget(), rng)
+            found = place_claims(ClaimScenario(snapshot, distances=distances), [wanted], SearchBudget(), rng)
             if isinstance(found, UnplacedClaim):
                 outcome.note(None, step.wants)
                 continue
@@ -257,7 +257,7 @@ def ours(topology: TopologyPolicy, order: Mapping[str, float]) -> Callable[[int,
             outcome.note(
                 sorted({int(each.name.rpartition("-")[2]) for each, _ in choice.resources}), step.wants
             )
-            snapshot = holding(snapshot, choice)
+            snapshot = with_choice_held(snapshot, choice)
         return outcome
 
     return run

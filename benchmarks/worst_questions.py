@@ -33,9 +33,9 @@ from placement.microversion import MAX
 from placement.read_model.snapshot import ModelSnapshot
 from placement.schemas.query_candidates import parse_candidates
 from placement.search.budget import SearchBudget
-from placement.search.candidate_search import search
+from placement.search.candidate_search import find_candidates
 from placement.search.candidates import topology_first
-from placement.search.rendering import ProviderSummaries, in_pieces
+from placement.search.rendering import ProviderSummaries, render_pieces
 
 MAX_BYTES: Final = 8192
 """Longer request lines are refused by the web server."""
@@ -199,10 +199,10 @@ def ask(snapshot: ModelSnapshot, query: str, seconds: float, max_size: int = 128
     try:
         request = parse_candidates(parse_qsl(query, keep_blank_values=True), MAX)
         budget = SearchBudget(seconds, max_size, give_way)
-        found = search(snapshot, request, budget=budget)
+        found = find_candidates(snapshot, request, budget=budget)
         searched = time.thread_time()
         size = sum(
-            map(len, in_pieces(snapshot, topology_first(found, budget), MAX, ProviderSummaries(), budget))
+            map(len, render_pieces(snapshot, topology_first(found, budget), MAX, ProviderSummaries(), budget))
         )
         outcome = f"{sum(len(batch) for _, batch in found)} candidates" + (
             f", ended by {budget.ended}" if budget.ended else ""

@@ -11,9 +11,9 @@ from placement.api.call import ApiRequest, operation
 from placement.policies import allocation_candidate as rules
 from placement.schemas.query import parse_candidates
 from placement.search.budget import SearchBudget
-from placement.search.candidate_search import search
+from placement.search.candidate_search import find_candidates
 from placement.search.candidates import topology_first
-from placement.search.rendering import in_pieces
+from placement.search.rendering import render_pieces
 from placement.search.request import check_names
 
 LOG = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ def list_all(call: ApiRequest) -> Response:
         give_way = view.giving_way_after(call.check_awaited)
         budget = SearchBudget(bounds.candidates_deadline, bounds.candidates_size * _MIB, give_way)
         try:
-            found = search(
+            found = find_candidates(
                 view.snapshot,
                 wanted,
                 strategy=options.allocation_candidates_generation_strategy,
@@ -51,7 +51,7 @@ def list_all(call: ApiRequest) -> Response:
                 LOG.warning("A search for candidates was ended by [api] candidates_%s.", budget.ended)
         if options.candidate_order == "topology" and not options.randomize_allocation_candidates:
             found = topology_first(found, budget)
-        body = in_pieces(view.snapshot, found, call.version, call.service.summaries, budget)
+        body = render_pieces(view.snapshot, found, call.version, call.service.summaries, budget)
         answer = call.written(body, time.time())
     if not found:
         call.explain_empty(wanted)

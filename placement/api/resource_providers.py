@@ -22,7 +22,7 @@ from placement.read_model.snapshot import ModelSnapshot
 from placement.schemas import resource_provider as schemas
 from placement.schemas.base import canonical_uuid
 from placement.schemas.query import parse_provider_filter
-from placement.search.budget import SearchBudget, slices
+from placement.search.budget import SearchBudget, yielding_slices
 from placement.search.host_filter import filter_providers
 from placement.search.request import check_names
 from placement.store import providers
@@ -139,7 +139,7 @@ def list_all(call: ApiRequest) -> Response:
         budget = SearchBudget(give_way=view.giving_way_after(call.check_awaited))
         found = filter_providers(view.snapshot, wanted, budget)
         pieces, newest = [], []
-        for some in slices(found, budget):
+        for some in yielding_slices(found, budget):
             pieces += [shown(some, view, call.version), b","]
             newest.append(max([provider.updated_at for provider in some]))
         body = [b'{"resource_providers":[', *pieces[:-1], b"]}"]

@@ -28,8 +28,8 @@ from placement.read_model.model_file import ModelFile
 from placement.schemas.explanation import request_forms
 from placement.schemas.request_form import RequestForms
 from placement.search.budget import BudgetExhausted, SearchBudget
-from placement.search.diagnosis.explanation import explain
-from placement.search.diagnosis.sentences import sentence
+from placement.search.diagnosis.explanation import explain_request
+from placement.search.diagnosis.sentences import explanation_sentence
 from placement.search.rendering import ProviderSummaries
 from placement.search.request import CandidatesRequest
 from placement.store import classes, reservations
@@ -102,11 +102,11 @@ class EmptyAnswerExplainer:
     def _explain(self, question: Question, request: CandidatesRequest) -> None:
         with self._model.aside() as (snapshot, refreshed):
             budget = SearchBudget(self._deadline, give_way=lambda: time.sleep(_PAUSE), first_slice=_SLICE)
-            explanation = explain(snapshot, request, budget)
+            explanation = explain_request(snapshot, request, budget)
         if explanation.fitting:
             LOG.info("There were no allocation candidates; by now %s hosts would do.", explanation.fitting)
             return
-        said = sentence(explanation)
+        said = explanation_sentence(explanation)
         with self._lock:
             while len(self._said) >= _REMEMBERED:
                 del self._said[next(iter(self._said))]

@@ -1,12 +1,16 @@
-"""A model written down as columns of bytes, and read again: what the next worker starts from.
+"""A model as columns of bytes: encoded for the file of the model, and decoded by the next worker.
 
-One line that says what it is and in which version; eight bytes that say how long the header is; the header,
-JSON, with where in the history of the database the model stands, with names, and with the type and length of
-each column; the columns, one after the other; and the SHA-256 of all that.
+The format has five parts:
 
-Whoever reads it believes nothing: numbers are looked up in lists that are as long as they are, texts are
-texts, trees are trees. So content that nobody here wrote can be wrong, but does nothing, and is found out
-where it does not fit together.
+- a line with the type and version of the format;
+- the length of the header, in eight bytes;
+- the header, JSON: the version of the database, names, and the type and length of each column;
+- the columns, one after the other;
+- the SHA-256 of all these.
+
+The reader trusts nothing. Numbers are looked up in lists of known length, and types of texts and the shape of
+trees are checked. So content that another program wrote can be wrong, but can do nothing, and is refused
+where it is inconsistent.
 """
 
 import hashlib
@@ -35,22 +39,23 @@ _MAGIC: Final = b"placement read model 2\n"
 _LENGTH: Final = 8
 _DIGEST: Final = hashlib.sha256
 _DIGEST_SIZE: Final = 32
+# a few milliseconds of work, in which requests wait for the interpreter
 _CHUNK: Final = 2_000
-"""Rows between two pauses: few milliseconds."""
+"""Rows between two pauses."""
 _TEXT: Final = "text"
 _PLAIN: Final = ("total", "reserved", "min_unit", "max_unit", "step_size")
 _SETS: Final = ("inventories", "inventory_times", "used", "traits", "aggregates", "attributes")
 
 
 class DamagedFile(Exception):
-    """What was read is no model, or not all of one."""
+    """The content is no model, or not all of one."""
 
 
 @dataclass(frozen=True)
 class WritableModel:
-    """A model to be written down, which nobody changes meanwhile.
+    """A model to be written, which does not change meanwhile.
 
-    ``stamps`` has by provider id when each changed last; ``history`` is as of
+    ``stamps`` has the last change of each provider, by its id. ``history`` is that of
     :class:`~placement.db.position.DatabaseVersion`.
     """
 
@@ -64,7 +69,7 @@ class WritableModel:
 
 
 class _NumberedValues:
-    """Values, each once, in the order in which they came; by what tells them apart."""
+    """Distinct values in the order of their first occurrence, by a key."""
 
     def __init__(self, key: Callable[[Any], Hashable] = lambda value: value) -> None:
         self.values: list[Any] = []
@@ -72,7 +77,7 @@ class _NumberedValues:
         self._numbers: dict[Hashable, int] = {}
 
     def number(self, value: Any) -> int:
-        """Which one it is."""
+        """Return the number of the value."""
         number = self._numbers.setdefault(self._key(value), len(self.values))
         if number == len(self.values):
             self.values.append(value)
@@ -95,11 +100,12 @@ class _TypedColumns(dict[str, tuple[str, bytes]]):
 
 
 def encode(model: WritableModel, pause: Callable[[], None]) -> Iterator[bytes]:
-    """The bytes of a model, in parts.
+    """Yield the bytes of a model, in parts.
 
-    :param pause: called again and again, after some milliseconds of work.
+    :param pause: called after some milliseconds of work each.
     """
     columns = _TypedColumns()
+    # by identity: equal values of providers are one object, and hashing it for each would take longer
     distinct = {name: _NumberedValues(id) for name in _SETS}
     times, classes, words, inventories = (
         _NumberedValues(),
@@ -140,6 +146,7 @@ def encode(model: WritableModel, pause: Callable[[], None]) -> Iterator[bytes]:
     columns.add_texts("classes", classes.values, pause)
     columns.add_texts("words", words.values, pause)
     columns.add_texts("attributes.values", distinct["attributes"].values, pause)
+    # only those that differ: most providers changed last in their description
     later = [
         (number, model.stamps[each.id])
         for number, each in enumerate(model.providers)
@@ -187,20 +194,21 @@ def _chunks(values: Iterable[T], pause: Callable[[], None]) -> Iterator[list[T]]
 
 
 def decode(content: bytes) -> tuple[str, ModelState]:
-    """The history that a model is of, and the model.
+    """Return the history that a model belongs to, and its state.
 
-    :raises Damaged: it is none.
+    :raises DamagedFile: the content is no model.
     """
     try:
         return _decoded(memoryview(content))
     except DamagedFile:
         raise
-    except Exception as error:  # of many kinds, as is what may be wrong with it
+    except Exception as error:
+        # wrong content fails in many ways
         raise DamagedFile(f"it does not fit together ({type(error).__name__}: {error})") from error
 
 
 class _ReadColumns:
-    """The columns of a content."""
+    """The columns of the content of a file."""
 
     def __init__(self, header: Mapping[str, Any], content: memoryview) -> None:
         self._columns: dict[str, tuple[str, memoryview]] = {}
@@ -231,7 +239,7 @@ class _ReadColumns:
         return found
 
     def sets(self, name: str, make: Callable[[Iterable[T]], Any], members: Collection[T]) -> list[Any]:
-        """Sets of these members, as many in each as it should have."""
+        """Return sets of these members, of the sizes of the column."""
         sizes = self.numbers(f"{name}.sizes")
         if sum(sizes) != len(members):
             raise DamagedFile(f"the sets of {name} do not have as many members as they should")
@@ -247,6 +255,7 @@ class _ReadColumns:
 def _decoded(content: memoryview) -> tuple[str, ModelState]:
     if bytes(content[: len(_MAGIC)]) != _MAGIC:
         raise DamagedFile("it is none of this version")
+    # before anything is parsed: a file that was cut off is the common case
     if _DIGEST(content[:-_DIGEST_SIZE]).digest() != bytes(content[-_DIGEST_SIZE:]):
         raise DamagedFile("its checksum is wrong, so that it was cut off or changed")
     start = len(_MAGIC) + _LENGTH
@@ -275,13 +284,14 @@ def _decoded(content: memoryview) -> tuple[str, ModelState]:
 
 
 def _providers(columns: _ReadColumns) -> tuple[list[Provider], dict[int, dict[int, int]]]:
-    """The providers, and by bucket and id when each changed last."""
+    """Return the providers, and by bucket and id the last change of each."""
     ids = columns.numbers("id", "q")
     uuids = columns.texts("uuid")
     described = columns.numbers("described_seq", "q")
     parents, roots = columns.numbers("parent"), columns.numbers("root")
     _check_trees(parents, roots)
     times = columns.numbers("times", "d")
+    # zero stands for no parent
     numbered = [None, *ids]
     found = {
         "id": ids,
@@ -303,6 +313,7 @@ def _providers(columns: _ReadColumns) -> tuple[list[Provider], dict[int, dict[in
         seqs[number] = stamp
     stamps: list[dict[int, int]] = [{} for _ in range(PROVIDER_BUCKETS)]
     of_provider = map(stamps.__getitem__, [crc32(each) % PROVIDER_BUCKETS for each in map(str.encode, uuids)])
+    # a million assignments in C: map calls __setitem__, and a deque without room drops the results
     deque(map(dict.__setitem__, of_provider, ids, seqs), maxlen=0)
     return _made(Provider, found), dict(enumerate(stamps))
 
@@ -312,7 +323,8 @@ def _looked_up(columns: _ReadColumns, name: str, values: Sequence[Any]) -> list[
 
 
 def _parts(columns: _ReadColumns, times: Sequence[float]) -> dict[str, list[Any]]:
-    """What providers have, each once."""
+    """Return the distinct parts of providers."""
+    # interned, as names are compared with those of the database and of requests
     classes, words = ([sys.intern(each) for each in columns.texts(name)] for name in ("classes", "words"))
     values: dict[str, list[Any]] = {name: columns.numbers(f"inventory.{name}", "q") for name in _PLAIN}
     values["allocation_ratio"] = columns.numbers("inventory.allocation_ratio", "d")
@@ -342,9 +354,9 @@ def _parts(columns: _ReadColumns, times: Sequence[float]) -> dict[str, list[Any]
 
 
 def _check_trees(parents: Sequence[int], roots: Sequence[int]) -> None:
-    """That who has a parent has it in its own tree, and who has none is a root; both are numbered from one.
+    """Check that each parent is in the tree of its child, and each provider without one is a root.
 
-    What goes round in circles is found out where trees are made of it.
+    Both are numbered from one. Circles are found when trees are made.
     """
     root_of = [0, *roots]
     for number, (parent, root) in enumerate(zip(parents, roots, strict=True), start=1):
@@ -353,9 +365,9 @@ def _check_trees(parents: Sequence[int], roots: Sequence[int]) -> None:
 
 
 def _made(kind: type[T], values: Mapping[str, Sequence[Any]]) -> list[T]:
-    """Objects of a frozen dataclass, made by column: each call of ``kind`` would take three times as long."""
+    """Return objects of a frozen dataclass, made by column: calls would take three times as long."""
     (count,) = {len(column) for column in values.values()}
     made = list(map(object.__new__, repeat(kind, count)))
-    for field in fields(kind):  # type: ignore[arg-type]  # a dataclass
+    for field in fields(kind):  # type: ignore[arg-type]  # kind is a dataclass, which the type cannot state
         deque(map(getattr(kind, field.name).__set__, made, values[field.name]), maxlen=0)
     return made

@@ -1,16 +1,17 @@
 """Keeps a worker's :class:`~placement.read_model.snapshot.ModelSnapshot` equal to the database.
 
-Before it answers, a worker asks where the database stands: for the sum of all change counters, and whose
-they are. Counters only grow, so the same answer means that nothing changed. Otherwise it finds the buckets
-whose counters moved and reads the providers that were stamped since, all in one snapshot of the database.
+Before it answers, a worker asks for the version of the database: the sum of all change counters, and the
+history that they belong to. Counters only grow, so that the same answer means that nothing has changed.
+Otherwise the worker finds the buckets with changed counters. It reads the providers stamped since, all in one
+snapshot of the database.
 
-That misses nothing as long as the database continues from where it was. One that was restored from a backup,
-or whose standby took over before it had everything, does not: counters may be below those read before, and
-other changes may have raised them again by the time of the next question. Mostly its server tells
-(:mod:`placement.db.position`). Besides, counters grow by random numbers (:mod:`placement.db.buckets`), so
-stamps and sums of another history differ. Where something does not fit, everything is read again.
+That misses nothing while the database continues its history. A database restored from a backup does not, nor
+a standby that took over before it had everything. Counters may then be below those read before, or other
+changes may have raised them again. Mostly the server identifies its history (:mod:`placement.db.position`).
+Besides, counters grow by random numbers (:mod:`placement.db.buckets`), so that stamps and sums of another
+history differ. If anything does not fit, everything is read again.
 
-Requests look at the model one after the other. A long one does so in slices, and others pass in between.
+Requests have turns at the model. A long request yields between slices, and other requests pass in between.
 """
 
 from __future__ import annotations
@@ -44,34 +45,36 @@ from placement.read_model.model_file import ModelFile, ModelFileWriter
 from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
 
+# long enough for a waiting thread to get the interpreter, short beside a slice of 2 ms
 _YIELD_SECONDS: Final = 0.0002
-"""Seconds in which whoever waits for the interpreter gets it."""
+"""Seconds that a request sleeps when it yields, so that another thread runs."""
 LONG_REQUESTS: Final = 2
-"""Requests that may be long at the same time, where nobody says how many threads answer requests."""
+"""Number of long requests at the same time, if the number of threads is unknown."""
 
 
 class ReadGate:
     """The locks of a model.
 
-    :param long_requests: so many requests at once may give way, others that would are refused.
+    :param long_requests: the number of requests that may yield at the same time; further ones are refused.
     """
 
     def __init__(self, long_requests: int = LONG_REQUESTS) -> None:
-        #: held in part by each request that gave way before, until it ends
+        #: held by each request that has yielded, until it ends
         self.long_requests = threading.BoundedSemaphore(long_requests)
-        #: held by the one request that may bring the model up to date
+        #: held by the one request that may update the model
+        # reentrant: a recent view that is too old opens a fresh one
         self.first = threading.RLock()
-        #: held by one of the requests that gave way before
+        #: held by the one running request among those that have yielded
         self.later = threading.Lock()
-        #: held to count who keeps a snapshot
+        #: held to change the numbers of pins
         self.counting = threading.Lock()
-        #: how many keep one
+        #: the number of pins of all snapshots
         self.keepers = 0
 
     def keep(self, snapshot: ModelSnapshot) -> None:
-        """From now on nobody changes this snapshot, until :meth:`let_go` is called as often.
+        """Pin the snapshot: it does not change until :meth:`let_go` is called as often.
 
-        To be called within the turn: of several who look at it later none may bring its trees up to date.
+        Call it within the turn: it makes the trees, which no later reader may do.
         """
         snapshot.whole_trees()
         with self.counting:
@@ -79,14 +82,14 @@ class ReadGate:
             self.keepers += 1
 
     def let_go(self, snapshot: ModelSnapshot) -> None:
-        """Undo :meth:`keep`."""
+        """Undo one :meth:`keep`."""
         with self.counting:
             snapshot.keepers -= 1
             self.keepers -= 1
 
 
 class ReadTurn:
-    """The turn of one request: it begins when nobody else has the model, and ends with the context."""
+    """The turn of one request: it begins when no other request has the model, and ends with the context."""
 
     def __init__(self, turns: ReadGate) -> None:
         self._turns = turns
@@ -98,11 +101,13 @@ class ReadTurn:
         return self
 
     def give_way(self, snapshot: ModelSnapshot) -> None:
-        """Let others have their turn; nobody changes this snapshot meanwhile, nor until the turn ends.
+        """Let other requests run. The snapshot is pinned until the turn ends.
 
-        :raises Unavailable: too many others go on like this already.
+        :raises Unavailable: too many long requests have yielded already.
         """
+        # the first yield leaves the lock for updates for good, later ones only that of the long requests
         if self._kept is None:
+            # without waiting: a thread that waits here could not serve short requests
             if not self._turns.long_requests.acquire(blocking=False):
                 raise Unavailable(
                     "This worker has as many long requests in hand as it may. "
@@ -114,6 +119,7 @@ class ReadTurn:
         else:
             self._slice_held = False
             self._turns.later.release()
+        # a lock alone is not fair: without the sleep this thread would mostly get it again
         time.sleep(_YIELD_SECONDS)
         self._turns.later.acquire()
         self._slice_held = True
@@ -132,11 +138,13 @@ class ReadTurn:
 
 LOG = logging.getLogger(__name__)
 
-_PAUSE: Final = 1.0  # seconds until what is not to be given back yet is tried again
+# on a server with a slower clock, the transaction that gives back finds nothing yet
+_PAUSE: Final = 1.0
+"""Seconds before another attempt to give back what has expired."""
 
 
 class ModelView:
-    """What a request may look at: providers and names, as they were when it came."""
+    """The providers and names that a request sees, as of its arrival."""
 
     def __init__(
         self,
@@ -151,21 +159,21 @@ class ModelView:
         self._stamps = stamps
 
     def change_seq(self, provider: Provider) -> int:
-        """A number that is another one when anything changed of the provider, be it who holds what of it.
+        """Return a number that changes with the provider, including the holders of its resources.
 
-        Only for who has not given way.
+        Only for requests that have not yielded.
         """
         return self._stamps[buckets.bucket_of(provider.uuid)][provider.id]
 
     def give_way(self) -> None:
-        """Let other requests go on. What is looked at stays as it was, even if they change it.
+        """Let other requests run. The view stays as it was, even if these change the model.
 
-        :raises placement.exceptions.Unavailable: as many long requests as may be are under way.
+        :raises placement.exceptions.Unavailable: too many long requests have yielded already.
         """
         self._turn.give_way(self.snapshot)
 
     def giving_way_after(self, check: Callable[[], None]) -> Callable[[], None]:
-        """What a long search calls again and again: ``check``, which may end it, then :meth:`give_way`."""
+        """Return a function for long searches to call regularly: ``check``, which may raise, then a yield."""
 
         def give_way() -> None:
             check()
@@ -177,15 +185,14 @@ class ModelView:
 class ReadModel:
     """The read model of one worker process.
 
-    Searches are pure Python, so threads of one process would wait for each other
-    anyway: they do it here, on one lock, and each sees a snapshot that stands still. One that
-    takes long gives way (:meth:`View.give_way`): from then on the snapshot that it looks at is
-    left alone, and what others have to change in it they change in a copy. Only
-    ``long_requests`` at once may: threads are left for those that are short.
+    Searches are pure Python, so that threads of one process would wait for each other anyway. They wait on
+    one lock, and each sees a snapshot that does not change. A long search yields
+    (:meth:`ModelView.give_way`). From then on its snapshot is pinned, and others change a copy. At most
+    ``long_requests`` may yield at once, so that threads are left for short requests.
 
-    :param file: from which it starts, and in which it is written down.
-    :param give_back_expired: gives back what reservations hold that expired, and has all workers read anew
-        when the next one does; of how many that was.
+    :param file: the file from which the model starts, and which the worker writes.
+    :param give_back_expired: releases expired allocations, and updates the next expiry for all workers;
+        returns their number.
     """
 
     def __init__(
@@ -198,36 +205,36 @@ class ReadModel:
         self._database = database
         self._give_back_expired = give_back_expired
         self._expiring = threading.Lock()
-        #: the expiry at which there was nothing to give back, and when (monotonic) to try that again
+        #: the expiry at which nothing could be given back, and when (monotonic) to try again
         self._in_vain = (math.inf, 0.0)
         self._turns = ReadGate(long_requests)
         self._state: ModelState | None = None
-        #: where the database stood when the model was brought up to date; None while it may not be
+        #: the version of the database at the last update; None while the model may be behind
         self._position: DatabaseVersion | None = None
         self._history: str | None = None
-        #: when (monotonic) a question was asked whose answer was that position
+        #: when (monotonic) the database was asked for that version
         self._current_at = -math.inf
-        #: how often it was brought up to date
+        #: number of updates
         self.refreshed = 0
-        #: how often all that had been read was read anew, as after a restore
+        #: number of times that everything was read again, as after a restore
         self.reread = 0
         self.file = file
         self._writer = None if file is None else ModelFileWriter(file, self._written)
-        #: whether the state comes from the file, and was not compared with the database yet
+        #: whether the state is from the file, and was not yet compared with the database
         self._unproven = False
 
     @contextmanager
     def fresh(self) -> Iterator[ModelView]:
-        """The model with every change that was committed before this call, and without what expired.
+        """Return the model with every change committed before this call, and without expired allocations.
 
-        :raises placement.exceptions.Unavailable: when the database does not answer.
+        :raises placement.exceptions.Unavailable: the database does not answer.
         """
         expires = self._give_back_expired is not None
         while True:
-            # Asked before our turn, so that who waits for the database keeps nobody.
+            # asked before the turn, so that no other request waits for this answer
             refreshed, asked_at, position = self.refreshed, time.monotonic(), self._database.position()
             with ReadTurn(self._turns) as turn:
-                # Somebody may have brought it up to date while we asked, or waited for our turn.
+                # another request may have updated the model meanwhile; this answer is then behind
                 if position != self._position and refreshed != self.refreshed:
                     position = self._database.position()
                 if position != self._position:
@@ -237,18 +244,18 @@ class ReadModel:
                 if position.clock < self._state.next_expiry or not expires:
                     yield ModelView(self._state.snapshot, self._state.names, turn, self._state.stamps)
                     return
-            # Nobody is kept meanwhile. If there was nothing to give back, the server that is written to has a
-            # slower clock than the one that was asked, as nodes of one Galera cluster may: it decides.
+            # Outside of the turn, so that no request waits. If nothing had expired, the server for writes has
+            # a slower clock than the one that was asked, as nodes of a Galera cluster may. Its clock decides.
             expires = self._expire(position.clock)
 
     @contextmanager
     def recent(self, seconds: float) -> Iterator[ModelView]:
-        """The model with every change that was committed so long before this call, if not with later ones.
+        """Return the model with every change committed this many seconds ago, or later ones.
 
-        For who writes only where the database still has what was seen here, and looks again otherwise: the
-        database is asked once for many.
+        For writes whose transaction checks what was seen here, and that look again otherwise: one question to
+        the database serves many of them.
 
-        :raises placement.exceptions.Unavailable: when the database does not answer.
+        :raises placement.exceptions.Unavailable: the database does not answer.
         """
         with ReadTurn(self._turns) as turn:
             known = self._state is not None and self._position is not None
@@ -260,9 +267,10 @@ class ReadModel:
             yield view
 
     def _expire(self, now: float) -> bool:
-        """Have given back what expired until then; whether anything may have been."""
+        """Release what has expired by then; return whether anything may have been released."""
         assert self._give_back_expired is not None
-        with self._expiring:  # one thread does it for all
+        # one thread does it for all
+        with self._expiring:
             if self._state is None or now < self._state.next_expiry:
                 return True
             expiry, (tried, again_at) = self._state.next_expiry, self._in_vain
@@ -276,12 +284,12 @@ class ReadModel:
 
     @contextmanager
     def aside(self) -> Iterator[tuple[ModelSnapshot, int]]:
-        """The snapshot of the last request, and how often the model had been brought up to date then.
+        """Return the snapshot of the last request, and the number of updates then.
 
-        Nobody changes it until the context ends, and nobody waits for that: it takes no turn and is none of
-        the long requests.
+        The snapshot is pinned until the context ends. It takes no turn, so that no request waits for it, and
+        does not count as a long request.
 
-        :raises placement.exceptions.Unavailable: there is none at present.
+        :raises placement.exceptions.Unavailable: the model is not up to date.
         """
         with ReadTurn(self._turns):
             if self._state is None or self._position is None:
@@ -294,18 +302,19 @@ class ReadModel:
             self._turns.let_go(snapshot)
 
     def long_requests(self) -> int:
-        """How many requests take long at present."""
+        """Return the number of pins at present."""
         return self._turns.keepers
 
     def _written(self) -> WritableModel:
-        """The model, to be written down.
+        """Return a copy of the model for its file.
 
-        :raises placement.exceptions.Unavailable: there is none at present.
+        :raises placement.exceptions.Unavailable: the model is not up to date.
         """
         with ReadTurn(self._turns):
             state = self._state
             if state is None or self._position is None:
                 raise Unavailable("The read model is not up to date.")
+            # copies are quick; the dictionary of all stamps is made after the turn
             providers = list(state.snapshot.providers.values())
             stamps = [each.copy() for each in state.stamps.values()]
             counters, deletions = state.counters.copy(), state.deletions.copy()
@@ -314,7 +323,8 @@ class ReadModel:
         return WritableModel(history, names, counters, deletions, next_expiry, providers, stamp_of)
 
     def _refresh(self, history: str) -> None:
-        self._position = None  # should this fail, the next request goes on with it
+        # if this fails, the next request continues it
+        self._position = None
         if self._state is None and self.file is not None and not self.refreshed:
             self._restore(self.file)
         with self._database.read() as conn:
@@ -336,21 +346,23 @@ class ReadModel:
             self._writer.look()
 
     def _restore(self, file: ModelFile) -> None:
-        """Begin with what the file has, which is not proven yet."""
+        """Begin with the state of the file, which is not proven yet."""
         try:
             with nothing_but_to_keep():
                 self._history, self._state = decode(file.read())
             self._unproven = True
         except FileNotFoundError:
             LOG.info("there is no model file %s yet: everything is read from the database", file.path)
-        except OSError as error:  # not ours, perhaps: it stays
+        except OSError as error:
+            # it may belong to another service, and stays
             _warn_of(file, str(error))
         except DamagedFile as error:
             _warn_of(file, str(error))
+            # removed, so that the next worker does not read it in vain
             file.discard()
 
     def _give_up(self, anew: FullReread) -> None:
-        """Forget the state, which is not what the database has."""
+        """Drop the state, which differs from the database."""
         self._state = None
         if self._unproven and self.file is not None:
             _warn_of(self.file, anew.reason)
@@ -363,7 +375,7 @@ class ReadModel:
             self.reread += 1
 
     def _difference(self, conn: sa.Connection, state: ModelState, history: str) -> FullReread | None:
-        """Bring the state up to date; why that does not help, and only reading everything anew can, or None.
+        """Update the state; return why only reading everything again helps, or None.
 
         :raises sqlalchemy.exc.SQLAlchemyError: the database does not answer.
         """

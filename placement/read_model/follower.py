@@ -1,7 +1,7 @@
 """Reads the state of the model from the database, and follows the database from there.
 
-All of it is read in one snapshot of the database. :mod:`placement.read_model.feed` says what it means when
-something does not fit.
+All of a state is read in one snapshot of the database. If anything does not fit, the state is dropped; see
+:mod:`placement.read_model.feed`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ from placement.read_model.snapshot import ModelSnapshot
 
 @dataclass
 class ModelState:
-    """A snapshot and the point in the history of the database that it shows.
+    """A snapshot, and the point in the history of the database that it shows.
 
-    ``stamps`` has, by bucket and id, when each provider changed last, in any way. At ``next_expiry``, by the
-    clock of the database, a reservation is to be given back. While changes are applied it is not ``whole``,
-    nor afterwards if the database broke off in between. What is read into it is ``shared`` where it is equal.
+    - ``stamps`` has the last change of each provider, by bucket and id.
+    - ``next_expiry`` is when the next reservation or claim expires, by the clock of the database.
+    - ``shared`` keeps equal values once.
+    - ``whole`` is False while changes are applied, and afterwards if the database failed in between.
     """
 
     names: rows.NameTable
@@ -44,20 +45,20 @@ class ModelState:
     shared: rows.SharedValues = field(default_factory=rows.SharedValues)
     whole: bool = True
     _totals: dict[int, int] = field(default_factory=dict)
-    """Of buckets the sums in their fingerprints, where somebody asked for these."""
+    """By bucket, the sum of its fingerprint, if that was needed before."""
 
     def counters_sum(self) -> int:
-        """What the database says where it stands (:mod:`placement.db.position`)."""
+        """Return the sum of the counters, as the database computes it (:mod:`placement.db.position`)."""
         return sum(self.counters.values())
 
     def put(self, row: rows.ProviderVersion, provider: Provider) -> None:
-        """Take up a provider as the row shows it."""
+        """Add a provider with the stamp of its row, or replace it."""
         self.snapshot.put(provider)
         self.stamp(row, provider)
 
     def stamp(self, row: rows.ProviderVersion, provider: Provider) -> None:
-        """Note when a provider changed last."""
-        # most changed in both ways at once: one number is kept once
+        """Note the last change of a provider."""
+        # one object for both numbers where they are equal, as mostly: a fleet has a million of them
         described = provider.described_seq
         seq = described if row.change_seq == described else row.change_seq
         stamps = self.stamps.setdefault(row.bucket, {})
@@ -66,7 +67,7 @@ class ModelState:
         stamps[provider.id] = seq
 
     def keep_only(self, bucket: int, ids: set[int]) -> None:
-        """Forget the other providers of the bucket."""
+        """Drop the other providers of the bucket."""
         stamps = self.stamps.setdefault(bucket, {})
         self._totals.pop(bucket, None)
         for provider_id in stamps.keys() - ids:
@@ -74,7 +75,7 @@ class ModelState:
             self.snapshot.remove(provider_id)
 
     def fingerprint(self, bucket: int) -> rows.BucketFingerprint:
-        """That of the providers of the bucket."""
+        """Return the fingerprint of the providers of the bucket."""
         stamps = self.stamps.get(bucket, {})
         if bucket not in self._totals:
             self._totals[bucket] = sum(map(rows.summand, stamps.values()))
@@ -91,22 +92,26 @@ ANOTHER_HISTORY: Final = (
     "a server that lacked the last changes)"
 )
 
-_FULL_READ_SHARE: Final = 0.5  # of all providers changed: reading everything is cheaper
+# reading whole tables is then faster than reading many providers by their ids
+_FULL_READ_SHARE: Final = 0.5
+"""Above this share of changed providers everything is read again."""
 
 
 class FullReread(NamedTuple):
-    """Why only reading everything anew can help."""
+    """The reason why everything has to be read again; ``is_odd`` if it should not happen in operation."""
 
     reason: str
     is_odd: bool = True
 
 
 def read_all(conn: sa.Connection) -> ModelState:
-    """All that the database has.
+    """Read all providers.
 
-    :raises Unavailable: it lacks counters of changes, so that it could not be followed.
-    :raises sqlalchemy.exc.SQLAlchemyError: it does not answer.
+    :raises Unavailable: the database lacks change counters, so that it could not be followed.
+    :raises sqlalchemy.exc.SQLAlchemyError: the database does not answer.
     """
+    # counters before providers: a change in between, where a snapshot does not hold, is read twice and not
+    # missed
     state = ModelState(rows.read_names(conn))
     for bucket, counter, deletions in conn.execute(sa.select(change_buckets)):
         state.counters[bucket] = counter
@@ -127,35 +132,39 @@ def read_all(conn: sa.Connection) -> ModelState:
 
 
 def follow(conn: sa.Connection, state: ModelState) -> FullReread | None:
-    """Bring the state up to date; why that does not help, and only reading everything anew can, or None.
+    """Update the state; return why only reading everything again helps, or None.
 
     :raises sqlalchemy.exc.SQLAlchemyError: the database does not answer.
     """
     if not state.whole:
         return FullReread("the database broke off while the model followed it", is_odd=False)
+    # long requests still read the old one
     if state.snapshot.keepers:
         state.snapshot = state.snapshot.copy()
     try:
         return _follow(conn, state)
     except exc.SQLAlchemyError:
         raise
-    except Exception:  # whatever is wrong with the model, the database knows better
+    except Exception:
+        # any error may be due to a state that differs from the database, and the database is right
         LOG.exception("the read model could not follow the database")
         return FullReread("what it has does not fit together")
 
 
 def _follow(conn: sa.Connection, state: ModelState) -> FullReread | None:
-    """Apply what changed; why that does not do, or None."""
+    """Apply the changes; return why that does not suffice, or None."""
     batch = StatementBatch(conn)
     rows_of_buckets = batch.add(_counters, {}).rows
     now = {bucket: (counter, deletions) for bucket, counter, deletions in rows_of_buckets}
     moved = {bucket: new for bucket, new in now.items() if new[0] != state.counters.get(bucket)}
     if moved.pop(buckets.EPOCH, None) is not None:
         return FullReread("the database has a new epoch")
+    # a bucket that is gone or went back: the database was restored
     if state.counters.keys() - now.keys() or any(
         new[0] < state.counters.get(bucket, 0) for bucket, new in moved.items()
     ):
         return FullReread(f"{ANOTHER_HISTORY}: change counters went back")
+    # until the end: an error in between leaves a state that the next request must not use
     state.whole = False
     if moved.pop(buckets.NAMES, None) is not None:
         names = rows.read_names(conn)
@@ -163,6 +172,7 @@ def _follow(conn: sa.Connection, state: ModelState) -> FullReread | None:
             return FullReread("a resource class that is in use was renamed", is_odd=False)
         state.names = names
         state.counters[buckets.NAMES] = now[buckets.NAMES][0]
+    # the time is that of a row, which the counter does not have
     if buckets.RESERVATIONS in moved:
         state.next_expiry = rows.read_next_expiry(conn)
         state.counters[buckets.RESERVATIONS] = moved.pop(buckets.RESERVATIONS)[0]
@@ -170,6 +180,7 @@ def _follow(conn: sa.Connection, state: ModelState) -> FullReread | None:
         if deletions != state.deletions[bucket]:
             _forget_deleted(conn, state, bucket)
     if moved:
+        # below a hundred, reading them is quick whatever their share
         known = {bucket: state.counters[bucket] for bucket in moved}
         changed = rows.read_changed(batch, known)
         count = len(changed.providers)
@@ -182,17 +193,19 @@ def _follow(conn: sa.Connection, state: ModelState) -> FullReread | None:
     for bucket, (counter, deletions) in moved.items():
         state.counters[bucket] = counter
         state.deletions[bucket] = deletions
-    state.snapshot.whole_trees()  # now, so that trees which do not fit together are found out here
+    # here, so that trees that do not fit together are found before the counters count
+    state.snapshot.whole_trees()
     state.whole = True
     return None
 
 
 def _apply(conn: sa.Connection, state: ModelState, changed: rows.ChangedBuckets) -> None:
-    """Take up the changed providers; those of which only the usage changed with less reading."""
+    """Apply the changed providers; those with changed usage alone need less reading."""
     used = rows.sum_up(changed.used, state.names)
     described, usage = [], []
     for row in changed.providers:
         known = state.snapshot.providers.get(row.id)
+        # the name is compared, too, as OpenStack Placement's tools may write it without a stamp
         if known is None or row.described_seq != known.described_seq or not _same(row, known):
             described.append(row)
         else:
@@ -205,13 +218,15 @@ def _apply(conn: sa.Connection, state: ModelState, changed: rows.ChangedBuckets)
 
 
 def _forget_deleted(conn: sa.Connection, state: ModelState, bucket: int) -> None:
+    # a deleted row has no stamp, so that the remaining ids are read
     query = sa.select(resource_providers.c.id).where(resource_providers.c.bucket == bucket)
     state.keep_only(bucket, set(conn.execute(query).scalars()))
 
 
 @contextmanager
 def nothing_but_to_keep() -> Iterator[None]:
-    """What is made here stays while the worker lives: no garbage is looked for in it, now or later."""
+    """Exclude all objects made here from garbage collection: they live as long as the worker."""
+    # once before, as freezing keeps garbage for good
     gc.collect()
     gc.disable()
     try:
@@ -222,7 +237,7 @@ def nothing_but_to_keep() -> Iterator[None]:
 
 
 def _same(row: rows.ProviderVersion, known: Provider) -> bool:
-    """Whether the provider is still called and placed as it was."""
+    """Return whether the provider has the same name and place as before."""
     return (row.uuid, row.name, row.parent_id, row.root_id) == (
         known.uuid,
         known.name,

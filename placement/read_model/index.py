@@ -1,7 +1,8 @@
-"""Indexes of a snapshot, kept up to date with each change.
+"""Indexes of a snapshot, updated with each change.
 
-They have providers by trait, aggregate and class; trees by how much of a class is free, where searches of
-crowded clouds begin; and sums of what whole trees use and could give of a class, in columns.
+They have providers by trait, aggregate and class. Trees are indexed by their free amount of a class, where
+searches of crowded clouds begin. For each class there are sums of the used amounts and capacities of whole
+trees.
 """
 
 from __future__ import annotations
@@ -19,24 +20,24 @@ from typing import Final, NamedTuple, Self, TypeVar, overload
 from placement.read_model.trees import HostTree
 
 Sums = Mapping[int, tuple[int, int]]
-"""By the root of a tree that has a class how much of it all its providers use together, and could give."""
+"""By the root of each tree that has a class: the used amount of all its providers, and their capacity."""
 
 
 class SumsByClass:
-    """:data:`Sums` of the resource classes that somebody asked about."""
+    """:data:`Sums` of the resource classes that were asked for."""
 
     def __init__(self) -> None:
         self._by_class: dict[str, dict[int, tuple[int, int]]] = {}
 
     def copy(self) -> SumsByClass:
-        """The same, to be changed by itself."""
+        """Return an independent copy."""
         new = SumsByClass()
-        # copied at once, as whoever still looks at this one may ask about another class meanwhile
+        # the outer copy is one call of C code: a reader of this one may add a class meanwhile
         new._by_class = {name: column.copy() for name, column in self._by_class.copy().items()}
         return new
 
     def of(self, name: str, trees: Mapping[int, HostTree]) -> Sums:
-        """Those of a class; these are the trees there are."""
+        """Return the sums of a class; ``trees`` are all current trees."""
         found = self._by_class.get(name)
         if found is None:
             found = self._by_class[name] = {
@@ -47,7 +48,7 @@ class SumsByClass:
         return found
 
     def replace(self, roots: Iterable[int], trees: Mapping[int, HostTree]) -> None:
-        """The trees of these roots are others now, or there are none."""
+        """Update the sums of the trees with these roots, some of which may be gone."""
         for name, column in self._by_class.items():
             for root in roots:
                 new = trees.get(root)
@@ -64,20 +65,22 @@ def _sums(tree: HostTree, places: Iterable[tuple[int, int]]) -> tuple[int, int]:
     for _, slot in places:
         here = capacities[slot]
         used += here - free[slot]
+        # reserved may exceed total, which must not reduce the capacity of others
         if here > 0:
             capacity += here
     return used, capacity
 
 
 class FreeIndex:
-    """The roots of trees by the most of one resource class that one of their providers could give now.
+    """The roots of trees, by the most of one resource class that one of their providers could give now.
 
-    Two columns, in ascending order of amounts and, where these are equal, of roots.
+    It has two columns, in ascending order of amounts and, where these are equal, of roots.
 
     :param rows: the roots by amount.
     """
 
     def __init__(self, rows: Mapping[int, Iterable[int]] = MappingProxyType({})) -> None:
+        # arrays of machine integers: a bisection touches few bytes, and a copy is one memcpy
         self._amounts = array("q")
         self._roots = array("q")
         for amount in sorted(rows):
@@ -86,13 +89,13 @@ class FreeIndex:
             self._roots.extend(roots)
 
     def copy(self) -> FreeIndex:
-        """The same, to be changed by itself."""
+        """Return an independent copy."""
         new = FreeIndex()
         new._amounts, new._roots = self._amounts[:], self._roots[:]
         return new
 
     def add(self, amount: int, root: int) -> None:
-        """Note that the tree of this root could give so much."""
+        """Note that the tree of this root could give this amount."""
         at = self._row(amount, root)
         self._amounts.insert(at, amount)
         self._roots.insert(at, root)
@@ -107,15 +110,15 @@ class FreeIndex:
         return bisect_left(self._roots, root, first, bisect_right(self._amounts, amount, first))
 
     def count(self, amount: int) -> int:
-        """How many trees have a provider that could give so much."""
+        """Return the number of trees with a provider that could give this amount."""
         return len(self._amounts) - bisect_left(self._amounts, amount)
 
     def having(self, amount: int) -> Sequence[int]:
-        """The roots of these trees, in any order."""
+        """Return the roots of these trees, in any order."""
         return self._roots[bisect_left(self._amounts, amount) :]
 
     def descending(self) -> Iterator[tuple[int, int]]:
-        """Amounts and roots, the highest first."""
+        """Yield amounts and roots, the highest amount first."""
         return zip(reversed(self._amounts), reversed(self._roots), strict=True)
 
 
@@ -124,13 +127,13 @@ class FreeIndexes:
 
     def __init__(self) -> None:
         self._by_class: dict[str, FreeIndex] = {}
-        #: in a copy: of which classes the index is its own
+        #: in a copy: the classes with an index of its own
         self._own: set[str] | None = None
 
     def copy(self) -> FreeIndexes:
-        """The same, to be changed by itself, while this one must not be changed any more.
+        """Return a copy to be changed, while this one must not change any more.
 
-        It shares the indexes, and replaces those that it changes.
+        The copy shares the indexes, and replaces those that it changes.
         """
         new = FreeIndexes()
         new._by_class, new._own = self._by_class.copy(), set()
@@ -146,13 +149,14 @@ class FreeIndexes:
         return index
 
     def of(self, name: str) -> FreeIndex:
-        """The trees that have a resource class."""
+        """Return the index of the trees that have a resource class."""
         return self._by_class.get(name, _NOWHERE)
 
     def fill(self, trees: Mapping[int, HostTree]) -> None:
-        """Begin anew with these trees, by their roots."""
+        """Replace everything by these trees, by their roots."""
         kept: dict[int, Mapping[str, int]] = {}
-        alike: defaultdict[int, list[int]] = defaultdict(list)  # many have the same object
+        # equal free amounts are mostly one object, so that trees are grouped by its identity
+        alike: defaultdict[int, list[int]] = defaultdict(list)
         for root, tree in trees.items():
             most = tree.max_free
             kept[id(most)] = most
@@ -164,7 +168,7 @@ class FreeIndexes:
         self._by_class, self._own = {name: FreeIndex(each) for name, each in rows.items()}, None
 
     def replace(self, root: int, old: HostTree | None, new: HostTree | None) -> None:
-        """The tree of this root is another now, or there is none now, or was none before."""
+        """Replace the tree of this root; None means that there is no tree before, or after."""
         before = old.max_free if old else {}
         after = new.max_free if new else {}
         for name, amount in before.items():
@@ -183,7 +187,7 @@ C = TypeVar("C", set[int], list[int])
 
 
 class RootIds(NamedTuple):
-    """Of some providers the ids of the roots of their trees, in order; whether each is itself a root."""
+    """The roots of the trees of some providers, in order; ``alone`` if each provider is itself a root."""
 
     ids: tuple[int, ...]
     alone: bool
@@ -192,13 +196,15 @@ class RootIds(NamedTuple):
 NO_ROOTS: Final = RootIds((), True)
 
 
+# a slice of this size is merged at once, so that a reader of the first ids does not pay for all
 _AT_ONCE: Final = 1024
+"""Ids of each sequence that are merged at once."""
 
 
 class MergedIds(Sequence[int]):
-    """Ids of several sequences, each of which is in ascending order: in ascending order, each once.
+    """The union of several sequences in ascending order, in ascending order.
 
-    Who goes through the first of them alone does not pay for the others.
+    It is merged lazily: a reader of the first ids does not pay for the others.
     """
 
     def __init__(self, of: Sequence[Sequence[int]]) -> None:
@@ -206,11 +212,13 @@ class MergedIds(Sequence[int]):
 
     @cached_property
     def _all(self) -> Sequence[int]:
-        return [*iter(self)]  # who asks for the length of a sequence asks for all of it
+        # a reader of the length of a sequence mostly reads all of it
+        return [*iter(self)]
 
     def __iter__(self) -> Iterator[int]:
         left = [(ids, 0) for ids in self._of if ids]
         while left:
+            # below this id each sequence has all of its ids in its slice
             last = min([ids[min(begin + _AT_ONCE, len(ids)) - 1] for ids, begin in left])
             parts = [(ids, begin, bisect_right(ids, last, begin)) for ids, begin in left]
             yield from sorted(set().union(*[ids[begin:end] for ids, begin, end in parts]))
@@ -230,19 +238,19 @@ class MergedIds(Sequence[int]):
 
 
 class _CopiedIndex(dict[K, C]):
-    """Provider ids by what these providers have in common, in collections none of which is empty.
+    """Provider ids by a common property, in collections that are never empty.
 
-    A copy shares the collections with its original, and replaces those that it changes: once
-    there is a copy, the original must not be changed.
+    A copy shares the collections with its original, and replaces those that it changes. Once there is a copy,
+    the original must not change.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        #: in a copy: under which keys the collections are its own
+        #: in a copy: the keys with collections of its own
         self._own: set[K] | None = None
 
     def copy(self) -> Self:
-        """One that may be changed while this one stays as it is."""
+        """Return a copy to be changed while this one stays unchanged."""
         new = type(self)()
         new.update(self)
         new._own = set()
@@ -266,27 +274,27 @@ class ProviderIndex(_CopiedIndex[K, set[int]]):
 
     def __init__(self) -> None:
         super().__init__()
-        #: of the providers of each set the roots of their trees, where somebody asked for them
+        #: by key: the roots of the trees of its providers, once they were asked for
         self.roots: dict[K, RootIds] = {}
 
     def copy(self) -> Self:
-        """One that may be changed while this one stays as it is."""
+        """Return a copy to be changed while this one stays unchanged."""
         new = super().copy()
         new.roots.update(self.roots)
         return new
 
     def add_all(self, key: K, provider_ids: Iterable[int]) -> None:
-        """Note that these providers have this."""
+        """Note that these providers have the property."""
         self._changeable(key, set).update(provider_ids)
         self.roots.pop(key, None)
 
     def add(self, key: K, provider_id: int) -> None:
-        """Note that the provider has this."""
+        """Note that the provider has the property."""
         self._changeable(key, set).add(provider_id)
         self.roots.pop(key, None)
 
     def discard(self, key: K, provider_id: int) -> None:
-        """Note that the provider, which had this, has it no more."""
+        """Note that the provider has lost the property."""
         members = self._changeable(key, set)
         members.discard(provider_id)
         self.roots.pop(key, None)
@@ -295,9 +303,9 @@ class ProviderIndex(_CopiedIndex[K, set[int]]):
 
 
 class FamilyIndex(_CopiedIndex[int, list[int]]):
-    """The ids of the members of trees by that of their root, in ascending order.
+    """The ids of the members of each tree, in ascending order, by the id of its root.
 
-    There is one for every host, and mostly it has few: lists need a fifth of the memory of sets.
+    Each host is a tree, mostly with few members: lists need a fifth of the memory of sets.
     """
 
     def fill(self, keys: Iterable[int], ids: Iterable[int]) -> None:
@@ -310,11 +318,11 @@ class FamilyIndex(_CopiedIndex[int, list[int]]):
                 members.append(provider_id)
 
     def add(self, key: int, provider_id: int) -> None:
-        """Note that the provider, which is not there, belongs there."""
+        """Note that the provider belongs to the tree, which does not have it yet."""
         insort(self._changeable(key, list), provider_id)
 
     def discard(self, key: int, provider_id: int) -> None:
-        """Note that the provider, which belonged there, does no more."""
+        """Note that the provider has left the tree."""
         members = self._changeable(key, list)
         del members[bisect_left(members, provider_id)]
         if not members:

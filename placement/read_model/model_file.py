@@ -1,7 +1,7 @@
-"""The file from which the next worker starts: who may write it, and when it is fit to be read.
+"""The file from which the next worker starts: which worker may write it, and when it can be trusted.
 
-It is one file for all workers of a machine, and whole at all times: who writes makes another one beside it,
-and gives that its name. A lock beside it is held by the one worker that does.
+All workers of a machine share one file, which is complete at all times: a writer makes another file beside
+it, and renames that. The writer holds a lock file beside it.
 """
 
 import fcntl
@@ -21,11 +21,12 @@ from placement.read_model.columns import DamagedFile, WritableModel, encode
 LOG = logging.getLogger(__name__)
 
 INTERVAL: Final = 300.0
-"""Seconds from one writing to the next; what changed since is read by who starts."""
+"""Seconds from one write to the next; a new worker reads later changes from the database."""
+# writing competes with requests for the interpreter
 _SHARE: Final = 4
-"""So many times what it works a thread that writes sleeps."""
+"""Seconds of sleep for each second of work of the writer."""
 _MAX_SIZE: Final = 1 << 30
-"""Bytes: a few million providers."""
+"""Maximum size in bytes: a few million providers."""
 
 
 class ModelFile:
@@ -38,11 +39,12 @@ class ModelFile:
         self.path = path
 
     def read(self) -> bytes:
-        """All of it.
+        """Read all of it.
 
         :raises OSError: it cannot be read; FileNotFoundError: there is none.
-        :raises Damaged: others may have written it, or it is too large.
+        :raises DamagedFile: another user may have written it, or it is too large.
         """
+        # no link and no pipe: the folder may be writable for others
         fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(fd, "rb", buffering=0) as file:
             found = os.fstat(fd)
@@ -50,19 +52,20 @@ class ModelFile:
                 raise DamagedFile("it is no file that only this service may write")
             if found.st_size > _MAX_SIZE:
                 raise DamagedFile(f"it is larger than {_MAX_SIZE} bytes")
-            # Not mapped: if somebody cut it off meanwhile, that would end the process.
+            # not mapped: a file that is truncated meanwhile would end the process
             content = bytearray(found.st_size)
             length = file.readinto(content)
         return bytes(content) if length == len(content) else bytes(content[:length])
 
     def write(self, parts: Iterable[bytes]) -> int:
-        """Replace it, if all goes well, else leave it as it is; how many bytes it has now.
+        """Replace the file, or leave it if anything fails; return its size in bytes.
 
-        :raises OSError: the disk is full, say.
+        :raises OSError: the disk is full, for instance.
         """
         new, size = f"{self.path}.new", 0
+        # left by a worker that was killed
         with suppress(FileNotFoundError):
-            os.unlink(new)  # of a worker that was killed
+            os.unlink(new)
         fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             with open(fd, "wb", buffering=0) as file:
@@ -73,6 +76,7 @@ class ModelFile:
                     remaining = memoryview(part)
                     while remaining:
                         remaining = remaining[file.write(remaining) :]
+                # before the rename, so that a power cut leaves the old file or the new one
                 os.fsync(fd)
             os.rename(new, self.path)
         except BaseException:
@@ -82,12 +86,12 @@ class ModelFile:
         return size
 
     def discard(self) -> None:
-        """Remove it, so that nobody tries it again."""
+        """Remove it, so that no worker reads it again."""
         with suppress(OSError):
             os.unlink(self.path)
 
     def written_at(self) -> float:
-        """When it was written, in seconds since 1970; never: minus infinity."""
+        """Return when it was written, in seconds since 1970; minus infinity if never."""
         try:
             return os.stat(self.path).st_mtime
         except OSError:
@@ -95,10 +99,11 @@ class ModelFile:
 
     @contextmanager
     def alone(self) -> Iterator[bool]:
-        """Whether no other worker writes, nor begins to until the context ends.
+        """Yield whether this worker holds the lock for writing, until the context ends.
 
-        :raises OSError: the folder is not there, or not writable.
+        :raises OSError: the folder does not exist, or is not writable.
         """
+        # the kernel releases the lock of a worker that dies
         fd = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             try:
@@ -112,9 +117,9 @@ class ModelFile:
 
 
 class ModelFileWriter:
-    """Writes the model of a worker down from time to time, if no other worker has, in a thread of its own.
+    """Writes the model of a worker from time to time, if no other worker has, in its own thread.
 
-    :param model: what to write.
+    :param model: returns the model to write.
     """
 
     def __init__(self, file: ModelFile, model: Callable[[], WritableModel]) -> None:
@@ -124,13 +129,13 @@ class ModelFileWriter:
         self._busy = False
 
     def look(self) -> None:
-        """Begin if it is time; to be called by one at a time, when the model was brought up to date."""
+        """Start a write if it is due; called by one thread at a time, after an update of the model."""
         if self._busy or time.monotonic() < self._not_before:
             return
         self._busy = True
         try:
             threading.Thread(target=self._run, name="write model", daemon=True).start()
-        except RuntimeError as error:  # the system has no room for another
+        except RuntimeError as error:  # the system allows no further thread
             self._done()
             LOG.warning("the model file %s is not written this time: %s", self._file.path, error)
 
@@ -157,12 +162,13 @@ class ModelFileWriter:
         self._busy = False
 
     def write(self) -> None:
-        """Write it down, unless another worker does, or has within the last :data:`INTERVAL`.
+        """Write the file, unless another worker does, or did within the last :data:`INTERVAL`.
 
         :raises OSError: it cannot be written.
         :raises placement.exceptions.Unavailable: the model is not up to date.
         """
         with self._file.alone() as alone:
+            # a time in the future is that of a clock that was wrong, and does not count
             if not alone or 0 <= time.time() - self._file.written_at() < INTERVAL:
                 return
             pace = _WriterPace()
@@ -178,7 +184,7 @@ class _WriterPace:
         self._began = time.thread_time()
 
     def pause(self) -> None:
-        """Sleep for a multiple of what was worked since the last time."""
+        """Sleep for a multiple of the work since the last call."""
         here = time.thread_time() - self._began
         self.worked += here
         time.sleep(_SHARE * here)

@@ -1,7 +1,6 @@
-"""A resource provider with its inventories, as the model has it.
+"""A resource provider with its inventories, as the read model has it.
 
-Resource classes, traits and aggregates are their names (interned strings), so that no search has to
-translate ids.
+Resource classes, traits and aggregates are names (interned strings), so that no search has to translate ids.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,27 +9,24 @@ from typing import Final
 
 SHARES: Final = "MISC_SHARES_VIA_AGGREGATE"
 DISABLED: Final = "COMPUTE_STATUS_DISABLED"
-"""The trait that Nova's scheduler forbids by itself."""
-DISABLED_REASON: Final = "console.disabled_reason"
-"""The attribute that says why a provider has that trait."""
-DISABLED_BY: Final = "console.disabled_by"
-"""The attribute that says who gave it that trait."""
+"""The trait that Nova's scheduler always forbids."""
+# the largest integer that each reader of JSON takes without rounding
 _MAX_CAPACITY: Final = 2.0**53
 
 
 def capacity(total: int, reserved: int, allocation_ratio: float) -> int:
-    """What may be allocated in all: ``(total - reserved) * allocation_ratio`` without the fraction.
+    """Return the amount that may be allocated: ``(total - reserved) * allocation_ratio``, rounded down.
 
-    Ratios may be huge, and more than any reader of JSON takes for an integer is not shown.
+    Ratios may be huge, so that the result is limited to integers that each reader of JSON takes.
     """
     return int(max(-_MAX_CAPACITY, min(_MAX_CAPACITY, (total - reserved) * allocation_ratio)))
 
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """How much of one resource class a provider has, and in which portions it gives it.
+    """The amount of one resource class that a provider has, and the portions in which it gives it.
 
-    Providers that have equal ones share them, so when it was written is said by the provider.
+    Equal inventories of several providers are one object; the time of a write is in the provider.
     """
 
     total: int
@@ -40,22 +36,22 @@ class Inventory:
     step_size: int
     allocation_ratio: float
     capacity: int = field(init=False, compare=False)
-    """What may be allocated in all."""
+    """The amount that may be allocated, used or not."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "capacity", capacity(self.total, self.reserved, self.allocation_ratio))
 
     def portions(self, amount: int) -> bool:
-        """Whether ``amount`` is one that is given in one go, however much is free."""
+        """Return whether ``amount`` can be given at once, whatever is free."""
         return self.min_unit <= amount <= self.max_unit and amount % self.step_size == 0
 
     def accepts(self, amount: int, used: int) -> bool:
-        """Whether ``amount`` more can be allocated in one go when ``used`` is taken."""
+        """Return whether ``amount`` can be allocated at once beside a usage of ``used``."""
         return self.portions(amount) and used + amount <= self.capacity
 
 
 Attribute = str | float
-"""What an attribute says. The service keeps it, and compares numbers."""
+"""The value of an attribute. The service only compares numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,20 +74,20 @@ class Provider:
     aggregates: frozenset[str]
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
     described_seq: int = 0
-    """Which description of it this is: another one if anything changed but how much is used."""
+    """The version of its description: it changes with everything but usage."""
     inventory_times: tuple[float, ...] = ()
-    """When each of its inventories was written, in their order; one time if that is the same of all."""
+    """The time when each of its inventories was written, in their order; one time if all are equal."""
 
     def offered_at(self, name: str) -> float:
-        """When its inventory of a resource class that it has was written."""
+        """Return when the inventory of a resource class was written."""
         times = self.inventory_times
         return times[0] if len(times) == 1 else times[list(self.inventories).index(name)]
 
     def free(self, name: str) -> int:
-        """How much of a resource class that it has is not used; below zero where more is than there is."""
+        """Return the unused amount of a resource class; negative if more is used than there is."""
         return self.inventories[name].capacity - self.used.get(name, 0)
 
 
 def in_order(traits: Iterable[str]) -> list[str]:
-    """Traits as answers list them: the standard ones by name, then the custom ones."""
+    """Return traits in the order of answers: standard ones by name, then custom ones."""
     return sorted(traits, key=lambda name: (name.startswith("CUSTOM_"), name))

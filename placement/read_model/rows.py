@@ -1,4 +1,4 @@
-"""Reading providers, and all that belongs to them, out of the database."""
+"""Reads providers, and all that belongs to them, from the database."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,11 +25,18 @@ from placement.db.tables import (
 )
 from placement.read_model.provider import Attribute, Inventory, Provider
 
+# SQLite before 3.32 takes 999 parameters in a statement
 _CHUNK: Final = 500
+"""Providers whose parts one statement reads."""
 _MANY: Final = 10_000
+"""Rows of a whole table that are in memory at once."""
 _MAX_SHARED: Final = 100_000
-_MAX_PAIRS: Final = 64  # of bucket and counter, in one statement
-_SUMMED_BITS: Final = (1 << 32) - 1  # of numbers of 64 bits, the sum of which SQLite could not hold
+"""Distinct values after which all are forgotten."""
+_MAX_PAIRS: Final = 64
+"""Pairs of bucket and counter in one statement."""
+# SQLite could not hold a sum of stamps, which have 64 bits
+_SUMMED_BITS: Final = (1 << 32) - 1
+"""The bits of a stamp that count in a fingerprint."""
 
 _rp = resource_providers.c
 _own: sa.BindParameter[list[int]] = sa.bindparam("ids", expanding=True)
@@ -54,7 +61,7 @@ INVENTORY_COLUMNS: Final = (
     inventories.c.step_size,
     inventories.c.allocation_ratio,
 )
-"""What an :class:`~placement.read_model.provider.Inventory` is made of, in the order of its fields."""
+"""The columns of an :class:`~placement.read_model.provider.Inventory`, in the order of its fields."""
 _inventories: Final = sa.select(
     inventories.c.provider_id,
     inventories.c.resource_class_id,
@@ -90,7 +97,7 @@ _all: Final = {
 
 
 class NameRow(NamedTuple):
-    """The row of a resource class or trait, as far as it is of use here."""
+    """The row of a resource class or trait: the columns that the model needs."""
 
     id: int
     name: str
@@ -108,25 +115,25 @@ class NameTable:
 
 
 def read_names(conn: sa.Connection) -> NameTable:
-    """All names as the database has them, in the order in which they were made."""
+    """Read all names, in the order in which they were created."""
     return NameTable(
         *(conn.execute(sa.select(table).order_by(table.c.id)).all() for table in (resource_classes, traits))
     )
 
 
 class SharedValues:
-    """Equal values kept once: thousands of hosts differ in few inventories and trait sets.
+    """Equal values as one object: thousands of hosts differ in few inventories and sets of traits.
 
-    Where they differ in many, it forgets from time to time: nothing is kept that no provider has any more.
+    It forgets all from time to time, so that values that no provider has any more are not kept for good.
     """
 
     def __init__(self) -> None:
         self._kept: dict[Any, Any] = {}
-        #: by names and identities of what is kept
+        #: by the names and the identities of the kept inventories
         self._inventories: dict[tuple[Any, ...], dict[str, Inventory]] = {}
 
     def __call__(self, value: Any) -> Any:
-        """The value that is kept for all that equal this one."""
+        """Return the object that is kept for all values equal to this one."""
         if len(self._kept) >= _MAX_SHARED:
             self._kept.clear()
             self._inventories.clear()
@@ -136,18 +143,19 @@ class SharedValues:
         return len(self._kept) + len(self._inventories)
 
     def inventories(self, found: tuple[Any, ...]) -> dict[str, Inventory]:
-        """Of all of a provider, each name followed by its inventory."""
+        """Return the inventories of a provider; ``found`` has each name followed by its inventory."""
         if not found:
             return NOTHING
         by_name = dict(zip(found[::2], map(self, found[1::2]), strict=True))
+        # by identity, as the inventories are shared objects, and hashing them again would take longer
         key = tuple([part for name, inventory in by_name.items() for part in (name, id(inventory))])
         return self._inventories.setdefault(key, by_name)
 
 
 class BucketFingerprint(NamedTuple):
-    """Of the providers of a bucket, as of their last changes: how many, and the sum of their ``change_seq``.
+    """The number of providers of a bucket, and the sum of their ``change_seq``.
 
-    As counters are random numbers, two states of a bucket with the same fingerprint are the same state.
+    As counters grow by random numbers, two states of a bucket with the same fingerprint are the same state.
     """
 
     providers: int
@@ -155,12 +163,12 @@ class BucketFingerprint(NamedTuple):
 
 
 def summand(change_seq: int) -> int:
-    """What a ``change_seq`` adds to the total of a :class:`Fingerprint`."""
+    """Return the part of a ``change_seq`` that counts in the total of a :class:`BucketFingerprint`."""
     return change_seq & _SUMMED_BITS
 
 
 class ProviderVersion(NamedTuple):
-    """A provider's own row: what it is, and when it last changed (see :mod:`placement.db.buckets`)."""
+    """A provider's own row, with the stamps of its last changes (see :mod:`placement.db.buckets`)."""
 
     id: int
     uuid: str
@@ -176,10 +184,10 @@ class ProviderVersion(NamedTuple):
 
 @dataclass(frozen=True)
 class ChangedBuckets:
-    """What happened in some buckets.
+    """The changes of some buckets.
 
-    ``used`` has provider id, id of a resource class, and sum of its usage;
-    ``fingerprints`` are of all that is in the buckets now.
+    ``used`` has provider id, id of a resource class, and sum of its usage. ``fingerprints`` cover all
+    providers of the buckets.
     """
 
     providers: list[ProviderVersion]
@@ -188,15 +196,16 @@ class ChangedBuckets:
 
 
 def read_changed(batch: StatementBatch, known: Mapping[int, int]) -> ChangedBuckets:
-    """The providers stamped with more than the counters known of their buckets, and what is used of them.
+    """Read the providers with stamps above the known counters of their buckets, and their usage.
 
-    :param known: counters by bucket, of the buckets of interest.
+    :param known: counters by bucket.
     """
     answers = []
     pairs = list(known.items())
     for start in range(0, len(pairs), _MAX_PAIRS):
         chunk = pairs[start : start + _MAX_PAIRS]
-        chunk += chunk[:1] * ((1 << (len(chunk) - 1).bit_length()) - len(chunk))  # few sizes, few statements
+        # padded to a power of two, so that there are few different statements to prepare
+        chunk += chunk[:1] * ((1 << (len(chunk) - 1).bit_length()) - len(chunk))
         buckets, counters = zip(*chunk, strict=True)
         values = {**bind_values("bucket", buckets), **bind_values("counter", counters)}
         answers.append([batch.add(statement, values) for statement in _stamped(len(chunk))])
@@ -213,7 +222,7 @@ def read_changed(batch: StatementBatch, known: Mapping[int, int]) -> ChangedBuck
 
 @lru_cache
 def _stamped(count: int) -> tuple[PreparedStatement, PreparedStatement, PreparedStatement]:
-    """What reads of so many buckets: providers stamped since these counters, their usage, fingerprints."""
+    """Return the statements for this many buckets: providers stamped since, their usage, fingerprints."""
     chosen = bind_parameters("bucket", count, sa.Integer)
     pairs = zip(chosen, bind_parameters("counter", count, sa.BigInteger), strict=True)
     stamped = sa.or_(*(sa.and_(_rp.bucket == bucket, _rp.change_seq > counter) for bucket, counter in pairs))
@@ -230,7 +239,7 @@ def _stamped(count: int) -> tuple[PreparedStatement, PreparedStatement, Prepared
 def read_all(
     conn: sa.Connection, names: NameTable, shared: SharedValues
 ) -> Iterator[tuple[ProviderVersion, Provider]]:
-    """Every provider, with its own row."""
+    """Read every provider, with its own row."""
     parts = {kind: _streamed(conn, query) for kind, query in _all.items()}
     return _assemble(map(ProviderVersion._make, _streamed(conn, _providers)), parts, names, shared)
 
@@ -238,7 +247,7 @@ def read_all(
 def read_some(
     conn: sa.Connection, rows: Sequence[ProviderVersion], names: NameTable, shared: SharedValues
 ) -> Iterator[tuple[ProviderVersion, Provider]]:
-    """The providers of these rows, with the rows."""
+    """Read the providers of these rows, with the rows."""
     for start in range(0, len(rows), _CHUNK):
         chunk = rows[start : start + _CHUNK]
         chosen = {"ids": [row.id for row in chunk]}
@@ -257,21 +266,22 @@ _next_expiries: Final = (
 
 
 def read_next_expiry(conn: sa.Connection) -> float:
-    """When the next reservation or claim expires, in seconds since 1970 by the database's clock."""
+    """Return when the next reservation or claim expires, in seconds since 1970 by the database's clock."""
     found = [conn.execute(query).scalar() for query in _next_expiries]
     return min((each for each in found if each is not None), default=math.inf)
 
 
 def sum_up(rows: Iterable[Any], names: NameTable) -> dict[int, dict[str, int]]:
-    """How much of each class is used, by provider; providers of which nothing is are missing."""
+    """Return the used amount of each class, by provider; providers without usage are missing."""
     used: dict[int, dict[str, int]] = {}
     for provider_id, class_id, amount in rows:
         used.setdefault(provider_id, {})[names.class_of[class_id]] = int(amount)
+        # some drivers return sums as Decimal
     return used
 
 
 def _streamed(conn: sa.Connection, query: Any) -> Iterator[Any]:
-    """The rows of a query that may have millions, of which not all are in memory at once."""
+    """Yield the rows of a query in batches, as there may be millions."""
     for some in conn.execute(query).partitions(_MANY):
         yield from some
 
@@ -282,7 +292,7 @@ def _assemble(
     names: NameTable,
     shared: SharedValues,
 ) -> Iterator[tuple[ProviderVersion, Provider]]:
-    """Providers of these rows, and their parts, which are read first. What is used up is given back."""
+    """Yield the providers of these rows with their parts, which are read first and dropped when used."""
     owned_inventories: dict[int, tuple[Any, ...]] = {}
     owned_times: dict[int, tuple[float, ...]] = {}
     for provider_id, class_id, written_at, *values in parts["inventories"]:
@@ -300,10 +310,12 @@ def _assemble(
     for provider_id, name, text, number in parts["attributes"]:
         attributes.setdefault(provider_id, {})[shared(name)] = number if text is None else text
     ids: dict[int, int] = {}
-    same = ids.setdefault  # an id is one object, whoever has it
+    # an id is one object in all providers, keys and indexes
+    same = ids.setdefault
     updated_at, times = 0.0, NO_TIMES
     for row in rows:
-        if row.updated_at != updated_at:  # those that were made together have one object
+        # providers that were made together have one object
+        if row.updated_at != updated_at:
             updated_at = row.updated_at
         provider_id = same(row.id, row.id)
         if (own_times := _shortened(owned_times.pop(provider_id, NO_TIMES))) != times:
@@ -331,7 +343,7 @@ def _assemble(
 
 
 def _shortened(times: tuple[float, ...]) -> tuple[float, ...]:
-    """Times as :attr:`~placement.read_model.provider.Provider.inventory_times` has them."""
+    """Return times as :attr:`~placement.read_model.provider.Provider.inventory_times` has them."""
     return times[:1] if len(set(times)) == 1 else times
 
 

@@ -1,7 +1,7 @@
 """The read model: every resource provider, as one worker sees it.
 
-Plain data in indexed dictionaries; what fills and refreshes it is
-:mod:`placement.read_model.feed`, what searches it is :mod:`placement.search`.
+Plain data in indexed dictionaries. :mod:`placement.read_model.feed` fills and updates it, and
+:mod:`placement.search` searches it.
 """
 
 from collections import defaultdict
@@ -25,16 +25,18 @@ from placement.read_model.provider import Provider
 from placement.read_model.trees import HostTree, TreeClasses
 
 DISTANCE: Final = "numa_distance."
-"""What attributes of a NUMA node begin with that are its distances to others, whose uuids follow."""
+"""Prefix of the attributes of a NUMA node that are its distances to others; the uuid of the other follows."""
 Distances = Mapping[tuple[int, int], int]
 Range = tuple[float, float] | None
-_ANEW_SHARE: Final = 0.1  # of all trees changed: sorting all by what they have free is cheaper
+# sorting all trees by free amounts is faster than that many insertions into sorted columns
+_ANEW_SHARE: Final = 0.1
+"""Above this share of changed trees the free indexes are made again."""
 
 
 class ModelSnapshot:
-    """All providers and the indexes that searches start from.
+    """All providers, and the indexes that searches start from.
 
-    A long search goes on looking at it while others want to change it: they change a :meth:`copy`.
+    A long search keeps reading it while other requests want to change it: they change a :meth:`copy`.
     """
 
     def __init__(self, providers: Iterable[Provider] = ()) -> None:
@@ -42,33 +44,34 @@ class ModelSnapshot:
         self.by_uuid: dict[str, int] = {}
         self.by_name: dict[str, int] = {}
         self.trees = FamilyIndex()
-        #: the ids of all roots in ascending order, where somebody asked for them
+        #: the ids of all roots in ascending order, once they were asked for
         self._roots: tuple[int, ...] | None = None
         self.by_class: ProviderIndex[str] = ProviderIndex()
         self.by_trait: ProviderIndex[str] = ProviderIndex()
         self.by_aggregate: ProviderIndex[str] = ProviderIndex()
         self.by_attribute: ProviderIndex[str] = ProviderIndex()
-        #: what was found out about attributes: by name the range of its numbers, and distances
+        #: computed from attributes: by name the range of its numbers, and distances
         self._ranges: dict[str, Range] = {}
         self._ranges_by_root: dict[str, Mapping[int, tuple[float, float]]] = {}
         self._distances: Distances | None = None
-        #: how many requests look at it, and need it as it is, without being the only one to
+        #: the number of requests that need it unchanged
         self.keepers = 0
         self._kinds = TreeClasses()
         self._whole: dict[int, HostTree] = {}
         self._free_indexes = FreeIndexes()
         self._sums = SumsByClass()
-        #: roots of trees in which something changed
+        #: roots of trees with changes
         self._stale: set[int] = set()
         self._fill(sorted(providers, key=attrgetter("id")))
 
     def _fill(self, providers: list[Provider]) -> None:
-        """Begin with these providers, in ascending order of their ids: as :meth:`put` of each, but faster."""
+        """Begin with these providers, in ascending order of ids; faster than :meth:`put` of each."""
         ids = [each.id for each in providers]
         self.providers.update(zip(ids, providers, strict=True))
         self.by_uuid.update(zip(map(attrgetter("uuid"), providers), ids, strict=True))
         self.by_name.update(zip(map(attrgetter("name"), providers), ids, strict=True))
         self.trees.fill(map(attrgetter("root_id"), providers), ids)
+        # providers with the same names are added to an index at once, which few combinations cover
         alike: defaultdict[tuple[Iterable[str], ...], list[int]] = defaultdict(list)
         for provider_id, each in zip(ids, providers, strict=True):
             key = tuple(each.inventories), each.traits, each.aggregates, tuple(each.attributes)
@@ -82,9 +85,9 @@ class ModelSnapshot:
         self._stale.update(self.trees)
 
     def copy(self) -> "ModelSnapshot":
-        """The same snapshot, to be changed from now on, while this one must not be changed any more.
+        """Return the same snapshot to be changed; this one must not change any more.
 
-        Both hold the same providers, trees and sets for as long as these stay as they are.
+        Both hold the same providers, trees and sets while these stay unchanged.
         """
         new = ModelSnapshot()
         new.providers = self.providers.copy()
@@ -99,6 +102,7 @@ class ModelSnapshot:
         new._ranges = self._ranges.copy()
         new._ranges_by_root = self._ranges_by_root.copy()
         new._distances = self._distances
+        # shared: structures and classes of trees are only added
         new._kinds = self._kinds
         new._whole = self._whole.copy()
         new._free_indexes = self._free_indexes.copy()
@@ -107,10 +111,10 @@ class ModelSnapshot:
         return new
 
     def using(self, used: Mapping[int, Mapping[str, int]]) -> "ModelSnapshot":
-        """The same snapshot if of these providers, by their ids, so much were used, for who only looks at it.
+        """Return the snapshot with this usage of some providers, by their ids, for reading only.
 
-        It has all in common with this one that does not depend on what is used. Neither may be changed while
-        it is needed.
+        It shares everything with this one that does not depend on usage. Neither may change while it is
+        needed.
         """
         self.whole_trees()
         new = shallow_copy(self)
@@ -133,24 +137,25 @@ class ModelSnapshot:
         return iter(self.providers.values())
 
     def get(self, uuid: str) -> Provider | None:
-        """The provider of that uuid, if there is one."""
+        """Return the provider of that uuid, if there is one."""
         provider_id = self.by_uuid.get(uuid)
         return None if provider_id is None else self.providers[provider_id]
 
     def roots(self) -> tuple[int, ...]:
-        """The ids of all roots, in ascending order."""
+        """Return the ids of all roots, in ascending order."""
         if self._roots is None:
             self._roots = tuple(sorted(self.trees))
         return self._roots
 
     def whole_trees(self) -> Mapping[int, HostTree]:
-        """Every tree by the id of its root; each is the same object until anything in it changes."""
+        """Return every tree by the id of its root; each is the same object until anything in it changes."""
         if not self._stale:
             return self._whole
         anew = len(self._stale) > len(self._whole) * _ANEW_SHARE
         present = sorted([root for root in self._stale if root in self.trees])
         members = [tuple([self.providers[each] for each in self.trees[root]]) for root in present]
         made = self._kinds.trees([self.providers[root] for root in present], members)
+        # the indexes need the old trees, which are replaced below
         if not anew:
             new = dict(zip(present, made, strict=True))
             for root in self._stale:
@@ -165,48 +170,49 @@ class ModelSnapshot:
         return self._whole
 
     def upwards(self, provider: Provider) -> Iterator[Provider]:
-        """A provider, the one above it, and so on to the root."""
+        """Yield a provider, its parent, and so on to the root."""
         yield provider
         while provider.parent_id is not None:
             provider = self.providers[provider.parent_id]
             yield provider
 
     def free_index(self, name: str) -> FreeIndex:
-        """How much of a resource class every tree has free."""
+        """Return the index of trees by free amounts of a resource class."""
         self.whole_trees()
         return self._free_indexes.of(name)
 
     def sums(self, name: str) -> Sums:
-        """Of each tree that has a resource class how much of it is used, and could be."""
+        """Return, for each tree that has a resource class, its used amount and its capacity."""
         trees = self.whole_trees()
-        return self._sums.of(name, trees) if name in self.by_class else {}  # clients may ask for any name
+        # an unknown class is not remembered, as clients may ask for any name
+        return self._sums.of(name, trees) if name in self.by_class else {}
 
     def roots_having(self, index: ProviderIndex[str], name: str) -> RootIds:
-        """The roots of all trees with a provider that ``index`` has under the name.
+        """Return the roots of all trees with a provider that ``index`` has under the name.
 
         :param index: :attr:`by_class`, :attr:`by_trait` or :attr:`by_aggregate`.
         """
         roots = index.roots.get(name)
         if roots is None:
             if name not in index:
-                return NO_ROOTS  # and not remembered: clients may ask for any name
+                return NO_ROOTS  # not remembered, as clients may ask for any name
             members = index[name]
             found = {self.providers[provider_id].root_id for provider_id in members}
             roots = index.roots[name] = RootIds(tuple(sorted(found)), found == members)
         return roots
 
     def attribute_range(self, name: str) -> Range:
-        """The lowest and the highest number that a provider has by that name; None if none has."""
+        """Return the lowest and the highest number of an attribute; None if no provider has a number."""
         if name not in self._ranges:
             if name not in self.by_attribute:
-                return None  # and not remembered: clients may ask for any name
+                return None  # not remembered, as clients may ask for any name
             values = [self.providers[each].attributes[name] for each in self.by_attribute[name]]
             numbers = [value for value in values if isinstance(value, float)]
             self._ranges[name] = (min(numbers), max(numbers)) if numbers else None
         return self._ranges[name]
 
     def attribute_ranges(self, name: str) -> Mapping[int, tuple[float, float]]:
-        """The same of each tree, by its root, of which a provider has such a number."""
+        """Return the same range for each tree with such a number, by its root."""
         found = self._ranges_by_root.get(name)
         if found is None:
             ranges: dict[int, tuple[float, float]] = {}
@@ -217,14 +223,16 @@ class ModelSnapshot:
                     least, most = ranges.get(provider.root_id, (value, value))
                     ranges[provider.root_id] = min(value, least), max(value, most)
             found = ranges
-            if name in self.by_attribute:  # else not remembered, as above
+            # an unknown name is not remembered
+            if name in self.by_attribute:
                 self._ranges_by_root[name] = found
         return found
 
     def distances(self) -> Distances:
-        """How far NUMA nodes of a host are from each other, by the ids of their providers in ascending order.
+        """Return the distances of NUMA nodes of a host, by the ids of their providers in ascending order.
 
-        As SLIT tells it: 10 is local. Of two directions the longer one counts; what nobody told is missing.
+        Units are those of the ACPI SLIT: 10 is local. The larger one of two directions counts; unknown
+        distances are missing.
         """
         if self._distances is None:
             found: dict[tuple[int, int], int] = {}
@@ -233,6 +241,7 @@ class ModelSnapshot:
                 if other is None:
                     continue
                 for one in self.by_attribute[name]:
+                    # an attribute may name a node of another host, by mistake or after a move
                     value = self.providers[one].attributes[name]
                     if isinstance(value, float) and self._are_together(one, other):
                         pair = (one, other) if one < other else (other, one)
@@ -246,6 +255,7 @@ class ModelSnapshot:
     def put(self, provider: Provider) -> None:
         """Add a provider, or replace the one with its id."""
         old = self.providers.get(provider.id)
+        # by identity, as unchanged attributes stay the same object
         if provider.attributes is not (old.attributes if old else None):
             self._forget_attributes()
         if old is not None:
@@ -256,12 +266,13 @@ class ModelSnapshot:
         self._stale.add(provider.root_id)
         if old is not None and old.root_id != provider.root_id:
             self._stale.add(old.root_id)
+            # the roots of a name change with those of its providers
             for index in (self.by_class, self.by_trait, self.by_aggregate):
                 index.roots.clear()
             self._forget_attributes()
 
     def remove(self, provider_id: int) -> None:
-        """Forget a provider; one that is not there is no error."""
+        """Remove a provider; a missing one is no error."""
         old = self.providers.get(provider_id)
         if old is not None:
             self._unlink(old, None)
@@ -289,7 +300,7 @@ class ModelSnapshot:
         if new is None:
             del self.providers[provider_id]
         for unique, key in ((self.by_uuid, old.uuid), (self.by_name, old.name)):
-            # two providers may have swapped a name between two refreshes
+            # two providers may have swapped a name between two updates
             if unique.get(key) == provider_id:
                 del unique[key]
         for index, names, after in self._memberships(old, new):
@@ -300,7 +311,7 @@ class ModelSnapshot:
     def _memberships(
         self, provider: Provider, other: Provider | None
     ) -> Iterator[tuple[ProviderIndex[Any] | FamilyIndex, Iterable[Any], Iterable[Any]]]:
-        """Each index with the keys of ``provider`` in it and those of ``other``."""
+        """Yield each index with the keys of ``provider`` and those of ``other`` in it."""
         yield self.trees, (provider.root_id,), (other.root_id,) if other else ()
         yield self.by_class, provider.inventories, other.inventories if other else ()
         yield self.by_trait, provider.traits, other.traits if other else ()

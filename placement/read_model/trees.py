@@ -1,11 +1,11 @@
-"""Whole trees of providers, as far as a search needs to know them.
+"""Whole trees of providers, as a search needs them.
 
-Thousands of hosts are alike but for their names and their usage. What they have in common is their
-:class:`TreeClass`: a result of a search for one tree holds for every other tree of the class that has as much
-free. A layout says where a tree has the classes of a question, in an order that leaves out the rest.
+Thousands of hosts differ in names and usage alone. They are of one :class:`TreeClass`. The result of a search
+for one tree holds for every other tree of the class with the same free amounts. A layout has the positions of
+the requested classes in a tree, in an order that ignores all other providers.
 
-These classes hold for every request. :mod:`placement.search.equivalence` derives from them, and from what a
-request reads, which trees are the same to it.
+These classes hold for every request. :mod:`placement.search.equivalence` derives from them, and from the
+attributes that a request reads, the trees that are the same to it.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from weakref import WeakValueDictionary
 from placement.read_model.provider import Inventory, Provider
 
 Where = tuple[tuple[str, ...], bool]
-"""What a layout is made by: the classes, and whether it is of all providers."""
+"""The key of a layout: the classes, and whether it has all providers."""
 
 
 class TreeLayout(NamedTuple):
-    """The providers of a tree that have any of some classes, those above them, and the root, which is first.
+    """The providers of a tree that have any of some classes, their ancestors, and the root, which is first.
 
-    The others come branch by branch; branches in which the same classes are at the same places are beside one
-    another. So trees have the same ``places`` that differ in other providers, or in the order of branches.
+    The others come branch by branch; branches with the same classes at the same places are adjacent. So trees
+    that differ in other providers, or in the order of branches, have the same ``places``.
     """
 
     positions: tuple[int, ...]
-    """Of the providers, in the tree."""
+    """The positions of the providers in the tree."""
     slots: tuple[int, ...]
-    """Of what they have of the classes, provider by provider, in the order of the classes."""
+    """The slots of their inventories of the classes, provider by provider, in the order of the classes."""
     places: tuple[tuple[int, tuple[int, ...]], ...]
-    """By provider the place of its parent in this order (-1: the root's), and which classes it has."""
+    """For each provider, the place of its parent in this order (root: -1), and the ranks of its classes."""
     pick: Callable[[tuple[int, ...]], tuple[int, ...]]
-    """Of what is free of a tree what is free at the slots."""
+    """Picks the free amounts of these slots from those of a tree."""
 
     def slots_of(self, rank: int) -> list[int]:
-        """The slots of one of the classes."""
+        """Return the slots of one of the classes."""
         ranks = [each for _, here in self.places for each in here]
         return [slot for slot, each in zip(self.slots, ranks, strict=True) if each == rank]
 
@@ -51,9 +51,10 @@ def arranged(
     *,
     whole: bool,
 ) -> TreeLayout:
-    """The layout of a tree for these classes; with ``whole`` of all providers.
+    """Return the layout of a tree for these classes; with ``whole`` it has all providers.
 
-    :param lineages: as :attr:`TreeStructure.lineages`, and ``having`` as its attribute of that name.
+    :param lineages: :attr:`TreeStructure.lineages`.
+    :param having: :attr:`TreeStructure.having`.
     """
     of: dict[int, list[tuple[int, int]]] = {}
     for rank, name in enumerate(names):
@@ -72,6 +73,7 @@ def arranged(
             [(within.get(lineages[at][1], -1), tuple([rank for rank, _ in of.get(at, ())])) for at in members]
         )
         sorted_out.append((code, members))
+    # by code, so that the order of equal branches does not depend on ids
     sorted_out.sort()
     positions, places = [root], [(-1, tuple([rank for rank, _ in of.get(root, ())]))]
     for code, members in sorted_out:
@@ -83,9 +85,10 @@ def arranged(
 
 
 def picker(slots: Sequence[int]) -> Callable[[tuple[int, ...]], Any]:
-    """What is free at these slots, as a tuple."""
+    """Return a function that picks these slots of free amounts, as a tuple."""
     if not slots:
         return lambda _: ()
+    # itemgetter of one index returns no tuple
     if len(slots) == 1:
         (slot,) = slots
         return lambda free: (free[slot],)
@@ -93,24 +96,26 @@ def picker(slots: Sequence[int]) -> Callable[[tuple[int, ...]], Any]:
 
 
 Places = tuple[int, tuple[int, ...]]
-"""The position of a provider, and slots of what it has."""
+"""The position of a provider, and slots of its inventories."""
 
 ZONE: Final = "HW_NUMA_ROOT"
-"""The trait of providers that are NUMA nodes."""
+"""The trait of NUMA nodes."""
 
 _NOWHERE: Final[frozenset[str]] = frozenset()
 _MAX_AGGREGATES: Final = 1024
+"""Combinations of aggregates that are shared by trees, before all are forgotten."""
 _MAX_KEPT: Final = 16
-"""Combinations of classes, and of what is free, that each shape remembers."""
+"""Combinations of classes, and of free amounts, that each structure remembers."""
 _MAX_LAYOUTS: Final = 4
-"""Layouts that each shape remembers: those of what is asked for again and again."""
+"""Layouts that each structure remembers; requests mostly repeat."""
 
 
 class TreeStructure:
-    """What trees may have in common beside traits: parents, classes and the portions they come in.
+    """The parents, classes and portions of trees. Trees of one structure may differ in traits and amounts.
 
-    A provider is known by its position in the tree, an inventory by its *slot*, where
-    :attr:`Tree.free` has how much of it is free.
+    A provider is known by its position in the tree, an inventory by its *slot*: the index of its free amount
+    in
+    :attr:`HostTree.free`.
     """
 
     __slots__ = (
@@ -131,21 +136,21 @@ class TreeStructure:
     def __init__(self, members: Sequence[Provider]) -> None:
         positions: dict[int | None, int] = {each.id: at for at, each in enumerate(members)}
         parents = [positions.get(each.parent_id) for each in members]
-        #: by position: those of the provider and of its ancestors, the root last
+        #: by position: the positions of the provider and of its ancestors, the root last
         self.lineages = tuple([_lineage(at, parents) for at in range(len(members))])
-        #: by position: that of the topmost provider below the root that it is, or is below; None for the root
+        #: by position: the topmost provider below the root in its lineage; None for the root
         self.branches = tuple([each[-2] if len(each) > 1 else None for each in self.lineages])
         inventories = [(at, name) for at, each in enumerate(members) for name in sorted(each.inventories)]
         self.slots = {inventory: slot for slot, inventory in enumerate(inventories)}
-        #: by class: positions and slots of those that have it
+        #: by class: positions and slots of the providers that have it
         self.having: dict[str, list[tuple[int, int]]] = {}
         for (at, name), slot in self.slots.items():
             self.having.setdefault(name, []).append((at, slot))
-        #: of all providers of the tree
+        #: the classes of all providers of the tree
         self.classes = frozenset(self.having)
-        #: by slot: no tree of this shape ever had more
+        #: by slot: the largest capacity that any tree of this structure had
         self.capacities = [0] * len(inventories)
-        #: by slot: who says in which portions there is something
+        #: by slot: an inventory with these portions
         self.portions = [members[at].inventories[name] for at, name in inventories]
         self._giving: dict[tuple[str, ...], Sequence[Places]] = {}
         self._layouts: dict[Where, TreeLayout] = {}
@@ -153,7 +158,7 @@ class TreeStructure:
         self._with_most: dict[tuple[int, ...], tuple[tuple[int, ...], Mapping[str, int]]] = {}
 
     def giving(self, names: tuple[str, ...]) -> Sequence[Places]:
-        """Who has all of these classes: positions, and the slots of the classes in their order."""
+        """Return the providers with all of these classes: positions, and slots in their order."""
         found = self._giving.get(names)
         if found is None:
             found = [
@@ -161,12 +166,13 @@ class TreeStructure:
                 for at in range(len(self.lineages))
                 if all((at, name) in self.slots for name in names)
             ]
-            if len(self._giving) < _MAX_KEPT:  # clients may ask for any combination
+            # limited, as clients may ask for any combination
+            if len(self._giving) < _MAX_KEPT:
                 self._giving[names] = found
         return found
 
     def layout(self, where: Where) -> TreeLayout:
-        """Where these classes are."""
+        """Return the layout of these classes."""
         found = self._layouts.get(where)
         if found is None:
             names, whole = where
@@ -177,9 +183,9 @@ class TreeStructure:
         return found
 
     def with_most(self, free: tuple[int, ...]) -> tuple[tuple[int, ...], Mapping[str, int]]:
-        """What is free, and of each class the most that one of the providers could give then in one go.
+        """Return the free amounts, and for each class the most that one provider could give at once.
 
-        Mostly the same objects for trees that have as much free, such as empty ones.
+        Trees with equal free amounts, such as empty ones, mostly get the same objects.
         """
         found = self._with_most.get(free)
         if found is None:
@@ -194,18 +200,19 @@ class TreeStructure:
         return found
 
     def any_gives(self, name: str, amount: int) -> bool:
-        """Whether the amount is one that each provider with the class gives in one go; False if in doubt."""
+        """Return whether each provider with the class can give the amount at once; False if in doubt."""
         bounds = self._portions_of.get(name)
         if bounds is None:
             if name not in self.having:
                 return False
             portions = [self.portions[slot] for _, slot in self.having[name]]
+            # other steps than one would need a test of each multiple
             highest = min([each.max_unit if each.step_size == 1 else 0 for each in portions])
             bounds = self._portions_of[name] = max([each.min_unit for each in portions]), highest
         return bounds[0] <= amount <= bounds[1]
 
     def note_capacities(self, members: Sequence[Provider]) -> None:
-        """Take notice of a tree of this shape."""
+        """Raise the capacities to those of a tree of this structure."""
         for slot, (at, name) in enumerate(self.slots):
             capacity = members[at].inventories[name].capacity
             if capacity > self.capacities[slot]:
@@ -216,13 +223,14 @@ def _lineage(at: int, parents: Sequence[int | None]) -> tuple[int, ...]:
     found = [at]
     while (parent := parents[found[-1]]) is not None:
         if len(found) == len(parents):
+            # damaged data must not become an endless loop
             raise ValueError("a provider is its own ancestor")
         found.append(parent)
     return tuple(found)
 
 
 class TreeClass:
-    """A shape, and the traits of each provider: equal only to itself, and the same for all such trees."""
+    """A structure, and the traits of each provider; one object for all such trees, equal only to itself."""
 
     __slots__ = ("__weakref__", "_zones", "shape", "traits")
 
@@ -234,7 +242,7 @@ class TreeClass:
 
     @property
     def zones(self) -> tuple[tuple[int, ...], ...]:
-        """The positions of the providers of each zone, the NUMA node first; without any all are one zone."""
+        """The positions of the providers of each zone, the NUMA node first; else all are one zone."""
         if self._zones is None:
             self._zones = tuple(_zones(self.shape.lineages, self.traits))
         return self._zones
@@ -257,8 +265,8 @@ def _zones(
 class ProviderSet:
     """Providers that one candidate may combine, in a fixed order; equal only to itself.
 
-    The first ``own`` of them are those of a tree of the ``shape``, the others share with it; ``uuids`` are as
-    answers have them.
+    The first ``own`` of them are those of a tree of the structure, the others share with it. ``uuids`` are in
+    the form of answers.
     """
 
     __slots__ = ("_uuids", "members", "shape")
@@ -272,23 +280,24 @@ class ProviderSet:
 
     @property
     def own(self) -> int:
-        """How many of them are of the tree."""
+        """The number of providers of the tree."""
         return len(self.shape.lineages)
 
     @property
     def uuids(self) -> tuple[bytes, ...]:
-        """As answers have them; there may be a million, most of which are in none."""
+        """The uuids as answers have them, made on demand: there may be a million, and few are in answers."""
         if self._uuids is None:
             self._uuids = tuple([each.uuid.encode() for each in self.members])
         return self._uuids
 
 
 class HostTree(ProviderSet):
-    """A tree as it is now: its providers in ascending order of their ids.
+    """A current tree: its providers in ascending order of their ids.
 
-    ``capacities`` has what may be used of each inventory, by slot, ``free`` what is free of it, below zero
-    where more is used than there is; ``max_free``, by class, how much of it one of the providers could give
-    in one go; ``aggregates`` those of each provider, ``all_aggregates`` those of any.
+    - ``capacities`` and ``free`` have the capacity and the free amount of each slot; a free amount is
+      negative if more is used than there is.
+    - ``max_free`` has, by class, the most that one of the providers could give at once.
+    - ``aggregates`` are those of each provider, ``all_aggregates`` those of any.
     """
 
     __slots__ = ("aggregates", "all_aggregates", "capacities", "free", "kind", "max_free", "root")
@@ -314,11 +323,11 @@ class HostTree(ProviderSet):
         self.max_free = max_free
 
     def beside(self, shared: Sequence[Provider], uuids: tuple[bytes, ...]) -> ProviderSet:
-        """The set of these providers and of those that share with them, which have these uuids."""
+        """Return the set of these providers and those that share with them, which have these uuids."""
         return ProviderSet((*self.members, *shared), self.kind.shape, self.uuids + uuids)
 
     def when_empty(self, shared: Sequence[Provider]) -> ProviderSet:
-        """The set if nothing were used of the tree, with as much as the largest tree of the shape has."""
+        """Return the set of an unused tree, with the capacities of the largest tree of the structure."""
         capacities = self.kind.shape.capacities
         inventories: list[dict[str, Inventory]] = [{} for _ in self.members]
         for slot, (at, name) in enumerate(self.kind.shape.slots):
@@ -336,7 +345,7 @@ class HostTree(ProviderSet):
 
 
 class _EqualObjects:
-    """What trees have in common whose providers have the same objects: all but how much is used."""
+    """All but the usage of trees, for trees with providers that have the same objects."""
 
     __slots__ = ("aggregates", "all_aggregates", "capacities", "kind", "unused")
 
@@ -349,17 +358,18 @@ class _EqualObjects:
         self.all_aggregates = first.union(*others) if others else first
         #: by slot
         self.capacities = [members[at].inventories[name].capacity for at, name in kind.shape.slots]
-        #: what is free, and the most at once, where nothing is used
+        #: free amounts, and the most at once, without any usage
         self.unused = kind.shape.with_most(tuple(self.capacities))
 
     def free(self, members: Sequence[Provider]) -> tuple[tuple[int, ...], Mapping[str, int]]:
-        """What is free of each inventory, and the most at once of each class."""
+        """Return the free amount of each inventory, and the most at once of each class."""
         used = [(at, each.used) for at, each in enumerate(members) if each.used]
         if not used:
             return self.unused
         slots, free = self.kind.shape.slots, self.capacities.copy()
         for at, amounts in used:
             for name, amount in amounts.items():
+                # usage of a class without an inventory has no slot
                 slot = slots.get((at, name))
                 if slot is not None:
                     free[slot] -= amount
@@ -367,23 +377,26 @@ class _EqualObjects:
 
 
 class TreeClasses:
-    """All shapes and kinds that there are trees of."""
+    """All structures and classes of current trees."""
 
     def __init__(self) -> None:
+        # weak: a structure is dropped with its last tree
         self._shapes: WeakValueDictionary[Hashable, TreeStructure] = WeakValueDictionary()
         self._kinds: WeakValueDictionary[Hashable, TreeClass] = WeakValueDictionary()
-        #: what trees have in common that are in the same aggregates
+        #: tuples of aggregates, each kept once for all trees with equal ones
         self._aggregates: dict[tuple[frozenset[str], ...], tuple[frozenset[str], ...]] = {}
 
     def trees(self, roots: Sequence[Provider], families: Sequence[tuple[Provider, ...]]) -> list[HostTree]:
-        """The trees of these roots, and of the members of each."""
-        found: dict[Hashable, _EqualObjects] = {}  # by identity of what stays alive meanwhile
+        """Return the trees of these roots and their members."""
+        # by identity of objects that live meanwhile, as hashing the values of each host would take longer
+        found: dict[Hashable, _EqualObjects] = {}
         made = []
         for root, members in zip(roots, families, strict=True):
             first = root.id
             key = tuple(
                 [
                     (
+                        # relative ids: hosts that were made in the same order have the same
                         each.id - first,
                         None if each.parent_id is None else each.parent_id - first,
                         id(each.inventories),
@@ -418,7 +431,7 @@ class TreeClasses:
 
 
 def _features(members: Sequence[Provider]) -> Iterator[Hashable]:
-    """What makes a shape."""
+    """Yield all that determines a structure."""
     positions: dict[int | None, int] = {each.id: at for at, each in enumerate(members)}
     for each in members:
         yield positions.get(each.parent_id)

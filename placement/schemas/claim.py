@@ -20,7 +20,7 @@ from placement.schemas.base import (
 from placement.schemas.request_form import RequestForms
 from placement.search.claims.claim import Order, WantedClaim
 from placement.search.claims.scores import ATTRIBUTE, CRITERIA
-from placement.search.claims.splitting import is_splittable
+from placement.search.claims.split_choices import is_splittable
 from placement.search.claims.topology import SPLIT, TopologyPolicy
 from placement.search.request import CandidatesRequest
 from placement.store import reservations

@@ -1,47 +1,46 @@
 """The search wing: allocation candidates, their diagnosis and claims, by pure functions over the read model.
 
 Nouns
-    A *request* is the query string as data. Of its *groups* the one without a suffix may be served by several
-    providers, any other by exactly one. A *need* is what one provider serves: a suffixed group is one, the
-    unsuffixed group is one for each resource class. It has amounts, and *conditions*: each is one class,
-    registered once, which knows all that other modules ask about it.
+    A *request* is the query string as data. Several providers may serve its *group* without a suffix; exactly
+    one provider serves each other group. A *need* is the part that one provider serves: each suffixed group
+    is a need, and so is each resource class of the unsuffixed group. A need has amounts and *conditions*.
+    Each kind of condition is one class, registered once, with all that other modules ask about it.
 
-    A candidate is *anchored* at a tree. What it may combine is a *provider set*: the tree, and the providers
-    that share with it through aggregates. The *options* of a need are those of the set that can serve it. An
-    *assignment* has chosen options for some of the needs; the *rules* say what goes together. A complete
-    assignment is a *candidate*; as positions in the provider set, rather than uuids, it is a *pattern*; and a
-    provider set with a batch of patterns that it follows is an *offer*.
+    A candidate is *anchored* at a tree. Its providers come from a *provider set*: the tree, and the providers
+    that share with it through aggregates. The *options* of a need are the providers of the set that can serve
+    it. An *assignment* has chosen options for some of the needs; the *rules* say which choices go together.
+    A complete assignment is a *candidate*. Written as positions in the provider set it is a *pattern*. An
+    *offer* is a provider set with a batch of its patterns.
 
-    A *plan* is what a request may do with all trees of a shape in which all is equal that its conditions
-    read. Of what is free it compares what matters: who has enough for a need, and how much there is of
-    classes that several needs *contest*. Trees alike in that are searched once, also those of several plans
-    where the positions of options, and what these have to do with each other, are the same. A *dead end* is
-    an assignment that cannot be completed, whichever like providers are swapped. A search *rests* when it has
-    found nothing for a while, and *spends* a *budget* of steps.
+    A *compiled request* holds for all trees of a structure in which the conditions read the same. It compares
+    the free amounts that matter: which providers have enough for a need, and the free amount of classes that
+    several needs *contest*. Trees that are equal in these are searched once. So are trees of several compiled
+    requests, if their options have the same positions and relations. A *dead end* is an assignment that
+    cannot be completed, whichever equivalent providers are swapped. A search *rests* when it has found
+    nothing for a while. It *spends* a *budget* of steps.
 
-Who does what
-    ``request`` is made by the schemas; ``conditions`` says what it comes down to. ``roots`` finds where it
-    can be served at all, from the rarest thing that it asks for. ``candidate_search`` has a request go from
-    tree to tree and orders the candidates, ``equivalence`` says which trees are alike, ``compiled_request``
-    searches like trees once, and ``backtracking`` tries assignments of one of them, with ``rules`` that also
-    rule out the impossible before it is tried.
-    ``candidates`` are its results, ``rendering`` writes the answer, and ``budget`` bounds the work.
-    ``host_filter`` is for ``GET /resource_providers``.
-
-    ``diagnosis`` explains why candidates are few or none, and which changes would help. ``claims`` places
-    claims, scores choices and writes them.
+Modules
+    - ``request`` is made by ``placement.schemas``; ``conditions`` turns it into needs and conditions.
+    - ``roots`` finds the trees that may serve it, from the rarest thing that it asks for.
+    - ``candidate_search`` goes from tree to tree and orders the candidates.
+    - ``equivalence`` groups trees, and ``compiled_request`` searches each group once.
+    - ``backtracking`` tries assignments of one tree; ``rules`` rules out the impossible first.
+    - ``candidates`` are the results, ``rendering`` writes the answer, and ``budget`` bounds the work.
+    - ``host_filter`` serves ``GET /resource_providers``.
+    - ``diagnosis`` explains why candidates are few or none, and which changes would help.
+    - ``claims`` places claims, scores choices and writes them.
 
 A worked example
-    Three hosts of one kind: each has DISK_GB 100 and two NUMA nodes with VCPU 8. Of ``cn1`` 5 VCPU of the
-    first node are used, of ``cn3`` 10 GB and 2 VCPU of the second node. The request is
+    Three hosts have one structure: DISK_GB 100, and two NUMA nodes with VCPU 8 each. On ``cn1`` 5 VCPU of
+    the first node are used, on ``cn3`` 10 GB and 2 VCPU of the second node. The request is
 
         resources=DISK_GB:10&resources_CPU=VCPU:4
 
-    and has two needs: DISK_GB:10 by one provider, and VCPU:4 by one, for ``_CPU``. All hosts are of one kind,
-    so there is one plan: the need of disk has an option at position 0, the other at positions 1 and 2. Free
-    are (100, 3, 8), (100, 8, 8) and (90, 8, 6). At ``cn1`` position 1 has not enough; at the others all
-    options do, and no class is contested: they are alike, so that two trees are searched of the three, and
-    the last answers with the patterns of ``cn2``:
+    and has two needs: DISK_GB:10 from one provider, and VCPU:4 from one, for ``_CPU``. One compiled request
+    holds for all hosts. The need for disk has an option at position 0, the other need at positions 1 and 2.
+    The free amounts are (100, 3, 8), (100, 8, 8) and (90, 8, 6). Position 1 of ``cn1`` has too little; on the
+    others all options have enough. No class is contested, so ``cn2`` and ``cn3`` are equivalent: two trees
+    are searched, and ``cn3`` gets the patterns of ``cn2``:
 
         cn1(DISK_GB:10) + cn1_1(VCPU:4)
         cn2(DISK_GB:10) + cn2_0(VCPU:4)
@@ -49,17 +48,19 @@ A worked example
         cn3(DISK_GB:10) + cn3_0(VCPU:4)
         cn3(DISK_GB:10) + cn3_1(VCPU:4)
 
-    Were another group to ask for VCPU:4, too, VCPU would be contested, by 8 in all: of a node that has 8 or
-    more both could be had, of one with 6 one of them, so that ``cn3`` would be searched by itself.
+    A second group that asks for VCPU:4 would contest VCPU, 8 units in all. A node with 8 or more could serve
+    both groups, a node with 6 only one. Then ``cn3`` would be searched separately.
 
-What always holds
-    - Without a limit every candidate is found, and each once; with one, as many as it says, if there are so
-      many. ``tests/placement/search/brute.py`` says what a candidate is, one rule a function.
-    - A limit bounds the work, not only the answer: nothing is looked for that nobody asks for.
-    - Trees share patterns only where all that conditions read of them is equal, and all that matters of what
-      is free.
-    - What feasibility and dead ends rule out is impossible; what they let pass may still be.
-    - Whoever writes a loop that a client can make long spends steps in it. A search that has spent all
-      returns what it found, or is refused with the group to blame.
-    - Nothing here decides about capacity: a claim is checked against the database (``placement.store``).
+Invariants
+    - Without a limit each candidate is found exactly once. With a limit, at most that number is found, and
+      fewer only where fewer exist. ``tests/placement/search/brute.py`` defines a candidate, one rule a
+      function.
+    - A limit bounds the work, not only the answer: the search looks for nothing beyond it.
+    - Trees share patterns only where conditions read the same of them, and the free amounts that matter are
+      the same.
+    - Feasibility checks and dead ends rule out only the impossible. A need that passes may still be
+      impossible.
+    - Each loop that a client can make long spends steps. A search that has spent its budget returns the
+      candidates found so far. If there are none, it is refused, and the refusal names the group to blame.
+    - The search never decides about capacity: the database checks each claim (``placement.store``).
 """

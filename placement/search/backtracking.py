@@ -1,17 +1,17 @@
-"""Tries all ways to serve a request from one tree and the providers that share with it.
+"""Backtracking: tries all ways to serve a request from one tree and the providers that share with it.
 
-A depth-first search over the needs, one provider for each, leaves a branch as soon as it cannot be completed:
-each choice is checked against capacities and rules. No product of all options is built; the caller takes as
-many results as it wants. After a while without a result the search *rests*: it yields None, so that the
+A depth-first search chooses one provider for each need. It checks each choice against capacities and rules,
+and leaves a branch as soon as it cannot be completed. It builds no product of all options; the caller takes
+as many results as it wants. After a while without a result the search *rests*: it yields None, so that the
 caller can look elsewhere first.
 
-Hosts have many devices that are all alike. Where four of sixteen are full and the remaining groups cannot be
-served, it does not matter which four are: the search remembers such a *dead end* up to a renaming of like
+Hosts have many equivalent devices. If four of sixteen are full and the remaining groups have no place, it
+does not matter which four are full. The search remembers such a *dead end* up to a renaming of equivalent
 providers.
 
-The two loops here take back choices by themselves. They yield between choices, so that candidates are found
-as they are asked for, and they run for each tree of each request; a journal of changes, as the planner has
-one, would add a call to every choice.
+The two loops here take back choices without a journal of changes. They run for each tree of each request, and
+a journal, as the planner has one, would add a call to every choice. Both are generators, so that candidates
+are found as the caller asks for them.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from itertools import product
 from typing import Final
 
 from placement.read_model.provider import Provider
-from placement.search.rules import NeedAssignment, RequestRules, available, fits_at_all
+from placement.search.rules import NeedAssignment, RequestRules, available_amount, fits_at_all
 
+# a dead end has some hundred bytes, and requests of several threads search at once
 MAX_DEAD_ENDS: Final = 100_000
-"""How many dead ends are remembered below one root, to bound the memory."""
+"""The number of dead ends remembered below one root."""
 
 
 class DeadEnds:
@@ -35,8 +36,7 @@ class DeadEnds:
         self._assignment = assignment
         self._known: set[Hashable] = set()
         kinds: dict[Hashable, int] = {}
-        # needs of one kind are exchangeable, and so are providers of one: a dead end holds for all
-        # renamings
+        # needs of one kind are exchangeable, and so are providers of one kind
         self._kind_of_need = [
             kinds.setdefault(self._need_signature(index), len(kinds))
             for index in range(len(assignment.options))
@@ -50,7 +50,7 @@ class DeadEnds:
         members = assignment.rules.snapshot.trees
         everyone = assignment.rules.snapshot.providers
         roots = {provider.root_id for provider in providers.values()}
-        # a provider with children is told apart: its lineage matters to rules
+        # a provider with children is a kind of its own: its lineage matters to rules
         self._parents = {everyone[each].parent_id for root in roots for each in members[root]}
         kinds = {}
         self._kind_of_provider = {
@@ -59,18 +59,18 @@ class DeadEnds:
         }
 
     def add(self) -> None:
-        """The assignment as it is cannot be completed."""
+        """Remember that the current assignment cannot be completed."""
         if len(self._known) < MAX_DEAD_ENDS:
             self._known.add(self._chosen_kinds())
 
-    def reached(self) -> bool:
-        """Whether the assignment is like one that could not be completed."""
+    def is_reached(self) -> bool:
+        """Return whether the assignment is equivalent to one that could not be completed."""
         return self._chosen_kinds() in self._known
 
     def _chosen_kinds(self) -> Hashable:
-        """The chosen providers and needs, each as its kind.
+        """Return the chosen providers, and the needs that each serves, as kinds.
 
-        As needs are served in a fixed order, this also says which are left.
+        Needs are served in a fixed order, so that this also determines the needs that are left.
         """
         served: dict[int, list[int]] = {}
         for kind, at in zip(self._kind_of_need, self._assignment.chosen, strict=True):
@@ -93,7 +93,7 @@ class DeadEnds:
         )
 
     def _provider_signature(self, provider: Provider, serves: Sequence[int]) -> Hashable:
-        """Two providers of the same signature can be swapped in any assignment.
+        """Return a key: two providers with equal keys can be swapped in any assignment.
 
         They are leaves below the same parent, or have no relatives at all.
         """
@@ -105,25 +105,27 @@ class DeadEnds:
         return (
             provider.parent_id,
             tuple(serves),
-            tuple(available(provider, name) for name in classes),
+            tuple(available_amount(provider, name) for name in classes),
             tuple(not provider.traits.isdisjoint(traits) for traits in rules.unsuffixed_traits),
         )
 
 
+# proofs of infeasibility, and dead ends, cost more than trying this many
 SMALL: Final = 256
-"""So many ways are tried one by one: whatever could tell in advance which are none costs more."""
+"""At most this number of assignments is tried one by one, without a proof first."""
+# a pair is two lookups in lineages, where an assignment of providers runs through all rules
 SMALL_IN_PAIRS: Final = 4096
-"""The same where two needs at a time are looked at."""
+"""The same limit for the search that compares two needs at a time."""
 _CHOICES_BEFORE_REST: Final = 256
-"""How many choices without a result it takes to rest for the first time; then twice as many, and so on."""
+"""Number of choices without a result before the first rest; it doubles with each rest."""
 
 
-def combine(
+def complete_assignments(
     rules: RequestRules, options: Sequence[Sequence[Provider]], rng: random.Random | None = None
 ) -> Iterator[Sequence[Provider] | None]:
-    """Every way to serve the needs, each once: one provider for each, given those that can serve it.
+    """Yield every way to serve the needs, each once: one of its options for each need.
 
-    With ``rng`` they come in random order. None says that the search rests.
+    With ``rng`` they come in random order. None means that the search rests.
 
     :raises placement.search.budget.BudgetExhausted: the search has taken too long.
     """
@@ -136,7 +138,7 @@ def combine(
     # no rule ties the needs together, so that each choice goes with each
     if rules.independent and settled:
         yield from product(*options)
-    elif (small := ways(options, SMALL) <= SMALL) or fits_at_all(
+    elif (small := count_ways(options, SMALL) <= SMALL) or fits_at_all(
         rules.needs, options, rules.isolate, budget=rules.budget
     ):
         assignment = NeedAssignment(rules, options)
@@ -144,14 +146,16 @@ def combine(
             yield [provider for provider in assignment.chosen if provider is not None] if complete else None
 
 
-def in_pairs(
+def pairwise_assignments(
     rules: RequestRules, options: Sequence[Sequence[int]], lineages: Sequence[Sequence[int]]
 ) -> Iterator[tuple[int, ...] | None]:
-    """The ways of :func:`combine`, as positions, for rules that hold if they hold for each two needs.
+    """Yield the assignments of :func:`complete_assignments`, as positions.
 
-    :param lineages: by position.
+    The rules have to compare two needs at a time only.
+
+    :param lineages: by position, the positions of the provider and its ancestors.
     """
-    # mates one after the other: a pair that does not fit together is found at once
+    # mates follow one another: two that do not fit together are found before others are tried
     budget, order = rules.budget, _mates_together(rules, options)
     before = [
         [other for other in _subtree_mates(rules, index) if other in order[:at]]
@@ -197,18 +201,19 @@ def in_pairs(
         if alone:
             taken.add(at)
         left.append(iter(options[order[depth + 1]]))
+        # doubled, so that a hopeless tree takes ever less of the time of the others
         if choices_left < 0:
             choices_before_rest = choices_left = 2 * choices_before_rest
             yield None
 
 
 def _subtree_mates(rules: RequestRules, index: int) -> Iterator[int]:
-    """The needs that are to be in one subtree with a need."""
+    """Yield the needs that a ``same_subtree`` rule ties to a need."""
     return (other for rule in rules.subtrees_of[index] for other in rule if other != index)
 
 
 def _mates_together(rules: RequestRules, options: Sequence[Sequence[int]]) -> list[int]:
-    """The indexes of the needs: those with few options first, and mates one after the other."""
+    """Return the indexes of the needs: few options first, and needs of one rule next to each other."""
     order: list[int] = []
     for first in sorted(range(len(options)), key=lambda index: len(options[index])):
         for index in (first, *_subtree_mates(rules, first)):
@@ -217,24 +222,25 @@ def _mates_together(rules: RequestRules, options: Sequence[Sequence[int]]) -> li
     return order
 
 
-def ways(options: Sequence[Sequence[object]], limit: int) -> int:
-    """How many ways there are to choose one option for each need; beyond the limit some number above it."""
+def count_ways(options: Sequence[Sequence[object]], limit: int) -> int:
+    """Return the number of ways to choose an option for each need, or some number above the limit."""
     found = 1
     for each in options:
         found *= len(each)
+        # the product of hundreds of groups is a huge number
         if found > limit:
             break
     return found
 
 
 def _order_needs(rules: RequestRules, options: Sequence[Sequence[Provider]]) -> list[int]:
-    """The indexes of the needs: those that decide on traits first, then those with few options.
+    """Return the indexes of the needs: those that decide on traits first, then those with few options.
 
-    Of those that compete for something the larger ones come first, while much is free.
+    Of needs that contest a class the larger ones come first, while much is free.
     """
     rules.budget.spend(len(rules.unsuffixed_traits) * sum(map(len, options)))
 
-    def key(index: int) -> tuple[bool, int, float]:
+    def sort_key(index: int) -> tuple[bool, int, float]:
         need = rules.needs[index]
         decides = need.unsuffixed and any(
             not provider.traits.isdisjoint(traits)
@@ -247,15 +253,14 @@ def _order_needs(rules: RequestRules, options: Sequence[Sequence[Provider]]) -> 
         # fewest options first keeps the tree of choices narrow near its root
         return not decides, len(options[index]), -max(shares, default=0)
 
-    return sorted(range(len(options)), key=key)
+    return sorted(range(len(options)), key=sort_key)
 
 
 def _run_through(assignment: NeedAssignment, order: Sequence[int], small: bool) -> Iterator[bool]:
-    """Run through all complete states of the assignment, stopping at each, and where it rests (False).
+    """Run through all complete assignments. Yields True at each one, and False when the search rests.
 
-    Without recursion, as requests may have hundreds of groups. Most requests
-    never meet a dead end; from the first one on every step is looked at
-    closely before it is made, unless there are few.
+    There is no recursion, as requests may have hundreds of groups. Most requests never meet a dead end. After
+    the first one the search checks that the other needs have a place before each step, unless it is small.
     """
     options, budget = assignment.options, assignment.rules.budget
     tried = [0] * len(order)  # options of the need at each depth
@@ -279,6 +284,7 @@ def _run_through(assignment: NeedAssignment, order: Sequence[int], small: bool) 
         index = order[depth]
         if tried[depth] == 0:
             found_before[depth] = found
+        # the choice of the last visit: a new need has none, and release ignores that
         assignment.release(index)
         while tried[depth] < len(options[index]):
             provider = options[index][tried[depth]]
@@ -286,10 +292,10 @@ def _run_through(assignment: NeedAssignment, order: Sequence[int], small: bool) 
             choices_left -= 1
             if choices_left % choices_per_look == 0:
                 budget.spend(choices_per_look * assignment.steps)
-            if assignment.allows(index, provider):
-                assignment.take(index, provider)
+            if assignment.allows_provider(index, provider):
+                assignment.take_provider(index, provider)
                 if dead_ends is None or (
-                    not dead_ends.reached() and assignment.can_complete(order[depth + 1 :])
+                    not dead_ends.is_reached() and assignment.can_complete(order[depth + 1 :])
                 ):
                     break
                 assignment.release(index)

@@ -1,9 +1,8 @@
-"""How much one search may cost, and when it lets others go on.
+"""The cost that one search may have, and the moments when it lets other threads go on.
 
-Most questions are answered within a millisecond, and a few grow without bound: how to put
-24 groups on 8 devices is a packing problem. So whatever a search does is counted, in
-*steps* of a few microseconds each, and every now and then the clock is looked at: the CPU
-time of the thread, as waiting for others is no work.
+Most requests are answered within a millisecond, and a few grow without bound: placing 24 groups on 8 devices
+is a packing problem. A search counts its work in *steps* of a few microseconds each. Every now and then it
+checks the clock: the CPU time of the thread, as waiting for others is no work.
 """
 
 import math
@@ -12,30 +11,33 @@ from time import perf_counter, thread_time
 from typing import Final, Literal, TypeVar
 
 _STEPS: Final = 64
-"""How many there are between two looks at the clock."""
+"""Number of steps between two checks of the clock."""
+# few searches run as long as this, and a switch of threads would delay all the others
 _FIRST_SLICE: Final = 0.02
-"""Seconds of work before a search gives way for the first time: few ever do."""
+"""Seconds of work before a search yields for the first time."""
+# a quick request takes 1 to 2 ms, and behind a long one it should not wait much longer than that
 _SLICE: Final = 0.002
-"""Seconds between two such moments; others in the process wait for about as long."""
+"""Seconds of work between two yields; other threads of the process wait about as long."""
 
+# a lookup takes a fraction of a step
 _AT_ONCE: Final = 512
-"""So many of what is only looked up or shown are dealt with between two looks at the clock."""
+"""Number of items that are only looked up or rendered between two checks of the clock."""
 
 Ended = Literal["deadline", "size"]
 Item = TypeVar("Item")
 
 
 class BudgetExhausted(Exception):
-    """There is nothing left of the budget."""
+    """The budget of the search is spent."""
 
 
 class SearchBudget:
-    """Limits of one search; without arguments there are none.
+    """Limits of one search. Without arguments there are none.
 
-    :param seconds: of work.
-    :param size: of what is found, in bytes of the answer.
-    :param give_way: called again and again during long searches. What it raises ends the search.
-    :param first_slice: seconds of work before it is called for the first time.
+    :param seconds: limit of CPU time.
+    :param size: limit of the answer, in bytes.
+    :param give_way: called regularly during long searches. An exception that it raises ends the search.
+    :param first_slice: seconds of work before the first call of ``give_way``.
     """
 
     def __init__(
@@ -47,60 +49,61 @@ class SearchBudget:
     ) -> None:
         self.seconds = seconds
         self.size = size
-        #: what it was that ran out
+        #: the limit that was reached
         self.ended: Ended | None = None
-        #: the groups, by suffix, that had no place beside others: how often
+        #: by suffix of a group: how often it had no place beside the other groups
         self.dead_ends: dict[str, int] = {}
         self._steps_left = _STEPS
         self._give_way = give_way
         now = thread_time()
         self._end = now + seconds
         self._end_of_slice = now + first_slice
-        #: by the clock, which costs less to look at: no more work can be done than time passes
+        # checked before the CPU clock, which is a system call: no more work is done than time passes
         self._not_before = perf_counter() + min(seconds, first_slice)
 
     def spend(self, steps: int = 1) -> None:
-        """Count so many steps. They may be counted generously: a look at the clock costs little.
+        """Count steps. A generous count is harmless: a check of the clock costs little.
 
-        :raises Exhausted: they were the last.
+        :raises BudgetExhausted: they were the last.
         """
         self._steps_left -= steps
         if self._steps_left <= 0:
+            # a generator that was stopped may be asked again: it stays ended
             if self.ended:
                 raise BudgetExhausted
-            if self._look() >= self._end:
+            if self._check_clock() >= self._end:
                 self.ended, self._steps_left = "deadline", 0
                 raise BudgetExhausted
 
     def spend_anyway(self, steps: int = 1) -> None:
-        """Count steps of work on results that were found: it gives way, and never ends."""
+        """Count steps of work on results that are found already: yields to other threads, and never ends."""
         self._steps_left -= steps
         if self._steps_left <= 0:
-            self._look()
+            self._check_clock()
 
-    def allows(self, size: int) -> bool:
-        """Whether the answer, with so many bytes, may become longer."""
+    def allows_size(self, size: int) -> bool:
+        """Return whether the answer, of this many bytes, may become longer."""
         if size > self.size:
             self.ended = "size"
         return self.ended is None
 
-    def _look(self) -> float:
-        """Give way if it is time; what the clock of the thread shows, if it has been looked at."""
+    def _check_clock(self) -> float:
+        """Yield if it is time; return the CPU time of the thread, or 0 if it was not read."""
         now = 0.0
         if perf_counter() >= self._not_before:
             now = thread_time()
             if now >= self._end_of_slice:
                 self._give_way()
                 self._end_of_slice = now + _SLICE
-            # where others work, too, much less work is done than time passes
+            # beside other busy threads less work is done than time passes, so the CPU clock is read again
             left = min(self._end, self._end_of_slice) - now
             self._not_before = perf_counter() + max(left, _SLICE / 2)
         self._steps_left = _STEPS
         return now
 
 
-def slices(items: Sequence[Item], budget: SearchBudget) -> Iterator[Sequence[Item]]:
-    """All of them, some at a time; between two times others may have their turn."""
+def yielding_slices(items: Sequence[Item], budget: SearchBudget) -> Iterator[Sequence[Item]]:
+    """Split items into slices, and yield to other threads between two of them."""
     for begin in range(0, len(items), _AT_ONCE):
         budget.spend_anyway(_AT_ONCE)
         yield items[begin : begin + _AT_ONCE]

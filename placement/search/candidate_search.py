@@ -1,6 +1,6 @@
-"""``GET /allocation_candidates``: searches the trees of a snapshot and yields all candidates of a request.
+"""``GET /allocation_candidates``: searches the trees of a snapshot and yields the candidates of a request.
 
-Roots are tried one after another, and each yields its candidates in small batches, so that a limit bounds
+The search tries roots one after another. Each yields its candidates in small batches, so that a limit bounds
 the work and not only the answer. A root without a result for a while waits until the others had their turn.
 """
 
@@ -32,14 +32,14 @@ from placement.search.rules import RequestRules
 T = TypeVar("T")
 
 Source = tuple[ProviderSet, Iterable[PatternBatch]]
-"""What there is at one set of providers; an empty batch says that the search there rests."""
+"""A provider set, and the batches of its patterns; an empty batch means that the search there rests."""
 
 
 def one_by_one(sources: Iterator[Source]) -> Iterator[Offer]:
-    """All of one source, then all of the next; what rests waits until the last had its turn."""
+    """Yield all batches of a source before those of the next; resting sources wait for all others."""
     resting: deque[Source] = deque()
     # lazily: sources that come to rest are appended to the deque while it is drained
-    for source in chain(sources, drained(resting)):
+    for source in chain(sources, drain_waiting(resting)):
         provider_set, batches = source
         for batch in batches:
             if not batch:
@@ -49,10 +49,10 @@ def one_by_one(sources: Iterator[Source]) -> Iterator[Offer]:
 
 
 def round_robin(sources: Iterator[Source]) -> Iterator[Offer]:
-    """One of each source, then a second of each, and so on; sources are opened as they are reached."""
+    """Yield one batch of each source, then a second of each, and so on; sources are opened when reached."""
     active: deque[Source] = deque()
     # the same, so that a limit is met before most sources are opened at all
-    for provider_set, batches in chain(sources, drained(active)):
+    for provider_set, batches in chain(sources, drain_waiting(active)):
         left = iter(batches)
         for batch in left:
             active.append((provider_set, left))
@@ -61,14 +61,14 @@ def round_robin(sources: Iterator[Source]) -> Iterator[Offer]:
             break
 
 
-def drained(waiting: deque[T]) -> Iterator[T]:
-    """The waiting items, with those that join meanwhile."""
+def drain_waiting(waiting: deque[T]) -> Iterator[T]:
+    """Yield the waiting items, and those that join meanwhile."""
     while waiting:
         yield waiting.popleft()
 
 
-def first(offers: Iterable[Offer], limit: int) -> Iterator[Offer]:
-    """The first of the offers, until they have as many candidates together as the limit says."""
+def limit_offers(offers: Iterable[Offer], limit: int) -> Iterator[Offer]:
+    """Yield offers until they have as many candidates together as the limit allows."""
     if limit < 1:
         return
     for provider_set, patterns in offers:
@@ -79,21 +79,22 @@ def first(offers: Iterable[Offer], limit: int) -> Iterator[Offer]:
             return
 
 
+# small enough that a limit of some hosts is met early, large enough that a batch costs less than its patterns
 BATCH: Final = 16
-"""How many candidates of one tree are looked for at once, where the limit allows."""
-# a look adds up what all patterns need, which for each offer would cost more than to find it
+"""Number of candidates of one tree that are searched for at once, where the limit allows."""
+# the size of the answer is a sum over all patterns, which for each offer would cost more than to find it
 _CHUNK: Final = 256
-"""How many offers are taken between two looks at how large the answer has become; fewer of many groups."""
+"""Number of needs in the offers between two checks of the size of the answer."""
 # most roots are refused by a dictionary lookup, which is less than a step
 _ROOTS: Final = 32
-"""How many roots are looked at between two looks at the budget."""
+"""Number of roots between two checks of the budget."""
 _NO_PATTERNS: Final = PatternBatch()
 _SUMMARY_SIZE: Final = 400
-"""Bytes of a provider in an answer, about."""
+"""Approximate size of the summary of a provider in an answer, in bytes."""
 
 
 class CandidateSearch:
-    """One request on its way through the trees of the snapshot."""
+    """The search of one request through the trees of the snapshot."""
 
     def __init__(
         self,
@@ -107,30 +108,29 @@ class CandidateSearch:
         self._trees = snapshot.whole_trees()
         self._request = request
         self._rng = rng
-        # the order matters: sharing providers are filtered by needs, and rules refer to needs by their
-        # index
+        # the order of needs matters: sharing providers are filtered by them, rules refer to their indexes
         self._needs = needs_of(request)
         self._sharing = SharingProviders(snapshot, budget, self._needs)
         self._rules = RequestRules(snapshot, request, self._needs, budget)
         self._classes = {name for need in self._needs for name, _ in need.resources}
-        #: of classes that nothing shares the most that is asked for at once
+        #: for classes that are not shared: the largest amount that one need asks for
         self._least: list[tuple[str, int]] = list(
             {
                 name: amount
                 # ascending, so that of equal names the largest amount stays in the dictionary
                 for name, amount in sorted(chain.from_iterable([need.resources for need in self._needs]))
-                if not self._sharing.providers or name not in self._sharing.classes
+                if not self._sharing.providers or name not in self._sharing.resource_classes
             }.items()
         )
         self._on_roots = tuple(root_conditions(request))
         self._read_root = root_reader(self._on_roots)
-        #: all of a tree that decides on its plan, beside what is shared with it
+        #: a key of all attributes of a tree that decide on its compiled request
         self._read_tree = tree_reader(self._rules.conditions)
-        #: by what conditions read of a root whether it may be one
+        #: by the attributes of a root that conditions read: whether it meets them
         self._good_roots: dict[Hashable, bool] = {}
         #: whether the same candidate may be found at two roots: one of sharing providers alone
         self.may_repeat = self._sharing.suffice
-        #: by what is quickly known of trees, and by which of their providers meet the conditions
+        #: by a quick key of a tree, and by the positions that meet the conditions
         self._plans: dict[Hashable, CompiledRequest | None] = {}
         self._distinct_plans: dict[Hashable, CompiledRequest | None] = {}
         self._met_in: list[MetPositions] = [each.met_in(snapshot) for each in self._rules.conditions]
@@ -138,15 +138,15 @@ class CandidateSearch:
         self._searched = SearchResults(1)
         self._when_empty: dict[CompiledRequest, PatternBatch] = {}
         self._known_unused: dict[int, Provider] = {}
-        #: sharing providers that served for a tree without any help of its own
+        #: sets of sharing providers that served a tree which gave nothing itself
         self._alone: set[tuple[int, ...]] = set()
 
-    def chunk(self) -> int:
-        """How many offers have not more than some MiB of the answer together."""
+    def chunk_size(self) -> int:
+        """Return the number of offers between two checks of the size: fewer for requests of many groups."""
         return max(1, _CHUNK // len(self._needs))
 
     def size_of(self, offers: Sequence[Offer]) -> int:
-        """About how many bytes an answer with these offers has."""
+        """Return the approximate size, in bytes, of an answer with these offers."""
         candidates = sum([len(patterns) for _, patterns in offers])
         # a set: the summaries of a tree are in an answer once, however many candidates it has
         summaries = sum([provider_set.own for provider_set in {provider_set for provider_set, _ in offers}])
@@ -157,12 +157,13 @@ class CandidateSearch:
         return sum(map(_need_size, self._needs))
 
     def possible_roots(self) -> RootFilter:
-        """The roots at which candidates may be anchored."""
+        """Return the roots at which candidates may be anchored."""
         return possible_roots(self._snapshot, self._request, self._needs, self._sharing)
 
     def by_root(self, batch: int) -> Iterator[Source]:
-        """For every tree that may serve the request the candidates anchored there, so many at once."""
+        """Yield the candidates of each tree that may serve the request, in batches of this size."""
         roots: Iterable[int] = self.possible_roots()
+        # drawn without replacement, so that each root comes once
         if self._rng is not None:
             found = list(roots)
             roots = self._rng.sample(found, len(found))
@@ -174,16 +175,16 @@ class CandidateSearch:
             if uncounted == _ROOTS:
                 self.budget.spend(_ROOTS)
                 uncounted = 0
-            if source := self.source(root):
+            if source := self.source_at(root):
                 yield source
 
-    def source(self, root: int, *, each_root: bool = False) -> Source | None:
-        """The candidates anchored at a root; None if it is quickly known that there are none."""
+    def source_at(self, root: int, *, each_root: bool = False) -> Source | None:
+        """Return the candidates anchored at a root; None if a quick check proves that there are none."""
         tree = self._trees[root]
         # nothing shares in most clouds: this way has no set to build, and no check for repetition
         if not self._sharing.providers:
             plan = self._plan_of(tree, (), in_use=True)
-            return None if plan is None else (tree, plan.batches(tree, tree.free, self._rng))
+            return None if plan is None else (tree, plan.pattern_batches(tree, tree.free, self._rng))
         # before the sharing providers are looked up, which takes longer than this check
         if self._has_too_little(tree):
             return None
@@ -193,26 +194,26 @@ class CandidateSearch:
         if plan is None or (plan.only_shared and not each_root and self._is_repeated(shared)):
             return None
         provider_set = tree.beside(shared, uuids) if shared else tree
-        return provider_set, plan.batches(provider_set, tree.free, self._rng)
+        return provider_set, plan.pattern_batches(provider_set, tree.free, self._rng)
 
     def _has_too_little(self, tree: HostTree) -> bool:
-        """Whether a class that nothing shares is used so far that a need has no place."""
+        """Return whether a class that is not shared has too little free for a need."""
         max_free = tree.max_free
         for name, amount in self._least:  # noqa: SIM110  # a generator costs more than all that it does
             if max_free.get(name, -1) < amount:
                 return True
         return False
 
-    def serves(self, tree: HostTree, shared: Sequence[Provider]) -> bool:
-        """Whether any candidate is anchored at a tree, with what shares with it."""
+    def serves_tree(self, tree: HostTree, shared: Sequence[Provider]) -> bool:
+        """Return whether any candidate is anchored at a tree, given the providers that share with it."""
         plan = self._plan_of(tree, shared)
         if plan is None:
             return False
         provider_set = tree.beside(shared, tuple([each.uuid.encode() for each in shared])) if shared else tree
-        return any(plan.batches(provider_set, tree.free))
+        return any(plan.pattern_batches(provider_set, tree.free))
 
-    def when_empty(self, tree: HostTree, shared: Sequence[Provider]) -> PatternBatch:
-        """All patterns of a tree if nothing were used of it, nor of what shares with it."""
+    def unused_patterns(self, tree: HostTree, shared: Sequence[Provider]) -> PatternBatch:
+        """Return all patterns of a tree as if it, and the providers that share with it, were unused."""
         # all patterns are wanted here, so that larger batches mean fewer rests and less bookkeeping
         self._searched.batch = BATCH
         if shared:
@@ -225,12 +226,12 @@ class CandidateSearch:
             empty = tree.when_empty(shared)
             # the capacities of the structure are those of its largest tree, so that one result serves all
             # its trees
-            patterns = chain.from_iterable(plan.batches(empty, tuple(tree.shape.capacities)))
+            patterns = chain.from_iterable(plan.pattern_batches(empty, tuple(tree.shape.capacities)))
             found = self._when_empty[plan] = PatternBatch(patterns)
         return found
 
     def _without_usage(self, provider: Provider) -> Provider:
-        """The sharing provider with nothing used."""
+        """Return the sharing provider as if nothing of it were used."""
         # the same object where possible: its id is a part of the keys of plans
         if not provider.used:
             return provider
@@ -239,9 +240,9 @@ class CandidateSearch:
         return self._known_unused[provider.id]
 
     def home_of(self, offer: Offer) -> int | None:
-        """The root of the one tree whose providers the first candidate consists of, if it may be a root.
+        """Return the root of the one tree that has all providers of the first candidate, if it may be a root.
 
-        There the same candidate is found, wherever else it is.
+        The same candidate is found there, whichever root it is anchored at.
         """
         members = offer[0].members
         roots = {members[at].root_id for positions in offer[1][0].mappings.values() for at in positions}
@@ -252,9 +253,11 @@ class CandidateSearch:
         return home if all(each.met_by(root, self._snapshot) for each in self._on_roots) else None
 
     def is_repeated(self, offer: Offer, seen: set[Hashable]) -> bool:
-        """Whether an offer of one candidate was seen before, from another root.
+        """Return whether an offer of one candidate was found before, at another root.
 
-        Only what consists of shared providers alone may be; else it is noted in what was ``seen``.
+        Only candidates of sharing providers alone can repeat; others are not remembered.
+
+        :param seen: the keys of the candidates so far; a new one is added.
         """
         sharing, members = self._sharing.providers, offer[0].members
         # candidates with a provider of a tree of their own cannot occur at another root
@@ -272,7 +275,7 @@ class CandidateSearch:
         return False
 
     def _is_repeated(self, shared: Iterable[Provider]) -> bool:
-        """Whether a tree that only these providers can serve for had a like one before it."""
+        """Return whether an earlier tree was served by exactly these sharing providers alone."""
         provider_ids = tuple([each.id for each in shared])
         repeated = provider_ids in self._alone
         self._alone.add(provider_ids)
@@ -281,11 +284,11 @@ class CandidateSearch:
     def _plan_of(
         self, tree: HostTree, shared: Sequence[Provider], in_use: bool = False
     ) -> CompiledRequest | None:
-        """The plan of a tree, made by :meth:`_find_plan` once for trees that are the same to the request.
+        """Return the compiled request of a tree, which :meth:`_find_plan` finds once for equivalent trees.
 
-        :param in_use: None also where too much is used for any candidate, if that is quickly known.
+        :param in_use: return None also if a quick check shows that too little is free for any candidate.
         """
-        # by what is read of the root rather than with the plan: a plan then serves trees whose roots differ
+        # apart from the key of the plan, so that one plan serves trees with different roots
         if self._on_roots:
             root = tree.root
             seen = self._read_root(root)
@@ -295,8 +298,7 @@ class CandidateSearch:
                 self._good_roots[seen] = good
             if not good:
                 return None
-        # two levels of keys: this one takes one call for each of thousands of trees, the one of _find_plan
-        # is exact
+        # two levels of keys: this one is a single call per tree, the one of _find_plan is exact
         read = self._read_tree(tree)
         key = (read, *[each.id for each in shared]) if shared else read
         try:
@@ -309,7 +311,7 @@ class CandidateSearch:
             return plan
 
     def _find_plan(self, tree: HostTree, shared: Sequence[Provider]) -> CompiledRequest | None:
-        """The plan for trees like this one, None if they cannot serve the request."""
+        """Return the compiled request for trees like this one; None if they can never serve the request."""
         self.budget.spend(1 + len(self._met_in) * len(tree.members) // 4)
         # with pools both checks would be wrong: another tree may have the class or the trait
         if not shared and not self._classes <= tree.shape.classes:
@@ -333,7 +335,7 @@ class CandidateSearch:
         members = (*tree.members, *shared) if shared else tree.members
         traits = []
         for any_of in rules.unsuffixed_traits:
-            positions = {at for index in rules.unsuffixed for at in options[index].positions()}
+            positions = {at for index in rules.unsuffixed for at in options[index].all_positions()}
             # in order, since these positions are compared with those of other plans
             having = tuple([at for at in sorted(positions) if not members[at].traits.isdisjoint(any_of)])
             if not having:
@@ -343,8 +345,9 @@ class CandidateSearch:
 
 
 def _need_size(need: ProviderNeed) -> int:
-    """About how many bytes a need takes in an answer, for each candidate."""
+    """Return the approximate size, in bytes, of a need in an answer, for each candidate."""
     amounts = sum([len(name) + 12 for name, _ in need.resources])
+    # a uuid, of 36 characters, stands in the allocations and in the mappings
     return len('"":{"resources":{}},"":[""],') + 2 * 36 + len(need.suffix) + amounts
 
 
@@ -364,7 +367,7 @@ Strategy = Literal["depth-first", "breadth-first"]
 NO_LIMIT: Final = -1
 
 
-def search(
+def find_candidates(
     snapshot: ModelSnapshot,
     request: CandidatesRequest,
     *,
@@ -373,15 +376,14 @@ def search(
     randomize: bool = False,
     budget: SearchBudget | None = None,
 ) -> list[Offer]:
-    """The candidates of a request, no two alike; those of one set of providers come together.
+    """Return the candidates of a request, no two alike; those of one provider set come together.
 
-    :param strategy: all candidates of one root before the next one's, or one
-        candidate of every root before the second of any.
+    :param strategy: all candidates of one root before those of the next, or one candidate of every root
+        before the second of any.
     :param max_candidates: an upper bound beside the limit of the request.
-    :param randomize: pick at random which candidates are within the limit:
-        roots in random order, round-robin, and the candidates of each root in
-        random order.
-    :param budget: what the search may cost. Where it is spent (see :attr:`Budget.ended`), the
+    :param randomize: choose the candidates within the limit at random: roots in random order, round-robin,
+        and the candidates of each root in random order.
+    :param budget: the cost that the search may have. When it is spent (see :attr:`SearchBudget.ended`), the
         candidates found so far are returned.
     :raises InvalidRequest: the budget was spent before any candidate was found.
     """
@@ -389,21 +391,21 @@ def search(
     limits = [limit for limit in (request.limit, max_candidates) if limit is not None and limit != NO_LIMIT]
     limit = min(limits, default=None)
     looking = CandidateSearch(snapshot, request, random.Random() if randomize else None, budget)
-    # batches of one where the order of candidates goes from root to root, else as large as is useful
+    # batches of one where the order goes from root to root, and where repeated candidates are dropped
     in_turn = randomize or strategy == "breadth-first"
     by_root = looking.by_root(1 if in_turn or looking.may_repeat else min(BATCH, limit or BATCH))
     offers = round_robin(by_root) if in_turn else one_by_one(by_root)
     if looking.may_repeat:
         offers = _drop_repeated(offers, looking)
     if limit is not None:
-        offers = first(offers, limit)
+        offers = limit_offers(offers, limit)
     # outermost, so that a spent budget ends the answer and keeps all that was found
     offers = _while_it_lasts(offers)
-    chunk = looking.chunk()
+    chunk = looking.chunk_size()
     found = list(islice(offers, chunk))
     size = looking.size_of(found) if len(found) == chunk else 0
-    # the size is only looked at after a full chunk: most answers are smaller
-    while more := budget.allows(size) and list(islice(offers, chunk)):
+    # the size is checked only after a full chunk: most answers are smaller
+    while more := budget.allows_size(size) and list(islice(offers, chunk)):
         found += more
         size += looking.size_of(more)
     if budget.ended and not found:
@@ -414,11 +416,11 @@ def search(
 class CandidatesByHost:
     """The candidates of a request host by host, whatever its limit.
 
-    What consists of shared providers alone comes once: at the tree that all of them are of, if that is looked
-    at, else at any.
+    A candidate of sharing providers alone comes once: at the tree that all of them are in, if that tree is
+    searched, else at any tree.
 
-    :param each_root: whether it is to come once for every root.
-    :param among: the ids of the roots that are looked at; None for all.
+    :param each_root: whether such a candidate comes once for every root.
+    :param among: the ids of the roots that are searched; None for all.
     """
 
     def __init__(
@@ -433,21 +435,21 @@ class CandidatesByHost:
         self._looking = CandidateSearch(snapshot, request, None, budget)
         self._each_root = each_root
         self._among = among
-        #: what was found of shared providers alone
+        #: keys of the candidates of sharing providers alone
         self._seen: set[Hashable] = set()
 
     def roots(self) -> RootFilter:
-        """The roots that may serve."""
+        """Return the roots that may serve."""
         return self._looking.possible_roots()
 
-    def at(self, root: int) -> Iterator[AllocationCandidate | None]:
-        """The candidates anchored at a root, found as they are asked for; None where the search rests.
+    def choices_at(self, root: int) -> Iterator[AllocationCandidate | None]:
+        """Yield the candidates anchored at a root as they are found; None where the search rests.
 
-        :raises Exhausted: the budget is spent.
+        :raises BudgetExhausted: the budget is spent.
         """
         looking = self._looking
         looking.budget.spend()
-        source = looking.source(root, each_root=self._each_root)
+        source = looking.source_at(root, each_root=self._each_root)
         if source is None:
             return
         provider_set, batches = source
@@ -457,6 +459,7 @@ class CandidatesByHost:
             elif self._each_root or not looking.may_repeat:
                 yield from candidates_of([(provider_set, batch)])
             else:
+                # one by one: some candidates of a batch may be repeated, and others not
                 for pattern in batch:
                     offer = provider_set, PatternBatch((pattern,))
                     home = looking.home_of(offer)
@@ -465,40 +468,40 @@ class CandidatesByHost:
                         yield from candidates_of([offer])
 
 
-def served(
+def serving_check(
     snapshot: ModelSnapshot, request: CandidatesRequest, budget: SearchBudget
 ) -> Callable[[HostTree, Sequence[Provider]], bool]:
-    """A function that tells of a tree, and what shares with it, whether any candidate is anchored there.
+    """Return a function that checks whether a candidate is anchored at a tree, given its sharing providers.
 
-    It remembers what it found at trees alike, for as long as the snapshot does not change.
+    It remembers the results of equivalent trees, for as long as the snapshot does not change.
 
-    :raises Exhausted: (the function) the budget is spent.
+    :raises BudgetExhausted: (the function) the budget is spent.
     """
-    return CandidateSearch(snapshot, request, None, budget).serves
+    return CandidateSearch(snapshot, request, None, budget).serves_tree
 
 
-def when_empty(
+def unused_patterns(
     snapshot: ModelSnapshot, request: CandidatesRequest, budget: SearchBudget
 ) -> Callable[[HostTree, Sequence[Provider]], PatternBatch]:
-    """A function that tells of a tree all patterns that it had if nothing were used.
+    """Return a function that finds all patterns of a tree as if nothing were used.
 
-    Nothing of what shares with it counts as used, either. Trees whose providers meet the same conditions, and
-    have the same portions, get the same batch: its patterns are those of the largest of them, so that a
-    smaller one may be too small for some.
+    Providers that share with the tree count as unused, too. Trees get the same batch if their providers meet
+    the same conditions and have the same portions. Its patterns are those of the largest of these trees, so
+    that a smaller tree may have no room for some.
 
-    :raises Exhausted: (the function) the budget is spent.
+    :raises BudgetExhausted: (the function) the budget is spent.
     """
-    return CandidateSearch(snapshot, request, None, budget).when_empty
+    return CandidateSearch(snapshot, request, None, budget).unused_patterns
 
 
 def _while_it_lasts(offers: Iterable[Offer]) -> Iterator[Offer]:
-    """The offers until the budget is spent."""
+    """Yield the offers until the budget is spent."""
     with suppress(BudgetExhausted):
         yield from offers
 
 
 def _too_much(request: CandidatesRequest, budget: SearchBudget) -> InvalidRequest:
-    """The refusal of a request that is too hard, with the group to blame."""
+    """Return the refusal of a request that is too hard, with the group to blame."""
     advice = "."
     if budget.dead_ends:
         # the group that most often had no place is the one to make smaller
@@ -515,7 +518,7 @@ def _too_much(request: CandidatesRequest, budget: SearchBudget) -> InvalidReques
 
 
 def _drop_repeated(offers: Iterable[Offer], found: CandidateSearch) -> Iterator[Offer]:
-    """Offers of one candidate each, without those found before from another root."""
+    """Yield offers of one candidate each, without those found before at another root."""
     seen: set[Hashable] = set()
     for offer in offers:
         found.budget.spend()

@@ -1,7 +1,7 @@
-"""Candidates as patterns that like trees have in common, and their order within a root.
+"""Candidates as patterns that equivalent trees have in common, and their order within a root.
 
-Nova takes the first candidate of the host that it has chosen, so candidates that keep together come first.
-The order changes neither which candidates there are nor how many of each root.
+Nova takes the first candidate of the host that it has chosen. So candidates that cross few branches of the
+tree come first. The order changes neither the set of candidates nor how many each root has.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from placement.search.rules import RequestRules
 
 
 class CandidatePattern(NamedTuple):
-    """One way to serve a request, as the positions of providers in a set of them.
+    """One way to serve a request, as positions of providers in a provider set.
 
-    ``resources`` are the amounts by resource class by position, ``mappings`` the
-    positions that serve each suffix, in the order of the request.
+    ``resources`` has the amounts by class, by position. ``mappings`` has the positions that serve each
+    suffix, in the order of the request.
     """
 
     resources: Mapping[int, Mapping[str, int]]
     mappings: Mapping[str, tuple[int, ...]]
 
     @classmethod
-    def of(cls, rules: RequestRules, chosen: Sequence[int]) -> CandidatePattern:
-        """The pattern that serves each need of the rules at the position chosen for it."""
+    def from_positions(cls, rules: RequestRules, chosen: Sequence[int]) -> CandidatePattern:
+        """Return the pattern that serves each need of the rules at the position chosen for it."""
         resources: dict[int, Mapping[str, int]] = {}
         mappings: dict[str, tuple[int, ...]] = {}
         for need, amounts, at in zip(rules.needs, rules.amounts, chosen, strict=True):
@@ -37,6 +37,7 @@ class CandidatePattern(NamedTuple):
                 mappings[suffix] = (at,)
             elif at not in served:
                 mappings[suffix] = (*served, at)
+            # a group may have no resources, only conditions on a provider of a same_subtree rule
             if amounts:
                 before = resources.get(at)
                 resources[at] = amounts if before is None else rules.sum_of(before, amounts)
@@ -44,23 +45,24 @@ class CandidatePattern(NamedTuple):
 
 
 class PatternBatch(tuple[CandidatePattern, ...]):
-    """Patterns of candidates that follow one another; equal only to itself.
+    """Successive patterns of candidates; a batch is equal only to itself.
 
-    Like trees have the same batch, so that what is made of one is made once.
+    Equivalent trees have the same batch, so that a template or an order of one is made once.
     """
 
     __slots__ = ()
+    # by identity: batches are keys of dictionaries, and to hash the patterns would cost more than their use
     __eq__ = object.__eq__
     __ne__ = object.__ne__
     __hash__ = object.__hash__
 
 
 Offer = tuple[ProviderSet, PatternBatch]
-"""Such candidates of one set of providers."""
+"""A provider set, and patterns of candidates that it has."""
 
 
 class AllocationCandidate(NamedTuple):
-    """One way to serve a request: a pattern, and the set of providers that follow it."""
+    """One way to serve a request: a pattern, and the provider set that it applies to."""
 
     provider_set: ProviderSet
     pattern: CandidatePattern
@@ -80,7 +82,7 @@ class AllocationCandidate(NamedTuple):
 
 
 def candidates_of(offers: Iterable[Offer]) -> Iterator[AllocationCandidate]:
-    """The candidates one by one."""
+    """Yield the candidates of all offers, one by one."""
     return (
         AllocationCandidate(provider_set, pattern)
         for provider_set, patterns in offers
@@ -92,16 +94,17 @@ _Branches = tuple[int | None, ...]
 
 
 def topology_first(offers: Sequence[Offer], budget: SearchBudget | None = None) -> list[Offer]:
-    """The same candidates; where those of one root stood, those come first that cross fewest branches.
+    """Reorder the candidates of each root: those that cross the fewest branches come first.
 
     A branch is a child of the root with all that is below it, such as a NUMA node with its caches and
-    devices. Of as many branches fewer providers come first; else the order stays as it is. Like batches
-    are ordered once, so that what is made of one is still made once.
+    devices. Among candidates that cross equally many branches those of fewer providers come first. Otherwise
+    the order stays. Each batch is ordered once, so that equivalent trees still share one batch.
 
-    :param budget: whose search it was: where there is much to put in order others have their turn.
+    :param budget: the budget of the search; a long answer yields to other threads.
     """
     budget = budget or SearchBudget()
     budget.spend_anyway(len(offers) // 16)
+    # a provider set in several offers: its patterns are ordered over all its batches
     if len({provider_set for provider_set, _ in offers}) < len(offers):
         return _of_several_batches(offers, budget)
     where = {batch: provider_set for provider_set, batch in offers if len(batch) > 1}
@@ -122,6 +125,7 @@ def _of_several_shapes(offers: Iterable[Offer], budget: SearchBudget) -> list[Of
             ordered = of_shapes.get((batch, shape))
             if ordered is None:
                 branches = branches_of(provider_set)
+                # structures with the same branches get one batch, and rendering makes one template
                 ordered = of_branches.get((batch, branches))
                 if ordered is None:
                     (ordered,) = _order_batches(branches, (batch,), budget)
@@ -151,9 +155,9 @@ def _of_several_batches(offers: Sequence[Offer], budget: SearchBudget) -> list[O
 def _order_batches(
     branches: _Branches, batches: Sequence[PatternBatch], budget: SearchBudget
 ) -> Sequence[PatternBatch]:
-    """Batches as large as these, with the patterns of all of them in order."""
+    """Return batches of the same sizes, with the patterns of all of them in order."""
     branch = branches.__getitem__
-    #: by how many branches something is taken of, and how many providers
+    #: by the numbers of branches and of providers that a pattern uses
     by_spread: dict[tuple[int, int], list[CandidatePattern]] = {}
     last, in_order = (0, 0), True
     for batch in batches:
@@ -171,7 +175,7 @@ def _order_batches(
 
 
 def branches_of(provider_set: ProviderSet) -> _Branches:
-    """The topmost provider of the branch, by position; None for the root and for sharing providers."""
+    """Return the topmost provider of each position's branch; None for the root and sharing providers."""
     shared = len(provider_set.members) - provider_set.own
     branches = provider_set.shape.branches
     return branches + (None,) * shared if shared else branches

@@ -1,11 +1,10 @@
-"""How a request is served by trees that differ only in what is free: searched once, followed by all.
+"""A request compiled for trees that differ only in free amounts. Equivalent trees are searched once.
 
-Of what is free only what matters to the request is compared: which providers still
-have enough for what may be asked of them, and, of classes that several parts of the
-request ask for, how much there is, up to the sum of these parts. Trees alike in that
-have candidates of the same patterns.
+Only free amounts that matter to the request are compared: which providers have enough for what they may be
+asked for. Of classes that several parts of the request ask for, the free amount itself counts, up to the sum
+of these parts. Trees that are equal in these have candidates of the same patterns.
 
-So have trees of several shapes, where what their shapes have to do with the request is the same.
+Trees of several structures share results, too, where the structures are the same to the request.
 """
 
 import random
@@ -16,7 +15,12 @@ from typing import Any, NamedTuple
 
 from placement.read_model.provider import Provider
 from placement.read_model.trees import HostTree, Places, ProviderSet, TreeStructure
-from placement.search.backtracking import SMALL_IN_PAIRS, combine, in_pairs, ways
+from placement.search.backtracking import (
+    SMALL_IN_PAIRS,
+    complete_assignments,
+    count_ways,
+    pairwise_assignments,
+)
 from placement.search.budget import BudgetExhausted
 from placement.search.candidates import CandidatePattern, PatternBatch
 from placement.search.conditions import ProviderNeed
@@ -24,28 +28,29 @@ from placement.search.rules import RequestRules
 
 
 class NeedOptions(NamedTuple):
-    """The providers that may serve a need if they have enough: of the tree, and positions of sharing ones.
+    """The providers that may serve a need if they have enough.
 
-    Of the first also the slots of what they have to have free, in the order of the resources of the need.
+    ``own`` has positions in the tree, each with the slots of the needed amounts, in the order of the
+    resources of the need. Positions of sharing providers are in ``shared``.
     """
 
     own: Sequence[Places]
     shared: Sequence[int]
 
-    def positions(self) -> Iterator[int]:
-        """The positions of all of them."""
+    def all_positions(self) -> Iterator[int]:
+        """Yield the positions of all options."""
         return chain([at for at, _ in self.own], self.shared)
 
 
 class SearchResults:
-    """Results of a request at some trees, for others that are like them.
+    """Results of a request at some trees, for others that are equivalent.
 
-    :param batch: how many patterns are looked for at once.
+    :param batch: number of patterns that are searched for at once.
     """
 
     def __init__(self, batch: int) -> None:
         self.batch = batch
-        #: by all that decides on them the patterns: all in a tuple, or an iterator to start copies from
+        #: by all that decides on patterns: all batches in a tuple, or an iterator that is copied for each use
         self.batches: dict[Hashable, Iterable[PatternBatch]] = {}
         #: by the positions chosen for the needs
         self.patterns: dict[tuple[int, ...], CandidatePattern] = {}
@@ -54,11 +59,11 @@ class SearchResults:
 class CompiledRequest:
     """A request compiled for trees of one structure, with its results so far.
 
-    :param tree: any of these trees; traits, aggregates and tree that the request asks
-        for have to be the same in all.
+    :param tree: any of these trees; the traits, aggregates and tree that the request asks for have to be the
+        same in all.
     :param shared: the providers that share with all of them.
-    :param options: of all of them, as :func:`options_of` finds them.
-    :param traits: by trait of the group without a suffix at which of the options it is.
+    :param options: the options of all of them, as :func:`options_of` finds them.
+    :param traits: for each trait of the group without a suffix, the options that have it.
     """
 
     def __init__(
@@ -74,14 +79,14 @@ class CompiledRequest:
         self._shape = tree.shape
         self._options = options
         self._searched = searched
-        #: what a look at all of them costs
+        #: steps that a check of all options costs
         self._steps = sum([len(own) + len(sharing) for own, sharing in options])
-        #: the needs, those first that the last trees could not serve
-        # move-to-front: in a crowded cloud the same need fails at tree after tree
+        #: the indexes of the needs, those first that recent trees could not serve
+        # moved to the front: in a crowded cloud the same need fails at tree after tree
         self._hardest_first = list(range(len(options)))
-        #: whether nothing of the trees themselves is of use
+        #: whether the trees themselves have no option
         self.only_shared = not any(own for own, _ in options)
-        #: what decides on patterns beside options and what is free of contested classes
+        #: what decides on patterns beside options and contested free amounts
         self._apart: Hashable = ()
         # else positions alone decide, and trees of any two structures may share their results
         if not rules.by_options_alone:
@@ -95,25 +100,28 @@ class CompiledRequest:
         self._relevant: Callable[[tuple[int, ...]], Any] | None = None
         self._by_relevant: dict[Hashable, Iterable[PatternBatch]] | None = None
 
-    def batches(
+    def pattern_batches(
         self, provider_set: ProviderSet, free: tuple[int, ...], rng: random.Random | None = None
     ) -> Iterable[PatternBatch]:
-        """The patterns of all candidates of a tree, found as they are asked for.
+        """Return the patterns of all candidates of a tree, found as they are asked for.
 
-        An empty batch says that the search rests: other trees may have more to give.
+        An empty batch means that the search rests: other trees may have more to give.
 
-        :param provider_set: the tree and what shares with it, ``free`` as :attr:`Tree.free`.
-        :param rng: for a random order of their own.
+        :param provider_set: the tree with the providers that share with it.
+        :param free: the free amounts of the tree, by slot, as :attr:`HostTree.free`.
+        :param rng: randomises the order of these patterns.
         """
+        # a random order is that of one tree, and is not kept
         if rng is not None:
             options = self._having_enough(free)
             return self._in_batches(self._find_patterns(provider_set, options, rng)) if options else ()
         known: Iterable[PatternBatch] | None
-        if self._by_relevant is None:  # there may be no other tree like the first
+        # the first tree is searched without a key, as there may be no other like it
+        if self._by_relevant is None:
             self._by_relevant = {}
             known = self._batches_alike(provider_set, free)
         else:
-            # made at the second tree: a plan for one tree has no use for it
+            # made at the second tree: a request that compiles to one tree has no use for it
             if self._relevant is None:
                 self._relevant = _pick_slots(
                     sorted({slot for own, _ in self._options for _, slots in own for slot in slots})
@@ -122,11 +130,11 @@ class CompiledRequest:
             known = self._by_relevant.get(relevant)
             if known is None:
                 known = self._by_relevant[relevant] = self._batches_alike(provider_set, free)
-        # a copy of the iterator, which keeps what was found; type() as this is called for each tree
+        # tee copies the iterator and keeps the results; type() is faster than isinstance, for each tree
         return known if type(known) is tuple else tee(known, 2)[1]
 
     def _batches_alike(self, provider_set: ProviderSet, free: tuple[int, ...]) -> Iterable[PatternBatch]:
-        """The patterns of all trees like this one: all in a tuple, or an iterator to start copies from."""
+        """Return the patterns of trees like this one: a tuple, or an iterator that is copied for each use."""
         # options before contested amounts: most trees that fail do so here
         options: Sequence[Sequence[int]] | None = self._having_enough(free)
         # narrowed before the key is made: options out of reach would tell trees apart for nothing
@@ -150,20 +158,20 @@ class CompiledRequest:
     def _within_reach(
         self, rule: Sequence[int], options: Sequence[Sequence[int]]
     ) -> Sequence[Sequence[int]] | None:
-        """The options without those that cannot be in one subtree with any of the other needs of a rule.
+        """Return the options that can be in one subtree with an option of each other need of a rule.
 
-        None where nothing is left. The root of the subtree serves one of the needs itself.
+        None where a need has no option left. The root of the subtree serves one of the needs itself.
         """
         lineages = self._shape.lineages
         if any(options[index][-1] >= len(lineages) for index in rule):
-            return options  # what shares has ancestors elsewhere
+            return options  # the ancestors of sharing providers are in other trees
         below: dict[int, int] = {}
         self._rules.budget.spend(sum([len(options[index]) for index in rule]))
         for index in rule:
             for above in {above for at in options[index] for above in lineages[at]}:
                 below[above] = below.get(above, 0) + 1
         serving = {at for index in rule for at in options[index]}
-        # by the API, the root of the subtree is itself one of the providers of the rule
+        # by the API, the root of the subtree is one of the providers of the rule itself
         tops = {at for at, needs in below.items() if needs == len(rule) and at in serving}
         if not tops:
             return None
@@ -173,7 +181,7 @@ class CompiledRequest:
         return left
 
     def _contested_amounts(self, options: Sequence[Sequence[int]], free: tuple[int, ...]) -> list[int]:
-        """How much each option can give of each class that it is contested for, as far as it matters."""
+        """Return the amount that each option can give of each contested class, as far as it matters."""
         rules, shape = self._rules, self._shape
         found = []
         for name, asking in rules.adding_up.items():
@@ -181,13 +189,12 @@ class CompiledRequest:
             asked = rules.contested[name]
             for at, slot in shape.having.get(name, ()):
                 if at in positions:
-                    # more than all needs ask for together makes no difference, so that it must not make a
-                    # key
+                    # more than the sum of all needs makes no difference, and must not make another key
                     found.append(min(free[slot], shape.portions[slot].max_unit, asked))
         return found
 
     def _having_enough(self, free: tuple[int, ...]) -> list[list[int]] | None:
-        """For each need the positions of those that can serve it now; None if one has none."""
+        """Return for each need the positions that can serve it now; None if a need has none."""
         having: list[list[int]] = [[] for _ in self._options]
         self._rules.budget.spend(self._steps)
         for rank, index in enumerate(self._hardest_first):
@@ -202,7 +209,7 @@ class CompiledRequest:
                 here = [at for at, (slot, beside) in own if free[slot] >= amount and free[beside] >= other]
             else:
                 here = [at for at, slots in own if all(map(ge, [free[slot] for slot in slots], asked))]
-            # sharing providers were checked with what is used of them, when the plan was made
+            # sharing providers were checked with their usage when the request was compiled
             here += sharing
             if not here:
                 self._hardest_first.insert(0, self._hardest_first.pop(rank))
@@ -214,19 +221,20 @@ class CompiledRequest:
         self, provider_set: ProviderSet, options: Sequence[Sequence[int]], rng: random.Random | None = None
     ) -> Iterator[CandidatePattern | None]:
         members, rules = provider_set.members, self._rules
-        # nothing ties the needs together: the product is the answer, in C
+        # no rule ties the needs together: the product is the answer, computed in C
         if rng is None and rules.by_options_alone:
             yield from map(self._pattern_of, product(*options))
             return
-        if rng is None and rules.pairwise and ways(options, SMALL_IN_PAIRS) <= SMALL_IN_PAIRS:
+        if rng is None and rules.pairwise and count_ways(options, SMALL_IN_PAIRS) <= SMALL_IN_PAIRS:
+            # lineages have positions of the tree only
             lineages = self._shape.lineages
             if not any(options[index][-1] >= len(lineages) for rule in rules.subtrees for index in rule):
-                for found in in_pairs(rules, options, lineages):
+                for found in pairwise_assignments(rules, options, lineages):
                     yield None if found is None else self._pattern_of(found)
                 return
-        # the general way works on providers, as the rules do; patterns are positions
+        # the general way works on providers, as the rules do; patterns have positions
         positions_of = {members[at].id: at for found in options for at in found}
-        for chosen in combine(rules, [[members[at] for at in found] for found in options], rng):
+        for chosen in complete_assignments(rules, [[members[at] for at in found] for found in options], rng):
             if chosen is None:
                 yield None
             else:
@@ -236,7 +244,9 @@ class CompiledRequest:
         known = self._searched.patterns.get(positions)
         if known is None:
             self._rules.budget.spend(len(positions))
-            known = self._searched.patterns[positions] = CandidatePattern.of(self._rules, positions)
+            known = self._searched.patterns[positions] = CandidatePattern.from_positions(
+                self._rules, positions
+            )
         return known
 
     def _in_batches(self, patterns: Iterator[CandidatePattern | None]) -> Iterator[PatternBatch]:
@@ -247,7 +257,7 @@ class CompiledRequest:
                 yield batch
 
     def _next_batch(self, patterns: Iterator[CandidatePattern | None]) -> tuple[PatternBatch, bool]:
-        """The next patterns, as far as the search goes without a rest, and whether there may be more."""
+        """Return the next patterns until the search rests, and whether there may be more."""
         batch: list[CandidatePattern] = []
         try:
             for pattern in patterns:
@@ -257,7 +267,7 @@ class CompiledRequest:
                 if len(batch) == self._searched.batch:
                     self._rules.budget.spend(len(batch))
                     return PatternBatch(batch), True
-        # the patterns found so far are good; the next call raises again
+        # the patterns found so far are good, and the next call raises again
         except BudgetExhausted:
             if not batch:
                 raise
@@ -267,9 +277,9 @@ class CompiledRequest:
 def options_of(
     rules: RequestRules, tree: HostTree, shared: Sequence[Provider], met: Sequence[Sequence[bool]]
 ) -> Sequence[NeedOptions] | None:
-    """For each need who may serve it with nothing used; None where a need has nobody.
+    """Return for each need its options in an unused tree; None if a need has none.
 
-    :param met: for each condition of the rules at which positions of the tree it is met.
+    :param met: for each condition of the rules, whether each position of the tree meets it.
     """
     found: list[NeedOptions] = []
     for index, like in enumerate(rules.first_alike):
@@ -288,7 +298,7 @@ def options_of(
 def _own_options(
     rules: RequestRules, index: int, shape: TreeStructure, met: Sequence[Sequence[bool]]
 ) -> Sequence[Places]:
-    """Mostly they are those of all requests for these classes, kept with the shape."""
+    """Return the options of a need in the tree; mostly the list of the structure itself."""
     found = shape.giving(rules.names[index])
     rules.budget.spend(len(found))
     for rank, (name, amount) in enumerate(rules.needs[index].resources):
@@ -306,9 +316,11 @@ def _own_options(
 def _shared_options(
     rules: RequestRules, need: ProviderNeed, shared: Sequence[Provider], first: int
 ) -> list[int]:
+    # with their usage: a pool serves several hosts, so that its free amount is no part of a tree's key
     rules.budget.spend(len(shared))
     return [at for at, each in enumerate(shared, first) if need.served_by(each, rules.snapshot)]
 
 
 def _pick_slots(slots: Sequence[int]) -> Callable[[tuple[int, ...]], Any]:
+    # itemgetter needs a name at least
     return itemgetter(*slots) if slots else lambda _: ()

@@ -1,14 +1,14 @@
-"""Conditions on one provider, and the needs of a request: what exactly one provider serves.
+"""Conditions on one provider, and the needs of a request: the parts that exactly one provider serves.
 
-A condition is one class, registered once. The class names the field of the request that states it, and knows
+A condition is one class, registered once. The class names the field of the request that states it, and has
 everything that other modules ask about it:
 
 - ``met_by`` and ``met_in``: which providers meet it;
-- ``reads``: the attributes of a provider that decide this (:mod:`placement.search.equivalence` derives from
-  them which trees and which providers are the same to a request);
+- ``reads``: the attributes of a provider that decide this. :mod:`placement.search.equivalence` derives from
+  them which trees, and which providers, are the same to a request;
 - ``sets`` and ``pieces``: the parts that an explanation counts and a relaxation leaves out;
 - ``index``: the index of the snapshot where a search for roots begins;
-- ``words``: how sentences, queries and the console put it.
+- ``words``: its words in sentences, queries and the console.
 
 Every module that enumerates conditions asks :func:`group_conditions`, :func:`root_conditions` or
 :func:`condition_class`. A new condition is a field of :class:`~placement.search.request.RequestGroup` and a
@@ -33,7 +33,7 @@ from placement.read_model.trees import HostTree
 from placement.search.request import CandidatesRequest, RequestGroup
 
 MetPositions = Callable[[HostTree], tuple[bool, ...]]
-"""Returns for a tree, by position, whether the provider meets a condition."""
+"""Returns for a tree whether the provider at each position meets a condition."""
 ProviderCheck = Callable[[Provider], bool]
 
 _K = TypeVar("_K")
@@ -55,28 +55,28 @@ class _RememberedValues(dict[_K, bool], Generic[_K]):
 
 @dataclass(frozen=True, slots=True)
 class ConditionWords:
-    """A condition in words.
+    """The words of a condition.
 
     Templates may use ``{names}`` ("A or B"), ``{any_of}`` ("any of A, B"), ``{all_of}`` ("A and B") and
-    ``{amount}``; ``lacking`` also ``{found}``, the closest amount that there is.
+    ``{amount}``. ``lacking`` may also use ``{found}``, the closest amount of any provider.
     """
 
     meeting: str
-    """Predicate of the hosts that meet it."""
+    """Predicate of hosts that meet it."""
     lacking: str = ""
-    """Predicate of the hosts that do not meet it; the verb is a plural."""
+    """Predicate of hosts that do not meet it; its verb is a plural."""
     parameter: str = ""
     """Parameter of a query that states it, without a suffix."""
     mark: str = ""
     """Prefix of the value of that parameter."""
     unknown: str = ""
-    """Remark for names that no provider has; empty where that tells nothing new."""
+    """Remark about names that no provider has; empty where it would say nothing new."""
 
     @staticmethod
     def render(
         template: str, names: Sequence[str], amount: int | None = None, found: int | None = None
     ) -> str:
-        """One of the templates, filled in."""
+        """Return a template with its fields filled in."""
         any_of = names[0] if len(names) == 1 else f"any of {', '.join(names)}"
         return template.format(
             names=" or ".join(names), any_of=any_of, all_of=" and ".join(names), amount=amount, found=found
@@ -85,10 +85,10 @@ class ConditionWords:
 
 @dataclass(frozen=True, slots=True)
 class IndexedNames:
-    """Names of which a provider of every candidate has one, in an index of the snapshot.
+    """Names of which each candidate has one, at one of its providers, in an index of the snapshot.
 
-    ``at_root``: that provider is the root of the anchoring tree. ``spans_trees``: a name of the root counts
-    for all providers of its tree.
+    ``at_root``: the provider is the root of the anchoring tree. ``spans_trees``: a name of a root counts for
+    all providers of its tree.
     """
 
     index: ProviderIndex[str]
@@ -99,84 +99,85 @@ class IndexedNames:
 
 @dataclass(frozen=True, slots=True)
 class ProviderCondition(ABC):
-    """A condition on one provider; equal ones are met by the same providers.
+    """A condition on one provider; equal conditions are met by the same providers.
 
-    ``sets`` are the names that it is about. Each set is a piece that a request can state by itself; a
-    provider meets the condition if it meets every piece.
+    ``sets`` are its names. Each set is a piece that a request can state by itself; a provider meets the
+    condition if it meets every piece.
     """
 
     name: ClassVar[str]
-    """Name in explanations."""
+    """Its name in explanations."""
     field: ClassVar[str]
     """Field of :class:`RequestGroup` (with ``of_roots``, of :class:`CandidatesRequest`) that states it."""
     words: ClassVar[ConditionWords]
     of_roots: ClassVar[bool] = False
-    """Whether the root of the tree has to meet it, rather than the providers of a group."""
+    """Whether the root of the tree has to meet it, rather than providers of a group."""
     reads: ClassVar[tuple[str, ...]] = ("id",)
-    """Attributes of a provider (``root.`` before those of its root) that decide whether it is met.
+    """Attributes of a provider (those of its root begin with ``root.``) that decide whether it is met.
 
-    The default differs between any two providers, so that it is right for every condition."""
+    The default differs between any two providers, so that it is right for every condition, and slow."""
     index: ClassVar[str | None] = None
-    """Attribute of the snapshot that has providers by these names; None if there is no such index.
+    """Attribute of the snapshot that has the providers by these names; None if there is no such index.
 
-    Providers that have none of the names, and whose roots have none, then all meet it, or all fail it."""
+    Providers without any of the names, below a root without any, then all meet it or all fail it."""
     excludes: ClassVar[bool] = False
-    """Whether providers with these names fail it."""
+    """Whether providers with these names fail the condition."""
 
     sets: tuple[Names, ...] = ()
 
     @classmethod
     def from_field(cls, said: Any, group: RequestGroup | None) -> Self:
-        """The condition that a field states, of a group or (None) of roots."""
+        """Return the condition that a field states, for a group or (None) for roots."""
         return cls(_split_field(said))
 
     @property
-    def together(self) -> bool:
-        """Whether the providers of a group have to meet each piece between them, rather than each all."""
+    def met_together(self) -> bool:
+        """Whether the providers of a group meet the pieces between them, rather than each provider all."""
         return False
 
     @abstractmethod
     def met_by(self, provider: Provider, snapshot: ModelSnapshot) -> bool:
-        """Whether the provider meets it."""
+        """Return whether the provider meets the condition."""
 
     def met_in(self, snapshot: ModelSnapshot) -> MetPositions:
-        """A function for the trees of the snapshot, one after the other, in one request."""
+        """Return a function that checks all positions of a tree, for use in one request."""
         return lambda tree: tuple([self.met_by(each, snapshot) for each in tree.members])
 
-    def pieces(self) -> Iterator[Self]:
-        """The conditions that this one consists of, each with one set."""
-        if len(self.sets) == 1:  # the common case: replace is slow, and this is on the way of each request
+    def single_pieces(self) -> Iterator[Self]:
+        """Yield the pieces of this condition, each a condition with one set."""
+        # the common case: replace is slow, and this runs in each request
+        if len(self.sets) == 1:
             yield self
         else:
             yield from (replace(self, sets=(names,)) for names in self.sets)
 
-    def atoms(self) -> Iterator[ProviderCondition]:
-        """Conditions that decide, by where a tree meets them, on any part of this one."""
-        return self.pieces()
+    def deciding_pieces(self) -> Iterator[ProviderCondition]:
+        """Yield conditions that together decide every part of this one, by their results in a tree."""
+        return self.single_pieces()
 
-    def ways(self, snapshot: ModelSnapshot) -> tuple[ProviderCheck, ...]:
-        """Checks of a piece. A provider meets all pieces if it passes one and the same check of each."""
+    def alternative_checks(self, snapshot: ModelSnapshot) -> tuple[ProviderCheck, ...]:
+        """Return alternative checks of a piece. A provider has to pass the same alternative of all pieces."""
         return (partial(self.met_by, snapshot=snapshot),)
 
     def indexed_names(self, snapshot: ModelSnapshot) -> Iterator[IndexedNames]:
-        """Where the index finds the providers that meet it."""
+        """Yield the names by which the index finds the providers that meet it."""
         if self.index is not None and not self.excludes:
             for names in self.sets:
                 yield IndexedNames(getattr(snapshot, self.index), tuple(names), self.of_roots)
 
     def named_providers(self, snapshot: ModelSnapshot) -> set[int] | None:
-        """The ids of the only providers that meet it, where it names them; else None."""
+        """Return the ids of the only providers that can meet it, where it names them; else None."""
         return None
 
     def is_unknown(self, snapshot: ModelSnapshot) -> bool:
-        """Whether no provider has any of its names."""
+        """Return whether no provider has any of its names."""
         if self.index is None:
             return False
         index = getattr(snapshot, self.index)
         return all(name not in index for names in self.sets for name in names)
 
 
-# in the order in which explanations count them; apart, as each request goes through those of groups
+# in the order in which explanations count them; two lists, as each request goes through that of groups
 _OF_GROUPS: Final[list[type[ProviderCondition]]] = []
 _OF_ROOTS: Final[list[type[ProviderCondition]]] = []
 
@@ -184,34 +185,34 @@ _C = TypeVar("_C", bound=type[ProviderCondition])
 
 
 def register_condition(condition: _C) -> _C:
-    """Make a class known to everything that enumerates conditions; a decorator."""
+    """Register a class with everything that enumerates conditions; a decorator."""
     (_OF_ROOTS if condition.of_roots else _OF_GROUPS).append(condition)
     return condition
 
 
 def condition_class(name: str) -> type[ProviderCondition] | None:
-    """The class of that name; None if there is none."""
+    """Return the class of that name; None if there is none."""
     return next((each for each in (*_OF_GROUPS, *_OF_ROOTS) if each.name == name), None)
 
 
 def group_conditions(group: RequestGroup) -> list[ProviderCondition]:
-    """The conditions that a group states."""
+    """Return the conditions that a group states."""
     return [each.from_field(said, group) for each in _OF_GROUPS if (said := getattr(group, each.field))]
 
 
 def root_conditions(request: CandidatesRequest) -> list[ProviderCondition]:
-    """The conditions that a request states about the root of a tree."""
+    """Return the conditions that a request states about the root of a tree."""
     return [each.from_field(said, None) for each in _OF_ROOTS if (said := getattr(request, each.field))]
 
 
 def all_conditions(
     request: CandidatesRequest, needs: Iterable[ProviderNeed]
 ) -> dict[ProviderCondition, None]:
-    """The conditions of a request and of its needs, each once: those about roots, then group by group."""
+    """Return all conditions, each once: those about roots, then those of needs, group by group."""
     found = dict.fromkeys(root_conditions(request))
     before = None
     for need in needs:
-        # needs of one group state the same, and to compare suffixes is faster than to hash conditions
+        # needs of one group state the same conditions, and suffixes compare faster than conditions hash
         if need.suffix != before and (need.conditions or need.together):
             before = need.suffix
             found |= dict.fromkeys((*need.conditions, *need.together))
@@ -219,15 +220,15 @@ def all_conditions(
 
 
 def keep_pieces(stating: _S, keeps: Callable[[ProviderCondition], bool]) -> _S:
-    """A group, or a request as far as roots go, with only those pieces of its conditions that are kept.
+    """Return a group, or a request as far as roots go, with only some pieces of its conditions.
 
-    :param keeps: whether a piece is kept.
+    :param keeps: returns whether a piece is kept.
     """
     # the fields of groups and those of requests are apart, as are their classes
     found = group_conditions(stating) if isinstance(stating, RequestGroup) else root_conditions(stating)
     changes = {}
     for condition in found:
-        kept = tuple([piece.sets[0] for piece in condition.pieces() if keeps(piece)])
+        kept = tuple([piece.sets[0] for piece in condition.single_pieces() if keeps(piece)])
         if len(kept) < len(condition.sets):
             changes[condition.field] = _join_sets(kept, getattr(stating, condition.field))
     # by replace, so that a field that no class here knows stays as it is
@@ -235,7 +236,7 @@ def keep_pieces(stating: _S, keeps: Callable[[ProviderCondition], bool]) -> _S:
 
 
 def _split_field(said: Any) -> tuple[Names, ...]:
-    """The sets of names of a field: of alternatives as they are, of others one by one."""
+    """Return the sets of names of a field: alternatives as one set, other names one by one."""
     if isinstance(said, tuple):
         return said
     # sorted, so that explanations list names in the same order each time
@@ -243,7 +244,7 @@ def _split_field(said: Any) -> tuple[Names, ...]:
 
 
 def _join_sets(sets: tuple[Names, ...], said: Any) -> Any:
-    """The sets as a field of the same type as this one."""
+    """Return the sets as a value of the same type as that of the field."""
     if isinstance(said, tuple):
         return sets
     names = frozenset[str]().union(*sets)
@@ -263,11 +264,11 @@ class _TraitCondition(ProviderCondition):
         """Whether a provider with these traits meets it."""
 
     def met_by(self, provider: Provider, snapshot: ModelSnapshot) -> bool:
-        """Whether the provider has, or lacks, the traits."""
+        """Return whether the provider has, or lacks, the traits."""
         return self._admits_names(provider.traits)
 
     def met_in(self, snapshot: ModelSnapshot) -> MetPositions:
-        """A function that looks at each set of traits once: thousands of providers share few of them."""
+        """Return a function that checks each set of traits once: thousands of providers share few sets."""
         known = _RememberedValues(self._admits_names)
         return lambda tree: tuple(map(known.__getitem__, tree.kind.traits))
 
@@ -277,7 +278,7 @@ class _TraitCondition(ProviderCondition):
 class RequiredTraits(_TraitCondition):
     """One trait of each set.
 
-    The providers of the group without a suffix have them ``together``, as the API reference says.
+    The providers of the group without a suffix have the traits ``together``, as the API reference says.
     """
 
     name = "required"
@@ -288,17 +289,18 @@ class RequiredTraits(_TraitCondition):
 
     @classmethod
     def from_field(cls, said: Any, group: RequestGroup | None) -> Self:
-        """The condition that a field states."""
-        # the field has the sets already, and this runs in each request that requires traits
+        """Return the condition that a field states."""
+        # the field already has the sets, and this runs in each request that requires traits
         sets = said if type(said) is tuple else _split_field(said)
         return cls(sets, group is not None and not group.suffix)
 
     @property
-    def together(self) -> bool:
-        """Whether the providers of the group have them between them."""
+    def met_together(self) -> bool:
+        """Whether the providers of the group have the traits between them."""
         return self.by_group
 
     def _admits_names(self, traits: Names) -> bool:
+        # map in C: this runs for each set of traits of a fleet
         return not any(map(traits.isdisjoint, self.sets))
 
 
@@ -319,7 +321,7 @@ class ForbiddenTraits(_TraitCondition):
 @register_condition
 @dataclass(frozen=True, slots=True)
 class InTree(ProviderCondition):
-    """In the tree of the provider with this uuid."""
+    """Membership in the tree of the provider with this uuid."""
 
     name = "in_tree"
     field = "in_tree"
@@ -332,17 +334,17 @@ class InTree(ProviderCondition):
     reads = ("root_id",)
 
     def met_by(self, provider: Provider, snapshot: ModelSnapshot) -> bool:
-        """Whether there is such a tree, and the provider in it."""
+        """Return whether the provider is in the tree; False if there is no such tree."""
         member = self._named_member(snapshot)
         return member is not None and member.root_id == provider.root_id
 
     def named_providers(self, snapshot: ModelSnapshot) -> set[int]:
-        """The ids of the members of that tree."""
+        """Return the ids of the members of that tree."""
         member = self._named_member(snapshot)
         return set() if member is None else set(snapshot.trees[member.root_id])
 
     def is_unknown(self, snapshot: ModelSnapshot) -> bool:
-        """Whether there is no provider of that uuid."""
+        """Return whether no provider has that uuid."""
         return self._named_member(snapshot) is None
 
     def _named_member(self, snapshot: ModelSnapshot) -> Provider | None:
@@ -352,9 +354,9 @@ class InTree(ProviderCondition):
 
 @dataclass(frozen=True, slots=True)
 class _AggregateCondition(ProviderCondition):
-    """A condition on the aggregates of a provider; with ``or_root`` those of its root matter, too.
+    """A condition on the aggregates of a provider; with ``or_root`` those of its root count, too.
 
-    That is so in the group without a suffix, where an aggregate of a root counts for its whole tree.
+    The root counts in the group without a suffix, where an aggregate of a root spans its whole tree.
     """
 
     reads = ("aggregates", "root.aggregates")
@@ -364,47 +366,49 @@ class _AggregateCondition(ProviderCondition):
 
     @classmethod
     def from_field(cls, said: Any, group: RequestGroup | None) -> Self:
-        """The condition that a field states."""
+        """Return the condition that a field states."""
         return cls(_split_field(said), or_root=group is not None and group.suffix == "")
 
     @abstractmethod
     def _admits_names(self, own: Names, root: Names | None) -> bool:
-        """Whether a provider in these aggregates meets it, below a root in those that count for it, too."""
+        """Return whether these aggregates meet it, beside those of the root (None if they do not count)."""
 
     def met_by(self, provider: Provider, snapshot: ModelSnapshot) -> bool:
-        """Whether the provider, or its root for it, is where it has to be, and both where they may be."""
+        """Return whether the aggregates of the provider, or of its root, meet it."""
         root = None
         if self.or_root and provider.parent_id is not None:
             root = snapshot.providers[provider.root_id].aggregates
         return self._admits_names(provider.aggregates, root)
 
     def met_in(self, snapshot: ModelSnapshot) -> MetPositions:
-        """A function that looks at each set of aggregates, beside each set of a root, once."""
+        """Return a function that checks each set of aggregates, beside each set of a root, once."""
         known: dict[Names | None, _RememberedValues[Names]] = {}
 
-        def met(tree: HostTree) -> tuple[bool, ...]:
-            # of a root itself this is its own set once more, which makes no difference
+        def met_positions(tree: HostTree) -> tuple[bool, ...]:
+            # for the root itself this is its own set again, which makes no difference
             root = tree.root.aggregates if self.or_root else None
             beside = known.get(root)
             if beside is None:
                 beside = known[root] = _RememberedValues(lambda own: self._admits_names(own, root))
             return tuple(map(beside.__getitem__, tree.aggregates))
 
-        return met
+        return met_positions
 
-    def atoms(self) -> Iterator[ProviderCondition]:
-        """The pieces of single providers: where these are met includes the root."""
-        return replace(self, or_root=False).pieces()
+    def deciding_pieces(self) -> Iterator[ProviderCondition]:
+        """Yield the pieces of single providers: where these are met includes the root."""
+        return replace(self, or_root=False).single_pieces()
 
 
 @register_condition
 @dataclass(frozen=True, slots=True)
 class MemberOf(_AggregateCondition):
-    """In one aggregate of each set; with ``or_root`` the provider or its root, but one alone in all."""
+    """Membership in one aggregate of each set; with ``or_root``, one provider or its root is in all sets."""
 
     name = "member_of"
     field = "member_of"
-    words = ConditionWords("are in {names}", "are not in aggregate {names}", "member_of", unknown="nobody is")
+    words = ConditionWords(
+        "are in {names}", "are not in aggregate {names}", "member_of", unknown="no provider is"
+    )
 
     def _admits_names(self, own: Names, root: Names | None) -> bool:
         return self._reaches_all(own) or (root is not None and self._reaches_all(root))
@@ -412,15 +416,15 @@ class MemberOf(_AggregateCondition):
     def _reaches_all(self, aggregates: Names) -> bool:
         return not any(map(aggregates.isdisjoint, self.sets))
 
-    def ways(self, snapshot: ModelSnapshot) -> tuple[ProviderCheck, ...]:
-        """Checks of the provider itself, and of its root: it is not enough that each is in one of two."""
+    def alternative_checks(self, snapshot: ModelSnapshot) -> tuple[ProviderCheck, ...]:
+        """Return checks of the provider and of its root: one of the two has to be in all sets."""
         own = partial(replace(self, or_root=False).met_by, snapshot=snapshot)
         if not self.or_root:
             return (own,)
         return own, lambda provider: own(snapshot.providers[provider.root_id])
 
     def indexed_names(self, snapshot: ModelSnapshot) -> Iterator[IndexedNames]:
-        """Where the index finds the providers, or the roots that count for them."""
+        """Yield the names by which the index finds the providers, or the roots that count for them."""
         for names in self.sets:
             yield IndexedNames(snapshot.by_aggregate, tuple(names), spans_trees=self.or_root)
 
@@ -428,7 +432,7 @@ class MemberOf(_AggregateCondition):
 @register_condition
 @dataclass(frozen=True, slots=True)
 class ForbiddenAggregates(_AggregateCondition):
-    """In none of the aggregates; with ``or_root`` the root is in none either."""
+    """Membership in none of the aggregates; with ``or_root`` the root is in none either."""
 
     name = "forbidden_aggregates"
     field = "forbidden_aggregates"
@@ -470,8 +474,8 @@ class RootForbidden(ForbiddenTraits):
 class ProviderNeed:
     """A part of a request that exactly one provider of a candidate serves.
 
-    ``unsuffixed`` marks the needs of the group without a suffix. The provider has to meet all
-    ``conditions``; those of its group that several providers meet ``together`` are not among them.
+    ``unsuffixed`` marks the needs of the group without a suffix. The provider has to meet all ``conditions``.
+    The providers of the group meet the conditions in ``together`` between them.
     """
 
     suffix: str
@@ -481,17 +485,17 @@ class ProviderNeed:
     together: tuple[ProviderCondition, ...] = ()
 
     @property
-    def terms(self) -> Hashable:
-        """Everything that decides which providers can serve it."""
+    def serving_terms(self) -> Hashable:
+        """Everything that decides which providers can serve the need."""
         return self.resources, self.conditions
 
     def served_by(self, provider: Provider, snapshot: ModelSnapshot) -> bool:
-        """Whether the provider alone has what is needed, given what is used of it now."""
+        """Return whether the provider alone can serve the need, given its current usage."""
         for name, amount in self.resources:
             inventory = provider.inventories.get(name)
             if inventory is None or not inventory.accepts(amount, provider.used.get(name, 0)):
                 return False
-        # inventories before conditions: more providers fail there, and it takes less
+        # inventories before conditions: more providers fail there, and it is faster
         for condition in self.conditions:  # noqa: SIM110  # a generator costs more than most conditions
             if not condition.met_by(provider, snapshot):
                 return False
@@ -499,7 +503,7 @@ class ProviderNeed:
 
 
 def needs_of(request: CandidatesRequest) -> tuple[ProviderNeed, ...]:
-    """All needs of the request, group by group."""
+    """Return all needs of the request, group by group."""
     return tuple(need for group in request.groups for need in _group_needs(group))
 
 
@@ -511,7 +515,8 @@ def _group_needs(group: RequestGroup) -> tuple[ProviderNeed, ...]:
     stated = group_conditions(group)
     conditions: tuple[ProviderCondition, ...] = ()
     together: tuple[ProviderCondition, ...] = ()
-    if stated:  # most groups state none, and requests of a few microseconds notice each list
-        conditions = tuple([each for each in stated if not each.together])
-        together = tuple([each for each in stated if each.together])
+    # most groups state none, and a request of a few microseconds notices each list
+    if stated:
+        conditions = tuple([each for each in stated if not each.met_together])
+        together = tuple([each for each in stated if each.met_together])
     return tuple([ProviderNeed(group.suffix, part, conditions, unsuffixed, together) for part in parts])

@@ -1,17 +1,18 @@
-"""Equivalence: which trees, and which providers, are the same to a request; each class is searched once.
+"""Equivalence: trees, and providers, that are the same to a request. Each class is searched once.
 
-Three classes of trees exist, from what is the same for every request to what is the same for one:
+Three kinds of classes exist, from those that hold for every request to those that hold for one:
 
 - :class:`~placement.read_model.trees.TreeStructure` and :class:`~placement.read_model.trees.TreeClass` do not
   depend on a request. The read model interns them, as thousands of hosts differ in names and usage alone.
 - A :class:`~placement.search.compiled_request.CompiledRequest` stands for the trees of one structure in which
-  all is equal that the conditions of a request read: these have the same candidates, by position.
-- A :class:`TreeKin`, and the :class:`LikeTrees` in it, ignore providers that have nothing of what is asked
-  for. They are coarser, since positions do not matter to an explanation; and they hold for every weaker
-  request, too, which is asked when clauses are left out.
+  the conditions of a request read the same. These have the same candidates, by position.
+- A :class:`TreeKin`, and the :class:`LikeTrees` in it, ignore providers without any requested class. They
+  are coarser, since positions do not matter to an explanation. They hold for each weaker request, too, such
+  as one without some clauses.
 
-All keys come from what conditions say that they read: :func:`tree_reader` for trees, :func:`provider_reader`
-for providers. A condition with an attribute of its own needs a line in ``_OF_TREES`` only to be fast.
+All keys come from the attributes that conditions read: :func:`tree_reader` makes keys of trees,
+:func:`provider_reader` keys of providers. A condition with an attribute of its own needs a line in
+``_OF_TREES`` only to be fast.
 """
 
 from collections.abc import Callable, Hashable, Iterable
@@ -29,38 +30,41 @@ from placement.search.roots import SharingProviders
 from placement.search.rules import RequestRules
 
 _TREES: Final = 64
-"""Trees that are looked at between two looks at the budget."""
+# a step is a few microseconds, which is what a key of a tree and its lookup take
+"""Number of trees between two checks of the budget."""
 _OF_TREES: Final = {"traits": "kind", "aggregates": "aggregates", "root.aggregates": "aggregates"}
-"""Attribute of a tree that has, for all its providers, what they have by the other name.
+"""Attributes of a tree that stand for an attribute of all its providers.
 
-Any other attribute is taken to differ from tree to tree."""
+An attribute without a line here counts as different in each tree."""
 
 
 def tree_reader(conditions: Iterable[ProviderCondition]) -> Callable[[HostTree], Any]:
-    """A function that returns a key of a tree.
+    """Return a function that computes a key of a tree.
 
-    Trees of one key have one structure, and meet the conditions at the same positions.
+    Trees with equal keys have one structure, and meet the conditions at the same positions.
     """
+    # "root.id" differs in each tree: an unknown attribute makes the search slow, never wrong
     reads = {_OF_TREES.get(name, "root.id") for each in conditions for name in each.reads}
     # a kind has one structure, and one key less is faster for each of thousands of trees
     return attrgetter(*sorted(reads if "kind" in reads else {"shape", *reads}))
 
 
 def root_reader(conditions: Iterable[ProviderCondition]) -> Callable[[Provider], Any]:
-    """A function that returns a key of a root: roots of equal keys meet the same conditions.
+    """Return a function that computes a key of a root: roots with equal keys meet the same conditions.
 
-    It is called for each tree that a search looks at, so that it is one call of C code.
+    The search calls it for each tree, so the function is one call of C code.
     """
     reads = {name.removeprefix("root.") for each in conditions for name in each.reads}
     return attrgetter(*sorted(reads)) if reads else _read_nothing
 
 
 def provider_reader(conditions: Iterable[ProviderCondition]) -> Callable[[Provider, Provider], Hashable]:
-    """A function that returns a key of a provider with its root: equal ones meet the same conditions."""
+    """Return a function that computes a key of a provider and its root; conditions treat equal keys alike."""
     reads = {name for each in conditions for name in each.reads}
     of_root = sorted([name.removeprefix("root.") for name in reads if name.startswith("root.")])
     own = sorted([name for name in reads if not name.startswith("root.")])
     read_own = attrgetter(*own) if own else _read_nothing
+    # most conditions read nothing of the root, and the shorter key is hashed for each provider
     if not of_root:
         return lambda provider, _: read_own(provider)
     read_root = attrgetter(*of_root)
@@ -74,7 +78,7 @@ def _read_nothing(_: object) -> Hashable:
 class AskedAmounts:
     """The rules of a request for its parts together, and all its amounts.
 
-    :param where: where trees are looked at, if not where this request asks for something.
+    :param where: the classes by which trees are compared, if not those of this request.
     """
 
     def __init__(
@@ -91,8 +95,8 @@ class AskedAmounts:
         self._ranks = {name: rank for rank, name in enumerate(self.where[0])}
         self._portions: dict[TreeStructure, Hashable] = {}
 
-    def portions(self, shape: TreeStructure, layout: TreeLayout) -> Hashable:
-        """Whether providers give each amount in one go, and in which steps they give sums of amounts."""
+    def portions_key(self, shape: TreeStructure, layout: TreeLayout) -> Hashable:
+        """Return a key: which single amounts the providers can give, and in which steps they give sums."""
         # by structure: thousands of trees have the same, and this looks at each inventory
         found = self._portions.get(shape)
         if found is None:
@@ -111,6 +115,7 @@ class AskedAmounts:
         return found
 
     def _portions_given(self, shape: TreeStructure, layout: TreeLayout, name: str, amount: int) -> Hashable:
+        # whether each bound holds, not the bound: hosts of all sizes give a small amount alike
         return tuple(
             [
                 (each.min_unit <= amount, amount <= each.max_unit, amount % each.step_size == 0)
@@ -119,6 +124,7 @@ class AskedAmounts:
         )
 
     def _portions_summed(self, shape: TreeStructure, layout: TreeLayout, name: str, asked: int) -> Hashable:
+        # sums of amounts vary, so that the bounds themselves are compared, up to the largest possible sum
         return tuple(
             [
                 (each.min_unit, min(each.max_unit, asked), each.step_size)
@@ -131,10 +137,10 @@ class AskedAmounts:
 
 
 def _is_about_all(request: CandidatesRequest) -> bool:
-    """Whether providers matter that have nothing of what is asked for.
+    """Return whether providers that have none of the requested classes matter.
 
-    They do where a group, perhaps without its resources, may want one that others would not do for. (Without
-    a ``same_subtree`` a group is none where it asks for no resources.)
+    They do where a ``same_subtree`` rule names a group that such a provider may serve. Without
+    ``same_subtree`` a group that asks for no resources has no effect.
     """
     named = frozenset[str]().union(*request.same_subtrees)
     # without a subtree rule every provider of a candidate gives something
@@ -149,16 +155,16 @@ def _is_about_all(request: CandidatesRequest) -> bool:
 
 
 class TreeKin:
-    """Trees that differ in what is free, at most: all else that a request may look at is the same.
+    """Trees that differ at most in free amounts: all else that a request may read is the same.
 
-    That is where providers are and have what is asked for, and whether they give the amounts in one go; what
-    else there is does not matter. Of what is free it matters whether it is enough for each amount; of classes
-    that several parts of the request ask for also how much there is, up to all that they ask for.
+    The key has the positions of the requested classes, and whether providers can give the amounts. Of free
+    amounts it has whether they suffice for each single amount. For classes that several parts contest it also
+    has the free amount, up to the sum of all parts.
 
     Positions and slots are those of the :class:`~placement.read_model.trees.TreeLayout`.
 
-    :param layout: that of any of them.
-    :param shared: what shares with each.
+    :param layout: the layout of any of the trees.
+    :param shared: the providers that share with each of the trees.
     """
 
     __slots__ = ("_amounts", "_contested", "_pick", "alike", "having", "own", "shared", "slots", "where")
@@ -166,10 +172,10 @@ class TreeKin:
     def __init__(self, layout: TreeLayout, shared: tuple[Provider, ...], request: "AskedAmounts") -> None:
         self.where = request.where
         names = self.where[0]
-        #: how many providers of the tree there are
+        #: the number of providers of the tree itself
         self.own = len(layout.positions)
         self.slots: dict[tuple[int, str], int] = {}
-        #: by class: positions and slots of those that have it
+        #: by class: positions and slots of the providers that have it
         self.having: dict[str, list[tuple[int, int]]] = {}
         for at, (_, ranks) in enumerate(layout.places):
             for rank in ranks:
@@ -184,11 +190,11 @@ class TreeKin:
             for _, slot in self.having.get(name, ())
         )
         self.shared = shared
-        #: by what matters of what is free
+        #: by the part of the free amounts that matters
         self.alike: dict[Hashable, LikeTrees] = {}
         # one amount for each slot, in order, is the common case, where nothing has to be picked
         slots = [slot for slot, _ in asked]
-        #: None where it is one amount for each slot
+        #: None where each slot has one amount
         self._pick = None if slots == [*range(len(self.slots))] else picker(slots)
         self._amounts = tuple([amount for _, amount in asked])
         self._contested = [
@@ -204,8 +210,8 @@ class TreeKin:
         members = tree.members
         return *[members[at] for at in tree.shape.layout(self.where).positions], *self.shared
 
-    def of(self, tree: HostTree, layout: TreeLayout) -> "LikeTrees":
-        """The trees that are like this one."""
+    def like_trees(self, tree: HostTree, layout: TreeLayout) -> "LikeTrees":
+        """Return the group of trees that are like this one, made if it is the first."""
         free = layout.pick(tree.free)
         pick = self._pick
         # le and map in C: this is the inner loop of explanations
@@ -230,24 +236,24 @@ class LikeTrees:
     trees: list[HostTree] = field(default_factory=list)
 
     @property
-    def shared(self) -> tuple[Provider, ...]:
+    def shared_providers(self) -> tuple[Provider, ...]:
         """The providers that share with each of them."""
         return self.kin.shared
 
 
-def sort_anew(
+def regroup_trees(
     snapshot: ModelSnapshot, request: CandidatesRequest, groups: Iterable[LikeTrees], budget: SearchBudget
 ) -> list[LikeTrees]:
-    """Trees that were sorted out for a request, those alike together for one that says part of it.
+    """Group trees again for a weaker request: trees of one group may differ now, those of two be alike.
 
-    Amounts may be others, so that trees of two groups may be alike now, or those of one not any more.
-
+    :param groups: the trees as they were grouped for the whole request.
     :raises placement.search.budget.BudgetExhausted: it takes too long.
     """
     groups = list(groups)
     if not groups:
         return []
     where = groups[0].kin.where
+    # the classes of the whole request: the layouts, and the survey's positions, are by these
     asked = AskedAmounts(snapshot, request, budget, where)
     kins: dict[Hashable, TreeKin] = {}
     for group in groups:
@@ -255,18 +261,18 @@ def sort_anew(
         for tree in group.trees:
             # the layout of the whole request, as parts of it are compared by the same positions
             layout = tree.shape.layout(where)
-            key = (group.kin, asked.portions(tree.shape, layout))
+            key = (group.kin, asked.portions_key(tree.shape, layout))
             kin = kins.get(key)
             if kin is None:
-                kin = kins[key] = TreeKin(layout, group.shared, asked)
-            kin.of(tree, layout).trees.append(tree)
+                kin = kins[key] = TreeKin(layout, group.shared_providers, asked)
+            kin.like_trees(tree, layout).trees.append(tree)
     return [alike for kin in kins.values() for alike in kin.alike.values()]
 
 
-def sort_out(
+def group_trees(
     snapshot: ModelSnapshot, request: CandidatesRequest, trees: Iterable[HostTree], budget: SearchBudget
 ) -> list[LikeTrees]:
-    """These trees of the snapshot, those alike together.
+    """Group trees of the snapshot that are alike to the request.
 
     :raises placement.search.budget.BudgetExhausted: it takes too long.
     """
@@ -275,18 +281,19 @@ def sort_out(
     named: set[int] = set()
     conditions: list[ProviderCondition] = []
     for atom in dict.fromkeys(
-        [each for stated in all_conditions(request, asked.rules.needs) for each in stated.atoms()]
+        [each for stated in all_conditions(request, asked.rules.needs) for each in stated.deciding_pieces()]
     ):
         members = atom.named_providers(snapshot)
         if members is None:
             conditions.append(atom)
-        else:  # the trees of these are told apart by themselves, and no others
+        else:  # each of these trees is a group of its own; other trees all fail the condition alike
             named.update([snapshot.providers[each].root_id for each in members])
     met_in = [each.met_in(snapshot) for each in conditions]
     telling = _roots_telling(snapshot, conditions)
     budget.spend(len(telling) // 16)
     read = tree_reader(conditions)
-    #: by all that matters of trees but what is free a number, and that by where it is found
+    #: a number for each combination of features, free amounts aside
+    #: by the key of a tree: that number, and the layout
     numbers: dict[Hashable, int] = {}
     met: dict[Hashable, tuple[int, TreeLayout]] = {}
     kins: dict[Hashable, TreeKin] = {}
@@ -301,7 +308,7 @@ def sort_out(
         if known is None:
             layout = tree.shape.layout(asked.where)
             budget.spend(1 + len(tree.members) // 8)
-            features = [layout.places, asked.portions(tree.shape, layout)]
+            features = [layout.places, asked.portions_key(tree.shape, layout)]
             if tells:
                 budget.spend(1 + len(conditions) * len(tree.members) // 4)
                 for met_at in met_in:
@@ -320,17 +327,18 @@ def sort_out(
         kin = kins.get(key)
         if kin is None:
             kin = kins[key] = TreeKin(layout, shared, asked)
-        kin.of(tree, layout).trees.append(tree)
+        kin.like_trees(tree, layout).trees.append(tree)
     return [alike for kin in kins.values() for alike in kin.alike.values()]
 
 
 def _roots_telling(snapshot: ModelSnapshot, conditions: Iterable[ProviderCondition]) -> set[int]:
-    """The roots of trees with a provider that has, or is in, anything that the conditions name.
+    """Return the roots of trees with a provider that has, or is in, anything that the conditions name.
 
-    In all others each condition is met by all providers or by none, as in any other of them.
+    In all other trees a condition is met by all providers or by none of them.
     """
     found: set[int] = set()
     for each in conditions:
+        # without an index each tree may have it
         if each.index is None:
             return set(snapshot.trees)
         index = getattr(snapshot, each.index)

@@ -7,36 +7,38 @@ from collections.abc import Iterable, Iterator
 from placement.exceptions import InvalidRequest
 from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
-from placement.search.budget import SearchBudget, slices
+from placement.search.budget import SearchBudget, yielding_slices
 from placement.search.request import ProviderFilter
 
 
 def filter_providers(snapshot: ModelSnapshot, wanted: ProviderFilter, budget: SearchBudget) -> list[Provider]:
-    """The providers that pass every filter, in ascending order of their ids.
+    """Return the providers that pass every filter, in ascending order of their ids.
 
-    A provider passes ``resources`` if it can give all of it now, alone.
+    A provider passes ``resources`` if it alone can give all amounts now.
     """
+    # the smallest set first: an intersection takes as long as its first set is large
     sets = sorted(_index_sets(snapshot, wanted), key=len)
     provider_ids = sets[0].intersection(*sets[1:]) if sets else snapshot.providers.keys()
     found: list[Provider] = []
-    for some in slices(sorted(provider_ids), budget):
+    for some in yielding_slices(sorted(provider_ids), budget):
         found += _filter_passing(list(map(snapshot.providers.__getitem__, some)), wanted)
     return found
 
 
 def _filter_passing(found: list[Provider], wanted: ProviderFilter) -> list[Provider]:
-    """The providers that pass the filters without an index."""
+    """Return the providers that pass the filters that have no index."""
     if wanted.forbidden:
         found = [each for each in found if each.traits.isdisjoint(wanted.forbidden)]
     if wanted.forbidden_aggregates:
         found = [each for each in found if each.aggregates.isdisjoint(wanted.forbidden_aggregates)]
+    # amounts last: usage differs from provider to provider, and the checks above are set operations
     for name, amount in wanted.resources.items():
         found = [each for each in found if each.inventories[name].accepts(amount, each.used.get(name, 0))]
     return found
 
 
 def _index_sets(snapshot: ModelSnapshot, wanted: ProviderFilter) -> Iterator[set[int]]:
-    """For each filter that has an index the ids of those that pass it."""
+    """Yield, for each filter with an index, the ids of the providers that pass it."""
     if wanted.name is not None:
         yield _single_id(snapshot.by_name.get(wanted.name))
     if wanted.uuid is not None:
@@ -57,11 +59,12 @@ def _single_id(provider_id: int | None) -> set[int]:
 
 
 def named_roots(snapshot: ModelSnapshot, uuids: Iterable[str], meant: str) -> frozenset[int]:
-    """The ids of the roots of these uuids.
+    """Return the ids of the roots with these uuids.
 
-    :param meant: what the roots are named for, as it goes on after "which".
-    :raises InvalidRequest: one of them is of no provider, or of one that is no root.
+    :param meant: the purpose of the roots, which completes a sentence after "which".
+    :raises InvalidRequest: a uuid is of no provider, or of a provider that is no root.
     """
+    # sorted, so that the same request names the same wrong uuid each time
     found = set()
     for uuid in sorted(uuids):
         root = snapshot.get(uuid)

@@ -1,8 +1,8 @@
-"""The body of ``GET /allocation_candidates``, put together from ready-made pieces.
+"""The body of ``GET /allocation_candidates``, joined from pieces that are made once.
 
-What a candidate asks for is a template that the uuids of a set of providers fill in. The summaries of a
-tree change only when something in the tree does (from microversion 1.29 on, where they do not depend on the
-request), and :class:`Summaries` keeps them.
+The resources of a candidate are a template; the uuids of a provider set fill it in. From microversion 1.29 on
+the summaries of a tree do not depend on the request, and change only when something in the tree does. So
+:class:`ProviderSummaries` keeps them.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,33 +20,36 @@ from placement.read_model.trees import HostTree
 from placement.search.budget import SearchBudget
 from placement.search.candidates import CandidatePattern, Offer, PatternBatch, candidates_of
 
+# to look for outdated summaries takes a pass over all trees, which a tenth of them pays for
 _MAX_OUTDATED: Final = 0.1
-"""Summaries of trees that changed since are thrown away when they are more than this share of all trees."""
+"""Outdated summaries are dropped when they are more than this share of all trees."""
 _STEP: Final = 4096
-"""How many bytes are filled in at a step of the budget."""
+"""Bytes of a template that are filled in at one step of the budget."""
+# to join 40 MB takes 30 ms, in which no other thread runs
 _PIECE: Final = 1 << 20
-"""About how many bytes are joined at once."""
+"""Approximate size of a piece of the answer, in bytes."""
 _STEPS_OF_PIECE: Final = 64
+"""Steps of the budget that joining a piece costs."""
 
 
 class SummaryShape(NamedTuple):
-    """What the summary of a provider shows in a microversion."""
+    """The parts of a provider summary that a microversion shows."""
 
     traits: bool
-    """With traits."""
+    """Whether it has traits."""
     nested: bool
-    """With parent and root, and of the whole tree of every provider in a candidate."""
+    """Whether it has parent and root, and the answer the whole tree of each provider in a candidate."""
 
     @classmethod
-    def of(cls, version: Microversion) -> "SummaryShape":
-        """What a microversion asks for."""
+    def for_version(cls, version: Microversion) -> "SummaryShape":
+        """Return the shape of a microversion."""
         return cls(version >= microversion.CANDIDATES_TRAITS, version >= microversion.NESTED_CANDIDATES)
 
 
 class ProviderSummaries:
-    """The JSON of the summaries of whole trees, kept for as long as these trees are there as they are.
+    """The JSON of the summaries of whole trees, kept while these trees exist unchanged.
 
-    After an answer there are, in each shape, at most a tenth more of them than trees.
+    After an answer, each shape has at most a tenth more summaries than trees.
     """
 
     def __init__(self) -> None:
@@ -62,17 +65,17 @@ class ProviderSummaries:
         shape: SummaryShape,
         budget: SearchBudget | None = None,
     ) -> list[bytes]:
-        """The summaries of each tree in this shape."""
+        """Return the summaries of each tree in this shape."""
         budget = budget or SearchBudget()
         kept = self._kept.setdefault(shape, {})
-        found = [kept.get(tree) or _made(snapshot, tree, shape, kept, budget) for tree in trees]
+        found = [kept.get(tree) or _render_tree(snapshot, tree, shape, kept, budget) for tree in trees]
         present = snapshot.whole_trees()
         if len(kept) > len(present) * (1 + _MAX_OUTDATED):
             self._kept[shape] = {tree: kept[tree] for tree in present.values() if tree in kept}
         return found
 
 
-def _made(
+def _render_tree(
     snapshot: ModelSnapshot,
     tree: HostTree,
     shape: SummaryShape,
@@ -80,7 +83,9 @@ def _made(
     budget: SearchBudget,
 ) -> bytes:
     budget.spend_anyway(len(tree.members))
-    summaries = b",".join([_summary(snapshot, each, shape, each.inventories) for each in tree.members])
+    summaries = b",".join(
+        [_provider_summary(snapshot, each, shape, each.inventories) for each in tree.members]
+    )
     kept[tree] = summaries
     return summaries
 
@@ -91,35 +96,37 @@ def render(
     version: Microversion,
     kept: ProviderSummaries | None = None,
 ) -> bytes:
-    """The JSON of the answer, in the shape of a microversion.
+    """Return the JSON of the answer, in the shape of a microversion.
 
-    :param kept: summaries that earlier answers needed, where there were any.
+    :param kept: the summaries kept from earlier answers, if any.
     """
     return b"".join(
-        in_pieces(snapshot, offers, version, ProviderSummaries() if kept is None else kept, SearchBudget())
+        render_pieces(
+            snapshot, offers, version, ProviderSummaries() if kept is None else kept, SearchBudget()
+        )
     )
 
 
-def in_pieces(
+def render_pieces(
     snapshot: ModelSnapshot,
     offers: Sequence[Offer],
     version: Microversion,
     kept: ProviderSummaries,
     budget: SearchBudget,
 ) -> list[bytes]:
-    """As :func:`render`, in pieces of about a MiB: there may be a hundred of them.
+    """Return the same as :func:`render`, in pieces of about a MiB: there may be a hundred of them.
 
-    :param budget: whose search it was: while a long answer is written others have their turn.
+    :param budget: the budget of the search; a long answer yields to other threads.
     """
     if not offers:
         return [b'{"allocation_requests":[],"provider_summaries":{}}']
     parts = _allocation_requests(offers, version, budget)
     parts[0] = b'{"allocation_requests":[' + parts[0]
-    first, *others = _summaries(snapshot, offers, version, kept, budget)
+    first, *others = _summary_parts(snapshot, offers, version, kept, budget)
     parts[-1] += b'],"provider_summaries":{' + first
     parts += others
     parts[-1] += b"}}"
-    # Parts are joined once, with the commas between them.
+    # parts are joined once, with the commas between them: to append to one string would copy it each time
     pieces = []
     begin = size = 0
     for end, part in enumerate(parts[:-1], 1):
@@ -132,7 +139,7 @@ def in_pieces(
 
 
 def _allocation_requests(offers: Sequence[Offer], version: Microversion, budget: SearchBudget) -> list[bytes]:
-    """The JSON of the candidates of each offer."""
+    """Return the JSON of the candidates of each offer."""
     make = _CandidateTemplates(version, budget)
     templates: dict[PatternBatch, _Template] = {}
     requests = []
@@ -147,24 +154,24 @@ def _allocation_requests(offers: Sequence[Offer], version: Microversion, budget:
 
 
 _Template = tuple[bytes, Callable[[tuple[bytes, ...]], Any]]
-"""JSON with a gap for each uuid, and which of the uuids of a set of providers fill them."""
+"""JSON with a gap for each uuid, and a function that picks these uuids from those of a provider set."""
 
 
 class _CandidateTemplates:
-    """Makes templates; what patterns have in common is made once.
+    """Makes templates. The parts that patterns have in common are made once.
 
-    Nothing in it needs escaping, neither names nor uuids.
+    Neither names nor uuids need escaping.
     """
 
     def __init__(self, version: Microversion, budget: SearchBudget) -> None:
         self._version = version
         self._budget = budget
-        #: by the identity of patterns, and of amounts that one provider gives, which live longer than this
+        #: by the identity of patterns, and of amounts of one provider, all of which outlive this object
         self._patterns: dict[int, tuple[str, list[int]]] = {}
         self._allocations: dict[int, str] = {}
 
     def __call__(self, patterns: Iterable[CandidatePattern]) -> _Template:
-        """The template of a batch."""
+        """Return the template of a batch."""
         gaps: list[int] = []
         requests = []
         for pattern in patterns:
@@ -179,45 +186,45 @@ class _CandidateTemplates:
     def _of_one(self, pattern: CandidatePattern) -> tuple[str, list[int]]:
         version = self._version
         gaps = [*pattern.resources]
-        allocations = ",".join([self._allocation(amounts) for amounts in pattern.resources.values()])
+        allocations = ",".join([self._known_allocation(amounts) for amounts in pattern.resources.values()])
         if version < microversion.ALLOCATIONS_BY_PROVIDER:
             return f'{{"allocations":[{allocations}]}}', gaps
         if version < microversion.MAPPINGS:
             return f'{{"allocations":{{{allocations}}}}}', gaps
         gaps += chain.from_iterable(pattern.mappings.values())
-        mappings = ",".join([_mapping(suffix, len(at)) for suffix, at in pattern.mappings.items()])
+        mappings = ",".join([_mapping_template(suffix, len(at)) for suffix, at in pattern.mappings.items()])
         return f'{{"allocations":{{{allocations}}},"mappings":{{{mappings}}}}}', gaps
 
-    def _allocation(self, amounts: Mapping[str, int]) -> str:
+    def _known_allocation(self, amounts: Mapping[str, int]) -> str:
         known = self._allocations.get(id(amounts))
         if known is None:
-            known = self._allocations[id(amounts)] = _allocation(amounts, self._version)
+            known = self._allocations[id(amounts)] = _allocation_template(amounts, self._version)
         return known
 
 
-def _allocation(amounts: Mapping[str, int], version: Microversion) -> str:
+def _allocation_template(amounts: Mapping[str, int], version: Microversion) -> str:
     resources = ",".join([f'"{name}":{amount}' for name, amount in amounts.items()])
     if version < microversion.ALLOCATIONS_BY_PROVIDER:
         return f'{{"resource_provider":{{"uuid":"%b"}},"resources":{{{resources}}}}}'
     return f'"%b":{{"resources":{{{resources}}}}}'
 
 
-def _mapping(suffix: str, providers: int) -> str:
+def _mapping_template(suffix: str, providers: int) -> str:
     uuids = ",".join(['"%b"'] * providers)
     return f'"{suffix}":[{uuids}]'
 
 
-def _summaries(
+def _summary_parts(
     snapshot: ModelSnapshot,
     offers: Sequence[Offer],
     version: Microversion,
     kept: ProviderSummaries,
     budget: SearchBudget,
 ) -> Iterable[bytes]:
-    """``"uuid":{...}`` of the providers in the candidates, with their whole trees from 1.29 on."""
-    shape = SummaryShape.of(version)
+    """Return ``"uuid":{...}`` of the providers in the candidates, with their whole trees from 1.29 on."""
+    shape = SummaryShape.for_version(version)
     if shape.nested:
-        return kept.of_trees(snapshot, _trees(snapshot, offers), shape, budget)
+        return kept.of_trees(snapshot, _used_trees(snapshot, offers), shape, budget)
     ids: dict[int, None] = {}
     classes: set[str] = set()  # every candidate has all the classes of the request
     for candidate in candidates_of(offers):
@@ -228,22 +235,24 @@ def _summaries(
     budget.spend_anyway(len(ids))
     used = [snapshot.providers[provider_id] for provider_id in ids]
     if version >= microversion.ALL_CLASSES_SUMMARISED:
-        return [_summary(snapshot, provider, shape, provider.inventories) for provider in used]
-    return [_summary(snapshot, provider, shape, classes) for provider in used]
+        return [_provider_summary(snapshot, provider, shape, provider.inventories) for provider in used]
+    return [_provider_summary(snapshot, provider, shape, classes) for provider in used]
 
 
-def _trees(snapshot: ModelSnapshot, offers: Iterable[Offer]) -> Iterable[HostTree]:
-    """The trees of all providers of which the candidates take something, each once."""
+def _used_trees(snapshot: ModelSnapshot, offers: Iterable[Offer]) -> Iterable[HostTree]:
+    """Return the trees of all providers that give something to a candidate, each once."""
     trees = snapshot.whole_trees()
     found: dict[HostTree, None] = {}
     used_by: dict[PatternBatch, list[int]] = {}
     for provider_set, patterns in offers:
         if isinstance(provider_set, HostTree):
+            # a tree without sharing providers: the candidates are in it alone
             found[provider_set] = None
             continue
         used = used_by.get(patterns)
         if used is None:
             used = used_by[patterns] = sorted({at for pattern in patterns for at in pattern.resources})
+        # by batch, as equivalent trees share it; sorted, so that sharing providers are at the end
         members, own = provider_set.members, provider_set.own
         if used[0] < own:
             found[trees[members[0].root_id]] = None
@@ -254,7 +263,7 @@ def _trees(snapshot: ModelSnapshot, offers: Iterable[Offer]) -> Iterable[HostTre
     return found
 
 
-def _summary(
+def _provider_summary(
     snapshot: ModelSnapshot, provider: Provider, shape: SummaryShape, classes: Mapping[str, Any] | set[str]
 ) -> bytes:
     summary: dict[str, Any] = {

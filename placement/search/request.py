@@ -1,7 +1,7 @@
 """Requests of clients, after parsing: plain frozen data.
 
-The words are those of the API reference, "Allocation candidates" and "Resource
-providers"; :mod:`placement.schemas.query` makes these from query strings.
+Names follow the API reference, "Allocation candidates" and "Resource providers".
+:mod:`placement.schemas.query` makes these requests from query strings.
 """
 
 from collections.abc import Container, Iterable, Mapping
@@ -14,9 +14,8 @@ from placement.exceptions import InvalidRequest
 class RequestGroup:
     """One group of ``resources[$S]``, ``required[$S]``, ``member_of[$S]`` and ``in_tree[$S]``.
 
-    The group without a suffix may be served by several providers, any other by
-    exactly one. Of every set in ``required`` (traits) and ``member_of``
-    (aggregates) one element is enough; all the sets have to be met.
+    Several providers may serve the group without a suffix; exactly one serves any other group. A provider
+    needs one element of each set in ``required`` (traits) and ``member_of`` (aggregates).
     """
 
     suffix: str = ""
@@ -32,8 +31,7 @@ class RequestGroup:
 class CandidatesRequest:
     """A whole ``GET /allocation_candidates``.
 
-    ``nested`` is False below microversion 1.29: a candidate then uses no two
-    providers of the same tree.
+    ``nested`` is False below microversion 1.29: a candidate then uses at most one provider of a tree.
     """
 
     groups: tuple[RequestGroup, ...]
@@ -46,7 +44,7 @@ class CandidatesRequest:
 
     @property
     def total_amounts(self) -> dict[str, int]:
-        """How much of each class all groups ask for together."""
+        """The amount of each class that all groups ask for together."""
         amounts: dict[str, int] = {}
         for group in self.groups:
             for name, amount in group.resources.items():
@@ -56,7 +54,7 @@ class CandidatesRequest:
 
 @dataclass(frozen=True, slots=True)
 class ProviderFilter:
-    """The filters of ``GET /resource_providers``; what is None or empty filters nothing."""
+    """The filters of ``GET /resource_providers``. A filter that is None or empty passes all providers."""
 
     name: str | None = None
     uuid: str | None = None
@@ -71,9 +69,9 @@ class ProviderFilter:
 def check_names(
     request: CandidatesRequest | ProviderFilter, classes: Container[str], traits: Container[str]
 ) -> None:
-    """Make sure that every resource class and trait in the request exists.
+    """Check that each resource class and trait of the request exists.
 
-    :raises InvalidRequest: naming what does not exist, classes first.
+    :raises InvalidRequest: one does not exist; the message names it, classes first.
     """
     if isinstance(request, ProviderFilter):
         _check_classes(request.resources, classes)

@@ -1,8 +1,7 @@
-"""Which trees can serve a request, found from the rarest thing it asks for.
+"""The trees that can serve a request, found from the rarest thing it asks for.
 
-A candidate is anchored at one tree: its providers are members of that tree or
-share with it, that is, have the trait MISC_SHARES_VIA_AGGREGATE and an
-aggregate in common with any member of the tree.
+A candidate is anchored at one tree: its providers are members of that tree, or share with it. A provider
+shares with a tree if it has the trait MISC_SHARES_VIA_AGGREGATE, and is in an aggregate with any member.
 """
 
 import random
@@ -20,53 +19,55 @@ from placement.search.budget import SearchBudget
 from placement.search.conditions import IndexedNames, ProviderCondition, ProviderNeed, all_conditions
 from placement.search.request import CandidatesRequest
 
-# those found by what is free are not in order of their ids; to sort them has to pay
+# an index by free amounts is not in the order of ids, so that its roots have to be sorted
 _MUCH_RARER: Final = 0.5
-"""Roots by what is free have to be sorted first, others are kept in order."""
-# each look evaluates all conditions; with more providers this would cost more than the search saves
+"""Roots are found by free amounts if these are below this share of the roots found otherwise."""
+# each check evaluates all conditions; with more providers this would cost more than the search saves
 _MANY: Final = 64
-"""Of more sharing providers it is not looked at in advance which are of use."""
+"""Sharing providers beyond this number are not checked in advance."""
 # a name that most trees have refuses few of them, and each lookup takes time
-_TELLING: Final = 0.7
-"""What more than this share of all trees has tells too little to be looked up for each."""
+_MAX_SELECTIVE: Final = 0.7
+"""Above this share of trees a condition is not selective enough to use its index."""
 
 
 class SharingProviders:
     """The sharing providers by aggregate, as far as they matter.
 
-    :param needs: to those alone that may serve one of these; to all if nobody says.
+    :param needs: keep only providers that may serve one of these; None keeps all.
     """
 
     def __init__(
         self, snapshot: ModelSnapshot, budget: SearchBudget, needs: Iterable[ProviderNeed] | None = None
     ) -> None:
         self.providers: Collection[int] = snapshot.by_trait.get(SHARES, set())
-        #: what may be spent on the request
+        #: the budget of the request
         self.budget = budget
         self._snapshot = snapshot
         #: whether some of them could serve each of the needs by themselves
         self.suffice = bool(self.providers)
         if self.providers and needs is not None:
             # by terms: groups that ask for the same are looked at once
-            serving = [self._find_serving(need) for need in {need.terms: need for need in needs}.values()]
+            serving = [
+                self._find_serving(need) for need in {need.serving_terms: need for need in needs}.values()
+            ]
             self.suffice = all(serving)
             self.providers = set().union(*serving)
         self._known: dict[frozenset[str], tuple[list[Provider], tuple[bytes, ...]]] = {}
 
     def _find_serving(self, need: ProviderNeed) -> set[int]:
-        """The sharing providers that may serve the need; if they are many, all that have its classes."""
+        """Return the sharing providers that may serve the need; if they are many, all with its classes."""
         found = set(self.providers)
         for name, _ in need.resources:
             found &= self._snapshot.by_class.get(name, set())
         if len(found) > _MANY:
             return found
-        # anyway: in the constructor of a search nothing was found yet that could be returned
+        # never raises: a search under construction has found nothing yet that could be returned
         self.budget.spend_anyway(len(found))
         return {each for each in found if need.served_by(self._snapshot.providers[each], self._snapshot)}
 
     @cached_property
-    def classes(self) -> set[str]:
-        """The resource classes of all of them."""
+    def resource_classes(self) -> set[str]:
+        """The resource classes of all sharing providers."""
         return {name for each in self.providers for name in self._snapshot.providers[each].inventories}
 
     @cached_property
@@ -79,38 +80,38 @@ class SharingProviders:
         return sharing
 
     @cached_property
-    def _aggregates(self) -> frozenset[str]:
+    def _aggregate_names(self) -> frozenset[str]:
         return frozenset(self._by_aggregate)
 
     @cached_property
     def roots(self) -> set[int]:
-        """The roots of the trees that they are in."""
+        """The roots of the trees that the sharing providers are in."""
         return {self._snapshot.providers[provider_id].root_id for provider_id in self.providers}
 
     def by_root(self) -> dict[int, tuple[str, ...]]:
-        """The aggregates through which they share with each tree, by its root."""
+        """Return, for the root of each tree, the aggregates through which providers share with it."""
         found: dict[int, tuple[str, ...]] = {}
         for aggregate in self._by_aggregate:
             roots = self._snapshot.roots_having(self._snapshot.by_aggregate, aggregate).ids
             self.budget.spend(1 + len(roots) // 16)
             for root in roots:
-                # a tuple of names, as hosts with the same one have the same pools
+                # tuples of names are keys: hosts with equal ones have the same pools
                 found[root] = (*found.get(root, ()), aggregate)
         return found
 
-    def through(self, aggregates: Iterable[str]) -> list[Provider]:
-        """The sharing providers in any of these aggregates, in ascending order of their ids."""
+    def providers_through(self, aggregates: Iterable[str]) -> list[Provider]:
+        """Return the sharing providers in any of these aggregates, in ascending order of their ids."""
         return self._find_shared(aggregates, set())[0]
 
     def with_tree(self, root: int) -> tuple[list[Provider], tuple[bytes, ...]]:
-        """The providers outside the tree that share with it, in ascending order of their ids; their uuids."""
+        """Return the providers outside the tree that share with it, and their uuids, by ascending ids."""
         self.budget.spend()
-        # the intersection is the key: trees of one rack have the same, and with it one list
-        via = self._aggregates & self._snapshot.whole_trees()[root].all_aggregates
+        # the intersection is the key: trees of one rack have the same, and get one list
+        via = self._aggregate_names & self._snapshot.whole_trees()[root].all_aggregates
         known = self._known.get(via)
         if known is None:
             known = self._known[via] = self._find_shared(via, set())
-        # a tree does not share with itself, and this list would be wrong for all others
+        # a tree does not share with itself: its own providers are no part of the list that others use
         if known[0] and root in self.roots:
             return self._find_shared(via, set(self._snapshot.trees[root]))
         return known
@@ -123,53 +124,54 @@ class SharingProviders:
         providers = [self._snapshot.providers[provider_id] for provider_id in sorted(found)]
         return providers, tuple([each.uuid.encode() for each in providers])
 
-    def anchors(self, provider_id: int) -> Iterator[int]:
-        """The roots of all trees that a sharing provider shares with; some may come twice."""
+    def anchor_roots(self, provider_id: int) -> Iterator[int]:
+        """Yield the roots of all trees that a sharing provider shares with; some may come twice."""
         for aggregate in self._snapshot.providers[provider_id].aggregates:
             for member in self._snapshot.by_aggregate[aggregate]:
                 self.budget.spend()
                 yield self._snapshot.providers[member].root_id
 
 
+# with at least a fraction p of good roots, all draws miss with a probability of (1 - p) to this power
 _DRAWS: Final = 8
-"""So often one is drawn that may be none; where these are many, all are looked at."""
+"""Number of random draws before all roots are filtered."""
 
 
 @dataclass(frozen=True, slots=True)
 class RootFilter:
-    """The ids of roots, each once. What is ``telling`` leaves out those that are in none of its sets.
+    """The ids of roots, each once. ``telling`` leaves out roots that are in none of the sets of a condition.
 
-    Iterated over in ascending order, in which the ids need not be.
+    Iteration is in ascending order; ``ids`` need not be.
     """
 
     ids: Sequence[int] = ()
-    telling: Sequence[Sequence[Container[int]]] = ()
+    selective: Sequence[Sequence[Container[int]]] = ()
     in_order: bool = True
 
     def __iter__(self) -> Iterator[int]:
-        return self._filter_telling(self.ids if self.in_order else sorted(self.ids))
+        return self._filter_selective(self.ids if self.in_order else sorted(self.ids))
 
-    def among(self, ids: Container[int]) -> "RootFilter":
-        """The roots that are among these, too."""
+    def only_among(self, ids: Container[int]) -> "RootFilter":
+        """Return the roots that are among these, too."""
         return replace(self, ids=[each for each in self.ids if each in ids])
 
     def from_anywhere(self, rng: random.Random) -> Iterator[int]:
-        """All of them from any on, each as likely; who takes few of them does not pay for the others."""
-        # drawing until one will do makes each that will do equally likely, without a look at all
+        """Iterate from a random root on, each equally likely, without filtering roots that are not used."""
+        # a draw that is repeated until it passes is uniform over the passing roots, without filtering all
         for _ in range(_DRAWS if self.ids else 0):
             first = rng.randrange(len(self.ids))
-            # from here on in order, so that two claims at the same time mostly begin at different hosts
-            if any(self._filter_telling((self.ids[first],))):
-                return self._filter_telling(_rotate_ids(self.ids, first))
-        found = [*self._filter_telling(self.ids)]
+            # in order from here on, so that two claims at once mostly begin at different hosts
+            if any(self._filter_selective((self.ids[first],))):
+                return self._filter_selective(_rotate_ids(self.ids, first))
+        found = [*self._filter_selective(self.ids)]
         return _rotate_ids(found, rng.randrange(len(found))) if found else iter(())
 
-    def _filter_telling(self, ids: Iterable[int]) -> Iterator[int]:
-        return _in_all(ids, self.telling) if self.telling else iter(ids)
+    def _filter_selective(self, ids: Iterable[int]) -> Iterator[int]:
+        return _in_all(ids, self.selective) if self.selective else iter(ids)
 
 
 def _rotate_ids(ids: Sequence[int], first: int) -> Iterator[int]:
-    """All of them, those from this position on first."""
+    """Return all ids, beginning at this position and wrapping around."""
     return map(ids.__getitem__, chain(range(first, len(ids)), range(first)))
 
 
@@ -179,19 +181,19 @@ def possible_roots(
     needs: Iterable[ProviderNeed],
     sharing: SharingProviders,
 ) -> RootFilter:
-    """The roots at which candidates may be anchored.
+    """Return the roots at which candidates may be anchored.
 
-    Of what the request asks for the rarest is looked up here, and of the rest what tells much, so
-    the result may hold roots that serve nothing; it misses none that does.
+    The rarest thing that the request asks for is looked up, and other selective conditions filter. The result
+    may hold roots that serve nothing; it misses none that does.
     """
     needs = tuple(needs)
-    # of classes that pools have, the free amounts of trees tell nothing
+    # pools give their classes to any tree, so that the free amounts of trees exclude nothing
     scarcest = min(
         (
             (snapshot.free_index(name), amount)
             for need in needs
             for name, amount in need.resources
-            if not sharing.providers or name not in sharing.classes
+            if not sharing.providers or name not in sharing.resource_classes
         ),
         key=lambda asked: asked[0].count(asked[1]),
         default=None,
@@ -207,7 +209,7 @@ def possible_roots(
         if (members := each.named_providers(snapshot)) is not None
     ]
     if named:
-        # named trees are so few that nothing else needs to be looked up
+        # so few trees are named that nothing else needs to be looked up
         return RootFilter(sorted(set.intersection(*named)))
     wanted = [
         _SelectiveNames(snapshot, each, sharing) for each in _indexed_names(snapshot, conditions, needs)
@@ -224,13 +226,16 @@ def possible_roots(
         found, others = scarcest[0].having(scarcest[1]), wanted
     else:
         found, others = wanted[0].roots() if wanted else snapshot.roots(), wanted[1:]
-    # sets with sharing providers cannot filter: a tree may serve by what shares with it
-    telling = [each.sets for each in others if each.of_roots and each.share(len(snapshot.trees)) < _TELLING]
+    # names of sharing providers cannot filter: a tree may be served by providers that share with it
+    telling = [
+        each.sets for each in others if each.of_roots and each.share(len(snapshot.trees)) < _MAX_SELECTIVE
+    ]
     return RootFilter(found, telling, in_order=not by_amount)
 
 
 def _in_all(roots: Iterable[int], wanted: Sequence[Sequence[Container[int]]]) -> Iterator[int]:
-    """The roots that are, for everything that is wanted, in one of its sets."""
+    """Yield the roots that are in one set of each condition."""
+    # nested loops rather than any and all: generators cost more than these lookups
     for root in roots:
         for any_of in wanted:
             for one in any_of:
@@ -245,7 +250,7 @@ def _in_all(roots: Iterable[int], wanted: Sequence[Sequence[Container[int]]]) ->
 def _indexed_names(
     snapshot: ModelSnapshot, conditions: Iterable[ProviderCondition], needs: Iterable[ProviderNeed]
 ) -> Iterator[IndexedNames]:
-    """All that a request asks for and an index has, each once."""
+    """Yield all names of a request that an index has, each once."""
     for condition in conditions:
         yield from condition.indexed_names(snapshot)
     for name in dict.fromkeys([name for need in needs for name, _ in need.resources]):
@@ -253,25 +258,25 @@ def _indexed_names(
 
 
 def _anchor_roots(snapshot: ModelSnapshot, members: set[int], sharing: SharingProviders) -> set[int]:
-    """The roots of all trees at which a candidate with one of these providers may be anchored."""
+    """Return the roots of all trees at which a candidate with one of these providers may be anchored."""
     sharing.budget.spend(len(members))
     # a named provider may serve its own tree, and each tree that it shares with
     roots = {snapshot.providers[provider_id].root_id for provider_id in members}
     for provider_id in members.intersection(sharing.providers):
-        roots.update(sharing.anchors(provider_id))
+        roots.update(sharing.anchor_roots(provider_id))
     return roots
 
 
 class _SelectiveNames:
-    """Something that a provider of every candidate has, and about how many trees have it."""
+    """Names of which each candidate has one, and about how many trees have them."""
 
     def __init__(self, snapshot: ModelSnapshot, what: IndexedNames, sharing: SharingProviders) -> None:
         self._snapshot = snapshot
         self._what = what
         self._sharing = sharing
-        #: of all that have it, by name
+        #: by name, all providers that have it
         self.sets = [what.index[name] for name in what.names if name in what.index]
-        # aggregates of roots are compared with whole sets below, traits only looked up
+        # names that span trees are intersected with whole sets below, others are only looked up
         sharing.budget.spend(sum(map(len, self.sets)) if what.spans_trees else 1)
         each = [snapshot.roots_having(what.index, name) for name in what.names]
         self._roots = [roots for roots in each if roots.ids]
@@ -280,12 +285,12 @@ class _SelectiveNames:
         for provider_id in self._sharing_it:
             aggregates = snapshot.providers[provider_id].aggregates
             self.size += sum([len(snapshot.by_aggregate[aggregate]) for aggregate in aggregates])
-        #: whether the root of a tree tells whether the tree may serve
-        # else a member of the tree has the name, and the root alone does not tell
+        #: whether membership of the root alone decides
+        # false where another member of the tree may have the name
         self.of_roots = not self._sharing_it and all(roots.alone for roots in self._roots)
 
     def _who_shares(self) -> set[int]:
-        """The sharing providers that have it."""
+        """Return the sharing providers that have one of the names."""
         sharing, providers = self._sharing, self._snapshot.providers
         found = {each for members in self.sets for each in members.intersection(sharing.providers)}
         if self._what.spans_trees:
@@ -296,18 +301,18 @@ class _SelectiveNames:
         return found
 
     def share(self, trees: int) -> float:
-        """About which share of so many trees has it, if names have nothing to do with one another."""
-        # an estimate: names of one set may well come together
+        """Return about which share of the trees has one of the names, if names are independent."""
+        # only an estimate: names of one set may well occur together
         return 1 - prod([1 - len(roots.ids) / trees for roots in self._roots])
 
     def roots(self) -> Sequence[int]:
-        """The ids of the roots of all trees that may serve, in ascending order."""
+        """Return the roots of all trees that may serve, in ascending order."""
         if len(self._roots) == 1 and not self._sharing_it:
             return self._roots[0].ids
         if not self._sharing_it:
-            # merged while it is iterated over: a limit mostly ends that early
+            # merged lazily: a limit mostly ends the iteration early
             return MergedIds([roots.ids for roots in self._roots])
         found = {root for roots in self._roots for root in roots.ids}
         for provider_id in self._sharing_it:
-            found.update(self._sharing.anchors(provider_id))
+            found.update(self._sharing.anchor_roots(provider_id))
         return sorted(found)

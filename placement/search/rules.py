@@ -1,18 +1,17 @@
-"""Rules that tie the parts of a candidate together, and quick proofs that none can exist.
+"""Rules that tie the parts of a candidate together, and quick proofs that no candidate exists.
 
-:mod:`placement.search.conditions` says what one provider has to offer. The rules say whether it may serve a
+:mod:`placement.search.conditions` has the conditions on one provider. The rules decide whether it may serve a
 need beside the providers chosen for the others.
 
-Without the quick proofs a search over many like devices tries everything to prove the impossible: 17 groups
-of one unit below a host with 16 single-unit devices are 16! branches. A proof sees a part of the truth only:
-what it rules out is impossible, what it lets pass may still be.
+Without quick proofs, a search over many equivalent devices tries everything to prove the impossible. 17
+groups of one unit below a host with 16 single-unit devices are 16! branches. A proof is one-sided: it rules
+out only the impossible, and may let the impossible pass.
 
-- *Volume*: the amounts of a resource class have to fit into what the providers in question have free. Of a
-  provider only as much counts as any of the amounts could fill together: 5 free units are worth 4 to groups
-  of 2.
-- *Counts*: bipartite matchings of needs with providers that can serve a limited number of them: of the
-  suffixed groups that want a provider each, and for every class and amount of the needs of at least that
-  amount.
+- *Volume*: the amounts of a resource class have to fit into the free amounts of the providers in question. A
+  provider counts only as far as the amounts could fill it: 5 free units are worth 4 to groups of 2.
+- *Counts*: bipartite matchings of needs with providers, each of which can serve a limited number of needs.
+  One matching has the suffixed groups that need a provider each. For every class and each of its amounts
+  there is one of the needs of at least that amount.
 """
 
 from __future__ import annotations
@@ -32,10 +31,12 @@ from placement.search.request import CandidatesRequest
 Taken = dict[tuple[int, str], int]
 """Amounts by provider id and resource class."""
 
+# a sum is a bit of an integer as long as the largest provider has units, and each need shifts it once
 _MAX_UNITS: Final = 10_000
-"""Which sums amounts can have takes as many bits as the largest provider has units."""
+"""With more units than this, sums of amounts are not enumerated."""
+# each set compares itself with all others
 _MAX_SETS: Final = 8
-"""Beyond so many different sets of providers only all of them together are looked at."""
+"""With more different sets of providers, only the union of all is checked."""
 
 _Asked = tuple[int, Sequence[Provider]]
 """An amount, and the providers that may give it."""
@@ -48,11 +49,11 @@ def fits_at_all(
     taken: Mapping[tuple[int, str], int] = MappingProxyType({}),
     budget: SearchBudget | None = None,
 ) -> bool:
-    """False if there surely is no way to give each need one of its options.
+    """Return False if there surely is no way to give each need one of its options.
 
-    :param isolate: no two suffixed groups may have the same provider.
-    :param taken: what a search has already taken, by provider id and class.
-    :raises placement.search.budget.BudgetExhausted: it takes too long to find out.
+    :param isolate: whether no two suffixed groups may have the same provider.
+    :param taken: amounts that a search has already taken, by provider id and class.
+    :raises placement.search.budget.BudgetExhausted: the proof takes too long.
     """
     budget = budget or SearchBudget()
     if isolate:
@@ -69,29 +70,30 @@ def fits_at_all(
     return all(
         _amounts_fit(each, _free_amounts(name, each, taken), budget)
         for name, each in asked.items()
+        # one need alone was checked when its options were found
         if len(each) > 1
     )
 
 
 def _free_amounts(name: str, asked: Sequence[_Asked], taken: Mapping[tuple[int, str], int]) -> dict[int, int]:
-    """How much of the class each of the providers has left, by their ids."""
+    """Return how much of the class each of the providers has left, by id."""
     free: dict[int, int] = {}
     for _, providers in asked:
         for at in providers:
             if at.id not in free:
-                free[at.id] = available(at, name) - taken.get((at.id, name), 0)
+                free[at.id] = available_amount(at, name) - taken.get((at.id, name), 0)
     return free
 
 
-def available(provider: Provider, name: str) -> int:
-    """How much one candidate may take of a resource class."""
+def available_amount(provider: Provider, name: str) -> int:
+    """Return how much of a resource class one candidate may take of a provider."""
     return min(provider.inventories[name].max_unit, provider.free(name))
 
 
 def _amounts_fit(asked: Sequence[_Asked], free: Mapping[int, int], budget: SearchBudget) -> bool:
-    """Whether these amounts of one class may each have a provider, as far as the tests show."""
+    """Return False if these amounts of one class surely cannot each have a provider."""
     sizes = {amount for amount, _ in asked}
-    # Counts say all there is to say where all ask for the same amount.
+    # where all amounts are equal, the counts below are exact
     if len(sizes) > 1 and any(
         sum(amounts) > _max_sum(amounts, volumes, budget) for amounts, volumes in _list_volumes(asked, free)
     ):
@@ -112,23 +114,25 @@ def _amounts_fit(asked: Sequence[_Asked], free: Mapping[int, int], budget: Searc
 def _list_volumes(
     asked: Sequence[_Asked], free: Mapping[int, int]
 ) -> Iterator[tuple[Sequence[int], Collection[int]]]:
-    """Amounts that have to come from certain providers, and what is free at each of these."""
+    """Yield sets of amounts, each with the free amounts of all providers that may give them."""
     yield [amount for amount, _ in asked], free.values()
     by_providers: dict[frozenset[int], list[int]] = {}
     for amount, providers in asked:
         by_providers.setdefault(frozenset([at.id for at in providers]), []).append(amount)
     if 1 < len(by_providers) <= _MAX_SETS:
         for together in by_providers:
+            # amounts with fewer providers have to come from these, too
             amounts = [amount for other, each in by_providers.items() if other <= together for amount in each]
             yield amounts, [free[provider_id] for provider_id in together]
 
 
 def _max_sum(amounts: Sequence[int], volumes: Collection[int], budget: SearchBudget) -> int:
-    """No more than this of the amounts can be put where so much is free each, each amount whole.
+    """Return an upper bound of the sum of amounts, each whole, that fit into providers of these free volumes.
 
-    Which sums the amounts can have is kept in the bits of a number: bit n for n units.
+    The possible sums of the amounts are the bits of an integer: bit n stands for n units.
     """
     budget.spend(len(amounts) + len(volumes))
+    # in units of the greatest common divisor, so that memory in MB takes few bits
     min_amount, unit = min(amounts), gcd(*amounts)
     useful = [volume // unit for volume in volumes if volume >= min_amount]
     widest = max(useful, default=0)
@@ -145,11 +149,12 @@ def _low_bits(highest: int) -> int:
 
 
 def _match_all(limits: Sequence[Mapping[int, int]], budget: SearchBudget) -> bool:
-    """Whether everyone gets a provider.
+    """Return whether a matching gives each need a provider.
 
-    Grows the matching along augmenting paths, found breadth first.
+    The matching grows along augmenting paths, found breadth first.
 
-    :param limits: for each, by ids of the providers that would do, how many these serve at most.
+    :param limits: for each need, by the id of each provider that can serve it, how many needs that one
+        serves.
     """
     served: dict[int, list[int]] = {}
     for newcomer in range(len(limits)):
@@ -171,6 +176,7 @@ def _match_all(limits: Sequence[Mapping[int, int]], budget: SearchBudget) -> boo
                 break
         if free is None:
             return False
+        # back along the path: each need on it moves to the next provider, which frees the one before
         while free is not None:
             who, previous = came_from[free]
             served[free].append(who)
@@ -192,32 +198,32 @@ class RequestRules:
     ) -> None:
         self.snapshot = snapshot
         self.needs = needs
-        #: what may be spent on the request
+        #: the budget of the request
         self.budget = budget
-        #: no two suffixed groups at one provider
+        #: whether no two suffixed groups may be at one provider
         self.isolate = request.group_policy == "isolate"
         #: whether it matters how the providers of a tree are related
         self.by_lineage = bool(request.same_subtrees) or not request.nested
         #: whether several providers of a tree may be combined
         self.nested = request.nested
-        #: what the providers of the group without a suffix must have together
+        #: the traits that the providers of the group without a suffix have together
         self.unsuffixed_traits = next((group.required for group in request.groups if group.suffix == ""), ())
-        # needs of the group without a suffix state the same
+        # all needs of the group without a suffix state the same
         together = next((need.together for need in needs if need.unsuffixed), ())
-        #: all conditions that decide which provider may serve what, each once
+        #: all conditions that decide which provider may serve a need, each once
         self.conditions: tuple[ProviderCondition, ...] = tuple(
             dict.fromkeys(
                 [
                     *chain.from_iterable(need.conditions for need in needs),
                     # each piece by itself: one provider of the group is enough for one of them
-                    *(piece for each in together for piece in each.pieces()),
+                    *(piece for each in together for piece in each.single_pieces()),
                 ]
             )
         )
         ranks = {condition: rank for rank, condition in enumerate(self.conditions)}
-        #: for each need the indexes of its conditions
+        #: for each need, the indexes of its conditions
         self.conditions_of = [[ranks[each] for each in need.conditions] for need in needs]
-        #: for each need what it asks for: classes, and how much of each
+        #: for each need, its resource classes, and the amount of each
         self.names = [tuple([name for name, _ in need.resources]) for need in needs]
         self.asked = [tuple([amount for _, amount in need.resources]) for need in needs]
         #: the indexes of the needs of the group without a suffix
@@ -228,43 +234,44 @@ class RequestRules:
         ]
         #: for each need, its amounts by class, as candidates have them
         self.amounts: list[Mapping[str, int]] = [dict(need.resources) for need in needs]
-        #: by the identities of two of these, or of their sums, all of which are kept
+        #: by the identities of two amounts or sums: their sum, which is kept, so that identities stay unique
         self._sums: dict[tuple[int, int], Mapping[str, int]] = {}
-        #: for each need the index of the first that any provider serves just as well
+        #: for each need, the index of the first need that the same providers can serve
         first: dict[Hashable, int] = {}
-        self.first_alike = [first.setdefault(need.terms, index) for index, need in enumerate(needs)]
-        #: of classes that several needs ask for, the sum that they ask for
+        self.first_alike = [first.setdefault(need.serving_terms, index) for index, need in enumerate(needs)]
+        #: by class that several needs ask for: the sum of their amounts
         self.contested = _contested_amounts(needs)
-        #: of these, those of which one provider may give to several needs: which needs these are
+        #: of these classes, by those that one provider may give to several needs: the indexes of the needs
         self.adding_up = {
             name: asking
             for name in self.contested
             if (asking := [index for index, amounts in enumerate(self.amounts) if name in amounts])
             and not (self.isolate and not any(needs[index].unsuffixed for index in asking))
         }
-        #: whether any choice for one need goes with any choice for the others, traits of the group apart
+        #: whether any choice for one need goes with any choice for the others, apart from traits of the group
         self.independent = (
             self.nested
             and not request.same_subtrees
             and not (self.isolate and sum(not need.unsuffixed for need in needs) > 1)
             and not self.adding_up
         )
-        #: whether who can serve the needs says all that there is to say about the candidates of a tree
+        #: whether the options of the needs alone decide on the candidates of a tree
         self.by_options_alone = self.independent and not self.unsuffixed_traits
         #: the needs of each same_subtree rule
         self.subtrees = subtrees
-        #: whether a choice for all needs is right if it is for each two of them
+        #: whether a choice for all needs is right if it is right for each two of them
         self.pairwise = (
             self.nested
             and not self.adding_up
             and not self.unsuffixed_traits
             and all(len(rule) <= 2 for rule in subtrees)
         )
-        #: for each need, of what same_subtree rules it is part: the needs of each
+        #: for each need, the same_subtree rules that it is part of
         self.subtrees_of = [[rule for rule in subtrees if index in rule] for index in range(len(needs))]
 
     def sum_of(self, one: Mapping[str, int], other: Mapping[str, int]) -> Mapping[str, int]:
-        """Both amounts together, of :attr:`amounts` or sums of these: the same object for the same two."""
+        """Return the sum of two amounts of :attr:`amounts`, or of sums of these: always the same object."""
+        # by identity: templates of candidates are kept by the identity of amounts
         key = (id(one), id(other))
         known = self._sums.get(key)
         if known is None:
@@ -275,9 +282,9 @@ class RequestRules:
         return known
 
     def traits_settled(self, options: Sequence[Sequence[Provider]]) -> bool | None:
-        """Whether the group without a suffix has its traits with every choice (True), with none (False).
+        """Return whether the group without a suffix has its traits with each choice (True) or none (False).
 
-        None when it depends on the choice.
+        None means that it depends on the choice.
         """
         settled: bool | None = True
         for traits in self.unsuffixed_traits:
@@ -291,25 +298,25 @@ class RequestRules:
 
 
 class NeedAssignment:
-    """Providers chosen for some of the needs, from the options that a tree gives."""
+    """Providers chosen for some of the needs, from the options of a tree."""
 
     def __init__(self, rules: RequestRules, options: Sequence[Sequence[Provider]]) -> None:
         self.rules = rules
         self.options = options
         self.chosen: list[Provider | None] = [None] * len(options)
-        #: what the chosen ones give, by provider id and resource class
+        #: amounts that the chosen providers give, by provider id and resource class
         self.taken: Taken = {}
-        #: by provider id, how many suffixed groups it serves
+        #: by provider id: the number of suffixed groups that it serves
         self._groups_at: dict[int, int] = {}
         self._lineages: dict[int, frozenset[int]] = {}
-        #: for each need the ids of its options
+        #: for each need, the ids of its options
         self._ids = [frozenset([at.id for at in found]) for found in options] if rules.by_lineage else []
-        #: what a look at one choice may cost: rules on several needs look at the options of all
+        #: steps that a check of one choice may cost: rules on several needs read the options of all
         max_rules = len(rules.unsuffixed_traits) + max(map(len, rules.subtrees_of), default=0)
         self.steps = 1 + max_rules * sum(map(len, options))
 
-    def take(self, index: int, provider: Provider) -> None:
-        """Let the provider serve the need of that index."""
+    def take_provider(self, index: int, provider: Provider) -> None:
+        """Choose the provider for the need of that index."""
         self.chosen[index] = provider
         need = self.rules.needs[index]
         if not need.unsuffixed:
@@ -329,8 +336,8 @@ class NeedAssignment:
             for name, amount in need.resources:
                 self.taken[provider.id, name] -= amount
 
-    def allows(self, index: int, provider: Provider) -> bool:
-        """Whether the provider may serve the need beside all that is chosen, without ruling out the rest."""
+    def allows_provider(self, index: int, provider: Provider) -> bool:
+        """Return whether the provider may serve the need beside the chosen ones, the rest being possible."""
         rules = self.rules
         need = rules.needs[index]
         for name, amount in need.resources:
@@ -346,11 +353,11 @@ class NeedAssignment:
         return all(self._subtree_in_reach(rule, index, provider) for rule in rules.subtrees_of[index])
 
     def can_complete(self, rest: Sequence[int]) -> bool:
-        """Whether the needs that are left have, each and together, a place left."""
+        """Return whether the needs that are left have, each and together, a place left."""
         left: list[list[Provider]] = []
         for index in rest:
             self.rules.budget.spend(self.steps * len(self.options[index]))
-            left.append([at for at in self.options[index] if self.allows(index, at)])
+            left.append([at for at in self.options[index] if self.allows_provider(index, at)])
             if not left[-1]:
                 return False
         needs = [self.rules.needs[index] for index in rest]
@@ -362,7 +369,7 @@ class NeedAssignment:
         )
 
     def _traits_in_reach(self, index: int, provider: Provider) -> bool:
-        """Whether each set of required traits is met by the group or still can be."""
+        """Return whether the group has each set of required traits, or still can have it."""
         others = [other for other, need in enumerate(self.rules.needs) if need.unsuffixed and other != index]
         return all(
             not provider.traits.isdisjoint(traits)
@@ -373,7 +380,7 @@ class NeedAssignment:
         )
 
     def _subtree_in_reach(self, rule: Sequence[int], index: int, provider: Provider) -> bool:
-        """Whether one provider of the rule is, or can become, an ancestor of all the others."""
+        """Return whether one provider of the rule is, or can become, an ancestor of all the others."""
         above = self._lineage_of(provider)
         open_ones, chosen = [], [provider.id]
         for other in rule:
@@ -390,12 +397,12 @@ class NeedAssignment:
         return not all(above.isdisjoint(self._ids[other]) for other in open_ones)
 
     def _possible_providers(self, index: int) -> Sequence[Provider]:
-        """The provider chosen for a need, or all that may be."""
+        """Return the provider chosen for a need, or all its options."""
         at = self.chosen[index]
         return self.options[index] if at is None else (at,)
 
     def _lineage_of(self, provider: Provider) -> frozenset[int]:
-        """The ids of the provider and all its ancestors."""
+        """Return the ids of the provider and all its ancestors."""
         known = self._lineages.get(provider.id)
         if known is None:
             found = {provider.id}
@@ -416,6 +423,6 @@ def _contested_amounts(needs: Iterable[ProviderNeed]) -> dict[str, int]:
 
 
 def _accepts_sum(provider: Provider, name: str, total: int) -> bool:
-    """Whether the sum of what several groups take from a provider is within its bounds."""
+    """Return whether a provider can give the sum of what several groups take of it."""
     inventory = provider.inventories[name]
     return total <= inventory.max_unit and provider.used.get(name, 0) + total <= inventory.capacity

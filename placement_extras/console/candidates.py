@@ -15,7 +15,7 @@ from placement.read_model.snapshot import ModelSnapshot
 from placement.schemas import base, explanation
 from placement.schemas.request_form import AskedCandidates
 from placement.search.budget import BudgetExhausted, SearchBudget
-from placement.search.candidate_search import search
+from placement.search.candidate_search import find_candidates
 from placement.search.candidates import AllocationCandidate, candidates_of, topology_first
 from placement.search.request import check_names
 from placement_extras.console import questions
@@ -161,7 +161,7 @@ def _candidates(visit: PageRequest, asked: AskedCandidates) -> HostOffers:
                 options.api.candidates_deadline, options.api.candidates_size * _MIB, view.give_way
             )
             # one of each host in turn: many hosts tell more than many places on one
-            patterns = search(
+            patterns = find_candidates(
                 view.snapshot, wanted, strategy="breadth-first", max_candidates=_MAX_SHOWN + 1, budget=budget
             )
             candidates = list(candidates_of(topology_first(patterns, budget)))

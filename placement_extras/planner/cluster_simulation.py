@@ -11,7 +11,7 @@ from typing import Final
 from placement.read_model.provider import DISABLED, SHARES, Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import HostTree
-from placement.search.budget import SearchBudget, slices
+from placement.search.budget import SearchBudget, yielding_slices
 from placement.search.request import CandidatesRequest, RequestGroup
 from placement.store.groups import hosts_of
 from placement.store.holders import HeldAmount
@@ -60,7 +60,7 @@ def guests_of(
     :raises placement.search.budget.BudgetExhausted: it takes too long.
     """
     by_consumer: dict[tuple[str, str | None], dict[Slot, int]] = {}
-    for each in chain.from_iterable(slices(held, budget)):
+    for each in chain.from_iterable(yielding_slices(held, budget)):
         provider = snapshot.providers.get(each.provider_id)
         if provider is not None and each.resource_class in provider.inventories:
             # amounts of several inventories of one consumer come in several rows

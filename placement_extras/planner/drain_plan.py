@@ -7,7 +7,7 @@ from operator import itemgetter
 from typing import Final
 
 from placement.read_model.provider import Provider
-from placement.search.budget import SearchBudget, slices
+from placement.search.budget import SearchBudget, yielding_slices
 from placement_extras.planner.cluster_simulation import ClusterSimulation, Host, HostedConsumer
 from placement_extras.planner.packing import FitBounds, Way, most_by_volume
 from placement_extras.planner.trials import TrialJournal, TriesExhausted
@@ -88,15 +88,15 @@ def displace(board: ClusterSimulation, guests: Sequence[HostedConsumer]) -> Disp
 
 def _largest_first(guests: Sequence[HostedConsumer], budget: SearchBudget) -> list[HostedConsumer]:
     """The guests in descending order of their largest share of the most that any guest has of a class."""
-    asked = [(each, each.amounts) for some in slices(guests, budget) for each in some]
+    asked = [(each, each.amounts) for some in yielding_slices(guests, budget) for each in some]
     most: dict[str, int] = {}
-    for some in slices(asked, budget):
+    for some in yielding_slices(asked, budget):
         for _, amounts in some:
             for name, amount in amounts.items():
                 most[name] = max(amount, most.get(name, 1))
     sizes = [
         (-max([amount / most[name] for name, amount in amounts.items()]), each.consumer, each)
-        for some in slices(asked, budget)
+        for some in yielding_slices(asked, budget)
         for each, amounts in some
     ]
     return [each for _, _, each in sorted(sizes, key=itemgetter(0, 1))]

@@ -12,7 +12,7 @@ from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import HostTree, TreeStructure
 from placement.search.budget import SearchBudget
-from placement.search.candidate_search import when_empty
+from placement.search.candidate_search import unused_patterns
 from placement.search.candidates import CandidatePattern, PatternBatch
 from placement.search.request import CandidatesRequest
 from placement_extras.planner.trials import TrialJournal, TriesExhausted
@@ -263,7 +263,7 @@ class FootprintFinder:
 
     def __init__(self, snapshot: ModelSnapshot, request: CandidatesRequest, budget: SearchBudget) -> None:
         self._budget = budget
-        self._patterns: Callable[[HostTree, Sequence[Provider]], PatternBatch] = when_empty(
+        self._patterns: Callable[[HostTree, Sequence[Provider]], PatternBatch] = unused_patterns(
             snapshot, request, budget
         )
         self._found: dict[tuple[PatternBatch, TreeStructure], FlavorFootprints] = {}

@@ -12,7 +12,7 @@ there are grows without bound, so that after some tries a search gives up and a 
     return False            # each was undone before the next
 
 Two searches elsewhere have no journal, and say why: ``placement.search.backtracking`` and
-``placement.search.claims.placing``.
+``placement.search.claims.placement``.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -13,7 +13,7 @@ from placement.policies import ext as rules
 from placement.schemas import claim as schemas
 from placement.schemas.base import canonical_uuid
 from placement.search.claims.claim import HostChoice
-from placement.search.claims.placing import PlacedClaim
+from placement.search.claims.placement import PlacedClaim
 from placement.search.claims.service import ClaimLimits, ClaimService
 from placement.store import expiries
 
@@ -38,7 +38,7 @@ def create(call: ApiRequest) -> Response:
     """Find what each consumer wants, and have it hold that: all of them, or none."""
     body = call.body(_BODY)
     wanted, dry_run = schemas.parse(body, call.service.request_forms), body["dry_run"]
-    placed = claimer(call).claim(wanted, dry_run=dry_run, reservation=body["reservation"])
+    placed = claimer(call).claim_places(wanted, dry_run=dry_run, reservation=body["reservation"])
     return call.answer({"claims": [_claim(each) for each in placed]}, status=200 if dry_run else 201)
 
 

@@ -11,8 +11,8 @@ from placement.exceptions import InvalidRequest
 from placement.policies import ext as rules
 from placement.schemas import explanation as schemas
 from placement.search.budget import BudgetExhausted, SearchBudget
-from placement.search.diagnosis.explanation import explain
-from placement.search.diagnosis.sentences import document
+from placement.search.diagnosis.explanation import explain_request
+from placement.search.diagnosis.sentences import explanation_document
 from placement.search.request import check_names
 
 blueprint = Blueprint("ext_explanations", __name__)
@@ -29,8 +29,10 @@ def explain_candidates(call: ApiRequest) -> Response:
         check_names(asked.request, view.names.classes, view.names.traits)
         budget = SearchBudget(deadline, give_way=view.giving_way_after(call.check_awaited))
         try:
-            explanation = explain(view.snapshot, asked.request, budget)
-            fallback = None if asked.fallback is None else explain(view.snapshot, asked.fallback, budget)
+            explanation = explain_request(view.snapshot, asked.request, budget)
+            fallback = (
+                None if asked.fallback is None else explain_request(view.snapshot, asked.fallback, budget)
+            )
         except BudgetExhausted:
             raise InvalidRequest.too_long(
                 "The request could not be explained",
@@ -38,7 +40,7 @@ def explain_candidates(call: ApiRequest) -> Response:
                 "explanations_deadline",
                 ": ask for fewer groups.",
             ) from None
-    shown = document(explanation, fallback)
+    shown = explanation_document(explanation, fallback)
     return call.answer(
         {"microversion": microversion.text(asked.version), **shown, "warnings": list(asked.warnings)}
     )

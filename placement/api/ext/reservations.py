@@ -42,7 +42,7 @@ def create(call: ApiRequest) -> Response:
     def make(tx: WriteTransaction) -> None:
         made[:] = [store.make(tx, uuid, body["group"], end)]
 
-    claimer(call).claim([wanted], also=make)
+    claimer(call).claim_places([wanted], also=make)
     (written,) = made
     shown = {"reservation": _document(written.reservation, written.held), "warnings": wanted.warnings}
     return call.located(call.answer(shown, status=201), f"{PATH}/{uuid}")

@@ -1,34 +1,35 @@
-"""Claims in one call: what ``POST /ext/v1/claims`` decides, and how it is put into effect.
+"""Claims in one call: places the requests of ``POST /ext/v1/claims``, and writes their allocations.
 
 Nouns
-    What is *wanted* is a request for candidates together with the consumer that shall hold what is found. A
-    *choice* is a candidate that serves it; its *host* is the tree where it is anchored, by its root. Several
-    that are wanted at once are *placed* one after the other, each in a *world* where those before hold their
-    choices already: all of them, or none.
+    A *wanted claim* is a request for candidates, and the consumer that shall hold one. A *choice* is a
+    candidate that serves it; its *host* is the root of the tree where the candidate is anchored. Several
+    wanted claims are *placed* one after the other. Each gets a *scenario*, a snapshot in which the claims
+    before it hold their choices. Either all are placed, or none.
 
-    A consumer may join a *group*, whose *members* are kept on one host or apart by the *policy* of the claim.
-    By a *topology* dedicated CPUs and memory are *split* over *zones*, NUMA nodes with what is below them.
+    A consumer may join a *group*. The *policy* of the claim keeps its *members* on one host or apart. A
+    *topology* *splits* dedicated CPUs and memory over *zones*: NUMA nodes with all providers below them.
 
-Who does what
-    ``claim`` has the nouns. ``placing`` decides: a pure function over the read model. With an order it
-    compares choices by ``scores``; ``score_bounds`` has upper bounds for each host, so that few are searched.
-    ``topology`` says how amounts are split over zones, ``splitting`` combines that with what the search finds
-    for all else. ``service`` acts: it has choices made and written (``placement.store``), and made again if
-    another claim was faster. ``refusal`` says why there is no place among the hosts that may be chosen, and
-    what would help.
+Modules
+    - ``claim`` has the nouns.
+    - ``placing`` decides: pure functions over the read model find a choice for each wanted claim.
+    - ``scores`` compares choices by the order of the claim; ``score_bounds`` has upper bounds for each host,
+      so that few hosts are searched.
+    - ``topology`` splits amounts over zones; ``splitting`` combines splits with candidates for the rest.
+    - ``service`` acts: it places claims, writes them (``placement.store``), and repeats both after a lost
+      race.
+    - ``refusal`` explains why no host has a place, and which changes would help.
 
 A worked example
-    Host ``a`` has VCPU 4, ``b`` VCPU 8. Wanted are VCPU:4 for one consumer and VCPU:8 for another. If ``b``
-    is looked at first, the first one goes there; in the world that is left nobody serves VCPU:8. So the
-    first one goes to ``a``, the second to ``b``. Meanwhile another claim has taken VCPU 1 of ``b``: nothing
-    is written, all is looked at again, and "no candidate" is the answer, with VCPU:7 as what would fit.
+    Host ``a`` has VCPU 4, host ``b`` VCPU 8. One consumer wants VCPU:4, a second VCPU:8. If the search
+    begins at ``b``, the first claim goes there, and no host is left for VCPU:8. So the first goes to ``a``,
+    and the second to ``b``. If another claim takes one VCPU of ``b`` meanwhile, the transaction writes
+    nothing, and the search runs again. The answer is "no candidate", with VCPU:7 as the largest amount.
 
-What always holds
-    - A choice is written only if its providers are still described as they were when it was made
-      (inventories, traits, aggregates, place in the tree), and still have room, and the policy of its group
-      still allows it: in one transaction.
-    - Who lost a race looks again, at all that was committed until then. "No candidate" is said only of such a
-      look, never because others were faster: who loses time and again is told to try later.
-    - Where several are wanted, "no candidate" means that there is no way to place them together. What cannot
-      be found out within the budget is refused as too long a search.
+Invariants
+    - One transaction checks a choice and writes it. Its providers have room, and are unchanged since it was
+      made (inventories, traits, aggregates and place in the tree); the policy of its group allows it.
+    - After a lost race the search runs again, on all that was committed until then. "No candidate" always
+      results from such a search. A claim that loses every race gets "try again later".
+    - For several wanted claims, "no candidate" means that there is no way to place them together. If the
+      budget does not suffice to find out, the request is refused as too long a search.
 """

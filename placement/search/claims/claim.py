@@ -1,4 +1,4 @@
-"""The nouns of claims: what a client wants, the scenario it is placed in, and a choice with its zones.
+"""The nouns of claims: a wanted claim, the scenario that it is placed in, and a choice with its zones.
 
 A zone is a NUMA node with all providers below it.
 """
@@ -22,20 +22,24 @@ from placement.store.consumers import ConsumerOwnership
 from placement.store.groups import ConsumerGroup, Members, hosts_of, present, size
 
 Order = tuple[tuple[str, float], ...]
-"""Criteria (see :mod:`placement.search.claims.scores`) and their weights; none of them twice."""
+"""Criteria (see :mod:`placement.search.claims.scores`) with their weights; each occurs once."""
 
 
 @dataclass(frozen=True, slots=True)
 class WantedClaim:
-    """A request for candidates, and the consumer that shall hold one instead of all that it holds.
+    """A request for candidates, and the consumer that shall hold one in place of its current allocations.
 
-    ``version`` is the one in whose grammar the request was written. ``fallback`` is what will do
-    as well, where nothing does that the request asks for; ``warnings`` say what of a flavor is not in either.
-    ``generation`` is the consumer's as the client knows it, None for a new one. ``only`` and ``avoid`` are
-    uuids of root providers: the hosts that may be chosen, None for all, and those of which nothing may be
-    taken. By ``order`` the best choice is made; without it, any. It joins the ``group``, or leaves that in
-    which it was. By ``topology`` dedicated CPUs and memory are split over zones; without it, they come as the
-    request says. ``expires_in`` so many seconds it is gone again, unless somebody confirms it.
+    - ``generation``: the consumer's generation as the client knows it; None for a new consumer.
+    - ``version``: the microversion of the request's grammar.
+    - ``fallback``: a request that is served if ``request`` cannot be.
+    - ``warnings``: parts of a flavor that neither request has.
+    - ``only``: uuids of the roots that may be chosen; None for all.
+    - ``avoid``: uuids of roots of which nothing may be taken.
+    - ``alternates``: the number of choices on other hosts that are returned beside.
+    - ``order``: criteria of the best choice; without it, any choice will do.
+    - ``group``: the group that the consumer joins; without it, it leaves its group.
+    - ``topology``: how dedicated CPUs and memory are split over zones; None takes them as requested.
+    - ``expires_in``: seconds until the claim expires, unless a client confirms it.
     """
 
     consumer: str
@@ -55,13 +59,13 @@ class WantedClaim:
 
     @property
     def names_hosts(self) -> bool:
-        """Whether it names hosts, so that hosts that are alike are not the same to it."""
+        """Whether it names hosts, so that equivalent hosts are not exchangeable."""
         return bool(self.only or self.avoid)
 
 
 @dataclass(frozen=True, slots=True)
 class ChoiceScore:
-    """The score of a choice by each criterion, from 0 to 1, and their weighted sum: more is better."""
+    """The score of a choice by each criterion, from 0 to 1, and their weighted sum; more is better."""
 
     total: float
     criteria: Mapping[str, float]
@@ -69,9 +73,9 @@ class ChoiceScore:
 
 @dataclass(frozen=True, slots=True)
 class HostChoice:
-    """A candidate with its providers: the root of its host, amounts by provider, who serves which suffix.
+    """A candidate with its providers: the root of its host, amounts by provider, providers by suffix.
 
-    It has a score if an order is wanted.
+    It has a score if the claim has an order.
     """
 
     root: Provider
@@ -80,8 +84,8 @@ class HostChoice:
     score: ChoiceScore | None = None
 
     @classmethod
-    def of(cls, snapshot: ModelSnapshot, candidate: AllocationCandidate) -> HostChoice:
-        """The choice of a candidate that was found in the snapshot."""
+    def from_candidate(cls, snapshot: ModelSnapshot, candidate: AllocationCandidate) -> HostChoice:
+        """Return the choice of a candidate that was found in the snapshot."""
         members, providers = candidate.provider_set.members, snapshot.providers
         return cls(
             providers[members[0].root_id],
@@ -91,12 +95,12 @@ class HostChoice:
 
     @property
     def hosts(self) -> frozenset[int]:
-        """The roots of the hosts where something is held, as groups count them: mostly :attr:`root` alone."""
+        """The roots of the hosts of its amounts, as groups count them: mostly :attr:`root` alone."""
         return hosts_of((provider.root_id, SHARES in provider.traits) for provider, _ in self.resources)
 
     @property
     def providers(self) -> Iterator[Provider]:
-        """All whose description made this a candidate; some may come twice."""
+        """All providers that made this a candidate by their inventories or traits; some may come twice."""
         yield self.root
         for provider, _ in self.resources:
             yield provider
@@ -105,30 +109,34 @@ class HostChoice:
 
 
 def stays_at_its_host(snapshot: ModelSnapshot, request: CandidatesRequest) -> bool:
-    """Whether each choice takes something of the tree where it is anchored, so that it is on that host alone.
+    """Return whether each choice takes something of the tree where it is anchored.
 
-    It is where it asks for a class that nothing has that shares; else a choice may be of pools alone.
+    Then the consumer is on that host.
+
+    True if the request asks for a class that no sharing provider has; else a choice may be of pools alone.
     """
     pools = [snapshot.providers[each] for each in snapshot.by_trait.get(SHARES, ())]
     shared = {name for pool in pools for name in pool.inventories}
     return any(not shared.issuperset(group.resources) for group in request.groups)
 
 
-def holding(snapshot: ModelSnapshot, choice: HostChoice) -> ModelSnapshot:
-    """The world in which somebody holds this choice; the snapshot must not be changed while it is needed."""
+def with_choice_held(snapshot: ModelSnapshot, choice: HostChoice) -> ModelSnapshot:
+    """Return the snapshot as if a consumer held this choice; the original must not change meanwhile."""
     return _using_more(snapshot, ((provider.uuid, amounts) for provider, amounts in choice.resources))
 
 
-def giving_back(snapshot: ModelSnapshot, held: Iterable[Allocation]) -> ModelSnapshot:
-    """The world in which nobody holds these any more; the snapshot must not be changed while it is needed."""
+def without_allocations(snapshot: ModelSnapshot, held: Iterable[Allocation]) -> ModelSnapshot:
+    """Return the snapshot without these allocations; the original must not change meanwhile."""
     return _using_more(snapshot, ((each.provider, {each.resource_class: -each.used}) for each in held))
 
 
-def within(snapshot: ModelSnapshot, held: Collection[Allocation]) -> tuple[ModelSnapshot, frozenset[str]]:
-    """The world of a claim that takes all from what is held, and the roots (uuids) of the hosts in question.
+def within_reservation(
+    snapshot: ModelSnapshot, held: Collection[Allocation]
+) -> tuple[ModelSnapshot, frozenset[str]]:
+    """Return the scenario of a claim that takes all from a reservation, and the uuids of the possible roots.
 
-    There, and on what hosts share, nothing is free but that; other hosts are as they were. The snapshot must
-    not be changed while it is needed.
+    At these hosts, and at sharing providers, only the reserved amounts are free; other hosts are unchanged.
+    The original snapshot must not change while the new one is used.
     """
     amounts: dict[int, dict[str, int]] = {}
     for each in held:
@@ -139,6 +147,7 @@ def within(snapshot: ModelSnapshot, held: Collection[Allocation]) -> tuple[Model
     concerned = {member for root in roots for member in snapshot.trees[root]} | snapshot.by_trait.get(
         SHARES, set()
     )
+    # capacity less the reserved amount counts as used, whatever is used: an overcommitted host gives it, too
     used = {
         provider_id: {
             name: each.capacity - amounts.get(provider_id, {}).get(name, 0)
@@ -150,7 +159,7 @@ def within(snapshot: ModelSnapshot, held: Collection[Allocation]) -> tuple[Model
 
 
 def _using_more(snapshot: ModelSnapshot, more: Iterable[tuple[str, Mapping[str, int]]]) -> ModelSnapshot:
-    """The snapshot if so much more were used of providers, by uuid, as far as they are there."""
+    """Return the snapshot with more used, by uuid of provider; providers that are gone are ignored."""
     used: dict[int, dict[str, int]] = {}
     for uuid, amounts in more:
         provider = snapshot.get(uuid)
@@ -161,15 +170,15 @@ def _using_more(snapshot: ModelSnapshot, more: Iterable[tuple[str, Mapping[str, 
     return snapshot.using(used)
 
 
-NOBODY: Final[Mapping[int, int]] = {}
+NO_MEMBERS: Final[Mapping[int, int]] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimScenario:
-    """A snapshot, which must not be changed, and of each group how many members a host has, by its root.
+    """A snapshot, which must not change, and for each group how many members each host has, by its root.
 
-    ``distances`` are those of zones, where they are known; all others are equally far apart. ``sizes`` are
-    how many members the groups have, of which one may be on several hosts; without it each is on one.
+    ``distances`` are known distances of zones; all others are equally far apart. The number of members of
+    each group is in ``sizes``, as one member may be on several hosts; without it each member is on one.
     """
 
     snapshot: ModelSnapshot
@@ -178,31 +187,34 @@ class ClaimScenario:
     sizes: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, snapshot: ModelSnapshot, members: Members, wanted: Iterable[WantedClaim]) -> ClaimScenario:
-        """The world before any of those wanted has a place."""
+    def from_members(
+        cls, snapshot: ModelSnapshot, members: Members, wanted: Iterable[WantedClaim]
+    ) -> ClaimScenario:
+        """Return the scenario before any of the wanted claims has a place."""
         wanted = list(wanted)
+        # a consumer that moves is not beside itself
         moving = {each.consumer for each in wanted}
         groups = {name: present(each, moving) for name, each in members.items()}
         far = any(each.topology is not None or "numa_distance" in dict(each.order) for each in wanted)
         sizes = {name: size(each, moving) for name, each in members.items()}
         return cls(snapshot, groups, snapshot.distances() if far else {}, sizes)
 
-    def beside(self, group: ConsumerGroup | None) -> Mapping[int, int]:
-        """How many members each host has that whoever joins this group would be beside."""
-        return NOBODY if group is None else self.groups.get(group.name, NOBODY)
+    def members_beside(self, group: ConsumerGroup | None) -> Mapping[int, int]:
+        """Return how many members each host has, for a consumer that joins this group."""
+        return NO_MEMBERS if group is None else self.groups.get(group.name, NO_MEMBERS)
 
     def size_of(self, group: ConsumerGroup | None) -> int:
-        """How many members there are that whoever joins this group would be beside."""
+        """Return how many other members the group has, for a consumer that joins it."""
         if group is None:
             return 0
-        return self.sizes.get(group.name, sum(self.beside(group).values()))
+        return self.sizes.get(group.name, sum(self.members_beside(group).values()))
 
-    def holding(self, wanted: WantedClaim, choice: HostChoice) -> ClaimScenario:
-        """The world in which this choice was made for one that is wanted."""
-        world = replace(self, snapshot=holding(self.snapshot, choice))
+    def with_choice(self, wanted: WantedClaim, choice: HostChoice) -> ClaimScenario:
+        """Return the scenario in which a wanted claim holds this choice."""
+        world = replace(self, snapshot=with_choice_held(self.snapshot, choice))
         if wanted.group is None:
             return world
-        count = Counter(self.beside(wanted.group))
+        count = Counter(self.members_beside(wanted.group))
         count.update(choice.hosts)
         name = wanted.group.name
         sizes = {**self.sizes, name: self.size_of(wanted.group) + 1}
@@ -210,5 +222,5 @@ class ClaimScenario:
 
 
 def zone_of(snapshot: ModelSnapshot, provider: Provider) -> int | None:
-    """The id of the nearest provider, upwards from this one, that is a NUMA node."""
+    """Return the id of the nearest provider, upwards from this one, that is a NUMA node."""
     return next((each.id for each in snapshot.upwards(provider) if ZONE in each.traits), None)

@@ -1,7 +1,7 @@
-"""Explains why a claim has no place: reasons among the hosts that may be chosen, and changes that would help.
+"""Explains why a claim has no place: reasons among the possible hosts, and changes that would help.
 
-Conditions of one provider do not say how much is too much of an amount that is divided over zones. So each
-change to such a claim is tried by placing it.
+Conditions on one provider do not bound an amount that is split over zones. So each change to such a claim is
+tried by placing it.
 """
 
 from __future__ import annotations
@@ -17,74 +17,100 @@ from placement.read_model.provider import SHARES
 from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import BudgetExhausted, SearchBudget
 from placement.search.claims.claim import ClaimScenario, WantedClaim, stays_at_its_host
-from placement.search.claims.placing import UnplacedClaim, choices_at_hosts
-from placement.search.claims.splitting import is_splittable
-from placement.search.claims.topology import TopologyPolicy
-from placement.search.diagnosis.explanation import NearestMiss, RequestExplanation, explain, gather
+from placement.search.claims.placement import UnplacedClaim, choices_at_hosts
+from placement.search.claims.split_choices import full_amounts, is_splittable
+from placement.search.claims.topology import SPLIT, TopologyPolicy
+from placement.search.diagnosis.clauses import RequestClause
+from placement.search.diagnosis.explanation import (
+    NearestMiss,
+    RequestExplanation,
+    explain_request,
+    gather_found,
+)
 from placement.search.diagnosis.relaxations import RequestRelaxation, TriedRelaxations
-from placement.search.diagnosis.sentences import best, document, of_both, plural, sentence
+from placement.search.diagnosis.sentences import (
+    best_relaxation,
+    counted_noun,
+    explanation_document,
+    explanation_sentence,
+    of_both,
+)
 from placement.search.request import CandidatesRequest
 from placement.store import allocations, reservations
 
 
-def fitting(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget) -> Iterator[int]:
-    """The roots of the hosts that have a place for it.
+def fitting_roots(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget) -> Iterator[int]:
+    """Yield the roots of the hosts that have a place for the claim.
 
-    :raises Exhausted: the budget is spent.
+    :raises BudgetExhausted: the budget is spent.
     """
+    # a fixed seed: the order of hosts does not matter here, and the same question gets the same answer
     roots, at = choices_at_hosts(world, wanted, budget, random.Random(0))
     for root in roots:
         if any(choice is not None for choice in at(root)):
             yield root
 
 
-def fits(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget) -> bool:
-    """Whether there is a place for it.
+def has_place(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget) -> bool:
+    """Return whether there is a place for the claim.
 
-    :raises Exhausted: the budget is spent.
+    :raises BudgetExhausted: the budget is spent.
     """
-    return next(fitting(world, wanted, budget), None) is not None
+    return next(fitting_roots(world, wanted, budget), None) is not None
 
 
-def topologies(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget) -> Iterator[TopologyPolicy]:
-    """The topology that allows most, if one that has no place by its own has one by that.
+def looser_topologies(
+    world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget
+) -> Iterator[TopologyPolicy]:
+    """Yield the least strict topology, if the claim has a place with it but not with its own.
 
-    :raises Exhausted: the budget is spent.
+    :raises BudgetExhausted: the budget is spent.
     """
     most = TopologyPolicy.BEST_EFFORT
-    if wanted.topology is not most and fits(world, replace(wanted, topology=most), budget):
+    if wanted.topology is not most and has_place(world, replace(wanted, topology=most), budget):
         yield most
 
 
 def tried_relaxations(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget) -> TriedRelaxations:
-    """The relaxations of a claim, each tried by placing it."""
+    """Return the relaxations of a claim, each tried by placing it."""
 
-    def serving(changed: CandidatesRequest) -> Iterator[int]:
-        # by a topology a claim has to ask for something that is split
+    def serving_roots(changed: CandidatesRequest) -> Iterator[int]:
+        # a claim with a topology has to ask for something that is split
         if wanted.topology is None or is_splittable(changed):
-            yield from fitting(world, replace(wanted, request=changed), budget)
+            yield from fitting_roots(world, replace(wanted, request=changed), budget)
 
-    return TriedRelaxations(world.snapshot, wanted.request, serving, budget)
+    def amounts_to_try(clause: RequestClause) -> set[int]:
+        (name,) = clause.names
+        is_split = clause.group == "" and name in SPLIT
+        return full_amounts(world.snapshot, name, wanted.topology if is_split else None, budget)
+
+    return TriedRelaxations(world.snapshot, wanted.request, serving_roots, amounts_to_try, budget)
 
 
 _MAX_SAID: Final = 5
-"""Of all that a reservation holds so much is named."""
+"""Number of allocations of a reservation that a message names."""
 
 
-def refusal(wanted: Sequence[WantedClaim], unplaced: UnplacedClaim, budget: SearchBudget) -> NoCandidate:
-    """Why the first of those without a place has none."""
+def claim_refusal(
+    wanted: Sequence[WantedClaim], unplaced: UnplacedClaim, budget: SearchBudget
+) -> NoCandidate:
+    """Return why the first claim without a place has none."""
     each, world = wanted[unplaced.number], unplaced.world
     prefix = _no_candidate(wanted, unplaced)
     ways = [each] if each.fallback is None else [each, replace(each, request=each.fallback)]
     left, left_out = _hosts_left(world, ways)
+    # a pool that is avoided has nothing to give, whichever host it shares with
     snapshot = _without_pools(world.snapshot, each)
     try:
-        found = [explain(snapshot, way.request, budget, left, relaxing=each.topology is None) for way in ways]
+        found = [
+            explain_request(snapshot, way.request, budget, left, relaxing=each.topology is None)
+            for way in ways
+        ]
     except BudgetExhausted:
-        return NoCandidate(f"{prefix}; why would take too long to find out.", None)
+        return NoCandidate(f"{prefix}; the reasons would take too long to find.", None)
     found = [_try_relaxations(world, *both, budget) for both in zip(ways, found, strict=True)]
     found = [_mark_avoided(world.snapshot, each, explanation) for explanation in found]
-    texts = list(map(sentence, found))
+    texts = list(map(explanation_sentence, found))
     if left_out and not left:
         said = f"no host may be chosen: {_count_hosts(left_out)}"
     else:
@@ -93,32 +119,32 @@ def refusal(wanted: Sequence[WantedClaim], unplaced: UnplacedClaim, budget: Sear
             found, texts = [explanation for explanation, _ in split], [text for _, text in split]
         said = of_both(*texts)
         if each.topology is None and any(explanation.fitting for explanation in found):
-            said = f"all hosts that would do are left out by its group; without that: {said}"
+            said = f"its group excludes all hosts that fit; without the group: {said}"
         if left_out:
             said += f"; {_count_hosts(left_out)}"
     shown = {
         "microversion": microversion.text(each.version),
-        **document(*found),
+        **explanation_document(*found),
         "summary": said,
         "warnings": list(each.warnings),
     }
-    warned = f" Of the flavor was ignored: {'; '.join(each.warnings)}." if each.warnings else ""
+    warned = f" Ignored parts of the flavor: {'; '.join(each.warnings)}." if each.warnings else ""
     return NoCandidate(f"{prefix}: {said}.{warned}", shown)
 
 
 def _try_relaxations(
     world: ClaimScenario, wanted: WantedClaim, explanation: RequestExplanation, budget: SearchBudget
 ) -> RequestExplanation:
-    """The explanation with only the relaxations with which there is a place, and as many hosts as have one.
+    """Return the explanation with only the relaxations that give a place, and with the number of hosts.
 
-    Where nothing shares, the hosts that are left tell that. Else a choice may take of a pool that is avoided,
-    or be of pools alone, which its group may not allow.
+    Without sharing providers, the possible hosts decide that. Else a choice may take of a pool that is
+    avoided, or be of pools alone, which its group may not allow.
     """
     if SHARES not in world.snapshot.by_trait or (not wanted.avoid and wanted.group is None):
         return explanation
     kept = list[RequestRelaxation]()
     tried = map(tried_relaxations(world, wanted, budget).try_change, explanation.relaxations)
-    is_complete = gather((each for each in tried if each is not None), kept)
+    is_complete = gather_found((each for each in tried if each is not None), kept)
     incomplete = dict.fromkeys((*explanation.incomplete, *([] if is_complete else ["relaxations"])))
     return replace(explanation, relaxations=tuple(kept), incomplete=tuple(incomplete))
 
@@ -126,24 +152,24 @@ def _try_relaxations(
 def _explain_split(
     world: ClaimScenario, wanted: WantedClaim, explanation: RequestExplanation, budget: SearchBudget
 ) -> tuple[RequestExplanation, str]:
-    """Why there is no place by a topology: the explanation without one, with what would help with it."""
+    """Return why no place has the topology: the explanation without one, and changes that would help."""
     changes, others = list[RequestRelaxation](), list[TopologyPolicy]()
-    is_complete = gather(topologies(world, wanted, budget), others) and gather(
+    is_complete = gather_found(looser_topologies(world, wanted, budget), others) and gather_found(
         tried_relaxations(world, wanted, budget).find_changes(), changes
     )
-    said = [f"by topology {wanted.topology} there is no place"]
-    said += [f"{other} would do" for other in others]
-    said += [best(changes)] if changes else []
-    said += [] if is_complete else ["what else would help takes too long to find out"]
-    text = f"{', '.join(said)}; without a topology {sentence(explanation)}"
+    said = [f"topology {wanted.topology} leaves no place"]
+    said += [f"{other} would fit" for other in others]
+    said += [best_relaxation(changes)] if changes else []
+    said += [] if is_complete else ["further changes would take too long to find"]
+    text = f"{', '.join(said)}; without a topology {explanation_sentence(explanation)}"
     incomplete = dict.fromkeys((*explanation.incomplete, *([] if is_complete else ["relaxations"])))
     return replace(explanation, relaxations=tuple(changes), incomplete=tuple(incomplete)), text
 
 
-def not_within(
+def reservation_refusal(
     wanted: Sequence[WantedClaim], unplaced: UnplacedClaim, reserved: Sequence[allocations.Allocation]
 ) -> NoCandidate:
-    """The refusal of a claim for which a reservation does not hold enough."""
+    """Return the refusal of a claim for which a reservation does not hold enough."""
     holds = ", ".join(
         f"{held.used} {held.resource_class} of {held.provider}" for held in reserved[:_MAX_SAID]
     )
@@ -157,15 +183,16 @@ def not_within(
 def _hosts_left(
     world: ClaimScenario, ways: Sequence[WantedClaim]
 ) -> tuple[frozenset[int], Mapping[str, int]]:
-    """The roots of the hosts that may be chosen, and how many others are left out by what."""
+    """Return the roots of the possible hosts, and how many hosts each field of the claim excludes."""
     wanted = ways[0]
-    snapshot, group, beside = world.snapshot, wanted.group, world.beside(wanted.group)
+    snapshot, group, beside = world.snapshot, wanted.group, world.members_beside(wanted.group)
     left, left_out = set(snapshot.roots()), dict[str, int]()
     named = {root for root in left if wanted.only and snapshot.providers[root].uuid in wanted.only}
     avoided = {root for root in left if snapshot.providers[root].uuid in wanted.avoid}
     full = set[int]()
     if group is not None and all(stays_at_its_host(snapshot, way.request) for way in ways):
         full = {root for root in left if not group.allows((root,), beside)}
+    # a host counts for the first of these that excludes it
     for by, roots in (
         ("allowed_hosts", left - named if wanted.only is not None else set()),
         ("excluded_hosts", avoided),
@@ -178,7 +205,7 @@ def _hosts_left(
 
 
 def _without_pools(snapshot: ModelSnapshot, wanted: WantedClaim) -> ModelSnapshot:
-    """The snapshot in which what is shared by roots that are avoided has nothing free."""
+    """Return the snapshot in which pools of avoided roots have nothing free."""
     if not wanted.avoid:
         return snapshot
     avoided = {snapshot.by_uuid.get(uuid) for uuid in wanted.avoid}
@@ -194,7 +221,7 @@ def _without_pools(snapshot: ModelSnapshot, wanted: WantedClaim) -> ModelSnapsho
 def _mark_avoided(
     snapshot: ModelSnapshot, wanted: WantedClaim, explanation: RequestExplanation
 ) -> RequestExplanation:
-    """The explanation that says of pools that they are avoided, and not that nothing is free there."""
+    """Return the explanation that calls pools avoided, instead of full."""
     avoided = {snapshot.by_uuid.get(uuid) for uuid in wanted.avoid}
 
     def is_avoided(miss: NearestMiss) -> bool:
@@ -213,7 +240,7 @@ def _mark_avoided(
 
 def _count_hosts(left_out: Mapping[str, int]) -> str:
     (first, count), *others = left_out.items()
-    said = f"{plural(count, 'host')} {'is' if count == 1 else 'are'} left out by {first}"
+    said = f"{counted_noun(count, 'host')} {'is' if count == 1 else 'are'} excluded by {first}"
     return said + "".join(f", {number:,} by {by}" for by, number in others)
 
 

@@ -1,8 +1,8 @@
 """Upper bounds of scores per host, from sums, so that most hosts need not be searched.
 
-The total taken of each class is the same for all choices of a request. Where all of it comes from the host
-itself, that gives the used share of the host, and the bound is what its choices score. A criterion that
-depends on which providers give it is bounded by the best score there is.
+The total taken of each class is the same for all choices of a request. If the host alone provides it, this
+gives the used share of the host exactly, and the bound is the score of each choice. A criterion that depends
+on the choice of providers is bounded by its best score.
 
 Sums are added in the order of :mod:`placement.search.claims.scores`, so that the best choice is not above its
 bound by a rounding error.
@@ -18,22 +18,30 @@ from placement.read_model.provider import SHARES, Provider
 from placement.read_model.trees import TreeClass
 from placement.search.budget import SearchBudget
 from placement.search.claims.claim import ClaimScenario, WantedClaim
-from placement.search.claims.scores import ATTRIBUTE, Rank, mean, number_of, share, standing
+from placement.search.claims.scores import (
+    ATTRIBUTE,
+    Rank,
+    mean_share,
+    number_of,
+    position_in_range,
+    used_share,
+)
 from placement.search.claims.topology import LOCAL, REMOTE, SPLIT
 from placement.search.conditions import needs_of
 from placement.search.roots import SharingProviders
 
+# shares of pools are not added up in the order of scores, so that their roundings differ
 _SLACK: Final = 1e-12
-"""Of shares that are not added up as scores are."""
+"""Relative error of a share that is not computed as scores compute it."""
 
 Bounds = tuple[Sequence[float], Sequence[float]]
-"""For each host the least and the most."""
+"""For each host, the lower and the upper bound."""
 
 
 class ScoreUpperBounds:
     """Upper bounds of the hosts that may have room for a claim.
 
-    :param roots: of the hosts; those that have no room of some class are left out.
+    :param roots: the roots of the hosts; hosts without room for some class are left out.
     """
 
     def __init__(
@@ -47,11 +55,11 @@ class ScoreUpperBounds:
         self._sharing = SharingProviders(world.snapshot, budget, self._needs)
         self._roots = self._with_room(roots)
         self._used: Bounds | None = None
-        #: those whose choices all lack a number that the order goes by
+        #: roots of the hosts that have no choice with the number that the order compares
         self._lacking: set[int] = set()
 
     def highest_first(self) -> Iterator[tuple[Rank, int]]:
-        """The ceilings, as ranks, with the roots of the hosts, the best first; else in their order."""
+        """Yield the bounds, as ranks, with the roots of the hosts: best first, otherwise in their order."""
         # columns rather than objects: ten thousand hosts are scored in a few list comprehensions
         totals = [0.0] * len(self._roots)
         for name, weight in self._wanted.order:
@@ -67,17 +75,17 @@ class ScoreUpperBounds:
         return (((self._roots[at] in self._lacking, -totals[at]), self._roots[at]) for at in order)
 
     def _count_look(self) -> None:
-        """Count what looking once at each host takes."""
+        """Count the steps of one pass over all hosts."""
         self._budget.spend(1 + len(self._roots) // 16)
 
     def _with_room(self, roots: Sequence[int]) -> Sequence[int]:
-        """The hosts with a provider that has enough free, for each class that only the host can give."""
+        """Return the hosts with a provider that has enough free of each class that only the host can give."""
         least: dict[str, int] = {}
         for need in self._needs:
             for name, amount in need.resources:
                 if not self._is_shared(name):
                     is_split = self._wanted.topology is not None and need.unsuffixed and name in SPLIT
-                    # needs of one class may be served by one provider each, so that the largest decides
+                    # one provider may serve each need of a class, so that the largest amount decides
                     least[name] = max(least.get(name, 1), 1 if is_split else amount)
         for name, amount in least.items():
             index = self._snapshot.free_index(name)
@@ -88,10 +96,10 @@ class ScoreUpperBounds:
         return roots
 
     def _is_shared(self, name: str) -> bool:
-        return bool(self._sharing.providers) and name in self._sharing.classes
+        return bool(self._sharing.providers) and name in self._sharing.resource_classes
 
     def _bounds_by(self, name: str, *, low: bool) -> Iterable[float]:
-        """For each host the highest score by a criterion."""
+        """Return for each host the upper bound of its score by a criterion."""
         if name == "pack":
             return self._share_bounds()[1]
         if name == "spread":
@@ -106,28 +114,30 @@ class ScoreUpperBounds:
             nearest = max(1, min([REMOTE, *self._world.distances.values()]))
             apart = min(1.0, LOCAL / nearest)
             return [apart if fewest > 1 else 1.0 for fewest in self._fewest_zones_each]
+        # of fit only the best score is known in advance
         return [1.0] * len(self._roots)
 
     def _share_bounds(self) -> Bounds:
-        """Bounds of the share of the host that would be used."""
+        """Return bounds of the share of the host that would be used."""
         if self._used is None:
             amounts = self._wanted.request.total_amounts
             bounds = [self._of_class(name, amount) for name, amount in amounts.items()]
             self._count_look()
-            least = list(map(mean, zip(*(each for each, _ in bounds), strict=True)))
+            least = list(map(mean_share, zip(*(each for each, _ in bounds), strict=True)))
             most = least
             # without pools the least and the most are the same list
             if any(map(self._is_shared, amounts)):
-                most = list(map(mean, zip(*(each for _, each in bounds), strict=True)))
+                most = list(map(mean_share, zip(*(each for _, each in bounds), strict=True)))
             self._used = least, most
         return self._used
 
     def _of_class(self, name: str, amount: int) -> Bounds:
-        """The same of one class."""
+        """Return these bounds for one class."""
         self._count_look()
         sums = self._snapshot.sums(name)
         if not self._is_shared(name):
             shares = [
+                # as share() computes it, inlined for ten thousand hosts
                 part if capacity and (part := (used + amount) / capacity) < 1 else 1.0
                 for used, capacity in map(sums.__getitem__, self._roots)
             ]
@@ -137,14 +147,16 @@ class ScoreUpperBounds:
         bounds_of = partial(_beside_pools, amount=amount, is_apart=is_apart)
         # by aggregates: hosts of one rack have the same pools
         pools = {
-            via: _pool_sums(self._sharing.through(via), name) for via in {*self._via_aggregates.values()}
+            via: _pool_sums(self._sharing.providers_through(via), name)
+            for via in {*self._via_aggregates.values()}
         }
         alone = {via: bounds_of((0, 0), each) for via, each in pools.items()}
         least, most = [], []
         for root in self._roots:
             own, via = sums.get(root), self._via_aggregates.get(root)
+            # without pools a host either provides all of it, or has no choice at all
             if via is None:
-                least.append(part := 1.0 if own is None else share(*own, amount))
+                least.append(part := 1.0 if own is None else used_share(*own, amount))
                 most.append(0.0 if own is None else part)
                 continue
             low, high = alone[via] if own is None else bounds_of(own, pools[via])
@@ -159,7 +171,7 @@ class ScoreUpperBounds:
 
     @cached_property
     def _fewest_zones_each(self) -> Sequence[int]:
-        """For each host how many NUMA nodes at least something is taken of: isolated groups are apart."""
+        """Return for each host the least number of NUMA nodes that a choice takes of."""
         alike: Counter[tuple[str, ...]] = Counter()
         # only isolated groups are surely at different providers
         if self._wanted.request.group_policy == "isolate":
@@ -175,6 +187,7 @@ class ScoreUpperBounds:
         known: dict[TreeClass, int] = {}
         fewest = []
         for root in self._roots:
+            # by class of trees: zones depend on traits, and few classes cover a fleet
             kind = trees[root].kind
             if kind not in known:
                 self._budget.spend(1 + len(kind.shape.lineages) // 4)
@@ -183,8 +196,8 @@ class ScoreUpperBounds:
         return fewest
 
     def _liking_bounds(self) -> Iterable[float]:
-        """How well it goes with the others of its group; who takes of pools alone is there, and not here."""
-        group, beside = self._wanted.group, self._world.beside(self._wanted.group)
+        """Return for each host the best score by the group; a choice of pools alone counts at the pools."""
+        group, beside = self._wanted.group, self._world.members_beside(self._wanted.group)
         if group is None:
             return [0.0] * len(self._roots)
         size = self._world.size_of(group)
@@ -197,7 +210,7 @@ class ScoreUpperBounds:
         return [known.get(root, nobody) for root in self._roots]
 
     def _standing_bounds(self, name: str, *, low: bool) -> Iterable[float]:
-        """Where the best number of a host, and of what shares with any, is among those of all."""
+        """Return for each host where its best number, or that of any sharing provider, is among all."""
         whole = self._snapshot.attribute_range(name)
         of_trees = self._snapshot.attribute_ranges(name)
         numbers = [
@@ -211,6 +224,7 @@ class ScoreUpperBounds:
             best = {
                 root: _best_standing(whole, (each, *elsewhere), low=low) for root, each in of_trees.items()
             }
+        # a choice of pools alone may be anchored at any host, and has the number of the pool
         if not numbers:
             self._lacking.update(root for root in self._roots if root not in best)
         lacking = _best_standing(whole, elsewhere, low=low) if whole is not None and elsewhere else 0.0
@@ -218,11 +232,11 @@ class ScoreUpperBounds:
 
 
 def _best_standing(whole: tuple[float, float], ranges: Iterable[tuple[float, float]], *, low: bool) -> float:
-    return max(standing(whole, number, low=low) for number in chain.from_iterable(ranges))
+    return max(position_in_range(whole, number, low=low) for number in chain.from_iterable(ranges))
 
 
 def _pool_sums(pools: Iterable[Provider], name: str) -> Sequence[tuple[int, int]]:
-    """How much each of those that have a class uses of it, and could give."""
+    """Return the used amount and the capacity of each pool that has the class."""
     return [
         (each.used.get(name, 0), each.inventories[name].capacity)
         for each in pools
@@ -233,27 +247,29 @@ def _pool_sums(pools: Iterable[Provider], name: str) -> Sequence[tuple[int, int]
 def _beside_pools(
     own: tuple[int, int], pools: Sequence[tuple[int, int]], amount: int, *, is_apart: bool
 ) -> tuple[float, float]:
-    """The least and the most that would be used of a class, by a host together with pools that it takes of.
+    """Return the bounds of the used share of a class, of a host together with the pools that it takes of.
 
-    :param is_apart: whether it may take of several.
+    :param is_apart: whether several needs ask for the class, so that several pools may serve them.
     """
     used, capacity = own
-    found = [share(used, capacity, amount)] if capacity > 0 else []
+    found = [used_share(used, capacity, amount)] if capacity > 0 else []
     if not is_apart:
-        found += [share(used + there, capacity + could, amount) for there, could in pools]
+        found += [used_share(used + there, capacity + could, amount) for there, could in pools]
         return min(found, default=1.0), max(found, default=0.0)
+    # more used than there is: the share of this sum is anything
     if capacity <= 0 < used:
         return 0.0, 1.0
-    # shares of several together are between those of each
+    # the share of several providers together is between their shares
     least = min([*found, *(there / could for there, could in pools)], default=1.0)
-    most = max([*found, *(share(there, could, amount) for there, could in pools)], default=0.0)
+    most = max([*found, *(used_share(there, could, amount) for there, could in pools)], default=0.0)
     return least * (1 - _SLACK), min(1.0, most * (1 + _SLACK))
 
 
 def _fewest_zones(kind: TreeClass, names: tuple[str, ...], count: int) -> int:
-    """In how many zones so many providers are at least that have all of these classes."""
+    """Return the least number of zones in which this many providers with all of these classes are."""
     having = {at for at, _ in kind.shape.giving(names)}
     inside = sorted([len(having.intersection(zone)) for zone in kind.zones], reverse=True)
+    # providers outside of any zone are taken first, as they cost no zone
     left = count - (len(having) - sum(inside))
     for fewest, there in enumerate(inside):
         if left <= 0:

@@ -1,9 +1,9 @@
 """Scores of choices by criteria, and choices in the order of their scores.
 
-Criteria look at the taken resources through :class:`_Taking`. Most of that is the same for all trees of a
-kind when a candidate takes from its own tree alone, and is computed once for each pattern.
+Criteria look at the taken resources through :class:`_TakenAmounts`. Most of these are the same for all trees
+of a class when a candidate takes from its own tree alone, and are computed once for each pattern.
 
-The best choices are found by branch and bound, so that few hosts are searched.
+A branch and bound finds the best choices, so that few hosts are searched.
 """
 
 from __future__ import annotations
@@ -24,42 +24,41 @@ from placement.search.claims.claim import ChoiceScore, ClaimScenario, HostChoice
 from placement.search.claims.topology import LOCAL, distance_of
 
 ATTRIBUTE: Final = "attribute:"
-"""What the criteria begin with that are attributes of providers; their names follow."""
+"""Prefix of criteria that are attributes of providers; the name of the attribute follows."""
 
 Found = AllocationCandidate | HostChoice
-"""What may be chosen, as the search has it or made already."""
+"""A choice, as the search has it or made already."""
 
 
 Asked = Mapping[str, tuple[Sums, int]]
-"""Of each class that is asked for the sums of all hosts, and how much."""
+"""For each requested class, the sums of all hosts, and the requested amount."""
 
 Rank = tuple[bool, float]
-"""Whether a choice lacks a number that the order goes by, and its score, negative: less is
-better."""
+"""Whether a choice lacks a number that the order compares, and its negative score: less is better."""
 
 
 class ChoiceScorer:
-    """Scores for one that is wanted, of what nobody holds yet in a world."""
+    """Scores choices for one wanted claim, in a scenario in which it holds nothing yet."""
 
     def __init__(self, world: ClaimScenario, wanted: WantedClaim) -> None:
         self._world = world
         self._wanted = wanted
         self._terms: dict[tuple[TreeClass, int], _PatternTerms] = {}
-        #: of each class that is asked for the sums by tree, and how much
+        #: for each requested class, the sums by tree, and the requested amount
         self._asked = {
             name: (world.snapshot.sums(name), amount) for name, amount in wanted.request.total_amounts.items()
         }
 
-    def score(self, found: Found) -> ChoiceScore:
-        """The score by each criterion, and the sum."""
+    def score_choice(self, found: Found) -> ChoiceScore:
+        """Return the score by each criterion, and their sum."""
         taking = self._taken_by(found)
         criteria = {
             name: self._criterion_value(taking, name, weight) or 0.0 for name, weight in self._wanted.order
         }
         return ChoiceScore(-self._rank_taken(taking)[1], criteria)
 
-    def rank(self, found: Found) -> Rank:
-        """The rank of a choice, by the sum alone."""
+    def rank_choice(self, found: Found) -> Rank:
+        """Return the rank of a choice, from the sum alone."""
         return self._rank_taken(self._taken_by(found))
 
     def _rank_taken(self, taking: _TakenAmounts) -> Rank:
@@ -77,48 +76,50 @@ class ChoiceScorer:
         criterion = CRITERIA.get(name)
         if criterion is not None:
             return criterion(taking)
-        return attribute(self._world.snapshot, taking, name.removeprefix(ATTRIBUTE), low=weight < 0)
+        return attribute_score(self._world.snapshot, taking, name.removeprefix(ATTRIBUTE), low=weight < 0)
 
     def _taken_by(self, found: Found) -> _TakenAmounts:
         if isinstance(found, AllocationCandidate):
             tree, pattern = found
             if isinstance(tree, HostTree):
-                # Like trees have the same pattern, which the terms keep, so that no other has its id.
+                # by identity: the terms keep the pattern, so that no other pattern gets its id
                 terms = self._terms.get((tree.kind, id(pattern)))
                 if terms is None:
-                    terms = self._terms[tree.kind, id(pattern)] = _PatternTerms.of(self._world, tree, pattern)
-                return _OfTree(self._world, self._wanted, self._asked, tree, terms)
-            found = HostChoice.of(self._world.snapshot, found)
-        return _OfChoice(self._world, self._wanted, self._asked, found)
+                    terms = self._terms[tree.kind, id(pattern)] = _PatternTerms.from_pattern(
+                        self._world, tree, pattern
+                    )
+                return _TreeTaking(self._world, self._wanted, self._asked, tree, terms)
+            found = HostChoice.from_candidate(self._world.snapshot, found)
+        return _ChoiceTaking(self._world, self._wanted, self._asked, found)
 
 
 class _TakenAmounts(Protocol):
-    """The taken resources, as criteria look at them."""
+    """The taken resources, as criteria need them."""
 
     def providers(self) -> Iterable[Provider]:
-        """The providers that something is taken of."""
+        """Return the providers that something is taken of."""
 
-    def shares(self) -> Iterable[float]:
-        """The share of the host that would be used, of each class that is taken."""
+    def used_shares(self) -> Iterable[float]:
+        """Return the share of the host that would be used, for each taken class."""
 
-    def fits(self) -> Iterable[float]:
-        """The share that each amount is of the free amount of its provider."""
+    def fit_shares(self) -> Iterable[float]:
+        """Return the share of each amount in the free amount of its provider."""
 
-    def zones(self) -> int:
-        """How many NUMA nodes something is taken of."""
+    def zone_count(self) -> int:
+        """Return the number of NUMA nodes that something is taken of."""
 
-    def distances(self) -> Iterable[int]:
-        """How far these are apart, two at a time."""
+    def zone_distances(self) -> Iterable[int]:
+        """Return the distances of these NUMA nodes, for each two."""
 
-    def liking(self) -> float:
-        """How well it goes with the others of the group."""
+    def group_liking(self) -> float:
+        """Return how well the choice suits the other members of the group, from 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class _PatternTerms:
-    """The resources that a pattern takes of trees of a kind.
+    """The resources that a pattern takes of trees of a class.
 
-    ``zones`` are the positions of NUMA nodes, ``demands`` slots with amounts.
+    ``zones_score`` are the positions of NUMA nodes, ``demands`` slots with amounts.
     """
 
     pattern: CandidatePattern
@@ -126,7 +127,7 @@ class _PatternTerms:
     demands: tuple[tuple[int, int], ...]
 
     @classmethod
-    def of(cls, world: ClaimScenario, tree: HostTree, pattern: CandidatePattern) -> _PatternTerms:
+    def from_pattern(cls, world: ClaimScenario, tree: HostTree, pattern: CandidatePattern) -> _PatternTerms:
         at = {member.id: position for position, member in enumerate(tree.members)}
         zones = {zone_of(world.snapshot, tree.members[position]) for position in pattern.resources}
         slots = tree.kind.shape.slots
@@ -141,9 +142,10 @@ class _PatternTerms:
         )
 
 
-@dataclass(slots=True)  # that are made fast
-class _OfTree:
-    """A pattern that a tree follows without any help of others."""
+# not frozen: one is made for each choice, and a frozen one takes longer to make
+@dataclass(slots=True)
+class _TreeTaking:
+    """The resources that a pattern takes of its tree alone."""
 
     world: ClaimScenario
     wanted: WantedClaim
@@ -154,27 +156,27 @@ class _OfTree:
     def providers(self) -> Iterable[Provider]:
         return [self.tree.members[position] for position in self.terms.pattern.resources]
 
-    def shares(self) -> Iterable[float]:
+    def used_shares(self) -> Iterable[float]:
         root = self.tree.root.id
-        return [share(*sums[root], amount) for sums, amount in self.asked.values()]
+        return [used_share(*sums[root], amount) for sums, amount in self.asked.values()]
 
-    def fits(self) -> Iterable[float]:
+    def fit_shares(self) -> Iterable[float]:
         free = self.tree.free
         return [amount / free[slot] for slot, amount in self.terms.demands]
 
-    def zones(self) -> int:
+    def zone_count(self) -> int:
         return len(self.terms.zones)
 
-    def distances(self) -> Iterable[int]:
+    def zone_distances(self) -> Iterable[int]:
         return _zone_distances(self.world, [self.tree.members[position].id for position in self.terms.zones])
 
-    def liking(self) -> float:
+    def group_liking(self) -> float:
         return _group_liking(self.world, self.wanted, (self.tree.root.id,))
 
 
 @dataclass(slots=True)
-class _OfChoice:
-    """Whatever a choice takes."""
+class _ChoiceTaking:
+    """The resources that any choice takes."""
 
     world: ClaimScenario
     wanted: WantedClaim
@@ -184,28 +186,29 @@ class _OfChoice:
     def providers(self) -> Iterable[Provider]:
         return [provider for provider, _ in self.choice.resources]
 
-    def shares(self) -> Iterator[float]:
+    def used_shares(self) -> Iterator[float]:
         root = self.choice.root.id
         for name, (sums, amount) in self.asked.items():
             used, capacity = sums.get(root, (0, 0))
             for provider, amounts in self.choice.resources:
+                # a pool counts as a part of the host, for the classes that are taken of it
                 if name in amounts and provider.root_id != root:
                     used += provider.used.get(name, 0)
                     capacity += max(0, provider.inventories[name].capacity)
-            yield share(used, capacity, amount)
+            yield used_share(used, capacity, amount)
 
-    def fits(self) -> Iterator[float]:
+    def fit_shares(self) -> Iterator[float]:
         for provider, amounts in self.choice.resources:
             for name, amount in amounts.items():
                 yield amount / provider.free(name)
 
-    def zones(self) -> int:
+    def zone_count(self) -> int:
         return len(self._zone_ids())
 
-    def distances(self) -> Iterable[int]:
+    def zone_distances(self) -> Iterable[int]:
         return _zone_distances(self.world, self._zone_ids())
 
-    def liking(self) -> float:
+    def group_liking(self) -> float:
         return _group_liking(self.world, self.wanted, self.choice.hosts)
 
     def _zone_ids(self) -> set[int]:
@@ -213,90 +216,90 @@ class _OfChoice:
         return {zone for zone in found if zone is not None}
 
 
-def pack(taking: _TakenAmounts) -> float:
-    """How much of the host would be used: of each class that is taken the share, and of these the mean.
+def pack_score(taking: _TakenAmounts) -> float:
+    """Return how much of the host would be used: the mean of the used shares of all taken classes.
 
-    A provider outside of the host that shares with it counts for what is taken of it.
+    A sharing provider counts as part of the host for the classes that are taken of it.
     """
-    return mean([*taking.shares()])
+    return mean_share([*taking.used_shares()])
 
 
-def spread(taking: _TakenAmounts) -> float:
-    """How much of the host would be free: what is left of 1 by :func:`pack`."""
-    return 1 - pack(taking)
+def spread_score(taking: _TakenAmounts) -> float:
+    """Return how much of the host would be free: 1 less :func:`pack_score`."""
+    return 1 - pack_score(taking)
 
 
-def zones(taking: _TakenAmounts) -> float:
-    """1 by the number of NUMA nodes that something is taken of; what is in none of them does not count."""
-    return 1 / (taking.zones() or 1)
+def zones_score(taking: _TakenAmounts) -> float:
+    """Return 1 by the number of NUMA nodes that something is taken of; providers outside do not count."""
+    return 1 / (taking.zone_count() or 1)
 
 
-def distance(taking: _TakenAmounts) -> float:
-    """How near these are to each other: the distance within one, by the mean of that between two of them."""
-    apart = [*taking.distances()]
+def distance_score(taking: _TakenAmounts) -> float:
+    """Return how near the NUMA nodes are: the distance within one, by the mean distance of two of them."""
+    apart = [*taking.zone_distances()]
     return min(1.0, LOCAL * len(apart) / max(1, sum(apart))) if apart else 1.0
 
 
-def fit(taking: _TakenAmounts) -> float:
-    """How much is taken of what is free, where that is the largest share: 1 where it is used up."""
-    return max(taking.fits())
+def fit_score(taking: _TakenAmounts) -> float:
+    """Return the largest share of a taken amount in the free amount of its provider: 1 uses it up."""
+    return max(taking.fit_shares())
 
 
-def group(taking: _TakenAmounts) -> float:
-    """How well it is placed beside the others of its group: how many of them are there, or how few."""
-    return taking.liking()
+def group_score(taking: _TakenAmounts) -> float:
+    """Return how well the choice suits the other members of its group."""
+    return taking.group_liking()
 
 
-def attribute(snapshot: ModelSnapshot, taking: _TakenAmounts, name: str, *, low: bool) -> float | None:
-    """From 0 to 1 where the numbers of an attribute are among those of all providers, 1 being the best.
+def attribute_score(snapshot: ModelSnapshot, taking: _TakenAmounts, name: str, *, low: bool) -> float | None:
+    """Return where the numbers of an attribute are in the range of all providers, from 0 to 1, the best.
 
-    What something is taken of counts by itself, or by the nearest above it that has such a number; where
-    these are several, by the mean. None if one of them has none.
+    Each provider that gives something counts by its own number, or by that of its nearest ancestor with one.
+    Several count by their mean. None means that one of them has no number.
 
-    :param low: whether the lowest is the best.
+    :param low: whether the lowest number is the best.
     """
     found = [number_of(snapshot, provider, name) for provider in taking.providers()]
     numbers = [each for each in found if each is not None]
     whole = snapshot.attribute_range(name)
     if whole is None or len(numbers) < len(found):
         return None
-    # parts, as the sum of some numbers may be more than a number holds; not outside of them by rounding
+    # divided before the sum, which could overflow; and a rounding error must not leave the range
     middle = sum(each / len(numbers) for each in numbers)
-    return standing(whole, min(max(middle, min(numbers)), max(numbers)), low=low)
+    return position_in_range(whole, min(max(middle, min(numbers)), max(numbers)), low=low)
 
 
-def standing(whole: tuple[float, float], number: float, *, low: bool) -> float:
-    """Where a number is between the lowest, 0, and the highest of all, 1; or the other way round."""
+def position_in_range(whole: tuple[float, float], number: float, *, low: bool) -> float:
+    """Return where a number is between the lowest (0) and the highest of all (1), or the other way round."""
     least, most = whole
     if most <= least:
         return 1.0
-    # halves, as the difference of two numbers may be more than a number holds
+    # halves, as the difference of two large numbers could overflow
     part = (number / 2 - least / 2) / (most / 2 - least / 2)
     return 1 - part if low else part
 
 
 CRITERIA: Final[Mapping[str, Callable[[_TakenAmounts], float]]] = {
-    "pack": pack,
-    "spread": spread,
-    "numa_nodes": zones,
-    "numa_distance": distance,
-    "best_fit": fit,
-    "group": group,
+    "pack": pack_score,
+    "spread": spread_score,
+    "numa_nodes": zones_score,
+    "numa_distance": distance_score,
+    "best_fit": fit_score,
+    "group": group_score,
 }
 
 
-def share(used: int, capacity: int, taken: int) -> float:
-    """How much would be used if so much more were."""
+def used_share(used: int, capacity: int, taken: int) -> float:
+    """Return the used share if this amount were taken, too."""
     return min(1.0, (used + taken) / capacity) if capacity else 1.0
 
 
-def mean(shares: Sequence[float]) -> float:
-    """The mean of the used shares of all classes."""
+def mean_share(shares: Sequence[float]) -> float:
+    """Return the mean of the used shares of all classes."""
     return sum(shares) / len(shares)
 
 
 def number_of(snapshot: ModelSnapshot, provider: Provider, name: str) -> float | None:
-    """The number of an attribute of the nearest provider, upwards from this one, that has it."""
+    """Return the number of an attribute, from the nearest provider upwards that has it."""
     values = (each.attributes.get(name) for each in snapshot.upwards(provider))
     return next((value for value in values if isinstance(value, float)), None)
 
@@ -307,16 +310,17 @@ def _zone_distances(world: ClaimScenario, zones: Iterable[int]) -> Iterable[int]
 
 def _group_liking(world: ClaimScenario, wanted: WantedClaim, hosts: Iterable[int]) -> float:
     group = wanted.group
-    return group.liking([*hosts], world.beside(group), world.size_of(group)) if group else 0.0
+    return group.liking([*hosts], world.members_beside(group), world.size_of(group)) if group else 0.0
 
 
+# the ranks of all choices are in a heap until the best is known
 MAX_SCORED: Final = 10_000
-"""Of more choices for one that is wanted the others come last, in any order."""
+"""Number of choices of a claim that are scored; the rest follows in any order."""
 _AT_ONCE: Final = 64
-"""After so many choices of a host other hosts have their turn."""
+"""Number of choices of a host before other hosts have their turn."""
 
 Choices = Iterator[Found | None]
-"""Those of a host; None where it takes long to find the next."""
+"""The choices of a host; None means that the next takes long to find."""
 
 
 def best_first(
@@ -325,17 +329,17 @@ def best_first(
     scorer: ChoiceScorer,
     budget: SearchBudget,
 ) -> Iterator[Found]:
-    """All choices, the best first; of those as good as each other the one that was found first.
+    """Yield all choices, the best first; of equally good ones the one that was found first.
 
-    :param hosts: the roots of hosts with their ceilings, as the rank of the best choice that there may be,
-        in order. Hosts are looked at while their ceiling is better than the best choice that is known.
+    :param hosts: the roots of hosts with upper bounds, as the rank of the best possible choice, in order.
+        Hosts are searched while their bound is better than the best known choice.
     """
     known: list[tuple[Rank, int, Found]] = []
     begun: list[tuple[Rank, int, Choices]] = []
     scored = 0
     host = next(hosts, None)
     while scored < MAX_SCORED:
-        # branch and bound: a host is only opened while it may still be better than the best known choice
+        # branch and bound: a host is only opened while it may have a better choice than the best known one
         if host is not None and (not known or host[0] < known[0][0]):
             (ceiling, root), host = host, next(hosts, None)
             choices = at(root)
@@ -349,7 +353,7 @@ def best_first(
         for count, found in enumerate(choices, start=1):
             if found is not None:
                 budget.spend()
-                rank = scorer.rank(found)
+                rank = scorer.rank_choice(found)
                 heappush(known, (rank, scored, found))
                 scored += 1
                 # worse than the bound of its host: the next of the same host may be better

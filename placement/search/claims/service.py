@@ -1,4 +1,4 @@
-"""Claiming: what is wanted is placed and written, again and again until nobody else was faster."""
+"""Claims placed and written in one call, repeated while other claims are faster."""
 
 import logging
 import random
@@ -13,9 +13,15 @@ from placement.exceptions import InvalidRequest, NoCandidate, Unavailable
 from placement.read_model.feed import ModelView, ReadModel
 from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import BudgetExhausted, SearchBudget
-from placement.search.claims.claim import ClaimScenario, HostChoice, WantedClaim, giving_back, within
-from placement.search.claims.placing import PlacedClaim, UnplacedClaim, place
-from placement.search.claims.refusal import not_within, refusal
+from placement.search.claims.claim import (
+    ClaimScenario,
+    HostChoice,
+    WantedClaim,
+    within_reservation,
+    without_allocations,
+)
+from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
+from placement.search.claims.refusal import claim_refusal, reservation_refusal
 from placement.search.claims.scores import ATTRIBUTE
 from placement.search.host_filter import named_roots
 from placement.search.request import check_names
@@ -25,18 +31,17 @@ from placement.store.groups import Members
 
 LOG = logging.getLogger(__name__)
 
-# a writer that is faster than this loses a race in the database and looks again, so that nothing is decided
-# wrongly
+# a choice from an older snapshot loses a race in the database and is made again, so that age costs only time
 _RECENT: Final = 0.1
-"""So many seconds old may be what a place is chosen by that the database still has to confirm."""
+"""Maximum age, in seconds, of the snapshot used for a choice that the database confirms."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimLimits:
     """Limits of one call.
 
-    Seconds of work for all that it searches, and to explain that nothing was found; how often it looks again
-    when somebody else was faster.
+    ``searching`` and ``explaining`` are seconds of CPU time, for all searches and for the reasons of a
+    refusal; ``retries`` is the number of further attempts after lost races.
     """
 
     searching: float
@@ -45,9 +50,9 @@ class ClaimLimits:
 
 
 class ClaimService:
-    """Claims what is wanted in one call.
+    """Places wanted claims and writes them.
 
-    :param check_awaited: called again and again during long searches. What it raises ends the call.
+    :param check_awaited: called regularly during long searches. An exception that it raises ends the call.
     """
 
     def __init__(
@@ -63,7 +68,7 @@ class ClaimService:
         self._check_awaited = check_awaited
         self._rng = random.Random()
 
-    def claim(
+    def claim_places(
         self,
         wanted: Sequence[WantedClaim],
         *,
@@ -71,45 +76,46 @@ class ClaimService:
         reservation: str | None = None,
         also: Callable[[WriteTransaction], None] | None = None,
     ) -> list[PlacedClaim]:
-        """Have each consumer hold what it wants, or none of them; with ``dry_run`` only say what it would be.
+        """Have each consumer hold what it wants, or none of them; with ``dry_run`` only return the choices.
 
-        :param reservation: what all that they take is moved from.
-        :param also: what else happens in the transaction that puts the claims into effect.
+        :param reservation: the reservation that all amounts are moved from.
+        :param also: called in the transaction that writes the claims, for further writes.
         :raises NoCandidate: there is no place for all of them.
         :raises Conflict: there is no such reservation for them.
         :raises ConcurrentUpdate: a consumer's generation is not the given one.
         :raises InvalidRequest: a class, a trait, a root or a number that they name does not exist, or the
             search takes too long.
-        :raises Unavailable: others were faster each time.
+        :raises Unavailable: every attempt lost a race.
         """
         end = thread_time() + self._limits.searching
         at_once = not dry_run and reservation is None and all(map(_takes_any_place, wanted))
-        # what is chosen by an old state is tried beside the attempts: that it is old is nobody's doing
+        # attempt 0 uses an older snapshot and does not count: its age is not due to other claims
         for attempt in range(0 if at_once else 1, self._limits.retries + 2):
             placed = self._place_at_once(wanted, end - thread_time()) if at_once else None
-            if at_once and placed is None:  # or it would be found out after all that a refusal takes
+            if at_once and placed is None:
+                # before a refusal searches and explains all, for a generation that is wrong anyway
                 self._check_generations(wanted)
             at_once = False
             if placed is None:
                 placed = self._place_now(wanted, end - thread_time(), reservation)
             if placed is None:
-                LOG.debug("claim attempt %d: there are other members now", attempt)
+                LOG.debug("Claim attempt %d: the members of its groups have changed", attempt)
                 continue
             if dry_run:
                 self._check_generations(wanted)
                 return self._as_if_now(placed)
             try:
                 return self._write_claims(placed, reservation, also)
-            # the transaction wrote nothing: all is decided again by what is known now
+            # the transaction wrote nothing, so that all is decided again from current state
             except claim_commit.LostRace as error:
-                LOG.debug("claim attempt %d lost a race: %s", attempt, error)
+                LOG.debug("Claim attempt %d lost a race: %s", attempt, error)
         raise Unavailable(
-            f"Others were faster each of {attempt} times ([placement] allocation_conflict_retry_count). "
-            "Please try again."
+            f"The claim lost a race against other writes in each of {attempt} attempts"
+            " ([placement] allocation_conflict_retry_count). Please try again."
         )
 
     def _as_if_now(self, placed: list[PlacedClaim]) -> list[PlacedClaim]:
-        """The same, with the time when those that expire would do so if they were written now."""
+        """Return the same, with the expiry times of claims that would be written now."""
         # one statement less for claims that stay
         if all(each.wanted.expires_in is None for each in placed):
             return placed
@@ -126,7 +132,7 @@ class ClaimService:
         reservation: str | None,
         also: Callable[[WriteTransaction], None] | None,
     ) -> list[PlacedClaim]:
-        """Write them; the same, with the time when those expire that do.
+        """Write the claims; return them with their expiry times.
 
         :raises LostRace: the choice is no longer good.
         """
@@ -144,43 +150,45 @@ class ClaimService:
             if each.wanted.expires_in is not None
         }
 
-        def work(tx: WriteTransaction) -> dict[str, float]:
+        def write_all(tx: WriteTransaction) -> dict[str, float]:
             times = claim_commit.bind(tx, claims, chosen, joining, reservation, expiring)
             if also is not None:
                 also(tx)
             return times
 
-        times = reservations.making_room(self._database, work)
+        times = reservations.making_room(self._database, write_all)
         return [replace(each, expires_at=times.get(each.wanted.consumer)) for each in placed]
 
     def _place_at_once(self, wanted: Sequence[WantedClaim], seconds: float) -> list[PlacedClaim] | None:
-        """Places by what was known a moment ago, None if there were none: there may be by now."""
-        # mostly without a query: a choice that is out of date is refused by the transaction
+        """Return places in a snapshot of a moment ago; None if it has none, as there may be some by now."""
+        # mostly without a query: the transaction refuses a choice that is out of date
         with self._model.recent(_RECENT) as view:
             try:
                 self._check_names(view, wanted)
                 placed = self._place_in(view, view.snapshot, {}, wanted, seconds)
-            except InvalidRequest:  # there may be such a name by now
+            except InvalidRequest:
+                # the name may exist by now
                 return None
         return None if isinstance(placed, UnplacedClaim) else placed
 
     def _place_now(
         self, wanted: Sequence[WantedClaim], seconds: float, reservation: str | None
     ) -> list[PlacedClaim] | None:
-        """Places by what is known now.
+        """Return places by current state; None if members of the groups changed meanwhile.
 
-        None if others joined or left the groups meanwhile: nobody knows whether there was one beside those
-        who were there at one time.
+        Then it is unknown whether there was a place beside the members of any one moment.
 
         :raises NoCandidate: there is no place.
         """
+        # read before the view: a change in between shows in the second read of the members
         # before the view: if they change in between, the second look at the members tells
         held, members = self._held_amounts(wanted), self._group_members(wanted)
         try:
             return self._search_fresh(wanted, held, members, seconds, reservation)
         except NoCandidate as error:
-            self._check_generations(wanted)  # if one is not what the client knows, nothing follows
-            # there may have been a place beside those who are members now
+            # a wrong generation comes first: the client then knows too little to use any reason
+            self._check_generations(wanted)
+            # beside the current members there may have been a place
             if self._group_members(wanted) != members:
                 return None
             LOG.info("%s", error.detail)
@@ -197,21 +205,21 @@ class ClaimService:
         reserved = None if reservation is None else self._reserved_amounts(reservation, wanted)
         with self._model.fresh() as view:
             self._check_names(view, wanted)
-            # a consumer that moves may take what it holds now
-            snapshot = giving_back(view.snapshot, held) if held else view.snapshot
+            # a consumer that moves may take its own amounts again
+            snapshot = without_allocations(view.snapshot, held) if held else view.snapshot
             if reserved is not None:
-                snapshot, roots = within(snapshot, reserved)
+                snapshot, roots = within_reservation(snapshot, reserved)
                 wanted = [
                     replace(each, only=roots if each.only is None else roots & each.only) for each in wanted
                 ]
             placed = self._place_in(view, snapshot, members, wanted, seconds)
             if isinstance(placed, UnplacedClaim):
                 if reserved is not None:
-                    raise not_within(wanted, placed, reserved)
+                    raise reservation_refusal(wanted, placed, reserved)
                 budget = SearchBudget(
                     self._limits.explaining, give_way=view.giving_way_after(self._check_awaited)
                 )
-                raise refusal(wanted, placed, budget)
+                raise claim_refusal(wanted, placed, budget)
         return placed
 
     def _place_in(
@@ -222,13 +230,15 @@ class ClaimService:
         wanted: Sequence[WantedClaim],
         seconds: float,
     ) -> list[PlacedClaim] | UnplacedClaim:
-        """Where they have a place in that snapshot.
+        """Return places for the claims in that snapshot.
 
         :raises InvalidRequest: the search takes too long.
         """
         budget = SearchBudget(seconds, give_way=view.giving_way_after(self._check_awaited))
         try:
-            return place(ClaimScenario.of(snapshot, members, wanted), wanted, budget, self._rng)
+            return place_claims(
+                ClaimScenario.from_members(snapshot, members, wanted), wanted, budget, self._rng
+            )
         except BudgetExhausted:
             raise InvalidRequest.too_long(
                 "No place was found",
@@ -240,9 +250,9 @@ class ClaimService:
     def _reserved_amounts(
         self, reservation: str, wanted: Sequence[WantedClaim]
     ) -> list[allocations.Allocation]:
-        """The allocations of the reservation.
+        """Return the allocations of the reservation.
 
-        :raises Conflict: not all who want something may take from it.
+        :raises Conflict: the reservation does not serve all owners and groups of the claims.
         """
         with self._database.read() as conn:
             found = reservations.find(conn, reservation)
@@ -254,7 +264,7 @@ class ClaimService:
         return held
 
     def _held_amounts(self, wanted: Sequence[WantedClaim]) -> list[allocations.Allocation]:
-        """The allocations of consumers that exist: they give these back, so that they are free for them.
+        """Return the allocations of existing consumers, which are free for their own claims.
 
         :raises ConcurrentUpdate: a consumer's generation is not the given one.
         """
@@ -269,7 +279,7 @@ class ClaimService:
         return held
 
     def _group_members(self, wanted: Sequence[WantedClaim]) -> Members:
-        """The members of the groups that any of them wants to join."""
+        """Return the members of the groups that any of the claims wants to join."""
         names = {each.group.name for each in wanted if each.group is not None}
         if not names:
             return {}
@@ -284,9 +294,9 @@ class ClaimService:
                 consumers.check_generation(consumers.find(conn, each.consumer), each.generation)
 
     def _check_names(self, view: ModelView, wanted: Sequence[WantedClaim]) -> None:
-        """Make sure that what they name exists.
+        """Check that all names in the claims exist.
 
-        :raises InvalidRequest: a class, a trait, a root or a number among the attributes does not.
+        :raises InvalidRequest: a class, a trait, a root or a number among the attributes does not exist.
         """
         snapshot = view.snapshot
         for each in wanted:
@@ -297,13 +307,12 @@ class ClaimService:
                 attribute = name.removeprefix(ATTRIBUTE)
                 if attribute != name and snapshot.attribute_range(attribute) is None:
                     raise InvalidRequest(
-                        f"No provider has a number called {attribute} among its attributes, by which"
-                        " the order goes."
+                        f"The order names the attribute {attribute}, which is a number at no provider."
                     )
 
 
 def _takes_any_place(wanted: WantedClaim) -> bool:
-    """Whether what is chosen depends on nothing but that it fits: a new consumer, anywhere."""
+    """Return whether any place will do: a new consumer, without order, group, topology or fallback."""
     depends = wanted.order or wanted.group or wanted.topology or wanted.fallback
     return wanted.generation is None and not depends
 

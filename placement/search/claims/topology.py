@@ -1,8 +1,8 @@
-"""How dedicated CPUs and memory are divided over the zones of a host: which zones, and how much of each.
+"""Splits of dedicated CPUs and memory over the zones of a host: which zones, and how much of each.
 
-A *zone* is a NUMA node with all that is below it; a host without any is one zone. Its *rooms* are what each
-of its providers can give of a class now. A *split* takes all that is asked for out of some zones, each class
-as evenly as the rooms allow.
+A *zone* is a NUMA node with all providers below it; a host without any is one zone. Its *rooms* are the
+amounts of a class that each of its providers can give now. A *split* takes all requested amounts out of some
+zones, each class as evenly as the rooms allow.
 """
 
 from bisect import bisect_right
@@ -17,27 +17,30 @@ from placement.read_model.provider import Inventory
 from placement.search.budget import SearchBudget
 
 SPLIT: Final = ("PCPU", "MEMORY_MB")
-"""The classes that are split."""
+"""The resource classes that are split."""
 
+# the ACPI system locality table (SLIT) defines 10 as the local distance
 LOCAL: Final = 10
-"""The distance within a zone, as firmware tables have it."""
+"""The distance within a zone."""
+# the usual entry of a SLIT for another node
 REMOTE: Final = 20
-"""That of two zones of which none is known."""
+"""The distance of two zones that have no known distance."""
 
+# the product of the beginnings of all rooms: four rooms with four beginnings each are 256
 _MAX_BEGINNINGS: Final = 512
-"""So many ways are tried to begin parts of rooms whose steps differ."""
+"""Number of combinations that are tried to begin parts of rooms with different steps."""
 
 Distances = Mapping[tuple[int, int], int]
-"""Of two zones, by the ids of their providers in ascending order, how far apart they are."""
+"""The distance of two zones, by the ids of their providers in ascending order."""
 
 
 def distance_of(distances: Distances, one: int, other: int) -> int:
-    """How far apart two zones are."""
+    """Return how far apart two zones are."""
     return distances.get((one, other) if one < other else (other, one), REMOTE)
 
 
 class TopologyPolicy(StrEnum):
-    """How many zones may be crossed."""
+    """How many zones a split may cross."""
 
     SINGLE_NUMA = "single-numa-node"
     RESTRICTED = "restricted"
@@ -47,7 +50,7 @@ class TopologyPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class ZoneRoom:
-    """The amounts that a provider can give of a class: multiples of ``step`` from ``least`` to ``most``."""
+    """The amounts of a class that a provider can give: multiples of ``step`` from ``least`` to ``most``."""
 
     provider: int
     least: int
@@ -55,9 +58,10 @@ class ZoneRoom:
     step: int
 
     @classmethod
-    def of(cls, provider: int, inventory: Inventory, free: int, taken: int = 0) -> "ZoneRoom":
-        """The room of a provider, given its free amount and how much of that the same consumer takes."""
+    def from_inventory(cls, provider: int, inventory: Inventory, free: int, taken: int = 0) -> "ZoneRoom":
+        """Return the room of a provider from its free amount, beside an amount for the same consumer."""
         step = inventory.step_size
+        # the same allocation has both amounts, so that taken counts for the bounds of the inventory
         least = -(-max(1, inventory.min_unit - taken) // step) * step
         most = max(0, min(free, inventory.max_unit) - taken) // step * step
         return cls(provider, least, most, step)
@@ -68,7 +72,7 @@ Zone = Mapping[str, Sequence[ZoneRoom]]
 
 
 class ZoneShare(NamedTuple):
-    """An amount that is taken of a provider."""
+    """An amount taken of a provider."""
 
     provider: int
     resource_class: str
@@ -79,7 +83,7 @@ Split = tuple[ZoneShare, ...]
 
 
 class SplitRank(NamedTuple):
-    """How good a split is for what it is wanted for: less is better."""
+    """How good a split is for its policy: less is better."""
 
     zones: int
     distance: int
@@ -98,22 +102,24 @@ def best_splits(
     budget: SearchBudget,
     accepts: Accepts = lambda split: True,
 ) -> Ranked | None:
-    """The best splits that a policy allows at a host, as good as each other; None if it allows none.
+    """Return the best splits that a policy allows at a host, all of one rank; None if it allows none.
 
-    :param when_empty: the zones if nothing of them were used.
-    :param apart: by the numbers of two zones how far apart they are.
-    :param accepts: whether a split will do.
-    :raises Exhausted: the budget is spent.
+    :param when_empty: the zones as if they were unused.
+    :param apart: the distance of two zones, by their numbers.
+    :param accepts: returns whether a split will do.
+    :raises BudgetExhausted: the budget is spent.
     """
     every = range(1, len(zones) + 1)
     if topology is TopologyPolicy.SINGLE_NUMA:
         return _of_sizes((1,), asked, zones, apart, budget, accepts)
+    # as few zones as the empty host would need, whatever is used now
     if topology is TopologyPolicy.RESTRICTED:
         least = _of_sizes(every, asked, when_empty, apart, budget, accepts)
         return least and _of_sizes((least[0].zones,), asked, zones, apart, budget, accepts)
     if topology is TopologyPolicy.BEST_EFFORT:
         return _of_sizes(every, asked, zones, apart, budget, accepts)
     found = _of_sizes(reversed(every), asked, zones, apart, budget, accepts, even=True)
+    # negative, as less is better and this policy prefers many zones
     return found and (found[0]._replace(zones=-found[0].zones), found[1])
 
 
@@ -127,7 +133,7 @@ def _of_sizes(
     *,
     even: bool = False,
 ) -> Ranked | None:
-    """The splits of the first of these numbers of zones that has any: the nearest ones."""
+    """Return the nearest splits of the first of these numbers of zones that has any."""
     for size in sizes:
         if not all(_may_hold(amount, name, zones, size) for name, amount in asked.items()):
             continue
@@ -135,6 +141,7 @@ def _of_sizes(
         for chosen in combinations(range(len(zones)), size):
             budget.spend(size)
             distance = sum(apart[one][other] for one, other in combinations(chosen, 2))
+            # a set of zones that is further apart than the nearest one is not divided at all
             if not found or distance <= min(found):
                 splits = _list_splits(asked, [zones[number] for number in chosen], budget, even=even)
                 split = next(filter(accepts, splits), None)
@@ -154,14 +161,15 @@ def _may_hold(amount: int, name: str, zones: Sequence[Zone], size: int) -> bool:
 def _list_splits(
     asked: Mapping[str, int], zones: Sequence[Zone], budget: SearchBudget, *, even: bool
 ) -> Iterator[Split]:
-    """Ways to take the same amounts from these zones, by other providers; each zone gives something."""
+    """Yield ways to take the amounts from these zones, by different providers; each zone gives a part."""
     ways: list[list[list[int]]] = []
     for name, amount in asked.items():
         divided: list[list[int]] = []
+        # rooms of one zone with different steps: neither way of joining them finds every division
         for common in (gcd, lcm):
             budget.spend(len(zones))
             rooms = [_join_rooms(zone.get(name, ()), common) for zone in zones]
-            found = _divide_evenly(amount, rooms) if even else divide(amount, rooms)
+            found = _divide_evenly(amount, rooms) if even else divide_amount(amount, rooms)
             if found is not None and found not in divided:
                 divided.append(found)
         ways.append(divided)
@@ -177,7 +185,7 @@ def _list_splits(
 
 
 def _out_of(parts: Sequence[tuple[str, int, Sequence[ZoneRoom]]], budget: SearchBudget) -> Iterator[Split]:
-    """All ways to take these amounts of classes, each out of the rooms beside it."""
+    """Yield all ways to take these amounts of classes, each out of the rooms beside it."""
     if not parts:
         yield ()
         return
@@ -189,10 +197,10 @@ def _out_of(parts: Sequence[tuple[str, int, Sequence[ZoneRoom]]], budget: Search
 
 
 def _join_rooms(rooms: Sequence[ZoneRoom], common: Callable[..., int]) -> ZoneRoom:
-    """The room of all providers of a zone together, approximately.
+    """Return the room of all providers of a zone together, approximately.
 
-    :param common: of their steps: the greatest divisor for what some of them may give, the least multiple for
-        what any of them gives.
+    :param common: combines their steps. The greatest divisor covers what some of them may give, the least
+        multiple what each of them gives.
     """
     useful = [room for room in rooms if room.least <= room.most]
     if not useful:
@@ -203,7 +211,7 @@ def _join_rooms(rooms: Sequence[ZoneRoom], common: Callable[..., int]) -> ZoneRo
 
 
 def _of_zone(name: str, amount: int, rooms: Sequence[ZoneRoom]) -> Iterator[Split]:
-    """The amount out of the providers of a zone, as few as can give it first, where it fits best."""
+    """Yield ways to take the amount of the providers of a zone: fewest providers and the best fit first."""
     useful = sorted((room for room in rooms if room.least <= room.most), key=lambda room: room.most)
     for count in range(1, len(useful) + 1):
         for chosen in combinations(useful, count):
@@ -214,19 +222,21 @@ def _of_zone(name: str, amount: int, rooms: Sequence[ZoneRoom]) -> Iterator[Spli
                 )
 
 
-def divide(amount: int, rooms: Sequence[ZoneRoom]) -> list[int] | None:
-    """The amount in parts of as many rooms as can give one, as equal as these allow; of the others 0.
+def divide_amount(amount: int, rooms: Sequence[ZoneRoom]) -> list[int] | None:
+    """Divide the amount over as many rooms as can give a part, as equally as these allow; others give 0.
 
-    None if they cannot give so much.
+    None if the rooms cannot give that amount.
     """
     useful = [number for number, room in enumerate(rooms) if room.least <= room.most]
     least = list(accumulate(sorted(rooms[number].least for number in useful)))
     most = list(accumulate(sorted((rooms[number].most for number in useful), reverse=True)))
+    # sums of the smallest and of the largest rooms bound how many rooms can share the amount
     counts = [count for count in range(len(useful), 0, -1) if least[count - 1] <= amount <= most[count - 1]]
     for count in counts:
         best: list[int] | None = None
         tried = set[tuple[ZoneRoom, ...]]()
         for chosen in combinations(useful, count):
+            # equal rooms of other providers are divided equally
             alike = tuple(sorted(replace(rooms[number], provider=0) for number in chosen))
             if alike in tried:
                 continue
@@ -242,7 +252,7 @@ def divide(amount: int, rooms: Sequence[ZoneRoom]) -> list[int] | None:
 
 
 def _divide_evenly(amount: int, rooms: Sequence[ZoneRoom]) -> list[int] | None:
-    """The amount in parts that differ by one step at most; None if a room cannot give its part."""
+    """Divide the amount into parts that differ by at most one step; None if a room cannot give its part."""
     parts = _divide_equally(amount, rooms)
     if parts is None or max(parts) - min(parts) > lcm(*(room.step for room in rooms)):
         return None
@@ -250,15 +260,15 @@ def _divide_evenly(amount: int, rooms: Sequence[ZoneRoom]) -> list[int] | None:
 
 
 def _sum_squares(parts: Iterable[int]) -> int:
-    """The sum of squares: less for parts of one sum that are more equal."""
+    """Return the sum of squares: smaller for more equal parts of one sum."""
     return sum(part * part for part in parts)
 
 
 def _divide_equally(amount: int, rooms: Sequence[ZoneRoom]) -> list[int] | None:
-    """The amount in parts of all of these rooms, as equal as these allow; None if there is no way.
+    """Divide the amount over all of these rooms, as equally as these allow; None if there is no way.
 
-    Parts of rooms whose steps differ go up by the least common multiple of the steps, from whatever each may
-    begin with; where these are too many to try, they are multiples of it themselves.
+    Parts of rooms with different steps grow by the least common multiple of the steps, from each possible
+    beginning. If there are too many beginnings to try, the parts are multiples of it themselves.
     """
     if not sum(room.least for room in rooms) <= amount <= sum(room.most for room in rooms):
         return None
@@ -280,7 +290,7 @@ def _divide_equally(amount: int, rooms: Sequence[ZoneRoom]) -> list[int] | None:
 
 
 def _fill_bounds(amount: int, bounds: Sequence[tuple[int, int]], unit: int) -> list[int] | None:
-    """Parts that begin with the least and go up by ``unit``, always the smallest one next."""
+    """Return parts that begin with the least and grow by ``unit``, the smallest part first."""
     if any(least > most for least, most in bounds) or not (
         sum(least for least, _ in bounds) <= amount <= sum(most for _, most in bounds)
     ):
@@ -289,9 +299,10 @@ def _fill_bounds(amount: int, bounds: Sequence[tuple[int, int]], unit: int) -> l
     def up_to(level: int) -> list[int]:
         return [max(least, min(most, level - (level - least) % unit)) for least, most in bounds]
 
+    # the sum of parts grows with the level up to which rooms are filled, so that a bisection finds it
     levels = range(min(least for least, _ in bounds), max(most for _, most in bounds) + 1)
     above = bisect_right(levels, amount, key=lambda level: sum(up_to(level)))
-    if not above:  # at the lowest level all have their least
+    if not above:  # even at the lowest level the rooms give more than the amount
         return None
     parts = up_to(levels[above - 1])
     next_ones = sorted(

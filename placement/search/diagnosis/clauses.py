@@ -21,11 +21,12 @@ from placement.search.request import CandidatesRequest, RequestGroup
 
 @dataclass(frozen=True, slots=True)
 class RequestClause:
-    """One thing that a request says.
+    """One statement of a request.
 
-    ``condition`` is one of those that the package's documentation lists. ``group`` is the suffix, ``names``
-    are the resource class, the traits, the aggregates, the uuid of the tree or the suffixes, ``amount`` is
-    what is asked for.
+    - ``condition`` is one of those in the documentation of the package.
+    - ``group`` is the suffix of the group.
+    - ``names`` are the resource class, traits, aggregates, the uuid of the tree, or suffixes.
+    - ``amount`` is the requested amount.
     """
 
     condition: str
@@ -36,10 +37,11 @@ class RequestClause:
 
 @dataclass(frozen=True, slots=True)
 class ClauseCheck:
-    """A check of one provider because of a clause; a request without ``drop`` does not ask for it.
+    """A check of one provider for a clause; a request without ``drop`` does not need it.
 
-    Where the clause is checked together with those before it of the same condition, ``ways`` are its own
-    checks: all these clauses have to be met in one and the same way.
+    Some clauses are checked together with earlier ones of the same condition. Then ``ways`` are the
+    alternative checks of the clause alone, and a provider has to pass the same alternative of all these
+    clauses.
     """
 
     clause: RequestClause
@@ -52,8 +54,8 @@ class ClauseCheck:
 class RequestPart:
     """A part that exactly one provider serves, as a list of checks in the documented order.
 
-    ``capacities`` has the indexes, by class, of those checks that depend on what is used. The part is
-    gone where all of one of ``gone_without`` are left out.
+    ``capacities`` has, by class, the indexes of the checks that depend on usage. Without all clauses of a set
+    in ``gone_without``, the request does not have the part.
     """
 
     need: ProviderNeed
@@ -62,13 +64,13 @@ class RequestPart:
     gone_without: tuple[frozenset[RequestClause], ...]
 
 
-def resources(group: str, name: str) -> RequestClause:
-    """The clause that a group asks for a class at all."""
+def resource_clause(group: str, name: str) -> RequestClause:
+    """Return the clause by which a group asks for a class."""
     return RequestClause("resources", group, (name,))
 
 
 def parts_of(snapshot: ModelSnapshot, request: CandidatesRequest) -> tuple[RequestPart, ...]:
-    """The parts of a request: a group with a suffix is one, the group without one for each class."""
+    """Return the parts of a request: each group with a suffix, and each class of the group without one."""
     return tuple(
         _make_part(snapshot, request, need)
         for need in needs_of(request)
@@ -83,7 +85,7 @@ def _make_part(snapshot: ModelSnapshot, request: CandidatesRequest, need: Provid
         for index, check in enumerate(checks)
         if check.clause.condition == "capacity"
     }
-    asked = frozenset(resources(need.suffix, name) for name, _ in need.resources)
+    asked = frozenset(resource_clause(need.suffix, name) for name, _ in need.resources)
     subtrees = {_same_subtree(suffixes) for suffixes in request.same_subtrees if need.suffix in suffixes}
     # a group without resources is asked for in a same_subtree alone, and while it says anything else
     gone = (asked | subtrees, asked | {check.drop for check in checks}) if subtrees else (asked,)
@@ -91,7 +93,7 @@ def _make_part(snapshot: ModelSnapshot, request: CandidatesRequest, need: Provid
 
 
 def _on_inventories(need: ProviderNeed) -> Iterator[ClauseCheck]:
-    def check(
+    def make_check(
         condition: str, name: str, amount: int, met: Callable[[Provider, Inventory], bool]
     ) -> ClauseCheck:
         def met_by(provider: Provider) -> bool:
@@ -99,17 +101,17 @@ def _on_inventories(need: ProviderNeed) -> Iterator[ClauseCheck]:
             return inventory is None or met(provider, inventory)
 
         return ClauseCheck(
-            RequestClause(condition, need.suffix, (name,), amount), resources(need.suffix, name), met_by
+            RequestClause(condition, need.suffix, (name,), amount), resource_clause(need.suffix, name), met_by
         )
 
     for name, amount in need.resources:
         yield ClauseCheck(
             RequestClause("resource_class", need.suffix, (name,), amount),
-            resources(need.suffix, name),
-            lambda provider, name=name: name in provider.inventories,  # type: ignore[misc]  # binds early
+            resource_clause(need.suffix, name),
+            lambda provider, name=name: name in provider.inventories,  # type: ignore[misc]  # binds the name early
         )
     for name, amount in need.resources:
-        yield check(
+        yield make_check(
             "capacity",
             name,
             amount,
@@ -119,7 +121,7 @@ def _on_inventories(need: ProviderNeed) -> Iterator[ClauseCheck]:
         )
     for name, amount in need.resources:
         for condition, met in _PORTIONS.items():
-            yield check(
+            yield make_check(
                 condition,
                 name,
                 amount,
@@ -135,51 +137,51 @@ _PORTIONS: Final[Mapping[str, Callable[[Inventory, int], bool]]] = {
 
 
 def clause_of(piece: ProviderCondition, group: str = "") -> RequestClause:
-    """The clause that states a piece of a condition, of a group by its suffix or of roots."""
+    """Return the clause that states a piece of a condition, of a group by its suffix or of roots."""
     return RequestClause(piece.name, group, tuple(sorted(piece.sets[0])))
 
 
 def _on_providers(snapshot: ModelSnapshot, need: ProviderNeed) -> Iterator[ClauseCheck]:
-    """The conditions of a need in pieces that can be left out."""
+    """Yield a check for each piece of the conditions of a need, so that each can be left out."""
     for condition in need.conditions:
-        for number, piece in enumerate(condition.pieces(), start=1):
-            clause, ways = clause_of(piece, need.suffix), piece.ways(snapshot)
+        for number, piece in enumerate(condition.single_pieces(), start=1):
+            clause, ways = clause_of(piece, need.suffix), piece.alternative_checks(snapshot)
             if len(ways) == 1:
                 yield ClauseCheck(clause, clause, ways[0])
             else:
-                # with those before: pieces that are met in several ways have to be met in one and the same
+                # checked with those before: a provider has to meet all pieces in the same way
                 upto = replace(condition, sets=condition.sets[:number])
                 yield ClauseCheck(clause, clause, partial(upto.met_by, snapshot=snapshot), ways)
 
 
 def root_checks(snapshot: ModelSnapshot, request: CandidatesRequest) -> tuple[ClauseCheck, ...]:
-    """Checks of the root of a tree."""
+    """Return the checks of the root of a tree."""
     found = []
     for condition in root_conditions(request):
-        for piece in condition.pieces():
+        for piece in condition.single_pieces():
             clause = clause_of(piece)
             found.append(ClauseCheck(clause, clause, partial(piece.met_by, snapshot=snapshot)))
     return tuple(found)
 
 
 def checks_together(snapshot: ModelSnapshot, request: CandidatesRequest) -> tuple[ClauseCheck, ...]:
-    """Checks of which the providers of a group have to pass each between them."""
+    """Return the checks that the providers of a group have to pass between them."""
     found = []
     for group in request.groups:
         for condition in group_conditions(group):
-            for piece in condition.pieces() if condition.together else ():
+            for piece in condition.single_pieces() if condition.met_together else ():
                 clause = clause_of(piece, group.suffix)
                 found.append(ClauseCheck(clause, clause, partial(piece.met_by, snapshot=snapshot)))
     return tuple(found)
 
 
 TOGETHER: Final = RequestClause("all_groups")
-"""All parts have to be served at once: no amount is given twice."""
+"""All parts have to be served at once: no amount serves two parts."""
 
 
-def combinations(request: CandidatesRequest) -> Iterator[tuple[RequestClause, CandidatesRequest]]:
-    """The clauses that tie parts to one another, in order: each with the request up to it."""
-    # each step has all clauses before it, so that hosts are left out by the first they fail
+def joint_clauses(request: CandidatesRequest) -> Iterator[tuple[RequestClause, CandidatesRequest]]:
+    """Yield the clauses that tie parts together, in order, each with the request up to it."""
+    # each step keeps the clauses before it, so that a host counts for the first clause that it fails
     yield TOGETHER, replace(request, same_subtrees=(), group_policy=None)
     for number, suffixes in enumerate(request.same_subtrees, start=1):
         upto = replace(request, same_subtrees=request.same_subtrees[:number], group_policy=None)
@@ -188,8 +190,8 @@ def combinations(request: CandidatesRequest) -> Iterator[tuple[RequestClause, Ca
         yield RequestClause("group_policy", names=("isolate",)), request
 
 
-def droppable(snapshot: ModelSnapshot, request: CandidatesRequest) -> tuple[RequestClause, ...]:
-    """All clauses that may be left out, each once, in order."""
+def droppable_clauses(snapshot: ModelSnapshot, request: CandidatesRequest) -> tuple[RequestClause, ...]:
+    """Return all clauses that can be left out, each once, in order."""
     found = [check.drop for part in parts_of(snapshot, request) for check in part.checks]
     found += [check.drop for check in root_checks(snapshot, request)]
     found += [check.drop for check in checks_together(snapshot, request)]
@@ -200,17 +202,17 @@ def droppable(snapshot: ModelSnapshot, request: CandidatesRequest) -> tuple[Requ
     return tuple(dict.fromkeys(found))
 
 
-def without(
+def without_clauses(
     request: CandidatesRequest,
     left_out: Collection[RequestClause],
     amounts: Mapping[RequestClause, int] | None = None,
 ) -> CandidatesRequest | None:
-    """The request without some of its clauses; None if it asks for no resources then.
+    """Return the request without some of its clauses; None if it asks for no resources then.
 
-    A group with a suffix that asks for no resources is none any more, unless a ``same_subtree`` names it and
-    it says something yet; no ``same_subtree`` names one that is none. What is left can be asked by a query.
+    A group with a suffix but without resources stays only if a ``same_subtree`` names it and it has another
+    condition. No ``same_subtree`` names a group that is gone. The result can be asked by a query.
 
-    :param amounts: for clauses of resources another amount, where they are not left out.
+    :param amounts: other amounts for clauses of resources that are not left out.
     """
     subtrees = [suffixes for suffixes in request.same_subtrees if _same_subtree(suffixes) not in left_out]
     named = frozenset[str]().union(*subtrees)
@@ -238,9 +240,9 @@ def _group_without(
 ) -> RequestGroup:
     suffix = group.suffix
     left = {
-        name: amounts.get(resources(suffix, name), amount)
+        name: amounts.get(resource_clause(suffix, name), amount)
         for name, amount in group.resources.items()
-        if resources(suffix, name) not in left_out
+        if resource_clause(suffix, name) not in left_out
     }
     return replace(keep_pieces(group, lambda piece: clause_of(piece, suffix) not in left_out), resources=left)
 

@@ -1,4 +1,4 @@
-"""The explanation of a request: hosts left after each condition, reasons, and changes that would help."""
+"""The explanation of a request: the hosts left after each condition, reasons, and changes that would help."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import ZONE, HostTree, TreeStructure, picker
 from placement.search.budget import BudgetExhausted, SearchBudget
-from placement.search.candidate_search import served
+from placement.search.candidate_search import serving_check
 from placement.search.conditions import condition_class
-from placement.search.diagnosis.clauses import RequestClause, combinations, resources
+from placement.search.diagnosis.clauses import RequestClause, joint_clauses, resource_clause
 from placement.search.diagnosis.relaxations import RelaxationSearch, RequestRelaxation
-from placement.search.diagnosis.survey import HostDiagnosis, LikeHosts, survey
+from placement.search.diagnosis.survey import HostDiagnosis, LikeHosts, survey_hosts
 from placement.search.equivalence import TreeKin
 from placement.search.request import CandidatesRequest
 
 MAX_EXAMPLES: Final = 5
-"""Hosts that are named for each reason."""
+"""Number of hosts that are named for each reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class FunnelStep:
-    """The hosts left after a condition; after one on single providers also the providers."""
+    """The number of hosts left after a condition; of single providers also the number of providers."""
 
     clause: RequestClause
     hosts: int
@@ -36,7 +36,7 @@ class FunnelStep:
 
 @dataclass(frozen=True, slots=True)
 class PartFunnel:
-    """How many pass the conditions of a part of the request, one after the other."""
+    """The hosts and providers that pass the conditions of a part, one after the other."""
 
     suffix: str
     resources: Mapping[str, int]
@@ -45,9 +45,10 @@ class PartFunnel:
 
 @dataclass(frozen=True, slots=True)
 class NearestMiss:
-    """A host that came so far, by its root: the provider of it that came closest, and what is there of it.
+    """A host that failed a condition: its closest provider, and the amount found there.
 
-    ``found`` is what is free, or what the inventory says of its portions; None where it is about no amount.
+    ``found`` is the free amount, or a bound of the portions of the inventory; None if the condition is about
+    no amount.
     """
 
     root: Provider
@@ -56,7 +57,7 @@ class NearestMiss:
 
 
 class ProviderPlace(Enum):
-    """Where a provider is, as sentences name it."""
+    """The place of a provider, as sentences name it."""
 
     ROOT = "root"
     NUMA_NODE = "NUMA node"
@@ -66,17 +67,18 @@ class ProviderPlace(Enum):
 
 @dataclass(frozen=True, slots=True)
 class UnmetReason:
-    """The first condition that so many hosts do not meet; the examples begin with the nearest misses.
+    """The first condition that a number of hosts do not meet; examples begin with the nearest misses.
 
-    ``is_of_nobody`` says that it names a tree or aggregates that no provider is in. ``places`` are those of
-    the providers that came closest at any of the hosts, and ``steps`` the steps in which these give, where it
-    is about an amount; ``is_avoided`` says that those of the nearest miss may not be taken of.
+    - ``is_of_nobody``: the condition names a tree or aggregates that no provider is in.
+    - ``places``: the places of the closest providers of all these hosts, if the condition is about an amount.
+    - ``steps``: the step sizes of these providers.
+    - ``is_avoided``: the nearest miss is a provider that the claim avoids.
     """
 
     clause: RequestClause
     hosts: int
     examples: tuple[NearestMiss, ...]
-    is_of_nobody: bool = False
+    names_nothing_known: bool = False
     places: frozenset[ProviderPlace] = frozenset()
     steps: frozenset[int] = frozenset()
     is_avoided: bool = False
@@ -84,7 +86,7 @@ class UnmetReason:
 
 @dataclass(frozen=True, slots=True)
 class LargestAmount:
-    """The largest amount of a resource class that fits while all else stays; None if no amount does."""
+    """The largest amount of a resource class that fits with all else unchanged; None if no amount does."""
 
     clause: RequestClause
     fits: int | None
@@ -94,8 +96,8 @@ class LargestAmount:
 class RequestExplanation:
     """Why a request fits, or does not.
 
-    ``incomplete`` names the fields that lack something because the budget was spent; ``fitting`` is None
-    where that is one of them.
+    ``incomplete`` names the fields that lack something because the budget was spent. If it names
+    ``candidate_hosts``, then ``fitting`` is None.
     """
 
     hosts: int
@@ -108,7 +110,7 @@ class RequestExplanation:
     incomplete: tuple[str, ...]
 
 
-def explain(
+def explain_request(
     snapshot: ModelSnapshot,
     request: CandidatesRequest,
     budget: SearchBudget,
@@ -116,31 +118,31 @@ def explain(
     *,
     relaxing: bool = True,
 ) -> RequestExplanation:
-    """The explanation of a request; its limit does not matter.
+    """Return the explanation of a request; its limit does not matter.
 
-    :param among: the ids of the roots of those hosts that count; None for all.
-    :param relaxing: whether to look for what would help, and for the largest amounts.
-    :raises Exhausted: not even the conditions on single providers could be looked at.
+    :param among: the ids of the roots that count; None for all.
+    :param relaxing: whether to look for changes that would help, and for the largest amounts.
+    :raises BudgetExhausted: the budget did not suffice for the conditions on single providers.
     """
-    whole = _WholeFunnel(survey(snapshot, request, budget, among), budget)
+    whole = _WholeFunnel(survey_hosts(snapshot, request, budget, among), budget)
     incomplete: list[str] = []
     try:
-        whole.combine()
+        whole.check_together()
     except BudgetExhausted:
         incomplete += ["candidate_hosts", "host_conditions", "reasons", "relaxations", "max_amounts"]
     reasons: list[UnmetReason] = []
-    if not incomplete and not gather(whole.reasons(), reasons):
+    if not incomplete and not gather_found(whole.unmet_reasons(), reasons):
         incomplete += ["reasons", "relaxations", "max_amounts"]
     relaxations: list[RequestRelaxation] = []
     largest: list[LargestAmount] = []
     if not incomplete and relaxing:
         relaxer = RelaxationSearch(whole.found, budget)
-        if not whole.left and not gather(relaxer.relaxations(), relaxations):
+        if not whole.left and not gather_found(relaxer.find_relaxations(), relaxations):
             incomplete.append("relaxations")
-        if not gather(_largest_amounts(relaxer, request), largest):
+        if not gather_found(_largest_amounts(relaxer, request), largest):
             incomplete.append("max_amounts")
     return RequestExplanation(
-        hosts=sum(host.count for host in whole.found.hosts),
+        hosts=sum(host.host_count for host in whole.found.hosts),
         fitting=None if "candidate_hosts" in incomplete else _count_hosts(whole.left),
         groups=tuple(_part_funnels(whole.found)),
         steps=tuple(whole.steps),
@@ -154,8 +156,8 @@ def explain(
 T = TypeVar("T")
 
 
-def gather(found: Iterable[T], into: list[T]) -> bool:
-    """Add what is found, one by one; False if the budget is spent before that is all."""
+def gather_found(found: Iterable[T], into: list[T]) -> bool:
+    """Append items as they are found; return False if the budget is spent before the last."""
     try:
         for each in found:
             into.append(each)
@@ -168,18 +170,18 @@ def _largest_amounts(relaxer: RelaxationSearch, request: CandidatesRequest) -> I
     for group in request.groups:
         for name, amount in group.resources.items():
             clause = RequestClause("resources", group.suffix, (name,), amount)
-            yield LargestAmount(clause, relaxer.largest(resources(group.suffix, name)))
+            yield LargestAmount(clause, relaxer.largest_amount(resource_clause(group.suffix, name)))
 
 
 def _count_hosts(hosts: list[LikeHosts]) -> int:
-    return sum(host.count for host in hosts)
+    return sum(host.host_count for host in hosts)
 
 
 def _part_funnels(found: HostDiagnosis) -> Iterator[PartFunnel]:
     for number, part in enumerate(found.parts):
         by_first = [0] * (len(part.checks) + 1)
         for host in found.hosts:
-            by_first[host.firsts[number]] += host.count
+            by_first[host.firsts[number]] += host.host_count
         left, steps = sum(by_first), []
         for index, check in enumerate(part.checks):
             left -= by_first[index]
@@ -188,19 +190,19 @@ def _part_funnels(found: HostDiagnosis) -> Iterator[PartFunnel]:
 
 
 class _WholeFunnel:
-    """The hosts that are left, condition by condition, and those that are not by the first they fail."""
+    """The hosts that are left, condition by condition; the others by the first one that they fail."""
 
     def __init__(self, found: HostDiagnosis, budget: SearchBudget) -> None:
         self.found = found
         self.left = found.hosts
         self.steps: list[FunnelStep] = []
         self._budget = budget
-        #: by clause: the hosts, and the part that it belongs to, if it is about one
+        #: by clause: the hosts that fail it, and the number of its part, if it belongs to one
         self._failed: dict[RequestClause, tuple[list[LikeHosts], int | None]] = {}
         self._check_alone()
 
     def _check_alone(self) -> None:
-        """The conditions on each part by itself, on roots, and on traits of the group without a suffix."""
+        """Check the conditions of each part alone, of roots, and traits of the group without a suffix."""
         parts, droppable = self.found.parts, self.found.droppable
         for number, part in enumerate(parts):
             kept = []
@@ -220,23 +222,23 @@ class _WholeFunnel:
         for number, check in enumerate(self.found.together):
             self._keep_passing(check.clause, [0 in host.traits[number] for host in self.left])
 
-    def combine(self) -> None:
-        """The conditions that tie the parts to one another.
+    def check_together(self) -> None:
+        """Check the conditions that tie the parts together.
 
-        :raises Exhausted: it takes too long; what is known then stays.
+        :raises BudgetExhausted: it takes too long; the results so far stay.
         """
-        # the whole request first: hosts that serve it pass every step, so that most need no other search
-        *steps, (last, whole) = combinations(self.found.request)
+        # the whole request first: a host that serves it passes every step, and most need no other search
+        *steps, (last, whole) = joint_clauses(self.found.request)
         tell = self._serving_function(whole)
-        fitting = {host for host in self.left if tell(host)}  # and so up to each clause
+        fitting = {host for host in self.left if tell(host)}
         for clause, request in steps:
             tell = self._serving_function(request)
             self._keep_passing(clause, [host in fitting or tell(host) for host in self.left])
         self._keep_passing(last, [host in fitting for host in self.left])
 
     def _serving_function(self, request: CandidatesRequest) -> Callable[[LikeHosts], bool]:
-        tell = served(self.found.snapshot, request, self._budget)
-        return lambda host: tell(host.alike.tree, host.alike.shared)
+        tell = serving_check(self.found.snapshot, request, self._budget)
+        return lambda host: tell(host.alike.tree, host.alike.shared_providers)
 
     def _keep_passing(self, clause: RequestClause, passes: list[bool]) -> None:
         kept = []
@@ -254,9 +256,9 @@ class _WholeFunnel:
     def _note_failed(self, clause: RequestClause, host: LikeHosts, part: int | None) -> None:
         self._failed.setdefault(clause, ([], part))[0].append(host)
 
-    def reasons(self) -> Iterator[UnmetReason]:
-        """Why hosts are not left, most of them first."""
-        # stable, so that reasons of as many hosts stay in the documented order
+    def unmet_reasons(self) -> Iterator[UnmetReason]:
+        """Yield the reasons of the hosts that are not left, most hosts first."""
+        # stable, so that reasons of equally many hosts stay in the documented order
         by_count = sorted(self._failed.items(), key=lambda item: -_count_hosts(item[1][0]))
         for clause, (hosts, part) in by_count:
             nearest = heapq.merge(*(self._nearest_misses(clause, part, host) for host in hosts))
@@ -266,7 +268,7 @@ class _WholeFunnel:
                 clause,
                 _count_hosts(hosts),
                 examples,
-                _is_of_nobody(self.found.snapshot, clause),
+                _names_nothing_known(self.found.snapshot, clause),
                 places,
                 portions,
             )
@@ -274,7 +276,7 @@ class _WholeFunnel:
     def _closest_places(
         self, clause: RequestClause, part: int | None, hosts: list[LikeHosts]
     ) -> tuple[frozenset[ProviderPlace], frozenset[int]]:
-        """Where the providers that came closest are, and in which steps they give; until two differ."""
+        """Return the places and the step sizes of the closest providers, until each has two values."""
         places, steps = set[ProviderPlace](), set[int]()
         if part is None or clause.condition not in _AMOUNTS:
             return frozenset(), frozenset()
@@ -286,12 +288,13 @@ class _WholeFunnel:
                 for at in positions:
                     places.add(ProviderPlace.POOL if at >= kin.own else _place_of(providers[at]))
                     steps.add(providers[at].inventories[clause.names[0]].step_size)
+                # sentences only distinguish one value from several
                 if len(places) > 1 and len(steps) > 1:
                     return frozenset(places), frozenset(steps)
         return frozenset(places), frozenset(steps)
 
     def _nearest_misses(self, clause: RequestClause, part: int | None, host: LikeHosts) -> list[_Miss]:
-        """The nearest misses of hosts that are alike, nearest first."""
+        """Return the nearest misses of equivalent hosts, nearest first."""
         failed = sum(
             first < len(each.checks) for first, each in zip(host.firsts, self.found.parts, strict=True)
         )
@@ -314,14 +317,14 @@ class _WholeFunnel:
 
 
 def _place_of(provider: Provider) -> ProviderPlace:
-    """Where a provider of the host itself is."""
+    """Return the place of a provider of the host itself."""
     if provider.parent_id is None:
         return ProviderPlace.ROOT
     return ProviderPlace.NUMA_NODE if ZONE in provider.traits else ProviderPlace.ELSEWHERE
 
 
-def _is_of_nobody(snapshot: ModelSnapshot, clause: RequestClause) -> bool:
-    """Whether the clause names a tree, or aggregates, that no provider is in."""
+def _names_nothing_known(snapshot: ModelSnapshot, clause: RequestClause) -> bool:
+    """Return whether the clause names a tree, or aggregates, that no provider is in."""
     condition = condition_class(clause.condition)
     if condition is None or not condition.words.unknown:
         return False
@@ -329,14 +332,14 @@ def _is_of_nobody(snapshot: ModelSnapshot, clause: RequestClause) -> bool:
 
 
 class _ClosestProviders(NamedTuple):
-    """The providers of a host that came closest, by position."""
+    """The closest providers of a host, by position."""
 
     positions: tuple[int, ...]
     kin: TreeKin
 
 
 _Miss = tuple[int, int, str, int, HostTree, _ClosestProviders]
-"""How far from what is asked for, how many parts are not served, name and id of the host; its tree, where."""
+"""Distance, number of parts not served, name and id of the host; then its tree, and the closest providers."""
 
 _AMOUNTS: Final = ("capacity", "min_unit", "max_unit", "step_size")
 
@@ -344,17 +347,17 @@ _AMOUNTS: Final = ("capacity", "min_unit", "max_unit", "step_size")
 def _distance_function(
     clause: RequestClause, positions: tuple[int, ...], host: LikeHosts
 ) -> Callable[[HostTree], int]:
-    """A function that tells how far one of these hosts is from what a clause asks for."""
+    """Return a function that computes how far one of these hosts is from the amount of a clause."""
     if not positions or clause.amount is None:
         return lambda _: 0
     amount, kin = clause.amount, host.alike.kin
     if clause.condition != "capacity":
 
-        def missing(tree: HostTree) -> int:
+        def missing_portion(tree: HostTree) -> int:
             providers = kin.providers(tree)
             return min([abs(_found_amount(clause, providers[at]) - amount) for at in positions])
 
-        return missing
+        return missing_portion
     name, own = clause.names[0], kin.own
     slots = [kin.slots[at, name] for at in positions if at < own]
     most = max((_found_amount(clause, kin.shared[at - own]) for at in positions if at >= own), default=0)
@@ -389,7 +392,7 @@ def _nearest_miss(clause: RequestClause, tree: HostTree, at: _ClosestProviders) 
 
 
 def _found_amount(clause: RequestClause, provider: Provider) -> int:
-    """The amount that there is of what the clause asks for."""
+    """Return the amount that a provider has of what the clause asks for."""
     name = clause.names[0]
     inventory = provider.inventories[name]
     if clause.condition == "capacity":

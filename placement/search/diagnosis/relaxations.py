@@ -4,44 +4,52 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from heapq import merge
-from itertools import chain, count, product
+from itertools import chain, count, islice, product
+from math import gcd
 from typing import Final, Self
 
 from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import HostTree
 from placement.search.budget import SearchBudget
-from placement.search.candidate_search import served
-from placement.search.diagnosis.clauses import RequestClause, droppable, resources, without
+from placement.search.candidate_search import serving_check
+from placement.search.diagnosis.clauses import (
+    RequestClause,
+    droppable_clauses,
+    resource_clause,
+    without_clauses,
+)
 from placement.search.diagnosis.survey import (
     Bits,
     FilterResult,
     HostDiagnosis,
     LikeHosts,
     UnmetFilters,
-    least,
+    minimal_sets,
 )
-from placement.search.equivalence import LikeTrees, TreeKin, sort_anew
+from placement.search.equivalence import LikeTrees, TreeKin, regroup_trees
 from placement.search.request import CandidatesRequest
-from placement.search.rules import available
+from placement.search.rules import available_amount
 
+# the number of sets of clauses grows with this power, and an operator has to make sense of each change
 MAX_CHANGES: Final = 3
-"""No more clauses than these are changed at once."""
+"""The largest number of clauses that are changed at once."""
 MAX_RELAXATIONS: Final = 10
-"""No more relaxations are looked for: the smallest are the first."""
+"""Number of relaxations after which the search ends; the smallest come first."""
 
+# providers mostly agree on the smallest amount
 _MAX_SMALLEST: Final = 3
-"""So many smallest amounts of a class are tried: providers mostly agree."""
+"""Number of smallest amounts of a class that are tried."""
 
 _Tell = Callable[[HostTree, Sequence[Provider]], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class RequestRelaxation:
-    """Changes that make a request fit on so many hosts, while no part of them does.
+    """Changes with which a request fits on a number of hosts; without any one of them it does not.
 
-    ``left_out`` are clauses to leave out, ``amounts`` clauses of resources with the largest amount below
-    the one asked for that will do, the other changes being as they are.
+    ``left_out`` are clauses to leave out. ``amounts`` are clauses of resources, each with the largest amount
+    below the requested one that fits beside the other changes.
     """
 
     left_out: tuple[RequestClause, ...]
@@ -49,32 +57,34 @@ class RequestRelaxation:
     hosts: int
 
     @classmethod
-    def of(cls, left_out: Iterable[RequestClause], amounts: Mapping[RequestClause, int], hosts: int) -> Self:
-        """The relaxation without some clauses, and with other amounts for clauses of resources."""
+    def from_changes(
+        cls, left_out: Iterable[RequestClause], amounts: Mapping[RequestClause, int], hosts: int
+    ) -> Self:
+        """Return the relaxation without some clauses, and with other amounts for clauses of resources."""
         changed = [replace(clause, amount=amount) for clause, amount in amounts.items()]
         return cls(tuple(left_out), tuple(changed), hosts)
 
-    def change(self, request: CandidatesRequest) -> CandidatesRequest | None:
-        """The request with these changes; None if it asks for nothing then."""
-        amounts = {resources(each.group, each.names[0]): each.amount or 0 for each in self.amounts}
-        return without(request, self.left_out, amounts)
+    def changed_request(self, request: CandidatesRequest) -> CandidatesRequest | None:
+        """Return the request with these changes; None if it asks for nothing then."""
+        amounts = {resource_clause(each.group, each.names[0]): each.amount or 0 for each in self.amounts}
+        return without_clauses(request, self.left_out, amounts)
 
 
 class RelaxationSearch:
-    """Tries the request of a survey without some of its clauses."""
+    """Tries the request of a diagnosis without some of its clauses."""
 
     def __init__(self, found: HostDiagnosis, budget: SearchBudget) -> None:
         self._found = found
         self._budget = budget
         self._by_missing: dict[UnmetFilters, list[LikeHosts]] = {}
         for host in found.hosts:
-            self._by_missing.setdefault(host.missing, []).append(host)
+            self._by_missing.setdefault(host.unmet_filters, []).append(host)
         self._most_shared: dict[str, list[tuple[int, int]]] = {}
         self._smallest_of: dict[str, list[int]] = {}
         self._asked = asked_amounts(found.request)
 
-    def relaxations(self) -> Iterator[RequestRelaxation]:
-        """The smallest changes that make the request fit, which it does not as it is.
+    def find_relaxations(self) -> Iterator[RequestRelaxation]:
+        """Yield the smallest changes with which the request fits; without changes it does not.
 
         :raises placement.search.budget.BudgetExhausted: it takes too long to find the next.
         """
@@ -83,10 +93,10 @@ class RelaxationSearch:
         for bits in self._needed_sets():
             levels[bits.bit_count()].add(bits)
         for size, level in enumerate(levels):
-            # in order, so that the answer does not depend on hashes
+            # sorted, so that the answer does not depend on the order of hashes
             for bits in sorted(level):
                 self._budget.spend()
-                # a larger set that contains one that helps is no news
+                # a set that contains one that helps is not minimal
                 if any(other & ~bits == 0 for other in found):
                     continue
                 start = next(self._find_ways(bits), None)
@@ -97,20 +107,20 @@ class RelaxationSearch:
                         return
                 elif size < MAX_CHANGES:
                     # any further clause may be the one that ties the parts together, which no check of one
-                    # provider tells
+                    # provider shows
                     every = (1 << at for at in range(len(self._found.droppable)))
                     levels[size + 1].update(bits | one for one in every if not bits & one)
 
-    def largest(self, clause: RequestClause) -> int | None:
-        """The largest amount of a resource class that fits where all else is as it is asked for.
+    def largest_amount(self, clause: RequestClause) -> int | None:
+        """Return the largest amount of a resource class that fits with all else as requested.
 
-        :param clause: that of the resource class.
+        :param clause: the clause of the resource class.
         :raises placement.search.budget.BudgetExhausted: it takes too long.
         """
         return self._largest_amount(clause, frozenset(), {})
 
     def _needed_sets(self) -> frozenset[Bits]:
-        """Sets of clauses: without all of one of them no host can serve the request."""
+        """Return minimal sets of clauses: a host may serve the request only without all of one of them."""
         found: set[Bits] = set()
         for missing in self._by_missing:
             sets = {missing.root}
@@ -118,19 +128,19 @@ class RelaxationSearch:
                 self._budget.spend(len(sets) * len(options))
                 either = {one | other for one in sets for other in options}
                 # minimal sets only, else their number would double with each part
-                sets = set(least(each for each in either if each.bit_count() <= MAX_CHANGES))
+                sets = set(minimal_sets(each for each in either if each.bit_count() <= MAX_CHANGES))
             found |= sets
-        return least(found)
+        return minimal_sets(found)
 
     def _find_ways(self, bits: Bits) -> Iterator[Mapping[RequestClause, int]]:
-        """The ways to have the request fit by changing all of some clauses, and no other.
+        """Yield the ways to have the request fit by changing all of these clauses, and no other.
 
-        Each has the amounts, as small as can be, of those resources that are not left out altogether: what
-        fits with other ones fits with one of these.
+        Each way has the smallest amounts of the resources that are not left out: if other amounts fit, one of
+        these fits, too.
         """
-        changed = self._found.clauses(bits)
+        changed = self._found.clauses_of(bits)
         asked = [clause for clause in changed if clause in self._asked]
-        # None leaves a clause out; a smaller amount is the milder change, which is weakened later
+        # None leaves a clause out; a smaller amount changes less, and is enlarged later
         for choice in product(*((None, *self._smallest_amounts(clause)) for clause in asked)):
             amounts = {
                 clause: amount for clause, amount in zip(asked, choice, strict=True) if amount is not None
@@ -140,55 +150,57 @@ class RelaxationSearch:
                 yield amounts
 
     def _smallest_amounts(self, clause: RequestClause) -> list[int]:
-        """The smallest amounts below the one asked for that providers give of a class in one go."""
+        """Return the smallest amounts below the requested one that providers give of a class at once."""
         name = clause.names[0]
         if name not in self._smallest_of:
+            # by structure: thousands of trees have the same portions
             shapes = {tree.shape for host in self._found.hosts for tree in host.alike.trees}
             self._budget.spend(1 + len(shapes) // 4)
-            shared = {each.id: each for host in self._found.hosts for each in host.alike.shared}
+            shared = {each.id: each for host in self._found.hosts for each in host.alike.shared_providers}
             inventories = chain(
                 (shape.portions[slot] for shape in shapes for _, slot in shape.having.get(name, ())),
                 (each.inventories[name] for each in shared.values() if name in each.inventories),
             )
             units = {(each.min_unit, each.step_size) for each in inventories}
-            self._smallest_of[name] = sorted({smallest(*each) for each in units})
+            self._smallest_of[name] = sorted({smallest_amount(*each) for each in units})
         return [each for each in self._smallest_of[name] if each < self._asked[clause]][:_MAX_SMALLEST]
 
     def _fitting_counts(
         self, bits: Bits, left_out: Iterable[RequestClause], amounts: Mapping[RequestClause, int]
     ) -> Iterator[int]:
-        """The numbers of like hosts that serve the request with these changes.
+        """Yield the sizes of the groups of like hosts that serve the request with these changes.
 
         :param bits: all clauses that are changed.
         """
-        request = without(self._found.request, frozenset(left_out), amounts)
+        request = without_clauses(self._found.request, frozenset(left_out), amounts)
         if request is None:
             return
-        tell = served(self._found.snapshot, request, self._budget)
-        groups = [host.alike for host in self._able_hosts(bits, self._found.bits(amounts))]
-        if amounts:  # with others than before hosts need not be alike that were
-            groups = sort_anew(self._found.snapshot, request, groups, self._budget)
+        tell = serving_check(self._found.snapshot, request, self._budget)
+        groups = [host.alike for host in self._able_hosts(bits, self._found.clause_bits(amounts))]
+        # with other amounts hosts of one group may differ
+        if amounts:
+            groups = regroup_trees(self._found.snapshot, request, groups, self._budget)
         for alike in groups:
-            if tell(alike.tree, alike.shared):
+            if tell(alike.tree, alike.shared_providers):
                 yield len(alike.trees)
 
     def _able_hosts(self, changed: Bits, lessened: Bits) -> Iterator[LikeHosts]:
-        """Hosts that may serve the request if these clauses are changed, some by asking for less."""
+        """Yield hosts that may serve the request if these clauses are changed, some by asking for less."""
         for missing, hosts in self._by_missing.items():
             self._budget.spend()
             if missing.is_met(changed, lessened):
                 yield from hosts
 
-    def tell(self, left_out: Bits, amounts: Mapping[RequestClause, int]) -> _Tell | None:
-        """A function that tells whether a tree serves the request without these clauses; None without any."""
-        request = without(self._found.request, frozenset(self._found.clauses(left_out)), amounts)
-        return None if request is None else served(self._found.snapshot, request, self._budget)
+    def serving_check(self, left_out: Bits, amounts: Mapping[RequestClause, int]) -> _Tell | None:
+        """Return a function that checks whether a tree serves the request without these clauses."""
+        request = without_clauses(self._found.request, frozenset(self._found.clauses_of(left_out)), amounts)
+        return None if request is None else serving_check(self._found.snapshot, request, self._budget)
 
     def _weaken_least(self, bits: Bits, start: Mapping[RequestClause, int]) -> RequestRelaxation:
-        """The relaxation that changes these clauses, with amounts as large as will do, where any does."""
+        """Return the relaxation of these clauses with amounts as large as possible, where any amount fits."""
         amounts = dict(start)
-        left_out = dict.fromkeys(each for each in self._found.clauses(bits) if each not in amounts)
-        for clause in self._found.clauses(bits):
+        left_out = dict.fromkeys(each for each in self._found.clauses_of(bits) if each not in amounts)
+        for clause in self._found.clauses_of(bits):
             if clause in self._asked:
                 others = {each: amount for each, amount in amounts.items() if each != clause}
                 rest = left_out.keys() - {clause}
@@ -196,7 +208,9 @@ class RelaxationSearch:
                 if amount is not None:
                     amounts[clause] = amount
                     left_out.pop(clause, None)
-        return RequestRelaxation.of(left_out, amounts, sum(self._fitting_counts(bits, left_out, amounts)))
+        return RequestRelaxation.from_changes(
+            left_out, amounts, sum(self._fitting_counts(bits, left_out, amounts))
+        )
 
     def _largest_amount(
         self,
@@ -205,28 +219,28 @@ class RelaxationSearch:
         amounts: Mapping[RequestClause, int],
         most: int | None = None,
     ) -> int | None:
-        """The largest amount, up to ``most``, with which the request fits without some clauses.
+        """Return the largest amount, up to ``most``, with which the request fits without some clauses.
 
-        Hosts are looked at from the one that could give most.
+        Hosts are tried in the order of the largest amount that they could give.
         """
-        spared = self._found.bits(left_out)
-        lessened = self._found.bits([clause, *amounts])
+        spared = self._found.clause_bits(left_out)
+        lessened = self._found.clause_bits([clause, *amounts])
         bits = lessened | spared
         fitting = _AmountFitting(self, clause, spared, amounts)
         name = clause.names[0]
-        # hosts that lack anything else need not be tried
+        # hosts that lack anything else are not tried
         able, could_give = set(self._able_hosts(bits, lessened)), dict[TreeKin, bool]()
         trees, hosts = self._found.snapshot.whole_trees(), self._host_by_root
         best = 0
         for bound, root in self._most_first(name):
-            # hosts come by the most that they could give: from here on none has more
+            # in descending order: from here on no host has more
             if (bound if most is None else min(bound, most)) <= best:
                 break
             self._budget.spend()
             host = hosts.get(root)
             if host is None or host not in able:
                 continue
-            # for all hosts of a kin at once: it depends on what is there, not on what is free
+            # once for all hosts of a kin, as free amounts do not matter here
             kin = host.alike.kin
             if kin not in could_give:
                 could_give[kin] = bool(self._could_give(clause, host.alike, bits))
@@ -239,15 +253,19 @@ class RelaxationSearch:
         return {tree.root.id: host for host in self._found.hosts for tree in host.alike.trees}
 
     def _most_first(self, name: str) -> Iterator[tuple[int, int]]:
-        """The most that a provider gives of a class, and the root of the host, the most first.
+        """Yield the largest amount of a class that any provider of each host can give, with the root.
 
-        Hosts come again with what shares with them.
+        The largest amount is first. A host comes again for the providers that share with it.
         """
         if name not in self._most_shared:
             found = []
             for host in self._found.hosts:
                 shared = max(
-                    (available(each, name) for each in host.alike.shared if name in each.inventories),
+                    (
+                        available_amount(each, name)
+                        for each in host.alike.shared_providers
+                        if name in each.inventories
+                    ),
                     default=0,
                 )
                 if shared > 0:
@@ -258,7 +276,7 @@ class RelaxationSearch:
         return merge(own, self._most_shared[name], reverse=True) if self._most_shared[name] else own
 
     def _could_give(self, clause: RequestClause, alike: LikeTrees, bits: Bits) -> list[int]:
-        """The positions of providers that have a class, and lack nothing but what these clauses ask for."""
+        """Return the positions of providers that have the class, and lack nothing but these clauses."""
         name = clause.names[0]
         number = next(
             number
@@ -268,33 +286,33 @@ class RelaxationSearch:
         bare, giving = self._found.standings[alike.kin][number]
         kin = alike.kin
         found = [at for at, each in giving if (at, name) in kin.slots and _is_spared(each, bits)]
-        for each, positions, _ in bare if alike.shared else ():
+        for each, positions, _ in bare if alike.shared_providers else ():
             if _is_spared(each, bits):
                 found += [
                     at for at in positions if at >= kin.own and name in kin.shared[at - kin.own].inventories
                 ]
         return sorted(found)
 
-    def portions(
+    def given_portions(
         self, clause: RequestClause, tree: HostTree, alike: LikeTrees, most: int | None, bits: Bits
     ) -> Iterator[tuple[int, int, int]]:
-        """In which amounts the providers of a tree could give a class: from, to, and step."""
+        """Yield the amounts of a class that providers of a tree could give: from, to, and step."""
         name = clause.names[0]
         providers = alike.kin.providers(tree)
         for at in self._could_give(clause, alike, bits):
             provider = providers[at]
             inventory = provider.inventories[name]
-            at_once = available(provider, name)
+            at_once = available_amount(provider, name)
             highest = at_once if most is None else min(at_once, most)
             # the largest amount that is given in whole steps
             highest -= highest % inventory.step_size
-            lowest = smallest(inventory.min_unit, inventory.step_size)
+            lowest = smallest_amount(inventory.min_unit, inventory.step_size)
             if highest >= lowest:
                 yield lowest, highest, inventory.step_size
 
 
 class _AmountFitting:
-    """Whether a request fits at a tree, by the amount of one class."""
+    """Checks whether a request fits at a tree, by the amount of one class."""
 
     def __init__(
         self,
@@ -310,13 +328,13 @@ class _AmountFitting:
         self._tells: dict[int, _Tell | None] = {}
 
     def largest_at(self, tree: HostTree, alike: LikeTrees, best: int, most: int | None, bits: Bits) -> int:
-        """The largest amount that fits at the tree, if it is above ``best``, which else it is."""
-        portions = self._relaxer.portions(self._clause, tree, alike, most, bits)
+        """Return the largest amount that fits at the tree if it exceeds ``best``, otherwise ``best``."""
+        portions = self._relaxer.given_portions(self._clause, tree, alike, most, bits)
         for lowest, highest, step in sorted(set(portions), key=lambda each: -each[1]):
             if highest <= best:
                 break
-            # Less fits wherever more does at the same provider, so that none is missed; what fits elsewhere
-            # in between may be met by chance, and does no harm.
+            # Less fits wherever more does at the same provider, so that bisection misses none. A smaller
+            # amount may fit by chance at another provider, which does no harm.
             least = max(lowest, (best // step + 1) * step)
             if least > highest or not self._amount_fits(least, tree, alike):
                 continue
@@ -328,27 +346,28 @@ class _AmountFitting:
         return best
 
     def _amount_fits(self, amount: int, tree: HostTree, alike: LikeTrees) -> bool:
-        # by amount, as the compiled request for it serves all hosts
+        # by amount, as one compiled request for it serves all hosts
         if amount not in self._tells:
             amounts = {**self._amounts, self._clause: amount}
-            self._tells[amount] = self._relaxer.tell(self._left_out, amounts)
+            self._tells[amount] = self._relaxer.serving_check(self._left_out, amounts)
         tell = self._tells[amount]
-        return tell is not None and tell(tree, alike.shared)
+        return tell is not None and tell(tree, alike.shared_providers)
 
 
 def asked_amounts(request: CandidatesRequest) -> dict[RequestClause, int]:
-    """The amounts of a request, by the clauses that ask for them."""
+    """Return the amounts of a request, by the clauses that ask for them."""
     return {
-        resources(group.suffix, name): amount
+        resource_clause(group.suffix, name): amount
         for group in request.groups
         for name, amount in group.resources.items()
     }
 
 
 def largest_multiple(fits: Callable[[int], bool], step: int, below: int, above: int) -> int:
-    """The largest amount that fits, a multiple of a step, found by halving.
+    """Return the largest multiple of a step that fits, by bisection.
 
-    :param below: how many steps fit, ``above`` how many do not.
+    :param below: a number of steps that fit.
+    :param above: a number of steps that do not fit.
     """
     while above - below > 1:
         middle = (below + above) // 2
@@ -359,21 +378,30 @@ def largest_multiple(fits: Callable[[int], bool], step: int, below: int, above: 
     return below * step
 
 
+# spread over zones the least amount itself may not fit, and a multiple of it may
 _STARTS: Final = (1, 2, 4)
-"""Multiples of the least amount where halving begins: spread over zones the least itself may not do."""
+"""Multiples of the least amount where bisection begins."""
+# providers mostly agree on their steps
 _MAX_STEPS: Final = 3
-"""Number of different steps of inventories whose multiples are tried: providers mostly agree."""
+"""Number of different steps of inventories with which amounts are tried."""
 
+_MAX_AMOUNTS: Final = 24
+"""Number of amounts that are tried one by one, the largest first, before halving: each try is a search."""
+_MAX_OTHERS: Final = 4
+"""Number of other groups that are taken into account."""
+
+FullAmounts = Callable[[RequestClause], Iterable[int]]
+"""Returns amounts of a clause that use up what some providers give: the largest that fits is mostly one."""
 HostsServing = Callable[[CandidatesRequest], Iterator[int]]
-"""Returns the hosts that serve a changed request, by their roots, each when it is found."""
+"""Yields the roots of the hosts that serve a changed request, each when it is found."""
 
 
 class TriedRelaxations:
-    """Relaxations of one clause each, for requests whose hosts only a trial tells.
+    """Relaxations of one clause each, for requests that have to be placed to find their hosts.
 
     :class:`RelaxationSearch` knows for each host which clauses are in the way, so that it tries few changes.
-    Conditions of single providers do not tell that where amounts are divided over zones, or where a host also
-    depends on the groups of consumers. Then each change is tried by what places such a request.
+    Conditions of single providers do not show that if amounts are divided over zones, or if a host also
+    depends on the groups of consumers. Then each change is tried by placing the request.
     """
 
     def __init__(
@@ -381,25 +409,27 @@ class TriedRelaxations:
         snapshot: ModelSnapshot,
         request: CandidatesRequest,
         serving: HostsServing,
+        full_amounts: FullAmounts,
         budget: SearchBudget,
     ) -> None:
         self._snapshot = snapshot
         self._request = request
         self._serving = serving
+        self._full_amounts = full_amounts
         self._budget = budget
 
     def find_changes(self) -> Iterator[RequestRelaxation]:
-        """The changes that help, in the order of the clauses.
+        """Yield the changes that help, in the order of the clauses.
 
         :raises placement.search.budget.BudgetExhausted: it takes too long to find the next.
         """
         asked, found = asked_amounts(self._request), 0
-        for clause in droppable(self._snapshot, self._request):
+        for clause in droppable_clauses(self._snapshot, self._request):
             relaxation = None
             if clause in asked:
                 largest = self._largest_amount(clause, asked[clause])
                 if largest:
-                    relaxation = self.try_change(RequestRelaxation.of((), {clause: largest}, 0))
+                    relaxation = self.try_change(RequestRelaxation.from_changes((), {clause: largest}, 0))
             relaxation = relaxation or self.try_change(RequestRelaxation((clause,), (), 0))
             if relaxation is not None:
                 yield relaxation
@@ -408,51 +438,73 @@ class TriedRelaxations:
                     return
 
     def try_change(self, change: RequestRelaxation) -> RequestRelaxation | None:
-        """The change with the number of hosts that then serve the request; None if none does."""
-        changed = change.change(self._request)
+        """Return the change with the number of hosts that serve the request then; None if none does."""
+        changed = change.changed_request(self._request)
         hosts = 0 if changed is None else sum(1 for _ in self._serving(changed))
         return replace(change, hosts=hosts) if hosts else None
 
     def _largest_amount(self, clause: RequestClause, asked: int) -> int:
-        """The largest amount of a class below the one asked for that will do; 0 if none does."""
+        """Return the largest amount of a class below the requested one that fits; 0 if none does."""
 
-        def fits(amount: int) -> bool:
-            changed = without(self._request, (), {clause: amount})
+        def amount_fits(amount: int) -> bool:
+            changed = without_clauses(self._request, (), {clause: amount})
             return changed is not None and next(self._serving(changed), None) is not None
 
+        for amount in self._likely_amounts(clause, asked):
+            if amount_fits(amount):
+                return amount
         best = 0
         for lowest, step in self._least_portions(clause.names[0]):
             most = (asked - 1) // step
             starts = (lowest // step * times for times in _STARTS)
-            below = next((start for start in starts if start <= most and fits(start * step)), None)
+            below = next((start for start in starts if start <= most and amount_fits(start * step)), None)
             if below is None:
                 continue
-            # up from there in strides that double, as most hosts have far less than may be asked for
+            # from there in strides that double, as most hosts have far less than may be asked for
             above = most + 1
             for stride in (1 << each for each in count()):
                 if below + stride >= above:
                     break
-                if fits((below + stride) * step):
+                if amount_fits((below + stride) * step):
                     below += stride
                 else:
                     above = below + stride
-            best = max(best, largest_multiple(fits, step, below, above))
+            best = max(best, largest_multiple(amount_fits, step, below, above))
         return best
 
+    def _likely_amounts(self, clause: RequestClause, asked: int) -> list[int]:
+        """Amounts below the one asked for of which the largest that fits is one, as far as few are tried."""
+        name = clause.names[0]
+        full = set(self._full_amounts(clause))
+        others = [
+            group.resources[name]
+            for group in self._request.groups
+            if group.suffix != clause.group and name in group.resources
+        ]
+        for other in others[:_MAX_OTHERS]:  # what these take of the same providers is missing there
+            full |= {each - other for each in full}
+        having = self._snapshot.by_class.get(name, ())
+        self._budget.spend(1 + (len(full) + len(having)) // 4)
+        steps = {self._snapshot.providers[each].inventories[name].step_size for each in having}
+        # a provider may have to give less than it can: a step more would be too much for what is asked for
+        step, most = gcd(*steps) or 1, min(max(full, default=0), asked - 1)
+        full.update(islice(range(most // step * step, most - max(steps, default=0), -step), _MAX_AMOUNTS))
+        return sorted((each for each in full if 0 < each < asked), reverse=True)[:_MAX_AMOUNTS]
+
     def _least_portions(self, name: str) -> list[tuple[int, int]]:
-        """The least amounts that providers give of a class, with the steps in which they give it."""
+        """Return the least amounts that providers give of a class, with the steps in which they give it."""
         having = self._snapshot.by_class.get(name, ())
         self._budget.spend(1 + len(having) // 4)
         inventories = (self._snapshot.providers[each].inventories[name] for each in having)
-        found = {(smallest(each.min_unit, each.step_size), each.step_size) for each in inventories}
+        found = {(smallest_amount(each.min_unit, each.step_size), each.step_size) for each in inventories}
         return sorted(found)[:_MAX_STEPS]
 
 
-def smallest(min_unit: int, step_size: int) -> int:
-    """The smallest amount that is given in one go."""
+def smallest_amount(min_unit: int, step_size: int) -> int:
+    """Return the smallest amount that is given at once."""
     return max(1, -(-min_unit // step_size)) * step_size
 
 
 def _is_spared(standing: FilterResult, left_out: Bits) -> bool:
-    """Whether a provider lacks nothing but what some of these clauses ask for, leaving aside what is free."""
+    """Return whether a provider lacks nothing but some of these clauses, free amounts aside."""
     return any(not spared & ~left_out for spared in standing.spared)

@@ -18,17 +18,16 @@ _MAX_REASONS: Final = 6
 _MAX_NAME: Final = 60
 
 
-def sentence(explanation: RequestExplanation) -> str:
-    """The number of hosts that fit, what the others lack, and the change that would help most.
+def explanation_sentence(explanation: RequestExplanation) -> str:
+    """Return the number of hosts that fit, what the others lack, and the change that would help most.
 
     For instance ``0 of 10,000 hosts: 8,218 have no NUMA node with 30 PCPU free (most: 28 on h17), 913 lack
-    CUSTOM_A; asking for 28 PCPU would leave 41 hosts``. What users call their providers is shown as what
-    can be printed.
+    CUSTOM_A; asking for 28 PCPU would leave 41 hosts``. Names of providers are shown in printable form.
     """
     if not explanation.hosts:
         return "there are no resource providers"
     fitting = "an unknown number" if explanation.fitting is None else _format_number(explanation.fitting)
-    text = f"{fitting} of {plural(explanation.hosts, 'host')}"
+    text = f"{fitting} of {counted_noun(explanation.hosts, 'host')}"
     reasons = [
         _count_predicate(each.hosts, _reason_text(each)) for each in explanation.reasons[:_MAX_REASONS]
     ]
@@ -39,14 +38,14 @@ def sentence(explanation: RequestExplanation) -> str:
     elif explanation.fitting == explanation.hosts:
         text += " fit"
     if explanation.relaxations:
-        text += "; " + best(explanation.relaxations)
+        text += "; " + best_relaxation(explanation.relaxations)
     if explanation.incomplete:
-        text += " (not all was looked at: [api] explanations_deadline)"
+        text += " (incomplete: [api] explanations_deadline)"
     return text
 
 
-def best(relaxations: Sequence[RequestRelaxation]) -> str:
-    """The relaxation that helps most, of those that change least."""
+def best_relaxation(relaxations: Sequence[RequestRelaxation]) -> str:
+    """Return the text of the relaxation that leaves most hosts, of those that change least."""
     fewest = min(map(_count_changes, relaxations))
     return _relaxation_text(
         max(
@@ -57,20 +56,22 @@ def best(relaxations: Sequence[RequestRelaxation]) -> str:
 
 
 def sentence_of_both(explanation: RequestExplanation, fallback: RequestExplanation | None) -> str:
-    """The same of a request, and of what it falls back to, if it does."""
-    return of_both(sentence(explanation), None if fallback is None else sentence(fallback))
+    """Return the sentence about a request, and about its fallback if there is one."""
+    return of_both(
+        explanation_sentence(explanation), None if fallback is None else explanation_sentence(fallback)
+    )
 
 
 def of_both(text: str, fallback: str | None = None) -> str:
-    """The text about a request, and about its fallback."""
-    return text if fallback is None else f"{text}; with VCPU instead of PCPU, to fall back to: {fallback}"
+    """Return the text about a request, and about its fallback."""
+    return text if fallback is None else f"{text}; for the fallback with VCPU instead of PCPU: {fallback}"
 
 
 _OF_ONE: Final = {"have": "has", "lack": "lacks", "are": "is", "give": "gives"}
 
 
 def _count_predicate(count: int, predicate: str) -> str:
-    """The sentence that so many hosts are this."""
+    """Return a predicate with the number of its hosts as subject."""
     verb, rest = predicate.split(" ", 1)
     return f"{_format_number(count)} {_OF_ONE.get(verb, verb) if count == 1 else verb} {rest}"
 
@@ -87,12 +88,12 @@ def _reason_text(reason: UnmetReason) -> str:
         return f"give {clause.names[0]} in other steps{_of_group(clause)}"
     words = words_of(clause.condition)
     lacking = words.render(words.lacking, clause.names, clause.amount, example.found)
-    unknown = f" ({words.unknown})" if reason.is_of_nobody else ""
+    unknown = f" ({words.unknown})" if reason.names_nothing_known else ""
     return f"{lacking}{_of_group(clause)}{unknown}"
 
 
 def _too_little_free(reason: UnmetReason) -> str:
-    """What is true of all hosts of a reason, and how much is free where it is most."""
+    """Return a predicate true of all hosts of a reason, with the largest free amount."""
     clause, example = reason.clause, reason.examples[0]
     amount = f"{clause.amount} {clause.names[0]} free{_of_group(clause)}"
     if reason.is_avoided:
@@ -103,9 +104,9 @@ def _too_little_free(reason: UnmetReason) -> str:
         (place,) = reason.places if len(reason.places) == 1 else (ProviderPlace.ELSEWHERE,)
         has = f"no {place.value} with {amount}"
     provider = example.provider or example.root
-    # what a pool has free is not on the host that it shares with
+    # the free amount of a pool is not on the host that it shares with
     on = provider if provider.root_id != example.root.id else example.root
-    return f"{has} (most: {_format_number(example.found or 0)} on {printable(on.name)})"
+    return f"{has} (most: {_format_number(example.found or 0)} on {printable_name(on.name)})"
 
 
 _WORDS: Final[dict[str, ConditionWords]] = {
@@ -135,7 +136,7 @@ _OTHER_WORDS: Final = ConditionWords("{names}", "do not meet {names}")
 
 
 def words_of(condition: str) -> ConditionWords:
-    """The words of the clauses of a condition; of any other name some that fit all."""
+    """Return the words of the clauses of a condition; default words for an unknown name."""
     found = condition_class(condition)
     return _WORDS.get(condition, _OTHER_WORDS) if found is None else found.words
 
@@ -154,7 +155,7 @@ def _relaxation_text(relaxation: RequestRelaxation) -> str:
         parts.append(f"leaving out {' and '.join(left_out)}")
     if len(left_out) < len(relaxation.left_out):
         parts.append("asking for group_policy=none")
-    return f"{' and '.join(parts)} would leave {plural(relaxation.hosts, 'host')}"
+    return f"{' and '.join(parts)} would leave {counted_noun(relaxation.hosts, 'host')}"
 
 
 def _is_of_resources(clause: RequestClause) -> bool:
@@ -172,8 +173,8 @@ def _left_out(clause: RequestClause) -> str:
     return f"{words.parameter}{clause.group}={mark}{names}"
 
 
-def printable(name: str) -> str:
-    """A name that somebody chose, as it may stand in a line of a log."""
+def printable_name(name: str) -> str:
+    """Return a name in the form that may stand in a line of a log: printable, and not too long."""
     shown = name if name.isprintable() else ascii(name)[1:-1]
     return shown if len(shown) <= _MAX_NAME else shown[: _MAX_NAME - 3] + "..."
 
@@ -182,15 +183,17 @@ def _format_number(count: int) -> str:
     return f"{count:,}"
 
 
-def plural(count: int, noun: str) -> str:
-    """A number of things, in words."""
+def counted_noun(count: int, noun: str) -> str:
+    """Return a number with its noun."""
     return f"{_format_number(count)} {noun}{'' if count == 1 else 's'}"
 
 
-def document(explanation: RequestExplanation, fallback: RequestExplanation | None = None) -> dict[str, Any]:
-    """The body of an answer; the API reference describes it.
+def explanation_document(
+    explanation: RequestExplanation, fallback: RequestExplanation | None = None
+) -> dict[str, Any]:
+    """Return the body of an answer, as the API reference describes it.
 
-    :param fallback: of what a flavor falls back to.
+    :param fallback: the explanation of the fallback of a flavor.
     """
     return {
         "summary": sentence_of_both(explanation, fallback),
@@ -230,7 +233,7 @@ def document(explanation: RequestExplanation, fallback: RequestExplanation | Non
             for each in explanation.largest
         ],
         "incomplete": list(explanation.incomplete),
-        "fallback": None if fallback is None else document(fallback),
+        "fallback": None if fallback is None else explanation_document(fallback),
     }
 
 

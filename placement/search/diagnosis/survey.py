@@ -1,4 +1,4 @@
-"""Which check is the first that the hosts do not pass, and which clauses each would have to be spared."""
+"""The first check that each host does not pass, and the clauses to leave out for it to pass all."""
 
 from collections.abc import Container, Hashable, Iterable
 from dataclasses import dataclass, field
@@ -10,19 +10,20 @@ from placement.read_model.trees import HostTree
 from placement.search.budget import SearchBudget
 from placement.search.diagnosis import clauses
 from placement.search.diagnosis.clauses import ClauseCheck, RequestClause, RequestPart
-from placement.search.equivalence import LikeTrees, TreeKin, provider_reader, sort_out
+from placement.search.equivalence import LikeTrees, TreeKin, group_trees, provider_reader
 from placement.search.request import CandidatesRequest
 
 Bits = int
-"""A set of clauses, each a bit at its place in :attr:`Survey.droppable`."""
+"""A set of clauses: each is a bit at its index in :attr:`HostDiagnosis.droppable_clauses`."""
 
 
 class FilterResult(NamedTuple):
-    """How far one provider comes with a part, leaving aside what is free.
+    """The result of one provider for a part, free amounts aside.
 
-    ``first`` is the index of the first check that it does not pass, or the number of checks; ``spared`` are
-    the sets of clauses of which one has to be left out for it to pass, none within another. ``demands`` are
-    slot, amount, index and clause of those checks that depend on what is free.
+    - ``first`` is the index of the first check that it does not pass, or the number of checks.
+    - ``spared`` are alternative sets of clauses that it does not meet; without one of these sets it passes.
+      They are minimal: none contains another.
+    - ``demands`` are slot, amount, index and clause of the checks that depend on free amounts.
     """
 
     first: int
@@ -31,10 +32,10 @@ class FilterResult(NamedTuple):
 
 
 class TreeResults(NamedTuple):
-    """The results of all providers of a tree with a part, and of those that share with it.
+    """The results of all providers of a tree for a part, and of those that share with it.
 
-    ``bare`` are those that do not depend on what is free of the tree: where they are, and how many of these
-    places are in the tree. ``giving`` are the others, by position.
+    ``bare`` has results that do not depend on free amounts of the tree: their positions, and how many of
+    these are in the tree. The other results are in ``giving``, by position.
     """
 
     bare: tuple[tuple[FilterResult, tuple[int, ...], int], ...]
@@ -43,12 +44,13 @@ class TreeResults(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class LikeHosts:
-    """The diagnosis of trees that are alike.
+    """The diagnosis of equivalent trees.
 
-    ``firsts`` has for each part the furthest that one provider comes, and ``closest`` the positions of those
-    that come so far; ``options`` for each part, and ``traits`` for the traits of the group without a suffix,
-    the sets of clauses of which one has to be left out, none of them within another. ``root`` are the
-    clauses about roots that have to be.
+    - ``firsts`` has for each part the largest index that a provider reaches, ``closest`` the positions of
+      these providers.
+    - ``options`` has for each part alternative sets of clauses to leave out, ``traits`` the same for each
+      required set of traits of the group without a suffix. They are minimal: none contains another.
+    - ``root`` are the clauses about roots that have to be left out.
     """
 
     alike: LikeTrees
@@ -59,27 +61,27 @@ class LikeHosts:
     root: Bits
 
     @property
-    def count(self) -> int:
-        """How many hosts it stands for."""
+    def host_count(self) -> int:
+        """The number of hosts that it stands for."""
         return len(self.alike.trees)
 
     @property
-    def missing(self) -> "UnmetFilters":
-        """The clauses to leave out; many hosts have the same."""
+    def unmet_filters(self) -> "UnmetFilters":
+        """The clauses to leave out, which many hosts have in common."""
         return UnmetFilters(self.root, self.options, self.traits)
 
 
 class UnmetFilters(NamedTuple):
-    """The clauses to leave out of a request for hosts to serve it, as far as each part alone tells."""
+    """The clauses to leave out of a request for hosts to serve it, as far as each part alone decides."""
 
     root: Bits
     options: tuple[frozenset[Bits], ...]
     traits: tuple[frozenset[Bits], ...]
 
     def is_met(self, changed: Bits, lessened: Bits = 0) -> bool:
-        """False if there surely is no candidate with these clauses changed.
+        """Return False if there surely is no candidate with these clauses changed.
 
-        :param lessened: those of them that ask for less, so that traits beside them are asked for yet.
+        :param lessened: the changed clauses that ask for less; traits beside them are still required.
         """
         return (
             not self.root & ~changed
@@ -90,7 +92,7 @@ class UnmetFilters(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class HostDiagnosis:
-    """All hosts, and what a request comes down to.
+    """All hosts, and the parts and checks of a request.
 
     ``left`` has, for each part, how many providers pass the checks up to each.
     """
@@ -104,26 +106,26 @@ class HostDiagnosis:
     hosts: list[LikeHosts] = field(default_factory=list)
     left: list[list[int]] = field(default_factory=list)
     standings: dict[TreeKin, list[TreeResults]] = field(default_factory=dict)
-    """Of the providers of the trees of a kin, and of what shares with them, by part."""
+    """By kin, for each part: the results of the providers of a tree, and of sharing providers."""
 
-    def bits(self, left_out: Iterable[RequestClause]) -> Bits:
-        """A set of clauses as bits."""
+    def clause_bits(self, left_out: Iterable[RequestClause]) -> Bits:
+        """Return a set of clauses as bits."""
         return sum({1 << self.droppable.index(clause) for clause in left_out})
 
-    def clauses(self, bits: Bits) -> tuple[RequestClause, ...]:
-        """The clauses of such a set, in order."""
+    def clauses_of(self, bits: Bits) -> tuple[RequestClause, ...]:
+        """Return the clauses of a set, in order."""
         return tuple([clause for at, clause in enumerate(self.droppable) if bits >> at & 1])
 
 
-def survey(
+def survey_hosts(
     snapshot: ModelSnapshot,
     request: CandidatesRequest,
     budget: SearchBudget,
     among: Container[int] | None = None,
 ) -> HostDiagnosis:
-    """Look at every host.
+    """Check every host.
 
-    :param among: the ids of the roots of those that count; None for all.
+    :param among: the ids of the roots that count; None for all.
     :raises placement.search.budget.BudgetExhausted: it takes too long.
     """
     parts = clauses.parts_of(snapshot, request)
@@ -133,47 +135,47 @@ def survey(
         parts,
         clauses.root_checks(snapshot, request),
         clauses.checks_together(snapshot, request),
-        clauses.droppable(snapshot, request),
+        clauses.droppable_clauses(snapshot, request),
     )
     trees = snapshot.whole_trees()
     if among is None:
         counting = list(trees.values())
     else:
         counting = [tree for root, tree in trees.items() if root in among]
-    _HostSurveyor(found, budget).look(counting)
+    _HostSurveyor(found, budget).survey_trees(counting)
     return found
 
 
 class _HostSurveyor:
-    """A survey of all hosts, with results that many of them share."""
+    """A survey of all hosts, with results that equivalent hosts share."""
 
     def __init__(self, found: HostDiagnosis, budget: SearchBudget) -> None:
         self._found = found
         self._budget = budget
         self._bit = {clause: 1 << at for at, clause in enumerate(found.droppable)}
         self._unsuffixed = [part for part in found.parts if part.need.unsuffixed]
-        #: by part and class the index and the clause of the check that depends on what is free
+        #: by part and class, the index and the clause of the check of free amounts
         self._capacities = [
             {name: (at, self._bit[part.checks[at].drop]) for name, at in part.capacities.items()}
             for part in found.parts
         ]
-        #: by part the sets of clauses of which it is none without all of one
-        self._gone = [[found.bits(clauses) for clauses in part.gone_without] for part in found.parts]
-        #: by all that the checks look at
+        #: by part, the sets of clauses without which the request does not have the part
+        self._gone = [[found.clause_bits(clauses) for clauses in part.gone_without] for part in found.parts]
+        #: by all attributes that the checks read
         self._known: dict[Hashable, FilterResult] = {}
-        #: by part and provider, of those that share
+        #: by part and sharing provider
         self._sharing: dict[tuple[int, int], FilterResult] = {}
-        #: by part what its conditions read of a provider
+        #: by part, a function that reads the attributes that its conditions read of a provider
         self._read_provider = [provider_reader(part.need.conditions) for part in found.parts]
         self._passing = [[0] * (len(part.checks) + 1) for part in found.parts]
 
-    def look(self, trees: Iterable[HostTree]) -> None:
-        """Fill in the hosts, which are these, and how many providers are left after each check."""
+    def survey_trees(self, trees: Iterable[HostTree]) -> None:
+        """Add these hosts, and count the providers that are left after each check."""
         found = self._found
-        for alike in sort_out(found.snapshot, found.request, trees, self._budget):
+        for alike in group_trees(found.snapshot, found.request, trees, self._budget):
             found.hosts.append(self._survey_alike(alike))
         for counts in self._passing:
-            # from how many come exactly so far to how many come further
+            # from the numbers that fail each check to the numbers that are left after it
             left, total = [], sum(counts)
             for count in counts[:-1]:
                 total -= count
@@ -187,7 +189,7 @@ class _HostSurveyor:
             standings = self._found.standings[alike.kin] = [
                 self._results_of_tree(number, alike) for number in range(len(parts))
             ]
-        # the results of a kin leave aside what is free, which is added for each group of like trees
+        # the results of a kin leave free amounts aside, which are added for each group of like trees
         free, count = alike.kin.free(alike.tree), len(alike.trees)
         firsts, options, closest = [], [], []
         for number, (bare, giving) in enumerate(standings):
@@ -203,6 +205,7 @@ class _HostSurveyor:
                     furthest, nearest = first, []
                 if first == furthest:
                     nearest += positions
+                # by any() these loops would run twice over, and they run for each provider of each group
                 sets |= each.spared
             for at, each in giving:
                 first, lacking = each.first, 0
@@ -221,7 +224,7 @@ class _HostSurveyor:
                     sets |= each.spared
             firsts.append(furthest)
             closest.append(tuple(sorted(nearest)))
-            options.append(least(sets))
+            options.append(minimal_sets(sets))
         root = alike.tree.root
         lacking_root = sum(self._bit[check.drop] for check in self._found.on_roots if not check.met_by(root))
         return LikeHosts(
@@ -234,11 +237,11 @@ class _HostSurveyor:
         )
 
     def _results_of_tree(self, number: int, alike: LikeTrees) -> TreeResults:
-        """The results of the providers of a tree, and of those that share with it."""
+        """Return the results of the providers of a tree, and of those that share with it."""
         part, tree, kin = self._found.parts[number], alike.tree, alike.kin
         names, own, providers = part.need.resources, kin.own, kin.providers(tree)
         having = {at for name, _ in names for at, _ in kin.having.get(name, ())}
-        # providers with nothing of what is asked for fail alike, so that they are counted in one entry
+        # providers without any of the classes fail alike, so that they are counted in one entry
         bare: dict[FilterResult, list[int]] = {}
         rest = [at for at in range(own) if at not in having]
         if part.need.conditions:
@@ -247,8 +250,8 @@ class _HostSurveyor:
         elif rest:
             bare[self._result_of(number, providers[rest[0]], tree)] = rest
         owned = {standing: len(positions) for standing, positions in bare.items()}
-        # what shares is used by several hosts, so that what is free of it is settled here
-        for at, provider in enumerate(alike.shared, start=own):
+        # a pool serves several hosts, so that its free amounts are checked here
+        for at, provider in enumerate(alike.shared_providers, start=own):
             bare.setdefault(self._result_of_shared(number, provider), []).append(at)
         giving = []
         for at in sorted(having):
@@ -265,7 +268,7 @@ class _HostSurveyor:
         )
 
     def _result_of(self, number: int, provider: Provider, tree: HostTree) -> FilterResult:
-        """How far a provider of a tree comes, found out once for those that the checks cannot tell apart."""
+        """Return the result of a provider of a tree, computed once for all that the checks treat alike."""
         part = self._found.parts[number]
         portions: list[tuple[bool, bool, bool] | None] = []
         for name, amount in part.need.resources:
@@ -275,7 +278,7 @@ class _HostSurveyor:
             else:
                 in_steps = amount % inventory.step_size == 0
                 portions.append((amount >= inventory.min_unit, amount <= inventory.max_unit, in_steps))
-        # portions rather than inventories: hosts of all sizes give an amount in the same ways
+        # portions rather than inventories: hosts of all sizes give an amount alike
         key: Hashable = (number, *portions)
         if part.need.conditions:
             key = (key, self._read_provider[number](provider, tree.root))
@@ -291,9 +294,9 @@ class _HostSurveyor:
         return self._sharing[key]
 
     def _check_provider(self, part: RequestPart, provider: Provider, *, in_use: bool) -> FilterResult:
-        """How far a provider comes, as it is used or leaving aside what is free."""
+        """Return the result of a provider, with its current usage or with free amounts left aside."""
         first, spared = len(part.checks), 0
-        #: by condition that is met in several ways, what is lacking in each
+        #: by condition with alternative checks: the clauses that each alternative lacks
         by_ways: dict[str, list[Bits]] = {}
         self._budget.spend(1 + len(part.checks) // 4)
         for index, check in enumerate(part.checks):
@@ -305,14 +308,14 @@ class _HostSurveyor:
                 first = min(first, index)
                 if not check.ways:
                     spared |= self._bit[check.drop]
-        # of every condition with several ways any one way is enough
+        # one alternative of each such condition is enough
         sets = {spared}
         for ways in by_ways.values():
             sets = {one | other for one in sets for other in ways}
-        return FilterResult(first, least(sets), ())
+        return FilterResult(first, minimal_sets(sets), ())
 
     def _lacking_together(self, alike: LikeTrees) -> Iterable[frozenset[Bits]]:
-        """For each check of the group without a suffix together the clauses to leave out to pass it."""
+        """Yield the clauses to leave out for each check that the group without a suffix passes together."""
         if not self._found.together:
             return
         classes = {name for part in self._unsuffixed for name, _ in part.need.resources}
@@ -325,11 +328,11 @@ class _HostSurveyor:
         self._budget.spend(1 + len(serving) // 4)
         for check in self._found.together:
             met = any(map(check.met_by, serving))
-            yield frozenset({0}) if met else least({self._bit[check.drop], gone})
+            yield frozenset({0}) if met else minimal_sets({self._bit[check.drop], gone})
 
 
-def least(sets: Iterable[Bits]) -> frozenset[Bits]:
-    """The minimal sets: those of which no other one is a part."""
+def minimal_sets(sets: Iterable[Bits]) -> frozenset[Bits]:
+    """Return the minimal sets: those that contain no other."""
     kept: list[Bits] = []
     for each in sorted(sets, key=int.bit_count):
         if not any(other & ~each == 0 for other in kept):

@@ -3,7 +3,7 @@
 import pytest
 
 from placement.search import budget
-from placement.search.budget import SearchBudget, slices
+from placement.search.budget import SearchBudget, yielding_slices
 from tests.placement.running import Admin
 
 NAMES = [f"host{number}" for number in range(5)]
@@ -24,6 +24,6 @@ def test_others_have_their_turn_between_slices(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(budget, "_SLICE", 0.0)
     turns: list[str] = []
     limits = SearchBudget(give_way=lambda: turns.append("others"), first_slice=0.0)
-    dealt_with = [each for some in slices(range(2000), limits) for each in some]
+    dealt_with = [each for some in yielding_slices(range(2000), limits) for each in some]
     assert dealt_with == list(range(2000))
     assert len(turns) == 4

@@ -1,11 +1,11 @@
-"""Ask a snapshot in the words of a query string, and read the answer at a glance."""
+"""Asks a snapshot with a query string, and shows the answer in short."""
 
 from typing import Any
 from urllib.parse import parse_qsl
 
 from placement.read_model.snapshot import ModelSnapshot
 from placement.schemas.query import parse_candidates
-from placement.search.candidate_search import search
+from placement.search.candidate_search import find_candidates
 from placement.search.candidates import AllocationCandidate, candidates_of
 from placement.search.request import CandidatesRequest
 from tests.placement.search.snapshots import name_to_uuid
@@ -22,7 +22,7 @@ def ask(snapshot: ModelSnapshot, query: str, minor: int = 39) -> list[str]:
 
 def find(snapshot: ModelSnapshot, request: CandidatesRequest, **options: Any) -> list[AllocationCandidate]:
     """The candidates of a request one by one; the options are those of the search."""
-    return list(candidates_of(search(snapshot, request, **options)))
+    return list(candidates_of(find_candidates(snapshot, request, **options)))
 
 
 def candidates(snapshot: ModelSnapshot, query: str, minor: int = 39) -> list[AllocationCandidate]:
@@ -43,7 +43,7 @@ def readable(snapshot: ModelSnapshot, candidate: AllocationCandidate) -> str:
 
 
 def mappings(snapshot: ModelSnapshot, candidate: AllocationCandidate) -> dict[str, list[str]]:
-    """Names of the providers of each suffix."""
+    """The names of the providers of each suffix."""
     return {
         suffix: sorted(snapshot.providers[provider_id].name for provider_id in provider_ids)
         for suffix, provider_ids in candidate.mappings.items()

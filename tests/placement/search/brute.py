@@ -1,8 +1,7 @@
 """The slow and obvious way to find candidates, the judge of the quick one.
 
-Everything is tried: for each tree, every assignment of providers to what is
-asked for; then each rule of the API reference is checked on the whole
-assignment, one rule a function. Nothing here is shared with the search.
+The judge tries every assignment of providers to needs, for each tree. Then it checks each rule of the API
+reference on the whole assignment, one rule a function. It shares no code with the search.
 """
 
 from collections import Counter
@@ -13,14 +12,14 @@ from placement.read_model.provider import SHARES, Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.search.request import CandidatesRequest, RequestGroup
 
-#: what each suffix gets from whom: (suffix, resource class or None, amount, provider)
+#: resources by suffix: (suffix, resource class or None, amount, provider)
 Assignment = tuple[tuple[str, str | None, int, Provider], ...]
 #: comparable: amounts by (provider id, class), and (suffix, provider id) pairs
 Found = tuple[frozenset[tuple[int, str, int]], frozenset[tuple[str, int]]]
 
 
 def all_candidates(snapshot: ModelSnapshot, request: CandidatesRequest) -> set[Found]:
-    """Every candidate there is."""
+    """All candidates."""
     found = set()
     for root in snapshot:
         if root.parent_id is None and root_is_right(root, request):
@@ -47,7 +46,7 @@ def totals_of(assignment: Assignment) -> Counter[tuple[int, str]]:
 
 
 def assignments(snapshot: ModelSnapshot, root: Provider, request: CandidatesRequest) -> Iterator[Assignment]:
-    """Every way to hand out the providers of a tree and those that share with it."""
+    """All ways to choose providers of a tree and those that share with it."""
     reachable = [provider for provider in snapshot if is_reachable(snapshot, root, provider)]
     choices: list[list[Assignment]] = []
     for group in request.groups:
@@ -62,7 +61,7 @@ def assignments(snapshot: ModelSnapshot, root: Provider, request: CandidatesRequ
                     for provider in reachable
                 ]
             )
-    # what one provider cannot give, no combination can: keeps the product within reason
+    # bounds the product: no combination can make up for what one provider cannot give
     choices = [
         [parts for parts in choice if all(has_room(*part[1:]) for part in parts)] for choice in choices
     ]
@@ -99,7 +98,7 @@ def root_is_right(root: Provider, request: CandidatesRequest) -> bool:
 
 
 def sums_fit(snapshot: ModelSnapshot, request: CandidatesRequest, assignment: Assignment) -> bool:
-    """Groups that meet at a provider: neither capacity nor max_unit is exceeded by the sum."""
+    """Whether the sums of groups at one provider exceed neither capacity nor max_unit."""
     for (provider_id, name), total in totals_of(assignment).items():
         provider = snapshot.providers[provider_id]
         inventory = provider.inventories[name]
@@ -114,7 +113,7 @@ def of_group(assignment: Assignment, group: RequestGroup) -> list[Provider]:
 
 
 def traits_are_right(snapshot: ModelSnapshot, request: CandidatesRequest, assignment: Assignment) -> bool:
-    """Required traits: the group's providers together; forbidden ones: none of them."""
+    """Whether the providers of a group have its required traits together, and none has a forbidden one."""
     for group in request.groups:
         providers = of_group(assignment, group)
         together = {trait for provider in providers for trait in provider.traits}
@@ -126,7 +125,7 @@ def traits_are_right(snapshot: ModelSnapshot, request: CandidatesRequest, assign
 
 
 def aggregates_are_right(snapshot: ModelSnapshot, request: CandidatesRequest, assignment: Assignment) -> bool:
-    """Each provider is in all the aggregates; without a suffix its root being there is enough."""
+    """Whether each provider is in all the aggregates; without a suffix its root counts, too."""
     for group in request.groups:
         for provider in of_group(assignment, group):
             members = [provider]
@@ -160,7 +159,7 @@ def groups_are_isolated(snapshot: ModelSnapshot, request: CandidatesRequest, ass
 
 
 def subtrees_are_right(snapshot: ModelSnapshot, request: CandidatesRequest, assignment: Assignment) -> bool:
-    """One of the providers of the named groups is an ancestor of all of them, or the same."""
+    """Whether one provider of the named groups is an ancestor of all others, or the same."""
     for suffixes in request.same_subtrees:
         provider_ids = {provider.id for suffix, _, _, provider in assignment if suffix in suffixes}
         if not any(
@@ -177,7 +176,7 @@ def ancestry(snapshot: ModelSnapshot, provider_id: int) -> list[int]:
 
 
 def trees_are_used_once(snapshot: ModelSnapshot, request: CandidatesRequest, assignment: Assignment) -> bool:
-    """Before 1.29: one provider of a tree at most."""
+    """Whether at most one provider of a tree is used, as before 1.29."""
     providers = {provider.id: provider.root_id for _, _, _, provider in assignment}
     return request.nested or len(set(providers.values())) == len(providers)
 

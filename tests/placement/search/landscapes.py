@@ -1,4 +1,4 @@
-"""Snapshots in which the rules show: hosts with shared disks, NUMA nodes, devices and networks."""
+"""Snapshots that show the rules: hosts with shared disks, NUMA nodes, devices and networks."""
 
 from placement.read_model.provider import SHARES
 from placement.read_model.snapshot import ModelSnapshot

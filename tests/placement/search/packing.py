@@ -1,4 +1,4 @@
-"""A question that takes too long: how 36 groups fill 12 devices to the last unit of two classes."""
+"""A request that takes too long: 36 groups fill 12 devices to the last unit of two classes."""
 
 import random
 from typing import Final
@@ -17,7 +17,7 @@ GROUPS: Final = {f"_{number}": dict(zip(CLASSES, each, strict=True)) for number,
 
 
 def hard_question(limit: int | None = 1) -> CandidatesRequest:
-    """Ask for a place for each of the groups."""
+    """A request for a place for each of the groups."""
     groups = [RequestGroup(suffix, amounts) for suffix, amounts in GROUPS.items()]
     return CandidatesRequest(tuple(groups), group_policy="none", limit=limit)
 
@@ -29,12 +29,12 @@ def query(limit: int = 1) -> str:
 
 
 def asked(suffix: str) -> str:
-    """What a group asks for, as in a query string."""
+    """The resources of a group, as in a query string."""
     return ",".join(f"{name}:{amount}" for name, amount in GROUPS[suffix].items())
 
 
 def sizes(spare: int = 0) -> list[dict[str, int]]:
-    """What each device has: together what the groups need, and ``spare`` more of it on each."""
+    """The inventory of each device: together what the groups need, and ``spare`` more on each."""
     needed = {name: sum(amounts[name] for amounts in GROUPS.values()) for name in CLASSES}
     return [
         {name: (total + number) // DEVICES + spare for name, total in needed.items()}

@@ -1,4 +1,4 @@
-"""Snapshots for the tests of candidates, written down in one line a provider."""
+"""Snapshots for the tests of candidates, with one line for each provider."""
 
 import uuid
 from collections.abc import Iterable, Mapping
@@ -17,7 +17,7 @@ def name_to_uuid(name: str) -> str:
 
 @dataclass(frozen=True)
 class Spec:
-    """A provider by name: its parent's name, what it has and what of that is used."""
+    """A provider by name: the name of its parent, its inventories and its usage."""
 
     name: str
     parent: str | None = None

@@ -1,4 +1,4 @@
-"""Random snapshots and requests: few names, so that things meet."""
+"""Random snapshots and requests, with few names, so that they collide."""
 
 from typing import TypeVar
 
@@ -36,7 +36,7 @@ def inventories(draw: st.DrawFn) -> Inventory:
 
 @st.composite
 def snapshots(draw: st.DrawFn) -> ModelSnapshot:
-    """Up to seven providers in trees, some of them sharing, some of what they have in use."""
+    """Up to seven providers in trees; some share with others, and some have usage."""
     specs: list[Spec] = []
     for number in range(draw(st.integers(2, 7))):
         parents = [*(spec.name for spec in specs[-3:]), None]
@@ -86,7 +86,7 @@ def groups(draw: st.DrawFn, suffix: str, snapshot: ModelSnapshot, resourceless: 
 
 @st.composite
 def requests(draw: st.DrawFn, snapshot: ModelSnapshot) -> CandidatesRequest:
-    """Any request that parsing lets through, and group policies where they are not needed."""
+    """Any valid request, and group policies where they are not needed."""
     suffixes = SUFFIXES[: draw(st.integers(0, 3))]
     unsuffixed = draw(st.booleans()) or not suffixes
     nested = draw(st.sampled_from((True, True, True, False)))
@@ -124,7 +124,7 @@ def situations(draw: st.DrawFn, requests_each: int = 10) -> tuple[ModelSnapshot,
 
 @st.composite
 def fleets(draw: st.DrawFn) -> tuple[ModelSnapshot, CandidatesRequest]:
-    """Hosts of one make that differ in size and in what is used of them, and groups that want the same."""
+    """Hosts of one structure with different sizes and usage, and groups that want the same."""
     parents = [draw(st.sampled_from((None, *range(number)))) for number in range(draw(st.integers(1, 3)))]
     traits = [draw(st.sampled_from(((), ("T1",)))) for _ in parents]
     portions = {"step_size": draw(st.sampled_from((1, 1, 2))), "max_unit": draw(st.sampled_from((3, 9)))}
@@ -161,7 +161,7 @@ def fleets(draw: st.DrawFn) -> tuple[ModelSnapshot, CandidatesRequest]:
 
 @st.composite
 def sizes(draw: st.DrawFn) -> tuple[ModelSnapshot, CandidatesRequest]:
-    """Hosts of one shape, some of which are too small for what the others can give, used or not."""
+    """Hosts of one structure, some of which are too small for the portions of the others, used or not."""
     specs = []
     for host in range(draw(st.integers(2, 4))):
         specs.append(Spec(f"cn{host}", None, {"DISK_GB": draw(st.integers(1, 3))}))
@@ -181,7 +181,7 @@ def sizes(draw: st.DrawFn) -> tuple[ModelSnapshot, CandidatesRequest]:
 
 @st.composite
 def crowded_hosts(draw: st.DrawFn) -> tuple[ModelSnapshot, CandidatesRequest]:
-    """A host with like devices on two NUMA nodes, and about as many groups as fit."""
+    """A host with equivalent devices on two NUMA nodes, and about as many groups as fit."""
     specs = [Spec("cn", None, {"CUSTOM_DEV": 1}, aggregates=["a"])]
     specs += [Spec(f"numa{node}", "cn", {}, ["T1"] * node) for node in range(2)]
     for number in range(draw(st.integers(1, 4))):
@@ -236,9 +236,9 @@ def packings(draw: st.DrawFn) -> tuple[ModelSnapshot, CandidatesRequest]:
 
 @st.composite
 def neighbours(draw: st.DrawFn) -> tuple[ModelSnapshot, CandidatesRequest]:
-    """Hosts with the same things at the same positions, and built otherwise: each has candidates of its own.
+    """Hosts with the same inventories at the same positions, but different candidates.
 
-    They differ in one thing, or in all: who is below whom, traits, aggregates, portions, what is used.
+    They differ in one of these or in all: parents, traits, aggregates, portions, usage.
     """
     size = draw(st.integers(3, 4))
     having = [draw(st.sampled_from((("VCPU",), ("VCPU",), ("VCPU", "DISK_GB"), ()))) for _ in range(size)]

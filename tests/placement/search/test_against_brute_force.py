@@ -18,7 +18,7 @@ from placement.read_model.snapshot import ModelSnapshot
 from placement.search import backtracking
 from placement.search import budget as module_of_budget
 from placement.search.budget import SearchBudget
-from placement.search.candidate_search import search
+from placement.search.candidate_search import find_candidates
 from placement.search.candidates import AllocationCandidate, candidates_of
 from placement.search.rendering import render
 from placement.search.request import CandidatesRequest
@@ -58,7 +58,7 @@ def comparable(candidate: AllocationCandidate) -> Found:
 
 
 def check(snapshot: ModelSnapshot, request: CandidatesRequest) -> None:
-    """Every candidate is found, and once."""
+    """Every candidate is found exactly once."""
     found = [comparable(candidate) for candidate in find(snapshot, request)]
     assert len(found) == len(set(found))
     assert set(found) == all_candidates(snapshot, request)
@@ -74,7 +74,7 @@ def test_search_finds_every_candidate_once(situation: tuple[ModelSnapshot, list[
 
 @settings(exhaustive, max_examples=EXAMPLES * 2)
 @given(crowded_hosts())
-def test_search_finds_every_way_into_the_last_free_device(
+def test_search_finds_every_way_to_the_last_free_device(
     situation: tuple[ModelSnapshot, CandidatesRequest],
 ) -> None:
     check(*situation)
@@ -82,13 +82,15 @@ def test_search_finds_every_way_into_the_last_free_device(
 
 @settings(exhaustive, max_examples=EXAMPLES * 2)
 @given(fleets())
-def test_search_tells_hosts_of_one_make_apart(situation: tuple[ModelSnapshot, CandidatesRequest]) -> None:
+def test_search_distinguishes_hosts_of_one_structure(
+    situation: tuple[ModelSnapshot, CandidatesRequest],
+) -> None:
     check(*situation)
 
 
 @settings(exhaustive, max_examples=EXAMPLES * 2)
 @given(neighbours())
-def test_search_tells_hosts_apart_that_are_built_otherwise(
+def test_search_distinguishes_hosts_of_different_structures(
     situation: tuple[ModelSnapshot, CandidatesRequest],
 ) -> None:
     check(*situation)
@@ -96,7 +98,9 @@ def test_search_tells_hosts_apart_that_are_built_otherwise(
 
 @settings(exhaustive, max_examples=max(1, EXAMPLES // 5))
 @given(situations())
-def test_order_and_chance_change_no_result(situation: tuple[ModelSnapshot, list[CandidatesRequest]]) -> None:
+def test_strategy_and_random_order_change_no_result(
+    situation: tuple[ModelSnapshot, list[CandidatesRequest]],
+) -> None:
     snapshot, requests = situation
     for request in requests:
         expected = sorted(map(repr, map(comparable, find(snapshot, request))))
@@ -143,7 +147,7 @@ def test_a_spent_budget_leaves_a_part_of_the_candidates(
     snapshot, request = situation
     everything = all_candidates(snapshot, request)
     with patch.object(module_of_budget, "_STEPS", steps):
-        budget = SearchBudget(seconds=0)  # which the first look at the clock finds out
+        budget = SearchBudget(seconds=0)  # the first check of the clock finds that out
     found = []
     with suppress(InvalidRequest):
         found = [comparable(candidate) for candidate in find(snapshot, request, budget=budget)]
@@ -160,7 +164,7 @@ def test_answer_shows_what_the_snapshot_holds(
 ) -> None:
     snapshot, requests = situation
     for request in requests:
-        offers = search(snapshot, request)
+        offers = find_candidates(snapshot, request)
         candidates = list(candidates_of(offers))
         answer = orjson.loads(render(snapshot, offers, (1, minor)))
         assert len(answer["allocation_requests"]) == len(candidates)
@@ -206,18 +210,18 @@ def expected_summaries(
 
 @settings(exhaustive, max_examples=max(1, EXAMPLES // 2))
 @given(situations(), snapshots())
-def test_what_was_found_before_does_not_show_in_a_changed_snapshot(
+def test_earlier_results_do_not_affect_a_changed_snapshot(
     situation: tuple[ModelSnapshot, list[CandidatesRequest]], other: ModelSnapshot
 ) -> None:
-    """One snapshot becomes another, provider by provider, and is asked the same after each step."""
+    """One snapshot becomes another, provider by provider, and the search runs after each step."""
     snapshot, requests = situation
     for provider_id in sorted(snapshot.providers.keys() | other.providers.keys()):
         for request in requests[:4]:
-            found = search(snapshot, request)
+            found = find_candidates(snapshot, request)
             assert set(map(comparable, candidates_of(found))) == all_candidates(snapshot, request)
             fresh = ModelSnapshot(snapshot)
             assert orjson.loads(render(snapshot, found, (1, 39))) == orjson.loads(
-                render(fresh, search(fresh, replace(request)), (1, 39))
+                render(fresh, find_candidates(fresh, replace(request)), (1, 39))
             )
         usage = snapshot.providers.get(provider_id)
         if provider_id in other.providers and is_whole_without(other, provider_id, snapshot):
@@ -227,7 +231,7 @@ def test_what_was_found_before_does_not_show_in_a_changed_snapshot(
 
 
 def is_whole_without(other: ModelSnapshot, provider_id: int, snapshot: ModelSnapshot) -> bool:
-    """Whether the snapshot stays one of trees when it takes this provider from the other."""
+    """Whether the snapshot still has whole trees after it takes this provider from the other."""
     provider = other.providers[provider_id]
     has_parent = provider.parent_id is None or (
         provider.parent_id in snapshot.providers

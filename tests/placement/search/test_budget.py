@@ -1,4 +1,4 @@
-"""What a search may cost, and what becomes of one that would cost more."""
+"""The cost that a search may have, and its answer when it would cost more."""
 
 import re
 from itertools import pairwise
@@ -13,10 +13,10 @@ from placement.read_model.snapshot import ModelSnapshot
 from placement.search import budget as budget_module
 from placement.search import candidate_search as module
 from placement.search.budget import BudgetExhausted, SearchBudget
-from placement.search.candidate_search import search
+from placement.search.candidate_search import find_candidates
 from placement.search.candidates import candidates_of, topology_first
 from placement.search.conditions import needs_of
-from placement.search.rendering import ProviderSummaries, in_pieces, render
+from placement.search.rendering import ProviderSummaries, render, render_pieces
 from placement.search.request import CandidatesRequest, RequestGroup
 from placement.search.roots import SharingProviders, possible_roots
 from placement.search.rules import NeedAssignment, RequestRules, fits_at_all
@@ -47,10 +47,10 @@ def groups(number: int, limit: int | None = None) -> CandidatesRequest:
     return CandidatesRequest((RequestGroup("", {"VCPU": 1}), *each), group_policy="none", limit=limit)
 
 
-def test_a_search_that_finds_nothing_in_time_is_refused_and_the_group_in_question_named() -> None:
+def test_a_search_that_finds_nothing_in_time_is_refused_with_the_group_to_blame() -> None:
     budget = SearchBudget(seconds=0.1)
     with pytest.raises(InvalidRequest) as refusal:
-        search(HARD, hard_question(), budget=budget)
+        find_candidates(HARD, hard_question(), budget=budget)
     assert (refusal.value.code, budget.ended) == (SEARCH_TOO_LONG, "deadline")
     found = re.fullmatch(
         r"No allocation candidate was found in 0.1 seconds of work, which is the limit "
@@ -65,14 +65,14 @@ def test_a_search_that_finds_nothing_in_time_is_refused_and_the_group_in_questio
 def test_a_tree_that_is_hard_to_fill_does_not_hold_up_the_others() -> None:
     snapshot = build(*host("hard"), *host("easy", spare=60))
     budget = SearchBudget(AMPLE)
-    found = list(candidates_of(search(snapshot, hard_question(limit=5), budget=budget)))
+    found = list(candidates_of(find_candidates(snapshot, hard_question(limit=5), budget=budget)))
     assert [each.provider_set.members[0].name for each in found] == ["easy"] * 5
     assert budget.ended is None
 
 
-def test_what_was_found_in_time_is_found() -> None:
+def test_candidates_found_in_time_are_returned() -> None:
     budget = SearchBudget(seconds=0.1)
-    found = list(candidates_of(search(crowd(1), groups(12), budget=budget)))
+    found = list(candidates_of(find_candidates(crowd(1), groups(12), budget=budget)))
     assert budget.ended == "deadline"
     assert found
     assert all(len(each.mappings) == 13 for each in found)
@@ -81,7 +81,7 @@ def test_what_was_found_in_time_is_found() -> None:
 def test_an_answer_does_not_become_larger_than_allowed() -> None:
     budget = SearchBudget(AMPLE, size=2_000_000)
     snapshot = crowd(300)
-    found = search(snapshot, groups(4), budget=budget)
+    found = find_candidates(snapshot, groups(4), budget=budget)
     assert budget.ended == "size"
     size = len(render(snapshot, found, (1, 39)))
     assert 1_000_000 < size < 6_000_000
@@ -92,31 +92,29 @@ def test_an_answer_does_not_become_larger_than_allowed() -> None:
     [
         (crowd(20), groups(1)),
         (crowd(20), groups(3, limit=500)),
-        (build(*host("roomy", spare=60)), hard_question(limit=50)),  # whose groups often meet at a provider
+        (build(*host("roomy", spare=60)), hard_question(limit=50)),  # groups that often meet at a provider
     ],
 )
-def test_how_large_an_answer_becomes_is_known_about(
-    snapshot: ModelSnapshot, asked_for: CandidatesRequest
-) -> None:
+def test_the_size_of_an_answer_is_estimated(snapshot: ModelSnapshot, asked_for: CandidatesRequest) -> None:
     sizes: list[int] = []
 
     def allow(budget: SearchBudget, size: int) -> bool:
         sizes.append(size)
         return True
 
-    with patch.object(SearchBudget, "allows", allow), patch.object(module, "_CHUNK", 1):
-        size = len(render(snapshot, search(snapshot, asked_for), (1, 39)))
+    with patch.object(SearchBudget, "allows_size", allow), patch.object(module, "_CHUNK", 1):
+        size = len(render(snapshot, find_candidates(snapshot, asked_for), (1, 39)))
     assert sizes[-1] / 3 < size < sizes[-1] * 1.5
 
 
-def test_short_searches_never_give_way() -> None:
+def test_short_searches_never_yield() -> None:
     def refuse() -> None:
         raise AssertionError("gave way")
 
-    assert search(crowd(3), groups(2, limit=10), budget=SearchBudget(give_way=refuse))
+    assert find_candidates(crowd(3), groups(2, limit=10), budget=SearchBudget(give_way=refuse))
 
 
-def test_long_searches_give_way_again_and_again_until_they_are_told_to_stop() -> None:
+def test_long_searches_yield_regularly_until_a_yield_raises() -> None:
     calls = 0
 
     def stop() -> None:
@@ -126,44 +124,42 @@ def test_long_searches_give_way_again_and_again_until_they_are_told_to_stop() ->
             raise Unavailable("nobody waits")
 
     with pytest.raises(Unavailable, match="nobody waits"):
-        search(HARD, hard_question(), budget=SearchBudget(AMPLE, give_way=stop))
+        find_candidates(HARD, hard_question(), budget=SearchBudget(AMPLE, give_way=stop))
     assert calls == 20
 
 
 @pytest.mark.parametrize("minor", [10, 29, 39])
-def test_others_have_their_turn_while_an_answer_is_put_in_order_and_written(
-    minor: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also when nothing is left of the budget: what was found is answered."""
+def test_ordering_and_rendering_yield_to_other_threads(minor: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer is rendered even if nothing is left of the budget."""
     calls = 0
 
     def count() -> None:
         nonlocal calls
         calls += 1
 
-    found = search(crowd(20), groups(2))
+    found = find_candidates(crowd(20), groups(2))
     candidates = sum(len(batch) for _, batch in found)
     monkeypatch.setattr(budget_module, "_SLICE", 0.0)
     budget = SearchBudget(seconds=0.0, give_way=count, first_slice=0.0)
     ordered = topology_first(found, budget)
     in_order, calls = calls, 0
-    body = b"".join(in_pieces(crowd(20), ordered, (1, minor), ProviderSummaries(), budget))
-    assert in_order >= 1  # all hosts are alike: once
+    body = b"".join(render_pieces(crowd(20), ordered, (1, minor), ProviderSummaries(), budget))
+    assert in_order >= 1  # once, as all hosts are alike
     assert calls >= 3
     assert budget.ended is None  # nothing is missing
     assert orjson.loads(body) == orjson.loads(render(crowd(20), topology_first(found), (1, minor)))
     assert len(orjson.loads(body)["allocation_requests"]) == candidates
 
 
-def test_an_answer_of_many_groups_is_not_longer_than_allowed_from_the_start() -> None:
+def test_an_answer_of_many_groups_stays_within_its_limit_from_the_start() -> None:
     budget = SearchBudget(AMPLE, size=1_000_000)
-    size = len(render(crowd(300), search(crowd(300), groups(60), budget=budget), (1, 39)))
+    size = len(render(crowd(300), find_candidates(crowd(300), groups(60), budget=budget), (1, 39)))
     assert budget.ended == "size"
     assert size < 3_000_000
 
 
 class Spending(SearchBudget):
-    """What is spent without limit, part by part."""
+    """Records steps without limit, part by part."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -174,7 +170,7 @@ class Spending(SearchBudget):
         super().spend(steps)
 
 
-def test_each_rule_on_several_needs_and_each_need_it_is_looked_at_for_is_counted() -> None:
+def test_rules_on_several_needs_are_counted_for_each_need() -> None:
     snapshot, suffixes = crowd(1), frozenset({"_0", "_1", "_2"})
     devices = [each for each in snapshot if "CUSTOM_DEV" in each.inventories]
 
@@ -190,19 +186,19 @@ def test_each_rule_on_several_needs_and_each_need_it_is_looked_at_for_is_counted
     for rules in (1, 4):
         found = parts(rules)
         assert found.count(len(devices) * (1 + rules * per_choice)) == len(suffixes)
-        # and between any two choices, for each rule the options of the other needs
+        # between any two choices, the options of the other needs count for each rule
         assert found.count(2 * len(devices)) >= rules * per_choice
 
 
-def test_roots_are_counted_once_each_a_group_at_a_time() -> None:
+def test_each_root_is_counted_once() -> None:
     budget, groups_of_roots = Spending(), 40
     snapshot = build(*(Spec(f"cn{number}", None, {"VCPU": 8}) for number in range(groups_of_roots * 32)))
     request = CandidatesRequest((RequestGroup("", {"VCPU": 1}),))
-    assert len(search(snapshot, request, budget=budget)) == groups_of_roots * 32
+    assert len(find_candidates(snapshot, request, budget=budget)) == groups_of_roots * 32
     assert budget.parts.count(32) == groups_of_roots
 
 
-def test_all_that_is_put_together_when_amounts_are_added_up_is_counted() -> None:
+def test_sums_of_amounts_are_counted() -> None:
     providers = [*build(*(Spec(name, None, {"A": 9}) for name in "vwxyz"))]
     asked_for = (RequestGroup("_0", {"A": 2}), RequestGroup("_1", {"A": 3}), RequestGroup("_2", {"A": 4}))
     budget = Spending()
@@ -217,13 +213,13 @@ class TestRootsWithinManyAggregates:
     SHARED = Spec("disk", None, {"DISK_GB": 9}, [SHARES], ["elsewhere"])
 
     def snapshot(self) -> ModelSnapshot:
-        """Hosts in one aggregate, and something that shares with none of them."""
+        """Hosts in one aggregate, and a provider that shares with none of them."""
         has = {f"CUSTOM_{number}": 9 for number in range(self.CLASSES)}
         hosts = (Spec(f"cn{number}", None, has, (), ["all"]) for number in range(self.HOSTS))
         return build(*hosts, self.SHARED)
 
     def spent(self, classes: int) -> list[int]:
-        """Until it is known at which roots to look, when each of many sets of aggregates is every host's."""
+        """The search for roots, where each of many sets of aggregates has every host."""
         aggregates = tuple(
             frozenset({name_to_uuid("all"), name_to_uuid(f"other{number}")}) for number in range(self.SETS)
         )
@@ -234,14 +230,14 @@ class TestRootsWithinManyAggregates:
         assert len(list(roots)) == self.HOSTS
         return budget.parts
 
-    def test_every_look_at_the_trees_of_an_aggregate_is_counted(self) -> None:
+    def test_reading_the_trees_of_an_aggregate_is_counted(self) -> None:
         assert self.spent(1).count(self.HOSTS) >= self.SETS
 
-    def test_there_is_one_for_all_classes(self) -> None:
+    def test_one_bound_covers_all_classes(self) -> None:
         assert sum(self.spent(self.CLASSES)) - sum(self.spent(1)) < self.HOSTS
 
 
-def test_steps_count_as_one_each_unless_said_otherwise() -> None:
+def test_one_step_is_counted_by_default() -> None:
     one_by_one, at_once = (SearchBudget(seconds=0) for _ in range(2))
 
     def spend(most: int) -> int:
@@ -257,7 +253,7 @@ def test_steps_count_as_one_each_unless_said_otherwise() -> None:
         at_once.spend(1)
 
 
-def test_a_long_search_gives_way_once_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_search_yields_once_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
     now, gave_way = 0.0, []
     for clock in ("thread_time", "perf_counter"):
         monkeypatch.setattr(f"placement.search.budget.{clock}", lambda: now)

@@ -1,4 +1,4 @@
-"""Plans are shared between trees by what conditions say that they read, whatever conditions there are."""
+"""Trees share compiled requests by the attributes that conditions read, whatever the conditions are."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ ODD = "CUSTOM_ODD"
 
 @dataclass(frozen=True, slots=True)
 class EvenGeneration(ProviderCondition):
-    """Made up: the provider was changed an even number of times. Nothing else in a search looks at that."""
+    """Made up: the provider was changed an even number of times. The search reads nothing else of that."""
 
     def met_by(self, provider: Provider, snapshot: ModelSnapshot) -> bool:
         return provider.generation % 2 == 0
@@ -34,21 +34,21 @@ class EvenGeneration(ProviderCondition):
 
 @dataclass(frozen=True, slots=True)
 class EvenGenerationOfKind(EvenGeneration):
-    """As above, and wrong about what it reads: trees of a kind may differ in it."""
+    """The same, with a wrong declaration of what it reads: trees of a class may differ in it."""
 
     reads = ("traits",)
 
 
 @dataclass(frozen=True, slots=True)
 class WithHealthyRoot(ProviderCondition):
-    """Made up: something about the tree that the provider itself does not tell."""
+    """Made up: a property of the tree that the provider itself does not have."""
 
     def met_by(self, provider: Provider, snapshot: ModelSnapshot) -> bool:
         return snapshot.providers[provider.root_id].generation % 2 == 0
 
 
 def also(condition: ProviderCondition) -> Callable[[CandidatesRequest], tuple[ProviderNeed, ...]]:
-    """The needs of a request, each with one condition more."""
+    """The needs of a request, each with one more condition."""
 
     def needs_of(request: CandidatesRequest) -> tuple[ProviderNeed, ...]:
         needs = module_of_needs.needs_of(request)
@@ -63,7 +63,7 @@ def found(snapshot: ModelSnapshot, request: CandidatesRequest, condition: Provid
 
 
 def with_generations(snapshot: ModelSnapshot, generations: Sequence[int]) -> ModelSnapshot:
-    """The snapshot with these generations, in turn; who does not meet the condition has the trait as well."""
+    """The snapshot with these generations in turn; others than those that meet it have the trait."""
     return ModelSnapshot(
         replace(
             provider,
@@ -84,7 +84,7 @@ generations = st.lists(st.integers(0, 1), min_size=16, max_size=16)
 
 @settings(deadline=None, max_examples=examples(60), suppress_health_check=list(HealthCheck))
 @given(fleets(), generations)
-def test_a_condition_that_nobody_knew_is_right_for_every_tree_of_a_fleet(
+def test_an_unknown_condition_holds_in_each_tree_of_a_fleet(
     situation: tuple[ModelSnapshot, CandidatesRequest], generations: list[int]
 ) -> None:
     snapshot, request = situation
@@ -96,7 +96,7 @@ def test_a_condition_that_nobody_knew_is_right_for_every_tree_of_a_fleet(
 
 @settings(deadline=None, max_examples=examples(30), suppress_health_check=list(HealthCheck))
 @given(situations(requests_each=4), generations)
-def test_a_condition_that_nobody_knew_is_right_beside_all_others(
+def test_an_unknown_condition_holds_beside_all_others(
     situation: tuple[ModelSnapshot, list[CandidatesRequest]], generations: list[int]
 ) -> None:
     snapshot, requests = situation
@@ -108,7 +108,7 @@ def test_a_condition_that_nobody_knew_is_right_beside_all_others(
 
 
 def hosts(*generations: int) -> ModelSnapshot:
-    """Hosts of one kind."""
+    """Hosts of one class."""
     snapshot = build(*(Spec(f"cn{number}", None, {"VCPU": 4}) for number, _ in enumerate(generations)))
     return ModelSnapshot(replace(each, generation=generations[each.id - 1]) for each in snapshot)
 
@@ -118,7 +118,7 @@ REQUEST = CandidatesRequest((RequestGroup("_1", {"VCPU": 1}),))
 
 @pytest.mark.parametrize("generations", list(product((0, 1), repeat=3)))
 @pytest.mark.parametrize("condition", [EvenGeneration(), WithHealthyRoot()])
-def test_hosts_of_one_kind_are_told_apart_by_it(
+def test_hosts_of_one_class_are_distinguished_by_it(
     condition: ProviderCondition, generations: tuple[int, ...]
 ) -> None:
     serving = {number + 1 for number, generation in enumerate(generations) if generation == 0}
@@ -128,7 +128,7 @@ def test_hosts_of_one_kind_are_told_apart_by_it(
     }
 
 
-def test_what_a_condition_says_of_its_reading_counts() -> None:
-    """A condition that reads more than it says shares plans wrongly, which the tests above would notice."""
+def test_the_declared_attributes_of_a_condition_decide() -> None:
+    """A condition that reads more than it declares shares results wrongly; the tests above find that."""
     assert len(found(hosts(0, 1), REQUEST, EvenGeneration())) == 1
     assert len(found(hosts(0, 1), REQUEST, EvenGenerationOfKind())) == 2

@@ -1,8 +1,8 @@
-"""Which hosts are looked at together."""
+"""Groups of hosts that are searched together."""
 
 from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import SearchBudget
-from placement.search.equivalence import LikeTrees, sort_anew, sort_out
+from placement.search.equivalence import LikeTrees, group_trees, regroup_trees
 from placement.search.request import CandidatesRequest, RequestGroup
 from tests.placement.search.snapshots import Spec, build, inventory
 
@@ -13,8 +13,8 @@ def asking(**resources: int) -> CandidatesRequest:
 
 def names(snapshot: ModelSnapshot, request: CandidatesRequest) -> list[list[str]]:
     trees = snapshot.whole_trees().values()
-    alike = sort_out(snapshot, request, trees, SearchBudget())
-    assert sorted(_names(sort_anew(snapshot, request, alike, SearchBudget()))) == sorted(_names(alike))
+    alike = group_trees(snapshot, request, trees, SearchBudget())
+    assert sorted(_names(regroup_trees(snapshot, request, alike, SearchBudget()))) == sorted(_names(alike))
     return sorted(_names(alike))
 
 
@@ -22,7 +22,7 @@ def _names(groups: list[LikeTrees]) -> list[list[str]]:
     return [[tree.root.name for tree in group.trees] for group in groups]
 
 
-def test_what_nobody_asks_for_tells_no_hosts_apart() -> None:
+def test_classes_that_are_not_requested_do_not_distinguish_hosts() -> None:
     snapshot = build(
         Spec("a", None, {"VCPU": inventory(8, max_unit=8)}),
         Spec("b", None, {"VCPU": inventory(9, max_unit=9)}, ["T2"]),
@@ -34,16 +34,16 @@ def test_what_nobody_asks_for_tells_no_hosts_apart() -> None:
     assert names(snapshot, asking(VCPU=4)) == [["a", "b", "c"], ["d"], ["e"], ["f"]]
 
 
-def test_other_amounts_tell_others_apart() -> None:
+def test_other_amounts_distinguish_other_hosts() -> None:
     snapshot = build(
         *(Spec(name, None, {"VCPU": inventory(9, max_unit=most)}) for name, most in (("a", 4), ("b", 8)))
     )
-    alike = sort_out(snapshot, asking(VCPU=4), snapshot.whole_trees().values(), SearchBudget())
+    alike = group_trees(snapshot, asking(VCPU=4), snapshot.whole_trees().values(), SearchBudget())
     assert _names(alike) == [["a", "b"]]
-    assert _names(sort_anew(snapshot, asking(VCPU=6), alike, SearchBudget())) == [["a"], ["b"]]
+    assert _names(regroup_trees(snapshot, asking(VCPU=6), alike, SearchBudget())) == [["a"], ["b"]]
 
 
-def test_neither_do_branches_in_another_order_and_providers_that_have_nothing_of_it() -> None:
+def test_the_order_of_branches_and_providers_without_the_classes_do_not_distinguish_hosts() -> None:
     snapshot = build(
         Spec("a"),
         Spec("a0", "a", {"VCPU": inventory(8), "PCPU": inventory(8)}),
@@ -59,7 +59,7 @@ def test_neither_do_branches_in_another_order_and_providers_that_have_nothing_of
     )
     wanted = asking(VCPU=4, PCPU=2)
     assert names(snapshot, wanted) == [["a", "b"], ["c"]]
-    first, _ = sort_out(snapshot, wanted, snapshot.whole_trees().values(), SearchBudget())
+    first, _ = group_trees(snapshot, wanted, snapshot.whole_trees().values(), SearchBudget())
     assert [[each.name for each in first.kin.providers(tree)] for tree in first.trees] == [
         ["a", "a1", "a0"],
         ["b", "b0", "b1"],
@@ -67,7 +67,7 @@ def test_neither_do_branches_in_another_order_and_providers_that_have_nothing_of
     assert [first.kin.free(tree) for tree in first.trees] == [(0, 8, 8), (3, 8, 8)]
 
 
-def test_who_has_nothing_matters_where_a_group_of_a_subtree_asks_for_more_than_resources() -> None:
+def test_providers_without_the_classes_matter_to_subtree_groups_with_conditions() -> None:
     snapshot = build(
         Spec("a", None, {"VCPU": inventory(8)}),
         Spec("a0", "a", {}, ["T1"]),

@@ -1,4 +1,4 @@
-"""The worked example that `placement.search` opens with."""
+"""The worked example in the documentation of `placement.search`."""
 
 from unittest.mock import patch
 
@@ -12,7 +12,7 @@ _INDENT = " " * 8
 
 
 def literal(document: str | None) -> list[str]:
-    """The lines of a document that stand further in than its prose."""
+    """The indented lines of a document."""
     lines = (document or "").splitlines()
     return [line.removeprefix(_INDENT) for line in lines if line.startswith(_INDENT)]
 
@@ -37,7 +37,7 @@ def test_the_example_has_these_candidates_and_searches_two_trees() -> None:
     assert searched.call_count == 2
 
 
-def test_what_is_free_is_as_the_example_says() -> None:
+def test_free_amounts_are_those_of_the_example() -> None:
     document = search.__doc__ or ""
     found = ", ".join(str(tree.free) for tree in hosts().whole_trees().values())
     assert found.replace(", (90", " and (90") in " ".join(document.split())

@@ -1,4 +1,4 @@
-"""What the quick look at needs and options rules out, and what it has to let pass."""
+"""Proofs from needs and options exclude only the impossible."""
 
 from itertools import product
 
@@ -17,7 +17,7 @@ from tests.placement.search.snapshots import Spec, build
     barred=st.sets(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=6),
     isolate=st.booleans(),
 )
-def test_nothing_possible_is_ruled_out(
+def test_no_possible_request_is_ruled_out(
     sizes: list[int], amounts: list[int], barred: set[tuple[int, int]], isolate: bool
 ) -> None:
     providers = list(build(*(Spec(f"dev{index}", None, {"A": size}) for index, size in enumerate(sizes))))
@@ -47,7 +47,7 @@ def test_nothing_possible_is_ruled_out(
         assert fits == possible  # a matching decides this exactly
 
 
-def test_what_is_taken_already_counts() -> None:
+def test_taken_amounts_count() -> None:
     (provider,) = build(Spec("dev", None, {"A": 4}))
     needs = needs_of(CandidatesRequest((RequestGroup("_1", {"A": 1}), RequestGroup("_2", {"A": 1}))))
     options = [[provider], [provider]]
@@ -56,7 +56,7 @@ def test_what_is_taken_already_counts() -> None:
 
 
 def ruled_out(asked: list[tuple[int, str]], **sizes: int) -> bool:
-    """Whether groups of such amounts, each with a choice of these devices, are known not to fit at once."""
+    """Whether groups of these amounts, with a choice of these devices, are known not to fit together."""
     providers = {
         at.name: at for at in build(*(Spec(name, None, {"A": size}) for name, size in sizes.items()))
     }
@@ -65,19 +65,19 @@ def ruled_out(asked: list[tuple[int, str]], **sizes: int) -> bool:
     return not fits_at_all(needs_of(CandidatesRequest(tuple(groups))), options, False)
 
 
-def test_amounts_that_do_not_add_up_where_they_have_to_go_are_ruled_out() -> None:
-    """Though there are enough units, and enough places for each amount counted alone."""
+def test_amounts_that_do_not_add_up_at_their_providers_are_ruled_out() -> None:
+    """Units suffice, and so do places for each amount counted alone."""
     assert ruled_out([(3, "xy"), (3, "xy"), (2, "xy")], x=4, y=4)
     assert not ruled_out([(3, "xy"), (3, "xy"), (2, "xy")], x=4, y=5)
 
 
-def test_who_has_a_wider_choice_does_not_hide_that_others_do_not_fit() -> None:
+def test_a_need_with_more_options_does_not_hide_others_without_room() -> None:
     assert ruled_out([(3, "xy"), (3, "xy"), (2, "xy"), (1, "xyz")], x=4, y=4, z=9)
     assert ruled_out([(3, "x"), (3, "xy"), (2, "xy"), (1, "xyz")], x=4, y=4, z=9)
     assert not ruled_out([(3, "xy"), (3, "xy"), (2, "xyz"), (1, "xyz")], x=4, y=4, z=9)
 
 
-def test_more_groups_than_there_are_places_are_ruled_out() -> None:
+def test_too_many_groups_for_the_places_are_ruled_out() -> None:
     assert ruled_out([(3, "xy"), (3, "xy"), (3, "xy")], x=5, y=5)
     assert not ruled_out([(3, "xy"), (3, "xy"), (3, "xy")], x=5, y=6)
     assert ruled_out([(2, "x"), (2, "x"), (1, "y")], x=3, y=9)

@@ -1,4 +1,4 @@
-"""Which providers pass the filters of ``GET /resource_providers``."""
+"""Providers that pass the filters of ``GET /resource_providers``."""
 
 from urllib.parse import parse_qsl
 
@@ -13,7 +13,7 @@ from tests.placement.search.snapshots import Spec, build, inventory, name_to_uui
 
 
 def names(snapshot: ModelSnapshot, query: str) -> list[str]:
-    """The names of the providers that pass, ``{name}`` in the query being a uuid."""
+    """The names of the providers that pass; ``{name}`` in the query stands for a uuid."""
     inserted = [part.split("}")[0] for part in query.split("{")[1:]]
     query = query.format(**{name: name_to_uuid(name) for name in inserted})
     return [
@@ -68,7 +68,7 @@ def test_aggregates_of_a_root_do_not_span_its_tree_here() -> None:
     ("amount", "passes"),
     [(1, False), (10, True), (500, True), (11, False), (910, True), (920, False), (1010, False)],
 )
-def test_resources_are_what_can_be_allocated_now(amount: int, passes: bool) -> None:
+def test_resources_are_amounts_that_can_be_allocated_now(amount: int, passes: bool) -> None:
     disk = inventory(1024, reserved=10, min_unit=10, max_unit=1000, step_size=10)
     snapshot = build(Spec("cn", None, {"DISK_GB": disk}, used={"DISK_GB": 100}))
     assert bool(names(snapshot, f"resources=DISK_GB:{amount}")) == passes

@@ -1,4 +1,4 @@
-"""A condition is one class, registered once: a made-up one is found everywhere, and no module is touched."""
+"""A condition is one class, registered once: a made-up one works everywhere without other changes."""
 
 import random
 from collections.abc import Iterator
@@ -12,12 +12,17 @@ from placement.read_model.snapshot import ModelSnapshot
 from placement.search import conditions
 from placement.search.budget import SearchBudget
 from placement.search.claims.claim import ClaimScenario, WantedClaim
-from placement.search.claims.placing import UnplacedClaim, place
+from placement.search.claims.placement import UnplacedClaim, place_claims
 from placement.search.conditions import ConditionWords, ProviderCondition, needs_of
 from placement.search.diagnosis import sentences
-from placement.search.diagnosis.clauses import RequestClause, droppable, resources, without
-from placement.search.diagnosis.explanation import explain
-from placement.search.equivalence import sort_out
+from placement.search.diagnosis.clauses import (
+    RequestClause,
+    droppable_clauses,
+    resource_clause,
+    without_clauses,
+)
+from placement.search.diagnosis.explanation import explain_request
+from placement.search.equivalence import group_trees
 from placement.search.request import CandidatesRequest, RequestGroup
 from placement.search.roots import SharingProviders, possible_roots
 from placement.store.consumers import ConsumerOwnership
@@ -31,14 +36,14 @@ from tests.placement.search.test_against_brute_force import comparable
 
 @dataclass(frozen=True, slots=True)
 class LabelledGroup(RequestGroup):
-    """A group with one field more than there are."""
+    """A group with one more field."""
 
     labels: tuple[frozenset[str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class HasLabels(ProviderCondition):
-    """An attribute of each set, whatever its value."""
+    """A label of each set, whatever its value."""
 
     name = "labels"
     field = "labels"
@@ -58,7 +63,7 @@ def registered() -> Iterator[None]:
 
 
 def labelled(snapshot: ModelSnapshot, *names: str) -> ModelSnapshot:
-    """The snapshot, in which providers have their traits of these names as labels instead."""
+    """The snapshot with labels in place of the traits of these names."""
     return ModelSnapshot(
         replace(
             each,
@@ -75,7 +80,7 @@ def group(suffix: str = "", **said: object) -> LabelledGroup:
 
 @pytest.fixture
 def cloud() -> ModelSnapshot:
-    """Hosts of one kind, of which the third has a label, and the first less free."""
+    """Hosts of one class; the third has a label, and the first has less free."""
     hosts = [
         Spec(f"cn{at}", None, {"VCPU": 8}, ["L"] if at == 2 else [], [], {"VCPU": 7 * (at == 0)})
         for at in range(4)
@@ -87,19 +92,19 @@ ASKED = CandidatesRequest((group(labels=(frozenset("L"),)),))
 CLAUSE = RequestClause("labels", "", ("L",))
 
 
-def test_candidates_meet_it_though_trees_are_of_one_kind(cloud: ModelSnapshot) -> None:
+def test_candidates_meet_it_in_trees_of_one_class(cloud: ModelSnapshot) -> None:
     assert [each.provider_set.members[0].name for each in find(cloud, ASKED)] == ["cn2"]
     assert len({tree.kind for tree in cloud.whole_trees().values()}) == 1
 
 
-def test_its_index_is_where_a_search_begins(cloud: ModelSnapshot) -> None:
+def test_the_search_begins_at_its_index(cloud: ModelSnapshot) -> None:
     budget = SearchBudget()
     roots = possible_roots(cloud, ASKED, needs_of(ASKED), SharingProviders(cloud, budget))
     assert [cloud.providers[root].name for root in roots] == ["cn2"]
 
 
-def test_hosts_are_told_apart_by_it(cloud: ModelSnapshot) -> None:
-    alike = sort_out(cloud, ASKED, cloud.whole_trees().values(), SearchBudget())
+def test_hosts_are_distinguished_by_it(cloud: ModelSnapshot) -> None:
+    alike = group_trees(cloud, ASKED, cloud.whole_trees().values(), SearchBudget())
     assert sorted([tree.root.name for tree in each.trees] for each in alike) == [
         ["cn0"],
         ["cn1", "cn3"],
@@ -109,10 +114,10 @@ def test_hosts_are_told_apart_by_it(cloud: ModelSnapshot) -> None:
 
 def test_explanations_count_it_and_have_its_words(cloud: ModelSnapshot) -> None:
     nowhere = CandidatesRequest((group(labels=(frozenset("LM"), frozenset("X"))),))
-    found = explain(cloud, nowhere, SearchBudget())
+    found = explain_request(cloud, nowhere, SearchBudget())
     steps = [(step.clause.condition, step.clause.names, step.hosts) for step in found.groups[0].steps]
     assert steps[-2:] == [("labels", ("L", "M"), 1), ("labels", ("X",), 0)]
-    assert sentences.sentence(found) == (
+    assert sentences.explanation_sentence(found) == (
         "0 of 4 hosts: 2 lack any of L, M, 1 has less than 2 VCPU free (most: 1 on cn0), 1 lacks X; "
         "leaving out labels=X would leave 1 host"
     )
@@ -121,33 +126,33 @@ def test_explanations_count_it_and_have_its_words(cloud: ModelSnapshot) -> None:
 
 def test_relaxations_leave_it_out_and_keep_it_when_others_are_left_out(cloud: ModelSnapshot) -> None:
     asked = CandidatesRequest((replace(group(labels=(frozenset("L"),)), resources={"VCPU": 9, "PCPU": 1}),))
-    assert CLAUSE in droppable(cloud, asked)
-    found = explain(cloud, CandidatesRequest((group(labels=(frozenset("X"),)),)), SearchBudget())
+    assert CLAUSE in droppable_clauses(cloud, asked)
+    found = explain_request(cloud, CandidatesRequest((group(labels=(frozenset("X"),)),)), SearchBudget())
     assert [(each.left_out, each.hosts) for each in found.relaxations] == [
         ((RequestClause("labels", "", ("X",)),), 3)
     ]
-    left = without(asked, {resources("", "PCPU")})
+    left = without_clauses(asked, {resource_clause("", "PCPU")})
     assert left is not None
     assert left.groups == (LabelledGroup("", {"VCPU": 9}, labels=(frozenset("L"),)),)
-    left = without(asked, {CLAUSE})
+    left = without_clauses(asked, {CLAUSE})
     assert left is not None
     assert left.groups == (LabelledGroup("", {"VCPU": 9, "PCPU": 1}),)
 
 
-def test_claims_go_where_it_is_met(cloud: ModelSnapshot) -> None:
+def test_claims_go_to_hosts_that_meet_it(cloud: ModelSnapshot) -> None:
     owner = ConsumerOwnership("project", "user", "INSTANCE")
     wanted = [WantedClaim(str(number), None, owner, ASKED, (1, 39)) for number in range(5)]
-    world = ClaimScenario.of(cloud, {}, wanted)
-    placed = place(world, wanted[:4], SearchBudget(), random.Random(0))
+    world = ClaimScenario.from_members(cloud, {}, wanted)
+    placed = place_claims(world, wanted[:4], SearchBudget(), random.Random(0))
     assert not isinstance(placed, UnplacedClaim)
     assert {each.choice.root.name for each in placed} == {"cn2"}
-    unplaced = place(world, wanted, SearchBudget(), random.Random(0))
+    unplaced = place_claims(world, wanted, SearchBudget(), random.Random(0))
     assert isinstance(unplaced, UnplacedClaim)
     assert unplaced.number == 4
 
 
 def as_labels(request: CandidatesRequest) -> CandidatesRequest:
-    """The request that asks for labels wherever a group with a suffix requires traits."""
+    """The request with labels wherever a group with a suffix requires traits."""
     return replace(
         request,
         groups=tuple(
@@ -160,7 +165,7 @@ def as_labels(request: CandidatesRequest) -> CandidatesRequest:
 
 
 def bare(request: CandidatesRequest) -> CandidatesRequest:
-    """The request without conditions but traits that groups with a suffix require."""
+    """The request without conditions, except traits that groups with a suffix require."""
     groups = tuple(
         LabelledGroup(each.suffix, each.resources, required=each.required if each.suffix else ())
         for each in request.groups
@@ -170,7 +175,7 @@ def bare(request: CandidatesRequest) -> CandidatesRequest:
 
 @settings(deadline=None, max_examples=examples(40), suppress_health_check=list(HealthCheck))
 @given(situations(requests_each=2) | fleets().map(lambda each: (each[0], [each[1]])))
-def test_it_does_all_that_required_traits_do(
+def test_a_made_up_condition_works_as_required_traits_do(
     situation: tuple[ModelSnapshot, list[CandidatesRequest]],
 ) -> None:
     snapshot, requests = situation
@@ -181,8 +186,8 @@ def test_it_does_all_that_required_traits_do(
         assume(all(each.resources or (each.suffix in named and each.required) for each in request.groups))
         other = as_labels(request)
         assert [*map(comparable, find(snapshot, request))] == [*map(comparable, find(with_labels, other))]
-        by_trait = sentences.document(explain(snapshot, request, SearchBudget()))
-        by_label = sentences.document(explain(with_labels, other, SearchBudget()))
+        by_trait = sentences.explanation_document(explain_request(snapshot, request, SearchBudget()))
+        by_label = sentences.explanation_document(explain_request(with_labels, other, SearchBudget()))
         assert by_trait == _renamed(by_label)
 
 

@@ -1,4 +1,4 @@
-"""In which order the candidates of one root come, and that they stay the same ones."""
+"""The order of the candidates of one root; the set of candidates does not depend on it."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 
 from placement.read_model.provider import SHARES
 from placement.read_model.snapshot import ModelSnapshot
-from placement.search.candidate_search import search
+from placement.search.candidate_search import find_candidates
 from placement.search.candidates import AllocationCandidate, Offer, branches_of, candidates_of, topology_first
 from placement.search.request import CandidatesRequest, RequestGroup
 from tests.examples import examples
@@ -41,7 +41,7 @@ def root_of(candidate: AllocationCandidate) -> int:
 
 
 def spread(candidate: AllocationCandidate) -> tuple[int, int]:
-    """How many children of the root a candidate has something of, and how many providers."""
+    """The number of branches that a candidate uses, and the number of its providers."""
     members = {each.id: each for each in candidate.provider_set.members}
     own = {each.id for each in candidate.provider_set.members[: candidate.provider_set.own]}
     used = candidate.resources.keys()
@@ -56,36 +56,36 @@ def spread(candidate: AllocationCandidate) -> tuple[int, int]:
 
 
 def names(offers: Sequence[Offer]) -> list[str]:
-    """Of the providers of each candidate."""
+    """The providers of each candidate."""
     return [
         " ".join(sorted(each.name for each in offer.provider_set.members if each.id in offer.resources))
         for offer in candidates_of(offers)
     ]
 
 
-def test_what_stays_in_one_node_comes_first_at_each_host() -> None:
-    found = names(topology_first(search(HOSTS, CPUS_AND_CACHE)))
+def test_candidates_within_one_node_come_first_at_each_host() -> None:
+    found = names(topology_first(find_candidates(HOSTS, CPUS_AND_CACHE)))
     assert len(found) == 16
     for host, part in (("h0", found[:8]), ("h1", found[8:])):
         assert part[:2] == [f"{host}n0 {host}n0cache", f"{host}n1 {host}n1cache"]
         assert all(f"{host}n0" in each and f"{host}n1" in each for each in part[2:])
 
 
-def test_hosts_that_are_alike_are_ordered_once() -> None:
-    offers = topology_first(search(HOSTS, CPUS_AND_CACHE))
+def test_equivalent_hosts_are_ordered_once() -> None:
+    offers = topology_first(find_candidates(HOSTS, CPUS_AND_CACHE))
     assert len({id(batch) for _, batch in offers}) == 1
 
 
 @pytest.mark.parametrize("limit", [1, 3, 9])
-def test_a_limit_leaves_the_same_ones(limit: int) -> None:
-    found = search(HOSTS, asking({"PCPU": 1}, {"CUSTOM_LLC": 1}, {"PCPU": 1}, limit=limit))
+def test_a_limit_leaves_the_same_candidates(limit: int) -> None:
+    found = find_candidates(HOSTS, asking({"PCPU": 1}, {"CUSTOM_LLC": 1}, {"PCPU": 1}, limit=limit))
     assert sorted(names(topology_first(found))) == sorted(names(found))
 
 
-def test_what_is_shared_is_no_branch() -> None:
+def test_sharing_providers_are_no_branch() -> None:
     pool = Spec("pool", None, {"DISK_GB": 9}, [SHARES], ["all"])
     snapshot = build(Spec("h", None, {"MEMORY_MB": 9}, (), ["all"]), Spec("n", "h", {"PCPU": 2}), pool)
-    (candidate,) = candidates_of(search(snapshot, asking({"PCPU": 1}, {"DISK_GB": 1})))
+    (candidate,) = candidates_of(find_candidates(snapshot, asking({"PCPU": 1}, {"DISK_GB": 1})))
     by_name = dict(
         zip(
             [each.name for each in candidate.provider_set.members],
@@ -99,13 +99,13 @@ def test_what_is_shared_is_no_branch() -> None:
 
 @settings(max_examples=examples(100), suppress_health_check=list(HealthCheck))
 @given(situations(requests_each=2))
-def test_only_the_order_within_a_root_is_another(
+def test_only_the_order_within_a_root_changes(
     situation: tuple[ModelSnapshot, list[CandidatesRequest]],
 ) -> None:
     snapshot, requests = situation
     for request in requests:
         for strategy in ("depth-first", "breadth-first"):
-            before = search(snapshot, request, strategy=strategy)  # type: ignore[arg-type]  # of a list
+            before = find_candidates(snapshot, request, strategy=strategy)  # type: ignore[arg-type]  # of a list
             after = topology_first(before)
             assert [each for each, _ in before] == [each for each, _ in after]
             assert [len(batch) for _, batch in before] == [len(batch) for _, batch in after]

@@ -1,4 +1,4 @@
-"""What query strings mean at which microversion, and what is said of wrong ones."""
+"""Query strings by microversion, and the errors of wrong ones."""
 
 from urllib.parse import parse_qsl
 
@@ -260,7 +260,9 @@ WRONG_CANDIDATES: list[tuple[int, str, str, *tuple[str, ...]]] = [
 
 
 @pytest.mark.parametrize("case", WRONG_CANDIDATES, ids=lambda case: f"1.{case[0]} {case[1][:60]}")
-def test_wrong_candidates_query_is_told_what_is_wrong(case: tuple[int, str, str, *tuple[str, ...]]) -> None:
+def test_the_error_of_a_candidates_query_says_what_is_wrong(
+    case: tuple[int, str, str, *tuple[str, ...]],
+) -> None:
     minor, query, text, *code = case
     with pytest.raises(InvalidRequest) as error:
         candidates(minor, query)
@@ -303,7 +305,7 @@ def test_wrong_candidates_query_is_told_what_is_wrong(case: tuple[int, str, str,
         (6, "/traits?associated=xyz", 'The query parameter "associated" only accepts "true" or "false"'),
     ],
 )
-def test_other_wrong_queries_are_told_what_is_wrong(minor: int, url: str, text: str) -> None:
+def test_the_error_of_another_query_says_what_is_wrong(minor: int, url: str, text: str) -> None:
     with pytest.raises(InvalidRequest) as error:
         parse(minor, url)
     assert text in error.value.detail
@@ -364,7 +366,7 @@ class TestCandidates:
     def test_last_amount_of_a_class_counts(self) -> None:
         assert group(10, "resources=VCPU:1,VCPU:3").resources == {"VCPU": 3}
 
-    def test_limit_beyond_any_number_is_none(self) -> None:
+    def test_a_huge_limit_is_no_limit(self) -> None:
         assert candidates(16, f"resources=VCPU:1&limit={'9' * 5000}").limit is None
 
     def test_amount_beyond_32_bits_is_a_number(self) -> None:

@@ -10,7 +10,7 @@ import pytest
 from placement.read_model.provider import SHARES
 from placement.read_model.snapshot import ModelSnapshot
 from placement.schemas.query import parse_candidates
-from placement.search.candidate_search import search
+from placement.search.candidate_search import find_candidates
 from placement.search.rendering import ProviderSummaries, SummaryShape, render
 from placement.search.request import CandidatesRequest, RequestGroup
 from tests.placement.search.snapshots import Spec, build, inventory, name_to_uuid
@@ -31,7 +31,7 @@ def snapshot() -> ModelSnapshot:
 
 def answer(snapshot: ModelSnapshot, query: str, minor: int) -> Any:
     request = parse_candidates(parse_qsl(query), (1, minor))
-    return orjson.loads(render(snapshot, search(snapshot, request), (1, minor)))
+    return orjson.loads(render(snapshot, find_candidates(snapshot, request), (1, minor)))
 
 
 def test_allocations_are_a_list_before_1_12(snapshot: ModelSnapshot) -> None:
@@ -119,7 +119,7 @@ def test_summary_follows_its_provider(snapshot: ModelSnapshot) -> None:
     assert [used(27), used(29)] == [3, 3]
 
 
-def test_summaries_of_trees_that_are_there_are_made_once_and_of_trees_that_are_gone_forgotten(
+def test_summaries_are_made_once_and_dropped_with_their_trees(
     snapshot: ModelSnapshot,
 ) -> None:
     kept, shape = ProviderSummaries(), SummaryShape(traits=True, nested=True)
@@ -134,12 +134,12 @@ def test_summaries_of_trees_that_are_there_are_made_once_and_of_trees_that_are_g
         assert len(kept) <= 1.1 * len(trees)
 
 
-def test_summaries_of_trees_that_changed_are_a_tenth_more_at_most() -> None:
+def test_outdated_summaries_are_at_most_a_tenth() -> None:
     hosts = 20
     snapshot = build(*(Spec(f"cn{host}", None, {"VCPU": 1000}) for host in range(hosts)))
     kept, counts = ProviderSummaries(), []
     for change in range(3 * hosts):
         snapshot.put(replace(snapshot.providers[1 + change % hosts], used={"VCPU": change}))
-        render(snapshot, search(snapshot, ONE_VCPU), (1, 39), kept)
+        render(snapshot, find_candidates(snapshot, ONE_VCPU), (1, 39), kept)
         counts.append(len(kept))
     assert (min(counts), max(counts)) == (hosts, hosts + 2)

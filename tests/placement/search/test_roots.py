@@ -1,4 +1,4 @@
-"""Which trees a search looks at: those that have the rarest of what is asked for."""
+"""The search begins at the trees that have the rarest thing of a request."""
 
 import random
 from collections import Counter
@@ -17,7 +17,7 @@ HOSTS = 20
 
 
 def cloud(*, pool: bool) -> ModelSnapshot:
-    """Hosts with a device each, the fifth with a trait and in an aggregate of its own; a pool that shares."""
+    """Hosts with a device each, the fifth with a trait and an aggregate of its own; a pool that shares."""
     fifth = {"traits": ("CUSTOM_RARE",), "aggregates": ("rare",)}
     hosts = [
         Spec(f"cn{number}", None, {"VCPU": 8}, **(fifth if number == 5 else {}))  # type: ignore[arg-type]  # of many types
@@ -42,7 +42,7 @@ def looked_at(snapshot: ModelSnapshot, *groups: RequestGroup) -> list[str]:
         anywhere = list(possible.from_anywhere(random.Random(seed)))
         assert sorted(anywhere) == roots
         firsts.update(anywhere[:1])
-        few = possible.among(set(roots[:2]))
+        few = possible.only_among(set(roots[:2]))
         assert sorted(few.from_anywhere(random.Random(seed))) == roots[:2]
     assert len(firsts) > 1 or len(roots) < 3
     return [str(snapshot.providers[root].name) for root in roots]
@@ -60,12 +60,12 @@ def looked_at(snapshot: ModelSnapshot, *groups: RequestGroup) -> list[str]:
     ],
     ids=["its tree", "a tree by another provider of it", "a trait", "an aggregate", "one of two traits"],
 )
-def test_who_names_something_rare_is_searched_for_where_it_is(named: dict[str, object], pool: bool) -> None:
+def test_a_rare_name_limits_the_search_to_its_trees(named: dict[str, object], pool: bool) -> None:
     assert looked_at(cloud(pool=pool), RequestGroup("", {"VCPU": 1}, **named)) == ["cn5"]  # type: ignore[arg-type]  # of many types
 
 
 @pytest.mark.parametrize("pool", [False, True], ids=["nothing is shared", "a pool shares"])
-def test_a_rare_class_is_searched_for_where_it_is(pool: bool) -> None:
+def test_a_rare_class_limits_the_search_to_its_trees(pool: bool) -> None:
     groups = RequestGroup("", {"VCPU": 1}), RequestGroup("_device", {"CUSTOM_RARE": 1})
     assert looked_at(cloud(pool=pool), *groups) == ["cn5"]
 
@@ -82,11 +82,11 @@ def test_a_rare_class_is_searched_for_where_it_is(pool: bool) -> None:
     ],
     ids=["a tree", "a trait", "an aggregate", "a class", "an amount"],
 )
-def test_what_nobody_has_is_searched_for_nowhere(group: RequestGroup, pool: bool) -> None:
+def test_a_name_without_providers_is_searched_for_nowhere(group: RequestGroup, pool: bool) -> None:
     assert looked_at(cloud(pool=pool), group) == []
 
 
-def test_who_names_nothing_rare_is_searched_for_everywhere() -> None:
+def test_a_request_without_rare_names_is_searched_for_everywhere() -> None:
     assert len(looked_at(cloud(pool=False), RequestGroup("", {"VCPU": 8}))) == HOSTS
 
 
@@ -99,9 +99,7 @@ def test_who_names_nothing_rare_is_searched_for_everywhere() -> None:
     ],
     ids=["traits", "aggregates"],
 )
-def test_who_takes_one_of_several_is_searched_for_where_any_of_them_is(
-    named: dict[str, object], pool: bool
-) -> None:
+def test_alternatives_are_searched_for_where_any_of_them_is(named: dict[str, object], pool: bool) -> None:
     hosts = (
         Spec("a", None, {"VCPU": 1}, ("CUSTOM_A",), ("one",)),
         Spec("b", None, {"VCPU": 1}, ("CUSTOM_B",), ("other",)),
@@ -112,9 +110,9 @@ def test_who_takes_one_of_several_is_searched_for_where_any_of_them_is(
     assert looked_at(build(*hosts, *shared), group) == ["a", "b"]
 
 
-def test_where_few_of_many_may_do_each_is_as_likely_to_be_the_first() -> None:
+def test_each_of_a_few_possible_roots_is_equally_likely_to_be_first() -> None:
     few = {5, 6, 7, 900}
-    for possible in (RootFilter(range(1, 1001), ((few,),)), RootFilter(range(1, 1001)).among(few)):
+    for possible in (RootFilter(range(1, 1001), ((few,),)), RootFilter(range(1, 1001)).only_among(few)):
         firsts = Counter(next(possible.from_anywhere(random.Random(seed))) for seed in range(400))
         assert firsts.keys() == few
         assert min(firsts.values()) > 50

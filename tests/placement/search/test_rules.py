@@ -1,4 +1,4 @@
-"""The rules of candidates, one by one, in snapshots that can be held in mind."""
+"""The rules of candidates, one by one, in small snapshots."""
 
 from collections import Counter
 
@@ -11,7 +11,7 @@ from tests.placement.search.snapshots import Spec, build, inventory
 
 
 def vfs(answer: list[str]) -> Counter[str]:
-    """How many candidates give that many virtual functions from that provider."""
+    """The number of candidates that take this many virtual functions of that provider."""
     return Counter(
         part for candidate in answer for part in candidate.split(" + ") if part.startswith(("pf", "nic"))
     )
@@ -99,11 +99,11 @@ class TestInventory:
         [(1, False), (2, True), (3, False), (8, True), (10, False)],
         ids=["below min_unit", "min_unit", "no step", "max_unit", "above max_unit"],
     )
-    def test_amount_has_to_be_one_that_the_inventory_gives(self, amount: int, fits: bool) -> None:
+    def test_amount_has_to_suit_the_portions_of_the_inventory(self, amount: int, fits: bool) -> None:
         snapshot = build(Spec("cn", None, {"VCPU": inventory(100, min_unit=2, max_unit=8, step_size=2)}))
         assert bool(ask(snapshot, f"resources=VCPU:{amount}")) == fits
 
-    def test_reserved_ratio_and_usage_decide_on_what_is_free(self) -> None:
+    def test_reserved_ratio_and_usage_decide_on_free_amounts(self) -> None:
         # (10 - 1) * 1.5 = 13.5
         stock = {"VCPU": inventory(10, reserved=1, allocation_ratio=1.5)}
         snapshot = build(Spec("cn", None, stock, used={"VCPU": 3}))
@@ -123,7 +123,7 @@ class TestTraits:
         assert ask(snapshot, query + "T1,T2") == ["cn(VCPU:1) + nic1(SRIOV_NET_VF:2)"]
         assert ask(snapshot, query + "!T2") == ["cn(VCPU:1) + nic2(SRIOV_NET_VF:2)"]
         assert ask(snapshot, query + "!T1") == []
-        # of a tree member that gives nothing the traits do not count
+        # the traits of a member that gives nothing do not count
         assert ask(snapshot, "resources=VCPU:1&required=T2") == []
 
     def test_required_trait_is_one_of_the_providers_used(self) -> None:

@@ -1,4 +1,4 @@
-"""How much is searched, in which order, and what is found in wide trees."""
+"""The work of a search, its order, and its results in wide trees."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from tests.placement.search.snapshots import Spec, build
 
 
 def hosts(number: int, nodes: int = 2) -> ModelSnapshot:
-    """That many hosts with so many NUMA nodes of 4 VCPU each."""
+    """This many hosts with this many NUMA nodes of 4 VCPU each."""
     return build(
         *(
             spec
@@ -32,7 +32,7 @@ def hosts(number: int, nodes: int = 2) -> ModelSnapshot:
 
 
 def devices(number: int, size: int = 1) -> ModelSnapshot:
-    """One host with so many devices."""
+    """One host with this many devices."""
     return build(Spec("cn"), *(Spec(f"dev{index}", "cn", {"CUSTOM_DEV": size}) for index in range(number)))
 
 
@@ -54,9 +54,13 @@ SMALL = RequestGroup("", {"VCPU": 1, "MEMORY_MB": 1})
 
 @pytest.fixture
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Counts the trees and providers that are looked at and the choices that are weighed."""
+    """Counts the trees and providers that are checked, and the choices that are weighed."""
     counts: Counter[str] = Counter()
-    options_of, batches, allowed = module.options_of, CompiledRequest.batches, NeedAssignment.allows
+    options_of, batches, allowed = (
+        module.options_of,
+        CompiledRequest.pattern_batches,
+        NeedAssignment.allows_provider,
+    )
 
     def counting_options(*args: Any) -> Sequence[NeedOptions] | None:
         found = options_of(*args)
@@ -72,8 +76,8 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         return allowed(self, *args)  # type: ignore[arg-type]  # passed on
 
     monkeypatch.setattr(module, "options_of", counting_options)
-    monkeypatch.setattr(CompiledRequest, "batches", counting_batches)
-    monkeypatch.setattr(NeedAssignment, "allows", counting_allowed)
+    monkeypatch.setattr(CompiledRequest, "pattern_batches", counting_batches)
+    monkeypatch.setattr(NeedAssignment, "allows_provider", counting_allowed)
     return counts
 
 
@@ -99,7 +103,7 @@ class TestOrder:
         snapshot, request = hosts(20), CandidatesRequest((SMALL,), limit=7)
         assert find(snapshot, request) == find(snapshot, request)
 
-    def test_chance_picks_different_candidates_from_many_roots(self) -> None:
+    def test_random_order_picks_candidates_from_many_roots(self) -> None:
         snapshot, request = hosts(200), CandidatesRequest((SMALL,), limit=10)
         answers = [roots(snapshot, find(snapshot, request, randomize=True)) for _ in range(5)]
         assert all(len(set(answer)) == 10 for answer in answers)
@@ -116,9 +120,7 @@ class TestSearchLimits:
         assert len(find(hosts(3), request, max_candidates=most)) == expected
 
     @pytest.mark.parametrize("strategy", ["depth-first", "breadth-first"])
-    def test_limit_bounds_the_number_of_trees_that_are_looked_at(
-        self, strategy: str, looked_at: Counter[str]
-    ) -> None:
+    def test_limit_bounds_the_number_of_searched_trees(self, strategy: str, looked_at: Counter[str]) -> None:
         request = CandidatesRequest((SMALL,), limit=5)
         assert len(find(hosts(1000), request, strategy=strategy)) == 5  # type: ignore[arg-type]  # of a list
         assert looked_at["trees"] <= 5
@@ -134,13 +136,13 @@ class TestSearchLimits:
         ],
         ids=["trait", "any trait", "class", "aggregate", "tree"],
     )
-    def test_what_nobody_has_is_known_without_looking_at_providers(
+    def test_a_name_without_providers_needs_no_search(
         self, group: RequestGroup, looked_at: Counter[str]
     ) -> None:
         assert find(hosts(100), CandidatesRequest((group,))) == []
         assert looked_at["providers"] == 0
 
-    def test_trees_without_a_rare_root_trait_are_not_looked_at(self, looked_at: Counter[str]) -> None:
+    def test_trees_without_a_rare_root_trait_are_not_searched(self, looked_at: Counter[str]) -> None:
         snapshot = hosts(100)
         snapshot.put(
             Provider(
@@ -162,7 +164,7 @@ class TestSearchLimits:
         assert looked_at["providers"] == 1
 
     @pytest.mark.parametrize("full", [90, 100])
-    def test_full_hosts_are_not_looked_at(self, full: int, looked_at: Counter[str]) -> None:
+    def test_full_hosts_are_not_searched(self, full: int, looked_at: Counter[str]) -> None:
         snapshot = build(
             *(
                 Spec(f"cn{host}", None, {"VCPU": 4}, used={"VCPU": 3 if host < full else 1})
@@ -173,7 +175,7 @@ class TestSearchLimits:
         assert roots(snapshot, found) == list(range(full + 1, 101))
         assert looked_at["trees"] == 100 - full
 
-    def test_trees_alike_in_what_matters_are_searched_once(self, looked_at: Counter[str]) -> None:
+    def test_equivalent_trees_are_searched_once(self, looked_at: Counter[str]) -> None:
         snapshot = build(
             *(
                 spec
@@ -190,7 +192,7 @@ class TestSearchLimits:
         assert looked_at["providers"] == 2
         assert looked_at["choices"] <= 10
 
-    def test_where_the_group_without_a_suffix_has_its_trait_tells_trees_apart(self) -> None:
+    def test_the_positions_of_a_trait_of_the_unsuffixed_group_distinguish_trees(self) -> None:
         node = {"VCPU": 4, "DISK_GB": 4}
         snapshot = build(
             *(
@@ -245,7 +247,7 @@ class TestWideTrees:
             ([3] * 17 + [1], 5, "none"),
         ],
     )
-    def test_the_impossible_is_found_out_at_once(
+    def test_impossible_requests_are_refused_at_once(
         self, amounts: list[int], size: int, policy: str, looked_at: Counter[str]
     ) -> None:
         assert find(devices(16, size), groups_of(amounts, policy)) == []
@@ -256,11 +258,11 @@ class TestWideTrees:
         [
             # a unit more than the eight devices have together
             [45, 20, 44, 21, 43, 22, 42, 23, 41, 24, 40, 25, 39, 26, 38, 27, 37, 28, 36, 29, 35, 30, 34, 24],
-            # as much as they have, but no more than 94 of 96 units can be used
+            # as much as they have, but only 94 of 96 units can be used
             [45] * 15 + [49, 48],
         ],
     )
-    def test_more_than_the_devices_have_together_is_found_out_at_once(
+    def test_amounts_beyond_all_devices_are_refused_at_once(
         self, amounts: list[int], looked_at: Counter[str]
     ) -> None:
         sizes = [97, 97, 97, 97, 96, 96, 96, 96]
@@ -272,13 +274,13 @@ class TestWideTrees:
         assert looked_at["choices"] == 0
 
     @pytest.mark.parametrize("amounts", [[5] * 15 + [4, 2], [4] * 8 + [3] * 8 + [2] * 9])
-    def test_like_devices_are_not_tried_in_every_order(
+    def test_equivalent_devices_are_not_tried_in_every_order(
         self, amounts: list[int], looked_at: Counter[str]
     ) -> None:
         assert find(devices(16, size=5), groups_of(amounts, "none")) == []
         assert looked_at["choices"] < 20_000
 
-    def test_dead_ends_are_seen_ahead(self, looked_at: Counter[str]) -> None:
+    def test_dead_ends_are_foreseen(self, looked_at: Counter[str]) -> None:
         # only the first device has the trait that the last group needs
         snapshot = build(
             Spec("cn"),
@@ -296,8 +298,8 @@ class TestWideTrees:
         assert len(find(snapshot, request)) == 20
         assert looked_at["choices"] < 20 * 12 * 12 * 12
 
-    def test_devices_below_other_parents_are_not_alike(self) -> None:
-        # numa0 has one device only: that nothing can be completed there says nothing of numa1
+    def test_devices_below_different_parents_are_not_equivalent(self) -> None:
+        # numa0 has one device only; its dead end says nothing about numa1
         snapshot = build(
             Spec("cn"),
             *(Spec(f"numa{node}", "cn", {}, ["HW_NUMA_ROOT"]) for node in range(5)),
@@ -314,7 +316,7 @@ class TestWideTrees:
             {"_0": (9,), "_1": (8,), "_N": (3,)},
         ]
 
-    def test_devices_with_other_traits_are_not_alike(self) -> None:
+    def test_devices_with_different_traits_are_not_equivalent(self) -> None:
         # with a2 the trait has to come from b1, which the suffixed group needs for itself
         snapshot = build(
             Spec("cn"),

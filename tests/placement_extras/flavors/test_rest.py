@@ -241,7 +241,7 @@ def test_what_is_not_understood_of_a_flavor_is_refused_if_so_asked(admin, path):
 def test_a_refused_claim_says_what_was_ignored(admin):
     make_provider(admin, "cn", VCPU=2, **SIZES)
     answer = post_claims(admin, asks(**WARNED))
-    assert read_error(answer)[2].endswith(f" Of the flavor was ignored: {WARNING}.")
+    assert read_error(answer)[2].endswith(f" Ignored parts of the flavor: {WARNING}.")
     assert answer.json["errors"][0]["explanation"]["warnings"] == [WARNING]
 
 
@@ -383,7 +383,7 @@ def test_where_falling_back_does_not_help_either_the_explanation_is_of_both(url)
     explanation = answer.json["errors"][0]["explanation"]
     assert explanation["summary"].startswith("0 of 1 host: 1 has no PCPU")
     assert (
-        "with VCPU instead of PCPU, to fall back to: 0 of 1 host: 1 has less than 4 VCPU"
+        "for the fallback with VCPU instead of PCPU: 0 of 1 host: 1 has less than 4 VCPU"
         in explanation["summary"]
     )
     (reason,) = explanation["fallback"]["reasons"]

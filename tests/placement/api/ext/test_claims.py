@@ -151,10 +151,10 @@ def test_why_there_is_no_candidate_is_said_of_the_hosts_that_may_be_chosen(admin
     small, large = make_provider(admin, "small", VCPU=4), make_provider(admin, "large", VCPU=8)
     detail = read_error(post_claims(admin, new_claim("resources=VCPU:9", excluded_hosts=[large])))[2]
     why = "0 of 1 host: 1 has less than 9 VCPU free (most: 4 on small); asking for 4 VCPU would leave 1 host"
-    assert detail.endswith(f": {why}; 1 host is left out by excluded_hosts.")
+    assert detail.endswith(f": {why}; 1 host is excluded by excluded_hosts.")
     answer = post_claims(admin, new_claim("resources=VCPU:5", allowed_hosts=[small]))
     detail = read_error(answer)[2]
-    assert "asking for 4 VCPU would leave 1 host; 1 host is left out by allowed_hosts" in detail
+    assert "asking for 4 VCPU would leave 1 host; 1 host is excluded by allowed_hosts" in detail
     explanation = answer.json["errors"][0]["explanation"]
     assert detail.endswith(f": {explanation['summary']}.")
     assert [explanation[name] for name in ("hosts", "candidate_hosts")] == [1, 0]
@@ -163,7 +163,7 @@ def test_why_there_is_no_candidate_is_said_of_the_hosts_that_may_be_chosen(admin
         post_claims(admin, new_claim("resources=VCPU:1", allowed_hosts=[small], excluded_hosts=[small]))
     )[2]
     assert detail.endswith(
-        ": no host may be chosen: 1 host is left out by allowed_hosts, 1 by excluded_hosts."
+        ": no host may be chosen: 1 host is excluded by allowed_hosts, 1 by excluded_hosts."
     )
 
 
@@ -199,7 +199,7 @@ def test_an_order_goes_by_a_number_that_a_provider_has(admin):
     assert post_claims(admin, new_claim("resources=VCPU:1", order={"attribute:price": -1})).status_code == 201
     for name in ("prise", "room"):
         answer = post_claims(admin, new_claim("resources=VCPU:1", order={"pack": 1, f"attribute:{name}": -1}))
-        detail = f"No provider has a number called {name} among its attributes, by which the order goes."
+        detail = f"The order names the attribute {name}, which is a number at no provider."
         assert read_error(answer) == (400, "placement.undefined_code", detail)
 
 
@@ -358,11 +358,11 @@ def test_dedicated_cpus_are_split_where_the_topology_allows_it(admin):
     )
     assert (status, code) == (409, "placement.ext.no_candidate")
     assert detail.endswith(
-        ": by topology single-numa-node there is no place, best-effort would do, asking for 4 PCPU would"
+        ": topology single-numa-node leaves no place, best-effort would fit, asking for 4 PCPU would"
         " leave 1 host; without a topology 0 of 1 host: 1 has no NUMA node with 8 PCPU free (most: 4 on cn)."
     )
     answer = post_claims(admin, new_claim("resources=PCPU:9", topology="best-effort"))
-    assert "best-effort there is no place, asking for 8 PCPU would leave 1 host; " in read_error(answer)[2]
+    assert "best-effort leaves no place, asking for 8 PCPU would leave 1 host; " in read_error(answer)[2]
     explanation = answer.json["errors"][0]["explanation"]
     changes = [each["changes"] for each in explanation["relaxations"]]
     assert changes == [[{"condition": "resources", "group": "", "names": ["PCPU"], "amount": 8}]]
@@ -389,7 +389,37 @@ def test_dedicated_cpus_are_split_where_the_topology_allows_it(admin):
             ),
         )
     )[2]
-    assert detail.endswith(": no host may be chosen: 1 host is left out by excluded_hosts.")
+    assert detail.endswith(": no host may be chosen: 1 host is excluded by excluded_hosts.")
+
+
+@pytest.mark.parametrize(
+    ("steps", "topology", "asked", "fits"),
+    [
+        # of each node 3 of 4 are free: 9 need three nodes of an empty host, but 4 to 8 need fewer
+        ((1, 1, 1), "restricted", 12, 9),
+        # 4 of one node and 3 of the other: no multiple of one step
+        ((4, 3), "best-effort", 12, 7),
+    ],
+)
+def test_the_amount_that_would_do_is_the_largest(admin, steps, topology, asked, fits):
+    root = make_provider(admin, "cn")
+    for number, step in enumerate(steps):
+        node = make_provider(admin, f"cn_{number}", parent=root)
+        inventory = {"total": 4, "step_size": step}
+        body = {"resource_provider_generation": 0, "inventories": {"PCPU": inventory}}
+        assert admin("PUT", f"/resource_providers/{node}/inventories", json=body).status_code == 200
+        body = {"resource_provider_generation": 1, "traits": ["HW_NUMA_ROOT"]}
+        assert admin("PUT", f"/resource_providers/{node}/traits", json=body).status_code == 200
+    if topology == "restricted":
+        others = "&".join(f"resources{number}=PCPU:1" for number, _ in enumerate(steps, 1))
+        assert post_claims(admin, new_claim(f"{others}&group_policy=isolate")).status_code == 201
+    answer = post_claims(admin, new_claim(f"resources=PCPU:{asked}", topology=topology))
+    (relaxation,) = answer.json["errors"][0]["explanation"]["relaxations"]
+    assert relaxation["changes"] == [
+        {"condition": "resources", "group": "", "names": ["PCPU"], "amount": fits}
+    ]
+    wanted = new_claim(f"resources=PCPU:{fits}", topology=topology)
+    assert post_claims(admin, wanted).status_code == 201
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Where claims are placed is what trying everything finds, in random small clouds."""
+"""Claims are placed exactly as trying everything would place them, in random small clouds."""
 
 import random
 from collections import Counter
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import SearchBudget
 from placement.search.claims.claim import ClaimScenario, HostChoice, WantedClaim
-from placement.search.claims.placing import PlacedClaim, UnplacedClaim, place
+from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
 from placement.store.consumers import ConsumerOwnership
 from placement.store.groups import ConsumerGroup, GroupPolicy
 from tests.examples import examples
@@ -62,7 +62,7 @@ def situations(draw: st.DrawFn) -> tuple[ClaimScenario, list[WantedClaim]]:
 
 
 def hosts(snapshot: ModelSnapshot, found: brute.Found) -> set[int]:
-    """Where somebody is who holds this: pools are no hosts, where there is another."""
+    """The roots that a group counts for this choice: pools are no hosts, if there is another host."""
     taken = [snapshot.providers[provider_id] for provider_id, _, _ in found[0]]
     alone = [each for each in taken if SHARES not in each.traits]
     return {each.root_id for each in alone or taken}
@@ -82,7 +82,7 @@ def is_allowed(
 
 
 def ways(snapshot: ModelSnapshot, members: Members, wanted: WantedClaim) -> set[tuple[int, brute.Found]]:
-    """All choices for one that is wanted, by the root where they are anchored."""
+    """All choices for a wanted claim, by the root where they are anchored."""
     found = set()
     for root in snapshot:
         if root.parent_id is not None or not brute.root_is_right(root, wanted.request):
@@ -99,7 +99,7 @@ def ways(snapshot: ModelSnapshot, members: Members, wanted: WantedClaim) -> set[
 
 
 def after(snapshot: ModelSnapshot, found: brute.Found) -> ModelSnapshot:
-    """The world in which somebody holds this."""
+    """The snapshot in which a consumer holds this."""
     used = {provider.id: dict(provider.used) for provider in snapshot}
     for provider_id, name, amount in found[0]:
         used[provider_id][name] = used[provider_id].get(name, 0) + amount
@@ -116,7 +116,7 @@ def joined(snapshot: ModelSnapshot, members: Members, wanted: WantedClaim, found
 
 
 def fits(snapshot: ModelSnapshot, members: Members, wanted: list[WantedClaim]) -> bool:
-    """Whether there is any way to place them all."""
+    """Whether there is a way to place all of them."""
     if not wanted:
         return True
     first, *others = wanted
@@ -137,11 +137,11 @@ def comparable(choice: HostChoice) -> tuple[int, brute.Found]:
 
 
 def check_placed(world: ModelSnapshot, members: Members, placed: list[PlacedClaim]) -> None:
-    """Each choice is one in the world that those before leave, and so are its alternates, on other hosts."""
+    """Each choice fits beside those before it, and so do its alternates, on other hosts."""
     for each in placed:
         possible = ways(world, members, each.wanted)
         found = comparable(each.choice)
-        # what consists of shared providers alone is the same wherever it is anchored
+        # a candidate of sharing providers alone is the same wherever it is anchored
         assert found[1] in {way for _, way in possible}
         roots = [comparable(other)[0] for other in each.alternates]
         assert all(comparable(other) in possible for other in each.alternates)
@@ -160,7 +160,7 @@ def test_all_are_placed_together_exactly_if_there_is_a_way(
     situation: tuple[ClaimScenario, list[WantedClaim]], seed: int
 ) -> None:
     world, wanted = situation
-    found = place(world, wanted, SearchBudget(), random.Random(seed))
+    found = place_claims(world, wanted, SearchBudget(), random.Random(seed))
     if isinstance(found, UnplacedClaim):
         assert not fits(world.snapshot, world.groups, wanted)
         assert not ways(found.world.snapshot, found.world.groups, wanted[found.number])

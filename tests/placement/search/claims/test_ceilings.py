@@ -1,4 +1,4 @@
-"""No choice is better than the ceiling of its host, and all come in order, in random small clouds."""
+"""No choice is better than the upper bound of its host, and choices come in order, in random small clouds."""
 
 import random
 from dataclasses import replace
@@ -13,7 +13,7 @@ from placement.schemas import explanation
 from placement.search.budget import SearchBudget
 from placement.search.claims import scores as module
 from placement.search.claims.claim import ClaimScenario, Order, WantedClaim
-from placement.search.claims.placing import choices_at_hosts
+from placement.search.claims.placement import choices_at_hosts
 from placement.search.claims.score_bounds import ScoreUpperBounds
 from placement.search.claims.scores import ChoiceScorer, best_first
 from placement.search.claims.topology import TopologyPolicy
@@ -42,7 +42,7 @@ def orders(draw: st.DrawFn) -> Order:
 
 
 def priced(data: st.DataObject, snapshot: ModelSnapshot) -> ModelSnapshot:
-    """The same where some providers have a price."""
+    """The same snapshot, in which some providers have a price."""
     prices = st.none() | st.sampled_from((0.0, 1.0, 2.5))
     return ModelSnapshot(
         each if (price := data.draw(prices)) is None else replace(each, attributes={"price": price})
@@ -54,7 +54,7 @@ def check(world: ClaimScenario, wanted: WantedClaim, seed: int) -> None:
     anywhere, at = choices_at_hosts(world, wanted, SearchBudget(), random.Random(seed))
     roots = list(anywhere)
     scorer = ChoiceScorer(world, wanted)
-    ranks = {root: [scorer.rank(each) for each in at(root) if each] for root in roots}
+    ranks = {root: [scorer.rank_choice(each) for each in at(root) if each] for root in roots}
     _, again = choices_at_hosts(world, wanted, SearchBudget(), random.Random(seed))
     ceilings = list(ScoreUpperBounds(world, wanted, roots, SearchBudget()).highest_first())
     assert [ceiling for ceiling, _ in ceilings] == sorted(ceiling for ceiling, _ in ceilings)
@@ -64,9 +64,11 @@ def check(world: ClaimScenario, wanted: WantedClaim, seed: int) -> None:
     for limit, at_once in ((10_000, 64), (10_000, 1), (3, 2)):
         _, again = choices_at_hosts(world, wanted, SearchBudget(), random.Random(seed))
         with patch.object(module, "MAX_SCORED", limit), patch.object(module, "_AT_ONCE", at_once):
-            found = [scorer.rank(each) for each in best_first(iter(ceilings), again, scorer, SearchBudget())]
+            found = [
+                scorer.rank_choice(each) for each in best_first(iter(ceilings), again, scorer, SearchBudget())
+            ]
         if not any("MISC_SHARES_VIA_AGGREGATE" in each.traits for each in world.snapshot):
-            # of pools alone the same is found once, wherever it is anchored
+            # a choice of pools alone is found once, wherever it is anchored
             assert sorted(found) == sorted(rank for each in ranks.values() for rank in each)
         if limit > len(found):
             assert all(one <= other for one, other in pairwise(found))
@@ -74,7 +76,7 @@ def check(world: ClaimScenario, wanted: WantedClaim, seed: int) -> None:
 
 @settings(max_examples=examples(300), deadline=None, suppress_health_check=list(HealthCheck))
 @given(anything, orders(), POLICIES, st.integers(0, 9), st.data())
-def test_no_choice_is_better_than_the_ceiling_of_its_host(
+def test_no_choice_exceeds_the_upper_bound_of_its_host(
     situation: tuple[ModelSnapshot, CandidatesRequest],
     order: Order,
     policy: GroupPolicy,
@@ -91,14 +93,14 @@ def test_no_choice_is_better_than_the_ceiling_of_its_host(
 
 @settings(max_examples=examples(200), deadline=None)
 @given(hosts(), queries, st.sampled_from(list(TopologyPolicy)), orders(), st.integers(0, 9), st.data())
-def test_nor_is_what_is_split(
+def test_no_split_choice_exceeds_the_upper_bound_of_its_host(
     world: ClaimScenario, query: str, topology: TopologyPolicy, order: Order, seed: int, data: st.DataObject
 ) -> None:
     world = replace(world, snapshot=priced(data, world.snapshot))
     check(world, wants(query, topology, order=order), seed)
 
 
-def test_isolated_groups_that_no_zone_has_room_for_cross_zones() -> None:
+def test_isolated_groups_cross_zones_if_no_zone_has_room_for_all() -> None:
     snapshot = build(*(spec for host in range(9) for spec in nodes(f"h{host}", 8, 8 - host)))
     query = "resources1=PCPU:1&resources2=PCPU:1&group_policy=isolate"
     asked = explanation.parse({"query": query, "flavor": None, "microversion": "1.39"}, {})

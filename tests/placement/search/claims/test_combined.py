@@ -1,7 +1,7 @@
-"""Claims that combine everything are placed as trying all ways says, in random small clouds.
+"""Claims that combine all features are placed as trying all ways would place them, in random small clouds.
 
-Several in one call, with group policies, topologies, orders, hosts that are named, a reservation to take
-from, and consumers that hold something already.
+One call has several claims, with group policies, topologies, orders, named hosts and a reservation. Some
+consumers have allocations already.
 """
 
 import random
@@ -18,8 +18,15 @@ from placement.read_model.provider import SHARES, Inventory, Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import ZONE
 from placement.search.budget import SearchBudget
-from placement.search.claims.claim import ClaimScenario, HostChoice, Order, WantedClaim, giving_back, within
-from placement.search.claims.placing import PlacedClaim, UnplacedClaim, place
+from placement.search.claims.claim import (
+    ClaimScenario,
+    HostChoice,
+    Order,
+    WantedClaim,
+    within_reservation,
+    without_allocations,
+)
+from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
 from placement.search.claims.topology import REMOTE, Distances, TopologyPolicy
 from placement.search.request import CandidatesRequest, RequestGroup
 from placement.store.allocations import Allocation
@@ -39,7 +46,7 @@ Rank = tuple[int, int]
 
 @dataclass(frozen=True)
 class Cloud:
-    """What there is before the call: who holds what, who is in which group, and what may be taken from."""
+    """The state before the call: allocations, members of groups, and the reservation to take from."""
 
     snapshot: ModelSnapshot
     held: Mapping[str, Taken]
@@ -69,7 +76,7 @@ class Cloud:
         return ModelSnapshot(replace(each, used=dict(used[each.id])) for each in self.snapshot)
 
     def members_beside(self, moving: Iterable[str]) -> dict[str, Counter[int]]:
-        """By group and host how many members there are, these consumers left out."""
+        """The number of members by group and host, without these consumers."""
         moving = set(moving)
         return {
             group: Counter(host for name, at in found.items() if name not in moving for host in at)
@@ -79,14 +86,14 @@ class Cloud:
 
 @dataclass(frozen=True)
 class Way:
-    """One way to place a claim: where it is anchored, what it takes, and who serves which group."""
+    """One way to place a claim: its anchor, its amounts, and the providers of each group."""
 
     root: int
     taken: frozenset[tuple[int, str, int]]
     served: frozenset[tuple[str, int]]
 
 
-# what there is
+# the cloud
 
 
 @st.composite
@@ -100,7 +107,7 @@ def clouds(draw: st.DrawFn) -> Cloud:
         name = f"h{number}"
         disk = {"DISK_GB": draw(st.integers(1, 3))} if draw(st.booleans()) else {}
         flat = draw(st.integers(0, 4)) == 4
-        shares = [SHARES] if draw(st.integers(0, 4)) == 4 else []  # what the host has itself
+        shares = [SHARES] if draw(st.integers(0, 4)) == 4 else []  # resources of the host itself
         specs.append(Spec(name, None, disk, shares, aggregates=["a"]))
         for zone in range(draw(st.integers(1, 2))):
             traits = [] if flat else [ZONE]
@@ -151,7 +158,7 @@ def rooms(draw: st.DrawFn, steps: st.SearchStrategy[int]) -> dict[str, Inventory
 def holdings(
     draw: st.DrawFn, snapshot: ModelSnapshot, used: Mapping[int, Counter[str]]
 ) -> dict[tuple[int, str], int]:
-    """What one consumer holds of what nobody has yet."""
+    """Allocations of one consumer, from amounts that are still free."""
     taken = {}
     for provider in snapshot:
         for name, offered in provider.inventories.items():
@@ -196,10 +203,10 @@ orders = st.sampled_from(("pack", "spread", "best_fit", "numa_nodes", "numa_dist
 
 @st.composite
 def calls(draw: st.DrawFn) -> tuple[Cloud, list[WantedClaim]]:
-    """A cloud and what is claimed in it in one call."""
+    """A cloud, and the claims of one call."""
     cloud = draw(clouds())
     topologies = [None, None, *TopologyPolicy]
-    if len(_steps(cloud.snapshot)) > 1:  # what is even is clear only where steps are the same
+    if len(_steps(cloud.snapshot)) > 1:  # only equal steps have one definition of evenness
         topologies.remove(TopologyPolicy.SPREAD)
     uuids = [each.uuid for each in cloud.snapshot if each.parent_id is None]
     some = st.frozensets(st.sampled_from(uuids), min_size=1)
@@ -228,19 +235,19 @@ def calls(draw: st.DrawFn) -> tuple[Cloud, list[WantedClaim]]:
             )
         )
     if draw(st.integers(0, 3)) == 0 and cloud.held.get("other"):
-        # the reservation is what nobody else holds: it is in the way of all but those who take from it
+        # the reservation takes all that is free, so that only claims from it find a place
         cloud = replace(cloud, reserved=cloud.held["other"])
     return cloud, wanted
 
 
 def _steps(snapshot: ModelSnapshot) -> set[int]:
-    """All steps of what is split."""
+    """All steps of the split classes."""
     return {
         offered.step_size for each in snapshot for name, offered in each.inventories.items() if name in SPLIT
     }
 
 
-# what the judge says
+# the judge
 
 
 def tree(snapshot: ModelSnapshot, root: int) -> list[Provider]:
@@ -248,7 +255,7 @@ def tree(snapshot: ModelSnapshot, root: int) -> list[Provider]:
 
 
 def hosts_of(snapshot: ModelSnapshot, taken: Iterable[tuple[int, str]]) -> frozenset[int]:
-    """Where somebody is who holds this: pools are no hosts, where there is another."""
+    """The roots that a group counts for this choice: pools are no hosts, if there is another host."""
     providers = [snapshot.providers[provider_id] for provider_id, _ in taken]
     alone = [each for each in providers if SHARES not in each.traits]
     return frozenset(each.root_id for each in alone or providers)
@@ -259,9 +266,9 @@ def taken_of(way: Way) -> dict[tuple[int, str], int]:
 
 
 class Judge:
-    """Knows of each claim all ways there are, in the world that is left by those before.
+    """Finds all ways to place each claim, beside the claims before it.
 
-    A strict one knows only those with the most equal parts for the same zones, of as few providers as can be.
+    A strict judge finds only the most equal parts for the same zones, of the fewest providers.
     """
 
     def __init__(self, cloud: Cloud, wanted: list[WantedClaim], *, is_strict: bool = False) -> None:
@@ -278,7 +285,7 @@ class Judge:
         }
 
     def after(self, wanted: WantedClaim, way: Way) -> "Judge":
-        """The judge of those after it."""
+        """The judge of the claims after this one."""
         judge = object.__new__(Judge)
         judge.is_strict, judge.distances, judge.reserving = self.is_strict, self.distances, self.reserving
         taken = taken_of(way)
@@ -312,7 +319,7 @@ class Judge:
         return True
 
     def ways(self, wanted: WantedClaim) -> dict[int, list[Way]]:
-        """By the root where it is anchored."""
+        """All ways, by the root where they are anchored."""
         found = {}
         for root in self.snapshot:
             if root.parent_id is not None or root.uuid in wanted.avoid:
@@ -365,7 +372,7 @@ class Judge:
                     yield way
 
     def _homes(self, root: Provider, zones: list[int]) -> dict[int, int]:
-        """Of the providers in zones which one; a host without any is one zone."""
+        """The zone of each provider; a host without zones is one zone."""
         if not zones:
             return {each.id: root.id for each in tree(self.snapshot, root.id)}
         homes = {}
@@ -442,12 +449,12 @@ class Judge:
 
 
 def _free_of_use(judge: Judge) -> ModelSnapshot:
-    """The snapshot with room for what portions allow: :meth:`Judge.fits` knows what is free."""
+    """The snapshot with all capacity free: :meth:`Judge.fits` checks what is free."""
     return ModelSnapshot(replace(each, used={}) for each in judge.snapshot)
 
 
 def _divisions(rooms: list[Provider], name: str, amount: int) -> Iterator[tuple[tuple[int, int], ...]]:
-    """Every way to take so much of a class of these."""
+    """Every way to take this amount of a class from these providers."""
     if not rooms:
         if not amount:
             yield ()
@@ -461,7 +468,7 @@ def _divisions(rooms: list[Provider], name: str, amount: int) -> Iterator[tuple[
 
 
 def _portions(snapshot: ModelSnapshot, taken: Taken) -> bool:
-    """Whether it could be taken if nothing were used."""
+    """Whether the amounts could be taken if nothing were used."""
     return all(
         snapshot.providers[at].inventories[name].accepts(amount, 0) for (at, name), amount in taken.items()
     )
@@ -474,7 +481,7 @@ def _is_even(
     used: list[int],
     split: Mapping[str, int],
 ) -> bool:
-    """Each class in shares of all zones that differ by one step at most."""
+    """Whether the shares of each class in all zones differ by at most one step."""
     for name in split:
         shares = Counter[int]()
         for (at, what), amount in mine.items():
@@ -486,24 +493,24 @@ def _is_even(
     return True
 
 
-# what is found
+# the result
 
 
 def scenario(cloud: Cloud, wanted: list[WantedClaim]) -> tuple[ClaimScenario, list[WantedClaim]]:
-    """As the service makes it: what is held is given back, or all is taken from a reservation."""
+    """The scenario that the service makes: with allocations given back, or all from a reservation."""
     known = [each.consumer for each in wanted if each.generation is not None]
     snapshot = cloud.snapshot
     held = [each for consumer in known for each in allocations(cloud, cloud.held[consumer])]
     if held:
-        snapshot = giving_back(snapshot, held)
+        snapshot = without_allocations(snapshot, held)
     if cloud.reserved is not None:
-        snapshot, roots = within(snapshot, list(allocations(cloud, cloud.reserved)))
+        snapshot, roots = within_reservation(snapshot, list(allocations(cloud, cloud.reserved)))
         wanted = [replace(each, only=roots if each.only is None else roots & each.only) for each in wanted]
     members: Members = {
         group: frozenset(GroupMember(name, 1, at) for name, at in found.items())
         for group, found in cloud.members.items()
     }
-    world = ClaimScenario.of(snapshot, members, wanted)
+    world = ClaimScenario.from_members(snapshot, members, wanted)
     return replace(world, distances=cloud.distances if world_has_distances(wanted) else {}), wanted
 
 
@@ -529,7 +536,7 @@ def way_of(choice: HostChoice) -> Way:
 
 
 def fits_all(judge: Judge, wanted: list[WantedClaim]) -> bool:
-    """Whether there is any way to place them all."""
+    """Whether there is a way to place all of them."""
     if not wanted:
         return True
     first, *others = wanted
@@ -548,7 +555,7 @@ def fits_all(judge: Judge, wanted: list[WantedClaim]) -> bool:
 
 
 def check(judge: Judge, placed: list[PlacedClaim]) -> None:
-    """Each choice is one in the world that those before leave, and so are its alternates, on other hosts."""
+    """Each choice fits beside those before it, and so do its alternates, on other hosts."""
     for each in placed:
         possible = judge.ways(each.wanted)
         way = way_of(each.choice)
@@ -575,13 +582,13 @@ def check(judge: Judge, placed: list[PlacedClaim]) -> None:
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
 )
 @given(calls(), st.integers(0, 99))
-def test_all_are_placed_together_exactly_if_there_is_a_way(
+def test_claims_are_placed_exactly_if_a_way_exists_for_all_of_them(
     call: tuple[Cloud, list[WantedClaim]], seed: int
 ) -> None:
     cloud, wanted = call
     note(str(cloud))
     world, asked = scenario(cloud, wanted)
-    found = place(world, asked, SearchBudget(), random.Random(seed))
+    found = place_claims(world, asked, SearchBudget(), random.Random(seed))
     if isinstance(found, UnplacedClaim):
         event("refused")
         assert not fits_all(Judge(cloud, wanted, is_strict=True), wanted)
@@ -592,7 +599,7 @@ def test_all_are_placed_together_exactly_if_there_is_a_way(
 
 @pytest.mark.parametrize("order", [(), (("pack", 1.0),), (("spread", 1.0),)])
 @pytest.mark.parametrize("seed", range(8))
-def test_hosts_that_share_with_others_are_hosts_of_their_own(order: Order, seed: int) -> None:
+def test_a_host_that_shares_with_others_can_serve_claims_alone(order: Order, seed: int) -> None:
     snapshot = build(
         Spec("alone", None, {"VCPU": 8}),
         Spec("sharing", None, {"VCPU": 8, "DISK_GB": 4}, [SHARES], ["a"]),
@@ -612,14 +619,14 @@ def test_hosts_that_share_with_others_are_hosts_of_their_own(order: Order, seed:
             alternates=9,
             order=order,
         )
-        found = place(ClaimScenario(snapshot), [wanted], SearchBudget(), random.Random(seed))
+        found = place_claims(ClaimScenario(snapshot), [wanted], SearchBudget(), random.Random(seed))
         assert isinstance(found, list)
         choices = [found[0].choice, *found[0].alternates]
         assert sorted(each.root.name for each in choices) == sorted(hosts)
         assert all(each.hosts == {each.root.id} for each in choices)
-    # where the host that shares may not be chosen, what it shares may
+    # a pool may be used although the host that shares it is avoided
     only = frozenset({snapshot.providers[3].uuid})
     wanted = replace(wanted, only=only, alternates=0)
-    found = place(ClaimScenario(snapshot), [wanted], SearchBudget(), random.Random(seed))
+    found = place_claims(ClaimScenario(snapshot), [wanted], SearchBudget(), random.Random(seed))
     assert isinstance(found, list)
     assert found[0].choice.root.name == "served"

@@ -1,4 +1,4 @@
-"""Claims that nobody confirms are gone by themselves; those that somebody confirms stay. On each database."""
+"""Unconfirmed claims expire, confirmed ones stay; on each database."""
 
 import time
 import uuid
@@ -22,7 +22,7 @@ SOON = 60.0
 
 
 def let_pass(database_url: str, seconds: float = 2 * SOON) -> None:
-    """Have so much time pass for claims that expire."""
+    """Let this many seconds pass for claims that expire."""
     engine = sa.create_engine(database_url)
     with engine.begin() as conn:
         earlier = sa.text("UPDATE claim_expiries SET expires_at = expires_at - :seconds")
@@ -31,7 +31,7 @@ def let_pass(database_url: str, seconds: float = 2 * SOON) -> None:
 
 
 def made(admin: Admin, provider: str, **fields: object) -> str:
-    """The uuid of a consumer that holds what expires."""
+    """The uuid of a consumer with allocations that expire."""
     wanted = new_claim("resources=VCPU:4", expires_in=SOON, **fields)
     answer = post_claims(admin, wanted)
     assert answer.status_code == 201, answer.text
@@ -42,7 +42,7 @@ def made(admin: Admin, provider: str, **fields: object) -> str:
     return str(wanted["consumer_uuid"])
 
 
-def test_a_dry_run_tells_when_it_would_be_gone(admin: Admin) -> None:
+def test_a_dry_run_shows_when_the_claim_would_expire(admin: Admin) -> None:
     make_provider(admin, "cn", VCPU=8)
     wanted = [new_claim("resources=VCPU:4", expires_in=SOON), new_claim("resources=VCPU:4")]
     answer = post_claims(admin, *wanted, dry_run=True)
@@ -70,11 +70,11 @@ def post(admin: Admin, provider: str, amount: int, consumer: str, generation: in
 
 
 def elsewhere(database_url: str) -> Admin:
-    """Another worker, which has to find out about the time by itself."""
+    """Another worker, which has to learn of the expiry from the database."""
     return Admin(application(database_url))
 
 
-def test_who_is_not_confirmed_is_in_nobodys_way(admin: Admin, database_url: str) -> None:
+def test_an_expired_claim_takes_no_room(admin: Admin, database_url: str) -> None:
     provider = make_provider(admin, "cn", VCPU=4)
     consumer = made(admin, provider)
     assert read_error(post_claims(admin, new_claim("resources=VCPU:1")))[1] == "placement.ext.no_candidate"
@@ -84,9 +84,7 @@ def test_who_is_not_confirmed_is_in_nobodys_way(admin: Admin, database_url: str)
     assert confirm(admin, consumer)[0] == 404
 
 
-def test_what_expired_is_shown_nowhere_before_anybody_has_given_it_back(
-    admin: Admin, database_url: str
-) -> None:
+def test_expired_allocations_are_hidden_before_they_are_deleted(admin: Admin, database_url: str) -> None:
     provider = make_provider(admin, "cn", VCPU=4)
     changes = f"/ext/v1/changes?since={admin('GET', '/ext/v1/changes').json['cursor']}"
     consumer = made(admin, provider)
@@ -100,13 +98,13 @@ def test_what_expired_is_shown_nowhere_before_anybody_has_given_it_back(
     assert admin("GET", f"{usages}&consumer_type=all").json == {"usages": {}}
     assert admin("GET", changes).json["resource_providers"][0]["consumers"] == []
     engine = sa.create_engine(database_url)
-    with engine.connect() as conn:  # nobody wrote anything for that
+    with engine.connect() as conn:  # no request has written anything for that
         assert conn.execute(sa.text("SELECT COUNT(*) FROM allocations")).scalar_one() == 1
     engine.dispose()
     assert admin("GET", f"/resource_providers/{provider}/allocations").json["allocations"] == {}
 
 
-def test_who_expired_may_come_again_as_new(admin: Admin, database_url: str) -> None:
+def test_an_expired_consumer_can_be_made_again(admin: Admin, database_url: str) -> None:
     provider = make_provider(admin, "cn", VCPU=8)
     consumer = made(admin, provider)
     assert put(admin, provider, 4, consumer) == 409
@@ -116,9 +114,7 @@ def test_who_expired_may_come_again_as_new(admin: Admin, database_url: str) -> N
 
 
 @pytest.mark.parametrize("ask", ["put", "post", "claim", "confirm", "dry run"])
-def test_an_expired_claim_is_not_there_for_who_knows_its_generation(
-    admin: Admin, database_url: str, ask: str
-) -> None:
+def test_the_generation_of_an_expired_claim_is_refused(admin: Admin, database_url: str, ask: str) -> None:
     provider = make_provider(admin, "cn", VCPU=8)
     consumer = made(admin, provider)
     let_pass(database_url)
@@ -136,7 +132,7 @@ def test_an_expired_claim_is_not_there_for_who_knows_its_generation(
 
 
 @pytest.mark.parametrize("ask", ["put", "post", "claim", "before generations"])
-def test_an_expired_claim_is_made_as_new_at_once(admin: Admin, database_url: str, ask: str) -> None:
+def test_an_expired_claim_can_be_made_again_at_once(admin: Admin, database_url: str, ask: str) -> None:
     provider = make_provider(admin, "cn", VCPU=8)
     consumer = made(admin, provider)
     let_pass(database_url)
@@ -165,25 +161,25 @@ def test_an_expired_claim_cannot_be_deleted(admin: Admin, database_url: str) -> 
     assert admin("DELETE", f"/allocations/{consumer}").status_code == 404
 
 
-def test_put_allocations_finds_the_room_too(admin: Admin, database_url: str) -> None:
+def test_put_allocations_can_use_the_room_of_an_expired_claim(admin: Admin, database_url: str) -> None:
     provider = make_provider(admin, "cn", VCPU=4)
     made(admin, provider)
     let_pass(database_url)
     assert put(elsewhere(database_url), provider, 4) == 204
 
 
-def test_who_is_confirmed_stays(admin: Admin, database_url: str) -> None:
+def test_a_confirmed_claim_stays(admin: Admin, database_url: str) -> None:
     provider = make_provider(admin, "cn", VCPU=4)
     consumer = made(admin, provider)
     shown = {"consumer_uuid": consumer, "consumer_generation": 2, "expires_at": None}
     assert confirm(admin, consumer) == (200, shown)
-    assert confirm(admin, consumer)[0] == 404  # nothing is to be confirmed any more
+    assert confirm(admin, consumer)[0] == 404  # the confirmation is over
     let_pass(database_url)
     assert post_claims(elsewhere(database_url), new_claim("resources=VCPU:1")).status_code == 409
     assert admin("GET", f"/allocations/{consumer}").json["consumer_generation"] == 2
 
 
-def test_who_asks_for_longer_has_longer(admin: Admin, database_url: str) -> None:
+def test_a_claim_can_be_prolonged(admin: Admin, database_url: str) -> None:
     provider = make_provider(admin, "cn", VCPU=4)
     consumer = made(admin, provider)
     status, shown = confirm(admin, consumer, expires_in=5 * SOON)
@@ -204,7 +200,7 @@ def test_an_old_generation_confirms_nothing(admin: Admin) -> None:
 
 
 @pytest.mark.parametrize("again", ["put", "claim"])
-def test_whoever_writes_its_allocations_confirms_it(admin: Admin, database_url: str, again: str) -> None:
+def test_writing_its_allocations_confirms_a_claim(admin: Admin, database_url: str, again: str) -> None:
     provider = make_provider(admin, "cn", VCPU=4)
     consumer = made(admin, provider)
     if again == "put":
@@ -218,12 +214,12 @@ def test_whoever_writes_its_allocations_confirms_it(admin: Admin, database_url: 
     assert post_claims(elsewhere(database_url), new_claim("resources=VCPU:2")).status_code == 409
     assert read_usages(admin, provider) == {"VCPU": 3}
     engine = sa.create_engine(database_url)
-    with engine.connect() as conn:  # what counted no more was tidied away
+    with engine.connect() as conn:  # expired rows were deleted
         assert conn.execute(sa.text("SELECT COUNT(*) FROM claim_expiries")).scalar_one() == 0
     engine.dispose()
 
 
-def test_one_that_was_renewed_by_a_claim_expires_then(admin: Admin, database_url: str) -> None:
+def test_a_claim_renewed_by_a_claim_expires_at_the_new_time(admin: Admin, database_url: str) -> None:
     provider = make_provider(admin, "cn", VCPU=4)
     consumer = made(admin, provider)
     wanted = new_claim("resources=VCPU:3", consumer_uuid=consumer, consumer_generation=1, expires_in=SOON)
@@ -232,7 +228,7 @@ def test_one_that_was_renewed_by_a_claim_expires_then(admin: Admin, database_url
     assert post_claims(elsewhere(database_url), new_claim("resources=VCPU:4")).status_code == 201
 
 
-def test_members_of_groups_that_expire_leave(admin: Admin, database_url: str) -> None:
+def test_members_leave_their_group_when_they_expire(admin: Admin, database_url: str) -> None:
     group = {"name": "web", "policy": "anti-affinity"}
     made(admin, make_provider(admin, "cn", VCPU=4), group=group)
     let_pass(database_url)
@@ -240,13 +236,13 @@ def test_members_of_groups_that_expire_leave(admin: Admin, database_url: str) ->
 
 
 @pytest.mark.parametrize("fields", [{"expires_in": 0}, {"expires_in": 1e9}, {"expires_in": "soon"}])
-def test_times_that_make_no_sense_are_refused(admin: Admin, fields: dict[str, object]) -> None:
+def test_impossible_times_are_refused(admin: Admin, fields: dict[str, object]) -> None:
     make_provider(admin, "cn", VCPU=4)
     assert post_claims(admin, new_claim("resources=VCPU:1", **fields)).status_code == 400
     assert admin("PUT", "/ext/v1/claims/none", json={"consumer_generation": 1}).status_code == 404
 
 
-def test_a_claim_shows_when_it_expires_until_it_stays_or_is_gone(admin: Admin, database_url: str) -> None:
+def test_a_claim_shows_its_expiry_until_it_is_confirmed_or_expires(admin: Admin, database_url: str) -> None:
     provider = make_provider(admin, "cn", VCPU=8)
     consumer = made(admin, provider)
     shown = admin("GET", f"/ext/v1/claims/{consumer}").json["claim"]

@@ -1,4 +1,4 @@
-"""Many that are claimed together, of one group: that there is no place for all is found out in time."""
+"""Many claims of one group in one call: that they do not fit together is found within the budget."""
 
 import random
 from dataclasses import replace
@@ -10,7 +10,7 @@ from placement.read_model.trees import ZONE
 from placement.schemas import explanation
 from placement.search.budget import SearchBudget
 from placement.search.claims.claim import ClaimScenario, WantedClaim
-from placement.search.claims.placing import UnplacedClaim, place
+from placement.search.claims.placement import UnplacedClaim, place_claims
 from placement.store.consumers import ConsumerOwnership
 from placement.store.groups import ConsumerGroup, GroupPolicy
 from tests.placement.search.snapshots import Spec, build
@@ -34,7 +34,7 @@ def gang(size: int, policy: GroupPolicy, **fields: int) -> list[WantedClaim]:
 
 
 def unlike(hosts: int) -> ModelSnapshot:
-    """Hosts of two NUMA nodes, no two of which have as much free."""
+    """Hosts with two NUMA nodes each; no two hosts have equal free amounts."""
     nodes = [
         Spec(f"h{host}_{node}", f"h{host}", {"PCPU": 100}, [ZONE], used={"PCPU": host})
         for host in range(hosts)
@@ -44,33 +44,34 @@ def unlike(hosts: int) -> ModelSnapshot:
 
 
 @pytest.mark.parametrize(("hosts", "limit"), [(SIZE, 1), (SIZE // 2, 2)])
-def test_a_gang_is_kept_apart_on_as_many_hosts_as_it_needs_and_no_fewer(hosts: int, limit: int) -> None:
+def test_anti_affinity_uses_one_host_per_member(hosts: int, limit: int) -> None:
     wanted = gang(SIZE, GroupPolicy.ANTI_AFFINITY, max_per_host=limit)
-    found = place(ClaimScenario(unlike(hosts)), wanted, SearchBudget(SECONDS), random.Random(1))
+    found = place_claims(ClaimScenario(unlike(hosts)), wanted, SearchBudget(SECONDS), random.Random(1))
     assert isinstance(found, list)
     roots = [each.choice.root.id for each in found]
     assert sorted(roots) == sorted([*set(roots)] * limit)
-    lacking = place(ClaimScenario(unlike(hosts - 1)), wanted, SearchBudget(SECONDS), random.Random(1))
+    lacking = place_claims(ClaimScenario(unlike(hosts - 1)), wanted, SearchBudget(SECONDS), random.Random(1))
     assert isinstance(lacking, UnplacedClaim)
     assert lacking.number == SIZE - limit
 
 
-def test_a_gang_that_no_host_has_room_for_is_refused() -> None:
+def test_a_gang_without_room_is_refused() -> None:
     rooms = [Spec("h"), *(Spec(f"h_{node}", "h", {"PCPU": 10}, [ZONE]) for node in range(2))]
     others = [Spec("o"), *(Spec(f"o_{node}", "o", {"PCPU": 9 + node}, [ZONE]) for node in range(2))]
     world = ClaimScenario(build(*rooms, *others))
-    placed = place(world, gang(20, GroupPolicy.AFFINITY), SearchBudget(SECONDS), random.Random(1))
+    placed = place_claims(world, gang(20, GroupPolicy.AFFINITY), SearchBudget(SECONDS), random.Random(1))
     assert isinstance(placed, list)
     assert {each.choice.root.name for each in placed} == {"h"}
     assert isinstance(
-        place(world, gang(21, GroupPolicy.AFFINITY), SearchBudget(SECONDS), random.Random(1)), UnplacedClaim
+        place_claims(world, gang(21, GroupPolicy.AFFINITY), SearchBudget(SECONDS), random.Random(1)),
+        UnplacedClaim,
     )
 
 
-def test_hosts_of_what_claims_fall_back_to_count() -> None:
+def test_hosts_of_the_fallback_count() -> None:
     world = ClaimScenario(build(Spec("one", None, {"PCPU": 4}), Spec("other", None, {"VCPU": 4})))
     fallback = asks("resources=VCPU:1").request
     wanted = [replace(each, fallback=fallback) for each in gang(2, GroupPolicy.ANTI_AFFINITY)]
-    placed = place(world, wanted, SearchBudget(SECONDS), random.Random(1))
+    placed = place_claims(world, wanted, SearchBudget(SECONDS), random.Random(1))
     assert isinstance(placed, list)
     assert [each.choice.root.name for each in placed] == ["one", "other"]

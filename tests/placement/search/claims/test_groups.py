@@ -1,4 +1,4 @@
-"""Claims of members of a group: kept together or apart, on each database, although others join meanwhile."""
+"""Members of a group are kept together or apart, even if others join meanwhile; on each database."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from werkzeug.test import TestResponse
 
 from placement.search.claims import service
 from placement.search.claims.claim import WantedClaim
-from placement.search.claims.placing import PlacedClaim
+from placement.search.claims.placement import PlacedClaim
 from placement.store.groups import Members
 from tests.placement.builders import OWNER, make_provider, new_claim, post_claims, put_allocation, read_error
 from tests.placement.running import Admin
@@ -39,28 +39,28 @@ def put(admin: Admin, consumer: str, provider: str, generation: int | None) -> N
     assert answer.status_code == 204, answer.text
 
 
-def test_affinity_keeps_on_one_host(admin: Admin, hosts: list[str]) -> None:
+def test_affinity_places_members_on_one_host(admin: Admin, hosts: list[str]) -> None:
     first = roots(post_claims(admin, member("affinity")))
     assert roots(post_claims(admin, *[member("affinity") for _ in range(3)])) == first * 3
     status, code, detail = read_error(post_claims(admin, member("affinity")))
     assert (status, code) == (409, NO_CANDIDATE)
     why = "0 of 1 host: 1 has less than 1 VCPU free (most: 0 on "
     assert why in detail
-    assert detail.endswith("); 2 hosts are left out by its group.")
+    assert detail.endswith("); 2 hosts are excluded by its group.")
 
 
-def test_anti_affinity_keeps_apart(admin: Admin, hosts: list[str]) -> None:
+def test_anti_affinity_places_members_on_different_hosts(admin: Admin, hosts: list[str]) -> None:
     found = roots(post_claims(admin, member("anti-affinity"))) + roots(
         post_claims(admin, *[member("anti-affinity") for _ in range(2)])
     )
     assert sorted(found) == sorted(hosts)
     status, code, detail = read_error(post_claims(admin, member("anti-affinity")))
     assert (status, code) == (409, NO_CANDIDATE)
-    assert detail.endswith(": no host may be chosen: 3 hosts are left out by its group.")
-    assert roots(post_claims(admin, member()))  # others do not care
+    assert detail.endswith(": no host may be chosen: 3 hosts are excluded by its group.")
+    assert roots(post_claims(admin, member()))  # a claim without a group ignores the policy
 
 
-def test_a_member_on_several_hosts_is_one(admin: Admin, hosts: list[str]) -> None:
+def test_a_member_on_several_hosts_counts_once(admin: Admin, hosts: list[str]) -> None:
     both = member("soft-affinity")
     assert post_claims(admin, both).status_code == 201
     body = {
@@ -75,14 +75,14 @@ def test_a_member_on_several_hosts_is_one(admin: Admin, hosts: list[str]) -> Non
     assert scores == {hosts[0]: 1.0, hosts[1]: 1.0, hosts[2]: 0.0}
 
 
-def test_so_many_may_be_on_one_host(admin: Admin, hosts: list[str]) -> None:
+def test_max_per_host_limits_members_of_a_host(admin: Admin, hosts: list[str]) -> None:
     found = roots(post_claims(admin, *[member("anti-affinity", max_per_host=2) for _ in range(6)]))
     assert sorted(found) == sorted(hosts * 2)
     assert read_error(post_claims(admin, member("anti-affinity", max_per_host=2)))[:2] == (409, NO_CANDIDATE)
     assert roots(post_claims(admin, member("anti-affinity", max_per_host=3)))
 
 
-def test_soft_policies_are_kept_as_far_as_there_is_room(admin: Admin, hosts: list[str]) -> None:
+def test_soft_policies_hold_while_there_is_room(admin: Admin, hosts: list[str]) -> None:
     found = roots(post_claims(admin, *[member("soft-anti-affinity") for _ in range(6)]))
     assert sorted(found) == sorted(hosts * 2)
     (first,) = roots(post_claims(admin, member("soft-affinity", allowed_hosts=[hosts[0]])))
@@ -92,7 +92,7 @@ def test_soft_policies_are_kept_as_far_as_there_is_room(admin: Admin, hosts: lis
         "total": pytest.approx(3 / 7),
         "criteria": {"group": pytest.approx(3 / 7)},
     }
-    assert roots(post_claims(admin, member("soft-affinity")))[0] != first  # which is full
+    assert roots(post_claims(admin, member("soft-affinity")))[0] != first  # the first host is full
     answer = post_claims(
         admin, member("soft-affinity", order={"group": 0, "spread": 1}, allowed_hosts=hosts[1:])
     )
@@ -107,7 +107,7 @@ def test_members_leave_with_their_last_allocation(admin: Admin, hosts: list[str]
     assert roots(post_claims(admin, member("anti-affinity"))) == [gone]
 
 
-def test_members_that_others_move_stay_members(admin: Admin, hosts: list[str]) -> None:
+def test_members_moved_by_put_stay_members(admin: Admin, hosts: list[str]) -> None:
     first, second = member("anti-affinity"), member("anti-affinity")
     assert (
         roots(
@@ -115,7 +115,7 @@ def test_members_that_others_move_stay_members(admin: Admin, hosts: list[str]) -
         )
         == hosts[:2]
     )
-    # nobody asks the group: both are on one host now
+    # a plain PUT ignores the policy: both are on one host now
     put(admin, first["consumer_uuid"], hosts[1], 1)
     there = hosts[1:2]
     assert (
@@ -130,7 +130,7 @@ def test_a_member_may_move_and_leaves_if_the_claim_names_no_group(admin: Admin, 
     wanted = [member("anti-affinity") for _ in hosts]
     found = dict(zip(roots(post_claims(admin, *wanted)), wanted, strict=True))
     moving = {**found[hosts[0]], "consumer_generation": 1}
-    assert roots(post_claims(admin, moving)) == [hosts[0]]  # it is not in its own way
+    assert roots(post_claims(admin, moving)) == [hosts[0]]  # the consumer does not count as beside itself
     assert read_error(post_claims(admin, member("anti-affinity")))[1] == NO_CANDIDATE
     del moving["group"]
     assert roots(post_claims(admin, {**moving, "consumer_generation": 2, "allowed_hosts": [hosts[0]]})) == [
@@ -139,19 +139,19 @@ def test_a_member_may_move_and_leaves_if_the_claim_names_no_group(admin: Admin, 
     assert roots(post_claims(admin, member("anti-affinity"))) == [hosts[0]]
 
 
-def test_all_of_a_group_have_a_place_or_none(admin: Admin, hosts: list[str]) -> None:
+def test_all_claims_of_a_group_are_placed_or_none(admin: Admin, hosts: list[str]) -> None:
     wanted = [member("anti-affinity") for _ in range(4)]
     status, code, detail = read_error(post_claims(admin, *wanted))
     assert (status, code) == (409, NO_CANDIDATE)
     assert "claim 4 of 4" in detail
     for each in wanted:
         assert admin("GET", f"/allocations/{each['consumer_uuid']}").json == {"allocations": {}}
-    # together they fit on the largest host alone
+    # only the largest host has room for both
     large = make_provider(admin, "large", VCPU=8)
     assert roots(post_claims(admin, *[member("affinity") for _ in range(6)])) == [large] * 6
 
 
-def test_who_shares_a_pool_is_not_on_one_host(admin: Admin, hosts: list[str]) -> None:
+def test_members_that_share_a_pool_are_on_different_hosts(admin: Admin, hosts: list[str]) -> None:
     pool = make_provider(admin, "pool", DISK_GB=100)
     traits = {"traits": ["MISC_SHARES_VIA_AGGREGATE"], "resource_provider_generation": 1}
     assert admin("PUT", f"/resource_providers/{pool}/traits", json=traits).status_code == 200
@@ -163,16 +163,16 @@ def test_who_shares_a_pool_is_not_on_one_host(admin: Admin, hosts: list[str]) ->
     assert sorted(found) == sorted(hosts)
     _, code, detail = read_error(post_claims(admin, member("anti-affinity", query=query)))
     assert code == NO_CANDIDATE
-    # the pool is the one host where nobody of the group is
+    # no member is on the pool
     why = "0 of 1 host: 1 has no VCPU; leaving out VCPU would leave 1 host"
-    assert detail.endswith(f": {why}; 3 hosts are left out by its group.")
+    assert detail.endswith(f": {why}; 3 hosts are excluded by its group.")
     alone = member("anti-affinity", query="resources=DISK_GB:10", excluded_hosts=hosts)
     assert roots(post_claims(admin, alone)) == [pool]
     assert roots(post_claims(admin, member("affinity", query=query)))[0] in hosts
 
 
 def pool(admin: Admin, members: Sequence[str], **totals: int) -> str:
-    """A provider that shares with these hosts, which have been written to once."""
+    """A provider that shares with these hosts, each of which was written to once."""
     made = str(admin("POST", "/resource_providers", json={"name": "pool"}).json["uuid"])
     inventories = {"inventories": {each: {"total": total} for each, total in totals.items()}}
     for generation, (what, body) in enumerate(
@@ -188,30 +188,30 @@ def pool(admin: Admin, members: Sequence[str], **totals: int) -> str:
     return made
 
 
-def test_beside_a_pool_only_hosts_that_the_policy_leaves_are_spoken_of(admin: Admin) -> None:
+def test_a_refusal_with_a_pool_names_only_hosts_that_the_policy_allows(admin: Admin) -> None:
     small, large = make_provider(admin, "small", VCPU=2), make_provider(admin, "large", VCPU=8)
     pool(admin, [small, large], DISK_GB=100)
     assert roots(post_claims(admin, member("affinity", allowed_hosts=[small]))) == [small]
     answer = post_claims(admin, member("affinity", query="resources=VCPU:4,DISK_GB:1"))
     status, code, detail = read_error(answer)
     assert (status, code) == (409, NO_CANDIDATE)
-    # without VCPU it would be on the pool alone, which the group does not allow
+    # without VCPU the claim would be on the pool alone, which the group does not allow
     (helping,) = answer.json["errors"][0]["explanation"]["relaxations"]
     assert [(each["names"], each["amount"]) for each in helping["changes"]] == [(["VCPU"], 1)]
     assert "0 of 1 host: 1 " in detail
-    assert detail.endswith("; asking for 1 VCPU would leave 1 host; 2 hosts are left out by its group.")
+    assert detail.endswith("; asking for 1 VCPU would leave 1 host; 2 hosts are excluded by its group.")
     assert roots(post_claims(admin, member("affinity", query="resources=VCPU:1,DISK_GB:1"))) == [small]
 
 
 @pytest.mark.parametrize("policy", ["affinity", "anti-affinity"])
-def test_who_joins_between_the_look_and_the_write_is_seen(
+def test_a_member_that_joins_before_the_write_is_seen(
     admin: Admin, hosts: list[str], monkeypatch: pytest.MonkeyPatch, policy: str
 ) -> None:
     write, others = service.ClaimService._write_claims, list[str]()
 
     def slow_write(self: service.ClaimService, placed: Sequence[PlacedClaim], *more: Any) -> dict[str, float]:
         if not others:
-            others.append("")  # that one is written without delay
+            others.append("")  # the second write is not delayed
             mine = placed[0].choice.root.uuid
             apart = {"allowed_hosts": [mine]} if policy == "anti-affinity" else {"excluded_hosts": [mine]}
             others[0] = roots(post_claims(admin, member(policy, **apart)))[0]
@@ -222,10 +222,10 @@ def test_who_joins_between_the_look_and_the_write_is_seen(
     assert (found == others[0]) == (policy == "affinity")
 
 
-def test_that_nothing_is_found_is_not_said_of_members_that_have_left(
+def test_no_refusal_is_based_on_members_that_have_left(
     admin: Admin, hosts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Members and providers are read one after the other: both together may never have been true."""
+    """Members and providers are read one after the other, so that both together may never have been true."""
     wanted = [member("anti-affinity", allowed_hosts=[each]) for each in hosts[:2]]
     assert roots(post_claims(admin, *wanted)) == hosts[:2]
     read, done = service.ClaimService._group_members, list[str]()
@@ -245,7 +245,9 @@ def test_that_nothing_is_found_is_not_said_of_members_that_have_left(
     assert roots(post_claims(admin, member("anti-affinity"))) == hosts[:1]
 
 
-def test_the_table_is_empty_when_all_are_gone(admin: Admin, hosts: list[str], database_url: str) -> None:
+def test_the_table_of_members_is_empty_after_the_last_one(
+    admin: Admin, hosts: list[str], database_url: str
+) -> None:
     wanted = [member("anti-affinity") for _ in hosts]
     roots(post_claims(admin, *wanted))
     put(admin, wanted[0]["consumer_uuid"], hosts[0], 1)
@@ -277,7 +279,7 @@ def test_the_table_is_empty_when_all_are_gone(admin: Admin, hosts: list[str], da
         ({"order": {"group": 1}}, "the claim has none"),
     ],
 )
-def test_groups_that_make_no_sense_are_refused(admin: Admin, fields: dict[str, Any], why: str) -> None:
+def test_invalid_groups_are_refused(admin: Admin, fields: dict[str, Any], why: str) -> None:
     status, _, detail = read_error(post_claims(admin, member(**fields)))
     assert status == 400
     assert why in detail

@@ -1,4 +1,4 @@
-"""Somebody else is faster between the look and the write: the claim goes elsewhere, or is told the truth."""
+"""A claim that loses a race before its write goes to another host, or gets the right refusal."""
 
 import math
 from collections.abc import Callable
@@ -17,8 +17,8 @@ Change = Callable[[Admin, str], TestResponse]
 def after_each_look(
     monkeypatch: pytest.MonkeyPatch, change: Callable[[str], None], times: int = 1
 ) -> list[str]:
-    """Have something happen to the host that was chosen, before it is written; the hosts it happened to."""
-    place, done = service.place, list[str]()
+    """Apply a change to the chosen host before each write; return the hosts that it was applied to."""
+    place, done = service.place_claims, list[str]()
 
     def slow_place(*arguments: Any) -> Any:
         placed = place(*arguments)
@@ -27,7 +27,7 @@ def after_each_look(
             change(done[-1])
         return placed
 
-    monkeypatch.setattr(service, "place", slow_place)
+    monkeypatch.setattr(service, "place_claims", slow_place)
     return done
 
 
@@ -68,7 +68,7 @@ def done(change: Change, admin: Admin) -> Callable[[str], None]:
 
 
 @pytest.mark.parametrize("change", [take_all, add_trait, remove, empty, disable])
-def test_who_loses_a_race_goes_elsewhere(
+def test_a_claim_that_loses_a_race_goes_to_another_host(
     admin: Admin, monkeypatch: pytest.MonkeyPatch, change: Change
 ) -> None:
     hosts = {make_provider(admin, "one", VCPU=4), make_provider(admin, "other", VCPU=4)}
@@ -81,7 +81,7 @@ def test_who_loses_a_race_goes_elsewhere(
     assert set(held) == {left}
 
 
-def test_a_host_that_became_part_of_another_is_looked_at_again(
+def test_a_host_that_moved_below_another_is_searched_again(
     admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     only = make_provider(admin, "cn", VCPU=4)
@@ -96,9 +96,7 @@ def test_a_host_that_became_part_of_another_is_looked_at_again(
     assert (claim["root_provider_uuid"], set(claim["allocations"])) == (above, {only})
 
 
-def test_no_candidate_is_said_if_the_last_place_is_gone(
-    admin: Admin, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_claim_is_refused_if_the_last_place_is_gone(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
     make_provider(admin, "cn", VCPU=4)
     after_each_look(monkeypatch, done(take_all, admin))
     answer = post_claims(admin, new_claim())
@@ -107,7 +105,7 @@ def test_no_candidate_is_said_if_the_last_place_is_gone(
     assert "(most: 0 on cn)" in error["detail"]
 
 
-def test_who_is_too_slow_each_time_is_told_to_try_later(
+def test_a_claim_that_loses_every_race_has_to_be_tried_later(
     admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(20):
@@ -115,17 +113,17 @@ def test_who_is_too_slow_each_time_is_told_to_try_later(
     lost = after_each_look(monkeypatch, done(take_all, admin), times=20)
     answer = post_claims(admin, new_claim())
     assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
-    assert len(lost) == 12  # one by an old state
-    assert "Others were faster each of 11 times" in answer.json["errors"][0]["detail"]
+    assert len(lost) == 12  # the first attempt uses an older snapshot
+    assert "lost a race against other writes in each of 11 attempts" in answer.json["errors"][0]["detail"]
 
 
-def test_what_was_known_a_moment_ago_refuses_nobody(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Places are looked for by an old state first, and then by what is there now."""
+def test_an_older_snapshot_refuses_no_claim(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first search uses an older snapshot, the second the current one."""
     monkeypatch.setattr(service, "_RECENT", math.inf)
     only = make_provider(admin, "cn", VCPU=4)
     assert (
         admin("GET", "/allocation_candidates?resources=VCPU:1").status_code == 200
-    )  # the state that is old from now on
+    )  # the snapshot that is old from here on
     taken = take_all(admin, only)
     assert taken.status_code == 204
     refused = post_claims(admin, new_claim())
@@ -141,21 +139,19 @@ def test_what_was_known_a_moment_ago_refuses_nobody(admin: Admin, monkeypatch: p
     assert unmet.status_code == 409
 
 
-def test_who_may_not_try_again_is_not_sent_away_because_of_an_old_state(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_older_snapshot_costs_no_retry(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "_RECENT", math.inf)
     admin = Admin(application(database_url, placement={"allocation_conflict_retry_count": 0}))
     only = make_provider(admin, "cn", VCPU=4)
     path = "/allocation_candidates?resources=VCPU:1"
-    assert admin("GET", path).status_code == 200  # the state that is old from now on
+    assert admin("GET", path).status_code == 200  # the snapshot that is old from here on
     assert take_all(admin, only).status_code == 204
     other = make_provider(admin, "other", VCPU=4)
     placed = post_claims(admin, new_claim())
     assert [each["root_provider_uuid"] for each in placed.json["claims"]] == [other]
 
 
-def test_of_several_nothing_is_written_if_one_loses_a_race(
+def test_no_claim_of_a_call_is_written_if_one_loses_a_race(
     admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hosts = [make_provider(admin, "one", VCPU=4), make_provider(admin, "other", VCPU=4)]
@@ -168,7 +164,7 @@ def test_of_several_nothing_is_written_if_one_loses_a_race(
     assert sorted(used) == [0, 4]
 
 
-def test_a_consumer_that_somebody_else_made_meanwhile_is_not_taken_over(
+def test_a_consumer_made_meanwhile_by_another_request_is_a_conflict(
     admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_provider(admin, "cn", VCPU=8)
@@ -185,7 +181,7 @@ def test_a_consumer_that_somebody_else_made_meanwhile_is_not_taken_over(
 
 
 @pytest.mark.parametrize("generation", [None, 7], ids=["called new", "of another generation"])
-def test_who_does_not_know_the_consumer_is_told_so_before_anybody_finds_out_why_there_is_no_place(
+def test_a_wrong_generation_is_refused_before_reasons_are_searched_for(
     admin: Admin, monkeypatch: pytest.MonkeyPatch, generation: int | None
 ) -> None:
     make_provider(admin, "cn", VCPU=4)
@@ -195,7 +191,7 @@ def test_who_does_not_know_the_consumer_is_told_so_before_anybody_finds_out_why_
     def explain(*_: Any) -> None:
         raise AssertionError("nobody asked")
 
-    monkeypatch.setattr(service, "refusal", explain)
+    monkeypatch.setattr(service, "claim_refusal", explain)
     again = {**wanted, "query": "resources=VCPU:9", "consumer_generation": generation}
     answer = post_claims(admin, again)
     (error,) = answer.json["errors"]

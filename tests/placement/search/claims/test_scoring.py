@@ -1,4 +1,4 @@
-"""The best choice by an order is what trying everything finds, in random small clouds; what criteria say.
+"""The best choice by an order is the one that trying everything finds, in random small clouds.
 
 PLACEMENT_EXAMPLES_PERCENT=400 tries two thousand clouds.
 """
@@ -20,7 +20,7 @@ from placement.read_model.trees import ZONE
 from placement.schemas import explanation
 from placement.search.budget import SearchBudget
 from placement.search.claims.claim import ClaimScenario, Order, WantedClaim
-from placement.search.claims.placing import PlacedClaim, UnplacedClaim, place
+from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
 from placement.search.claims.scores import CRITERIA
 from placement.search.claims.topology import Distances
 from placement.store.consumers import ConsumerOwnership
@@ -94,7 +94,7 @@ JUDGES: dict[str, Callable[[ModelSnapshot, Provider, TAKEN], float]] = {
 
 
 def zoned(snapshot: ModelSnapshot) -> ModelSnapshot:
-    """The same with NUMA nodes, where there is a trait of the random ones."""
+    """The snapshot with NUMA nodes in place of one of the random traits."""
     return ModelSnapshot(
         replace(each, traits=each.traits | {ZONE}) if "T1" in each.traits else each for each in snapshot
     )
@@ -109,7 +109,7 @@ def value(name: str, world: ClaimScenario, wanted: WantedClaim, root: Provider, 
 
 
 def totals(world: ClaimScenario, wanted: WantedClaim) -> dict[int, list[float]]:
-    """By the root of a host what all the choices there are worth."""
+    """The scores of all choices, by the root of their host."""
     snapshot = world.snapshot
     found: dict[int, list[float]] = {}
     for root in snapshot:
@@ -136,11 +136,11 @@ def totals(world: ClaimScenario, wanted: WantedClaim) -> dict[int, list[float]]:
 @given(
     anything, orders, st.sampled_from((GroupPolicy.SOFT_AFFINITY, GroupPolicy.SOFT_ANTI_AFFINITY)), st.data()
 )
-def test_the_best_choice_is_made_and_the_best_of_each_other_host_listed(situation, order, policy, data):  # type: ignore[no-untyped-def]
+def test_the_best_choice_is_made_and_alternates_are_the_best_of_other_hosts(situation, order, policy, data):  # type: ignore[no-untyped-def]
     snapshot, request = zoned(situation[0]), situation[1]
     named = frozenset[str]().union(*request.same_subtrees)
     assume(all(group.resources or group.suffix in named for group in request.groups))
-    # what consists of shared providers alone is found once, wherever it is anchored
+    # a choice of sharing providers alone is found once, wherever it is anchored
     assume(not any("MISC_SHARES_VIA_AGGREGATE" in each.traits for each in snapshot))
     roots = st.sampled_from(sorted(snapshot.trees))
     members = data.draw(st.dictionaries(roots, st.integers(1, 3), max_size=3))
@@ -153,7 +153,7 @@ def test_the_best_choice_is_made_and_the_best_of_each_other_host_listed(situatio
     )
     possible = totals(world, wanted)
     rng = random.Random(data.draw(st.integers(0, 99)))
-    found = place(world, [wanted], SearchBudget(), rng)
+    found = place_claims(world, [wanted], SearchBudget(), rng)
     if isinstance(found, UnplacedClaim):
         assert not possible
         return
@@ -169,13 +169,13 @@ def test_the_best_choice_is_made_and_the_best_of_each_other_host_listed(situatio
 def chosen(snapshot: ModelSnapshot, query: str, order: Order) -> PlacedClaim:
     asked = explanation.parse({"query": query, "flavor": None, "microversion": "1.39"}, {})
     wanted = WantedClaim("c", None, OWNER, asked.request, asked.version, order=order)
-    found = place(ClaimScenario(snapshot), [wanted], SearchBudget(), random.Random(0))
+    found = place_claims(ClaimScenario(snapshot), [wanted], SearchBudget(), random.Random(0))
     assert isinstance(found, list)
     return found[0]
 
 
 def nodes(name: str, *used: int) -> list[Spec]:
-    """A host with NUMA nodes of PCPU 8 each, of which so many are used."""
+    """A host with NUMA nodes of PCPU 8 each, and these numbers of used ones."""
     return [Spec(name)] + [
         Spec(f"{name}_{number}", name, {"PCPU": 8}, [ZONE], used={"PCPU": each})
         for number, each in enumerate(used)
@@ -192,7 +192,7 @@ def nodes(name: str, *used: int) -> list[Spec]:
         ((("numa_distance", 2.0), ("pack", 1.0)), "half", {"numa_distance": 1.0, "pack": 0.5}),
     ],
 )
-def test_what_each_criterion_prefers(order: Order, root: str, criteria: dict[str, float]) -> None:
+def test_each_criterion_prefers_its_kind_of_host(order: Order, root: str, criteria: dict[str, float]) -> None:
     snapshot = build(*nodes("empty", 0, 0), *nodes("half", 0, 4), *nodes("full", 6, 6))
     found = chosen(snapshot, "resources1=PCPU:2&resources2=PCPU:2&group_policy=none", order)
     assert found.choice.root.name == root
@@ -203,14 +203,14 @@ def test_what_each_criterion_prefers(order: Order, root: str, criteria: dict[str
 
 @settings(max_examples=examples(200), deadline=None, suppress_health_check=list(HealthCheck))
 @given(anything, orders.map(lambda order: {name: order[name] for name in order if name != "group"}))
-def test_what_is_taken_of_shared_pools_counts_as_the_criteria_say(situation, order):  # type: ignore[no-untyped-def]
+def test_amounts_of_shared_pools_count_for_the_criteria(situation, order):  # type: ignore[no-untyped-def]
     snapshot, request = zoned(situation[0]), situation[1]
     named = frozenset[str]().union(*request.same_subtrees)
     assume(all(group.resources or group.suffix in named for group in request.groups))
     assume(order and any("MISC_SHARES_VIA_AGGREGATE" in each.traits for each in snapshot))
     world = ClaimScenario(snapshot)
     wanted = WantedClaim("c", None, OWNER, request, (1, 39), alternates=9, order=tuple(order.items()))
-    found = place(world, [wanted], SearchBudget(), random.Random(0))
+    found = place_claims(world, [wanted], SearchBudget(), random.Random(0))
     for choice in () if isinstance(found, UnplacedClaim) else (found[0].choice, *found[0].alternates):
         taken = frozenset(
             (provider.id, name, amount)

@@ -1,4 +1,4 @@
-"""Dedicated CPUs and memory are split over zones as trying every way says, in random small clouds."""
+"""Dedicated CPUs and memory are split over zones as trying every way would, in random small clouds."""
 
 import random
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -17,10 +17,15 @@ from placement.schemas import explanation
 from placement.search.budget import SearchBudget
 from placement.search.claims import refusal
 from placement.search.claims.claim import ClaimScenario, HostChoice, WantedClaim
-from placement.search.claims.placing import PlacedClaim, UnplacedClaim, place
-from placement.search.claims.splitting import is_splittable
-from placement.search.claims.topology import REMOTE, TopologyPolicy, ZoneRoom, divide
-from placement.search.diagnosis.clauses import RequestClause, droppable, resources, without
+from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
+from placement.search.claims.split_choices import is_splittable
+from placement.search.claims.topology import REMOTE, TopologyPolicy, ZoneRoom, divide_amount
+from placement.search.diagnosis.clauses import (
+    RequestClause,
+    droppable_clauses,
+    resource_clause,
+    without_clauses,
+)
 from placement.store.consumers import ConsumerOwnership
 from tests.examples import examples
 from tests.placement.search.snapshots import Spec, build, inventory
@@ -32,7 +37,8 @@ TOPOLOGIES = st.sampled_from(list(TopologyPolicy))
 
 
 @st.composite
-def hosts(draw: st.DrawFn) -> ClaimScenario:
+def hosts(draw: st.DrawFn, *, uneven: bool = False) -> ClaimScenario:
+    """Hosts that are used somehow; ``uneven`` ones give PCPU in portions of their own at each zone."""
     specs = []
     for number in range(draw(st.integers(1, 2))):
         name = f"h{number}"
@@ -42,9 +48,14 @@ def hosts(draw: st.DrawFn) -> ClaimScenario:
             inventories, used = dict[str, Inventory](), dict[str, int]()
             for resource_class, step in (("PCPU", 1), ("MEMORY_MB", 2)):
                 if draw(st.integers(0, 5)):
+                    least = 1
+                    if uneven and resource_class == "PCPU":
+                        step, least = draw(st.integers(1, 3)), draw(st.integers(1, 3))
                     total = draw(st.integers(1, 4)) * step
                     maximum = draw(st.sampled_from((100, 100, 2)))
-                    inventories[resource_class] = inventory(total, step_size=step, max_unit=maximum)
+                    inventories[resource_class] = inventory(
+                        total, step_size=step, min_unit=least, max_unit=maximum
+                    )
                     used[resource_class] = draw(st.integers(0, total // step)) * step
             traits = [] if flat else [ZONE]
             traits += draw(st.sampled_from(([], ["T1"])))
@@ -83,7 +94,7 @@ def zone_ids(snapshot: ModelSnapshot, root: int) -> list[int]:
 
 
 def ways_to_take(providers: list[Provider], name: str, amount: int) -> Iterator[Taken]:
-    """Every way to take so much of a class of these, as far as portions go."""
+    """Every way to take this amount of a class from these providers, as far as portions allow."""
     if not providers:
         if amount == 0:
             yield {}
@@ -114,7 +125,7 @@ def even(parts: Iterable[int], step: int) -> bool:
 
 
 def judge(world: ClaimScenario, wanted: WantedClaim, root: int) -> tuple[float, float]:
-    """How many zones of a host the best split takes of, and how far apart they are; infinite without any."""
+    """The number of zones of the best split of a host, and their distance; infinite if there is none."""
     snapshot = world.snapshot
     (group, *others) = sorted(wanted.request.groups, key=lambda each: each.suffix)
     members, zones = tree(snapshot, root), zone_ids(snapshot, root)
@@ -133,6 +144,8 @@ def judge(world: ClaimScenario, wanted: WantedClaim, root: int) -> tuple[float, 
             {each.id: 1}
             for each in members
             if all(not each.traits.isdisjoint(some) for some in others[0].required)
+            # a group of its own is served by itself, whatever the split takes of the same provider
+            if "PCPU" in each.inventories and each.inventories["PCPU"].portions(1)
         ]
     names = list(split)
     found, by_capacity = [], inf
@@ -167,7 +180,7 @@ def judge(world: ClaimScenario, wanted: WantedClaim, root: int) -> tuple[float, 
 
 
 def rank(world: ClaimScenario, wanted: WantedClaim, choice: HostChoice) -> tuple[float, float]:
-    """As :func:`judge` has it, of a choice."""
+    """The same as :func:`judge`, for a choice."""
     snapshot, zones = world.snapshot, zone_ids(world.snapshot, choice.root.id)
     (group, *others) = sorted(wanted.request.groups, key=lambda each: each.suffix)
     taken = {
@@ -216,7 +229,7 @@ def test_each_host_gives_its_best_split_or_none(
     wanted = wants(query, topology, alternates=9, order=(("pack", 1.0),) if ordered else ())
     best = {each.id: judge(world, wanted, each.id) for each in world.snapshot if each.parent_id is None}
     possible = {root: each for root, each in best.items() if each != (inf, inf)}
-    found = place(world, [wanted], SearchBudget(), random.Random(seed))
+    found = place_claims(world, [wanted], SearchBudget(), random.Random(seed))
     if isinstance(found, UnplacedClaim):
         assert possible == {}
     else:
@@ -224,9 +237,17 @@ def test_each_host_gives_its_best_split_or_none(
         assert {choice.root.id: rank(world, wanted, choice) for choice in shown} == possible
 
 
-@settings(max_examples=examples(100), deadline=None)
-@given(hosts(), queries, TOPOLOGIES)
-def test_what_would_help_does(world: ClaimScenario, query: str, topology: TopologyPolicy) -> None:
+worlds_of_topologies = st.tuples(hosts(), TOPOLOGIES) | st.tuples(
+    # the judge knows even shares only where all steps of a class are the same
+    hosts(uneven=True),
+    st.sampled_from([each for each in TopologyPolicy if each is not TopologyPolicy.SPREAD]),
+)
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(worlds_of_topologies, queries | st.just("resources=PCPU:9"))
+def test_suggested_changes_help(asked: tuple[ClaimScenario, TopologyPolicy], query: str) -> None:
+    world, topology = asked
     wanted = wants(query, topology)
     roots = [each.id for each in world.snapshot if each.parent_id is None]
 
@@ -235,22 +256,22 @@ def test_what_would_help_does(world: ClaimScenario, query: str, topology: Topolo
 
     assume(not fitting(wanted))
     best_effort = replace(wanted, topology=TopologyPolicy.BEST_EFFORT)
-    assert list(refusal.topologies(world, wanted, SearchBudget())) == (
+    assert list(refusal.looser_topologies(world, wanted, SearchBudget())) == (
         [TopologyPolicy.BEST_EFFORT] if fitting(best_effort) else []
     )
 
     def changed(left_out: Collection[RequestClause], amounts: Mapping[RequestClause, int]) -> int:
-        request = without(wanted.request, left_out, amounts)
+        request = without_clauses(wanted.request, left_out, amounts)
         splittable = request is not None and is_splittable(request)
         return fitting(replace(wanted, request=request)) if splittable and request else 0
 
     found = {}
     for each in refusal.tried_relaxations(world, wanted, SearchBudget()).find_changes():
-        amounts = {resources(one.group, one.names[0]): one.amount for one in each.amounts}
+        amounts = {resource_clause(one.group, one.names[0]): one.amount for one in each.amounts}
         assert each.hosts == changed(each.left_out, amounts) > 0
         (clause,) = {*each.left_out, *amounts}
         found[clause] = amounts.get(clause)
-    for clause in droppable(world.snapshot, wanted.request):
+    for clause in droppable_clauses(world.snapshot, wanted.request):
         (amount,) = [
             group.resources.get(clause.names[0])
             for group in wanted.request.groups
@@ -259,7 +280,7 @@ def test_what_would_help_does(world: ClaimScenario, query: str, topology: Topolo
         less = [each for each in range(1, amount or 1) if changed((), {clause: each})]
         if not less:
             assert (clause in found) == (changed([clause], {}) > 0)
-        elif topology in (TopologyPolicy.SINGLE_NUMA, TopologyPolicy.BEST_EFFORT):
+        else:
             assert found[clause] == max(less)
 
 
@@ -277,7 +298,7 @@ def test_parts_are_as_equal_as_the_rooms_allow(amount: int, bounds: list[ZoneRoo
         for parts in product(*([0, *range(each.least, each.most + 1, each.step)] for each in bounds))
         if sum(parts) == amount
     ]
-    found = divide(amount, bounds)
+    found = divide_amount(amount, bounds)
     if found is None:
         assert ways == []
         return
@@ -288,20 +309,20 @@ def test_parts_are_as_equal_as_the_rooms_allow(amount: int, bounds: list[ZoneRoo
 
 
 def unequal(*inventories: Inventory) -> list[Spec]:
-    """A host whose NUMA nodes give PCPU in portions of their own."""
+    """A host with NUMA nodes that give PCPU in different portions."""
     return [Spec("h")] + [
         Spec(f"h_{number}", "h", {"PCPU": each}, [ZONE]) for number, each in enumerate(inventories)
     ]
 
 
 @pytest.mark.parametrize("topology", list(TopologyPolicy))
-def test_caches_of_a_node_may_give_in_steps_of_their_own(topology: TopologyPolicy) -> None:
+def test_caches_of_a_node_may_have_different_steps(topology: TopologyPolicy) -> None:
     specs = [Spec("h"), Spec("h_0", "h", {}, [ZONE])]
     specs += [Spec(f"c{step}", "h_0", {"PCPU": inventory(6, step_size=step)}) for step in (3, 1)]
     assert shares(*specs, query="resources=PCPU:2", topology=topology) == {"c1": {"PCPU": 2}}
 
 
-def test_spread_gives_a_node_the_share_that_it_may_give() -> None:
+def test_spread_respects_the_portions_of_a_node() -> None:
     specs = unequal(inventory(8, min_unit=1), inventory(9, min_unit=1), inventory(10, min_unit=3))
     found = shares(*specs[:2], specs[3], query="resources=PCPU:5", topology=TopologyPolicy.SPREAD)
     assert found == {"h_0": {"PCPU": 2}, "h_2": {"PCPU": 3}}
@@ -310,12 +331,12 @@ def test_spread_gives_a_node_the_share_that_it_may_give() -> None:
     assert found == {"h_0": {"PCPU": 2}, "h_1": {"PCPU": 3}}
 
 
-def test_parts_are_equal_although_the_least_of_one_node_is_more() -> None:
-    assert divide(10, [ZoneRoom(0, 4, 8, 1), ZoneRoom(0, 1, 8, 1)]) == [5, 5]
+def test_parts_are_as_equal_as_a_min_unit_allows() -> None:
+    assert divide_amount(10, [ZoneRoom(0, 4, 8, 1), ZoneRoom(0, 1, 8, 1)]) == [5, 5]
 
 
 def nodes(name: str, *free: int, memory: int = 64) -> list[Spec]:
-    """A host with NUMA nodes of PCPU 8 each, of which so many are free."""
+    """A host with NUMA nodes of PCPU 8 each, and these numbers of free ones."""
     return [Spec(name, None, {"DISK_GB": 100})] + [
         Spec(f"{name}_{number}", name, {"PCPU": 8, "MEMORY_MB": memory}, [ZONE], used={"PCPU": 8 - each})
         for number, each in enumerate(free)
@@ -325,11 +346,11 @@ def nodes(name: str, *free: int, memory: int = 64) -> list[Spec]:
 def shares(
     *specs: Spec, query: str, topology: TopologyPolicy, near: Mapping[tuple[str, str], int] | None = None
 ) -> dict[str, dict[str, int]] | None:
-    """What is taken, by the name of the provider."""
+    """The taken amounts, by the name of the provider."""
     snapshot = build(*specs)
     ids = {each.name: each.id for each in snapshot}
     distances = {(ids[one], ids[other]): far for (one, other), far in (near or {}).items()}
-    found = place(
+    found = place_claims(
         ClaimScenario(snapshot, distances=distances),
         [wants(query, topology)],
         SearchBudget(),
@@ -351,7 +372,7 @@ MUCH = "resources=PCPU:12,MEMORY_MB:96"
     [
         ((4, 4), EIGHT, "best-effort", {"h_0": {"PCPU": 4}, "h_1": {"PCPU": 4}}),
         ((4, 4), EIGHT, "single-numa-node", None),
-        ((4, 4), EIGHT, "restricted", None),  # an empty node would hold it
+        ((4, 4), EIGHT, "restricted", None),  # an empty node would have room for it
         ((4, 8), EIGHT, "restricted", {"h_1": {"PCPU": 8}}),
         ((6, 3), EIGHT, "best-effort", {"h_0": {"PCPU": 5}, "h_1": {"PCPU": 3}}),
         ((6, 3), EIGHT, "spread", None),
@@ -367,7 +388,7 @@ MUCH = "resources=PCPU:12,MEMORY_MB:96"
         ((2, 3, 5), EIGHT, "best-effort", {"h_1": {"PCPU": 3}, "h_2": {"PCPU": 5}}),
     ],
 )
-def test_what_each_policy_takes(
+def test_each_policy_takes_its_zones(
     free: tuple[int, ...], query: str, topology: str, expected: dict[str, dict[str, int]] | None
 ) -> None:
     assert shares(*nodes("h", *free), query=query, topology=TopologyPolicy(topology)) == expected
@@ -379,7 +400,7 @@ def test_the_nearest_zones_are_taken() -> None:
     assert found == {"h_1": {"PCPU": 4}, "h_2": {"PCPU": 4}}
 
 
-def test_what_is_not_in_zones_comes_beside_and_pools_serve_every_host() -> None:
+def test_classes_outside_of_zones_come_from_the_host_or_pools() -> None:
     pool = Spec("pool", None, {"DISK_GB": 100}, ["MISC_SHARES_VIA_AGGREGATE"], aggregates=["a"])
     one, two = (
         [Spec(name, aggregates=["a"]), *nodes(name, *free)[1:]]
@@ -390,7 +411,7 @@ def test_what_is_not_in_zones_comes_beside_and_pools_serve_every_host() -> None:
     assert found == {"pool": {"DISK_GB": 10}, "two_0": {"PCPU": 4}, "two_1": {"PCPU": 4}}
 
 
-def test_a_zone_may_have_what_is_asked_for_in_several_parts() -> None:
+def test_a_zone_may_give_an_amount_in_several_parts() -> None:
     specs = [Spec("h"), Spec("h_0", "h", {}, [ZONE])]
     specs += [Spec(f"h_0_{cache}", "h_0", {"PCPU": 4}) for cache in range(3)]
     found = shares(*specs, query="resources=PCPU:6", topology=TopologyPolicy.SINGLE_NUMA)

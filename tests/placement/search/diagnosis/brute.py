@@ -1,6 +1,6 @@
 """The slow and obvious way to explain a request, the judge of the quick one.
 
-What a candidate is says the judge of the search.
+The judge of the search defines a candidate.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -9,7 +9,12 @@ from types import MappingProxyType
 
 from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
-from placement.search.diagnosis.clauses import RequestClause, droppable, resources, without
+from placement.search.diagnosis.clauses import (
+    RequestClause,
+    droppable_clauses,
+    resource_clause,
+    without_clauses,
+)
 from placement.search.request import CandidatesRequest, RequestGroup
 from tests.placement.search import brute
 
@@ -26,7 +31,7 @@ def reachable(snapshot: ModelSnapshot, root: Provider) -> list[Provider]:
 
 
 def serves(snapshot: ModelSnapshot, root: Provider, request: CandidatesRequest) -> bool:
-    """Whether there is a candidate anchored at the root."""
+    """Whether a candidate is anchored at the root."""
     return brute.root_is_right(root, request) and any(
         all(rule(snapshot, request, assignment) for rule in brute.RULES)
         for assignment in brute.assignments(snapshot, root, request)
@@ -97,12 +102,12 @@ def tree_of(snapshot: ModelSnapshot, uuid: str) -> str | None:
 def relaxations(
     snapshot: ModelSnapshot, request: CandidatesRequest, most: int
 ) -> set[frozenset[RequestClause]]:
-    """All sets of at most so many clauses with changes of which the request fits, and with no fewer of them.
+    """All minimal sets of clauses, with changes of which the request fits, up to ``most`` clauses.
 
-    A clause is changed by leaving it out, or by asking for less.
+    A change leaves a clause out, or asks for less.
     """
     found: set[frozenset[RequestClause]] = set()
-    clauses = droppable(snapshot, request)
+    clauses = droppable_clauses(snapshot, request)
     for size in range(1, most + 1):
         for changed in map(frozenset, combinations(clauses, size)):
             if not any(other <= changed for other in found) and any(
@@ -117,14 +122,14 @@ def changes(
 ) -> Iterator[CandidatesRequest | None]:
     """The request in all ways without, or with less of, these clauses."""
     asked = {
-        resources(group.suffix, name): amount
+        resource_clause(group.suffix, name): amount
         for group in request.groups
         for name, amount in group.resources.items()
     }
     lessened = [clause for clause in changed if clause in asked]
     for choice in product(*(range(asked[clause]) for clause in lessened)):
         amounts = {clause: amount for clause, amount in zip(lessened, choice, strict=True) if amount}
-        yield without(request, set(changed) - amounts.keys(), amounts)
+        yield without_clauses(request, set(changed) - amounts.keys(), amounts)
 
 
 def largest(
@@ -139,6 +144,6 @@ def largest(
     fits = [
         amount
         for amount in range(1, most + 1)
-        if fitting(snapshot, without(request, left_out, {**amounts, clause: amount}))
+        if fitting(snapshot, without_clauses(request, left_out, {**amounts, clause: amount}))
     ]
     return max(fits, default=None)

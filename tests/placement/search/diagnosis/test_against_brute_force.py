@@ -1,4 +1,4 @@
-"""An explanation says what trying everything says, in random small clouds."""
+"""Explanations agree with trying everything, in random small clouds."""
 
 from dataclasses import replace
 
@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from placement.read_model.snapshot import ModelSnapshot
 from placement.schemas.query import parse_candidates
 from placement.search.budget import BudgetExhausted, SearchBudget
-from placement.search.diagnosis.clauses import RequestClause, combinations, resources, without
-from placement.search.diagnosis.explanation import explain
+from placement.search.diagnosis.clauses import RequestClause, joint_clauses, resource_clause, without_clauses
+from placement.search.diagnosis.explanation import explain_request
 from placement.search.diagnosis.relaxations import MAX_CHANGES, MAX_RELAXATIONS
 from placement.search.request import CandidatesRequest, RequestGroup
 from tests.examples import examples
@@ -30,7 +30,7 @@ few = settings(exhaustive, max_examples=max(1, EXAMPLES // 5))  # trying all set
 
 
 def is_query(request: CandidatesRequest) -> bool:
-    """Whether a client can ask this: a group without resources is in a ``same_subtree``, and says more."""
+    """Whether a query can state this: a group without resources is in a ``same_subtree`` with a condition."""
     named = frozenset[str]().union(*request.same_subtrees)
     return all(
         group.resources or (group.suffix in named and group != RequestGroup(group.suffix))
@@ -39,7 +39,7 @@ def is_query(request: CandidatesRequest) -> bool:
 
 
 def typed(request: CandidatesRequest) -> list[tuple[str, str]]:
-    """The request as a client types it, in the grammar of 1.39."""
+    """The request as query parameters, in the grammar of 1.39."""
     pairs = [("group_policy", request.group_policy or "none")]
     for group in request.groups:
         resources = ",".join(f"{name}:{amount}" for name, amount in group.resources.items())
@@ -62,12 +62,12 @@ def requests_of(situation: tuple[ModelSnapshot, list[CandidatesRequest]]) -> lis
 
 @exhaustive
 @given(anything)
-def test_so_many_hosts_and_providers_are_left_after_each_condition(
+def test_each_condition_leaves_the_right_numbers_of_hosts_and_providers(
     situation: tuple[ModelSnapshot, list[CandidatesRequest]],
 ) -> None:
     snapshot = situation[0]
     for request in requests_of(situation):
-        explanation = explain(snapshot, request, SearchBudget())
+        explanation = explain_request(snapshot, request, SearchBudget())
         groups = {group.suffix: group for group in request.groups}
         for group in explanation.groups:
             clauses = [step.clause for step in group.steps]
@@ -82,12 +82,12 @@ def test_so_many_hosts_and_providers_are_left_after_each_condition(
 
 @exhaustive
 @given(anything)
-def test_as_many_hosts_fit_as_have_candidates_and_the_others_have_a_reason_each(
+def test_each_host_has_candidates_or_one_reason(
     situation: tuple[ModelSnapshot, list[CandidatesRequest]],
 ) -> None:
     snapshot = situation[0]
     for request in requests_of(situation):
-        explanation = explain(snapshot, request, SearchBudget())
+        explanation = explain_request(snapshot, request, SearchBudget())
         assert explanation.hosts == len(brute.hosts(snapshot))
         assert explanation.fitting == brute.fitting(snapshot, request)
         assert explanation.hosts - explanation.fitting == sum(each.hosts for each in explanation.reasons)
@@ -95,7 +95,7 @@ def test_as_many_hosts_fit_as_have_candidates_and_the_others_have_a_reason_each(
         assert len(named) == len(set(named))
         fitting = {root.id for root in brute.hosts(snapshot) if brute.serves(snapshot, root, request)}
         assert fitting.isdisjoint(named)
-        ties = dict(combinations(request))
+        ties = dict(joint_clauses(request))
         for step in explanation.steps:
             if step.clause in ties and request.root_required == request.root_forbidden == frozenset():
                 assert step.hosts == brute.fitting(snapshot, ties[step.clause])
@@ -103,7 +103,7 @@ def test_as_many_hosts_fit_as_have_candidates_and_the_others_have_a_reason_each(
 
 @few
 @given(one_each)
-def test_relaxations_are_all_the_smallest_ones(
+def test_relaxations_are_exactly_the_minimal_ones(
     situation: tuple[ModelSnapshot, list[CandidatesRequest]],
 ) -> None:
     for request in requests_of(situation):
@@ -111,13 +111,13 @@ def test_relaxations_are_all_the_smallest_ones(
 
 
 def check_relaxations(snapshot: ModelSnapshot, request: CandidatesRequest) -> None:
-    explanation = explain(snapshot, request, SearchBudget())
+    explanation = explain_request(snapshot, request, SearchBudget())
     if explanation.fitting:
         assert explanation.relaxations == ()
         return
     expected = brute.relaxations(snapshot, request, MAX_CHANGES)
     found = [
-        frozenset(each.left_out) | {resources(change.group, change.names[0]) for change in each.amounts}
+        frozenset(each.left_out) | {resource_clause(change.group, change.names[0]) for change in each.amounts}
         for each in explanation.relaxations
     ]
     assert len(set(found)) == len(found)
@@ -142,18 +142,18 @@ def test_only_hosts_that_may_be_chosen_count(
         )
 
     for request in requests_of(situation):
-        explanation = explain(snapshot, request, SearchBudget(), among)
+        explanation = explain_request(snapshot, request, SearchBudget(), among)
         assert explanation.hosts == len(among)
         assert explanation.fitting == fitting(request)
         for each in explanation.relaxations:
-            amounts = {resources(one.group, one.names[0]): one.amount for one in each.amounts}
-            assert each.hosts == fitting(without(request, each.left_out, amounts)) > 0
+            amounts = {resource_clause(one.group, one.names[0]): one.amount for one in each.amounts}
+            assert each.hosts == fitting(without_clauses(request, each.left_out, amounts)) > 0
         for largest in explanation.largest:
-            clause = resources(largest.clause.group, largest.clause.names[0])
+            clause = resource_clause(largest.clause.group, largest.clause.names[0])
             fits = [
                 amount
                 for amount in range(1, brute.MOST + 1)
-                if fitting(without(request, (), {clause: amount}))
+                if fitting(without_clauses(request, (), {clause: amount}))
             ]
             assert largest.fits == max(fits, default=None)
 
@@ -164,28 +164,30 @@ def test_a_request_with_the_changes_of_a_relaxation_can_be_typed(
     situation: tuple[ModelSnapshot, list[CandidatesRequest]],
 ) -> None:
     for request in requests_of(situation):
-        assume(request.nested)  # which only older grammars are not
-        # A query that says a thing twice is read as one that says it once.
+        assume(request.nested)  # older grammars cannot express these
+        # a statement that is repeated in a query counts once
         assume(all(len({*group.required}) == len(group.required) for group in request.groups))
         assume(all(len({*group.member_of}) == len(group.member_of) for group in request.groups))
-        for each in explain(situation[0], request, SearchBudget()).relaxations:
-            amounts = {resources(one.group, one.names[0]): one.amount for one in each.amounts}
-            changed = without(request, each.left_out, amounts)
+        for each in explain_request(situation[0], request, SearchBudget()).relaxations:
+            amounts = {resource_clause(one.group, one.names[0]): one.amount for one in each.amounts}
+            changed = without_clauses(request, each.left_out, amounts)
             assert changed is not None
             assert parse_candidates(typed(changed), (1, 39)) == changed
 
 
-def test_who_leaves_out_a_group_leaves_it_out_of_what_ties_groups_together() -> None:
+def test_a_group_that_is_left_out_is_left_out_of_same_subtree_rules() -> None:
     snapshot = build(Spec("cn"), Spec("numa0", "cn", {"PCPU": 4, "MEMORY_MB": 4096}))
     asked = {"resources_A": "PCPU:8", "resources_B": "MEMORY_MB:4096"}
     tied = {"same_subtree": "_A,_B", "group_policy": "isolate"}
     request = parse_candidates([*asked.items(), *tied.items()], (1, 39))
     (relaxation,) = (
-        each for each in explain(snapshot, request, SearchBudget()).relaxations if len(each.left_out) == 1
+        each
+        for each in explain_request(snapshot, request, SearchBudget()).relaxations
+        if len(each.left_out) == 1
     )
-    assert (relaxation.left_out, relaxation.hosts) == ((resources("_A", "PCPU"),), 1)
+    assert (relaxation.left_out, relaxation.hosts) == ((resource_clause("_A", "PCPU"),), 1)
     expected = [("resources_B", "MEMORY_MB:4096"), ("same_subtree", "_B"), ("group_policy", "isolate")]
-    assert without(request, relaxation.left_out) == parse_candidates(expected, (1, 39))
+    assert without_clauses(request, relaxation.left_out) == parse_candidates(expected, (1, 39))
 
 
 AGGREGATES = (frozenset({name_to_uuid("a")}), frozenset({name_to_uuid("b")}))
@@ -194,14 +196,14 @@ AGGREGATES = (frozenset({name_to_uuid("a")}), frozenset({name_to_uuid("b")}))
 @pytest.mark.parametrize(
     ("suffix", "root", "child", "expected"),
     [
-        ("", (), ("b",), ["a"]),  # whoever is in b only lacks a, and no more
+        ("", (), ("b",), ["a"]),  # providers in b only lack a, and no more
         ("_1", (), ("b",), ["a"]),
-        ("", ("b",), ("a",), ["a", "b"]),  # either of them is in one: without the other clause it fits
+        ("", ("b",), ("a",), ["a", "b"]),  # either is in one aggregate: without the other clause it fits
         ("_1", ("b",), ("a",), ["b"]),
         ("", (), (), ["ab"]),
     ],
 )
-def test_of_two_aggregates_only_those_are_left_out_that_nobody_is_in(
+def test_only_empty_aggregates_are_left_out(
     suffix: str, root: tuple[str, ...], child: tuple[str, ...], expected: list[str]
 ) -> None:
     snapshot = build(Spec("cn", aggregates=root), Spec("numa", "cn", {"VCPU": 1}, (), child))
@@ -211,26 +213,26 @@ def test_of_two_aggregates_only_those_are_left_out_that_nobody_is_in(
         for names in expected
     }
     assert {
-        frozenset(each.left_out) for each in explain(snapshot, request, SearchBudget()).relaxations
+        frozenset(each.left_out) for each in explain_request(snapshot, request, SearchBudget()).relaxations
     } >= wanted
     check_relaxations(snapshot, request)
 
 
 @few
 @given(one_each)
-def test_amounts_of_relaxations_are_the_largest_that_do_and_so_many_hosts_fit_then(
+def test_relaxations_have_the_largest_amounts_that_fit_and_the_right_number_of_hosts(
     situation: tuple[ModelSnapshot, list[CandidatesRequest]],
 ) -> None:
     snapshot = situation[0]
     for request in requests_of(situation):
         asked = {
-            resources(group.suffix, name): amount
+            resource_clause(group.suffix, name): amount
             for group in request.groups
             for name, amount in group.resources.items()
         }
-        for each in explain(snapshot, request, SearchBudget()).relaxations:
-            amounts = {resources(one.group, one.names[0]): one.amount for one in each.amounts}
-            changed = without(request, each.left_out, amounts)
+        for each in explain_request(snapshot, request, SearchBudget()).relaxations:
+            amounts = {resource_clause(one.group, one.names[0]): one.amount for one in each.amounts}
+            changed = without_clauses(request, each.left_out, amounts)
             assert each.hosts == brute.fitting(snapshot, changed) > 0
             for clause, amount in amounts.items():
                 assert amount == brute.largest(
@@ -248,23 +250,23 @@ def test_the_largest_amount_is_the_largest_that_fits(
 ) -> None:
     snapshot = situation[0]
     for request in requests_of(situation):
-        for each in explain(snapshot, request, SearchBudget()).largest:
-            clause = resources(each.clause.group, each.clause.names[0])
+        for each in explain_request(snapshot, request, SearchBudget()).largest:
+            clause = resource_clause(each.clause.group, each.clause.names[0])
             assert each.fits == brute.largest(snapshot, request, clause)
 
 
 @exhaustive
 @given(anything, st.integers(1, 400))
-def test_a_spent_budget_leaves_what_is_known_and_says_what_is_missing(
+def test_a_spent_budget_leaves_the_known_parts_and_names_the_missing_ones(
     situation: tuple[ModelSnapshot, list[CandidatesRequest]], steps: int
 ) -> None:
     snapshot = situation[0]
     for request in requests_of(situation):
-        whole = explain(snapshot, request, SearchBudget())
+        whole = explain_request(snapshot, request, SearchBudget())
         budget = SearchBudget(seconds=0)
         budget._steps_left = steps
         try:
-            part = explain(snapshot, request, budget)
+            part = explain_request(snapshot, request, budget)
         except BudgetExhausted:
             continue
         named = {

@@ -1,12 +1,12 @@
-"""What an operator reads: the sentence of an explanation."""
+"""Sentences of explanations, as operators read them."""
 
 import pytest
 
 from placement.read_model.snapshot import ModelSnapshot
 from placement.schemas.query import parse_candidates
 from placement.search.budget import SearchBudget
-from placement.search.diagnosis.explanation import explain
-from placement.search.diagnosis.sentences import printable, sentence
+from placement.search.diagnosis.explanation import explain_request
+from placement.search.diagnosis.sentences import explanation_sentence, printable_name
 from tests.placement.search.snapshots import Spec, build, inventory, name_to_uuid
 
 NOBODY = name_to_uuid("nobody")
@@ -14,7 +14,9 @@ NODE = ("HW_NUMA_ROOT",)
 
 
 def said(snapshot: ModelSnapshot, *parameters: tuple[str, str]) -> str:
-    return sentence(explain(snapshot, parse_candidates(parameters, (1, 39)), SearchBudget()))
+    return explanation_sentence(
+        explain_request(snapshot, parse_candidates(parameters, (1, 39)), SearchBudget())
+    )
 
 
 @pytest.fixture
@@ -52,7 +54,7 @@ def test_numa_nodes_are_called_so_and_groups_by_their_suffix() -> None:
     )
 
 
-def test_a_reason_says_what_is_true_of_all_its_hosts() -> None:
+def test_a_reason_is_true_of_all_its_hosts() -> None:
     flat = Spec("flat", None, {"VCPU": 8})
     nodes = [Spec("nodes"), Spec("node", "nodes", {"VCPU": 20}, NODE)]
     asked = ("resources", "VCPU:30")
@@ -64,7 +66,7 @@ def test_a_reason_says_what_is_true_of_all_its_hosts() -> None:
     assert "2 give VCPU in other steps;" in said(build(*steps), asked)
 
 
-def test_what_a_pool_has_free_is_on_the_pool() -> None:
+def test_the_free_amount_of_a_pool_is_named_with_the_pool() -> None:
     pool = Spec("pool", None, {"DISK_GB": 8}, ["MISC_SHARES_VIA_AGGREGATE"], ["rack"], {"DISK_GB": 3})
     hosts = [Spec(f"cn{number}", None, {"VCPU": 8}, (), ["rack"]) for number in (1, 2)]
     asked = ("resources", "VCPU:1,DISK_GB:6")
@@ -85,7 +87,7 @@ def test_what_a_pool_has_free_is_on_the_pool() -> None:
             [("resources", "VCPU:2"), ("in_tree", NOBODY)],
             f"{NOBODY} (there is no such provider), 1",
         ),
-        ([("resources", "VCPU:2"), ("member_of", NOBODY)], f"not in aggregate {NOBODY} (nobody is), 1 "),
+        ([("resources", "VCPU:2"), ("member_of", NOBODY)], f"not in aggregate {NOBODY} (no provider is), 1 "),
         ([("resources", "VCPU:2"), ("required", "!CUSTOM_A")], "2 have CUSTOM_A, which is forbidden"),
         ([("resources", "VCPU:1"), ("required", "in:X,Y")], "3 lack any of X, Y"),
         ([("resources", "VCPU:1"), ("root_required", "X")], "3 lack X at their root"),
@@ -114,13 +116,13 @@ def test_every_condition_has_its_words(
         ({"step_size": 2}, 3, "1 gives VCPU in steps of 2; asking for 2 VCPU would leave 1 host"),
     ],
 )
-def test_portions_are_told_with_what_they_are(portions: dict[str, int], amount: int, reason: str) -> None:
+def test_portions_are_shown_with_their_values(portions: dict[str, int], amount: int, reason: str) -> None:
     assert reason in said(
         build(Spec("cn", None, {"VCPU": inventory(8, **portions)})), ("resources", f"VCPU:{amount}")
     )
 
 
-def test_groups_of_different_subtrees_are_told() -> None:
+def test_groups_in_different_subtrees_are_named() -> None:
     snapshot = build(
         Spec("cn"), Spec("numa0", "cn", {"VCPU": 4}), Spec("numa1", "cn"), Spec("gpu", "numa1", {"VGPU": 1})
     )
@@ -131,11 +133,11 @@ def test_groups_of_different_subtrees_are_told() -> None:
     )
 
 
-def test_what_fits_everywhere_has_no_reasons(flat: ModelSnapshot) -> None:
+def test_a_request_that_fits_everywhere_has_no_reasons(flat: ModelSnapshot) -> None:
     assert said(build(Spec("cn", None, {"VCPU": 1})), ("resources", "VCPU:1")) == "1 of 1 host fit"
 
 
-def test_an_empty_cloud_is_told() -> None:
+def test_an_empty_cloud_has_its_own_sentence() -> None:
     assert said(build(), ("resources", "VCPU:1")) == "there are no resource providers"
 
 
@@ -148,5 +150,5 @@ def test_an_empty_cloud_is_told() -> None:
         ("hôte", "hôte"),
     ],
 )
-def test_names_cannot_break_or_fake_a_line(name: str, shown: str) -> None:
-    assert printable(name) == shown
+def test_names_cannot_break_or_forge_a_line(name: str, shown: str) -> None:
+    assert printable_name(name) == shown

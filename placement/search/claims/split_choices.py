@@ -1,7 +1,9 @@
-"""Choices whose dedicated CPUs and memory are split over zones, beside whatever else is asked for."""
+"""Choices with dedicated CPUs and memory split over zones, beside the rest of a request."""
 
 from collections.abc import Collection, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import lcm
+from typing import Final
 
 from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
@@ -28,19 +30,93 @@ from placement.search.roots import RootFilter
 
 
 def is_splittable(request: CandidatesRequest) -> bool:
-    """Whether the request asks for anything that is split."""
+    """Return whether the request asks for any class that is split."""
     return any(
         group.suffix == "" and not group.resources.keys().isdisjoint(SPLIT) for group in request.groups
     )
 
 
+_MAX_SUMS: Final = 256
+"""Number of sums of one host that are kept: those of eight providers."""
+
+
+def full_amounts(
+    snapshot: ModelSnapshot, name: str, topology: TopologyPolicy | None, budget: SearchBudget
+) -> set[int]:
+    """Amounts of a class that hosts give where each provider that serves gives all it can.
+
+    Of all amounts that fit, the largest is one of these, or a step of one provider more is too much.
+
+    :param topology: None for what is not split.
+    :raises placement.search.budget.BudgetExhausted: the budget is spent.
+    """
+    found, known = set[int](), set[tuple[_ZoneAmounts, ...]]()
+    for tree in snapshot.whole_trees().values():
+        budget.spend()
+        rooms = {
+            at: ZoneRoom.from_inventory(at, tree.members[at].inventories[name], tree.free[slot])
+            for at, slot in tree.shape.having.get(name, ())
+        }
+        useful = {at: room for at, room in rooms.items() if room.least <= room.most}
+        # one provider each: of what is not split, or not in any zone
+        found.update(room.most for room in useful.values())
+        if topology is None or not useful:
+            continue
+        in_zones = [[useful[at] for at in zone if at in useful] for zone in tree.kind.zones]
+        # hosts that differ in order only have the same sums
+        zones = sorted(
+            (tuple(sorted(room.most for room in zone)), lcm(*(room.step for room in zone)))
+            for zone in in_zones
+            if zone
+        )
+        if (key := tuple(zones)) not in known:
+            known.add(key)
+            found.update(_zone_sums(key, topology, budget))
+    return found
+
+
+_ZoneAmounts = tuple[tuple[int, ...], int]
+"""What each provider of a zone gives at most, and the least common multiple of their steps."""
+
+
+def _zone_sums(zones: Sequence[_ZoneAmounts], topology: TopologyPolicy, budget: SearchBudget) -> set[int]:
+    """Amounts of zones together, as many zones as the policy may cross."""
+    sums = [_subset_sums([{most} for most in mosts], budget) for mosts, _ in zones]
+    every = set[int]().union(*sums)
+    if topology is TopologyPolicy.SINGLE_NUMA:
+        return every
+    found = _subset_sums(sums, budget)
+    if topology is TopologyPolicy.SPREAD:
+        unit = lcm(*(step for _, step in zones))
+        for least in every:
+            # even shares: none is more than a step above the one that is least
+            most = least + unit
+            shares = [
+                {min(each, most // step * step) for each in some}
+                for some, (_, step) in zip(sums, zones, strict=True)
+            ]
+            found |= _subset_sums(shares, budget)
+    return found
+
+
+def _subset_sums(values: Iterable[Collection[int]], budget: SearchBudget) -> set[int]:
+    """The sums of one value at most of each collection, the largest sums where these are too many."""
+    found = {0}
+    for some in values:
+        budget.spend(len(found))
+        found |= {known + value for known in found for value in some}
+        if len(found) > _MAX_SUMS:
+            found = set(sorted(found)[-_MAX_SUMS:])
+    return found - {0}
+
+
 class SplitChoices:
-    """All choices that the policy allows, host by host, at each those that it prefers there.
+    """The choices that a topology policy allows, host by host: at each host those that it prefers there.
 
-    What is split is asked for by the group without a suffix. Where the zones of a host have nothing of a
-    class, that is taken as without a policy.
+    The group without a suffix asks for the classes that are split. A class that the zones of a host do not
+    have is taken as without a policy.
 
-    :param among: the ids of the roots that are looked at; None for all.
+    :param among: the ids of the roots that are searched; None for all.
     """
 
     def __init__(
@@ -68,15 +144,15 @@ class SplitChoices:
         self._zoned_classes: dict[TreeClass, tuple[str, ...]] = {}
         #: by the classes that are split
         self._splits: dict[tuple[str, ...], _SplitSearch] = {}
-        # for hosts whose zones have nothing of these classes: there a topology has no effect
+        # for hosts without these classes in zones: there a topology has no effect
         self._whole = CandidatesByHost(snapshot, request, budget, among=among)
 
     def roots(self) -> RootFilter:
-        """The roots that may serve."""
+        """Return the roots that may serve."""
         return self._search_for(tuple(self._asked)).roots()
 
-    def at(self, root: int) -> Iterator[HostChoice | None]:
-        """The choices at a root, found as they are asked for; None where that takes long.
+    def choices_at(self, root: int) -> Iterator[HostChoice | None]:
+        """Yield the choices at a root as they are found; None where the next takes long.
 
         :raises placement.search.budget.BudgetExhausted: the budget is spent.
         """
@@ -88,10 +164,10 @@ class SplitChoices:
         if names:
             # a sum over the tree, before splits are tried: crowded hosts mostly fail it
             if all(_free_amount(tree, name) >= self._asked[name] for name in names):
-                yield from self._search_for(names).at(tree)
+                yield from self._search_for(names).choices_at(tree)
             return
-        for candidate in self._whole.at(root):
-            yield candidate and HostChoice.of(self._snapshot, candidate)
+        for candidate in self._whole.choices_at(root):
+            yield candidate and HostChoice.from_candidate(self._snapshot, candidate)
 
     def _search_for(self, names: tuple[str, ...]) -> "_SplitSearch":
         found = self._splits.get(names)
@@ -104,13 +180,13 @@ class SplitChoices:
 
 
 def _free_amount(tree: HostTree, name: str) -> int:
-    """How much of a class the providers of a tree could give together."""
+    """Return how much of a class the providers of a tree could give together."""
     free = tree.free
     return sum([free[slot] for _, slot in tree.shape.having.get(name, ()) if free[slot] > 0])
 
 
 def _zoned_classes(tree: HostTree, asked: Iterable[str]) -> tuple[str, ...]:
-    """Which of the classes the zones of a tree have."""
+    """Return the classes that the zones of a tree have."""
     slots = tree.shape.slots
     return tuple(
         name for name in asked if any((at, name) in slots for zone in tree.kind.zones for at in zone)
@@ -119,10 +195,10 @@ def _zoned_classes(tree: HostTree, asked: Iterable[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _ZoneLayout:
-    """Where the zones of trees of a kind have what is asked for: class, position and slot of each room.
+    """The places of the requested classes in the zones of a class of trees: class, position and slot.
 
-    ``zones`` are the positions of the providers that are the zones; ``is_complete`` says whether there is a
-    room for each class, and ``apart`` how far apart the zones are if nobody knows.
+    ``zones`` are the positions of the providers that are the zones. ``is_complete`` says whether each class
+    has a room, and ``apart`` how far apart the zones are by default.
     """
 
     zones: tuple[int, ...]
@@ -131,13 +207,13 @@ class _ZoneLayout:
     apart: tuple[tuple[int, ...], ...]
 
     @property
-    def places(self) -> set[int]:
+    def room_positions(self) -> set[int]:
         """The positions of all providers that have a room."""
         return {at for zone in self.rooms for _, at, _ in zone}
 
 
 class _SplitSearch:
-    """One request on its way through the trees whose zones have all of the classes that are split."""
+    """The search of one request through the trees with all of the split classes in their zones."""
 
     def __init__(
         self,
@@ -157,28 +233,28 @@ class _SplitSearch:
         self._needs = {
             name: need for need in needs_of(request) if need.unsuffixed for name, _ in need.resources
         }
-        #: of the group without a suffix, which the providers of a split may have, too
+        #: traits that the group without a suffix requires, which providers of a split may have, too
         self._required = next(group.required for group in request.groups if group.suffix == "")
-        #: whether others of the request take of the same
+        #: whether other groups of the request take of the same classes
         self._contested = any(
             group.suffix and not asked.keys().isdisjoint(group.resources) for group in request.groups
         )
         conditions = {each for name in asked for each in self._needs[name].conditions}
         self._read_tree = tree_reader(conditions)
-        # each root counts for the rest: a split comes from the tree even where the rest is from pools
+        # each_root: the split comes from the tree, even if the rest is of pools alone
         rest = _unsplit_request(request, asked)
-        #: who serves what is not split, if there is anything
+        #: candidates for the rest of the request; None if there is no rest
         self._rest = None if rest is None else CandidatesByHost(snapshot, rest, budget, each_root=True)
         self._on_roots = tuple(root_conditions(request))
         self._layouts: dict[Hashable, _ZoneLayout] = {}
         self._known: dict[Hashable, Ranked | None] = {}
 
     def roots(self) -> RootFilter:
-        """The roots that may serve."""
+        """Return the roots that may serve."""
         return RootFilter(self._snapshot.roots()) if self._rest is None else self._rest.roots()
 
-    def at(self, tree: HostTree) -> Iterator[HostChoice | None]:
-        """The choices at a tree."""
+    def choices_at(self, tree: HostTree) -> Iterator[HostChoice | None]:
+        """Yield the choices at a tree."""
         layout = self._zone_layout(tree)
         # a class without any room cannot be split, whatever is free
         if not layout.is_complete:
@@ -190,8 +266,8 @@ class _SplitSearch:
                 elif (found := self._best_beside(tree, layout, choice)) is not None:
                     yield from (self._join_split(choice, split) for split in found[1])
             return
-        # what the others take decides how good a split may be
-        # all choices before any is yielded: a later one may leave the zones for a better split
+        # choices for the rest decide how good a split may be
+        # all of them before any is yielded: a later one may leave room for a better split
         ranked: list[tuple[HostChoice, Ranked]] = []
         for choice in self._other_choices(tree):
             if choice is None:
@@ -204,32 +280,33 @@ class _SplitSearch:
                 yield from (self._join_split(choice, split) for split in splits)
 
     def _other_choices(self, tree: HostTree) -> Iterator[HostChoice | None]:
-        """The choices for what is not split."""
+        """Yield the choices for what is not split."""
         if self._rest is not None:
-            for candidate in self._rest.at(tree.root.id):
-                yield candidate and HostChoice.of(self._snapshot, candidate)
+            for candidate in self._rest.choices_at(tree.root.id):
+                yield candidate and HostChoice.from_candidate(self._snapshot, candidate)
         elif all(each.met_by(tree.root, self._snapshot) for each in self._on_roots):
             yield HostChoice(tree.root, (), {})
 
     def _best_beside(self, tree: HostTree, layout: _ZoneLayout, others: HostChoice) -> Ranked | None:
-        """The best splits beside the others, by positions in the tree."""
-        # with every room of the host: if these together lack a trait, each split does
-        if not self._has_traits(tree, others, layout.places):
+        """Return the best splits beside a choice for the rest, by positions in the tree."""
+        # quick proof: if all rooms of the host together lack a trait, each split lacks it
+        if not self._has_traits(tree, others, layout.room_positions):
             return None
         apart = layout.apart
         if self._distances:
             ids = [tree.members[at].id for at in layout.zones]
             apart = tuple(tuple(distance_of(self._distances, one, other) for other in ids) for one in ids)
         key: Hashable = None
-        # traits that the group has together, and amounts of others, depend on the choice for the others
+        # traits of the whole group, and amounts of other groups, depend on the choice for the rest
         if not self._required and not self._contested:
-            # what is free of rooms only: the same split is right whatever else is used
+            # free amounts of rooms only: the split is the same whatever else is used
             free = tuple(tree.free[slot] for zone in layout.rooms for _, _, slot in zone)
             whole = tuple(
                 tree.members[at].inventories[name].capacity
                 for zone in layout.rooms
                 for name, at, _ in zone
-                # only this policy compares with the empty host, whose inventories differ within a kind
+                # only this policy compares with the empty host, and inventories differ within a class of
+                # trees
                 if self._topology is TopologyPolicy.RESTRICTED
             )
             key = (self._read_tree(tree), tree.kind, free, whole, apart if self._distances else None)
@@ -249,7 +326,8 @@ class _SplitSearch:
         return found
 
     def _zone_layout(self, tree: HostTree) -> _ZoneLayout:
-        key: Hashable = (self._read_tree(tree), tree.kind)  # of the kind, as zones are known by their traits
+        # the class of the tree, as zones are known by traits
+        key: Hashable = (self._read_tree(tree), tree.kind)
         found = self._layouts.get(key)
         if found is None:
             zones = tree.kind.zones
@@ -275,7 +353,7 @@ class _SplitSearch:
                     yield name, at, tree.kind.shape.slots[at, name]
 
     def _rooms_now(self, tree: HostTree, layout: _ZoneLayout, others: HostChoice | None) -> list[Zone]:
-        """The rooms of each zone as it is used now, and by the others; without them, as if it were empty."""
+        """Return the rooms of each zone beside the choice for the rest; without it, of the empty host."""
         taken = {provider.id: amounts for provider, amounts in others.resources} if others else {}
         zones: list[Zone] = []
         for places in layout.rooms:
@@ -283,15 +361,15 @@ class _SplitSearch:
             for name, at, slot in places:
                 provider = tree.members[at]
                 inventory = provider.inventories[name]
-                # without others the question is what would fit if the host were empty
+                # without a choice for the rest, the question is what would fit on the empty host
                 free = inventory.capacity if others is None else tree.free[slot]
                 mine = taken.get(provider.id, {}).get(name, 0)
-                rooms.setdefault(name, []).append(ZoneRoom.of(at, inventory, free, mine))
+                rooms.setdefault(name, []).append(ZoneRoom.from_inventory(at, inventory, free, mine))
             zones.append(rooms)
         return zones
 
     def _has_traits(self, tree: HostTree, others: HostChoice, positions: Iterable[int]) -> bool:
-        """Whether those there, and others of the group without a suffix, together have what it requires."""
+        """Return whether these providers, with others of the group without a suffix, have its traits."""
         if not self._required:
             return True
         serving = [*others.mappings.get("", ()), *(tree.members[at] for at in positions)]
@@ -302,7 +380,7 @@ class _SplitSearch:
     def _join_split(self, others: HostChoice, split: Split) -> HostChoice:
         members = self._snapshot.whole_trees()[others.root.id].members
         resources = {provider.id: (provider, dict(amounts)) for provider, amounts in others.resources}
-        # by id, as a provider that serves the rest, too, is named once
+        # by id, as a provider that serves the rest, too, is named only once
         serving: dict[int, Provider] = {each.id: each for each in others.mappings.get("", ())}
         for at, name, amount in split:
             provider = members[at]

@@ -1,8 +1,8 @@
-"""Places what is wanted: all of it, or nothing.
+"""Places wanted claims: all of them, or none.
 
-Choices of one claim are tried with choices of those after it. Each choice makes a scenario of its own, which
-shares all but a few providers with the one before, so that nothing has to be undone. States that failed, and
-choices that leave the same room to the others, are tried once.
+The search tries choices of one claim with choices of those after it. Each choice makes a scenario of its own,
+which shares all but a few providers with the one before, so that nothing has to be undone. It tries failed
+states, and choices that leave the same room to the others, only once.
 """
 
 import random
@@ -18,26 +18,26 @@ from placement.read_model.provider import SHARES
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import HostTree
 from placement.search.budget import BudgetExhausted, SearchBudget
-from placement.search.candidate_search import CandidatesByHost, drained
+from placement.search.candidate_search import CandidatesByHost, drain_waiting
 from placement.search.candidates import AllocationCandidate
 from placement.search.claims.claim import ClaimScenario, HostChoice, WantedClaim, stays_at_its_host
 from placement.search.claims.score_bounds import ScoreUpperBounds
 from placement.search.claims.scores import Choices, ChoiceScorer, Found, best_first
-from placement.search.claims.splitting import SplitChoices
+from placement.search.claims.split_choices import SplitChoices
 from placement.search.conditions import all_conditions, needs_of
 from placement.search.equivalence import tree_reader
 from placement.store.groups import GroupPolicy
 
 # alternates are a convenience: they must not cost more than the choice itself
 _MAX_TRIED: Final = 10_000
-"""Of no more choices alternates are chosen."""
+"""Number of choices among which alternates are looked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedClaim:
-    """A claim with its choice, and with choices on other hosts that would have done as well.
+    """A claim with its choice, and with equally good choices on other hosts.
 
-    ``expires_at`` is when it is gone again, in seconds since 1970 by the database's clock.
+    ``expires_at`` is when the claim expires, in seconds since 1970 by the database's clock.
     """
 
     wanted: WantedClaim
@@ -48,33 +48,33 @@ class PlacedClaim:
 
 @dataclass(frozen=True, slots=True)
 class UnplacedClaim:
-    """The first of those wanted that finds no place where those before have theirs, and that world."""
+    """The first wanted claim that finds no place beside those before it, by its number, and the scenario."""
 
     number: int
     world: ClaimScenario
 
 
-def place(
+def place_claims(
     world: ClaimScenario, wanted: Sequence[WantedClaim], budget: SearchBudget, rng: random.Random
 ) -> list[PlacedClaim] | UnplacedClaim:
-    """A choice for each of those wanted, such that all can be held together; or which one is too much.
+    """Return a choice for each wanted claim, such that all can be held together, or the first without one.
 
-    The snapshot must not be changed meanwhile. Of choices that are as good as each other any may be made:
-    claims at the same time then mostly do not meet.
+    The snapshot must not change meanwhile. Among equally good choices any may be made, so that claims at the
+    same time mostly do not meet.
 
-    :raises Exhausted: the budget is spent before this is known.
+    :raises BudgetExhausted: the budget is spent before this is known.
     """
     # sums first: they prove in microseconds what a search over all combinations would take seconds for
     hopeless = _exceeds_free(world.snapshot, wanted) or _lack_hosts(world, wanted, budget, rng)
-    found = None if hopeless else _ClaimPlacing(world, wanted, budget, rng).place(world, 0, {})
+    found = None if hopeless else _ClaimPlacing(world, wanted, budget, rng).place_from(world, 0, {})
     return found if found is not None else _first_unplaced(world, wanted, budget, rng)
 
 
 def _exceeds_free(snapshot: ModelSnapshot, wanted: Sequence[WantedClaim]) -> bool:
-    """Whether several together ask for more of a class than is free of it anywhere: no way need be tried."""
+    """Return whether the claims together ask for more of a class than is free: no way need be tried."""
     asked: Counter[str] = Counter()
     for each in wanted if len(wanted) > 1 else ():
-        # of one with a fallback it is not known which of the two requests will be served
+        # with a fallback it is unknown which of the two requests will be served
         for group in each.request.groups if each.fallback is None else ():
             asked.update(group.resources)
     return any(amount > _free_in_all(snapshot, name) for name, amount in asked.items())
@@ -82,50 +82,50 @@ def _exceeds_free(snapshot: ModelSnapshot, wanted: Sequence[WantedClaim]) -> boo
 
 def _free_in_all(snapshot: ModelSnapshot, name: str) -> int:
     providers = [snapshot.providers[each] for each in snapshot.by_class.get(name, ())]
-    # more may be used than there is, after an inventory was made smaller
+    # after an inventory was made smaller more may be used than there is
     return sum(max(0, each.free(name)) for each in providers)
 
 
 def _lack_hosts(
     world: ClaimScenario, wanted: Sequence[WantedClaim], budget: SearchBudget, rng: random.Random
 ) -> bool:
-    """Whether several that are to be kept apart have too few hosts for all of them: no way need be tried."""
+    """Return whether claims that are kept apart have too few hosts for all of them: no way need be tried."""
     apart: dict[str, list[WantedClaim]] = {}
     for each in wanted:
         if each.group is not None and each.group.policy is GroupPolicy.ANTI_AFFINITY:
             apart.setdefault(each.group.name, []).append(each)
     if SHARES in world.snapshot.by_trait:
-        return False  # pools count for hosts then
+        return False  # pools count as hosts, too
     return any(len(members) > _count_places(world, members, budget, rng) for members in apart.values())
 
 
 def _count_places(
     world: ClaimScenario, members: Sequence[WantedClaim], budget: SearchBudget, rng: random.Random
 ) -> int:
-    """How many of a group the hosts together may have at most that do for any of these; enough is enough."""
-    # one has a place or has none, which the search finds out; the others would be counted wrongly
+    """Return an upper bound of the members that all hosts may take, which stops at the number of claims."""
+    # the search itself finds out whether one has a place; topology and fallback would be counted wrongly
     if len(members) == 1 or any(each.topology or each.fallback for each in members):
         return len(members)
     limit = max(each.group.max_per_host for each in members if each.group is not None)
-    present = world.beside(members[0].group)
+    present = world.members_beside(members[0].group)
     places: dict[int, int] = {}
     for each in members:
         for found in _find_choices(world, each, budget, rng):
             root = _root_id(found)
             places[root] = limit - present.get(root, 0)
-            # enough is enough: the search goes on only while the answer is open
+            # the search goes on only while the answer is open
             if sum(places.values()) >= len(members):
                 return len(members)
     return sum(places.values())
 
 
 def _root_id(found: Found) -> int:
-    """The id of the root where it is anchored."""
+    """Return the id of the root where a choice is anchored."""
     return found.provider_set.members[0].root_id if isinstance(found, AllocationCandidate) else found.root.id
 
 
 class _ClaimPlacing:
-    """Tries choices of the first with choices of those after it, until all are placed."""
+    """Tries choices of the first claim with choices of those after it, until all are placed."""
 
     def __init__(
         self, world: ClaimScenario, wanted: Sequence[WantedClaim], budget: SearchBudget, rng: random.Random
@@ -133,21 +133,21 @@ class _ClaimPlacing:
         self._wanted = wanted
         self._budget = budget
         self._rng = rng
-        # hosts that are named, or whose zones have distances of their own, are not exchangeable
+        # named hosts, and zones with distances of their own, are not exchangeable
         self._names_hosts = any(
             each.names_hosts or (each.topology is not None and world.distances) for each in wanted
         )
         self._groups = [each.group for each in wanted if each.group is not None]
         self._has_pools = SHARES in world.snapshot.by_trait
-        #: what those before have taken, where it was found that those from a number on have no place
+        #: numbers of claims that have no place, with the amounts that those before had taken
         self._failed: set[Hashable] = set()
 
-    def place(
+    def place_from(
         self, world: ClaimScenario, number: int, taken: Mapping[tuple[int, str], int]
     ) -> list[PlacedClaim] | None:
-        """The claims from this number on, placed beside those before them; None if there is no way.
+        """Return the claims from this number on, placed beside those before them; None if there is no way.
 
-        :param taken: what those before take, by provider and class.
+        :param taken: amounts that those before take, by provider and class.
         """
         # by what is taken, not by the choices: several ways lead to the same state
         state = (number, frozenset(taken.items()), self._member_counts(world))
@@ -156,8 +156,7 @@ class _ClaimPlacing:
         wanted, tried = self._wanted[number], set[Hashable]()
         choices, passed = _all_choices(world, wanted, self._budget, self._rng), list[HostChoice]()
         for choice in choices:
-            # the last one takes any choice: nothing comes after it that a scenario would have to be made
-            # for
+            # no scenario for the last claim: no other comes after it
             if number + 1 == len(self._wanted):
                 others: list[PlacedClaim] | None = []
             else:
@@ -167,46 +166,48 @@ class _ClaimPlacing:
                     passed.append(choice)
                     continue
                 tried.add(alike)
-                # a scenario copies indexes of the snapshot, which takes longer the larger it is
+                # a scenario copies indexes of the snapshot, which takes longer the larger the snapshot is
                 self._budget.spend(len(world.snapshot) // 8)
-                others = self.place(world.holding(wanted, choice), number + 1, _with_choice(taken, choice))
+                others = self.place_from(
+                    world.with_choice(wanted, choice), number + 1, _with_choice(taken, choice)
+                )
             if others is not None:
                 return [
                     PlacedClaim(wanted, choice, _find_alternates(wanted, choice, chain(passed, choices))),
                     *others,
                 ]
             passed.append(choice)
-        # only here: a state that was left by an exception is not known to fail
+        # not in a finally: a state that was left by an exception is not known to fail
         self._failed.add(state)
         return None
 
     @cached_property
     def _read_tree(self) -> Callable[[HostTree], Hashable]:
-        """Returns all of a tree that decides whether the others find a place there."""
+        """Return a function that reads all of a tree that decides whether the other claims fit there."""
         asked = [each.request for each in self._wanted] + [
             each.fallback for each in self._wanted if each.fallback
         ]
         read = tree_reader(chain.from_iterable(all_conditions(each, needs_of(each)) for each in asked))
         if not self._has_pools:
             return read
-        # through its aggregates a tree reaches what others share
+        # through its aggregates a tree reaches sharing providers
         return lambda tree: (read(tree), tree.aggregates)
 
     def _member_counts(self, world: ClaimScenario) -> Hashable:
-        """How many members each host has, of the groups that matter."""
-        return tuple(frozenset(world.beside(group).items()) for group in self._groups)
+        """Return the number of members that each host has, of all groups of the claims."""
+        return tuple(frozenset(world.members_beside(group).items()) for group in self._groups)
 
     def _choice_likeness(self, world: ClaimScenario, choice: HostChoice) -> Hashable:
-        """A key of a choice: choices of equal keys leave the same room to the claims after it."""
+        """Return a key of a choice: choices of equal keys leave the same room to the claims after it."""
         taken = {provider.id: frozenset(amounts.items()) for provider, amounts in choice.resources}
         tree = world.snapshot.whole_trees()[choice.root.id]
         at = {member.id: position for position, member in enumerate(tree.members)}
-        # a choice that takes of a pool is like another one only if it takes the same of the same
+        # choices that take of a pool are equivalent only if they take the same amounts of the same providers
         if self._names_hosts or not taken.keys() <= at.keys():
             return frozenset(taken.items())
-        # positions rather than ids: that is what makes two hosts alike
+        # positions rather than ids, so that two hosts can be equal
         within = frozenset((at[provider_id], amounts) for provider_id, amounts in taken.items())
-        others = tuple(world.beside(group).get(choice.root.id, 0) for group in self._groups)
+        others = tuple(world.members_beside(group).get(choice.root.id, 0) for group in self._groups)
         return self._read_tree(tree), tree.kind, tree.free, within, others
 
 
@@ -221,20 +222,20 @@ def _with_choice(taken: Mapping[tuple[int, str], int], choice: HostChoice) -> Ma
 def _first_unplaced(
     world: ClaimScenario, wanted: Sequence[WantedClaim], budget: SearchBudget, rng: random.Random
 ) -> UnplacedClaim:
-    """The first claim without a place, if all before take the first choice that they find."""
+    """Return the first claim without a place, if each before it takes the first choice found."""
     for number, each in enumerate(wanted):
-        # the first choice for each: a sentence about one claim is wanted, not a proof
+        # not all combinations: the answer is a sentence about one claim, not a proof
         choice = next(_all_choices(world, each, budget, rng), None)
         if choice is None:
             return UnplacedClaim(number, world)
-        world = world.holding(each, choice)
+        world = world.with_choice(each, choice)
     raise AssertionError("all of them have a place")
 
 
 def _all_choices(
     world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget, rng: random.Random
 ) -> Iterator[HostChoice]:
-    """All choices for one that is wanted: those of its request, then those of what it falls back to."""
+    """Yield all choices of a wanted claim: those of its request, then those of its fallback."""
     yield from _choices_as_asked(world, wanted, budget, rng)
     if wanted.fallback is not None:
         yield from _choices_as_asked(world, replace(wanted, request=wanted.fallback), budget, rng)
@@ -243,7 +244,7 @@ def _all_choices(
 def _choices_as_asked(
     world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget, rng: random.Random
 ) -> Iterator[HostChoice]:
-    """The choices for its request: in its order, or in any."""
+    """Yield the choices of its request: in its order, or in any."""
     if not wanted.order:
         for found in _find_choices(world, wanted, budget, rng):
             yield _make_choice(world, found)
@@ -252,21 +253,23 @@ def _choices_as_asked(
     scorer = ChoiceScorer(world, wanted)
     hosts = ScoreUpperBounds(world, wanted, list(roots), budget).highest_first()
     for found in best_first(hosts, at, scorer, budget):
-        yield replace(_make_choice(world, found), score=scorer.score(found))
+        yield replace(_make_choice(world, found), score=scorer.score_choice(found))
 
 
 def _make_choice(world: ClaimScenario, found: Found) -> HostChoice:
-    return HostChoice.of(world.snapshot, found) if isinstance(found, AllocationCandidate) else found
+    return (
+        HostChoice.from_candidate(world.snapshot, found) if isinstance(found, AllocationCandidate) else found
+    )
 
 
 def _find_choices(
     world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget, rng: random.Random
 ) -> Iterator[Found]:
-    """All there is to choose from: one of each host, from anywhere on, then a second of each."""
+    """Yield all choices without an order: one of each host, from a random host on, then a second of each."""
     roots, at = choices_at_hosts(world, wanted, budget, rng)
-    # one choice of each host before the second of any: with several wanted most hosts take one
+    # with several wanted claims most hosts take one
     begun: deque[Choices] = deque()
-    for choices in chain(map(at, roots), drained(begun)):
+    for choices in chain(map(at, roots), drain_waiting(begun)):
         for found in choices:
             begun.append(choices)
             if found is not None:
@@ -277,8 +280,8 @@ def _find_choices(
 def choices_at_hosts(
     world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget, rng: random.Random
 ) -> tuple[Iterator[int], Callable[[int], Choices]]:
-    """The roots of the hosts that may do, from anywhere on, and what there is to choose from at each."""
-    snapshot, group, beside = world.snapshot, wanted.group, world.beside(wanted.group)
+    """Return the roots of the hosts that may serve, from a random one on, and their choices."""
+    snapshot, group, beside = world.snapshot, wanted.group, world.members_beside(wanted.group)
     avoided = {snapshot.by_uuid[uuid] for uuid in wanted.avoid if uuid in snapshot.by_uuid}
     only = None
     if wanted.only is not None:
@@ -290,11 +293,11 @@ def choices_at_hosts(
     else:
         found = SplitChoices(snapshot, wanted.request, wanted.topology, world.distances, budget, among=only)
     possible = found.roots()
-    roots = (possible if only is None else possible.among(only)).from_anywhere(rng)
-    # checked before the search, where a root tells; choices that take of avoided pools are left out below
+    roots = (possible if only is None else possible.only_among(only)).from_anywhere(rng)
+    # a root that is avoided is not searched; choices of its pools at other roots are left out below
     if avoided:
         roots = (root for root in roots if root not in avoided)
-    # a choice of pools alone is not at the host where it is anchored
+    # otherwise a choice may be of pools alone, which are on other hosts
     if group is not None and stays_at_its_host(snapshot, wanted.request):
         roots = (root for root in roots if group.allows((root,), beside))
 
@@ -306,20 +309,20 @@ def choices_at_hosts(
             return False
         return group is None or group.allows(choice.hosts, beside)
 
-    def at(root: int) -> Choices:
-        # without pools the roots have told all that the filter would
-        return filter(is_allowed, found.at(root)) if shared else found.at(root)
+    def allowed_choices_at(root: int) -> Choices:
+        # without pools the checks of roots above are exact
+        return filter(is_allowed, found.choices_at(root)) if shared else found.choices_at(root)
 
-    return roots, at
+    return roots, allowed_choices_at
 
 
 def _find_alternates(
     wanted: WantedClaim, choice: HostChoice, others: Iterable[HostChoice]
 ) -> tuple[HostChoice, ...]:
-    """Choices on other hosts: as many as are wanted, or as are found within the budget."""
+    """Return choices on other hosts: as many as are wanted, or as are found within the budget."""
     found: dict[int, HostChoice] = {}
     if wanted.alternates:
-        with suppress(BudgetExhausted):  # there is a choice, which is what counts
+        with suppress(BudgetExhausted):  # the choice itself is found, and is what counts
             for other in islice(others, _MAX_TRIED):
                 if other.root.id != choice.root.id:
                     found.setdefault(other.root.id, other)
