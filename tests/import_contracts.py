@@ -1,4 +1,4 @@
-"""A kind of import contract that import-linter lacks: a package uses only modules of another that a list names."""
+"""A kind of import contract that import-linter lacks: the list of modules that a package may use."""
 
 from grimp import ImportGraph
 from importlinter.application import output
