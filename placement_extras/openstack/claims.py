@@ -9,7 +9,7 @@ from typing import Any, Final
 from osc_lib import exceptions
 from osc_lib.command import command
 
-from placement_extras.openstack.flavors import add_wanted, given_strict, wanted
+from placement_extras.openstack.flavors import add_topology, add_wanted, given_strict, given_topology, wanted
 from placement_extras.openstack.requests import HostNames, in_words, pairs, request, request_ours, roots, warn
 
 _CLAIMS: Final = "/ext/v1/claims"
@@ -19,8 +19,6 @@ _CONFLICT: Final = "consumer generation conflict"
 """What the service says where another generation is there than the one that was given."""
 _GENERATIONS: Final = "1.28"
 """The microversion since which allocations are shown with the generation of their consumer."""
-TOPOLOGIES: Final = ("single-numa-node", "restricted", "best-effort", "spread")
-"""How what a query asks for may be split over NUMA nodes."""
 SHOWN: Final = ("uuid", "project_id", "user_id", "group", "generation", "expires_at", "allocations")
 """What is shown of a reservation."""
 CLAIMED: Final = (
@@ -69,11 +67,7 @@ class CreateClaim(command.Lister):
             choices=("affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity"),
             help="Where it is to be beside the others of --group (default: anti-affinity)",
         )
-        parser.add_argument(
-            "--topology",
-            choices=TOPOLOGIES,
-            help="Split PCPU and MEMORY_MB of the query over NUMA nodes, in this way",
-        )
+        add_topology(parser)
         parser.add_argument(
             "--alternates", metavar="<number>", type=int, help="Show so many other places that would do"
         )
@@ -90,7 +84,8 @@ class CreateClaim(command.Lister):
             "consumer_uuid": parsed_args.uuid or str(uuid.uuid4()),
             "consumer_generation": parsed_args.generation,
             "consumer_type": parsed_args.consumer_type,
-            **_given(parsed_args, "topology", "alternates", "expires_in"),
+            **given_topology(parsed_args),
+            **_given(parsed_args, "alternates", "expires_in"),
         }
         if parsed_args.group is not None:
             claim["group"] = {"name": parsed_args.group, "policy": parsed_args.policy or "anti-affinity"}

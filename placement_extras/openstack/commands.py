@@ -13,9 +13,11 @@ from osc_lib.command import command
 
 from placement_extras.openstack.flavors import (
     add_by_options,
+    add_topology,
     add_wanted,
     by_options,
     given_strict,
+    given_topology,
     read_flavor,
     wanted,
 )
@@ -44,19 +46,22 @@ class ExplainAllocationCandidates(command.Lister):
 
     The explanation as a sentence goes to the standard error, the table shows a part of it: with which
     conditions how many providers and hosts are left (conditions), why the other hosts are not (reasons),
-    which smallest changes would help (relaxations), and the largest amounts that fit (max-amounts).
+    which smallest changes would help (relaxations), and the largest amounts that fit (max-amounts). With a
+    --topology the sentence and the relaxations are of a claim with that topology.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """The arguments."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         add_wanted(parser)
+        add_topology(parser)
         _add_options(parser, _PARTS, "the query is")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[Row]]:
         """Ask, say it in a sentence, and show the part as a table."""
-        answer = _ask(self, _EXPLANATIONS, wanted(parsed_args), parsed_args)
+        body = {**wanted(parsed_args), **given_topology(parsed_args)}
+        answer = _ask(self, _EXPLANATIONS, body, parsed_args)
         print(f"{answer['summary']}.", file=self.app.stderr)
         warn(self, answer.get("warnings", ()))
         columns, rows = _PARTS[parsed_args.part]

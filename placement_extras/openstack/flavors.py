@@ -16,6 +16,8 @@ _SIZES: Final = {
     "ephemeral": ("<size-gb>", "Ephemeral disk in GiB"),
     "swap": ("<size-mb>", "Swap in MiB"),
 }
+TOPOLOGIES: Final = ("single-numa-node", "restricted", "best-effort", "spread")
+"""The ways to split dedicated CPUs and memory over NUMA nodes."""
 _MAX_FILE: Final = 1 << 20
 _SHOWN: Final = {"OS-FLV-EXT-DATA:ephemeral": "ephemeral", "properties": "extra_specs"}
 """What `openstack flavor show` calls otherwise."""
@@ -54,6 +56,20 @@ def add_by_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="Refuse a flavor of which something is not understood, in place of a warning",
     )
+
+
+def add_topology(parser: argparse.ArgumentParser) -> None:
+    """The option of commands that place a query or a flavor as a claim would be placed."""
+    parser.add_argument(
+        "--topology",
+        choices=TOPOLOGIES,
+        help="Split PCPU and MEMORY_MB of the query over NUMA nodes, in this way",
+    )
+
+
+def given_topology(parsed_args: argparse.Namespace) -> dict[str, Any]:
+    """The member ``topology`` of a body; nothing without the option."""
+    return {} if parsed_args.topology is None else {"topology": parsed_args.topology}
 
 
 def given_strict(parsed_args: argparse.Namespace) -> dict[str, Any]:

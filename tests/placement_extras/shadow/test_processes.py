@@ -221,6 +221,13 @@ def test_ours_that_hangs_delays_nobody(small: Shadow) -> None:
             ],
             "warning: --stock-database holds a password",
         ),
+        (
+            [
+                *("--stock", "http://127.0.0.1:1", "--ours", "http://127.0.0.1:2", "--ours-token", "secret"),
+                *("--stock-database", "sqlite:////nowhere/stock.sqlite"),
+            ],
+            "warning: --ours-token holds a token",
+        ),
     ],
 )
 def test_a_wrong_command_line_is_named(tmp_path: Path, options: list[str], said: str) -> None:
