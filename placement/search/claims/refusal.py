@@ -1,7 +1,8 @@
 """Explains why a claim has no place: reasons among the possible hosts, and changes that would help.
 
 A request with a topology is explained in the same way, as a claim without a consumer. Conditions on one
-provider do not bound an amount that is split over zones. So each change to such a claim is tried by placing it.
+provider do not bound an amount that is split over zones. So each change to such a claim is tried by placing
+it.
 """
 
 from __future__ import annotations
