@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 from oslo_config import cfg
 
 from compute_agent.agent import release
+from compute_agent.agent.classification_check import input_document
 from compute_agent.agent.documents import (
     guest_document,
     loss_document,
@@ -179,6 +180,7 @@ class ApiMethods:
             "status": self.status,
             "guest.list": self.guest_list,
             "guest.show": self.guest_show,
+            "guest.inputs": self.guest_inputs,
             "guest.run": self.guest_run,
             "guest.adopt": self.guest_adopt,
             "guest.announce": self.guest_announce,
@@ -212,6 +214,11 @@ class ApiMethods:
     def guest_show(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """One guest, by uuid or name."""
         return self._guest_document(self._agent.configurator.find_guest(load(GuestSchema(), params)["guest"]))
+
+    def guest_inputs(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """What the settings of each guest are resolved from, for a check of another configuration."""
+        load(EmptySchema(), params)
+        return [input_document(one) for one in self._agent.pipeline.resolution_inputs()]
 
     def guest_run(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Start a guest for a consumer, on what the consumer holds."""
