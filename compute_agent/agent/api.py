@@ -25,6 +25,7 @@ from compute_agent.agent.documents import (
 )
 from compute_agent.agent.guest_settings import ANSWER_SECONDS, GuestConfigurator
 from compute_agent.agent.maintenance import MaintenanceMode
+from compute_agent.agent.manual_throttling import ManualThrottling
 from compute_agent.agent.parameters import (
     AdoptSchema,
     AnnounceSchema,
@@ -32,6 +33,7 @@ from compute_agent.agent.parameters import (
     DisableSchema,
     EmptySchema,
     GuestSchema,
+    LimitSchema,
     MoveSchema,
     ReleaseSchema,
     ReshapeSchema,
@@ -102,6 +104,11 @@ class AgentParts(Protocol):
     @property
     def configurator(self) -> GuestConfigurator:
         """What finds guests, and changes their settings."""
+        ...
+
+    @property
+    def manual_throttling(self) -> ManualThrottling:
+        """What limits and evicts guests by hand."""
         ...
 
     @property
@@ -185,6 +192,8 @@ class ApiMethods:
             "guest.adopt": self.guest_adopt,
             "guest.announce": self.guest_announce,
             "guest.set": self.guest_set,
+            "guest.limit": self.guest_limit,
+            "guest.evict": self.guest_evict,
             "guest.move": self.guest_move,
             "guest.stop": self.guest_stop,
             "inventory": self.inventory,
@@ -269,6 +278,22 @@ class ApiMethods:
         """Give a running guest other settings, in effect when this returns."""
         guest = self._agent.configurator.change_guest(params)
         return self._guest_document(self._agent.configurator.find_guest(guest.uuid))
+
+    def guest_limit(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Limit the CPU use of a guest by hand, or limit it no more; in effect when this returns."""
+        body = load(LimitSchema(), params)
+        guest = self._agent.configurator.find_guest(body["guest"]).guest
+        try:
+            self._agent.manual_throttling.limit_cpus(guest, body["cpus"])
+        except FutureTimeoutError as error:
+            raise RequestError(_BUSY) from error
+        return self._guest_document(self._agent.configurator.find_guest(guest.uuid))
+
+    def guest_evict(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Have a guest leave, as a watermark does. Its outcome is an event."""
+        guest = self._agent.configurator.find_guest(load(GuestSchema(), params)["guest"]).guest
+        self._agent.manual_throttling.evict_guest(guest)
+        return {"uuid": guest.uuid, "name": guest.name}
 
     def guest_move(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Move a guest off the CPUs that the present sets do not have, or just tell where it would go."""

@@ -134,6 +134,12 @@ class SetSchema(GuestSchema):
     unset = fields.List(fields.String(validate=validate.OneOf(SETTING_NAMES)), load_default=list)
 
 
+class LimitSchema(GuestSchema):
+    """Parameters of ``guest.limit``."""
+
+    cpus = fields.Float(allow_none=True, load_default=None, validate=validate.Range(0.01, MAX_VCPUS))
+
+
 class MoveSchema(GuestSchema):
     """Parameters of ``guest.move``."""
 

@@ -74,6 +74,7 @@ class HostAgent:
         self.pipeline, self.metrics = parts.pipeline, parts.metrics
         self.reports, self.announcements = parts.reports, parts.announcements
         self.configurator, self.maintenance = parts.configurator, parts.maintenance
+        self.manual_throttling = parts.manual_throttling
 
     @property
     def options(self) -> cfg.ConfigOpts:
