@@ -12,13 +12,21 @@ from compute_agent.events.event import EventKind, EventOutcome, EventRecorder
 from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError
 from compute_agent.model.resource import CPU_QUOTA, ThrottleControl
-from compute_agent.threads import run_aside
-from compute_agent.throttling import evictions
+from compute_agent.threads import ONCE, ThreadSpec, run_aside
 
 LOG = logging.getLogger(__name__)
 
 OWNER: Final = "by hand"
 """The name in which the arbiter has these limits."""
+
+
+MANUAL_EVICTION_THREAD: Final = ThreadSpec(
+    "evict by hand",
+    ONCE,
+    "stops one guest as an operator asked, and gives its allocation back as soon as Placement takes it",
+    "that of the guests that are evicted by hand",
+    "the driver or the operator's command; the worker; Placement",
+)
 
 
 class OwnedLimits(Protocol):
@@ -86,7 +94,7 @@ class ManualThrottling:
                 raise RequestError(f"guest {guest} is being evicted already")
             self._evicting.add(guest.uuid)
         LOG.info("Guest %s is to leave, as asked", guest)
-        run_aside(evictions.EVICTION_THREAD, partial(self._see_off, guest), f"-{guest.uuid}")
+        run_aside(MANUAL_EVICTION_THREAD, partial(self._see_off, guest), f"-{guest.uuid}")
 
     def _see_off(self, guest: Guest) -> None:
         try:
