@@ -38,6 +38,7 @@ from compute_agent.agent.parameters import (
     ReleaseSchema,
     ReshapeSchema,
     RunSchema,
+    WatermarkTestSchema,
     load,
 )
 from compute_agent.agent.protocol import Method, RequestError
@@ -133,6 +134,13 @@ class AgentParts(Protocol):
         """The watermarks, and how usage stands to them."""
         ...
 
+    def rehearse_watermarks(self, metric: str, usage: str) -> list[dict[str, Any]]:
+        """What the watermarks of a metric would do at a usage.
+
+        :raises ValueError: there is no such metric, or no such usage.
+        """
+        ...
+
     def capacity(self) -> list[dict[str, Any]]:
         """What others leave unused of the shared CPUs, term by term."""
         ...
@@ -169,7 +177,7 @@ _BUSY: Final = f"the agent is busy: no answer within {ANSWER_SECONDS} s"
 OPEN_METHODS: Final = frozenset(
     {
         *("capacity.show", "guest.list", "guest.show", "interference.list", "inventory", "resctrl.groups"),
-        *("status", "watermark.list"),
+        *("status", "watermark.list", "watermark.test"),
     }
 )
 """Those that change nothing, for everybody who may open the socket."""
@@ -202,6 +210,7 @@ class ApiMethods:
             "audit": self.audit,
             "allocations.accept": self.allocations_accept,
             "watermark.list": self.watermark_list,
+            "watermark.test": self.watermark_test,
             "capacity.show": self.capacity_show,
             "interference.list": self.interference_list,
             "host.disable": self.host_disable,
@@ -405,6 +414,14 @@ class ApiMethods:
         """All lines of the watermarks, and how usage stands to them."""
         load(EmptySchema(), params)
         return self._agent.watermarks()
+
+    def watermark_test(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """What the watermarks of a metric would do at a usage."""
+        body = load(WatermarkTestSchema(), params)
+        try:
+            return self._agent.rehearse_watermarks(body["metric"], body["usage"])
+        except ValueError as error:
+            raise RequestError(str(error)) from error
 
     def interference_list(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Who is limited for whom, and what is remembered of others."""

@@ -146,6 +146,13 @@ class MoveSchema(GuestSchema):
     dry_run = fields.Boolean(load_default=False)
 
 
+class WatermarkTestSchema(Schema):
+    """Parameters of ``watermark.test``."""
+
+    metric = fields.String(load_default="cpu_usage")
+    usage = fields.String(required=True)
+
+
 class ReshapeSchema(Schema):
     """Parameters of ``reshape``."""
 
