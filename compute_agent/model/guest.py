@@ -126,6 +126,7 @@ class Guest:
     ``cgroup`` is the folder of its cgroup v2 group, empty if it has none to itself. ``details`` are for
     people alone: what else the driver can tell, by name. ``dedicated`` is how many of its CPUs it was ordered
     to have for itself; 0: none, or nobody said. ``constraints`` are what its definition demands.
+    ``dedicated_vcpus`` are the numbers of the guest CPUs that are to be dedicated, where only some are.
     """
 
     uuid: str
@@ -137,6 +138,7 @@ class Guest:
     details: Mapping[str, str] = field(default_factory=dict)
     dedicated: int = 0
     constraints: PlacementConstraints = UNCONSTRAINED
+    dedicated_vcpus: CpuSet = frozenset()
 
     def __str__(self) -> str:
         return called(self.name, self.uuid)

@@ -303,7 +303,7 @@ class DomainTable:
                 return None
             description, binding = domain_metadata.describe(xml), parse_binding(xml)
             blockio, soft_limit = parse_live(xml)
-            dedicated = read_flavor(xml).dedicated or 0
+            flavor = read_flavor(xml)
             source = self._source(domain)
             definition = _definition(domain, source)
             constraints = self._constrained(parse_constraints(xml), definition)
@@ -337,7 +337,8 @@ class DomainTable:
             description.name,
             process.identity.pid,
             description.settings,
-            dedicated=dedicated,
+            dedicated=flavor.dedicated or 0,
+            dedicated_vcpus=flavor.dedicated_vcpus,
             constraints=constraints,
         )
         if known is None or known.guest != guest:
