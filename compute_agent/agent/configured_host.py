@@ -24,6 +24,7 @@ from compute_agent.agent.parked_cpus import (
 from compute_agent.classes.blockio_classes import parse_blockio_classes
 from compute_agent.classes.cpu_classes import parse_cpu_classes, parse_cpu_pools
 from compute_agent.classes.guest_classes import parse_classes
+from compute_agent.classification.resolution import parse_policy
 from compute_agent.conf.policy import DEFAULT_POLICY, FOLLOW
 from compute_agent.conf.qos import cpu_pool_sections
 from compute_agent.controllers.base import KernelController
@@ -270,6 +271,7 @@ def build_world(
         root_known=whose.known,
         pools=derived.pools,
         warnings=tuple(warnings),
+        classification=parse_policy(conf),
         powered=cpu_sets.dedicated & parkable_cpus(conf, whose.beside),
         wakes=not whose.beside,
         rebalance_gain=conf.policy.rebalance_gain if may_move and conf.policy.rebalance else None,

@@ -41,6 +41,7 @@ from compute_agent.report.history import (
     Generations,
     OlderCopy,
     PlacementHistory,
+    holder_of,
     why_older,
 )
 from compute_agent.report.reporter import HoldingsListing
@@ -318,6 +319,7 @@ def allocations_read(
         as_of,
         held,
         {uuid: holding.migration for uuid, holding in changed.items() if holding.migration is not None},
+        {uuid: owner for uuid, record in records.items() if (owner := holder_of(record)) is not None},
     )
 
 

@@ -57,7 +57,8 @@ class ExpectedGuests:
         one = self._expected.get(guest.uuid)
         if one is None:
             return None
-        found = replace(one, guest=guest, until=self._now() + STARTING_SECONDS)
+        # Its settings are those that the worker resolved when it was announced.
+        found = replace(one, guest=replace(one.guest, pid=guest.pid), until=self._now() + STARTING_SECONDS)
         self._expected[guest.uuid] = found
         return found
 
@@ -161,6 +162,19 @@ class GuestEnforcer:
                     raise DriverError(f"{controller.name}: {error}") from error
                 entry.pending.discard(controller.name)
 
+    def lift_limits(self, entry: CachedGuest, world: HostState) -> None:
+        """Lift the limits of a guest before the agent leaves it as it is. A failure costs a log line."""
+        entry.limits.clear()
+        target = self._target(entry, world)
+        # Limits of cache groups are those of all guests together, and end with the next sync.
+        for controller in (each for each in self._controllers if not each.acts_early):
+            try:
+                controller.apply(target)
+            except GuestGoneError:
+                return
+            except (DriverError, OSError) as error:
+                self._failed(controller, error)
+
     def expect(self, guest: Guest, allocation: Allocation | None, world: HostState) -> None:
         """Do what is possible for a guest that is about to start."""
         self._expected.add(guest, allocation)
@@ -172,8 +186,10 @@ class GuestEnforcer:
         :raises DriverError: something of that cannot be done.
         """
         one = self._expected.found(guest)
-        if one is None:
-            return  # it took too long, or its start was told of meanwhile
+        # It took too long, or its start was told of meanwhile; a preserved guest is only awaited, so that its
+        # CPUs are online.
+        if one is None or one.guest.settings.preserve:
+            return
         self._sync(world)
         for controller in self._early():
             try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from compute_agent.classification.resolution import NO_CLASSIFICATION, ClassificationPolicy
 from compute_agent.host.topology import HostTopology
 from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
 from compute_agent.model.cpuset import CpuPool, CpuSet, CpuSets
@@ -27,7 +28,9 @@ class HostState:
     stopped. ``root_known``: it is known whose the root provider is, and which; until then nobody can say what
     of an allocation is of this host. ``rebalance_gain`` is what moving a running guest has to gain (see
     :mod:`compute_agent.policy.running_guests`); None: none is moved. ``pools`` are the pools of CPUs,
-    ``warnings`` what files that add to providers say to no effect. ``powered`` are the dedicated CPUs that a
+    ``warnings`` what files that add to providers say to no effect. ``classification`` says which settings
+    guests have.
+    ``powered`` are the dedicated CPUs that a
     power manager takes offline and brings online; with ``wakes`` that is the agent.
     """
 
@@ -42,6 +45,7 @@ class HostState:
     root_known: bool = True
     pools: tuple[CpuPool, ...] = ()
     warnings: tuple[str, ...] = ()
+    classification: ClassificationPolicy = NO_CLASSIFICATION
     powered: CpuSet = frozenset()
     wakes: bool = False
 

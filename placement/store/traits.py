@@ -1,16 +1,16 @@
 """Traits: the names there are, and which provider has which."""
 
 from collections.abc import Collection, Mapping, Set
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Final
 
 import sqlalchemy as sa
 
+from placement import extensions
 from placement.db.batch import KEPT_SIZES, PreparedStatement, bind_parameters, bind_values
 from placement.db.database import WriteTransaction
 from placement.db.tables import provider_attributes, provider_traits, resource_providers, traits
 from placement.exceptions import Conflict, InvalidRequest, NotFound
-from placement.read_model.provider import DISABLED, DISABLED_BY, DISABLED_REASON
 from placement.store import described, names, providers
 
 
@@ -49,7 +49,8 @@ def replace(tx: WriteTransaction, uuid: str, generation: int, wanted: Collection
         described.find(tx, _others(len(wanted)), uuid, generation, **values)
         tx.queue(_removal_there, {})
         described.insert(tx, provider_traits.c.trait_id, [{"name": name} for name in wanted], traits)
-        tx.queue(_stale_reasons_there, {})
+        if (stale := _stale_attributes_there()) is not None:
+            tx.queue(stale, {})
         described.changed(tx)
         return generation + 1
     row, present, ids = _lock(tx, uuid, wanted)
@@ -102,13 +103,14 @@ def _write(tx: WriteTransaction, provider_id: int, present: Set[int], wanted: Se
 def put(tx: WriteTransaction, wanted: Mapping[int, Set[int]]) -> None:
     """Give (locked) providers, by id, the traits with these ids in place of those that they have.
 
-    Why a provider was disabled goes with the trait: whoever disables it again has other reasons.
+    Attributes that extensions register for a trait go with it: they say why this provider had it then.
     """
     for provider_id in wanted:
         tx.queue(_removal, {"provider": provider_id})
     insert(tx, wanted)
-    for provider_id in wanted:
-        tx.queue(_stale_reasons, {"provider": provider_id})
+    if (stale := _stale_attributes()) is not None:
+        for provider_id in wanted:
+            tx.queue(stale, {"provider": provider_id})
 
 
 def insert(tx: WriteTransaction, wanted: Mapping[int, Set[int]]) -> None:
@@ -127,19 +129,35 @@ def _removal_of(provider: sa.ColumnElement[int]) -> PreparedStatement:
     return PreparedStatement(sa.delete(provider_traits).where(provider_traits.c.provider_id == provider))
 
 
-def _stale_reasons_of(provider: sa.ColumnElement[int]) -> PreparedStatement:
-    disabled = (
-        sa.select(sa.literal(1))
-        .select_from(provider_traits.join(traits, traits.c.id == provider_traits.c.trait_id))
-        .where(provider_traits.c.provider_id == provider, traits.c.name == DISABLED)
-    )
-    return PreparedStatement(
-        sa.delete(provider_attributes).where(
-            provider_attributes.c.provider_id == provider,
-            sa.or_(*(provider_attributes.c.name == each for each in (DISABLED_REASON, DISABLED_BY))),
-            ~sa.exists(disabled),
+def _stale_attributes_of(provider: sa.ColumnElement[int]) -> PreparedStatement | None:
+    """Removes the attributes of a provider whose trait it lacks; None if no attribute goes with a trait."""
+
+    def is_stale(trait: str, attributes: Collection[str]) -> sa.ColumnElement[bool]:
+        present = (
+            sa.select(sa.literal(1))
+            .select_from(provider_traits.join(traits, traits.c.id == provider_traits.c.trait_id))
+            .where(provider_traits.c.provider_id == provider, traits.c.name == trait)
         )
-    )
+        return sa.and_(
+            sa.or_(*(provider_attributes.c.name == each for each in attributes)), ~sa.exists(present)
+        )
+
+    registered: list[Mapping[str, Collection[str]]] = list(extensions.registered("trait_attributes").values())
+    stale = [is_stale(*both) for each in registered for both in each.items()]
+    if not stale:
+        return None
+    its = provider_attributes.c.provider_id == provider
+    return PreparedStatement(sa.delete(provider_attributes).where(its, sa.or_(*stale)))
+
+
+@cache
+def _stale_attributes() -> PreparedStatement | None:
+    return _stale_attributes_of(sa.bindparam("provider"))
+
+
+@cache
+def _stale_attributes_there() -> PreparedStatement | None:
+    return _stale_attributes_of(described.PROVIDER)
 
 
 @lru_cache(KEPT_SIZES)
@@ -157,5 +175,3 @@ def _others(count: int) -> PreparedStatement:
 
 _removal: Final = _removal_of(sa.bindparam("provider"))
 _removal_there: Final = _removal_of(described.PROVIDER)
-_stale_reasons: Final = _stale_reasons_of(sa.bindparam("provider"))
-_stale_reasons_there: Final = _stale_reasons_of(described.PROVIDER)

@@ -206,7 +206,7 @@ class TestRefusedToRun:
         rig.handle(GuestStarted(heir, None) if told else ReconcileGuests())
         assert rig.driver.running == {"paid": heir}
         view = find_view(rig.pipeline, "paid")
-        assert (view.guest, view.limits) == (heir, {QUOTA: 0.5})
+        assert (view.guest.pid, view.limits) == (heir.pid, {QUOTA: 0.5})
         assert rig.observed("paid") == ALL
 
     def test_a_round_before_its_start_is_told_does_not_save_it(self, rig):
