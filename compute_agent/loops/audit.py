@@ -313,7 +313,7 @@ class HostAuditor:
                 if isinstance(error, ConcurrentUpdateError):
                     continue
                 break
-            self._recorder.tell(
+            self._recorder.record_done(
                 LOG.info,
                 EventKind.AUDIT,
                 NamedSubject(consumer),
