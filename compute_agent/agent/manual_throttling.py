@@ -78,10 +78,10 @@ class ManualThrottling:
             raise RequestError(str(error)) from error
         if cores is None:
             message = "Guest %s is not limited by hand any more"
-            self._recorder.tell(LOG.info, EventKind.THROTTLE_UP, guest, message, reason=OWNER)
+            self._recorder.record_done(LOG.info, EventKind.THROTTLE_UP, guest, message, reason=OWNER)
             return
         message = "Guest %s is limited to %g cores"
-        self._recorder.tell(LOG.info, EventKind.THROTTLE_DOWN, guest, message, cores, reason=OWNER)
+        self._recorder.record_done(LOG.info, EventKind.THROTTLE_DOWN, guest, message, cores, reason=OWNER)
 
     def evict_guest(self, guest: Guest) -> None:
         """Have a guest leave, as an eviction by a watermark does. Its outcome is an event.
@@ -102,11 +102,11 @@ class ManualThrottling:
             self._leaving.give_back(guest.uuid)
         except Exception as error:  # an operator's command may do anything
             message, outcome = "Guest %s cannot be evicted: %s", EventOutcome.FAILED
-            self._recorder.record(
+            self._recorder.record_event(
                 LOG.warning, EventKind.EVICT, guest, message, guest, error, reason=OWNER, outcome=outcome
             )
         else:
-            self._recorder.tell(LOG.info, EventKind.EVICT, guest, "Guest %s was evicted", reason=OWNER)
+            self._recorder.record_done(LOG.info, EventKind.EVICT, guest, "Guest %s was evicted", reason=OWNER)
         finally:
             with self._lock:
                 self._evicting.discard(guest.uuid)

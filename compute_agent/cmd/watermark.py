@@ -130,7 +130,7 @@ class WatermarkTest(AgentLister):
         rows = self.ask("watermark.test", params)
         if not rows:
             self.say_why_empty(
-                "Nothing would be done: no threshold is exceeded, or no guest may be acted on."
+                "Nothing would be done: no threshold is exceeded, or all guests are protected."
             )
         return ("action", "guest", "name"), [(row["action"], row["guest"], row["name"]) for row in rows]
 
