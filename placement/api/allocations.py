@@ -114,7 +114,7 @@ def delete_of_consumer(call: ApiRequest, consumer_uuid: str) -> Response:
 @operation(blueprint, "GET", "/resource_providers/<uuid>/allocations", rules.PROVIDER_LIST, writes_json=True)
 def list_of_provider(call: ApiRequest, uuid: str) -> Response:
     """All that consumers hold of a provider."""
-    with call.service.model.fresh() as view:
+    with call.service.model.fresh_view() as view:
         provider = existing(view.snapshot, uuid)
     with call.service.database.read() as conn:
         held = store.of_provider(conn, provider.uuid)

@@ -113,7 +113,7 @@ class ServiceMetrics:
     def _of_model(self) -> Iterator[GaugeMetricFamily]:
         """What the read model knows; the providers' series as openstack-exporter names them."""
         self._service.prepare()
-        with self._service.model.fresh() as view:
+        with self._service.model.fresh_view() as view:
             providers = list(view.snapshot)  # which are never changed, only replaced
         series = _PER_INVENTORY * sum(len(each.inventories) for each in providers)
         count = GaugeMetricFamily("placement_resource_providers", "How many resource providers there are.")

@@ -27,7 +27,7 @@ def _shown(name: str) -> dict[str, Any]:
 )
 def list_all(call: ApiRequest) -> Response:
     """All resource classes."""
-    with call.service.model.fresh() as view:
+    with call.service.model.fresh_view() as view:
         classes = view.names.classes
         return call.answer(
             {"resource_classes": [_shown(name) for name in classes]},
@@ -56,7 +56,7 @@ def create(call: ApiRequest) -> Response:
 )
 def show(call: ApiRequest, name: str) -> Response:
     """One resource class."""
-    with call.service.model.fresh() as view:
+    with call.service.model.fresh_view() as view:
         if name not in view.names.classes:
             raise NotFound(f"No such resource class {name}.")
         return call.answer(_shown(name), view.names.classes[name])

@@ -125,7 +125,7 @@ def about(call: ApiRequest, uuid: str) -> Iterator[None]:
     try:
         yield
     except InvalidRequest:
-        with call.service.model.fresh() as view:
+        with call.service.model.fresh_view() as view:
             existing(view.snapshot, uuid)
         raise
 
@@ -134,9 +134,9 @@ def about(call: ApiRequest, uuid: str) -> Iterator[None]:
 def list_all(call: ApiRequest) -> Response:
     """All providers, or those that the filters let through."""
     wanted = parse_provider_filter(call.parameters, call.version)
-    with call.service.model.fresh() as view:
+    with call.service.model.fresh_view() as view:
         check_names(wanted, view.names.classes, view.names.traits)
-        budget = SearchBudget(give_way=view.giving_way_after(call.check_awaited))
+        budget = SearchBudget(yield_lock=view.yield_after(call.check_awaited))
         found = filter_providers(view.snapshot, wanted, budget)
         pieces, newest = [], []
         for some in yielding_slices(found, budget):
@@ -169,7 +169,7 @@ def show(call: ApiRequest, uuid: str) -> Response:
 
 
 def _show(call: ApiRequest, uuid: str) -> Response:
-    with call.service.model.fresh() as view:
+    with call.service.model.fresh_view() as view:
         provider = existing(view.snapshot, uuid)
         return call.answer(shown([provider], view, call.version), provider.updated_at)
 

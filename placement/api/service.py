@@ -100,8 +100,8 @@ class EmptyAnswerExplainer:
                 self._not_before = time.monotonic() + _SHARE * (time.thread_time() - began)
 
     def _explain(self, question: Question, request: CandidatesRequest) -> None:
-        with self._model.aside() as (snapshot, refreshed):
-            budget = SearchBudget(self._deadline, give_way=lambda: time.sleep(_PAUSE), first_slice=_SLICE)
+        with self._model.pinned_snapshot() as (snapshot, refreshed):
+            budget = SearchBudget(self._deadline, yield_lock=lambda: time.sleep(_PAUSE), first_slice=_SLICE)
             explanation = explain_request(snapshot, request, budget)
         if explanation.fitting:
             LOG.info("There were no allocation candidates; by now %s hosts would do.", explanation.fitting)

@@ -155,7 +155,7 @@ def within_reservation(
         }
         for provider_id in concerned
     }
-    return snapshot.using(used), frozenset(snapshot.providers[root].uuid for root in roots)
+    return snapshot.with_usage(used), frozenset(snapshot.providers[root].uuid for root in roots)
 
 
 def _using_more(snapshot: ModelSnapshot, more: Iterable[tuple[str, Mapping[str, int]]]) -> ModelSnapshot:
@@ -167,7 +167,7 @@ def _using_more(snapshot: ModelSnapshot, more: Iterable[tuple[str, Mapping[str, 
             here = used.setdefault(provider.id, {**provider.used})
             for name, amount in amounts.items():
                 here[name] = here.get(name, 0) + amount
-    return snapshot.using(used)
+    return snapshot.with_usage(used)
 
 
 NO_MEMBERS: Final[Mapping[int, int]] = {}
@@ -197,7 +197,7 @@ class ClaimScenario:
         groups = {name: present(each, moving) for name, each in members.items()}
         far = any(each.topology is not None or "numa_distance" in dict(each.order) for each in wanted)
         sizes = {name: size(each, moving) for name, each in members.items()}
-        return cls(snapshot, groups, snapshot.distances() if far else {}, sizes)
+        return cls(snapshot, groups, snapshot.zone_distances() if far else {}, sizes)
 
     def members_beside(self, group: ConsumerGroup | None) -> Mapping[int, int]:
         """Return how many members each host has, for a consumer that joins this group."""
@@ -223,4 +223,4 @@ class ClaimScenario:
 
 def zone_of(snapshot: ModelSnapshot, provider: Provider) -> int | None:
     """Return the id of the nearest provider, upwards from this one, that is a NUMA node."""
-    return next((each.id for each in snapshot.upwards(provider) if ZONE in each.traits), None)
+    return next((each.id for each in snapshot.lineage_of(provider) if ZONE in each.traits), None)

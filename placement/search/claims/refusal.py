@@ -209,7 +209,7 @@ def _without_pools(snapshot: ModelSnapshot, wanted: WantedClaim) -> ModelSnapsho
         for pool in pools
         if pool.root_id in avoided
     }
-    return snapshot.using(used) if used else snapshot
+    return snapshot.with_usage(used) if used else snapshot
 
 
 def _mark_avoided(

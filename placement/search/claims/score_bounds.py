@@ -90,8 +90,8 @@ class ScoreUpperBounds:
         for name, amount in least.items():
             index = self._snapshot.free_index(name)
             # a bisection; the set of hosts is only made where it leaves out any
-            if index.count(amount) < len(self._snapshot.trees):
-                having = set(index.having(amount))
+            if index.count_roots(amount) < len(self._snapshot.trees):
+                having = set(index.roots_with(amount))
                 roots = [root for root in roots if root in having]
         return roots
 
@@ -134,7 +134,7 @@ class ScoreUpperBounds:
     def _of_class(self, name: str, amount: int) -> Bounds:
         """Return these bounds for one class."""
         self._count_look()
-        sums = self._snapshot.sums(name)
+        sums = self._snapshot.sums_of(name)
         if not self._is_shared(name):
             shares = [
                 # as share() computes it, inlined for ten thousand hosts
@@ -267,8 +267,8 @@ def _beside_pools(
 
 def _fewest_zones(kind: TreeClass, names: tuple[str, ...], count: int) -> int:
     """Return the least number of zones in which this many providers with all of these classes are."""
-    having = {at for at, _ in kind.shape.giving(names)}
-    inside = sorted([len(having.intersection(zone)) for zone in kind.zones], reverse=True)
+    having = {at for at, _ in kind.shape.places_giving(names)}
+    inside = sorted([len(having.intersection(zone)) for zone in kind.zone_positions], reverse=True)
     # providers outside of any zone are taken first, as they cost no zone
     left = count - (len(having) - sum(inside))
     for fewest, there in enumerate(inside):

@@ -162,7 +162,7 @@ class ClaimService:
     def _place_at_once(self, wanted: Sequence[WantedClaim], seconds: float) -> list[PlacedClaim] | None:
         """Return places in a snapshot of a moment ago; None if it has none, as there may be some by now."""
         # mostly without a query: the transaction refuses a choice that is out of date
-        with self._model.recent(_RECENT) as view:
+        with self._model.recent_view(_RECENT) as view:
             try:
                 self._check_names(view, wanted)
                 placed = self._place_in(view, view.snapshot, {}, wanted, seconds)
@@ -203,7 +203,7 @@ class ClaimService:
         reservation: str | None,
     ) -> list[PlacedClaim]:
         reserved = None if reservation is None else self._reserved_amounts(reservation, wanted)
-        with self._model.fresh() as view:
+        with self._model.fresh_view() as view:
             self._check_names(view, wanted)
             # a consumer that moves may take its own amounts again
             snapshot = without_allocations(view.snapshot, held) if held else view.snapshot
@@ -217,7 +217,7 @@ class ClaimService:
                 if reserved is not None:
                     raise reservation_refusal(wanted, placed, reserved)
                 budget = SearchBudget(
-                    self._limits.explaining, give_way=view.giving_way_after(self._check_awaited)
+                    self._limits.explaining, yield_lock=view.yield_after(self._check_awaited)
                 )
                 raise claim_refusal(wanted, placed, budget)
         return placed
@@ -234,7 +234,7 @@ class ClaimService:
 
         :raises InvalidRequest: the search takes too long.
         """
-        budget = SearchBudget(seconds, give_way=view.giving_way_after(self._check_awaited))
+        budget = SearchBudget(seconds, yield_lock=view.yield_after(self._check_awaited))
         try:
             return place_claims(
                 ClaimScenario.from_members(snapshot, members, wanted), wanted, budget, self._rng

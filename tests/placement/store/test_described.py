@@ -124,11 +124,11 @@ def test_what_is_written_is_the_same_with_and_without_asking_first(
 def test_other_workers_see_it(database: ServiceDatabase, host: str) -> None:
     database.write(lambda tx: providers.create(tx, NEW, "new", None))
     model = ReadModel(database)
-    with model.fresh():
+    with model.fresh_view():
         pass
     for write in (*LOADED, can(host, 1, AVX), is_in(host, 2, *ZONES)):
         database.write(write)
-        with model.fresh() as view, ReadModel(database).fresh() as anew:
+        with model.fresh_view() as view, ReadModel(database).fresh_view() as anew:
             assert {each.id: each for each in view.snapshot} == {each.id: each for each in anew.snapshot}
     assert model.reread == 0
 

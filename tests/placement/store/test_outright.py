@@ -23,7 +23,7 @@ def chosen(database: ServiceDatabase, host: str) -> dict[str, Provider]:
     database.write(lambda tx: providers.create(tx, OTHER_HOST, "other", None))
     database.write(lambda tx: inventories.replace_all(tx, OTHER_HOST, 0, {"VCPU": FOUR}))
     database.write(lambda tx: allocations.replace(tx, [build_claim(CONSUMERS[2], {host: {"VCPU": 1}})]))
-    with ReadModel(database).fresh() as view:
+    with ReadModel(database).fresh_view() as view:
         return {each.uuid: each for each in view.snapshot}
 
 
@@ -64,10 +64,10 @@ def test_all_of_it_is_sent_with_the_commit(
 
 def test_readers_see_it(database: ServiceDatabase, chosen: dict[str, Provider], host: str) -> None:
     model = ReadModel(database)
-    with model.fresh() as view:
+    with model.fresh_view() as view:
         before = view.snapshot.providers[chosen[host].id].generation
     bind(database, chosen, {host: {"VCPU": 2, "DISK_GB": 3}})
-    with model.fresh() as view:
+    with model.fresh_view() as view:
         seen = view.snapshot.providers[chosen[host].id]
     assert (seen.used, seen.generation) == ({"VCPU": 3, "DISK_GB": 3}, before + 1)
     assert model.reread == 0

@@ -70,11 +70,11 @@ def test_all_that_a_consumer_holds_is_given_back_and_nothing_else(claimed: Servi
 
 def test_other_workers_see_it(claimed: ServiceDatabase) -> None:
     model = ReadModel(claimed)
-    with model.fresh() as view:
+    with model.fresh_view() as view:
         described = {each.uuid: each.described_seq for each in view.snapshot}
         generation = {each.uuid: each.generation for each in view.snapshot}
     release(claimed, FIRST)
-    with model.fresh() as view:
+    with model.fresh_view() as view:
         assert {each.uuid: dict(each.used) for each in view.snapshot if each.uuid in HOSTS} == {
             HOSTS[0]: {},
             HOSTS[1]: {"VCPU": 2, "DISK_GB": 1},
@@ -108,13 +108,13 @@ def test_a_model_that_follows_claims_and_releases_that_race_misses_none(claimed:
             release(claimed, FIRST)
 
     def follow(_: int) -> None:
-        with model.fresh():
+        with model.fresh_view():
             pass
 
     with ThreadPoolExecutor(3) as pool:
         for each in [pool.submit(work, n) for n in range(20) for work in (claim, give_back, follow)]:
             each.result()
-    with model.fresh() as view, ReadModel(claimed).fresh() as anew:
+    with model.fresh_view() as view, ReadModel(claimed).fresh_view() as anew:
         assert {each.id: each for each in view.snapshot} == {each.id: each for each in anew.snapshot}
     assert model.reread == 0
 
