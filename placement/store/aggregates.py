@@ -1,4 +1,4 @@
-"""Which aggregates a provider is in."""
+"""The aggregates of providers."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
@@ -12,9 +12,9 @@ from placement.store import described, providers
 
 
 def replace(tx: WriteTransaction, uuid: str, generation: int | None, aggregates: Sequence[str]) -> int:
-    """Make the provider's aggregates exactly these; return its generation afterwards.
+    """Replace the provider's aggregates by these; return its generation afterwards.
 
-    Without a ``generation`` (before microversion 1.19) none is checked and none goes up.
+    Without a ``generation`` (before microversion 1.19) it is neither checked nor raised.
 
     :raises NotFound: no such provider.
     :raises ConcurrentUpdate: the generation is stale.
@@ -35,14 +35,14 @@ def replace(tx: WriteTransaction, uuid: str, generation: int | None, aggregates:
 
 
 def put(tx: WriteTransaction, wanted: Mapping[int, Collection[str]]) -> None:
-    """Have (locked) providers, by id, be in these aggregates in place of those that they are in."""
+    """Replace the aggregates of (locked) providers, by their ids."""
     for provider_id in wanted:
         tx.queue(_removal, {"provider": provider_id})
     insert(tx, wanted)
 
 
 def insert(tx: WriteTransaction, wanted: Mapping[int, Collection[str]]) -> None:
-    """As :func:`put`, for providers that are in none."""
+    """Add aggregates to providers without any, by their ids."""
     tx.insert(
         provider_aggregates,
         [

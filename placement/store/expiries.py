@@ -1,7 +1,7 @@
-"""Claims that are gone at a time of the database's clock, unless somebody confirms them before.
+"""Claims that expire at a time of the database's clock, unless a client confirms them before.
 
-A consumer whose claim expires has a row, which counts for one generation of the consumer: whoever writes its
-allocations, or says that they stay, makes it a consumer like any other. What expired is given back as
+A consumer with such a claim has a row, which counts for one generation of the consumer. Any write of its
+allocations, or a confirmation, makes it a consumer like any other. Expired claims are released as
 reservations are (:mod:`placement.store.reservations`).
 """
 
@@ -22,9 +22,9 @@ from placement.store.expired import EXPIRES
 
 
 def write(tx: WriteTransaction, seconds: Mapping[str, float], known: list[int]) -> StatementAnswer | None:
-    """Have claims of this transaction expire in so many seconds, by the uuid of the consumer.
+    """Have claims of this transaction expire after seconds, by the uuid of the consumer.
 
-    :param known: the ids of those consumers that were there before.
+    :param known: the ids of consumers that existed before.
     :returns: the uuids of these consumers, and when their claims expire; None if none does.
     """
     if not seconds:
@@ -34,7 +34,8 @@ def write(tx: WriteTransaction, seconds: Mapping[str, float], known: list[int]) 
     chosen = sorted(seconds)
     for consumer in chosen:
         tx.queue(_insertion, {"consumer": consumer, "seconds": seconds[consumer]})
-    tx.lock_buckets([buckets.RESERVATIONS])  # so that all workers look anew at what expires next
+    # so that all workers read the next expiry again
+    tx.lock_buckets([buckets.RESERVATIONS])
     return tx.queue(_times(len(chosen)), bind_values("uuid", chosen))
 
 
@@ -49,7 +50,7 @@ _insertion: Final = PreparedStatement(
 
 
 def now(conn: sa.Connection) -> float:
-    """The time by which claims expire, in seconds since 1970."""
+    """Return the time of the database's clock, in seconds since 1970."""
     return float(conn.execute(sa.select(clock.ServerNow())).scalar_one())
 
 
@@ -69,7 +70,7 @@ def _times(count: int) -> PreparedStatement:
 
 
 class ClaimExpiry(NamedTuple):
-    """When a claim expires (seconds since 1970, and from now), and the generation of its consumer."""
+    """The expiry of a claim (seconds since 1970, and from now), and the generation of its consumer."""
 
     generation: int
     expires_at: float
@@ -77,7 +78,7 @@ class ClaimExpiry(NamedTuple):
 
 
 def find(conn: sa.Connection, consumer: str) -> ClaimExpiry:
-    """When the claim of a consumer expires.
+    """Return when the claim of a consumer expires.
 
     :raises NotFound: no claim of this consumer expires, or it has expired.
     """
@@ -96,9 +97,9 @@ _present: Final = (
 
 
 def confirm(tx: WriteTransaction, consumer: str, generation: int, seconds: float | None) -> float | None:
-    """Have a claim that expires stay, or expire so many seconds from now; when that is.
+    """Have an expiring claim stay, or expire after seconds from now; return the new expiry.
 
-    Its consumer's generation goes up by one.
+    The generation of its consumer goes up by one.
 
     :raises NotFound: no claim of this consumer expires, or it has expired.
     :raises ConcurrentUpdate: the generation is not the present one.
@@ -124,7 +125,7 @@ def confirm(tx: WriteTransaction, consumer: str, generation: int, seconds: float
 
 
 def forget_confirmed(tx: WriteTransaction) -> None:
-    """Remove rows that count no more, once their time has come."""
+    """Delete expired rows that do not count any more."""
     current = sa.select(consumers.c.id).where(EXPIRES).exists()
     tx.conn.execute(
         sa.delete(claim_expiries).where(claim_expiries.c.expires_at <= clock.ServerNow(), ~current)
@@ -132,5 +133,5 @@ def forget_confirmed(tx: WriteTransaction) -> None:
 
 
 def missing(consumer: str) -> NotFound:
-    """The error that no claim of a consumer expires."""
+    """Return the error that no claim of a consumer expires."""
     return NotFound(f"No claim of consumer {consumer} expires: there is none, it has expired, or it stays.")

@@ -1,4 +1,4 @@
-"""Resource providers: create, change, delete, and find the one a request is about."""
+"""Resource providers: create, change, delete, and find by uuid."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ _rp = resource_providers.c
 
 @dataclass(frozen=True, slots=True)
 class ProviderRow:
-    """A provider as the database has it; roots have neither ``parent_id`` nor ``root_id``."""
+    """The row of a provider; roots have neither ``parent_id`` nor ``root_id``."""
 
     id: int
     uuid: str
@@ -39,12 +39,12 @@ class ProviderRow:
 
     @property
     def tree(self) -> int:
-        """The id of the root of the tree it is in."""
+        """The id of the root of its tree."""
         return self.id if self.root_id is None else self.root_id
 
 
 def find(tx: WriteTransaction, uuids: Collection[str]) -> dict[str, ProviderRow]:
-    """Those of the providers that exist, by uuid."""
+    """Return the existing ones of these providers, by uuid."""
     if not uuids:
         return {}
     found = tx.queue(_by_uuid(len(uuids)), bind_values("uuid", uuids))
@@ -58,21 +58,24 @@ def _by_uuid(count: int) -> PreparedStatement:
 
 
 def missing(uuid: str) -> NotFound:
-    """The error for a provider that does not exist."""
+    """Return the error for a provider that does not exist."""
     return NotFound(f"No resource provider with uuid {uuid} found")
 
 
 def lock(tx: WriteTransaction, uuid: str) -> ProviderRow:
-    """The provider, with no other transaction writing to it until this one ends.
+    """Lock the provider: no other transaction writes to it until this one ends.
 
-    :raises NotFound: when there is none.
+    :raises NotFound: there is none.
     """
     tx.lock([uuid])
     return locked(tx, uuid)
 
 
 def locked(tx: WriteTransaction, uuid: str) -> ProviderRow:
-    """As :func:`lock`, for a provider that is locked already."""
+    """Return the row of a provider that is locked already.
+
+    :raises NotFound: there is none.
+    """
     row = find(tx, [uuid]).get(uuid)
     if row is None:
         raise missing(uuid)
@@ -80,7 +83,7 @@ def locked(tx: WriteTransaction, uuid: str) -> ProviderRow:
 
 
 def check_generation(row: ProviderRow, given: int) -> None:
-    """Refuse to change the traits or aggregates of a provider by who does not know its generation.
+    """Refuse to change traits or aggregates of a provider for a client that does not know its generation.
 
     :raises ConcurrentUpdate: in words that clients look for.
     """
@@ -93,13 +96,14 @@ def check_generation(row: ProviderRow, given: int) -> None:
 def create(tx: WriteTransaction, uuid: str, name: str, parent_uuid: str | None) -> Callable[[], str]:
     """Add a provider, below a parent or as the root of a new tree.
 
-    Where the database takes several statements at once, it is told without a question before: that there is
-    no such parent is found out by a foreign key, and the next attempt asks.
+    If the database takes several statements at once, nothing is read before. A foreign key refuses a parent
+    that does not exist, and the next attempt reads, and finds the reason.
 
-    :returns: what tells the uuid of its root, when the transaction is done.
-    :raises InvalidRequest: when the parent is the provider itself or does not exist.
-    :raises Conflict: when the uuid or the name is taken.
+    :returns: a function that returns the uuid of the root when the transaction is done.
+    :raises InvalidRequest: the parent is the provider itself or does not exist.
+    :raises Conflict: the uuid or the name is taken.
     """
+    # the parent, too, so that it is not deleted or moved meanwhile
     tx.lock([uuid] if parent_uuid is None else [uuid, parent_uuid])
     parent = None
     if parent_uuid is not None:
@@ -115,6 +119,7 @@ def create(tx: WriteTransaction, uuid: str, name: str, parent_uuid: str | None) 
         root = roots.scalars[0]
     else:
         root = uuid
+    # the first attempt relies on the unique constraints; this finds out which of the two is violated
     if not tx.optimistic:
         _refuse_taken(tx, uuid, name)
     insert(tx, uuid, name, parent)
@@ -122,7 +127,7 @@ def create(tx: WriteTransaction, uuid: str, name: str, parent_uuid: str | None) 
 
 
 def insert(tx: WriteTransaction, uuid: str, name: str, parent: ProviderRow | None) -> None:
-    """Add a provider whose bucket, and whose parent, is locked, and whose uuid nobody has."""
+    """Insert a provider with a free uuid; its bucket, and its parent, are locked."""
     place = {"parent": parent and parent.id, "root": parent and parent.tree}
     tx.queue(_creation, {**_described(tx, uuid, name), **place})
 
@@ -149,7 +154,7 @@ def _creation_at(parent: sa.ColumnElement[int], root: sa.ColumnElement[int]) -> 
 
 
 def _of_parent(column: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
-    """The parent's, or the id of no provider, which no foreign key allows."""
+    """Return a column of the parent, or the id of no provider, which the foreign key forbids."""
     found = sa.select(column).where(_parent.c.uuid == sa.bindparam("its_parent", type_=sa.String))
     return sa.func.coalesce(found.scalar_subquery(), NO_ID)
 
@@ -190,8 +195,8 @@ def update(
 ) -> None:
     """Rename a provider and, with ``sets_parent``, put it below ``parent_uuid`` (None: make it a root).
 
-    A root may be put below a provider of another tree at any time; with
-    ``may_move`` (microversion 1.37) a child may also change its parent.
+    A root may be put below a provider of another tree at any time. With ``may_move`` (microversion 1.37) a
+    child may also change its parent.
 
     :raises NotFound: there is no such provider.
     :raises InvalidRequest: it may not move, or the new parent does not exist or is below it.
@@ -200,6 +205,7 @@ def update(
     row = lock(tx, uuid)
     values: dict[str, Any] = {"name": name}
     if sets_parent:
+        # two moves at once could make a circle of which neither sees the whole
         tx.lock_trees()
         subtree = _lock_subtree(tx, row)
         parent = _new_parent(tx, row, name, parent_uuid, may_move, subtree)
@@ -239,7 +245,8 @@ def _new_parent(
 
 
 def _lock_subtree(tx: WriteTransaction, row: ProviderRow) -> set[int]:
-    """The ids of the provider and of all below it, none of which can get a child any more."""
+    """Lock a provider and all its descendants; return their ids."""
+    # again until nothing new is below: a child may have been added before its parent was locked
     subtree = _subtree(tx.conn, row)
     while True:
         tx.lock(tx.conn.execute(sa.select(_rp.uuid).where(_rp.id.in_(subtree))).scalars())
@@ -268,10 +275,10 @@ def _set_roots(tx: WriteTransaction, row: ProviderRow, parent: ProviderRow | Non
 
 
 def delete(tx: WriteTransaction, uuid: str) -> None:
-    """Remove a provider with its inventories, traits and aggregates.
+    """Delete a provider with its inventories, traits and aggregates.
 
-    :raises NotFound: when there is none.
-    :raises Conflict: when it has children or allocations.
+    :raises NotFound: there is none.
+    :raises Conflict: it has children or allocations.
     """
     tx.lock([uuid])
     row = find(tx, [uuid]).get(uuid)

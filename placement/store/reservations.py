@@ -1,8 +1,8 @@
-"""Reservations: consumers that hold something for claims to take from, until a time of the database's clock.
+"""Reservations: consumers with allocations that claims may take, until a time of the database's clock.
 
-A reservation is a consumer of the type :data:`TYPE` with a row of its own. Once it holds nothing it
-is gone, as every consumer is. One that expired is given back by whoever looks next, or needs the room
-(:func:`making_room`): nobody else has to run.
+A reservation is a consumer of the type :data:`TYPE` with a row of its own. Like every consumer, it disappears
+with its last allocation. An expired reservation is released by the next worker that reads, or that needs the
+room (:func:`making_room`): no other process has to run.
 """
 
 from collections import Counter
@@ -33,15 +33,16 @@ from placement.store.consumers import ANY_GENERATION, ConsumerOwnership
 T = TypeVar("T")
 
 TYPE: Final = RESERVATION
+# each release locks buckets, and a long transaction keeps claims waiting
 _AT_ONCE: Final = 100
-"""So many that expired are given back in one transaction."""
+"""Number of expired consumers that one transaction releases."""
 
 
 @dataclass(frozen=True, slots=True)
 class CapacityReservation:
     """A reservation that has not expired; ``expires_at`` is in seconds since 1970 by the database's clock.
 
-    ``group`` is the name of the one group whose members may take from it, None for all of its project.
+    Only members of ``group`` may take from it; None allows all claims of its project.
     """
 
     uuid: str
@@ -52,13 +53,13 @@ class CapacityReservation:
     expires_at: float
 
     def serves(self, project_id: str, group: str | None) -> bool:
-        """Whether a claim of this project, of who joins this group if any, may take from it."""
+        """Return whether a claim of this project, for a consumer that joins this group, may take from it."""
         return project_id == self.project_id and self.group in (None, group)
 
 
 @dataclass(frozen=True, slots=True)
 class ReservationEnd:
-    """When a reservation expires: at a time, or so many seconds from now; one of them is None."""
+    """The expiry of a reservation: a time, or seconds from now; one of them is None."""
 
     at: float | None
     seconds: float | None
@@ -81,7 +82,7 @@ _one: Final = _shown.where(consumers.c.uuid == sa.bindparam("uuid"))
 
 
 def find(conn: sa.Connection, uuid: str) -> CapacityReservation | None:
-    """The reservation of that uuid, unless it has expired."""
+    """Return the reservation of that uuid, unless it has expired."""
     row = conn.execute(_one, {"uuid": uuid}).first()
     return None if row is None else CapacityReservation(*row)
 
@@ -89,11 +90,11 @@ def find(conn: sa.Connection, uuid: str) -> CapacityReservation | None:
 def some(
     conn: sa.Connection, project_id: str | None, group: str | None, after: str | None, limit: int
 ) -> list[CapacityReservation]:
-    """The first of those of a project, for a group, and after a uuid, as far as these are given; by uuid."""
+    """Return reservations in the order of their uuids, filtered by project and group, after a uuid."""
     query = _shown.order_by(consumers.c.uuid).limit(limit)
     if project_id is not None:
         query = query.where(consumers.c.project_id == project_id)
-        # To MariaDB a blank at the end makes no difference, and it would be another project.
+        # to MariaDB a trailing blank makes no difference, and it would be another project
         query = query.where(sa.func.length(consumers.c.project_id) == sa.func.length(project_id))
     if group is not None:
         query = query.where(reservations.c.claim_group == group)
@@ -103,20 +104,20 @@ def some(
 
 
 def missing(uuid: str) -> NotFound:
-    """The error that there is no such reservation."""
+    """Return the error that there is no such reservation."""
     return NotFound(f"No reservation {uuid}: there never was one, or it expired, or all of it was taken.")
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A reservation as a transaction left it, with what it holds: it may expire before it is read again."""
+    """A reservation as a transaction left it, with its allocations: it may expire before it is read again."""
 
     reservation: CapacityReservation
     held: Sequence[allocations.Allocation]
 
 
 def make(tx: WriteTransaction, consumer: str, group: str | None, end: ReservationEnd) -> Written:
-    """Make a consumer, which this transaction has made and has hold something, a reservation.
+    """Make a consumer a reservation; this transaction has made it, and given it allocations.
 
     :raises InvalidRequest: it would end before it begins.
     """
@@ -128,11 +129,11 @@ def make(tx: WriteTransaction, consumer: str, group: str | None, end: Reservatio
 
 
 def change(tx: WriteTransaction, uuid: str, generation: int, end: ReservationEnd) -> Written:
-    """Have a reservation end at another time; its generation goes up by one.
+    """Change the end of a reservation; its generation goes up by one.
 
     :raises NotFound: there is no such reservation.
     :raises ConcurrentUpdate: the generation is not the present one.
-    :raises InvalidRequest: it would have ended.
+    :raises InvalidRequest: the new end has passed.
     """
     row = _locked(tx, uuid)
     consumer_store.check_generation(row, generation)
@@ -144,7 +145,7 @@ def change(tx: WriteTransaction, uuid: str, generation: int, end: ReservationEnd
 
 
 def delete(tx: WriteTransaction, uuid: str) -> None:
-    """Give back what a reservation still holds.
+    """Release the rest of a reservation.
 
     :raises NotFound: there is no such reservation.
     """
@@ -168,7 +169,7 @@ def _written(tx: WriteTransaction, uuid: str) -> Written:
 
 
 def _locked(tx: WriteTransaction, uuid: str) -> consumer_store.ConsumerRow:
-    """The consumer of a reservation, which stays as it is until the transaction ends.
+    """Lock the consumer of a reservation until the transaction ends.
 
     :raises NotFound: there is no such reservation.
     """
@@ -185,10 +186,10 @@ def remainder(
     groups: Mapping[str, str],
     locked: allocations.LockedConsumers,
 ) -> ConsumerClaim | None:
-    """What a (locked) reservation holds once these claims have taken all that they take from it.
+    """Return the allocations of a (locked) reservation after these claims have taken from it.
 
     :param groups: the names of the groups that their consumers join.
-    :returns: None if it holds less than that.
+    :returns: None if it does not hold enough.
     :raises Conflict: there is no such reservation for them.
     """
     row, found = locked.consumers.get(reservation), find(tx.conn, reservation)
@@ -211,11 +212,12 @@ def remainder(
         if amount:
             resources.setdefault(provider, {})[name] = amount
     owner = ConsumerOwnership(row.project_id, row.user_id, row.consumer_type)
+    # portions of the inventories apply to claims, not to the rest of a reservation
     return ConsumerClaim(reservation, resources, ANY_GENERATION, owner, in_any_portions=True)
 
 
 def unusable(reservation: str, project_id: str) -> Conflict:
-    """The error that a claim of a project cannot take from it; whose else it is, if it is, is not said."""
+    """Return the error that a claim of a project cannot take from it; it does not name the real owner."""
     return Conflict(
         f"There is no reservation {reservation} that this claim of project {project_id} may take from: it may"
         " have expired, or be for another group, or all of it was taken.",
@@ -236,9 +238,9 @@ def _classes(count: int) -> PreparedStatement:
 
 
 def making_room(database: ServiceDatabase, work: Callable[[WriteTransaction], T]) -> T:
-    """As :meth:`Database.write`; where what expired is in the way, it is given back and all tried again.
+    """Write; if expired allocations are in the way, release them and write again.
 
-    :raises Conflict: the state that there is without them contradicts the work.
+    :raises Conflict: the write conflicts with the state after the release.
     """
     while True:
         try:
@@ -253,9 +255,9 @@ def making_room(database: ServiceDatabase, work: Callable[[WriteTransaction], T]
 
 
 def give_back_expired(database: ServiceDatabase) -> int:
-    """Give back what expired reservations and claims hold, of the first of them; of how many that was.
+    """Release the allocations of the first expired reservations and claims; return the number of consumers.
 
-    All workers look anew at when the next one expires.
+    All workers read the next expiry again.
     """
     return database.write(_give_back_expired)
 
@@ -268,7 +270,7 @@ def _give_back_expired(tx: WriteTransaction) -> int:
     ]
     expiries.forget_confirmed(tx)
     if found:
-        # locked in one order, as everybody does; then it is true that they expired, or they do not any more
+        # locked in the common order; read again under the lock, as one may have been confirmed meanwhile
         consumer_store.lock(tx, found)
         found = [
             uuid

@@ -1,4 +1,4 @@
-"""Traits: the names there are, and which provider has which."""
+"""Traits: their names, and the traits of each provider."""
 
 from collections.abc import Collection, Mapping, Set
 from functools import lru_cache
@@ -15,12 +15,12 @@ from placement.store import described, names, providers
 
 
 def create(tx: WriteTransaction, name: str) -> bool:
-    """Make a trait; False when it is there already."""
+    """Create a trait; return False if it exists."""
     return names.create(tx, traits, name)
 
 
 def delete(tx: WriteTransaction, name: str) -> None:
-    """Remove a custom trait.
+    """Delete a custom trait.
 
     :raises NotFound: there is none.
     :raises InvalidRequest: it is a standard one.
@@ -37,7 +37,7 @@ def delete(tx: WriteTransaction, name: str) -> None:
 
 
 def replace(tx: WriteTransaction, uuid: str, generation: int, wanted: Collection[str]) -> int:
-    """Make the provider's traits exactly these; return its generation, which goes up if they were others.
+    """Replace the provider's traits by these; return its generation, which goes up if they changed.
 
     :raises NotFound: no such provider.
     :raises InvalidRequest: no such trait.
@@ -61,7 +61,7 @@ def replace(tx: WriteTransaction, uuid: str, generation: int, wanted: Collection
 
 
 def remove_all(tx: WriteTransaction, uuid: str) -> None:
-    """Take all its traits from a provider.
+    """Remove all traits of a provider.
 
     :raises NotFound: no such provider.
     """
@@ -72,9 +72,9 @@ def remove_all(tx: WriteTransaction, uuid: str) -> None:
 def _lock(
     tx: WriteTransaction, uuid: str, wanted: Collection[str]
 ) -> tuple[providers.ProviderRow, Set[int], dict[str, int]]:
-    """A provider that no other transaction writes to, and ids of traits.
+    """Lock a provider; return its row, and ids of traits.
 
-    They are those of its own traits, and those of the wanted ones that there are.
+    The first ids are those of its traits, the second those of the wanted traits that exist.
     """
     tx.lock([uuid])
     present = tx.queue(_present, {"provider": uuid})
@@ -91,7 +91,7 @@ _present: Final = PreparedStatement(
 
 
 def _write(tx: WriteTransaction, provider_id: int, present: Set[int], wanted: Set[int]) -> bool:
-    """Whether there was something to change; if not, the generation stays, too."""
+    """Write the traits if they differ; return whether they do. Without a change the generation stays, too."""
     if wanted == present:
         return False
     put(tx, {provider_id: wanted})
@@ -100,9 +100,9 @@ def _write(tx: WriteTransaction, provider_id: int, present: Set[int], wanted: Se
 
 
 def put(tx: WriteTransaction, wanted: Mapping[int, Set[int]]) -> None:
-    """Give (locked) providers, by id, the traits with these ids in place of those that they have.
+    """Replace the traits of (locked) providers, by their ids and the ids of traits.
 
-    Why a provider was disabled goes with the trait: whoever disables it again has other reasons.
+    The reason of a disabled provider is deleted with the trait: the next time it has another reason.
     """
     for provider_id in wanted:
         tx.queue(_removal, {"provider": provider_id})
@@ -112,7 +112,7 @@ def put(tx: WriteTransaction, wanted: Mapping[int, Set[int]]) -> None:
 
 
 def insert(tx: WriteTransaction, wanted: Mapping[int, Set[int]]) -> None:
-    """As :func:`put`, for providers that have none."""
+    """Add traits to providers without any, by their ids."""
     tx.insert(
         provider_traits,
         [
@@ -144,7 +144,7 @@ def _stale_reasons_of(provider: sa.ColumnElement[int]) -> PreparedStatement:
 
 @lru_cache(KEPT_SIZES)
 def _others(count: int) -> PreparedStatement:
-    """Finds a provider that has not just so many traits of these names."""
+    """Return a statement that finds a provider unless it has exactly these traits."""
     its = provider_traits.c.provider_id == resource_providers.c.id
     total = sa.select(sa.func.count()).select_from(provider_traits).where(its).scalar_subquery()
     other = (
