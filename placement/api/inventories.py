@@ -121,7 +121,9 @@ def update(call: ApiRequest, uuid: str, resource_class: str) -> Response:
     given = body["resource_provider_generation"]
     may_have_none = call.version >= microversion.ALL_RESERVED
     generation = call.service.write(
-        lambda tx: store.change(tx, known, given, resource_class, values, may_have_none=may_have_none)
+        lambda tx: store.change_inventory(
+            tx, known, given, resource_class, values, may_have_none=may_have_none
+        )
     )
     return call.answer({"resource_provider_generation": generation, **_shown(values)}, time.time())
 

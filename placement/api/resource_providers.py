@@ -101,7 +101,7 @@ def existing(snapshot: ModelSnapshot, uuid: str) -> Provider:
     """
     provider = snapshot.get(canonical_uuid(uuid) or uuid)
     if provider is None:
-        raise providers.missing(uuid)
+        raise providers.no_provider(uuid)
     return provider
 
 
@@ -112,7 +112,7 @@ def path_uuid(uuid: str) -> str:
     """
     canonical = canonical_uuid(uuid)
     if canonical is None:
-        raise providers.missing(uuid)
+        raise providers.no_provider(uuid)
     return canonical
 
 
@@ -154,7 +154,7 @@ def create(call: ApiRequest) -> Response:
     body = call.body(schemas.create(call.version))
     uuid = body.get("uuid") or str(uuids.uuid4())
     name, parent = body["name"], body.get("parent_provider_uuid")
-    root_of_it = call.service.database.write(lambda tx: providers.create(tx, uuid, name, parent))
+    root_of_it = call.service.database.write(lambda tx: providers.create_provider(tx, uuid, name, parent))
     location = f"/resource_providers/{uuid}"
     if call.version < microversion.PROVIDER_ANSWERED:
         return call.nothing(201, location)

@@ -178,7 +178,7 @@ class PlacementService:
 
     def write(self, work: Callable[[WriteTransaction], T]) -> T:
         """As :meth:`Database.write`, for what may need the room of reservations that expired."""
-        return reservations.making_room(self.database, work)
+        return reservations.write_with_room(self.database, work)
 
     def prepare(self) -> None:
         """Migrate the database if so configured, and make the standard names.

@@ -54,7 +54,7 @@ def create(call: ApiRequest, name: str) -> Response:
             "The trait is invalid. A valid trait must be no longer than 255 characters, start with "
             'the prefix "CUSTOM_" and use following characters: "A"-"Z", "0"-"9" and "_"'
         ) from None
-    is_new = call.service.database.write(lambda tx: store.create(tx, name))
+    is_new = call.service.database.write(lambda tx: store.create_trait(tx, name))
     return call.dated(call.nothing(201 if is_new else 204, f"/traits/{name}"), time.time())
 
 

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from placement.db.batch import PreparedStatement
 from placement.db.database import WriteTransaction
 from placement.db.tables import provider_aggregates
-from placement.store import described, providers
+from placement.store import optimistic_write, providers
 
 
 def replace(tx: WriteTransaction, uuid: str, generation: int | None, aggregates: Sequence[str]) -> int:
@@ -19,12 +19,12 @@ def replace(tx: WriteTransaction, uuid: str, generation: int | None, aggregates:
     :raises NotFound: no such provider.
     :raises ConcurrentUpdate: the generation is stale.
     """
-    if generation is not None and described.is_possible(tx, generation, len(aggregates)):
-        described.find(tx, _found, uuid, generation)
+    if generation is not None and optimistic_write.is_worthwhile(tx, generation, len(aggregates)):
+        optimistic_write.find_provider(tx, _found, uuid, generation)
         tx.queue(_removal_there, {})
         rows = [{"name": aggregate} for aggregate in sorted(aggregates)]
-        described.insert(tx, provider_aggregates.c.aggregate, rows)
-        described.changed(tx)
+        optimistic_write.insert(tx, provider_aggregates.c.aggregate, rows)
+        optimistic_write.stamp_provider(tx)
         return generation + 1
     row = providers.lock(tx, uuid)
     if generation is not None:
@@ -60,5 +60,5 @@ def _removal_of(provider: sa.ColumnElement[int]) -> PreparedStatement:
 
 
 _removal: Final = _removal_of(sa.bindparam("provider"))
-_found: Final = described.finding()
-_removal_there: Final = _removal_of(described.PROVIDER)
+_found: Final = optimistic_write.finding_statement()
+_removal_there: Final = _removal_of(optimistic_write.PROVIDER)

@@ -90,11 +90,11 @@ def lock_claimed(
     :param others: further consumers to lock, with their holdings.
     """
     # consumers that the client calls new mostly are: they are looked up only if the insertion fails
-    new_only = all(claim.generation is None and claim.takes for claim in claims)
+    new_only = all(claim.generation is None and claim.takes_anything for claim in claims)
     looked_up = [] if tx.optimistic and new_only else [claim.consumer for claim in claims]
     locked = _lock(tx, [*looked_up, *others])
-    new = [claim for claim in claims if claim.takes and claim.consumer not in locked.consumers]
-    consumer_store.create(tx, {claim.consumer: claim.owner for claim in new})
+    new = [claim for claim in claims if claim.takes_anything and claim.consumer not in locked.consumers]
+    consumer_store.create_consumers(tx, {claim.consumer: claim.owner for claim in new})
     named = {uuid for claim in claims for uuid in claim.resources}
     # one call, so that all buckets are locked in one order
     tx.lock({*locked.providers, *named, *more}, buckets)
@@ -139,7 +139,7 @@ def write_claims(tx: WriteTransaction, claims: Sequence[ConsumerClaim], locked: 
     _insert(tx, claims, supplies, classes)
     _update_consumers(tx, claims, locked.consumers)
     # clients count on both: moving away does not raise the generation of a provider, releasing all does
-    emptied = {claim.consumer for claim in claims if not claim.takes}
+    emptied = {claim.consumer for claim in claims if not claim.takes_anything}
     left = {each.provider_id for each in locked.holdings if each.consumer in emptied}
     raised = left.union(supply.provider_id for supply in supplies.values())
     tx.changed(raised, generation=True, usage_only=True)
@@ -166,11 +166,11 @@ def _held_by(count: int) -> PreparedStatement:
 
 def _remove(tx: WriteTransaction, consumer_ids: Sequence[int]) -> None:
     if consumer_ids:
-        tx.queue(_removal(len(consumer_ids)), bind_values("id", consumer_ids))
+        tx.queue(_allocation_removal(len(consumer_ids)), bind_values("id", consumer_ids))
 
 
 @lru_cache(KEPT_SIZES)
-def _removal(count: int) -> PreparedStatement:
+def _allocation_removal(count: int) -> PreparedStatement:
     chosen = allocations.c.consumer_id.in_(bind_parameters("id", count, ConsumerId))
     return PreparedStatement(sa.delete(allocations).where(chosen))
 
@@ -186,7 +186,7 @@ _used: Final = (
 
 
 @lru_cache(KEPT_SIZES)
-def _supply(count: int) -> PreparedStatement:
+def _supply_lookup(count: int) -> PreparedStatement:
     return PreparedStatement(
         sa.select(
             resource_providers.c.uuid,
@@ -210,7 +210,7 @@ def _read_supplies(
     supplies: dict[str, ProviderSupply] = {}
     class_ids: dict[str, int] = {}
     if uuids:
-        found = tx.queue(_supply(len(uuids)), bind_values("uuid", uuids))
+        found = tx.queue(_supply_lookup(len(uuids)), bind_values("uuid", uuids))
         for uuid, provider_id, class_name, class_id, used, *values in found.rows:
             supply = supplies.setdefault(uuid, ProviderSupply(provider_id, {}, {}))
             if class_id is not None:
@@ -238,11 +238,11 @@ def _insert(
         for name, amount in resources.items()
     ]
     for chunk in chunks(rows):
-        tx.queue(_insertion(len(chunk)), {**bind_rows(chunk), "now": tx.now})
+        tx.queue(_allocation_insertion(len(chunk)), {**bind_rows(chunk), "now": tx.now})
 
 
 @lru_cache(KEPT_SIZES)
-def _insertion(count: int) -> PreparedStatement:
+def _allocation_insertion(count: int) -> PreparedStatement:
     """Return a statement that inserts allocations of consumers with unknown ids."""
     rows = [
         {
@@ -269,8 +269,8 @@ def _update_consumers(
     emptied = []
     for claim in claims:
         present = known.get(claim.consumer)
-        if present is not None and claim.takes:
-            consumer_store.advance(tx, present, consumer_store.owner_after(present, claim.owner))
+        if present is not None and claim.takes_anything:
+            consumer_store.advance_consumer(tx, present, consumer_store.owner_after(present, claim.owner))
         elif present is not None:
             emptied.append(present.id)
     if emptied:
@@ -284,11 +284,11 @@ def delete(tx: WriteTransaction, consumer: str) -> None:
     """
     locked = _lock(tx, [consumer])
     if not locked.consumers or locked.expired:
-        raise missing(consumer)
+        raise no_allocations(consumer)
     _give_back(tx, locked)
 
 
-def missing(consumer: str) -> NotFound:
+def no_allocations(consumer: str) -> NotFound:
     """Return the error that a consumer holds nothing."""
     return NotFound(f"No allocations for consumer '{consumer}'")
 
@@ -383,15 +383,15 @@ def release(database: ServiceDatabase, consumer: str) -> None:
     :raises NotFound: it holds nothing, or has expired.
     """
 
-    def work(tx: WriteTransaction) -> StatementAnswer | None:
+    def release_all(tx: WriteTransaction) -> StatementAnswer | None:
         if tx.sends_at_once:
             return _at_once(tx, consumer)
         delete(tx, consumer)
         return None
 
-    released = database.write(work)
+    released = database.write(release_all)
     if released is not None and released.scalars == [_NOBODY]:
-        raise missing(consumer)
+        raise no_allocations(consumer)
 
 
 def _at_once(tx: WriteTransaction, consumer: str) -> StatementAnswer:

@@ -20,7 +20,7 @@ def replace(tx: WriteTransaction, uuid: str, generation: int, wanted: Mapping[st
     """
     tx.lock([uuid])
     present = tx.queue(_present, {"provider": uuid})
-    row = providers.locked(tx, uuid)
+    row = providers.read_locked(tx, uuid)
     providers.check_generation(row, generation)
     if {name: number if text is None else text for name, text, number in present.rows} == wanted:
         return row.generation

@@ -38,7 +38,7 @@ class ChangeCursor:
     counters: tuple[int, ...]
 
     @classmethod
-    def of(cls, counters: Mapping[int, int], history: str) -> ChangeCursor:
+    def from_counters(cls, counters: Mapping[int, int], history: str) -> ChangeCursor:
         """Return the cursor for these counters, by bucket."""
         kept = tuple(counters[bucket] % (1 << _BITS) for bucket in range(PROVIDER_BUCKETS))
         return cls(counters[EPOCH], crc32(history.encode()), kept)
@@ -156,29 +156,29 @@ def note_deletion(tx: WriteTransaction, uuid: str) -> None:
     tx.conn.execute(sa.insert(deleted_providers).values(values))
 
 
-def now(conn: sa.Connection, history: str) -> ChangeCursor:
+def current_cursor(conn: sa.Connection, history: str) -> ChangeCursor:
     """Return a cursor for all changes from now on."""
-    return ChangeCursor.of(_counters(conn), history)
+    return ChangeCursor.from_counters(_read_counters(conn), history)
 
 
-def since(conn: sa.Connection, history: str, cursor: ChangeCursor, limit: int) -> ProviderChanges:
+def changes_since(conn: sa.Connection, history: str, cursor: ChangeCursor, limit: int) -> ProviderChanges:
     """Return the first changes since a cursor.
 
     :param history: the history of the database, as in :class:`~placement.db.position.DatabaseVersion`.
     :param limit: about how many providers are returned.
     :raises Gone: the changes since then are not known any more.
     """
-    counters = _counters(conn)
+    counters = _read_counters(conn)
     known = cursor.counters_before(counters, history)
     _check_remembered(conn, known)
-    found = _stamped(conn, known, limit)
+    found = _stamped_rows(conn, known, limit)
     until = dict(counters)
     if len(found) >= limit:
         last = found[-1]
         until |= {bucket: seq for bucket, seq in known.items() if bucket > last.bucket}
         until[last.bucket] = last.change_seq
-    deleted = _deleted(conn, known, until)
-    holders = _holders(conn, [each.id for each in found])
+    deleted = _deleted_uuids(conn, known, until)
+    holders = _changed_holders(conn, [each.id for each in found])
     providers = [
         ChangedProvider(
             each.uuid,
@@ -188,10 +188,12 @@ def since(conn: sa.Connection, history: str, cursor: ChangeCursor, limit: int) -
         )
         for each in found
     ]
-    return ProviderChanges(ChangeCursor.of(until, history), providers, deleted, more=until != counters)
+    return ProviderChanges(
+        ChangeCursor.from_counters(until, history), providers, deleted, more=until != counters
+    )
 
 
-def _counters(conn: sa.Connection) -> dict[int, int]:
+def _read_counters(conn: sa.Connection) -> dict[int, int]:
     return {
         row.id: row.counter for row in conn.execute(sa.select(change_buckets.c.id, change_buckets.c.counter))
     }
@@ -205,7 +207,7 @@ def _check_remembered(conn: sa.Connection, known: Mapping[int, int]) -> None:
             raise too_old("too many resource providers were deleted since")
 
 
-def _stamped(conn: sa.Connection, known: Mapping[int, int], limit: int) -> list[_StampedRow]:
+def _stamped_rows(conn: sa.Connection, known: Mapping[int, int], limit: int) -> list[_StampedRow]:
     """Return the first changed providers, by bucket, and all that changed together with the last of them."""
     query = sa.select(
         _rp.id, _rp.uuid, _rp.generation, _rp.bucket, _rp.change_seq, _rp.described_seq
@@ -221,7 +223,7 @@ def _stamped(conn: sa.Connection, known: Mapping[int, int], limit: int) -> list[
     return rows
 
 
-def _deleted(conn: sa.Connection, known: Mapping[int, int], until: Mapping[int, int]) -> list[str]:
+def _deleted_uuids(conn: sa.Connection, known: Mapping[int, int], until: Mapping[int, int]) -> list[str]:
     query = sa.select(_dp.uuid, _dp.bucket, _dp.change_seq).order_by(_dp.bucket, _dp.change_seq)
     return [
         row.uuid
@@ -230,7 +232,7 @@ def _deleted(conn: sa.Connection, known: Mapping[int, int], until: Mapping[int, 
     ]
 
 
-def _holders(conn: sa.Connection, provider_ids: Collection[int]) -> dict[int, list[ChangedHolder]]:
+def _changed_holders(conn: sa.Connection, provider_ids: Collection[int]) -> dict[int, list[ChangedHolder]]:
     if not provider_ids:
         return {}
     query = (

@@ -48,8 +48,8 @@ from placement.exceptions import Conflict, InvalidRequest
 from placement.read_model.provider import SHARES, Provider
 from placement.store import expiries, reservations
 from placement.store.allocations import check_generations, lock_claimed, write_claims
-from placement.store.claims import ConsumerClaim, amounts
-from placement.store.groups import ConsumerGroup, GroupMember, Members, hosts_of, present
+from placement.store.claims import ConsumerClaim, claimed_amounts
+from placement.store.groups import ConsumerGroup, GroupMember, Members, hosts_of, members_by_host
 
 
 def buckets_of(names: Iterable[str]) -> set[int]:
@@ -59,7 +59,7 @@ def buckets_of(names: Iterable[str]) -> set[int]:
 
 def group_lookup(names: Collection[str]) -> tuple[PreparedStatement, Values]:
     """Return the statement with the rows for :func:`group_members`, and its values."""
-    return _members(len(names)), bind_values("group", sorted(names))
+    return _member_lookup(len(names)), bind_values("group", sorted(names))
 
 
 def group_members(rows: Rows) -> Members:
@@ -81,7 +81,7 @@ _sharing: Final = (
 
 
 @lru_cache(KEPT_SIZES)
-def _members(count: int) -> PreparedStatement:
+def _member_lookup(count: int) -> PreparedStatement:
     return PreparedStatement(
         sa.select(
             consumer_groups.c.name,
@@ -101,11 +101,11 @@ def _members(count: int) -> PreparedStatement:
 def leave_groups(tx: WriteTransaction, consumer_ids: Collection[int]) -> None:
     """Remove these (locked) consumers from their groups."""
     if consumer_ids:
-        tx.queue(_removal(len(consumer_ids)), bind_values("id", sorted(consumer_ids)))
+        tx.queue(_membership_removal(len(consumer_ids)), bind_values("id", sorted(consumer_ids)))
 
 
 @lru_cache(KEPT_SIZES)
-def _removal(count: int) -> PreparedStatement:
+def _membership_removal(count: int) -> PreparedStatement:
     chosen = consumer_groups.c.consumer_id.in_(bind_parameters("id", count, ConsumerId))
     return PreparedStatement(sa.delete(consumer_groups).where(chosen))
 
@@ -132,7 +132,7 @@ def _member_insertion(count: int) -> PreparedStatement:
     return PreparedStatement(sa.insert(consumer_groups).values(rows))
 
 
-def is_possible(
+def is_worthwhile(
     tx: WriteTransaction, claims: Sequence[ConsumerClaim], chosen: Mapping[str, Provider]
 ) -> bool:
     """Return whether an attempt without reading is worthwhile.
@@ -148,7 +148,8 @@ def is_possible(
         and all(claim.generation is None for claim in claims)
         # portions are checked here, as only the capacity is a condition of the statements
         and all(
-            chosen[uuid].inventories[name].is_portion(amount) for _, uuid, name, amount in amounts(claims)
+            chosen[uuid].inventories[name].is_portion(amount)
+            for _, uuid, name, amount in claimed_amounts(claims)
         )
     )
 
@@ -158,7 +159,7 @@ def write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], chosen: Mapping
     lock_claimed(tx, claims)
     # several claims of a call may take of one inventory: each statement must leave room for the others
     taken: Counter[tuple[str, str]] = Counter()
-    for _, uuid, name, amount in amounts(claims):
+    for _, uuid, name, amount in claimed_amounts(claims):
         taken[uuid, name] += amount
     rows = [
         {
@@ -169,7 +170,7 @@ def write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], chosen: Mapping
             "used": amount,
             "others": chosen[uuid].inventories[name].capacity - taken[uuid, name],
         }
-        for claim, uuid, name, amount in amounts(claims)
+        for claim, uuid, name, amount in claimed_amounts(claims)
     ]
     # providers that only make the choice good, such as a parent with a trait, have to be unchanged, too
     named = {uuid for uuid, _ in taken}
@@ -180,19 +181,19 @@ def write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], chosen: Mapping
         **bind_values("seen", [each.described_seq for each in witnesses]),
         "now": tx.now,
     }
-    tx.queue(_insertion(len(rows), len(witnesses)), values)
+    tx.queue(_claim_insertion(len(rows), len(witnesses)), values)
     tx.changed([chosen[uuid].id for uuid in named], generation=True, usage_only=True)
 
 
 @lru_cache(KEPT_SIZES)
-def _insertion(count: int, witnesses: int) -> PreparedStatement:
+def _claim_insertion(count: int, witnesses: int) -> PreparedStatement:
     """Return a statement that inserts allocations if the witnesses, and the chosen providers, are unchanged.
 
     A witness is a provider of a choice that gives nothing. Others may hold at most ``others`` of each class
     of a provider.
     """
     seen = [
-        _described(provider, seq).exists()
+        _unchanged_provider(provider, seq).exists()
         for provider, seq in zip(
             bind_parameters("witness", witnesses, sa.Integer),
             bind_parameters("seen", witnesses, sa.BigInteger),
@@ -213,7 +214,7 @@ def _insertion(count: int, witnesses: int) -> PreparedStatement:
         held = sa.select(sa.func.coalesce(sa.func.sum(allocations.c.used), 0)).where(
             allocations.c.provider_id == provider, allocations.c.resource_class_id == class_id
         )
-        good = _described(provider, described).where(held.scalar_subquery() <= others, *seen)
+        good = _unchanged_provider(provider, described).where(held.scalar_subquery() <= others, *seen)
         rows.append(
             {
                 "consumer_id": sa.select(consumers.c.id)
@@ -230,7 +231,7 @@ def _insertion(count: int, witnesses: int) -> PreparedStatement:
     return PreparedStatement(sa.insert(allocations).values(rows))
 
 
-def _described(provider: sa.BindParameter[int], seq: sa.BindParameter[int]) -> sa.Select[tuple[int]]:
+def _unchanged_provider(provider: sa.BindParameter[int], seq: sa.BindParameter[int]) -> sa.Select[tuple[int]]:
     """Select the id of a provider if its description is unchanged."""
     return sa.select(resource_providers.c.id).where(
         resource_providers.c.id == provider, resource_providers.c.described_seq == seq
@@ -250,7 +251,7 @@ class GroupMembership:
     hosts: Collection[int]
 
 
-def bind(
+def commit_claims(
     tx: WriteTransaction,
     claims: Sequence[ConsumerClaim],
     chosen: Mapping[str, Provider],
@@ -270,7 +271,7 @@ def bind(
     :raises LostRace: the choice is no longer good.
     """
     # groups, reservations and expiries need answers before the commit
-    if not (joining or reservation or expiring) and is_possible(tx, claims, chosen):
+    if not (joining or reservation or expiring) and is_worthwhile(tx, claims, chosen):
         write(tx, claims, chosen)
         return {}
     described = {provider.id: provider.described_seq for provider in chosen.values()}
@@ -280,7 +281,7 @@ def bind(
     check_generations(claims, locked)
     if reservation is not None:
         groups = {each.consumer: each.group.name for each in joining}
-        left = reservations.remainder(tx, reservation, claims, groups, locked)
+        left = reservations.remaining_claim(tx, reservation, claims, groups, locked)
         if left is None:
             raise LostRace(f"Reservation {reservation} does not hold all of it any more.")
         claims = [*claims, left]
@@ -309,10 +310,12 @@ def _check_groups(joining: Sequence[GroupMembership], members: Members, moving: 
     :param moving: consumers that leave their present hosts.
     :raises LostRace: another consumer has joined meanwhile.
     """
-    counts = {name: present(members.get(name, ()), moving) for name in {each.group.name for each in joining}}
+    counts = {
+        name: members_by_host(members.get(name, ()), moving) for name in {each.group.name for each in joining}
+    }
     for each in joining:
         count = counts[each.group.name]
-        if not each.group.allows(each.hosts, count):
+        if not each.group.allows_hosts(each.hosts, count):
             raise LostRace(f"Group {each.group.name} has other members now.")
         count.update(each.hosts)
 

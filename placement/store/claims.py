@@ -28,7 +28,7 @@ class ConsumerClaim:
     in_any_portions: bool = False
 
     @property
-    def takes(self) -> bool:
+    def takes_anything(self) -> bool:
         """Whether it takes anything."""
         return any(self.resources.values())
 
@@ -85,21 +85,21 @@ def check_capacity(
     for each in given_back:
         held[each.provider_id, each.class_id] += each.used
     taken: Counter[tuple[int, int]] = Counter()
-    for claim, uuid, name, amount in amounts(claims):
+    for claim, uuid, name, amount in claimed_amounts(claims):
         supply, class_id = supplies[uuid], class_ids[name]
         inventory = supply.inventories.get(class_id)
         if inventory is None:
-            raise _refusal(f"Inventory for '{name}' on resource provider '{uuid}' invalid.")
+            raise _capacity_refusal(f"Inventory for '{name}' on resource provider '{uuid}' invalid.")
         what = f"Unable to create allocation for '{name}' on resource provider '{uuid}'."
         if not (claim.in_any_portions or inventory.is_portion(amount)):
-            raise _refusal(f"{what} The requested amount would violate inventory constraints.")
+            raise _capacity_refusal(f"{what} The requested amount would violate inventory constraints.")
         which = (supply.provider_id, class_id)
         taken[which] += amount
         if taken[which] > max(inventory.capacity - supply.used[class_id], held[which]):
-            raise _refusal(f"{what} The requested amount would exceed the capacity.")
+            raise _capacity_refusal(f"{what} The requested amount would exceed the capacity.")
 
 
-def amounts(claims: Iterable[ConsumerClaim]) -> Iterator[tuple[ConsumerClaim, str, str, int]]:
+def claimed_amounts(claims: Iterable[ConsumerClaim]) -> Iterator[tuple[ConsumerClaim, str, str, int]]:
     """Yield each claimed amount: claim, provider, resource class, amount."""
     for claim in claims:
         for uuid, resources in claim.resources.items():
@@ -107,5 +107,5 @@ def amounts(claims: Iterable[ConsumerClaim]) -> Iterator[tuple[ConsumerClaim, st
                 yield claim, uuid, name, amount
 
 
-def _refusal(why: str) -> Conflict:
+def _capacity_refusal(why: str) -> Conflict:
     return Conflict(f"Unable to allocate inventory: {why}")

@@ -12,19 +12,19 @@ from placement.exceptions import Conflict, InvalidRequest, NotFound
 from placement.store import names
 
 
-def create(tx: WriteTransaction, name: str) -> bool:
+def create_class(tx: WriteTransaction, name: str) -> bool:
     """Create a resource class; return False if it exists."""
-    return names.create(tx, resource_classes, name)
+    return names.create_name(tx, resource_classes, name)
 
 
-def rename(tx: WriteTransaction, old: str, new: str) -> None:
+def rename_class(tx: WriteTransaction, old: str, new: str) -> None:
     """Rename a custom class (microversions 1.2 to 1.6).
 
     :raises NotFound: there is none.
     :raises InvalidRequest: it is a standard one.
     :raises Conflict: the name is taken.
     """
-    class_id = _custom(tx, old, "update")
+    class_id = _lock_custom(tx, old, "update")
     if old == new:
         return
     if names.NameLookup(tx, resource_classes, [new]).ids:
@@ -46,7 +46,7 @@ def delete(tx: WriteTransaction, name: str) -> None:
     :raises InvalidRequest: it is a standard one.
     :raises Conflict: it is in use.
     """
-    class_id = _custom(tx, name, "delete")
+    class_id = _lock_custom(tx, name, "delete")
     if _in_use(tx, class_id):
         raise Conflict(
             f"Error in delete resource class: Cannot delete resource class {name}. "
@@ -55,8 +55,8 @@ def delete(tx: WriteTransaction, name: str) -> None:
     tx.conn.execute(sa.delete(resource_classes).where(resource_classes.c.id == class_id))
 
 
-def _custom(tx: WriteTransaction, name: str, verb: str) -> int:
-    class_id = names.locked(tx, resource_classes, name)
+def _lock_custom(tx: WriteTransaction, name: str, verb: str) -> int:
+    class_id = names.lock_name(tx, resource_classes, name)
     if class_id is None:
         raise NotFound(f"No such resource class {name}.")
     if not name.startswith("CUSTOM_"):

@@ -67,7 +67,7 @@ def owner_after(present: ConsumerRow, owner: ConsumerOwnership) -> ConsumerOwner
     )
 
 
-def find(conn: sa.Connection, uuid: str) -> ConsumerRow | None:
+def find_consumer(conn: sa.Connection, uuid: str) -> ConsumerRow | None:
     """Return the consumer of that uuid, if it has allocations and has not expired."""
     row = conn.execute(_by_uuid, {"uuid": uuid}).first()
     return None if row is None else ConsumerRow(*row)
@@ -76,7 +76,7 @@ def find(conn: sa.Connection, uuid: str) -> ConsumerRow | None:
 def lock(tx: WriteTransaction, uuids: Collection[str]) -> StatementAnswer:
     """Lock the consumers until this transaction ends; :func:`rows` reads the answer."""
     # sorted, as every transaction locks in this order
-    return tx.queue(_locked(len(uuids)), bind_values("uuid", sorted(uuids)))
+    return tx.queue(_locking_lookup(len(uuids)), bind_values("uuid", sorted(uuids)))
 
 
 def rows(locked: StatementAnswer) -> list[ConsumerRow]:
@@ -85,7 +85,7 @@ def rows(locked: StatementAnswer) -> list[ConsumerRow]:
 
 
 @lru_cache(KEPT_SIZES)
-def _locked(count: int) -> PreparedStatement:
+def _locking_lookup(count: int) -> PreparedStatement:
     chosen = sa.select(*_columns).where(consumers.c.uuid.in_(bind_parameters("uuid", count)))
     return PreparedStatement(chosen.order_by(consumers.c.uuid).with_for_update())
 
@@ -104,7 +104,7 @@ def check_generation(present: ConsumerRow | None, given: Generation) -> None:
         )
 
 
-def create(tx: WriteTransaction, owners: Mapping[str, ConsumerOwnership]) -> None:
+def create_consumers(tx: WriteTransaction, owners: Mapping[str, ConsumerOwnership]) -> None:
     """Add consumers, by uuid, at generation 1."""
     rows = [
         {
@@ -120,7 +120,7 @@ def create(tx: WriteTransaction, owners: Mapping[str, ConsumerOwnership]) -> Non
     tx.insert(consumers, rows)
 
 
-def advance(tx: WriteTransaction, row: ConsumerRow, owner: ConsumerOwnership) -> None:
+def advance_consumer(tx: WriteTransaction, row: ConsumerRow, owner: ConsumerOwnership) -> None:
     """Move a (locked) consumer to its next generation, and to this owner.
 
     A reservation ends with its consumer type.
@@ -156,11 +156,11 @@ _advance: Final = PreparedStatement(
 def remove(tx: WriteTransaction, ids: Iterable[int]) -> None:
     """Delete consumers that have no allocations left."""
     if chosen := list(ids):
-        tx.queue(_removal(len(chosen)), bind_values("id", chosen))
+        tx.queue(_consumer_removal(len(chosen)), bind_values("id", chosen))
 
 
 @lru_cache(KEPT_SIZES)
-def _removal(count: int) -> PreparedStatement:
+def _consumer_removal(count: int) -> PreparedStatement:
     return PreparedStatement(
         sa.delete(consumers).where(consumers.c.id.in_(bind_parameters("id", count, ConsumerId)))
     )

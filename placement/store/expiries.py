@@ -30,13 +30,13 @@ def write(tx: WriteTransaction, seconds: Mapping[str, float], known: list[int]) 
     if not seconds:
         return None
     if known:
-        tx.queue(_removal(len(known)), bind_values("id", sorted(known)))
+        tx.queue(_expiry_removal(len(known)), bind_values("id", sorted(known)))
     chosen = sorted(seconds)
     for consumer in chosen:
         tx.queue(_insertion, {"consumer": consumer, "seconds": seconds[consumer]})
     # so that all workers read the next expiry again
     tx.lock_buckets([buckets.RESERVATIONS])
-    return tx.queue(_times(len(chosen)), bind_values("uuid", chosen))
+    return tx.queue(_expiry_times(len(chosen)), bind_values("uuid", chosen))
 
 
 _consumer: Final = consumers.c.uuid == sa.bindparam("consumer")
@@ -49,19 +49,19 @@ _insertion: Final = PreparedStatement(
 )
 
 
-def now(conn: sa.Connection) -> float:
+def server_time(conn: sa.Connection) -> float:
     """Return the time of the database's clock, in seconds since 1970."""
     return float(conn.execute(sa.select(clock.ServerNow())).scalar_one())
 
 
 @lru_cache(KEPT_SIZES)
-def _removal(count: int) -> PreparedStatement:
+def _expiry_removal(count: int) -> PreparedStatement:
     chosen = claim_expiries.c.consumer_id.in_(bind_parameters("id", count, ConsumerId))
     return PreparedStatement(sa.delete(claim_expiries).where(chosen))
 
 
 @lru_cache(KEPT_SIZES)
-def _times(count: int) -> PreparedStatement:
+def _expiry_times(count: int) -> PreparedStatement:
     return PreparedStatement(
         sa.select(consumers.c.uuid, claim_expiries.c.expires_at)
         .select_from(claim_expiries.join(consumers, EXPIRES))
@@ -77,14 +77,14 @@ class ClaimExpiry(NamedTuple):
     seconds: float
 
 
-def find(conn: sa.Connection, consumer: str) -> ClaimExpiry:
+def find_expiry(conn: sa.Connection, consumer: str) -> ClaimExpiry:
     """Return when the claim of a consumer expires.
 
     :raises NotFound: no claim of this consumer expires, or it has expired.
     """
     row = conn.execute(_present, {"consumer": consumer}).one_or_none()
     if row is None:
-        raise missing(consumer)
+        raise no_expiry(consumer)
     generation, expires_at, present = row
     return ClaimExpiry(generation, float(expires_at), float(expires_at) - float(present))
 
@@ -96,7 +96,9 @@ _present: Final = (
 )
 
 
-def confirm(tx: WriteTransaction, consumer: str, generation: int, seconds: float | None) -> float | None:
+def confirm_claim(
+    tx: WriteTransaction, consumer: str, generation: int, seconds: float | None
+) -> float | None:
     """Have an expiring claim stay, or expire after seconds from now; return the new expiry.
 
     The generation of its consumer goes up by one.
@@ -106,20 +108,22 @@ def confirm(tx: WriteTransaction, consumer: str, generation: int, seconds: float
     """
     rows = consumer_store.rows(consumer_store.lock(tx, [consumer]))
     if not rows:
-        raise missing(consumer)
+        raise no_expiry(consumer)
     (row,) = rows
     query = sa.select(claim_expiries.c.generation).where(
         claim_expiries.c.consumer_id == row.id, claim_expiries.c.expires_at > clock.ServerNow()
     )
     if tx.conn.execute(query).scalar() != row.generation:
-        raise missing(consumer)
+        raise no_expiry(consumer)
     consumer_store.check_generation(row, generation)
-    consumer_store.advance(tx, row, ConsumerOwnership(row.project_id, row.user_id, row.consumer_type))
+    consumer_store.advance_consumer(
+        tx, row, ConsumerOwnership(row.project_id, row.user_id, row.consumer_type)
+    )
     if seconds is not None:
         answer = write(tx, {consumer: seconds}, [row.id])
         assert answer is not None
         return float(answer.rows[0][1])
-    tx.queue(_removal(1), bind_values("id", [row.id]))
+    tx.queue(_expiry_removal(1), bind_values("id", [row.id]))
     tx.lock_buckets([buckets.RESERVATIONS])
     return None
 
@@ -132,6 +136,6 @@ def forget_confirmed(tx: WriteTransaction) -> None:
     )
 
 
-def missing(consumer: str) -> NotFound:
+def no_expiry(consumer: str) -> NotFound:
     """Return the error that no claim of a consumer expires."""
     return NotFound(f"No claim of consumer {consumer} expires: there is none, it has expired, or it stays.")

@@ -31,7 +31,7 @@ class ConsumerGroup:
     policy: GroupPolicy
     max_per_host: int = 1
 
-    def allows(self, hosts: Collection[int], present: Mapping[int, int]) -> bool:
+    def allows_hosts(self, hosts: Collection[int], present: Mapping[int, int]) -> bool:
         """Return whether one more member may be on these hosts.
 
         :param present: the number of other members at each host, by the id of its root; 0 if missing.
@@ -42,7 +42,7 @@ class ConsumerGroup:
             return all(present.get(host, 0) < self.max_per_host for host in hosts)
         return True
 
-    def liking(self, hosts: Collection[int], present: Mapping[int, int], size: int) -> float:
+    def host_preference(self, hosts: Collection[int], present: Mapping[int, int], size: int) -> float:
         """Return how well one more member is placed on these hosts, from 0 to 1.
 
         :param present: as for :meth:`allows`.
@@ -81,7 +81,7 @@ def hosts_of(taken: Iterable[tuple[int, bool]]) -> frozenset[int]:
     return frozenset(root for root, shares in taken if not shares) or frozenset(root for root, _ in taken)
 
 
-def present(members: Iterable[GroupMember], apart_from: Container[str]) -> Counter[int]:
+def members_by_host(members: Iterable[GroupMember], apart_from: Container[str]) -> Counter[int]:
     """Return the number of members at each host, without some consumers."""
     return Counter(host for each in members if each.consumer not in apart_from for host in each.hosts)
 

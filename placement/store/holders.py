@@ -23,7 +23,7 @@ class AllocationHolder:
     used: int
 
 
-def holders(
+def list_holders(
     conn: sa.Connection, uuids: Collection[str], limit: int, skip: int = 0
 ) -> tuple[list[AllocationHolder], bool]:
     """Return all that consumers hold of these providers, by consumer, in the order of their creation.

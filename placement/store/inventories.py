@@ -12,7 +12,7 @@ from placement.db.database import WriteTransaction
 from placement.db.tables import allocations, inventories, resource_classes, resource_providers
 from placement.exceptions import ConcurrentUpdate, Conflict, InvalidRequest, NotFound
 from placement.read_model.provider import capacity
-from placement.store import described, names, providers
+from placement.store import names, optimistic_write, providers
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def add(
     return row.generation + 1
 
 
-def change(
+def change_inventory(
     tx: WriteTransaction,
     uuid: str,
     generation: int,
@@ -122,13 +122,13 @@ def replace_all(
     """
     if (
         generation == 0  # a new provider mostly has no inventories
-        and described.is_possible(tx, generation, len(wanted))
+        and optimistic_write.is_worthwhile(tx, generation, len(wanted))
         and all(capacity(each.total, each.reserved, each.allocation_ratio) > 0 for each in wanted.values())
     ):
-        described.find(tx, _without, uuid, generation)
-        rows = [{"name": name, **_columns(each), "updated_at": tx.now} for name, each in wanted.items()]
-        described.insert(tx, inventories.c.resource_class_id, rows, resource_classes)
-        described.changed(tx)
+        optimistic_write.find_provider(tx, _without, uuid, generation)
+        rows = [{"name": name, **_column_values(each), "updated_at": tx.now} for name, each in wanted.items()]
+        optimistic_write.insert(tx, inventories.c.resource_class_id, rows, resource_classes)
+        optimistic_write.stamp_provider(tx)
         return generation + 1
     row, present, ids = _lock(tx, uuid, wanted, generation)
     check_capacity(uuid, wanted, may_have_none=may_have_none)
@@ -137,7 +137,7 @@ def replace_all(
     return row.generation + 1
 
 
-_without: Final = described.finding(
+_without: Final = optimistic_write.finding_statement(
     ~sa.exists(sa.select(sa.literal(1)).where(inventories.c.provider_id == resource_providers.c.id))
 )
 
@@ -241,7 +241,7 @@ def _lock(
     tx.lock([uuid])
     present = class_ids(tx, uuid)
     lookup = names.NameLookup(tx, resource_classes, wanted)
-    row = providers.locked(tx, uuid)
+    row = providers.read_locked(tx, uuid)
     if generation is not None and row.generation != generation:
         raise ConcurrentUpdate(
             f"resource provider generation conflict: {uuid} is at {row.generation}, given was {generation}"
@@ -261,14 +261,19 @@ _class_ids: Final = PreparedStatement(
 )
 
 
-def _columns(values: InventoryValues) -> dict[str, Any]:
+def _column_values(values: InventoryValues) -> dict[str, Any]:
     return {name: getattr(values, name) for name in COLUMNS}
 
 
 def insert(tx: WriteTransaction, wanted: Mapping[int, Mapping[int, InventoryValues]]) -> None:
     """Add inventories to (locked) providers, by their ids and the ids of classes that they have none of."""
     rows = [
-        {"provider_id": provider_id, "resource_class_id": class_id, "updated_at": tx.now, **_columns(each)}
+        {
+            "provider_id": provider_id,
+            "resource_class_id": class_id,
+            "updated_at": tx.now,
+            **_column_values(each),
+        }
         for provider_id, values in wanted.items()
         for class_id, each in values.items()
     ]
@@ -278,7 +283,7 @@ def insert(tx: WriteTransaction, wanted: Mapping[int, Mapping[int, InventoryValu
 def update(tx: WriteTransaction, provider_id: int, values: Mapping[int, InventoryValues]) -> None:
     """Change inventories of a (locked) provider, by the ids of their classes."""
     for class_id, each in values.items():
-        given = {f"new_{name}": value for name, value in _columns(each).items()}
+        given = {f"new_{name}": value for name, value in _column_values(each).items()}
         tx.queue(_update, {"provider": provider_id, "class": class_id, "now": tx.now, **given})
 
 

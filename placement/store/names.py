@@ -23,7 +23,7 @@ class NameLookup:
     """
 
     def __init__(self, tx: WriteTransaction, table: sa.Table, names: Collection[str]) -> None:
-        self._answer = tx.queue(_ids(table, len(names)), bind_values("name", names)) if names else None
+        self._answer = tx.queue(_id_lookup(table, len(names)), bind_values("name", names)) if names else None
 
     @property
     def ids(self) -> dict[str, int]:
@@ -33,20 +33,20 @@ class NameLookup:
 
 
 @lru_cache(KEPT_SIZES)
-def _ids(table: sa.Table, count: int) -> PreparedStatement:
+def _id_lookup(table: sa.Table, count: int) -> PreparedStatement:
     chosen = table.c.name.in_(bind_parameters("name", count))
     return PreparedStatement(sa.select(table.c.name, table.c.id).where(chosen))
 
 
-def locked(tx: WriteTransaction, table: sa.Table, name: str) -> int | None:
+def lock_name(tx: WriteTransaction, table: sa.Table, name: str) -> int | None:
     """Return the id of a name, if it exists; no other transaction creates or deletes names meanwhile."""
     tx.lock_names()
     return NameLookup(tx, table, [name]).ids.get(name)
 
 
-def create(tx: WriteTransaction, table: sa.Table, name: str) -> bool:
+def create_name(tx: WriteTransaction, table: sa.Table, name: str) -> bool:
     """Create a name; return False if it exists."""
-    if locked(tx, table, name) is not None:
+    if lock_name(tx, table, name) is not None:
         return False
     tx.conn.execute(sa.insert(table).values(name=name, updated_at=tx.now))
     return True

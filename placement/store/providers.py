@@ -38,12 +38,12 @@ class ProviderRow:
     root_id: int | None
 
     @property
-    def tree(self) -> int:
+    def tree_root(self) -> int:
         """The id of the root of its tree."""
         return self.id if self.root_id is None else self.root_id
 
 
-def find(tx: WriteTransaction, uuids: Collection[str]) -> dict[str, ProviderRow]:
+def find_providers(tx: WriteTransaction, uuids: Collection[str]) -> dict[str, ProviderRow]:
     """Return the existing ones of these providers, by uuid."""
     if not uuids:
         return {}
@@ -57,7 +57,7 @@ def _by_uuid(count: int) -> PreparedStatement:
     return PreparedStatement(sa.select(*columns).where(_rp.uuid.in_(bind_parameters("uuid", count))))
 
 
-def missing(uuid: str) -> NotFound:
+def no_provider(uuid: str) -> NotFound:
     """Return the error for a provider that does not exist."""
     return NotFound(f"No resource provider with uuid {uuid} found")
 
@@ -68,17 +68,17 @@ def lock(tx: WriteTransaction, uuid: str) -> ProviderRow:
     :raises NotFound: there is none.
     """
     tx.lock([uuid])
-    return locked(tx, uuid)
+    return read_locked(tx, uuid)
 
 
-def locked(tx: WriteTransaction, uuid: str) -> ProviderRow:
+def read_locked(tx: WriteTransaction, uuid: str) -> ProviderRow:
     """Return the row of a provider that is locked already.
 
     :raises NotFound: there is none.
     """
-    row = find(tx, [uuid]).get(uuid)
+    row = find_providers(tx, [uuid]).get(uuid)
     if row is None:
-        raise missing(uuid)
+        raise no_provider(uuid)
     return row
 
 
@@ -93,7 +93,7 @@ def check_generation(row: ProviderRow, given: int) -> None:
         )
 
 
-def create(tx: WriteTransaction, uuid: str, name: str, parent_uuid: str | None) -> Callable[[], str]:
+def create_provider(tx: WriteTransaction, uuid: str, name: str, parent_uuid: str | None) -> Callable[[], str]:
     """Add a provider, below a parent or as the root of a new tree.
 
     If the database takes several statements at once, nothing is read before. A foreign key refuses a parent
@@ -108,14 +108,16 @@ def create(tx: WriteTransaction, uuid: str, name: str, parent_uuid: str | None) 
     parent = None
     if parent_uuid is not None:
         if parent_uuid == uuid:
-            raise InvalidRequest(_cannot("create", name, uuid, "parent provider UUID cannot be same as UUID"))
+            raise InvalidRequest(
+                _refusal_text("create", name, uuid, "parent provider UUID cannot be same as UUID")
+            )
         roots = tx.queue(_root_of, {"its_uuid": parent_uuid})
         if tx.optimistic and tx.sends_at_once:
-            tx.queue(_creation_below, {**_described(tx, uuid, name), "its_parent": parent_uuid})
+            tx.queue(_creation_below, {**_base_values(tx, uuid, name), "its_parent": parent_uuid})
             return lambda: str(roots.scalars[0])
-        parent = find(tx, [parent_uuid]).get(parent_uuid)
+        parent = find_providers(tx, [parent_uuid]).get(parent_uuid)
         if parent is None:
-            raise InvalidRequest(_cannot("create", name, uuid, "parent provider UUID does not exist"))
+            raise InvalidRequest(_refusal_text("create", name, uuid, "parent provider UUID does not exist"))
         root = roots.scalars[0]
     else:
         root = uuid
@@ -128,11 +130,11 @@ def create(tx: WriteTransaction, uuid: str, name: str, parent_uuid: str | None) 
 
 def insert(tx: WriteTransaction, uuid: str, name: str, parent: ProviderRow | None) -> None:
     """Insert a provider with a free uuid; its bucket, and its parent, are locked."""
-    place = {"parent": parent and parent.id, "root": parent and parent.tree}
-    tx.queue(_creation, {**_described(tx, uuid, name), **place})
+    place = {"parent": parent and parent.id, "root": parent and parent.tree_root}
+    tx.queue(_creation, {**_base_values(tx, uuid, name), **place})
 
 
-def _described(tx: WriteTransaction, uuid: str, name: str) -> dict[str, Any]:
+def _base_values(tx: WriteTransaction, uuid: str, name: str) -> dict[str, Any]:
     return {"its_uuid": uuid, "its_name": name, "its_bucket": bucket_of(uuid), "now": tx.now}
 
 
@@ -172,7 +174,7 @@ _root_of: Final = PreparedStatement(
 )
 
 
-def _cannot(what: str, name: str, uuid: str, why: str) -> str:
+def _refusal_text(what: str, name: str, uuid: str, why: str) -> str:
     return f'Unable to {what} resource provider "{name}", {uuid}: {why}'
 
 
@@ -227,36 +229,36 @@ def _new_parent(
     may_move: bool,
     subtree: set[int],
 ) -> ProviderRow | None:
-    def refuse(why: str) -> InvalidRequest:
-        return InvalidRequest(_cannot("update", name, row.uuid, why))
+    def refuse_move(why: str) -> InvalidRequest:
+        return InvalidRequest(_refusal_text("update", name, row.uuid, why))
 
     if parent_uuid is None:
         if row.parent_id is not None and not may_move:
-            raise refuse("un-parenting a provider is not currently allowed.")
+            raise refuse_move("un-parenting a provider is not currently allowed.")
         return None
-    parent = find(tx, [parent_uuid]).get(parent_uuid)
+    parent = find_providers(tx, [parent_uuid]).get(parent_uuid)
     if parent is None:
-        raise refuse("parent provider UUID does not exist.")
+        raise refuse_move("parent provider UUID does not exist.")
     if row.parent_id is not None and row.parent_id != parent.id and not may_move:
-        raise refuse("re-parenting a provider is not currently allowed.")
+        raise refuse_move("re-parenting a provider is not currently allowed.")
     if parent.id in subtree:
-        raise refuse("creating loop in the provider tree is not allowed.")
+        raise refuse_move("creating loop in the provider tree is not allowed.")
     return parent
 
 
 def _lock_subtree(tx: WriteTransaction, row: ProviderRow) -> set[int]:
     """Lock a provider and all its descendants; return their ids."""
     # again until nothing new is below: a child may have been added before its parent was locked
-    subtree = _subtree(tx.conn, row)
+    subtree = _subtree_ids(tx.conn, row)
     while True:
         tx.lock(tx.conn.execute(sa.select(_rp.uuid).where(_rp.id.in_(subtree))).scalars())
-        locked, subtree = subtree, _subtree(tx.conn, row)
+        locked, subtree = subtree, _subtree_ids(tx.conn, row)
         if subtree <= locked:
             return subtree
 
 
-def _subtree(conn: sa.Connection, row: ProviderRow) -> set[int]:
-    parents = conn.execute(sa.select(_rp.id, _rp.parent_id).where(_rp.root_id == row.tree)).all()
+def _subtree_ids(conn: sa.Connection, row: ProviderRow) -> set[int]:
+    parents = conn.execute(sa.select(_rp.id, _rp.parent_id).where(_rp.root_id == row.tree_root)).all()
     found = {row.id}
     while True:
         more = {each for each, parent in parents if parent in found} - found
@@ -267,7 +269,7 @@ def _subtree(conn: sa.Connection, row: ProviderRow) -> set[int]:
 
 def _set_roots(tx: WriteTransaction, row: ProviderRow, parent: ProviderRow | None, subtree: set[int]) -> None:
     below = sorted(subtree - {row.id})
-    new_root = row.id if parent is None else parent.tree
+    new_root = row.id if parent is None else parent.tree_root
     if below:
         tx.conn.execute(sa.update(resource_providers).where(_rp.id.in_(below)).values(root_id=new_root))
     own_root = None if parent is None else new_root
@@ -281,7 +283,7 @@ def delete(tx: WriteTransaction, uuid: str) -> None:
     :raises Conflict: it has children or allocations.
     """
     tx.lock([uuid])
-    row = find(tx, [uuid]).get(uuid)
+    row = find_providers(tx, [uuid]).get(uuid)
     if row is None:
         raise NotFound(f"No resource provider with uuid {uuid} found for delete")
     if tx.exists(_rp.parent_id == row.id):

@@ -2,7 +2,7 @@
 
 A reservation is a consumer of the type :data:`TYPE` with a row of its own. Like every consumer, it disappears
 with its last allocation. An expired reservation is released by the next worker that reads, or that needs the
-room (:func:`making_room`): no other process has to run.
+room (:func:`write_with_room`): no other process has to run.
 """
 
 from collections import Counter
@@ -52,7 +52,7 @@ class CapacityReservation:
     group: str | None
     expires_at: float
 
-    def serves(self, project_id: str, group: str | None) -> bool:
+    def serves_claim(self, project_id: str, group: str | None) -> bool:
         """Return whether a claim of this project, for a consumer that joins this group, may take from it."""
         return project_id == self.project_id and self.group in (None, group)
 
@@ -81,13 +81,13 @@ _shown: Final = (
 _one: Final = _shown.where(consumers.c.uuid == sa.bindparam("uuid"))
 
 
-def find(conn: sa.Connection, uuid: str) -> CapacityReservation | None:
+def find_reservation(conn: sa.Connection, uuid: str) -> CapacityReservation | None:
     """Return the reservation of that uuid, unless it has expired."""
     row = conn.execute(_one, {"uuid": uuid}).first()
     return None if row is None else CapacityReservation(*row)
 
 
-def some(
+def list_reservations(
     conn: sa.Connection, project_id: str | None, group: str | None, after: str | None, limit: int
 ) -> list[CapacityReservation]:
     """Return reservations in the order of their uuids, filtered by project and group, after a uuid."""
@@ -103,20 +103,22 @@ def some(
     return [CapacityReservation(*row) for row in conn.execute(query)]
 
 
-def missing(uuid: str) -> NotFound:
+def no_reservation(uuid: str) -> NotFound:
     """Return the error that there is no such reservation."""
     return NotFound(f"No reservation {uuid}: there never was one, or it expired, or all of it was taken.")
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenReservation:
     """A reservation as a transaction left it, with its allocations: it may expire before it is read again."""
 
     reservation: CapacityReservation
     held: Sequence[allocations.Allocation]
 
 
-def make(tx: WriteTransaction, consumer: str, group: str | None, end: ReservationEnd) -> Written:
+def make_reservation(
+    tx: WriteTransaction, consumer: str, group: str | None, end: ReservationEnd
+) -> WrittenReservation:
     """Make a consumer a reservation; this transaction has made it, and given it allocations.
 
     :raises InvalidRequest: it would end before it begins.
@@ -125,23 +127,25 @@ def make(tx: WriteTransaction, consumer: str, group: str | None, end: Reservatio
     which = sa.select(consumers.c.id).where(consumers.c.uuid == consumer).scalar_subquery()
     values = {"consumer_id": which, "claim_group": group, "expires_at": _time_of(end)}
     tx.conn.execute(sa.insert(reservations).values(values))
-    return _written(tx, consumer)
+    return _read_written(tx, consumer)
 
 
-def change(tx: WriteTransaction, uuid: str, generation: int, end: ReservationEnd) -> Written:
+def change_end(tx: WriteTransaction, uuid: str, generation: int, end: ReservationEnd) -> WrittenReservation:
     """Change the end of a reservation; its generation goes up by one.
 
     :raises NotFound: there is no such reservation.
     :raises ConcurrentUpdate: the generation is not the present one.
     :raises InvalidRequest: the new end has passed.
     """
-    row = _locked(tx, uuid)
+    row = _lock_reservation(tx, uuid)
     consumer_store.check_generation(row, generation)
-    consumer_store.advance(tx, row, ConsumerOwnership(row.project_id, row.user_id, row.consumer_type))
+    consumer_store.advance_consumer(
+        tx, row, ConsumerOwnership(row.project_id, row.user_id, row.consumer_type)
+    )
     tx.lock_buckets([buckets.RESERVATIONS])
     query = sa.update(reservations).where(reservations.c.consumer_id == row.id)
     tx.conn.execute(query.values(expires_at=_time_of(end)))
-    return _written(tx, uuid)
+    return _read_written(tx, uuid)
 
 
 def delete(tx: WriteTransaction, uuid: str) -> None:
@@ -149,7 +153,7 @@ def delete(tx: WriteTransaction, uuid: str) -> None:
 
     :raises NotFound: there is no such reservation.
     """
-    _locked(tx, uuid)
+    _lock_reservation(tx, uuid)
     allocations.delete(tx, uuid)
 
 
@@ -161,25 +165,25 @@ def _time_of(end: ReservationEnd) -> sa.ColumnElement[float]:
     )
 
 
-def _written(tx: WriteTransaction, uuid: str) -> Written:
-    found = find(tx.conn, uuid)
+def _read_written(tx: WriteTransaction, uuid: str) -> WrittenReservation:
+    found = find_reservation(tx.conn, uuid)
     if found is None:
         raise InvalidRequest("A reservation has to end in the future, by the clock of the database.")
-    return Written(found, allocations.of_consumers(tx.conn, [uuid]))
+    return WrittenReservation(found, allocations.of_consumers(tx.conn, [uuid]))
 
 
-def _locked(tx: WriteTransaction, uuid: str) -> consumer_store.ConsumerRow:
+def _lock_reservation(tx: WriteTransaction, uuid: str) -> consumer_store.ConsumerRow:
     """Lock the consumer of a reservation until the transaction ends.
 
     :raises NotFound: there is no such reservation.
     """
     rows = consumer_store.rows(consumer_store.lock(tx, [uuid]))
-    if not rows or find(tx.conn, uuid) is None:
-        raise missing(uuid)
+    if not rows or find_reservation(tx.conn, uuid) is None:
+        raise no_reservation(uuid)
     return rows[0]
 
 
-def remainder(
+def remaining_claim(
     tx: WriteTransaction,
     reservation: str,
     claims: Sequence[ConsumerClaim],
@@ -192,14 +196,14 @@ def remainder(
     :returns: None if it does not hold enough.
     :raises Conflict: there is no such reservation for them.
     """
-    row, found = locked.consumers.get(reservation), find(tx.conn, reservation)
+    row, found = locked.consumers.get(reservation), find_reservation(tx.conn, reservation)
     for claim in claims:
         project_id, group = claim.owner.project_id, groups.get(claim.consumer)
-        if row is None or found is None or not found.serves(project_id, group):
-            raise unusable(reservation, project_id)
+        if row is None or found is None or not found.serves_claim(project_id, group):
+            raise unusable_reservation(reservation, project_id)
     assert row is not None
     held = [each for each in locked.holdings if each.consumer == reservation]
-    names = _names(tx, {each.class_id for each in held})
+    names = _class_names(tx, {each.class_id for each in held})
     left = Counter({(each.provider, names[each.class_id]): each.used for each in held})
     for claim in claims:
         for provider, taken in claim.resources.items():
@@ -216,7 +220,7 @@ def remainder(
     return ConsumerClaim(reservation, resources, ANY_GENERATION, owner, in_any_portions=True)
 
 
-def unusable(reservation: str, project_id: str) -> Conflict:
+def unusable_reservation(reservation: str, project_id: str) -> Conflict:
     """Return the error that a claim of a project cannot take from it; it does not name the real owner."""
     return Conflict(
         f"There is no reservation {reservation} that this claim of project {project_id} may take from: it may"
@@ -225,19 +229,19 @@ def unusable(reservation: str, project_id: str) -> Conflict:
     )
 
 
-def _names(tx: WriteTransaction, class_ids: Iterable[int]) -> Mapping[int, str]:
+def _class_names(tx: WriteTransaction, class_ids: Iterable[int]) -> Mapping[int, str]:
     chosen = sorted(class_ids)
-    rows = tx.queue(_classes(len(chosen)), bind_values("id", chosen)).rows
+    rows = tx.queue(_class_lookup(len(chosen)), bind_values("id", chosen)).rows
     return {class_id: name for class_id, name in rows}  # noqa: C416  # rows are not pairs to dict()
 
 
 @lru_cache(KEPT_SIZES)
-def _classes(count: int) -> PreparedStatement:
+def _class_lookup(count: int) -> PreparedStatement:
     chosen = resource_classes.c.id.in_(bind_parameters("id", count, sa.Integer))
     return PreparedStatement(sa.select(resource_classes.c.id, resource_classes.c.name).where(chosen))
 
 
-def making_room(database: ServiceDatabase, work: Callable[[WriteTransaction], T]) -> T:
+def write_with_room(database: ServiceDatabase, work: Callable[[WriteTransaction], T]) -> T:
     """Write; if expired allocations are in the way, release them and write again.
 
     :raises Conflict: the write conflicts with the state after the release.

@@ -20,7 +20,7 @@ class NewInventories:
     inventories: Mapping[str, InventoryValues]
 
 
-def reshape(
+def reshape_providers(
     tx: WriteTransaction, wanted: Mapping[str, NewInventories], claims: Sequence[ConsumerClaim]
 ) -> None:
     """Give the providers these inventories and the consumers these allocations, or change nothing.
@@ -37,12 +37,12 @@ def reshape(
     lookup = names.NameLookup(
         tx, resource_classes, {name for new in wanted.values() for name in new.inventories}
     )
-    rows = providers.find(tx, wanted)
+    rows = providers.find_providers(tx, wanted)
     for uuid, new in wanted.items():
         row = rows.get(uuid)
         if row is None:
             raise InvalidRequest(
-                f"Resource provider {uuid} in inventories not found: {providers.missing(uuid)}",
+                f"Resource provider {uuid} in inventories not found: {providers.no_provider(uuid)}",
                 exceptions.PROVIDER_NOT_FOUND,
             )
         if row.generation != new.generation:

@@ -11,12 +11,12 @@ from placement.db.database import WriteTransaction
 from placement.db.tables import provider_attributes, provider_traits, resource_providers, traits
 from placement.exceptions import Conflict, InvalidRequest, NotFound
 from placement.read_model.provider import DISABLED, DISABLED_BY, DISABLED_REASON
-from placement.store import described, names, providers
+from placement.store import names, optimistic_write, providers
 
 
-def create(tx: WriteTransaction, name: str) -> bool:
+def create_trait(tx: WriteTransaction, name: str) -> bool:
     """Create a trait; return False if it exists."""
-    return names.create(tx, traits, name)
+    return names.create_name(tx, traits, name)
 
 
 def delete(tx: WriteTransaction, name: str) -> None:
@@ -26,7 +26,7 @@ def delete(tx: WriteTransaction, name: str) -> None:
     :raises InvalidRequest: it is a standard one.
     :raises Conflict: a provider has it.
     """
-    trait_id = names.locked(tx, traits, name)
+    trait_id = names.lock_name(tx, traits, name)
     if trait_id is None:
         raise NotFound(f"No such trait(s): {name}.")
     if not name.startswith("CUSTOM_"):
@@ -44,13 +44,13 @@ def replace(tx: WriteTransaction, uuid: str, generation: int, wanted: Collection
     :raises ConcurrentUpdate: the generation is stale.
     """
     wanted = sorted(set(wanted))
-    if described.is_possible(tx, generation, len(wanted)):
+    if optimistic_write.is_worthwhile(tx, generation, len(wanted)):
         values = {"count": len(wanted), **bind_values("trait", wanted)}
-        described.find(tx, _others(len(wanted)), uuid, generation, **values)
+        optimistic_write.find_provider(tx, _other_traits(len(wanted)), uuid, generation, **values)
         tx.queue(_removal_there, {})
-        described.insert(tx, provider_traits.c.trait_id, [{"name": name} for name in wanted], traits)
+        optimistic_write.insert(tx, provider_traits.c.trait_id, [{"name": name} for name in wanted], traits)
         tx.queue(_stale_reasons_there, {})
-        described.changed(tx)
+        optimistic_write.stamp_provider(tx)
         return generation + 1
     row, present, ids = _lock(tx, uuid, wanted)
     providers.check_generation(row, generation)
@@ -79,7 +79,7 @@ def _lock(
     tx.lock([uuid])
     present = tx.queue(_present, {"provider": uuid})
     lookup = names.NameLookup(tx, traits, wanted)
-    row = providers.locked(tx, uuid)
+    row = providers.read_locked(tx, uuid)
     return row, set(present.scalars), lookup.ids
 
 
@@ -143,7 +143,7 @@ def _stale_reasons_of(provider: sa.ColumnElement[int]) -> PreparedStatement:
 
 
 @lru_cache(KEPT_SIZES)
-def _others(count: int) -> PreparedStatement:
+def _other_traits(count: int) -> PreparedStatement:
     """Return a statement that finds a provider unless it has exactly these traits."""
     its = provider_traits.c.provider_id == resource_providers.c.id
     total = sa.select(sa.func.count()).select_from(provider_traits).where(its).scalar_subquery()
@@ -152,10 +152,12 @@ def _others(count: int) -> PreparedStatement:
         .select_from(provider_traits.join(traits, traits.c.id == provider_traits.c.trait_id))
         .where(its, traits.c.name.not_in(bind_parameters("trait", count)))
     )
-    return described.finding((total != sa.bindparam("count", type_=sa.Integer)) | sa.exists(other))
+    return optimistic_write.finding_statement(
+        (total != sa.bindparam("count", type_=sa.Integer)) | sa.exists(other)
+    )
 
 
 _removal: Final = _removal_of(sa.bindparam("provider"))
-_removal_there: Final = _removal_of(described.PROVIDER)
+_removal_there: Final = _removal_of(optimistic_write.PROVIDER)
 _stale_reasons: Final = _stale_reasons_of(sa.bindparam("provider"))
-_stale_reasons_there: Final = _stale_reasons_of(described.PROVIDER)
+_stale_reasons_there: Final = _stale_reasons_of(optimistic_write.PROVIDER)

@@ -75,7 +75,7 @@ class PresentProvider:
     aggregates: set[str] = field(default_factory=set)
     attributes: dict[str, Attribute] = field(default_factory=dict)
 
-    def lacks(self, wanted: ProviderDescription) -> bool:
+    def differs_from(self, wanted: ProviderDescription) -> bool:
         """Return whether it differs from the description."""
         return any(
             part is not None and part != present
@@ -97,30 +97,30 @@ def write(tx: WriteTransaction, wanted: Sequence[ProviderDescription]) -> dict[s
     """
     by_uuid = {each.uuid: each for each in wanted}
     _check_names(wanted)
-    levels = list(_levels(by_uuid))
+    levels = list(_tree_levels(by_uuid))
     lookups = {*by_uuid, *(each.parent for each in wanted if each.parent is not None)}
     # parents, too: a described provider may be new below one that is not described
     tx.lock(lookups)
-    taken = tx.queue(_called(len(wanted)), bind_values("name", [each.name for each in wanted]))
+    taken = tx.queue(_name_owners(len(wanted)), bind_values("name", [each.name for each in wanted]))
     ids = _NameIds(tx, wanted)
-    rows = providers.find(tx, lookups)
+    rows = providers.find_providers(tx, lookups)
     _check_places(wanted, by_uuid, rows)
     _refuse_taken(wanted, {name: uuid for name, uuid in taken.rows if uuid not in by_uuid})
     known = [each for each in wanted if each.uuid in rows]
     present = _read(tx, [rows[each.uuid] for each in known])
-    changing = [each for each in known if present[rows[each.uuid].id].lacks(each)]
+    changing = [each for each in known if present[rows[each.uuid].id].differs_from(each)]
     for each in changing:
         _check_generation(each, rows[each.uuid])
     new = [[each for each in level if each.uuid not in rows] for level in levels]
     for each in (*changing, *(one for level in new for one in level)):
-        ids.check(each)
+        ids.check_names(each)
     for level in filter(None, new):
         for each in level:
             providers.insert(tx, each.uuid, each.name, None if each.parent is None else rows[each.parent])
-        rows |= providers.find(tx, [each.uuid for each in level])
+        rows |= providers.find_providers(tx, [each.uuid for each in level])
     _insert(tx, {rows[each.uuid].id: each for level in new for each in level}, ids)
     for each in changing:
-        _change(tx, rows[each.uuid], each, present[rows[each.uuid].id], ids)
+        _write_changes(tx, rows[each.uuid], each, present[rows[each.uuid].id], ids)
     generations = {each.uuid: rows[each.uuid].generation for each in wanted}
     return generations | {each.uuid: each.generation + 1 for each in changing if each.generation is not None}
 
@@ -139,7 +139,7 @@ def _check_names(wanted: Sequence[ProviderDescription]) -> None:
             raise InvalidRequest(f"{each}: {other.uuid} is described with the same name.")
 
 
-def _levels(wanted: Mapping[str, ProviderDescription]) -> Iterator[list[ProviderDescription]]:
+def _tree_levels(wanted: Mapping[str, ProviderDescription]) -> Iterator[list[ProviderDescription]]:
     """Yield the providers level by level, none before its parent.
 
     :raises InvalidRequest: some are below each other in a circle.
@@ -155,12 +155,12 @@ def _levels(wanted: Mapping[str, ProviderDescription]) -> Iterator[list[Provider
     if count < len(wanted):
         tops = {each.uuid: each for each in wanted.values()}
         for each in below.get(None, ()):
-            for one in _subtree(each, below):
+            for one in _described_subtree(each, below):
                 del tops[one.uuid]
         raise InvalidRequest(f"{next(iter(tops.values()))} is below itself.")
 
 
-def _subtree(
+def _described_subtree(
     top: ProviderDescription, below: Mapping[str | None, Sequence[ProviderDescription]]
 ) -> Iterator[ProviderDescription]:
     waiting = [top]
@@ -197,9 +197,9 @@ def _check_places(
                 "and not renamed by this request."
             )
         if row is not None:
-            trees.setdefault(row.tree, each)
+            trees.setdefault(row.tree_root, each)
         elif parent is not None:
-            trees.setdefault(parent.tree, each)
+            trees.setdefault(parent.tree_root, each)
         elif each.parent is None:
             trees.setdefault(each.uuid, each)
     if len(trees) > 1:
@@ -231,34 +231,34 @@ class _NameIds:
         self._classes = names.NameLookup(tx, resource_classes, classes)
         self._traits = names.NameLookup(tx, traits, {name for each in wanted for name in each.traits or ()})
 
-    def check(self, wanted: ProviderDescription) -> None:
+    def check_names(self, wanted: ProviderDescription) -> None:
         """:raises InvalidRequest: a class or trait does not exist, or a capacity is negative."""
         for what, named, known in (
-            ("resource class", wanted.inventories or (), self.classes),
-            ("trait", wanted.traits or (), self.traits),
+            ("resource class", wanted.inventories or (), self.class_ids),
+            ("trait", wanted.traits or (), self.trait_ids),
         ):
             if unknown := sorted(set(named) - known.keys()):
                 raise InvalidRequest(f"{wanted}: No such {what} {', '.join(unknown)}.")
         inventory_store.check_capacity(wanted.uuid, wanted.inventories or {}, may_have_none=True)
 
     @property
-    def classes(self) -> dict[str, int]:
+    def class_ids(self) -> dict[str, int]:
         """The ids of the resource classes, by name."""
         return self._classes.ids
 
     @property
-    def traits(self) -> dict[str, int]:
+    def trait_ids(self) -> dict[str, int]:
         """The ids of the traits, by name."""
         return self._traits.ids
 
     def of_classes(self, wanted: Mapping[str, InventoryValues]) -> dict[int, InventoryValues]:
         """Return the inventories by the ids of their classes."""
-        classes = self.classes
+        classes = self.class_ids
         return {classes[name]: values for name, values in wanted.items()}
 
     def of_traits(self, wanted: Collection[str]) -> set[int]:
         """Return the ids of these traits."""
-        known = self.traits
+        known = self.trait_ids
         return {known[name] for name in wanted}
 
 
@@ -270,7 +270,7 @@ def _insert(tx: WriteTransaction, new: Mapping[int, ProviderDescription], ids: _
     attribute_store.insert(tx, {each: one.attributes or {} for each, one in new.items()})
 
 
-def _change(
+def _write_changes(
     tx: WriteTransaction,
     row: ProviderRow,
     wanted: ProviderDescription,
@@ -309,7 +309,8 @@ def _read(tx: WriteTransaction, rows: Sequence[ProviderRow]) -> dict[int, Presen
         return found
     given = bind_values("id", found)
     answers = [
-        tx.queue(part(len(found)), given) for part in (_inventories, _traits, _aggregates, _attributes)
+        tx.queue(part(len(found)), given)
+        for part in (_inventory_lookup, _trait_lookup, _aggregate_lookup, _attribute_lookup)
     ]
     for provider_id, name, *values in answers[0].rows:
         found[provider_id].inventories[name] = InventoryValues(*values)
@@ -322,43 +323,43 @@ def _read(tx: WriteTransaction, rows: Sequence[ProviderRow]) -> dict[int, Presen
     return found
 
 
-def _of(column: sa.Column[int], count: int) -> sa.ColumnElement[bool]:
+def _is_of_providers(column: sa.Column[int], count: int) -> sa.ColumnElement[bool]:
     return column.in_(bind_parameters("id", count, sa.Integer))
 
 
 @lru_cache(KEPT_SIZES)
-def _inventories(count: int) -> PreparedStatement:
+def _inventory_lookup(count: int) -> PreparedStatement:
     table = inventories
     values: list[sa.Column[Any]] = [table.c[name] for name in inventory_store.COLUMNS]
     chosen = sa.select(table.c.provider_id, resource_classes.c.name, *values).join(
         resource_classes, resource_classes.c.id == table.c.resource_class_id
     )
-    return PreparedStatement(chosen.where(_of(table.c.provider_id, count)))
+    return PreparedStatement(chosen.where(_is_of_providers(table.c.provider_id, count)))
 
 
 @lru_cache(KEPT_SIZES)
-def _traits(count: int) -> PreparedStatement:
+def _trait_lookup(count: int) -> PreparedStatement:
     table = provider_traits
     chosen = sa.select(table.c.provider_id, traits.c.name).join(traits, traits.c.id == table.c.trait_id)
-    return PreparedStatement(chosen.where(_of(table.c.provider_id, count)))
+    return PreparedStatement(chosen.where(_is_of_providers(table.c.provider_id, count)))
 
 
 @lru_cache(KEPT_SIZES)
-def _aggregates(count: int) -> PreparedStatement:
+def _aggregate_lookup(count: int) -> PreparedStatement:
     table = provider_aggregates
     chosen = sa.select(table.c.provider_id, table.c.aggregate)
-    return PreparedStatement(chosen.where(_of(table.c.provider_id, count)))
+    return PreparedStatement(chosen.where(_is_of_providers(table.c.provider_id, count)))
 
 
 @lru_cache(KEPT_SIZES)
-def _attributes(count: int) -> PreparedStatement:
+def _attribute_lookup(count: int) -> PreparedStatement:
     table = provider_attributes
     chosen = sa.select(table.c.provider_id, table.c.name, table.c.text, table.c.number)
-    return PreparedStatement(chosen.where(_of(table.c.provider_id, count)))
+    return PreparedStatement(chosen.where(_is_of_providers(table.c.provider_id, count)))
 
 
 @lru_cache(KEPT_SIZES)
-def _called(count: int) -> PreparedStatement:
+def _name_owners(count: int) -> PreparedStatement:
     return PreparedStatement(
         sa.select(_rp.name, _rp.uuid).where(_rp.name.in_(bind_parameters("name", count)))
     )

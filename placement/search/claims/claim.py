@@ -19,7 +19,7 @@ from placement.search.claims.topology import Distances, TopologyPolicy
 from placement.search.request import CandidatesRequest
 from placement.store.allocations import Allocation
 from placement.store.consumers import ConsumerOwnership
-from placement.store.groups import ConsumerGroup, Members, hosts_of, present, size
+from placement.store.groups import ConsumerGroup, Members, hosts_of, members_by_host, size
 
 Order = tuple[tuple[str, float], ...]
 """Criteria (see :mod:`placement.search.claims.scores`) with their weights; each occurs once."""
@@ -194,7 +194,7 @@ class ClaimScenario:
         wanted = list(wanted)
         # a consumer that moves is not beside itself
         moving = {each.consumer for each in wanted}
-        groups = {name: present(each, moving) for name, each in members.items()}
+        groups = {name: members_by_host(each, moving) for name, each in members.items()}
         far = any(each.topology is not None or "numa_distance" in dict(each.order) for each in wanted)
         sizes = {name: size(each, moving) for name, each in members.items()}
         return cls(snapshot, groups, snapshot.zone_distances() if far else {}, sizes)

@@ -185,7 +185,7 @@ def _hosts_left(
     avoided = {root for root in left if snapshot.providers[root].uuid in wanted.avoid}
     full = set[int]()
     if group is not None and all(stays_at_its_host(snapshot, way.request) for way in ways):
-        full = {root for root in left if not group.allows((root,), beside)}
+        full = {root for root in left if not group.allows_hosts((root,), beside)}
     # a host counts for the first of these that excludes it
     for by, roots in (
         ("allowed_hosts", left - named if wanted.only is not None else set()),

@@ -203,10 +203,10 @@ class ScoreUpperBounds:
         size = self._world.size_of(group)
         pools = self._snapshot.by_trait.get(SHARES, ())
         elsewhere = {self._snapshot.providers[each].root_id for each in pools}
-        least = max((group.liking((each,), beside, size) for each in elsewhere), default=0.0)
+        least = max((group.host_preference((each,), beside, size) for each in elsewhere), default=0.0)
         # a choice of pools alone has no member beside it at this host
-        nobody = max(least, group.liking((), beside, size))
-        known = {root: max(least, group.liking((root,), beside, size)) for root in beside}
+        nobody = max(least, group.host_preference((), beside, size))
+        known = {root: max(least, group.host_preference((root,), beside, size)) for root in beside}
         return [known.get(root, nobody) for root in self._roots]
 
     def _standing_bounds(self, name: str, *, low: bool) -> Iterable[float]:

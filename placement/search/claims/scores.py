@@ -311,7 +311,9 @@ def _zone_distances(world: ClaimScenario, zones: Iterable[int]) -> Iterable[int]
 
 def _group_liking(world: ClaimScenario, wanted: WantedClaim, hosts: Iterable[int]) -> float:
     group = wanted.group
-    return group.liking([*hosts], world.members_beside(group), world.size_of(group)) if group else 0.0
+    return (
+        group.host_preference([*hosts], world.members_beside(group), world.size_of(group)) if group else 0.0
+    )
 
 
 # the ranks of all choices are in a heap until the best is known

@@ -55,7 +55,7 @@ def model(writer: ServiceDatabase, database_url: str) -> Iterator[ReadModel]:
 
 
 def create(writer: ServiceDatabase, uuid: str = HOST, name: str = "host", parent: str | None = None) -> None:
-    writer.write(lambda tx: providers.create(tx, uuid, name, parent))
+    writer.write(lambda tx: providers.create_provider(tx, uuid, name, parent))
 
 
 def names(model: ReadModel) -> dict[str, str]:
@@ -106,11 +106,11 @@ def test_a_renamed_resource_class_is_renamed_wherever_it_is_used(
     writer: ServiceDatabase, model: ReadModel
 ) -> None:
     create(writer)
-    writer.write(lambda tx: classes.create(tx, "CUSTOM_OLD"))
+    writer.write(lambda tx: classes.create_class(tx, "CUSTOM_OLD"))
     writer.write(lambda tx: inventories.add(tx, HOST, "CUSTOM_OLD", FOUR))
     with model.fresh_view() as view:
         assert view.snapshot.by_class.keys() == {"CUSTOM_OLD"}
-    writer.write(lambda tx: classes.rename(tx, "CUSTOM_OLD", "CUSTOM_NEW"))
+    writer.write(lambda tx: classes.rename_class(tx, "CUSTOM_OLD", "CUSTOM_NEW"))
     with model.fresh_view() as view:
         assert view.snapshot.by_class.keys() == {"CUSTOM_NEW"}
         assert "CUSTOM_OLD" not in view.names.classes
@@ -205,7 +205,7 @@ def test_changes_of_many_buckets_are_followed_at_once(
 
     def create_all(tx: WriteTransaction) -> None:
         for uuid in uuids:
-            providers.create(tx, uuid, uuid, None)
+            providers.create_provider(tx, uuid, uuid, None)
 
     writer.write(create_all)
     assert len(names(model)) == 250
@@ -310,7 +310,7 @@ def test_lost_changes_below_a_larger_counter_are_noticed(
         create(writer, new, "new")
     else:
         eight = replace(FOUR, total=8)
-        writer.write(lambda tx: inventories.change(tx, HOST, 1, "VCPU", eight))
+        writer.write(lambda tx: inventories.change_inventory(tx, HOST, 1, "VCPU", eight))
     with model.fresh_view() as view:
         before = {each.uuid: dict(each.inventories) for each in view.snapshot}
     database_server.restore(database_url, backup)
@@ -431,8 +431,10 @@ def test_a_server_with_a_slow_clock_is_not_asked_by_every_request_to_release(
     monkeypatch.setattr("placement.read_model.feed._PAUSE", 3600.0)
     # as a node of a Galera cluster that is written to, where another one is asked for the time
     owner = consumers.ConsumerOwnership("project", "user", "RESERVATION")
-    writer.write(lambda tx: consumers.create(tx, {CHILD: owner}))
-    writer.write(lambda tx: reservations.make(tx, CHILD, None, reservations.ReservationEnd(None, 0.2)))
+    writer.write(lambda tx: consumers.create_consumers(tx, {CHILD: owner}))
+    writer.write(
+        lambda tx: reservations.make_reservation(tx, CHILD, None, reservations.ReservationEnd(None, 0.2))
+    )
     asked = []
 
     def nothing_yet(database: ServiceDatabase) -> int:

@@ -35,8 +35,8 @@ def writer(database_url: str) -> Iterator[ServiceDatabase]:
 
     def fill(tx: WriteTransaction) -> None:
         classes.make_standard_names(tx, ["LLC", "MBA"])
-        providers.create(tx, HOST, "host", None)
-        providers.create(tx, CHILD, "child", HOST)
+        providers.create_provider(tx, HOST, "host", None)
+        providers.create_provider(tx, CHILD, "child", HOST)
         inventories.add(tx, CHILD, "VCPU", FOUR)
 
     database.write(fill)
@@ -105,8 +105,8 @@ def agrees(model: ReadModel, database_url: str) -> bool:
 
 
 def change_much(tx: WriteTransaction) -> None:
-    providers.create(tx, OTHER, "other", None)
-    classes.create(tx, "CUSTOM_NEW")
+    providers.create_provider(tx, OTHER, "other", None)
+    classes.create_class(tx, "CUSTOM_NEW")
     inventories.add(tx, OTHER, "CUSTOM_NEW", FOUR)
     traits.replace(tx, HOST, 0, ["COMPUTE_NODE"])
     allocations.replace(tx, [build_claim(OTHER, {CHILD: {"VCPU": 3}})])

@@ -24,10 +24,10 @@ _SETTING: Final[sa.ColumnElement[str]] = sa.literal_column("'placement.provider'
 _UNTIL_IT_ENDS: Final[sa.ColumnElement[bool]] = sa.literal_column("true")
 
 PROVIDER: Final = sa.cast(sa.func.current_setting(_SETTING), sa.Integer)
-"""The id of the provider that :func:`find` has found."""
+"""The id of the provider that :func:`find_provider` has found."""
 
 
-def is_possible(tx: WriteTransaction, generation: int, count: int) -> bool:
+def is_worthwhile(tx: WriteTransaction, generation: int, count: int) -> bool:
     """Return whether an attempt without reading is worthwhile: the first one, with rows to insert.
 
     Without rows, no foreign key would refuse a provider that is not as the client knows it.
@@ -35,8 +35,8 @@ def is_possible(tx: WriteTransaction, generation: int, count: int) -> bool:
     return tx.optimistic and tx.sends_at_once and 0 < count <= MAX_ROWS and 0 <= generation <= _MAX_GENERATION
 
 
-def finding(*conditions: sa.ColumnElement[bool]) -> PreparedStatement:
-    """Return the statement for :func:`find` that finds the provider only under these conditions."""
+def finding_statement(*conditions: sa.ColumnElement[bool]) -> PreparedStatement:
+    """Return the statement for :func:`find_provider` that finds the provider only under these conditions."""
     chosen = sa.select(resource_providers.c.id).where(
         resource_providers.c.uuid == sa.bindparam("its_uuid", type_=sa.String),
         resource_providers.c.generation == sa.bindparam("its_generation", type_=sa.Integer),
@@ -46,7 +46,7 @@ def finding(*conditions: sa.ColumnElement[bool]) -> PreparedStatement:
     return PreparedStatement(sa.select(sa.func.set_config(_SETTING, found, _UNTIL_IT_ENDS)))
 
 
-def find(
+def find_provider(
     tx: WriteTransaction, statement: PreparedStatement, uuid: str, generation: int, **values: Any
 ) -> None:
     """Lock a provider; :data:`PROVIDER` stands for it in later statements of the transaction.
@@ -66,11 +66,11 @@ def insert(
     :param rows: all with the same further columns.
     """
     more = tuple(name for name in rows[0] if name != "name")
-    tx.queue(_insertion(column, names, more, len(rows)), bind_rows(rows))
+    tx.queue(_part_insertion(column, names, more, len(rows)), bind_rows(rows))
 
 
 @lru_cache(KEPT_SIZES)
-def _insertion(
+def _part_insertion(
     column: sa.Column[Any], names: sa.Table | None, more: tuple[str, ...], count: int
 ) -> PreparedStatement:
     table = column.table
@@ -89,10 +89,10 @@ def _insertion(
     return PreparedStatement(sa.insert(table).from_select(["provider_id", column.name, *more], chosen))
 
 
-def changed(tx: WriteTransaction) -> None:
+def stamp_provider(tx: WriteTransaction) -> None:
     """Queue the stamp and the next generation of the provider.
 
-    The same as :meth:`~placement.db.database.WriteTransaction.changed`, which would need its id.
+    The same as :meth:`~placement.db.database.WriteTransaction.stamp_provider`, which would need its id.
     """
     tx.queue(_stamp, {"now": tx.now})
 
