@@ -48,7 +48,7 @@ def define_table(name: str, *parts: sa.schema.SchemaItem, among: sa.MetaData = m
 
 def all_metadata() -> list[sa.MetaData]:
     """All tables that the migrations make: the core's first, then those of extensions."""
-    return [metadata, *extensions.registered("tables").values()]
+    return [metadata, *extensions.registered_objects("tables").values()]
 
 
 def new_metadata() -> sa.MetaData:

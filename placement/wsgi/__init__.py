@@ -1,4 +1,4 @@
-"""The service for web servers of others: uWSGI, mod_wsgi, gunicorn and their like."""
+"""The service for other web servers: uWSGI, mod_wsgi, gunicorn and similar ones."""
 
 import logging
 from typing import TYPE_CHECKING, Any
@@ -17,26 +17,27 @@ LOG = logging.getLogger(__name__)
 
 
 def init_application() -> "WSGIApplication":
-    """The service as the environment and the configuration files describe it.
+    """Return the application that the environment and the configuration files describe.
 
-    The environment variable ``OS_PLACEMENT_CONFIG_DIR`` says where
-    ``placement.conf`` is. Logging is set up too, and says which options there are not.
+    The environment variable ``OS_PLACEMENT_CONFIG_DIR`` names the folder of ``placement.conf``. Logging is
+    set up, too, and warns of unknown options.
 
     :raises oslo_config.cfg.Error: the configuration cannot be used.
-    :raises ValueError: likewise.
+    :raises ValueError: the configuration cannot be used.
     """
     conf = new_config()
     log.setup(conf, PROJECT)
-    uwsgi = _uwsgi()
-    if uwsgi is None or uwsgi.worker_id() <= 1:  # of its workers the first tells what is the same for all
+    uwsgi = _uwsgi_module()
+    # one worker is enough to log what is the same for all
+    if uwsgi is None or uwsgi.worker_id() <= 1:
         for warning in unknown_options(conf):
             LOG.warning("%s", warning)
     application = build_application(conf, alone=True)
     return application if uwsgi is None else ChunkedInput(application, uwsgi.chunked_read)
 
 
-def _uwsgi() -> Any:
-    """What uWSGI offers to the applications in its processes; None elsewhere."""
+def _uwsgi_module() -> Any:
+    """Return uWSGI's module for the applications in its processes; None elsewhere."""
     try:
         import uwsgi
     except ImportError:

@@ -1,4 +1,4 @@
-"""Bodies in chunks under uWSGI, which leaves it to the application to ask for the chunks."""
+"""Chunked bodies under uWSGI, which leaves reading the chunks to the application."""
 
 import io
 from collections.abc import Callable, Iterable
@@ -9,13 +9,14 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 _SECONDS: Final = 60
-"""Until the next chunk."""
+"""Seconds until the next chunk."""
 
 
 class ChunkedInput:
-    """Gives ``app`` what follows ``Transfer-Encoding: chunked`` as the body.
+    """Passes a chunked body to ``app`` as a file.
 
-    :param read_chunk: the next chunk within so many seconds, empty at the end; OSError if there is none.
+    :param read_chunk: returns the next chunk, empty at the end; its argument is a timeout in seconds. It
+        raises OSError if no chunk comes.
     """
 
     def __init__(self, app: "WSGIApplication", read_chunk: Callable[[int], bytes]) -> None:
@@ -23,16 +24,17 @@ class ChunkedInput:
         self._read_chunk = read_chunk
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        """WSGI."""
+        """Call the application, with the body replaced if it is chunked (WSGI)."""
         if environ.get("HTTP_TRANSFER_ENCODING", "").strip().lower() == "chunked":
             environ["wsgi.input"] = io.BufferedReader(_ChunkReader(self._read_chunk))
             environ["wsgi.input_terminated"] = True
-            environ.pop("CONTENT_LENGTH", None)  # chunks go before it (RFC 9112, 6.3)
+            # a Content-Length beside chunks is ignored (RFC 9112, 6.3)
+            environ.pop("CONTENT_LENGTH", None)
         return self._app(environ, start_response)
 
 
 class _ChunkReader(io.RawIOBase):
-    """Chunk after chunk, as they are asked for."""
+    """Reads chunk after chunk, on demand."""
 
     def __init__(self, read_chunk: Callable[[int], bytes]) -> None:
         self._read_chunk = read_chunk
@@ -40,11 +42,11 @@ class _ChunkReader(io.RawIOBase):
         self._ended = False
 
     def readable(self) -> bool:
-        """It is."""
+        """Return True, as every input can be read."""
         return True
 
     def readinto(self, buffer: "WriteableBuffer") -> int:
-        """As of any file; 0 at the end."""
+        """Read into the buffer; return the number of bytes, 0 at the end."""
         if not self._left and not self._ended:
             self._left = memoryview(self._read_chunk(_SECONDS))
             self._ended = not self._left
