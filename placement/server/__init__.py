@@ -10,7 +10,7 @@ Modules
 A worked example
     A client sends the headers of a request at once, and 2 MB of its body in ten seconds. The loop reads each
     part as it arrives. With the last one it puts the connection into the queue of the threads. A thread has
-    the application answer with 5 MB, and sends as much as the socket takes. The loop sends the rest in pieces.
+    the application answer with 5 MB, and sends what the socket takes. The loop sends the rest in pieces.
     The client has a minute for each MiB. Then the loop waits for the next request.
 
 Invariants
